@@ -32,7 +32,7 @@ ROOTS = [
     ("policy", ["PodDisruptionBudget", "Eviction"]),
     ("batch", ["Job"]),
     ("coordination", ["Lease"]),
-    ("authentication", ["SelfSubjectReview", "TokenRequest"]),
+    ("authentication", ["SelfSubjectReview"]),
     ("authorization", ["SelfSubjectAccessReview", "SelfSubjectRulesReview"]),
     ("autoscaling", ["Scale"]),
     ("metav1", ["DeleteOptions"]),
@@ -58,38 +58,27 @@ SCALARS = {
 class Package:
     def __init__(self, name, text):
         self.structs, self.aliases = {}, {}
-        comment = []
         lines = iter(text.splitlines())
         for line in lines:
-            if line.startswith("//"):
-                comment.append(line)
-            elif found := re.match(r"type (\w+) struct \{", line):
+            if found := re.match(r"type (\w+) struct \{", line):
                 body = []
                 if not line.rstrip().endswith("}"):
                     for line in lines:
                         if line == "}":
                             break
                         body.append(line)
-                self.structs[found[1]] = (comment, body)
-                comment = []
+                self.structs[found[1]] = body
             elif found := re.match(r"type (\w+) (.+)", line):
                 self.aliases[found[1]] = found[2].split("//")[0].strip()
-                comment = []
-            elif line.strip():
-                comment = []
         self.name = name
 
 
 def field_lines(body):
-    """(markers above the field, the field's line) of each field of a struct."""
-    markers = []
+    """The line of each field of a struct."""
     for line in body:
         text = line.strip()
-        if text.startswith("//"):
-            markers.append(text.lstrip("/ "))
-        elif text:
-            yield markers, text
-            markers = []
+        if text and not text.startswith("//"):
+            yield text
 
 
 def main(checkout):
@@ -131,8 +120,7 @@ def main(checkout):
 
     def fields_of(package, name, holder=""):
         """The lines of a structure; `holder` is the number of the message that an inlined one is in."""
-        comment, body = packages[package].structs[name]
-        for markers, line in field_lines(body):
+        for line in field_lines(packages[package].structs[name]):
             found = re.match(r"(?:(\w+)\s+)?(\*?[\[\]\w.*]+)\s+`([^`]*)`", line)
             if not found:
                 continue
@@ -155,13 +143,6 @@ def main(checkout):
                 flags.append("null")
             elif "omitempty" in options and is_value and not is_struct:
                 flags.append("?")
-            keys = [marker.split("=", 1)[1] for marker in markers if marker.startswith("+listMapKey=")]
-            if keys:
-                flags.append("keys=" + ",".join(keys))
-            if "+listType=set" in markers:
-                flags.append("set")
-            if "+mapType=atomic" in markers or "+structType=atomic" in markers:
-                flags.append("atomic")
             strategy = re.search(r'patchStrategy:"([^"]*)"', tag)
             strategies = strategy[1].split(",") if strategy else []
             if "merge" in strategies:
@@ -176,10 +157,8 @@ def main(checkout):
         if (package, name) in written:
             continue
         written[package, name] = True
-        comment, _ = packages[package].structs[name]
-        atomic = any("+structType=atomic" in line for line in comment)
         fields = sorted(fields_of(package, name))
-        order.append("\n".join([name_of(package, name) + (" atomic" if atomic else ""), *fields]))
+        order.append("\n".join([name_of(package, name), *fields]))
     print("\n".join(order))
 
 

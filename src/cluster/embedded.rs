@@ -85,11 +85,6 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// The same cluster, written to in the name of one of its components.
-    fn acting_as(&self, component: &'static str) -> Self {
-        Self { registry: self.registry.acting_as(component), ..self.clone() }
-    }
-
     /// Deletes a pod as the API server does, which takes time: until it is marked, and once more
     /// until it goes if it has no grace. Cut off in between, it goes at once.
     async fn delete_pod(
@@ -267,7 +262,7 @@ impl Embedded {
                 address: shared.registry.node_address(index),
                 own_binary: options.own_binary.clone(),
             };
-            let shared = shared.acting_as("kubelet");
+            let shared = shared.clone();
             tasks.spawn(async move {
                 node::run(shared, node).await;
                 Ok(())

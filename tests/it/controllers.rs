@@ -53,57 +53,6 @@ fn the_slices_of_many_services_change_at_the_rate_of_one_client() {
     });
 }
 
-/// When the event was seen that says that a Service's slices could not be made, each time.
-fn failures(seen: &[Seen]) -> Vec<i64> {
-    let failed = |seen: &&Seen| seen.object["reason"] == "FailedToUpdateEndpointSlices";
-    seen.iter().filter(failed).map(|seen| seen.at_ns).collect()
-}
-
-#[test]
-fn slices_that_could_not_be_made_are_tried_again_after_1_2_and_4_seconds() {
-    on("userspace", async |lab| {
-        let service = json!({"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]}});
-        lab.create("/api/v1/namespaces/default/services", &service).await;
-        // A pod that says of itself that it runs on a node which there is not.
-        let spec = json!({"nodeName": "ghost", "containers": [shell("app", "true")]});
-        lab.create(PODS, &json!({"metadata": {"name": "stray", "labels": {"app": "web"}}, "spec": spec}))
-            .await;
-        let status = json!({"status": {
-            "phase": "Running", "podIP": "127.200.0.1", "conditions": [{"type": "Ready", "status": "True"}],
-        }});
-        assert_eq!(lab.call("PATCH", &format!("{PODS}/stray/status"), Some(&status)).await.status, 200);
-        let four = |seen: &[Seen]| Some(failures(seen)).filter(|at| at.len() >= 4);
-        let at = lab.until("default", "four failures", four).await;
-        for (pair, pause_s) in at.windows(2).zip([1, 2, 4]) {
-            let after_ms = (pair[1] - pair[0]) / 1_000_000;
-            // They are stamped as they arrive, so the first may seem to be later than it was.
-            assert!(after_ms > pause_s * 1000 - 500, "{after_ms} ms instead of {pause_s} s: {at:?}");
-        }
-        let shown = |seen: &[Seen]| {
-            let slices = seen.iter().filter(|seen| seen.kind() == "EndpointSlice");
-            slices
-                .filter(|seen| seen.object["endpoints"][0]["targetRef"]["name"] == "stray")
-                .map(|seen| seen.at_ns)
-                .next()
-        };
-        assert_eq!(shown(&lab.seen("default")), None);
-        let why = "Error updating Endpoint Slices for Service default/web: \
-                   skipping Pod stray for Service default/web: Node ghost Not Found";
-        let event = lab.seen("default").into_iter().find(|seen| seen.object["message"] == why);
-        let event = event.expect("the event says why").object;
-        assert_eq!(
-            (&event["type"], &event["involvedObject"]["kind"]),
-            (&json!("Warning"), &json!("Service"))
-        );
-
-        // What was missing comes to be; that is noticed with the next attempt, which is 8 s after the last.
-        lab.create("/api/v1/nodes", &json!({"metadata": {"name": "ghost"}})).await;
-        let shown_ns = lab.until("default", "its endpoint", shown).await;
-        let after_ms = (shown_ns - at[3]) / 1_000_000;
-        assert!(after_ms > 7500, "{after_ms} ms after the last failure");
-    });
-}
-
 #[test]
 fn an_eviction_while_the_budget_is_being_processed_is_put_off_by_10_s() {
     on("userspace", async |lab| {

@@ -16,6 +16,7 @@ mod eviction;
 mod fields;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
+mod ignored;
 mod log;
 mod negotiate;
 mod node_command;
@@ -29,10 +30,8 @@ mod route;
 mod scale;
 mod table;
 mod tls;
-mod token;
 mod unsupported;
 mod watch;
-mod yaml;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -161,10 +160,6 @@ async fn dispatch(request: Request<Incoming>, shared: &Shared) -> Result<Answer,
         Route::Object { resource, namespace, name, subresource: Subresource::Proxy { port, path } } => {
             match resource {
                 Resource::Nodes => node_command::answer(&request, shared, &query, &name, &path),
-                Resource::Services => {
-                    let target = proxy::of_service(shared, &namespace, &name, port.as_deref())?;
-                    proxy::forward(request, target, &path).await
-                }
                 _ => {
                     let target = proxy::of_pod(shared, &namespace, &name, port.as_deref())?;
                     proxy::forward(request, target, &path).await
@@ -173,9 +168,6 @@ async fn dispatch(request: Request<Incoming>, shared: &Shared) -> Result<Answer,
         }
         Route::Object { namespace, name, subresource: Subresource::Eviction, .. } => {
             eviction::answer(request, shared, &query, &namespace, &name).await
-        }
-        Route::Object { namespace, name, subresource: Subresource::Token, .. } => {
-            token::answer(request, shared, &namespace, &name).await
         }
         Route::Object { namespace, name, subresource: Subresource::Unsupported(what), .. } => {
             Err(what.answer(shared, &namespace, &name))

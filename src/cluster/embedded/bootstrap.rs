@@ -21,33 +21,31 @@ pub(super) fn create_objects(
     proxy_mode: &str,
     server: SocketAddr,
 ) -> Result<Vec<String>, Status> {
-    let api_server = registry.acting_as("kube-apiserver");
     for namespace in NAMESPACES {
         let labels = json!({"kubernetes.io/metadata.name": namespace});
-        api_server.create(
+        registry.create(
             Resource::Namespaces,
             "",
             json!({"metadata": {"name": namespace, "labels": labels}}),
         )?;
         registry.create(Resource::ServiceAccounts, namespace, json!({"metadata": {"name": "default"}}))?;
     }
-    create_kubernetes_service(&api_server, server)?;
+    create_kubernetes_service(registry, server)?;
     // Where clients look up how Services are proxied; kubeadm puts kube-proxy's settings there.
     let settings = format!(
         "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: {proxy_mode}\nminSyncPeriod: {}\n",
         super::duration::to_text(config.service_proxy.min_sync_period),
     );
     let proxy = json!({"metadata": {"name": "kube-proxy"}, "data": {"config.conf": settings}});
-    registry.acting_as("kubeadm").create(Resource::ConfigMaps, "kube-system", proxy)?;
+    registry.create(Resource::ConfigMaps, "kube-system", proxy)?;
 
-    let kubelet = registry.acting_as("kubelet");
     let mut nodes = Vec::new();
     // The number of nodes is bounded well below 255.
     for (index, _) in (0..=u8::MAX).zip(0..config.nodes) {
         let name = node_name(index);
         let address = registry.node_address(index);
-        kubelet.create(Resource::Nodes, "", node_object(&name, &address.to_string()))?;
-        node::post_node_status(&kubelet, &name, Readiness::Ready)?;
+        registry.create(Resource::Nodes, "", node_object(&name, &address.to_string()))?;
+        node::post_node_status(registry, &name, Readiness::Ready)?;
         nodes.push(name);
     }
     Ok(nodes)

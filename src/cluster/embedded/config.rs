@@ -16,9 +16,6 @@ pub const MAX_NODES: u32 = 200;
 /// The most changes per second of background churn.
 const MAX_CHURN: f64 = 1000.0;
 
-/// The most nodes per second that are emptied when they fail.
-const MAX_EVICTIONS: f64 = 1000.0;
-
 /// The parameters of an embedded cluster, all with defaults.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
@@ -35,8 +32,6 @@ pub struct Config {
     pub service_proxy: ServiceProxy,
     /// The API server's own settings.
     pub api_server: ApiServer,
-    /// The scheduler's own settings.
-    pub scheduler: Scheduler,
     /// The controllers' own settings.
     pub controllers: Controllers,
     /// The node agents' own settings.
@@ -64,7 +59,6 @@ impl Default for Config {
             gone_address: GoneAddress::default(),
             service_proxy: ServiceProxy::default(),
             api_server: ApiServer::default(),
-            scheduler: Scheduler::default(),
             controllers: Controllers::default(),
             kubelet: Kubelet::default(),
             background_churn: 0.0,
@@ -93,36 +87,17 @@ impl Config {
         if let Some((image, signal)) = signals.into_iter().find(|(_, name)| signal(name).is_none()) {
             return Err(ConfigError::Signal(image.clone(), signal.clone()));
         }
-        let shares = [
-            ("firstProbeMissed", self.first_probe_missed),
-            ("controllers.unhealthyZoneThreshold", self.controllers.unhealthy_zone_threshold),
-        ];
-        if let Some((name, share)) = shares.into_iter().find(|(_, share)| !(0.0..=1.0).contains(share)) {
-            return Err(ConfigError::Share(name, share));
-        }
-        let rates = [
-            ("controllers.nodeEvictionRate", self.controllers.node_eviction_rate),
-            ("controllers.secondaryNodeEvictionRate", self.controllers.secondary_node_eviction_rate),
-        ];
-        if let Some((name, rate)) = rates.into_iter().find(|(_, rate)| !(0.0..=MAX_EVICTIONS).contains(rate))
-        {
-            return Err(ConfigError::EvictionRate(name, rate));
+        if !(0.0..=1.0).contains(&self.first_probe_missed) {
+            return Err(ConfigError::FirstProbeMissed(self.first_probe_missed));
         }
         let lease = Duration::from_secs(self.kubelet.node_lease_duration_seconds.into());
         let pauses = [
             ("apiServer.bookmarkPeriod", self.api_server.bookmark_period),
             ("controllers.nodeMonitorPeriod", self.controllers.node_monitor_period),
-            ("controllers.podGcCheckPeriod", self.controllers.pod_gc_check_period),
             ("kubelet.nodeStatusUpdateFrequency", self.kubelet.node_status_update_frequency),
             ("kubelet.nodeLeaseDurationSeconds", lease),
-            ("kubelet.statusSyncPeriod", self.kubelet.status_sync_period),
             ("kubelet.evictionMonitoringPeriod", self.kubelet.eviction_monitoring_period),
             ("kubelet.volumeStatsAggPeriod", self.kubelet.volume_stats_agg_period),
-            ("kubelet.backOffPeriod", self.kubelet.back_off_period),
-            ("kubelet.backOffOnTransientErrorPeriod", self.kubelet.back_off_on_transient_error_period),
-            ("kubelet.volumeInitialBackOff", self.kubelet.volume_initial_back_off),
-            ("kubelet.volumeMaxBackOff", self.kubelet.volume_max_back_off),
-            ("kubelet.grpcDialBackOff", self.kubelet.grpc_dial_back_off),
         ];
         match pauses.into_iter().find(|(_, pause)| pause.is_zero()) {
             Some((name, _)) => Err(ConfigError::NoPause(name)),
@@ -141,11 +116,8 @@ pub enum ConfigError {
     #[error("images.{0}.stopSignal: there is no signal {1:?}; one is SIGQUIT")]
     Signal(String, String),
     /// A share that is none.
-    #[error("{0}: {1} is outside 0..=1")]
-    Share(&'static str, f64),
-    /// A rate that is none.
-    #[error("{0}: {1} is outside 0..={MAX_EVICTIONS} nodes per second")]
-    EvictionRate(&'static str, f64),
+    #[error("firstProbeMissed: {0} is outside 0..=1")]
+    FirstProbeMissed(f64),
     /// A rate that is none, or that would keep the cluster from its work.
     #[error("backgroundChurn: {0} is outside 0..={MAX_CHURN} changes per second")]
     BackgroundChurn(f64),
@@ -241,8 +213,6 @@ impl Dns {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct ApiServer {
-    /// How long a pod that says nothing of it stays on a node that is not ready.
-    pub default_not_ready_toleration_seconds: u32,
     /// How long a pod that says nothing of it stays on a node that cannot be reached.
     pub default_unreachable_toleration_seconds: u32,
     /// How often a watch that allows bookmarks is told how far it has seen; not zero.
@@ -254,31 +224,10 @@ impl Default for ApiServer {
     fn default() -> Self {
         Self {
             // plugin/pkg/admission/defaulttolerationseconds.
-            default_not_ready_toleration_seconds: 300,
             default_unreachable_toleration_seconds: 300,
             // `defaultBookmarkFrequency` in staging/src/k8s.io/apiserver/pkg/storage/cacher/cacher.go.
             bookmark_period: Duration::from_secs(60),
         }
-    }
-}
-
-/// Settings of the scheduler, named as those of its configuration file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
-pub struct Scheduler {
-    /// The pause after a pod fitted nowhere, doubling with each attempt.
-    #[serde(with = "duration")]
-    pub pod_initial_backoff: Duration,
-    /// The longest such pause.
-    #[serde(with = "duration")]
-    pub pod_max_backoff: Duration,
-}
-
-impl Default for Scheduler {
-    fn default() -> Self {
-        // `DefaultPodInitialBackoffDuration`, `DefaultPodMaxBackoffDuration` in
-        // pkg/scheduler/backend/queue.
-        Self { pod_initial_backoff: Duration::from_secs(1), pod_max_backoff: Duration::from_secs(10) }
     }
 }
 
@@ -290,47 +239,15 @@ pub struct Controllers {
     pub kube_api_qps: u32,
     /// Calls that one controller may make at once.
     pub kube_api_burst: u32,
-    /// EndpointSlice: the pause after a write has failed, doubling with each failure in a row.
-    #[serde(with = "duration")]
-    pub endpoint_slice_sync_back_off: Duration,
-    /// EndpointSlice: the longest such pause.
-    #[serde(with = "duration")]
-    pub endpoint_slice_max_sync_back_off: Duration,
-    /// PodDisruptionBudget: how long an approved eviction may take to become a deletion.
-    #[serde(with = "duration")]
-    pub disruption_deletion_timeout: Duration,
-    /// PodDisruptionBudget: when the condition of an eviction that came to nothing is taken back.
-    #[serde(with = "duration")]
-    pub stale_pod_disruption_timeout: Duration,
     /// Nodes: how often their health is looked at; not zero.
     #[serde(with = "duration")]
     pub node_monitor_period: Duration,
     /// Nodes: how long one may show no life until its state is unknown.
     #[serde(with = "duration")]
     pub node_monitor_grace_period: Duration,
-    /// Nodes: the same for one that has never said whether it is ready.
-    #[serde(with = "duration")]
-    pub node_startup_grace_period: Duration,
-    /// Nodes that are emptied per second when they fail, as long as most of their zone is well.
-    pub node_eviction_rate: f64,
-    /// The same in a large zone that is not well; in a small one, none are.
-    pub secondary_node_eviction_rate: f64,
-    /// A zone with more nodes is large.
-    pub large_cluster_size_threshold: u32,
-    /// The share (0 to 1) of failed nodes, and three at the least, from which a zone is not well.
-    pub unhealthy_zone_threshold: f64,
-    /// How often pods of nodes that do not exist are looked for; not zero.
-    #[serde(with = "duration")]
-    pub pod_gc_check_period: Duration,
-    /// How long a node has to be missed before its pods are removed.
-    #[serde(with = "duration")]
-    pub pod_gc_quarantine_time: Duration,
     /// Job: the pause after a pod has failed, doubling with each failure in a row.
     #[serde(with = "duration")]
     pub job_pod_failure_back_off: Duration,
-    /// Job: the longest such pause.
-    #[serde(with = "duration")]
-    pub job_pod_failure_back_off_max: Duration,
 }
 
 impl Default for Controllers {
@@ -340,29 +257,13 @@ impl Default for Controllers {
             // staging/src/k8s.io/controller-manager/config/v1alpha1/defaults.go.
             kube_api_qps: 20,
             kube_api_burst: 30,
-            // `defaultSyncBackOff`, `maxSyncBackOff` in pkg/controller/endpointslice.
-            endpoint_slice_sync_back_off: Duration::from_secs(1),
-            endpoint_slice_max_sync_back_off: Duration::from_secs(1000),
-            // `DeletionTimeout`, `stalePodDisruptionTimeout` in pkg/controller/disruption.
-            disruption_deletion_timeout: Duration::from_secs(120),
-            stale_pod_disruption_timeout: Duration::from_secs(120),
             // `RecommendedDefaultKubeCloudSharedConfiguration` in
             // staging/src/k8s.io/cloud-provider/config/v1alpha1/defaults.go.
             node_monitor_period: Duration::from_secs(5),
             // pkg/controller/nodelifecycle/config/v1alpha1/defaults.go.
             node_monitor_grace_period: Duration::from_secs(50),
-            node_startup_grace_period: Duration::from_secs(60),
-            // cmd/kube-controller-manager/app/options/nodelifecyclecontroller.go.
-            node_eviction_rate: 0.1,
-            secondary_node_eviction_rate: 0.01,
-            large_cluster_size_threshold: 50,
-            unhealthy_zone_threshold: 0.55,
-            // `gcCheckPeriod`, `quarantineTime` in pkg/controller/podgc.
-            pod_gc_check_period: Duration::from_secs(20),
-            pod_gc_quarantine_time: Duration::from_secs(40),
-            // `DefaultJobPodFailureBackOff`, `MaxJobPodFailureBackOff` in pkg/controller/job.
+            // `DefaultJobPodFailureBackOff` in pkg/controller/job.
             job_pod_failure_back_off: Duration::from_secs(10),
-            job_pod_failure_back_off_max: Duration::from_secs(600),
         }
     }
 }
@@ -374,46 +275,14 @@ pub struct Kubelet {
     /// How often it is looked at whether the node's status has changed; not zero.
     #[serde(with = "duration")]
     pub node_status_update_frequency: Duration,
-    /// How often the node's status is written that has not changed.
-    #[serde(with = "duration")]
-    pub node_status_report_frequency: Duration,
     /// For how long the node's Lease is taken, in seconds; it is renewed after a quarter. Not zero.
     pub node_lease_duration_seconds: u32,
-    /// How often a pod's status is written again if somebody has changed it; not zero.
-    #[serde(with = "duration")]
-    pub status_sync_period: Duration,
     /// How often it is looked at whether pods take up more than they may; not zero.
     #[serde(with = "duration")]
     pub eviction_monitoring_period: Duration,
     /// How often it is found out how much a pod's volumes hold, up to twice as long; not zero.
     #[serde(with = "duration")]
     pub volume_stats_agg_period: Duration,
-    /// The least that a container gets between its stop signal and SIGKILL, in seconds.
-    pub minimum_grace_period_in_seconds: u32,
-    /// The pause before a container's second restart, doubling; the first comes at once.
-    #[serde(with = "duration")]
-    pub initial_crash_loop_back_off: Duration,
-    /// The longest such pause.
-    #[serde(with = "duration")]
-    pub max_crash_loop_back_off: Duration,
-    /// A container that ran this long is restarted at once again.
-    #[serde(with = "duration")]
-    pub crash_loop_back_off_expiry: Duration,
-    /// The pause after a container's configuration could not be made; not zero.
-    #[serde(with = "duration")]
-    pub back_off_period: Duration,
-    /// The pause after a sandbox could not be made; not zero.
-    #[serde(with = "duration")]
-    pub back_off_on_transient_error_period: Duration,
-    /// The pause after a volume could not be made, doubling with each attempt; not zero.
-    #[serde(with = "duration")]
-    pub volume_initial_back_off: Duration,
-    /// The longest such pause; not zero.
-    #[serde(with = "duration")]
-    pub volume_max_back_off: Duration,
-    /// The pause before a gRPC probe dials a server again that was not there; not zero.
-    #[serde(with = "duration")]
-    pub grpc_dial_back_off: Duration,
 }
 
 impl Default for Kubelet {
@@ -421,31 +290,11 @@ impl Default for Kubelet {
         Self {
             // pkg/kubelet/apis/config/v1beta1/defaults.go.
             node_status_update_frequency: Duration::from_secs(10),
-            node_status_report_frequency: Duration::from_secs(300),
             node_lease_duration_seconds: 40,
-            // `syncPeriod` in pkg/kubelet/status/status_manager.go.
-            status_sync_period: Duration::from_secs(10),
             // `evictionMonitoringPeriod` in pkg/kubelet/kubelet.go.
             eviction_monitoring_period: Duration::from_secs(10),
             // pkg/kubelet/apis/config/v1beta1/defaults.go.
             volume_stats_agg_period: Duration::from_secs(60),
-            // `minimumGracePeriodInSeconds` in pkg/kubelet/kuberuntime.
-            minimum_grace_period_in_seconds: 2,
-            // `initialCrashLoopBackOff`, `MaxCrashLoopBackOff` and the `HasExpiredFunc` of
-            // `crashLoopBackOff` in pkg/kubelet/kubelet.go.
-            initial_crash_loop_back_off: Duration::from_secs(10),
-            max_crash_loop_back_off: Duration::from_secs(300),
-            crash_loop_back_off_expiry: Duration::from_secs(600),
-            // `backOffPeriod` in pkg/kubelet/kubelet.go; `backOffOnTransientErrorPeriod` in
-            // pkg/kubelet/pod_workers.go.
-            back_off_period: Duration::from_secs(10),
-            back_off_on_transient_error_period: Duration::from_secs(1),
-            // `initialDurationBeforeRetry`, `maxDurationBeforeRetry` in
-            // pkg/util/goroutinemap/exponentialbackoff.
-            volume_initial_back_off: Duration::from_millis(500),
-            volume_max_back_off: Duration::from_secs(122),
-            // `BaseDelay` of google.golang.org/grpc/backoff.DefaultConfig.
-            grpc_dial_back_off: Duration::from_secs(1),
         }
     }
 }
@@ -467,12 +316,12 @@ mod tests {
         assert!(serde_json::from_str::<Config>(r#"{"node": 1}"#).is_err());
         assert!(serde_json::from_str::<Config>(r#"{"latencies": {"podDeleet": "1s"}}"#).is_err());
         let share = Config { first_probe_missed: 1.5, ..Config::default() };
-        assert_eq!(share.validate(), Err(ConfigError::Share("firstProbeMissed", 1.5)));
+        assert_eq!(share.validate(), Err(ConfigError::FirstProbeMissed(1.5)));
         let busy = Config { background_churn: -1.0, ..Config::default() };
         assert_eq!(busy.validate(), Err(ConfigError::BackgroundChurn(-1.0)));
         let mut hasty = Config::default();
-        hasty.kubelet.back_off_period = Duration::ZERO;
-        assert_eq!(hasty.validate(), Err(ConfigError::NoPause("kubelet.backOffPeriod")));
+        hasty.kubelet.eviction_monitoring_period = Duration::ZERO;
+        assert_eq!(hasty.validate(), Err(ConfigError::NoPause("kubelet.evictionMonitoringPeriod")));
         assert_eq!(Config { nodes: 0, ..Config::default() }.validate(), Err(ConfigError::Nodes(0)));
         let odd: Config = serde_json::from_str(r#"{"images": {"nginx": {"stopSignal": "QUIT"}}}"#).unwrap();
         assert_eq!(odd.validate(), Err(ConfigError::Signal("nginx".to_owned(), "QUIT".to_owned())));

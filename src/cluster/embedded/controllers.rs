@@ -18,7 +18,6 @@ mod job;
 mod namespace;
 mod namespace_content;
 mod node_lifecycle;
-mod pod_garbage;
 mod queue;
 mod replica_set;
 mod scheduler;
@@ -43,14 +42,13 @@ pub async fn run(shared: Shared) {
     let mut tasks = JoinSet::new();
     tasks.spawn(deployment::run(shared.clone()));
     tasks.spawn(replica_set::run(shared.clone()));
-    tasks.spawn(scheduler::run(shared.acting_as("kube-scheduler")));
+    tasks.spawn(scheduler::run(shared.clone()));
     tasks.spawn(namespace_content::run(shared.clone()));
     tasks.spawn(churn::run(shared.clone()));
     tasks.spawn(disruption::run(shared.clone()));
     tasks.spawn(job::run(shared.clone()));
     tasks.spawn(node_lifecycle::run(shared.clone()));
     tasks.spawn(taint_eviction::run(shared.clone()));
-    tasks.spawn(pod_garbage::run(shared.clone()));
     tasks.spawn(endpoint_slice::run(shared.clone()));
     tasks.spawn(garbage::run(shared.clone()));
     tasks.spawn(namespace::run(shared.clone()));
@@ -150,4 +148,4 @@ fn is_ready(pod: &Value) -> bool {
 }
 
 #[cfg(test)]
-mod bench;
+mod tests;

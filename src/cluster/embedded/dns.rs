@@ -103,7 +103,7 @@ impl Server {
             spec["clusterIP"] = json!(address);
         }
         let service = json!({"metadata": {"name": NAME, "labels": labels}, "spec": spec});
-        registry.acting_as("kubeadm").create(Resource::Services, NAMESPACE, service)?;
+        registry.create(Resource::Services, NAMESPACE, service)?;
         let slice = json!({
             "metadata": {"name": NAME, "labels": {"kubernetes.io/service-name": NAME}},
             "addressType": "IPv4",

@@ -10,7 +10,6 @@ mod defaults;
 mod deletion;
 mod event;
 mod eviction;
-mod managed;
 mod page;
 mod patch;
 mod service;
@@ -33,13 +32,13 @@ use super::status::{FieldError, Status};
 use super::store::{self, Change, Step, Store};
 use crate::record::Clock;
 
-pub use deletion::{DeleteOptions, Deleted, Due, FOREGROUND, Preconditions, Propagation};
+pub use deletion::{DeleteOptions, Deleted, Due, Preconditions, Propagation};
 pub use event::{ContainerSource, EventType};
-pub use eviction::{Approval, Eviction, covers, set_allowed_condition, still_processed};
+pub use eviction::{Approval, covers, set_allowed_condition, still_processed};
 pub use page::{Page, PageRequest};
 pub use patch::{Patch, PatchKind};
 pub use validation::check_shape_of;
-pub use write::WriteOptions;
+pub use write::Effect;
 
 /// The namespace of the nodes' Leases.
 pub const NODE_LEASES: &str = "kube-node-lease";
@@ -48,8 +47,6 @@ pub const NODE_LEASES: &str = "kube-node-lease";
 #[derive(Clone, Debug)]
 pub struct Registry {
     inner: Arc<Inner>,
-    /// Who owns the fields that are written without the name of another manager.
-    component: &'static str,
 }
 
 #[derive(Debug)]
@@ -132,12 +129,7 @@ impl Registry {
             service_addresses: Mutex::new(()),
             events: Mutex::default(),
         };
-        Self { inner: Arc::new(inner), component: "kube-controller-manager" }
-    }
-
-    /// The same objects, written in the name of another component of the cluster.
-    pub fn acting_as(&self, component: &'static str) -> Self {
-        Self { inner: Arc::clone(&self.inner), component }
+        Self { inner: Arc::new(inner) }
     }
 
     /// Now, as objects write it: RFC 3339 in whole seconds.

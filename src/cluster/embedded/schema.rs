@@ -1,7 +1,7 @@
 //! The fields that objects of the served kinds have, and how their lists and maps merge.
 //!
 //! One table, taken from Kubernetes' own types by `scripts/api-schema.py`, is what strict
-//! decoding, strategic merge patches and server-side apply go by. It says nothing of which
+//! decoding, patches and protobuf go by. It says nothing of which
 //! values are right: that is the registry's to check.
 //!
 //! In `schema.txt` a line without indentation begins a type, an indented one names a field, its
@@ -13,13 +13,9 @@
 //! | `?` | left out when empty, zero or false |
 //! | `value` | a structure that is always there, if only empty |
 //! | `null` | a time that is written as null when it is not set |
-//! | `keys=a,b` | the elements of the list are told apart by these fields |
-//! | `set` | the list is a set of values |
-//! | `atomic` | always replaced as a whole (as are all lists without `keys` and `set`) |
 //! | `merge=KEY` | strategic merge patches unite the list, by this field of its elements |
 //! | `retainKeys` | strategic merge patches may name the fields that stay |
 
-mod decode;
 mod shape;
 
 use std::collections::BTreeMap;
@@ -27,8 +23,7 @@ use std::sync::LazyLock;
 
 use super::resource::Resource;
 
-pub use decode::{Decoded, decode};
-pub use shape::{check, prune, unknown_fields, unknown_paths};
+pub use shape::{check, prune, unknown_fields};
 
 /// The kind of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,26 +57,11 @@ pub enum Kind {
     Map(Box<Kind>),
 }
 
-/// How two versions of a list or a map become one in server-side apply.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Relation {
-    /// One replaces the other.
-    Atomic,
-    /// Field by field, entry by entry.
-    Granular,
-    /// Element by element, told apart by these fields.
-    Keyed(Vec<&'static str>),
-    /// As sets.
-    Set,
-}
-
 /// A field of a structure.
 #[derive(Clone, Debug)]
 pub struct Field {
     /// What it holds.
     pub kind: Kind,
-    /// How it merges.
-    pub relation: Relation,
     /// For lists that strategic merge patches unite: the field that tells elements apart, empty
     /// for plain values.
     pub merge_key: Option<&'static str>,
@@ -100,8 +80,6 @@ pub struct Field {
 pub struct Structure {
     /// Its name in Kubernetes' sources.
     pub name: &'static str,
-    /// Always replaced as a whole.
-    pub is_atomic: bool,
     /// By name.
     pub fields: BTreeMap<&'static str, Field>,
 }
@@ -140,19 +118,10 @@ fn parse(text: &'static str) -> Schema {
         let name = words.next().unwrap_or_default();
         if is_head(&line) {
             let name = name.rsplit('.').next().unwrap_or(name);
-            let is_atomic = words.next() == Some("atomic");
-            structures.push(Structure { name, is_atomic, fields: BTreeMap::new() });
+            structures.push(Structure { name, fields: BTreeMap::new() });
         } else if let Some(structure) = structures.last_mut() {
             let kind = parse_kind(words.next().unwrap_or_default(), &roots);
             structure.fields.insert(name, parse_field(kind, words));
-        }
-    }
-    let atomic: Vec<_> = structures.iter().map(|structure| structure.is_atomic).collect();
-    for field in structures.iter_mut().flat_map(|structure| structure.fields.values_mut()) {
-        if let Kind::Structure(index) = field.kind
-            && atomic[index]
-        {
-            field.relation = Relation::Atomic;
         }
     }
     Schema { structures, roots }
@@ -182,10 +151,8 @@ fn parse_kind(word: &str, roots: &BTreeMap<&'static str, usize>) -> Kind {
 }
 
 fn parse_field(kind: Kind, flags: impl Iterator<Item = &'static str>) -> Field {
-    let relation = if matches!(kind, Kind::List(_)) { Relation::Atomic } else { Relation::Granular };
     let mut field = Field {
         kind,
-        relation,
         merge_key: None,
         omits_zero: false,
         is_value: false,
@@ -200,9 +167,6 @@ fn parse_field(kind: Kind, flags: impl Iterator<Item = &'static str>) -> Field {
             ("?", _) => field.omits_zero = true,
             ("value", _) => field.is_value = true,
             ("null", _) => field.shows_null = true,
-            ("atomic", _) => field.relation = Relation::Atomic,
-            ("set", _) => field.relation = Relation::Set,
-            ("keys", keys) => field.relation = Relation::Keyed(keys.split(',').collect()),
             ("merge", key) => field.merge_key = Some(key),
             // Patches say themselves what they retain.
             _ => {}
@@ -227,20 +191,15 @@ mod tests {
     fn lists_know_their_keys() {
         let Kind::Structure(spec) = of(Resource::Pods).fields["spec"].kind else { panic!("no spec") };
         let containers = &structure(spec).fields["containers"];
-        assert_eq!(containers.relation, Relation::Keyed(vec!["name"]));
         assert_eq!(containers.merge_key, Some("name"));
         let Kind::List(container) = &containers.kind else { panic!("not a list") };
         let Kind::Structure(container) = **container else { panic!("not a structure") };
         let ports = &structure(container).fields["ports"];
-        assert_eq!(ports.relation, Relation::Keyed(vec!["containerPort", "protocol"]));
         assert_eq!(ports.merge_key, Some("containerPort"));
         assert_eq!(containers.protobuf, [2]);
         let Kind::Structure(probe) = structure(container).fields["readinessProbe"].kind else {
             panic!("no probe")
         };
         assert_eq!(structure(probe).fields["httpGet"].protobuf, [1, 2]);
-        assert_eq!(structure(container).fields["args"].relation, Relation::Atomic);
-        let Kind::Structure(spec) = of(Resource::Deployments).fields["spec"].kind else { panic!("no spec") };
-        assert_eq!(structure(spec).fields["selector"].relation, Relation::Atomic);
     }
 }

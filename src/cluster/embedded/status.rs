@@ -109,31 +109,6 @@ impl Status {
         status
     }
 
-    /// 409: a server-side apply would change fields that others own: (who, which paths).
-    pub fn apply_conflict(conflicts: &[(String, Vec<String>)]) -> Self {
-        let count: usize = conflicts.iter().map(|(_, paths)| paths.len()).sum();
-        let message = match conflicts {
-            [(manager, paths)] if count == 1 => {
-                format!("Apply failed with 1 conflict: conflict with {manager}: {}", paths[0])
-            }
-            _ => {
-                let of_one = |(manager, paths): &(String, Vec<String>)| {
-                    format!("conflicts with {manager}:\n- {}", paths.join("\n- "))
-                };
-                let list: Vec<_> = conflicts.iter().map(of_one).collect();
-                format!("Apply failed with {count} conflicts: {}", list.join("\n"))
-            }
-        };
-        let mut status = Self::new(409, "Conflict", message);
-        let causes = conflicts.iter().flat_map(|(manager, paths)| {
-            paths.iter().map(move |path| {
-                json!({"reason": "FieldManagerConflict", "message": format!("conflict with {manager}"), "field": path})
-            })
-        });
-        status.details = json!({"causes": causes.collect::<Vec<_>>()});
-        status
-    }
-
     /// 410: the watch's starting point is no longer remembered.
     pub fn expired(version: u64, oldest: u64) -> Self {
         Self::new(410, "Expired", format!("too old resource version: {version} ({oldest})"))

@@ -8,27 +8,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ring::digest::{SHA256, digest};
-use tokio::time::Instant;
 
 type Digest = [u8; 32];
 
 /// The tokens of one cluster. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Tokens {
-    holders: Arc<Mutex<HashMap<Digest, Holder>>>,
-}
-
-#[derive(Clone, Debug)]
-struct Holder {
-    user: User,
-    /// Forever, or until [`Tokens::revoke`], where there is none.
-    expires: Option<Instant>,
-}
-
-impl Holder {
-    fn is_valid(&self) -> bool {
-        self.expires.is_none_or(|expires| Instant::now() < expires)
-    }
+    holders: Arc<Mutex<HashMap<Digest, User>>>,
 }
 
 /// Whom a token stands for.
@@ -48,14 +34,13 @@ pub enum User {
 impl Tokens {
     /// Makes a token for the user of the kubeconfig.
     pub fn issue_admin(&self) -> String {
-        self.issue_for(User::Admin, None)
+        self.issue_for(User::Admin)
     }
 
-    /// Makes a token for a service account. It is valid until it expires, if ever, or
-    /// [`Tokens::revoke`].
-    pub fn issue(&self, namespace: &str, service_account: &str, expires: Option<Instant>) -> String {
+    /// Makes a token for a service account. It is valid until [`Tokens::revoke`].
+    pub fn issue(&self, namespace: &str, service_account: &str) -> String {
         let (namespace, name) = (namespace.to_owned(), service_account.to_owned());
-        self.issue_for(User::ServiceAccount { namespace, name }, expires)
+        self.issue_for(User::ServiceAccount { namespace, name })
     }
 
     /// Ends a token's validity.
@@ -65,21 +50,17 @@ impl Tokens {
 
     /// Whom `token` stands for, if it is valid.
     pub fn user(&self, token: &str) -> Option<User> {
-        self.lock()
-            .get(&digest_of(token))
-            .filter(|holder| holder.is_valid())
-            .map(|holder| holder.user.clone())
+        self.lock().get(&digest_of(token)).cloned()
     }
 
-    fn issue_for(&self, user: User, expires: Option<Instant>) -> String {
+    fn issue_for(&self, user: User) -> String {
         let token = format!("{:032x}{:032x}", rand::random::<u128>(), rand::random::<u128>());
         let mut holders = self.lock();
-        holders.retain(|_, holder| holder.is_valid());
-        holders.insert(digest_of(&token), Holder { user, expires });
+        holders.insert(digest_of(&token), user);
         token
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Digest, Holder>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Digest, User>> {
         self.holders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -115,30 +96,17 @@ impl User {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
     fn a_token_is_valid_until_it_is_revoked() {
         let tokens = Tokens::default();
-        let (admin, pod) = (tokens.issue_admin(), tokens.issue("shop", "default", None));
+        let (admin, pod) = (tokens.issue_admin(), tokens.issue("shop", "default"));
         assert_eq!(tokens.user(&admin), Some(User::Admin));
         assert_eq!(tokens.user(&pod).unwrap().name(), "system:serviceaccount:shop:default");
         assert_eq!(tokens.user(""), None);
         tokens.clone().revoke(&pod);
         assert_eq!(tokens.user(&pod), None);
         assert_eq!(tokens.user(&admin), Some(User::Admin));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_token_may_expire() {
-        let tokens = Tokens::default();
-        let (minute, hour) = (Duration::from_secs(60), Duration::from_secs(3600));
-        let [short, long] =
-            [minute, hour].map(|time| tokens.issue("shop", "default", Some(Instant::now() + time)));
-        tokio::time::advance(minute).await;
-        assert_eq!(tokens.user(&short), None);
-        assert!(tokens.user(&long).is_some());
     }
 }

@@ -83,77 +83,31 @@ fn apply_on_the_server_side() {
     assert_eq!(applied(2), "deployment.apps/web serverside-applied\n");
     assert_eq!(kubectl.field("deployment/web", ".spec.replicas"), "2");
 
-    // What a scale has set belongs to it.
+    // Nobody owns a field here: what another has set is replaced.
     kubectl.ok("scale deployment web --replicas=0");
-    let refused = kubectl.with_manifest("apply --server-side", &web(2));
-    assert_eq!(refused.code(), Some(1), "{refused}");
-    let told = "Apply failed with 1 conflict: conflict with \"kubectl\" with subresource \"scale\" using apps/v1: .spec.replicas";
-    assert!(refused.stderr().contains(told), "{refused}");
-    let forced = kubectl.with_manifest("apply --server-side --force-conflicts", &web(1)).ok();
-    assert_eq!(forced, "deployment.apps/web serverside-applied\n");
-    assert_eq!(applied(2), "deployment.apps/web serverside-applied\n");
-    // A controller's fields are its own as well.
-    kubectl.ok("rollout status deployment web --timeout=60s");
-    let name = kubectl.ok("get replicasets -o jsonpath={.items[0].metadata.name}");
-    let replicas = format!(
-        "{{apiVersion: apps/v1, kind: ReplicaSet, metadata: {{name: {name}}}, spec: {{replicas: 5}}}}"
-    );
-    let refused = kubectl.with_manifest("apply --server-side", &replicas);
-    assert_eq!(refused.code(), Some(1), "{refused}");
-    let told = "conflict with \"kube-controller-manager\" using apps/v1: .spec.replicas";
-    assert!(refused.stderr().contains(told), "{refused}");
+    assert_eq!(applied(1), "deployment.apps/web serverside-applied\n");
+    assert_eq!(kubectl.field("deployment/web", ".spec.replicas"), "1");
+    assert_eq!(kubectl.field("deployment/web", ".metadata.managedFields"), "");
 }
 
 #[test]
-fn managed_fields_name_who_writes_as_on_a_real_cluster() {
+fn fields_that_nobody_acts_on_are_stored_and_named_once() {
     let kubectl = Kubectl::in_namespace("apply");
-    kubectl.apply(&web(1));
+    let constraints = "      topologySpreadConstraints:\n      - {maxSkew: 1, topologyKey: zone, whenUnsatisfiable: DoNotSchedule}\n";
+    let spread =
+        |replicas| web(replicas).replace("      containers:", &format!("{constraints}      containers:"));
+    kubectl.apply(&spread(1));
+    kubectl.apply(&spread(2));
+    let field = ".spec.template.spec.topologySpreadConstraints[0].topologyKey";
+    assert_eq!(kubectl.field("deployment/web", field), "zone");
+    let events = kubectl.ok("get events --field-selector reason=FieldsIgnored -o json");
+    let events: Value = serde_json::from_str(&events).expect("JSON");
+    let events = events["items"].as_array().expect("a list");
+    let said: Vec<_> = events.iter().map(|event| (&event["count"], &event["message"])).collect();
+    let message = "The embedded cluster stores these fields and does not act on them: \
+                   spec.template.spec.topologySpreadConstraints";
+    assert_eq!(said, [(&Value::from(1), &Value::from(message))]);
     kubectl.ok("rollout status deployment web --timeout=60s");
-    let managers = |what: &str| {
-        let objects = kubectl.ok(&format!("get {what} --show-managed-fields -o json"));
-        let objects: Value = serde_json::from_str(&objects).expect("JSON");
-        let entries =
-            objects["items"][0]["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
-        let mut managers: Vec<_> = entries
-            .iter()
-            .map(|entry| {
-                let text = |field: &str| entry[field].as_str().unwrap_or_default().to_owned();
-                (text("manager"), text("subresource"))
-            })
-            .collect();
-        managers.sort();
-        (entries, managers)
-    };
-    let named =
-        |names: [(&str, &str); 2]| names.map(|(name, sub)| (name.to_owned(), sub.to_owned())).to_vec();
-    let manager = "kube-controller-manager";
-    let (entries, of_deployment) = managers("deployments");
-    assert_eq!(of_deployment, named([(manager, "status"), ("kubectl-client-side-apply", "")]));
-    let of_controller = entries.iter().find(|entry| entry["manager"] == manager).expect("an entry");
-    let revision =
-        &of_controller["fieldsV1"]["f:metadata"]["f:annotations"]["f:deployment.kubernetes.io/revision"];
-    assert!(revision.is_object(), "{of_controller:#}");
-    assert_eq!(managers("replicasets").1, named([(manager, ""), (manager, "status")]));
-    assert_eq!(managers("pods").1, named([(manager, ""), ("kubelet", "status")]));
-}
-
-#[test]
-fn what_was_applied_on_the_client_side_goes_over_to_the_server_side() {
-    let kubectl = Kubectl::in_namespace("apply");
-    kubectl.apply(&web(1));
-    let applied = kubectl.with_manifest("apply --server-side", &web(2)).ok();
-    assert_eq!(applied, "deployment.apps/web serverside-applied\n");
-    kubectl.ok("scale deployment web --replicas=3");
-    let refused = kubectl.with_manifest("apply --server-side", &web(2));
-    let said = refused.stderr();
-    assert!(
-        said.contains("Apply failed with 1 conflict: conflict with \"kubectl\" with subresource \"scale\""),
-        "{refused}"
-    );
-    assert!(said.contains(": .spec.replicas\n"), "{refused}");
-    kubectl.with_manifest("apply --server-side --force-conflicts", &web(2)).ok();
-    assert_eq!(kubectl.field("deployment/web", ".spec.replicas"), "2");
-    assert!(kubectl.field("deployment/web", ".metadata.annotations").contains("\\\"replicas\\\":2"));
 }
 
 #[test]
@@ -162,9 +116,8 @@ fn an_unknown_field_is_refused_by_name() {
     let ran = kubectl.with_manifest("apply", &web(1).replace("replicas:", "replicaz:"));
     assert_eq!(ran.code(), Some(1), "{ran}");
     assert!(ran.stderr().contains("strict decoding error: unknown field \"spec.replicaz\""), "{ran}");
-    let ran = kubectl.with_manifest("apply --server-side", &web(1).replace("ports:", "portz:"));
-    let told = ".spec.template.spec.containers[name=\"app\"].portz: field not declared in schema";
-    assert!(ran.stderr().contains(told), "{ran}");
+    let ran = kubectl.with_manifest("apply --server-side", &web(1).replace("replicas:", "replicaz:"));
+    assert!(ran.stderr().contains("strict decoding error: unknown field \"spec.replicaz\""), "{ran}");
 }
 
 #[test]

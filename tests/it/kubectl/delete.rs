@@ -49,15 +49,6 @@ fn what_was_owned_goes_with_its_owner() {
 }
 
 #[test]
-fn in_the_foreground_the_owner_goes_last() {
-    let kubectl = Kubectl::in_namespace("delete");
-    kubectl.run_web(2);
-    // kubectl waits for the Deployment, which waits for all below it.
-    kubectl.ok("delete deployment web --cascade=foreground");
-    assert_eq!(kubectl.ok("get rs,pods -o name"), "");
-}
-
-#[test]
 fn orphans_stay() {
     let kubectl = Kubectl::in_namespace("delete");
     kubectl.run_web(1);

@@ -10,10 +10,10 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::super::registry::{DeleteOptions, Patch, PatchKind};
-use super::super::schema::{self, Decoded, Structure};
+use super::super::schema::Structure;
 use super::super::status::Status;
+use super::protobuf;
 use super::route::Query;
-use super::{protobuf, yaml};
 
 /// The largest request body, as in Kubernetes.
 const MAX_BODY_BYTES: usize = 3 * 1024 * 1024;
@@ -25,19 +25,11 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The types of object that are read.
 const OBJECT_TYPES: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
-/// What a body holds.
-#[derive(Clone, Debug)]
-pub(super) struct Read<T> {
-    pub(super) value: T,
-    /// What is given more than once in it, in words. The last counts.
-    pub(super) duplicates: Vec<String>,
-}
-
 /// Reads an object of the kind `top`.
-pub(super) async fn read_object(request: Request<Incoming>, top: &Structure) -> Result<Read<Value>, Status> {
+pub(super) async fn read_object(request: Request<Incoming>, top: &Structure) -> Result<Value, Status> {
     let format = format_of(&request)?;
     let body = read(request).await?;
-    format.decode(&body).map_err(|error| {
+    format.parse(&body).map_err(|error| {
         let kind = top.name;
         Status::bad_request(format!(
             "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; {error}"
@@ -55,7 +47,7 @@ pub(super) async fn read_any(request: Request<Incoming>) -> Result<Value, Status
 }
 
 /// Reads a patch.
-pub(super) async fn read_patch(request: Request<Incoming>) -> Result<Read<Patch>, Status> {
+pub(super) async fn read_patch(request: Request<Incoming>) -> Result<Patch, Status> {
     let accepted = "application/json-patch+json, application/merge-patch+json, \
                     application/strategic-merge-patch+json, application/apply-patch+yaml";
     let kind = PatchKind::from_content_type(&content_type(&request));
@@ -65,13 +57,9 @@ pub(super) async fn read_patch(request: Request<Incoming>) -> Result<Read<Patch>
         PatchKind::Apply => Format::Yaml,
         _ => Format::Json,
     };
-    let Read { value, mut duplicates } = format
-        .decode(&body)
-        .map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
-    if kind == PatchKind::Json {
-        duplicates = duplicates.into_iter().map(|duplicate| format!("json patch {duplicate}")).collect();
-    }
-    Ok(Read { value: Patch { kind, body: value }, duplicates })
+    let body =
+        format.parse(&body).map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
+    Ok(Patch { kind, body })
 }
 
 /// Reads how to delete. Options come in the body or, for simple clients, as query parameters.
@@ -115,20 +103,6 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// Reads a value without losing sight of what is given twice.
-    pub(super) fn decode(self, body: &[u8]) -> Result<Read<Value>, String> {
-        match self {
-            Self::Json => {
-                let Decoded { value, duplicates } =
-                    schema::decode(body).map_err(|error| format!("json parse error: {error}"))?;
-                let in_words = |field| format!("duplicate field \"{field}\"");
-                Ok(Read { value, duplicates: duplicates.into_iter().map(in_words).collect() })
-            }
-            Self::Yaml => yaml::decode(body).map_err(|error| format!("yaml parse error: {error}")),
-            Self::Protobuf => self.parse(body).map(|value| Read { value, duplicates: Vec::new() }),
-        }
-    }
-
     pub(super) fn parse<T: DeserializeOwned>(self, body: &[u8]) -> Result<T, String> {
         match self {
             Self::Json => serde_json::from_slice(body).map_err(|error| format!("json parse error: {error}")),
@@ -178,21 +152,4 @@ async fn read(request: Request<Incoming>) -> Result<Bytes, Status> {
             Status::bad_request(format!("the body of the request did not arrive: {error}"))
         }
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_given_twice_is_said_in_the_words_of_each_format() {
-        let json = Format::Json.decode(br#"{"spec": {"replicas": 1, "replicas": 2}}"#).unwrap();
-        assert_eq!(json.value, json!({"spec": {"replicas": 2}}));
-        assert_eq!(json.duplicates, ["duplicate field \"spec.replicas\""]);
-        let yaml = Format::Yaml.decode(b"spec:\n  replicas: 1\n  replicas: 2\n").unwrap();
-        assert_eq!(yaml.value, json.value);
-        let words = "yaml: unmarshal errors:\n  line 3: key \"replicas\" already set in map";
-        assert_eq!(yaml.duplicates, [words]);
-        assert!(Format::Yaml.decode(b"spec: [").is_err());
-    }
 }

@@ -1,5 +1,4 @@
-//! What the API says about itself: versions, groups and resources, in both of discovery's
-//! formats, and as much of OpenAPI as clients ask before they write.
+//! What the API says about itself: versions, groups and resources, and as much of OpenAPI as clients ask before they write.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -7,14 +6,12 @@ use serde_json::{Value, json};
 use super::super::bootstrap;
 use super::super::resource::Resource;
 use super::GIT_VERSION;
-use super::negotiate::wants_aggregated;
 use super::respond::{self, Answer};
 use super::review::Review;
 use super::route::Document;
 
 const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 const PROXY_VERBS: [&str; 5] = ["create", "delete", "get", "patch", "update"];
-const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// How client-go asks for OpenAPI v2, and nothing else.
 const SWAGGER_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
@@ -24,8 +21,6 @@ pub(super) fn answer(document: Document, accept: &str) -> Answer {
     let value = match document {
         Document::Version => version(),
         Document::Health => return respond::text("ok"),
-        Document::CoreVersions if wants_aggregated(accept) => return aggregated(&[""]),
-        Document::Groups if wants_aggregated(accept) => return aggregated(&groups()),
         Document::CoreVersions => json!({
             "kind": "APIVersions",
             "versions": ["v1"],
@@ -136,13 +131,6 @@ fn entries(group: &str) -> Vec<Entry> {
             subresource("log", "Pod", None, &["get"]);
             subresource("proxy", "PodProxyOptions", None, &PROXY_VERBS);
         }
-        if resource == Resource::ServiceAccounts {
-            let kind_of = Some(("authentication.k8s.io", "v1"));
-            subresource("token", "TokenRequest", kind_of, &["create"]);
-        }
-        if resource == Resource::Services {
-            subresource("proxy", "ServiceProxyOptions", None, &PROXY_VERBS);
-        }
         if resource == Resource::Nodes {
             subresource("proxy", "NodeProxyOptions", None, &["create"]);
         }
@@ -200,55 +188,6 @@ fn classic(group: &str) -> Value {
         "groupVersion": group_version(group),
         "resources": resources.collect::<Vec<_>>(),
     })
-}
-
-fn aggregated(groups: &[&str]) -> Answer {
-    let items = groups.iter().map(|group| {
-        let metadata = if group.is_empty() { json!({}) } else { json!({"name": group}) };
-        let resources = aggregated_resources(group);
-        let version = json!({"version": "v1", "resources": resources, "freshness": "Current"});
-        json!({"metadata": metadata, "versions": [version]})
-    });
-    let list = json!({
-        "kind": "APIGroupDiscoveryList",
-        "apiVersion": "apidiscovery.k8s.io/v2",
-        "metadata": {},
-        "items": items.collect::<Vec<_>>(),
-    });
-    let mut answer = respond::json(StatusCode::OK, &list);
-    respond::set_content_type(&mut answer, AGGREGATED);
-    answer
-}
-
-fn aggregated_resources(group: &str) -> Vec<Value> {
-    let mut resources: Vec<Value> = Vec::new();
-    for entry in entries(group) {
-        let (kind_group, kind_version) = entry.kind_of.unwrap_or(("", ""));
-        let kind = json!({"group": kind_group, "version": kind_version, "kind": entry.kind});
-        if let (Some(parent), false) = (resources.last_mut(), entry.subresource.is_empty()) {
-            let shown = json!({"subresource": entry.subresource, "responseKind": kind, "verbs": entry.verbs});
-            match parent["subresources"].as_array_mut() {
-                Some(list) => list.push(shown),
-                None => parent["subresources"] = json!([shown]),
-            }
-            continue;
-        }
-        let mut shown = json!({
-            "resource": entry.resource,
-            "responseKind": kind,
-            "scope": if entry.namespaced { "Namespaced" } else { "Cluster" },
-            "singularResource": entry.singular,
-            "verbs": entry.verbs,
-        });
-        if !entry.short_names.is_empty() {
-            shown["shortNames"] = json!(entry.short_names);
-        }
-        if !entry.categories.is_empty() {
-            shown["categories"] = json!(entry.categories);
-        }
-        resources.push(shown);
-    }
-    resources
 }
 
 fn api_path(group: &str) -> String {

@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use super::super::Shared;
-use super::super::registry::{Approval, DeleteOptions, Eviction, still_processed};
+use super::super::registry::{Approval, DeleteOptions, Effect, still_processed};
 use super::super::resource::Resource;
 use super::super::status::Status;
 use super::respond::{self, Answer};
@@ -42,17 +42,17 @@ pub(super) async fn answer(
     }
     let wish = &object["deleteOptions"];
     let is_dry = |value: &Value| value.as_array().is_some_and(|list| !list.is_empty());
-    let eviction = if is_dry(&wish["dryRun"]) || !query.get("dryRun").is_empty() {
-        Eviction::DryRun
+    let effect = if is_dry(&wish["dryRun"]) || !query.get("dryRun").is_empty() {
+        Effect::DryRun
     } else {
-        Eviction::Real
+        Effect::Stored
     };
     let options: DeleteOptions = match wish {
         Value::Null => DeleteOptions::default(),
         wish => serde_json::from_value(wish.clone())
             .map_err(|error| Status::bad_request(format!("invalid DeleteOptions: {error}")))?,
     };
-    evict(shared, namespace, name, &options, eviction).await?;
+    evict(shared, namespace, name, &options, effect).await?;
     let success =
         json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
     Ok(respond::json(StatusCode::CREATED, &success))
@@ -63,14 +63,14 @@ async fn evict(
     namespace: &str,
     name: &str,
     options: &DeleteOptions,
-    eviction: Eviction,
+    effect: Effect,
 ) -> Result<(), Status> {
     let registry = &shared.registry;
     for attempt in 1.. {
         tokio::time::sleep(shared.sampler.sample(&shared.config.latencies.pod_delete)).await;
         let pod = registry.get(Resource::Pods, namespace, name)?;
-        let approval = registry.approve_eviction(&pod, eviction)?;
-        if eviction == Eviction::DryRun {
+        let approval = registry.approve_eviction(&pod, effect)?;
+        if effect == Effect::DryRun {
             return Ok(());
         }
         let mut options = options.clone();

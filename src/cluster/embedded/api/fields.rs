@@ -1,9 +1,8 @@
-//! What becomes of fields that are unknown or given twice: `fieldValidation`.
+//! What becomes of fields that are unknown: `fieldValidation`.
 
 use http::{HeaderValue, header};
 use serde_json::{Value, json};
 
-use super::super::registry::{Patch, PatchKind};
 use super::super::schema::{self, Structure};
 use super::super::status::{FieldError, Status};
 use super::respond::Answer;
@@ -35,15 +34,10 @@ impl FieldValidation {
         }
     }
 
-    /// Judges an object of the kind `top` as it was sent; `duplicates` says in words what is given twice.
-    pub(super) fn judge_object(
-        self,
-        top: &Structure,
-        object: &Value,
-        duplicates: &[String],
-    ) -> Result<Warnings, Status> {
+    /// Judges an object of the kind `top` as it was sent.
+    pub(super) fn judge_object(self, top: &Structure, object: &Value) -> Result<Warnings, Status> {
         let kind = top.name;
-        let wrong = duplicates.iter().cloned().chain(unknown(top, object)).collect();
+        let wrong = unknown(top, object).collect();
         self.judge(wrong, |list| {
             let why = format!("strict decoding error: {list}");
             Status::bad_request(format!("{kind} in version \"v1\" cannot be handled as a {kind}: {why}"))
@@ -51,24 +45,11 @@ impl FieldValidation {
     }
 
     /// Judges what a patch has made of an object, before what is unknown is dropped.
-    pub(super) fn judge_patched(
-        self,
-        top: &Structure,
-        patch: &Patch,
-        patched: &Value,
-        duplicates: &[String],
-    ) -> Result<Warnings, Status> {
-        let wrong = duplicates.iter().cloned().chain(unknown(top, patched)).collect();
+    pub(super) fn judge_patched(self, top: &Structure, patched: &Value) -> Result<Warnings, Status> {
+        let wrong = unknown(top, patched).collect();
         self.judge(wrong, |list| {
-            let shown =
-                if patch.kind == PatchKind::Strategic { in_go(&patch.body) } else { patched.to_string() };
-            Status::invalid_patch(&shown, &format!("strict decoding error: {list}"))
+            Status::invalid_patch(&patched.to_string(), &format!("strict decoding error: {list}"))
         })
-    }
-
-    /// Judges the configuration of a server-side apply. What is unknown in it is refused in any case.
-    pub(super) fn judge_applied(self, duplicates: Vec<String>) -> Result<Warnings, Status> {
-        self.judge(duplicates, |list| Status::bad_request(format!("error strict decoding YAML: {list}")))
     }
 
     fn judge(self, wrong: Vec<String>, refused: impl FnOnce(&str) -> Status) -> Result<Warnings, Status> {
@@ -101,29 +82,4 @@ impl Warnings {
 fn unknown(top: &Structure, object: &Value) -> impl Iterator<Item = String> {
     let fields = schema::unknown_fields(top, object).into_iter();
     fields.map(|field| format!("unknown field \"{field}\""))
-}
-
-/// A value as Go prints it, which is how a strategic patch is shown.
-fn in_go(value: &Value) -> String {
-    match value {
-        Value::Null => "<nil>".to_owned(),
-        Value::String(text) => text.clone(),
-        Value::Array(list) => format!("[{}]", list.iter().map(in_go).collect::<Vec<_>>().join(" ")),
-        Value::Object(map) => {
-            let entries: Vec<_> = map.iter().map(|(key, value)| format!("{key}:{}", in_go(value))).collect();
-            format!("map[{}]", entries.join(" "))
-        }
-        Value::Bool(_) | Value::Number(_) => value.to_string(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_strategic_patch_is_shown_as_go_prints_it() {
-        let patch = json!({"spec": {"replicaz": 3, "on": true, "none": null, "list": ["a", {"b": 1.5}]}});
-        assert_eq!(in_go(&patch), "map[spec:map[list:[a map[b:1.5]] none:<nil> on:true replicaz:3]]");
-    }
 }

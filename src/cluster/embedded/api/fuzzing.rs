@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::super::registry::{Patch, PatchKind};
 use super::super::resource::Resource;
 use super::super::schema;
-use super::body::{Format, Read};
+use super::body::Format;
 use super::route::{Query, Route};
 
 /// Bodies in each format, and patches. The first byte says which.
@@ -19,8 +19,7 @@ pub(crate) fn body(input: &[u8]) {
         2 => Format::Protobuf,
         _ => return patch(kind / 4, body),
     };
-    if let Ok(Read { value, .. }) = format.decode(body) {
-        let _ = format.parse::<Value>(body);
+    if let Ok(value) = format.parse::<Value>(body) {
         let top = schema::of(Resource::Deployments);
         let _ = (schema::check(top, &value), schema::unknown_fields(top, &value));
     }
@@ -47,7 +46,7 @@ fn patch(kind: u8, body: &[u8]) {
             },
         })
     });
-    if let Ok(Read { value: body, .. }) = format.decode(body) {
+    if let Ok(body) = format.parse(body) {
         let _ = Patch { kind, body }.apply(schema::of(Resource::Deployments), &CURRENT);
     }
 }

@@ -42,16 +42,6 @@ pub(super) fn view<B>(request: &Request<B>) -> Result<View, Status> {
     ranges(accept).find_map(known).ok_or_else(Status::not_acceptable)
 }
 
-/// Whether the newer, aggregated form of discovery is accepted.
-pub(super) fn wants_aggregated(accept: &str) -> bool {
-    ranges(accept).any(|range| {
-        range.is_json()
-            && range.parameter("as") == "APIGroupDiscoveryList"
-            && range.parameter("g") == "apidiscovery.k8s.io"
-            && range.parameter("v") == "v2"
-    })
-}
-
 /// The `Accept` header; empty when there is none.
 pub(super) fn accept<B>(request: &Request<B>) -> &str {
     request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default()
@@ -109,12 +99,5 @@ mod tests {
         for accept in ["text/html", "application/vnd.kubernetes.protobuf", "application/json;as=Pie"] {
             assert_eq!(view_of(accept), Err(406), "{accept}");
         }
-    }
-
-    #[test]
-    fn discovery_has_two_forms() {
-        let aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-        assert!(wants_aggregated(&format!("{aggregated},application/json")));
-        assert!(!wants_aggregated("application/json"));
     }
 }

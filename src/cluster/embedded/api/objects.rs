@@ -1,23 +1,21 @@
 //! The verbs on objects and collections.
 
-use http::{Method, Request, StatusCode, header};
+use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use super::super::Shared;
-use super::super::registry::{
-    DeleteOptions, Deleted, PageRequest, Part, PatchKind, Propagation, WriteOptions,
-};
+use super::super::registry::{DeleteOptions, Deleted, Effect, PageRequest, Part, Propagation};
 use super::super::resource::Resource;
 use super::super::schema;
 use super::super::selector::Selection;
 use super::super::status::Status;
-use super::body::{Read, read_delete_options, read_object, read_patch};
+use super::body::{read_delete_options, read_object, read_patch};
 use super::fields::{FieldValidation, Warnings};
 use super::present::Presentation;
 use super::respond::{self, Answer};
 use super::route::{Query, Subresource};
-use super::{scale, watch};
+use super::{ignored, scale, watch};
 
 /// Serves a request for all objects of a resource.
 pub(super) async fn collection(
@@ -47,19 +45,22 @@ pub(super) async fn collection(
             Ok(presentation.list(shared, resource, &metadata, &page.list.items))
         }
         Method::POST => {
-            let options = write_options(&request, query, "")?;
+            let effect = effect(query)?;
             let namespace = match (namespace, resource.namespaced()) {
                 (Some(namespace), _) => namespace,
                 (None, false) => String::new(),
                 (None, true) => return Err(Status::method_not_allowed()),
             };
             let validation = FieldValidation::of(query, "CreateOptions")?;
-            let Read { value: object, duplicates } = read_object(request, schema::of(resource)).await?;
-            let warnings = validation.judge_object(schema::of(resource), &object, &duplicates)?;
+            let object = read_object(request, schema::of(resource)).await?;
+            let warnings = validation.judge_object(schema::of(resource), &object)?;
             if resource == Resource::Pods {
                 tokio::time::sleep(shared.sampler.sample(&shared.config.latencies.pod_create)).await;
             }
-            let created = registry.create_with(resource, &namespace, object, &options)?;
+            let created = registry.create_with(resource, &namespace, object, effect)?;
+            if effect == Effect::Stored {
+                ignored::record(registry, resource, None, &created);
+            }
             Ok(warnings.add_to(presentation.object(StatusCode::CREATED, shared, resource, &created)))
         }
         Method::DELETE => {
@@ -101,6 +102,11 @@ pub(super) async fn object(
         _ => Part::Main,
     };
     let show = |object: &Value| presentation.object(StatusCode::OK, shared, resource, object);
+    let note_ignored = |effect: Effect, before: Option<&Value>, object: &Value| {
+        if effect == Effect::Stored && part == Part::Main {
+            ignored::record(registry, resource, before, object);
+        }
+    };
     let answer = match *request.method() {
         Method::GET if query.is_set("watch") => {
             let only_this = Selection::field("metadata.name", name);
@@ -109,29 +115,27 @@ pub(super) async fn object(
         }
         Method::GET => show(&*registry.get(resource, namespace, name)?),
         Method::PUT => {
-            let options = write_options(&request, query, part.subresource())?;
+            let effect = effect(query)?;
             let validation = FieldValidation::of(query, "UpdateOptions")?;
-            let Read { value: object, duplicates } = read_object(request, schema::of(resource)).await?;
-            let warnings = validation.judge_object(schema::of(resource), &object, &duplicates)?;
-            let updated = registry.update_with(resource, namespace, name, part, object, &options)?;
+            let object = read_object(request, schema::of(resource)).await?;
+            let warnings = validation.judge_object(schema::of(resource), &object)?;
+            let before = registry.get(resource, namespace, name).ok();
+            let updated = registry.update_with(resource, namespace, name, part, object, effect)?;
+            note_ignored(effect, before.as_deref(), &updated);
             warnings.add_to(show(&updated))
         }
         Method::PATCH => {
-            let options = write_options(&request, query, part.subresource())?;
+            let effect = effect(query)?;
             let validation = FieldValidation::of(query, "PatchOptions")?;
-            let Read { value: patch, duplicates } = read_patch(request).await?;
+            let patch = read_patch(request).await?;
             let mut warnings = Warnings::default();
-            let patched = if patch.kind == PatchKind::Apply {
-                warnings = validation.judge_applied(duplicates)?;
-                registry.patch(resource, namespace, name, part, &patch, &options)?
-            } else {
-                let judge = |patched: &Value| {
-                    warnings =
-                        validation.judge_patched(schema::of(resource), &patch, patched, &duplicates)?;
-                    Ok(())
-                };
-                registry.patch_if(resource, namespace, name, part, &patch, &options, judge)?
+            let judge = |patched: &Value| {
+                warnings = validation.judge_patched(schema::of(resource), patched)?;
+                Ok(())
             };
+            let before = registry.get(resource, namespace, name).ok();
+            let patched = registry.patch(resource, namespace, name, part, &patch, effect, judge)?;
+            note_ignored(effect, before.as_deref(), &patched);
             warnings.add_to(show(&patched))
         }
         Method::DELETE if part == Part::Main => {
@@ -203,30 +207,11 @@ fn page_request(query: &Query) -> Result<PageRequest, Status> {
     Ok(PageRequest { limit, token: query.get("continue").to_owned(), exact_version, least_version: version })
 }
 
-/// Who writes, and how. A client that does not name itself goes by its `User-Agent`.
-pub(super) fn write_options(
-    request: &Request<Incoming>,
-    query: &Query,
-    subresource: &'static str,
-) -> Result<WriteOptions, Status> {
-    let agent = request.headers().get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
-    let agent = agent.and_then(|agent| agent.split('/').next()).filter(|name| !name.is_empty());
-    let field_manager = match query.get("fieldManager") {
-        "" => agent.unwrap_or("unknown"),
-        name => name,
-    };
-    Ok(WriteOptions {
-        field_manager: field_manager.chars().take(128).collect(),
-        subresource,
-        dry_run: is_dry_run(query)?,
-        force: query.is_set("force"),
-    })
-}
-
-fn is_dry_run(query: &Query) -> Result<bool, Status> {
+/// Whether a write is stored.
+pub(super) fn effect(query: &Query) -> Result<Effect, Status> {
     match query.get("dryRun") {
-        "" => Ok(false),
-        "All" => Ok(true),
+        "" => Ok(Effect::Stored),
+        "All" => Ok(Effect::DryRun),
         other => Err(Status::bad_request(format!(
             "dryRun: Unsupported value: {other:?}: supported values: \"All\""
         ))),

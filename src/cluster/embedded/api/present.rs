@@ -13,7 +13,7 @@ use super::super::status::Status;
 use super::negotiate::{self, View};
 use super::respond::{self, Answer};
 use super::route::Query;
-use super::table::{Include, metadata_of, table, table_of_scale};
+use super::table::{Include, metadata_of, table};
 
 /// The form that one request's answer takes.
 #[derive(Clone, Copy, Debug)]
@@ -64,15 +64,6 @@ impl Presentation {
         match self.view {
             View::Whole => respond::json(code, object),
             _ => respond::json(code, &self.event_object(shared, resource, object, true)),
-        }
-    }
-
-    /// The scale of a workload.
-    pub(super) fn scale(self, code: StatusCode, shared: &Shared, scale: &Value) -> Answer {
-        match self.view {
-            View::Whole => respond::json(code, scale),
-            View::Metadata => respond::json(code, &metadata_of(scale)),
-            View::Table => respond::json(code, &table_of_scale(scale, self.include, now(shared))),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The `proxy` subresource of pods and Services: an HTTP request to a port of a pod, through the
+//! The `proxy` subresource of pods: an HTTP request to a port of a pod, through the
 //! API server.
 //!
 //! Both bodies stream, so either may last as long as the pod does.
@@ -16,7 +16,6 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::super::Shared;
 use super::super::resource::Resource;
-use super::super::selector::{LabelSelector, Selection};
 use super::super::status::Status;
 use super::respond::{Answer, BodyError};
 
@@ -50,55 +49,6 @@ pub(super) fn of_pod(
     let ip = pod["status"]["podIP"].as_str().and_then(|ip| ip.parse().ok());
     let ip = ip.ok_or_else(|| Status::unavailable(format!("pod {name:?} has no address")))?;
     Ok(SocketAddrV4::new(ip, resolve_port(&pod, port)?))
-}
-
-/// One of the ready endpoints of a Service, by the number or the name of the Service's port. It
-/// is asked directly: what the Service proxies of the nodes know does not matter here.
-///
-/// # Errors
-///
-/// 404 without the Service, 503 without such a port or a ready endpoint.
-pub(super) fn of_service(
-    shared: &Shared,
-    namespace: &str,
-    name: &str,
-    port: Option<&str>,
-) -> Result<SocketAddrV4, Status> {
-    let service = shared.registry.get(Resource::Services, namespace, name)?;
-    let ports = service["spec"]["ports"].as_array().map_or(&[][..], Vec::as_slice);
-    let wanted = match port {
-        Some(port) => {
-            let number = port.parse().ok();
-            ports
-                .iter()
-                .find(|known| known["name"] == port || number.is_some() && known["port"].as_u64() == number)
-        }
-        None if ports.len() == 1 => ports.first(),
-        None => None,
-    };
-    let none = || Status::unavailable(format!("no endpoints available for service {name:?}"));
-    let port_name = wanted.ok_or_else(none)?["name"].as_str().unwrap_or_default();
-
-    let selection = Selection::labels(LabelSelector::parse(&format!("kubernetes.io/service-name={name}"))?);
-    let mut ready = Vec::new();
-    for slice in shared.registry.list(Resource::EndpointSlices, Some(namespace), &selection).items {
-        let ports = slice["ports"].as_array().into_iter().flatten();
-        let port = ports
-            .filter(|port| port["name"].as_str().unwrap_or_default() == port_name)
-            .find_map(|port| port["port"].as_u64().and_then(|port| u16::try_from(port).ok()));
-        let Some(port) = port else { continue };
-        let endpoints = slice["endpoints"].as_array().into_iter().flatten();
-        ready.extend(
-            endpoints
-                .filter(|endpoint| endpoint["conditions"]["ready"] != false)
-                .filter_map(|endpoint| endpoint["addresses"][0].as_str()?.parse().ok())
-                .map(|ip| SocketAddrV4::new(ip, port)),
-        );
-    }
-    if ready.is_empty() {
-        return Err(none());
-    }
-    Ok(ready[shared.sampler.index(ready.len())])
 }
 
 /// Passes a request on to `path` at `target`, and its answer back.

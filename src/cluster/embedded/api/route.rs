@@ -54,11 +54,9 @@ pub(super) enum Subresource {
     Eviction,
     /// A pod's output.
     Log,
-    /// A new token of a service account.
-    Token,
     /// Something about a pod that there is not here.
     Unsupported(Unsupported),
-    /// A port of a pod or a Service, or a node's agent: where to, and the path there with its leading slash.
+    /// A port of a pod, or a node's agent: where to, and the path there with its leading slash.
     Proxy {
         port: Option<String>,
         path: String,
@@ -127,10 +125,7 @@ impl Route {
             (Some("scale"), None) if resource.has_scale() => Subresource::Scale,
             (Some("eviction"), None) if resource == Resource::Pods => Subresource::Eviction,
             (Some("log"), None) if resource == Resource::Pods => Subresource::Log,
-            (Some("token"), None) if resource == Resource::ServiceAccounts => Subresource::Token,
-            (Some("proxy"), rest)
-                if matches!(resource, Resource::Pods | Resource::Services | Resource::Nodes) =>
-            {
+            (Some("proxy"), rest) if matches!(resource, Resource::Pods | Resource::Nodes) => {
                 Subresource::Proxy { port: port.clone(), path: format!("/{}", rest.unwrap_or_default()) }
             }
             (Some(other), None) if resource == Resource::Pods => {

@@ -5,15 +5,14 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use super::super::Shared;
-use super::super::registry::{Part, Patch, PatchKind, check_shape_of};
+use super::super::registry::{Part, Patch, check_shape_of};
 use super::super::resource::Resource;
 use super::super::schema::{self, Structure};
 use super::super::status::{FieldError, Status};
-use super::body::{Read, read_object, read_patch};
+use super::body::{read_object, read_patch};
 use super::fields::{FieldValidation, Warnings};
-use super::objects::write_options;
-use super::present::Presentation;
-use super::respond::Answer;
+use super::objects::effect;
+use super::respond::{self, Answer};
 use super::route::Query;
 use super::table;
 
@@ -24,7 +23,7 @@ const API_VERSION: &str = "autoscaling/v1";
 /// What a client wants the scale to be.
 enum Wish {
     Replaced(Value),
-    Patched(Read<Patch>),
+    Patched(Patch),
 }
 
 /// Serves a request for the scale of a workload.
@@ -36,20 +35,19 @@ pub(super) async fn answer(
     namespace: &str,
     name: &str,
 ) -> Result<Answer, Status> {
-    let presentation = Presentation::of(&request, query)?;
     let registry = &shared.registry;
-    let show = |object: &Value| presentation.scale(StatusCode::OK, shared, &scale_of(object));
+    let show = |object: &Value| respond::json(StatusCode::OK, &scale_of(object));
     if *request.method() == Method::GET {
         return Ok(show(&*registry.get(resource, namespace, name)?));
     }
     let top = schema::named(KIND).ok_or_else(|| Status::internal("there is no schema of a scale"))?;
-    let options = write_options(&request, query, "scale")?;
+    let effect = effect(query)?;
     let mut warnings = Warnings::default();
     let (wish, validation) = match *request.method() {
         Method::PUT => {
             let validation = FieldValidation::of(query, "UpdateOptions")?;
-            let Read { value: scale, duplicates } = read_object(request, top).await?;
-            warnings = validation.judge_object(top, &scale, &duplicates)?;
+            let scale = read_object(request, top).await?;
+            warnings = validation.judge_object(top, &scale)?;
             (Wish::Replaced(scale), validation)
         }
         Method::PATCH => {
@@ -58,15 +56,12 @@ pub(super) async fn answer(
         }
         _ => return Err(Status::method_not_allowed()),
     };
-    let scaled = registry.modify_with(resource, namespace, name, Part::Main, &options, |object| {
+    let scaled = registry.modify_with(resource, namespace, name, Part::Main, effect, |object| {
         let scale = match wish {
             Wish::Replaced(scale) => scale,
-            Wish::Patched(Read { value: patch, duplicates }) => {
+            Wish::Patched(patch) => {
                 let scale = patch.apply(top, &scale_of(object))?;
-                warnings = match patch.kind {
-                    PatchKind::Apply => validation.judge_applied(duplicates)?,
-                    _ => validation.judge_patched(top, &patch, &scale, &duplicates)?,
-                };
+                warnings = validation.judge_patched(top, &scale)?;
                 scale
             }
         };

@@ -4,8 +4,6 @@
 mod age;
 mod cells;
 mod columns;
-#[cfg(test)]
-mod golden;
 mod pod;
 
 use jiff::Timestamp;
@@ -39,23 +37,8 @@ pub(super) fn table<'a>(
     with_columns: bool,
     now: Timestamp,
 ) -> Value {
-    let rows = objects.into_iter().map(|object| (object, row(resource, object, now)));
-    table_of(resource.kind(), rows, include, with_columns)
-}
-
-/// A table of one `Scale`.
-pub(super) fn table_of_scale(scale: &Value, include: Include, now: Timestamp) -> Value {
-    let row = Row { cells: cells::scale(scale, now), completed: None };
-    table_of("Scale", [(scale, row)], include, true)
-}
-
-fn table_of<'a>(
-    kind: &str,
-    rows: impl IntoIterator<Item = (&'a Value, Row)>,
-    include: Include,
-    with_columns: bool,
-) -> Value {
-    let rows = rows.into_iter().map(|(object, Row { cells, completed })| {
+    let rows = objects.into_iter().map(|object| {
+        let Row { cells, completed } = row(resource, object, now);
         let shown = match include {
             Include::Nothing => Value::Null,
             Include::Metadata => metadata_of(object),
@@ -68,7 +51,7 @@ fn table_of<'a>(
         row
     });
     let rows: Vec<_> = rows.collect();
-    let columns = if with_columns { columns::definitions(kind) } else { Value::Null };
+    let columns = if with_columns { columns::definitions(resource.kind()) } else { Value::Null };
     json!({
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
@@ -95,17 +78,20 @@ fn row(resource: Resource, object: &Value, now: Timestamp) -> Row {
         Resource::Services => cells::service(object, now),
         Resource::Endpoints => cells::endpoints(object, now),
         Resource::EndpointSlices => cells::endpoint_slice(object, now),
-        Resource::Ingresses => cells::ingress(object, now),
-        Resource::IngressClasses => cells::ingress_class(object, now),
         Resource::Events => cells::event(object, now),
-        Resource::ConfigMaps => cells::config_map(object, now),
-        Resource::Secrets => cells::secret(object, now),
         Resource::Deployments => cells::deployment(object, now),
         Resource::ReplicaSets => cells::replica_set(object, now),
         Resource::Jobs => cells::job(object, now),
         Resource::PodDisruptionBudgets => cells::disruption_budget(object, now),
-        Resource::Leases => cells::lease(object, now),
-        Resource::ServiceAccounts => cells::service_account(object, now),
+        Resource::ConfigMaps
+        | Resource::Secrets
+        | Resource::ServiceAccounts
+        | Resource::Ingresses
+        | Resource::IngressClasses
+        | Resource::Leases => cells::plain(object, now),
     };
     Row { cells, completed: None }
 }
+
+#[cfg(test)]
+mod tests;

@@ -49,7 +49,7 @@ pub(super) async fn run(shared: Shared) {
 mod tests {
     use futures::FutureExt;
 
-    use super::super::bench::Bench;
+    use super::super::tests::bench::Bench;
     use super::*;
     use crate::cluster::embedded::Config;
 

@@ -18,7 +18,7 @@ use super::claim::{adopters, claim};
 use super::worker::{self, BACK_OFF, Outcome};
 use super::{Key, controller_key, follow, is_being_deleted, is_controlled_by, is_terminal, key};
 use crate::cluster::embedded::Shared;
-use crate::cluster::embedded::registry::{DeleteOptions, EventType, Part, WatchEventType, WriteOptions};
+use crate::cluster::embedded::registry::{DeleteOptions, EventType, Part, WatchEventType};
 use crate::cluster::embedded::resource::Resource;
 use crate::cluster::embedded::selector::{LabelSelector, Selection};
 use crate::cluster::embedded::status::Status;
@@ -165,15 +165,10 @@ impl<'a> Rollout<'a> {
         }
         let (namespace, name) = key(&self.deployment);
         let registry = &self.shared.registry;
-        // A real controller writes the annotation along with the status.
-        let options = WriteOptions { subresource: Part::Status.subresource(), ..WriteOptions::default() };
         let annotate = |object: &mut Value| {
             object["metadata"]["annotations"][REVISION] = json!(number.to_string());
-            Ok(())
         };
-        let resource = Resource::Deployments;
-        self.deployment =
-            registry.modify_with(resource, &namespace, &name, Part::Main, &options, annotate)?;
+        self.deployment = registry.modify(Resource::Deployments, &namespace, &name, Part::Main, annotate)?;
         Ok(())
     }
 

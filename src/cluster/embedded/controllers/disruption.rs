@@ -3,9 +3,7 @@
 //!
 //! After pkg/controller/disruption. The [eviction](crate::cluster::embedded::registry) takes from
 //! what is written here; a pod that it has approved counts as gone until it is, or until its time
-//! for that is over. Conditions of evictions that came to nothing are taken back in [`stale`].
-
-mod stale;
+//! for that is over.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,6 +24,9 @@ use crate::cluster::embedded::selector::Selection;
 
 const COMPONENT: &str = "controllermanager";
 
+/// How long an approved eviction may take to become a deletion (`DeletionTimeout`).
+const DELETION_TIMEOUT: Duration = Duration::from_secs(120);
+
 pub(super) async fn run(shared: Shared) {
     let followed =
         [Resource::PodDisruptionBudgets, Resource::Pods, Resource::ReplicaSets, Resource::Deployments];
@@ -45,7 +46,7 @@ pub(super) async fn run(shared: Shared) {
         let shared = shared.clone();
         async move { reconcile(&shared, &budget) }
     });
-    futures::join!(budgets, stale::run(&shared));
+    budgets.await;
 }
 
 fn reconcile(shared: &Shared, (namespace, name): &Key) -> Outcome {
@@ -63,7 +64,7 @@ fn reconcile(shared: &Shared, (namespace, name): &Key) -> Outcome {
         let reason = "CalculateExpectedPodCountFailed";
         registry.record_event(&budget, EventType::Warning, reason, &message, COMPONENT);
     }
-    let timeout = shared.config.controllers.disruption_deletion_timeout;
+    let timeout = DELETION_TIMEOUT;
     for pod in pods.iter().filter(|pod| is_overdue(&budget, pod, timeout, &now)) {
         // The namespace twice, as there.
         let message = format!("Pod was expected by PDB {namespace}/{namespace} to be deleted but it wasn't");
@@ -209,10 +210,10 @@ fn fail_safe(budget: &mut Value, why: &str, now: &str) {
 mod tests {
     use futures::FutureExt;
 
-    use super::super::bench::Bench;
     use super::super::replica_set;
+    use super::super::tests::bench::Bench;
     use super::*;
-    use crate::cluster::embedded::registry::{Approval, Eviction};
+    use crate::cluster::embedded::registry::{Approval, Effect};
 
     async fn bench_with(budget: Value) -> Bench {
         let bench = Bench::start(&[|shared| run(shared).boxed(), |shared| replica_set::run(shared).boxed()]);
@@ -286,8 +287,8 @@ mod tests {
         let bench = bench_with(json!({"minAvailable": 2})).await;
         counts_become(&bench, [1, 3, 2, 3]).await;
         let pods = bench.live_pods();
-        let evict = |n: usize| bench.registry().approve_eviction(&pods[n], Eviction::Real);
-        assert_eq!(bench.registry().approve_eviction(&pods[0], Eviction::DryRun), Ok(Approval::Paid));
+        let evict = |n: usize| bench.registry().approve_eviction(&pods[n], Effect::Stored);
+        assert_eq!(bench.registry().approve_eviction(&pods[0], Effect::DryRun), Ok(Approval::Paid));
         assert_eq!(evict(0), Ok(Approval::Paid));
         let refused = evict(1).unwrap_err();
         assert_eq!(refused.code(), 429);
@@ -306,15 +307,15 @@ mod tests {
         bench.set_ready(&name, false);
         counts_become(&bench, [0, 2, 2, 3]).await;
         let unhealthy = bench.get(Resource::Pods, &name);
-        assert_eq!(bench.registry().approve_eviction(&unhealthy, Eviction::Real), Ok(Approval::Unchanged));
+        assert_eq!(bench.registry().approve_eviction(&unhealthy, Effect::Stored), Ok(Approval::Unchanged));
         let second = bench.live_pods().into_iter().find(|pod| key(pod).1 != name).unwrap();
         bench.set_ready(&key(&second).1, false);
         counts_become(&bench, [0, 1, 2, 3]).await;
-        assert_eq!(bench.registry().approve_eviction(&unhealthy, Eviction::Real).unwrap_err().code(), 429);
+        assert_eq!(bench.registry().approve_eviction(&unhealthy, Effect::Stored).unwrap_err().code(), 429);
         bench.modify(Resource::PodDisruptionBudgets, "web", Part::Main, |budget| {
             budget["spec"]["unhealthyPodEvictionPolicy"] = json!("AlwaysAllow");
         });
-        assert_eq!(bench.registry().approve_eviction(&unhealthy, Eviction::Real), Ok(Approval::Unchanged));
+        assert_eq!(bench.registry().approve_eviction(&unhealthy, Effect::Stored), Ok(Approval::Unchanged));
     }
 
     #[tokio::test]

@@ -4,15 +4,14 @@
 //! Pods are seen through a [`view`] that takes its time; from then on every slice that is written
 //! shows their state. Conditions follow staging/src/k8s.io/endpointslice/utils.go: a terminating
 //! pod stays, as `terminating`, until it is terminal or gone. Which endpoint goes into which slice
-//! is decided in [`packing`]. Services without a selector are left alone. A pod on a node that does
-//! not exist is left out, and looked at again after a delay that doubles.
+//! is decided in [`packing`]. Services without a selector are left alone.
 
 mod packing;
-mod trigger;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
@@ -26,85 +25,79 @@ use super::{
     is_terminal, key,
 };
 use crate::cluster::embedded::Shared;
-use crate::cluster::embedded::registry::{DeleteOptions, EventType, Part, Registry, WatchEventType};
+use crate::cluster::embedded::registry::{DeleteOptions, EventType, Part, WatchEventType};
 use crate::cluster::embedded::resource::Resource;
 use crate::cluster::embedded::selector::{LabelSelector, Selection};
 use crate::cluster::embedded::status::Status;
-use trigger::Triggers;
-pub(super) use trigger::annotate;
 use view::View;
 
 const COMPONENT: &str = "endpoint-slice-controller";
 const MANAGED_BY: &str = "endpointslice-controller.k8s.io";
 const HEADLESS: &str = "service.kubernetes.io/headless";
 
-/// What the controller knows beside the objects.
-#[derive(Debug, Default)]
-struct Known {
-    view: Mutex<View>,
-    triggers: Mutex<Triggers>,
+fn lock(view: &Mutex<View>) -> MutexGuard<'_, View> {
+    view.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// The pause after a failed write, doubling, and the longest (`defaultSyncBackOff`, `maxSyncBackOff` in
+/// pkg/controller/endpointslice).
+const SYNC_BACK_OFF: BackOff = BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(1000) };
 
 pub(super) async fn run(shared: Shared) {
-    let known = Arc::new(Known::default());
-    let settings = &shared.config.controllers;
-    let back_off = BackOff {
-        first: settings.endpoint_slice_sync_back_off,
-        longest: settings.endpoint_slice_max_sync_back_off,
-    };
+    let view = Arc::new(Mutex::new(View::default()));
     let rate = ClientRate::of(&shared.config);
     let legacy_rate = ClientRate::of(&shared.config);
-    let changes = changed_services(shared.clone(), Arc::clone(&known));
+    let changes = changed_services(shared.clone(), Arc::clone(&view));
     worker::run(
         changes,
-        back_off,
+        SYNC_BACK_OFF,
         |services| services,
         |service| {
-            let (shared, known) = (shared.clone(), Arc::clone(&known));
+            let (shared, view) = (shared.clone(), Arc::clone(&view));
             let (rate, legacy_rate) = (rate.clone(), legacy_rate.clone());
-            async move { sync(&shared, &known, &rate, &legacy_rate, &service).await }
+            async move { sync(&shared, &view, &rate, &legacy_rate, &service).await }
         },
     )
     .await;
 }
 
 /// The Services whose slices may have to change, as soon as that is visible.
-fn changed_services(shared: Shared, known: Arc<Known>) -> BoxStream<'static, Vec<Key>> {
+fn changed_services(shared: Shared, view: Arc<Mutex<View>>) -> BoxStream<'static, Vec<Key>> {
     let events = follow(&shared.registry, &[Resource::Services, Resource::Pods]);
-    let start = (shared, known, events, Queue::new());
-    stream::unfold(start, |(shared, known, mut events, mut queue)| async move {
+    let start = (shared, view, events, Queue::new());
+    stream::unfold(start, |(shared, view, mut events, mut queue)| async move {
         let services = tokio::select! {
-            Some(event) = events.next() => observe(&shared, &known, event, &mut queue),
+            Some(event) = events.next() => observe(&shared, &view, event, &mut queue),
             pod = queue.next() => {
-                let mut view = lock(&known.view);
-                let changed = view.advance(&pod);
-                if let Some(wait) = view.next_due(&pod) {
+                let mut seen = lock(&view);
+                let changed = seen.advance(&pod);
+                if let Some(wait) = seen.next_due(&pod) {
                     queue.add(pod.clone(), wait);
                 }
                 selecting(&shared, &pod.0, &changed)
             }
         };
-        Some((services, (shared, known, events, queue)))
+        Some((services, (shared, view, events, queue)))
     })
     .boxed()
 }
 
 /// Takes note of an event, and answers the Services that it concerns at once.
-fn observe(shared: &Shared, known: &Known, (resource, event): Observed, queue: &mut Queue<Key>) -> Vec<Key> {
+fn observe(
+    shared: &Shared,
+    view: &Mutex<View>,
+    (resource, event): Observed,
+    queue: &mut Queue<Key>,
+) -> Vec<Key> {
     let object_key = key(&event.object);
     let removed = event.event_type == WatchEventType::Deleted;
     if resource == Resource::Pods {
         let state = (!removed).then_some(event.object);
-        let wait = lock(&known.view).observe(object_key.clone(), state, shared);
+        let wait = lock(view).observe(object_key.clone(), state, shared);
         queue.add(object_key, wait);
         return Vec::new();
     }
     if removed {
-        lock(&known.triggers).forget(&object_key);
         endpoints::remove(shared, &event.object);
         return Vec::new();
     }
@@ -129,7 +122,7 @@ pub(super) type Group = (Value, Vec<Value>);
 /// Writes the slices of one Service as far as they differ from what they should be.
 async fn sync(
     shared: &Shared,
-    known: &Known,
+    view: &Mutex<View>,
     rate: &ClientRate,
     legacy_rate: &ClientRate,
     (namespace, name): &Key,
@@ -140,46 +133,18 @@ async fn sync(
     if service["spec"]["type"] == "ExternalName" || is_being_deleted(&service) {
         return Ok(None);
     }
-    let mut pods = lock(&known.view).pods_in(namespace);
+    let mut pods = lock(view).pods_in(namespace);
     pods.retain(|pod| selector.matches(&pod["metadata"]["labels"]));
-    let trigger = lock(&known.triggers).look(&service, pods.iter().map(Arc::as_ref));
-    let trigger = trigger.as_deref();
-    let all = endpoints_by_ports(&service, pods.iter().map(Arc::as_ref));
-    let stray = take_stray(registry, &service, &mut pods);
     let groups = endpoints_by_ports(&service, pods.iter().map(Arc::as_ref));
     // Two controllers in Kubernetes, each with a client of its own.
     let (legacy, slices) = futures::join!(
-        endpoints::write(shared, legacy_rate, &service, all.values(), trigger),
-        write_slices(shared, rate, &service, &groups, trigger),
+        endpoints::write(shared, legacy_rate, &service, groups.values()),
+        write_slices(shared, rate, &service, &groups),
     );
-    let mut failures: Vec<_> = stray.iter().map(|pod| skipped(&service, pod)).collect();
-    failures.extend(slices.err().map(|status| status.to_string()));
-    let why = match &failures[..] {
-        [] => return legacy.map(|()| None),
-        [why] => why.clone(),
-        failures => format!("[{}]", failures.join(", ")),
-    };
+    let Err(why) = slices else { return legacy.map(|()| None) };
     let message = format!("Error updating Endpoint Slices for Service {namespace}/{name}: {why}");
     registry.record_event(&service, EventType::Warning, "FailedToUpdateEndpointSlices", &message, COMPONENT);
     Err(Status::internal(message))
-}
-
-/// Takes out the pods whose node there is not, unless the Service wants all to be shown.
-fn take_stray(registry: &Registry, service: &Value, pods: &mut Vec<Arc<Value>>) -> Vec<Arc<Value>> {
-    if service["spec"]["publishNotReadyAddresses"] == true {
-        return Vec::new();
-    }
-    let is_stray = |pod: &mut Arc<Value>| {
-        let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
-        endpoint(pod, service).is_some() && registry.get(Resource::Nodes, "", node).is_err()
-    };
-    pods.extract_if(.., is_stray).collect()
-}
-
-fn skipped(service: &Value, pod: &Value) -> String {
-    let ((namespace, service), (_, pod_name)) = (key(service), key(pod));
-    let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
-    format!("skipping Pod {pod_name} for Service {namespace}/{service}: Node {node} Not Found")
 }
 
 /// Puts before a failure what it is that failed.
@@ -194,7 +159,6 @@ async fn write_slices(
     rate: &ClientRate,
     service: &Value,
     groups: &BTreeMap<String, Group>,
-    trigger: Option<&str>,
 ) -> Result<(), Status> {
     let (namespace, name) = key(service);
     let own =
@@ -244,8 +208,7 @@ async fn write_slices(
             Some(slice) => writes.push((slice, ports, endpoints)),
             None => {
                 rate.permit().await;
-                let mut slice = new_slice(service, &labels, ports, endpoints);
-                annotate(&mut slice, trigger);
+                let slice = new_slice(service, &labels, ports, endpoints);
                 match shared.registry.create(Resource::EndpointSlices, &namespace, slice) {
                     // There is nothing to be done any more.
                     Err(status) if status.is_about_a_terminating_namespace() => return Ok(()),
@@ -261,7 +224,6 @@ async fn write_slices(
             slice["metadata"]["labels"] = labels.clone();
             slice["ports"] = ports.clone();
             slice["endpoints"] = json!(endpoints);
-            annotate(slice, trigger);
         };
         let resource = Resource::EndpointSlices;
         let written = shared.registry.modify(resource, &namespace, &slice_name, Part::Main, change);

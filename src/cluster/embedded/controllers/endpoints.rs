@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use super::client_rate::ClientRate;
-use super::endpoint_slice::{Group, annotate};
+use super::endpoint_slice::Group;
 use super::key;
 use crate::cluster::embedded::Shared;
 use crate::cluster::embedded::registry::Part;
@@ -22,7 +22,6 @@ pub(super) async fn write<'a>(
     rate: &ClientRate,
     service: &Value,
     groups: impl Iterator<Item = &'a Group>,
-    trigger: Option<&str>,
 ) -> Result<(), Status> {
     let registry = &shared.registry;
     let (namespace, name) = key(service);
@@ -41,7 +40,6 @@ pub(super) async fn write<'a>(
             Value::Null => drop(object.as_object_mut().map(|object| object.remove("subsets"))),
             subsets => object["subsets"] = subsets,
         }
-        annotate(object, trigger);
     };
     if current.is_some() {
         registry.modify(Resource::Endpoints, &namespace, &name, Part::Main, fill)?;

@@ -1,8 +1,7 @@
-//! Deletes what has lost all its owners, and in foreground deletions what is about to.
+//! Deletes what has lost all its owners.
 //!
-//! After pkg/controller/garbagecollector: in the background dependents go once their owner has
-//! gone. In the foreground the owner, marked by a finalizer, waits until those dependents are gone
-//! that block its deletion; these wait for their own dependents in turn.
+//! After pkg/controller/garbagecollector, in the background only: dependents are deleted once their owner
+//! is gone. A deletion in the foreground is one in the background here.
 
 use std::sync::Arc;
 
@@ -11,9 +10,7 @@ use serde_json::{Value, json};
 
 use super::{follow, is_being_deleted, key};
 use crate::cluster::embedded::Shared;
-use crate::cluster::embedded::registry::{
-    DeleteOptions, FOREGROUND, Part, Propagation, Registry, WatchEventType,
-};
+use crate::cluster::embedded::registry::{DeleteOptions, Part, Registry, WatchEventType};
 use crate::cluster::embedded::resource::Resource;
 
 pub(super) async fn run(shared: Shared) {
@@ -31,15 +28,6 @@ pub(super) async fn run(shared: Shared) {
             WatchEventType::Added => collect(registry, resource, object),
             WatchEventType::Modified => {}
         }
-        if event.event_type != WatchEventType::Deleted && waits_for_dependents(object) {
-            go_in_foreground(registry, resource, object);
-        }
-        // Gone, or no longer in the way of its owners.
-        for (resource, owner) in living_owners(registry, object) {
-            if waits_for_dependents(&owner) {
-                go_in_foreground(registry, resource, &owner);
-            }
-        }
     }
 }
 
@@ -47,98 +35,38 @@ fn references(object: &Value) -> &[Value] {
     object["metadata"]["ownerReferences"].as_array().map_or(&[], Vec::as_slice)
 }
 
-fn waits_for_dependents(object: &Value) -> bool {
-    let finalizers = object["metadata"]["finalizers"].as_array();
-    is_being_deleted(object) && finalizers.is_some_and(|list| list.iter().any(|name| name == FOREGROUND))
-}
-
 fn dependents(registry: &Registry, owner: &Value) -> Vec<(Resource, Arc<Value>)> {
     registry.dependents(owner["metadata"]["uid"].as_str().unwrap_or_default())
 }
 
-/// The kind and the object that a reference names, if it is there.
-fn owner(registry: &Registry, object: &Value, reference: &Value) -> Owner {
+/// Whether the owner that a reference names is gone. One of a kind that this cluster does not have counts
+/// as there.
+fn is_gone(registry: &Registry, object: &Value, reference: &Value) -> bool {
     let text = |field: &str| reference[field].as_str().unwrap_or_default();
-    let Some(kind) = Resource::of_kind(text("apiVersion"), text("kind")) else { return Owner::Unknown };
+    let Some(kind) = Resource::of_kind(text("apiVersion"), text("kind")) else { return false };
     let home = if kind.namespaced() { key(object).0 } else { String::new() };
-    match registry.get(kind, &home, text("name")) {
-        Ok(owner) if owner["metadata"]["uid"] == reference["uid"] => Owner::There(kind, owner),
-        _ => Owner::Gone,
-    }
+    let owner = registry.get(kind, &home, text("name"));
+    !owner.is_ok_and(|owner| owner["metadata"]["uid"] == reference["uid"])
 }
 
-enum Owner {
-    There(Resource, Arc<Value>),
-    Gone,
-    /// Of a kind that this cluster cannot look up.
-    Unknown,
-}
-
-fn living_owners(registry: &Registry, object: &Value) -> Vec<(Resource, Arc<Value>)> {
-    let owners = references(object).iter().map(|reference| owner(registry, object, reference));
-    let there = |owner| match owner {
-        Owner::There(resource, owner) => Some((resource, owner)),
-        Owner::Gone | Owner::Unknown => None,
-    };
-    owners.filter_map(there).collect()
-}
-
-/// Deletes the dependents of an owner in the foreground, and lets it go when none is in its way.
-fn go_in_foreground(registry: &Registry, resource: Resource, owner: &Value) {
-    for (resource, dependent) in dependents(registry, owner) {
-        collect(registry, resource, &dependent);
-    }
-    let uid = &owner["metadata"]["uid"];
-    let is_blocked = dependents(registry, owner).iter().any(|(_, dependent)| {
-        let mut references = references(dependent).iter();
-        references.any(|reference| reference["uid"] == *uid && reference["blockOwnerDeletion"] == true)
-    });
-    if is_blocked {
-        return;
-    }
-    let (namespace, name) = key(owner);
-    let released = registry.modify(resource, &namespace, &name, Part::Main, |object| {
-        if object["metadata"]["uid"] == *uid
-            && let Some(finalizers) = object["metadata"]["finalizers"].as_array_mut()
-        {
-            finalizers.retain(|finalizer| finalizer != FOREGROUND);
-        }
-    });
-    if let Err(status) = released {
-        tracing::debug!(%status, "not released");
-    }
-}
-
-/// Deletes a dependent unless an owner is there to stay; of owners that are not, it loses the mark.
+/// Deletes a dependent whose owners are all gone; of some that are, it loses the reference.
 fn collect(registry: &Registry, resource: Resource, object: &Value) {
     if references(object).is_empty() || is_being_deleted(object) {
         return;
     }
     let (namespace, name) = key(object);
-    let uid = &object["metadata"]["uid"];
-    let (mut stays, mut leaving, mut is_blocking) = (false, Vec::new(), false);
-    for reference in references(object) {
-        match owner(registry, object, reference) {
-            Owner::There(_, owner) if waits_for_dependents(&owner) => {
-                leaving.push(reference["uid"].clone());
-                is_blocking |= reference["blockOwnerDeletion"] == true;
-            }
-            Owner::There(..) | Owner::Unknown => stays = true,
-            Owner::Gone => leaving.push(reference["uid"].clone()),
-        }
-    }
-    let collected = if !stays {
-        // Whoever blocks an owner in the foreground waits for its own dependents.
-        let has_dependents = is_blocking && !dependents(registry, object).is_empty();
-        let options = DeleteOptions {
-            propagation_policy: has_dependents.then_some(Propagation::Foreground),
-            ..DeleteOptions::of(uid.as_str().unwrap_or_default())
-        };
+    let gone: Vec<_> = references(object)
+        .iter()
+        .filter(|reference| is_gone(registry, object, reference))
+        .map(|reference| reference["uid"].clone())
+        .collect();
+    let collected = if gone.len() == references(object).len() {
+        let options = DeleteOptions::of(object["metadata"]["uid"].as_str().unwrap_or_default());
         registry.delete(resource, &namespace, &name, &options).map(|_| ())
-    } else if !leaving.is_empty() {
+    } else if !gone.is_empty() {
         let changed = registry.modify(resource, &namespace, &name, Part::Main, |object| {
             let mut kept = references(object).to_vec();
-            kept.retain(|reference| !leaving.contains(&reference["uid"]));
+            kept.retain(|reference| !gone.contains(&reference["uid"]));
             object["metadata"]["ownerReferences"] = json!(kept);
         });
         changed.map(|_| ())
@@ -154,38 +82,27 @@ fn collect(registry: &Registry, resource: Resource, object: &Value) {
 mod tests {
     use futures::FutureExt;
 
-    use super::super::bench::Bench;
+    use super::super::tests::bench::Bench;
     use super::*;
 
     const MAPS: Resource = Resource::ConfigMaps;
 
-    /// A config map that belongs to others, blocking their deletion or not.
-    fn map(bench: &Bench, name: &str, owners: &[&str], blocks: bool, finalizers: &[&str]) {
+    /// A config map that belongs to others.
+    fn map(bench: &Bench, name: &str, owners: &[&str]) {
         let reference = |owner: &&str| {
             let uid = bench.get(MAPS, owner)["metadata"]["uid"].clone();
-            json!({"apiVersion": "v1", "kind": "ConfigMap", "name": owner, "uid": uid, "blockOwnerDeletion": blocks})
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "name": owner, "uid": uid})
         };
         let owners: Vec<_> = owners.iter().map(reference).collect();
-        bench.create(
-            MAPS,
-            json!({"metadata": {"name": name, "ownerReferences": owners, "finalizers": finalizers}}),
-        );
+        bench.create(MAPS, json!({"metadata": {"name": name, "ownerReferences": owners}}));
     }
 
-    fn delete(bench: &Bench, name: &str, policy: Propagation) {
-        let options = DeleteOptions { propagation_policy: Some(policy), ..DeleteOptions::default() };
-        bench.registry().delete(MAPS, "default", name, &options).unwrap();
+    fn delete(bench: &Bench, name: &str) {
+        bench.registry().delete(MAPS, "default", name, &DeleteOptions::default()).unwrap();
     }
 
     fn names(bench: &Bench) -> Vec<String> {
         bench.list(MAPS).iter().map(|map| key(map).1).collect()
-    }
-
-    fn release(bench: &Bench, name: &str) {
-        bench.modify(MAPS, name, Part::Main, |map| {
-            let finalizers = map["metadata"]["finalizers"].as_array_mut().unwrap();
-            finalizers.retain(|finalizer| finalizer != "example.org/held");
-        });
     }
 
     fn start() -> Bench {
@@ -193,53 +110,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn in_the_foreground_an_owner_waits_for_those_that_block_it() {
+    async fn all_below_an_owner_go_with_it() {
         let bench = start();
-        map(&bench, "top", &[], false, &[]);
-        map(&bench, "middle", &["top"], true, &[]);
-        map(&bench, "bottom", &["middle"], true, &["example.org/held"]);
-        delete(&bench, "top", Propagation::Foreground);
-        bench.holds("it has reached the bottom", |bench| is_being_deleted(&bench.get(MAPS, "bottom"))).await;
-        for name in ["top", "middle"] {
-            let waiting = bench.get(MAPS, name);
-            assert!(is_being_deleted(&waiting), "{name}");
-            assert_eq!(waiting["metadata"]["finalizers"], json!([FOREGROUND]), "{name}");
-        }
-        release(&bench, "bottom");
+        map(&bench, "top", &[]);
+        map(&bench, "middle", &["top"]);
+        map(&bench, "bottom", &["middle"]);
+        delete(&bench, "top");
         bench.holds("all are gone", |bench| names(bench).is_empty()).await;
-    }
-
-    #[tokio::test]
-    async fn who_does_not_block_is_not_waited_for() {
-        let bench = start();
-        map(&bench, "owner", &[], false, &[]);
-        map(&bench, "loose", &["owner"], false, &["example.org/held"]);
-        delete(&bench, "owner", Propagation::Foreground);
-        bench.holds("the owner is gone", |bench| names(bench) == ["loose"]).await;
-        assert!(is_being_deleted(&bench.get(MAPS, "loose")));
     }
 
     #[tokio::test]
     async fn who_has_another_owner_stays_with_it() {
         let bench = start();
-        map(&bench, "going", &[], false, &[]);
-        map(&bench, "staying", &[], false, &[]);
-        map(&bench, "shared", &["going", "staying"], true, &[]);
-        delete(&bench, "going", Propagation::Foreground);
-        bench.holds("its owner is gone", |bench| names(bench) == ["shared", "staying"]).await;
-        let shared = bench.get(MAPS, "shared");
-        assert_eq!(references(&shared).len(), 1);
-        assert_eq!(references(&shared)[0]["name"], "staying");
-    }
-
-    #[tokio::test]
-    async fn a_later_delete_may_change_what_becomes_of_dependents() {
-        let bench = start();
-        map(&bench, "owner", &[], false, &[]);
-        map(&bench, "held", &["owner"], true, &["example.org/held"]);
-        delete(&bench, "owner", Propagation::Foreground);
-        bench.holds("it waits", |bench| is_being_deleted(&bench.get(MAPS, "held"))).await;
-        delete(&bench, "owner", Propagation::Background);
-        bench.holds("it waits no longer", |bench| names(bench) == ["held"]).await;
+        map(&bench, "going", &[]);
+        map(&bench, "staying", &[]);
+        map(&bench, "shared", &["going", "staying"]);
+        delete(&bench, "going");
+        bench.holds("one owner", |bench| references(&bench.get(MAPS, "shared")).len() == 1).await;
+        assert_eq!(names(&bench), ["shared", "staying"]);
+        assert_eq!(references(&bench.get(MAPS, "shared"))[0]["name"], "staying");
     }
 }

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::cluster::embedded::Shared;
 use crate::cluster::embedded::conditions::{self, unix_seconds};
-use crate::cluster::embedded::registry::{DeleteOptions, EventType, Part, Propagation, WatchEventType};
+use crate::cluster::embedded::registry::{DeleteOptions, EventType, Part, WatchEventType};
 use crate::cluster::embedded::resource::Resource;
 use crate::cluster::embedded::selector::LabelSelector;
 use crate::cluster::embedded::status::Status;
@@ -35,6 +35,9 @@ const COMPONENT: &str = "job-controller";
 
 /// The most pods that one look at a Job creates or deletes (`MaxPodCreateDeletePerSync`).
 const BURST: usize = 500;
+
+/// The longest pause after a failure (`MaxJobPodFailureBackOff`).
+const MAX_POD_FAILURE_BACK_OFF: Duration = Duration::from_secs(600);
 
 /// Ledgers by the Jobs' uids.
 type Ledgers = Mutex<BTreeMap<String, Ledger>>;
@@ -115,8 +118,7 @@ fn expire(shared: &Shared, job: &Value, finished: i64) -> Outcome {
         return Ok(Some(Duration::from_secs(left)));
     }
     let (namespace, name) = key(job);
-    let mut options = DeleteOptions::of(job["metadata"]["uid"].as_str().unwrap_or_default());
-    options.propagation_policy = Some(Propagation::Foreground);
+    let options = DeleteOptions::of(job["metadata"]["uid"].as_str().unwrap_or_default());
     match shared.registry.delete(Resource::Jobs, &namespace, &name, &options) {
         Err(status) if status.code() != 404 => Err(status),
         _ => Ok(None),
@@ -400,9 +402,8 @@ impl<'a> Sync<'a> {
         if missing == 0 {
             return Ok(None);
         }
-        let settings = &self.shared.config.controllers;
-        let pause =
-            self.ledger.pause(settings.job_pod_failure_back_off, settings.job_pod_failure_back_off_max);
+        let first = self.shared.config.controllers.job_pod_failure_back_off;
+        let pause = self.ledger.pause(first, MAX_POD_FAILURE_BACK_OFF);
         if !pause.is_zero() {
             return Ok(Some(pause));
         }

@@ -67,7 +67,7 @@ fn reconcile(shared: &Shared, namespace: &str) -> Outcome {
 mod tests {
     use futures::FutureExt;
 
-    use super::super::bench::Bench;
+    use super::super::tests::bench::Bench;
     use super::*;
 
     #[tokio::test]

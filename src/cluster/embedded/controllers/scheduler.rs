@@ -23,11 +23,13 @@ use crate::cluster::embedded::selector::Selection;
 
 const COMPONENT: &str = "default-scheduler";
 
+/// The pause after a pod fitted nowhere, doubling, and the longest (`DefaultPodInitialBackoffDuration`,
+/// `DefaultPodMaxBackoffDuration` in pkg/scheduler/backend/queue).
+const POD_BACK_OFF: BackOff = BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(10) };
+
 pub(super) async fn run(shared: Shared) {
     let mut events = follow(&shared.registry, &[Resource::Pods, Resource::Nodes]);
     let mut queue = Queue::new();
-    let settings = &shared.config.scheduler;
-    let back_off = BackOff { first: settings.pod_initial_backoff, longest: settings.pod_max_backoff };
     let mut waiting = Waiting::default();
     loop {
         tokio::select! {
@@ -42,7 +44,7 @@ pub(super) async fn run(shared: Shared) {
                 }
                 let makes_room = resource == Resource::Nodes || gone || is_terminal(&event.object);
                 if makes_room {
-                    for (pod, delay) in waiting.all(back_off) {
+                    for (pod, delay) in waiting.all() {
                         queue.add(pod, delay);
                     }
                 }
@@ -64,9 +66,9 @@ impl Waiting {
     }
 
     /// All of them, each with the time until it may be tried again.
-    fn all(&self, back_off: BackOff) -> Vec<(Key, Duration)> {
+    fn all(&self) -> Vec<(Key, Duration)> {
         let delay = |(attempts, last): &(u32, Instant)| {
-            (*last + back_off.after(*attempts)).saturating_duration_since(Instant::now())
+            (*last + POD_BACK_OFF.after(*attempts)).saturating_duration_since(Instant::now())
         };
         self.0.iter().map(|(pod, tried)| (pod.clone(), delay(tried))).collect()
     }
@@ -131,7 +133,7 @@ fn mark_unschedulable(shared: &Shared, pod: &Value, message: &str) {
 mod tests {
     use futures::FutureExt;
 
-    use super::super::bench::Bench;
+    use super::super::tests::bench::Bench;
     use super::*;
 
     fn node(name: &str) -> Value {

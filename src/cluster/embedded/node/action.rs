@@ -19,6 +19,9 @@ use super::process::Launch;
 
 /// As whom probes ask.
 const PROBE_AGENT: &str = "kube-probe/1.36";
+/// The pause before a gRPC probe dials a server again that was not there (`BaseDelay` of
+/// google.golang.org/grpc/backoff.DefaultConfig).
+const GRPC_DIAL_BACK_OFF: Duration = Duration::from_secs(1);
 
 /// Something that a kubelet does to a container.
 #[derive(Clone, Debug)]
@@ -55,7 +58,7 @@ pub(super) struct Target {
 
 impl Action {
     /// What a probe does.
-    pub(super) fn of_probe(probe: &Probe, target: &Target, grpc_back_off: Duration) -> Result<Self, NotDone> {
+    pub(super) fn of_probe(probe: &Probe, target: &Target) -> Result<Self, NotDone> {
         if let Some(get) = &probe.http_get {
             http_get(get, target, PROBE_AGENT)
         } else if let Some(tcp) = &probe.tcp_socket {
@@ -63,7 +66,7 @@ impl Action {
         } else if let Some(exec) = &probe.exec {
             exec_command(exec, target)
         } else if let Some(grpc) = &probe.grpc {
-            grpc_check(grpc, target, grpc_back_off)
+            grpc_check(grpc, target)
         } else {
             Err(NotDone("missing probe handler".to_owned()))
         }
@@ -175,10 +178,10 @@ fn http_get(get: &HTTPGetAction, target: &Target, agent: &str) -> Result<Action,
     Ok(Action::HttpGet(HttpGet { scheme, host, port, path, headers, agent: agent.to_owned() }))
 }
 
-fn grpc_check(grpc: &GRPCAction, target: &Target, back_off: Duration) -> Result<Action, NotDone> {
+fn grpc_check(grpc: &GRPCAction, target: &Target) -> Result<Action, NotDone> {
     let address = super::http_get::authority(&target.pod_ip, port(&IntOrString::Int(grpc.port), target)?);
     let service = grpc.service.clone().unwrap_or_default();
-    Ok(Action::GrpcCheck(GrpcCheck { address, service, agent: PROBE_AGENT, back_off }))
+    Ok(Action::GrpcCheck(GrpcCheck { address, service, agent: PROBE_AGENT, back_off: GRPC_DIAL_BACK_OFF }))
 }
 
 fn tcp_connect(tcp: &TCPSocketAction, target: &Target) -> Result<Action, NotDone> {

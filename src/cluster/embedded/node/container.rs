@@ -22,6 +22,15 @@ use super::process::{Exit, Keeper, Process};
 use super::stop::stop;
 use super::view::{Ended, Handle, Kind, Order, Restart, Running, State, View};
 
+/// The pause before a container's second restart, doubling, and the longest; the first restart comes at
+/// once (`initialCrashLoopBackOff`, `MaxCrashLoopBackOff` in pkg/kubelet).
+const INITIAL_CRASH_LOOP_BACK_OFF: Duration = Duration::from_secs(10);
+const MAX_CRASH_LOOP_BACK_OFF: Duration = Duration::from_secs(300);
+/// A container that ran this long is restarted at once again (`HasExpiredFunc` of `crashLoopBackOff`).
+const CRASH_LOOP_BACK_OFF_EXPIRY: Duration = Duration::from_secs(600);
+/// The pause after a container's configuration could not be made (`backOffPeriod` in pkg/kubelet).
+const BACK_OFF_PERIOD: Duration = Duration::from_secs(10);
+
 /// Drives one container.
 pub(super) struct Supervisor {
     context: Arc<PodContext>,
@@ -84,7 +93,7 @@ impl Supervisor {
                     self.context.warn(&self.spec.name, "Failed", &format!("Error: {error}"));
                     let (reason, message) = (error.reason().to_owned(), error.to_string());
                     if error.is_about_configuration() {
-                        wait = self.context.kubelet().back_off_period;
+                        wait = BACK_OFF_PERIOD;
                     }
                     self.publish(|view| {
                         view.settled = true;
@@ -99,7 +108,7 @@ impl Supervisor {
                         return self.stay_stopped().await;
                     }
                     self.previous = Some(ended);
-                    if begin.elapsed() >= self.context.kubelet().crash_loop_back_off_expiry {
+                    if begin.elapsed() >= CRASH_LOOP_BACK_OFF_EXPIRY {
                         back_off = Duration::ZERO;
                     }
                     wait = back_off;
@@ -110,11 +119,7 @@ impl Supervisor {
                 () = sleep(wait) => {}
                 () = stopped(&mut order) => {}
             }
-            let kubelet = self.context.kubelet();
-            back_off = back_off
-                .saturating_mul(2)
-                .max(kubelet.initial_crash_loop_back_off)
-                .min(kubelet.max_crash_loop_back_off);
+            back_off = back_off.saturating_mul(2).clamp(INITIAL_CRASH_LOOP_BACK_OFF, MAX_CRASH_LOOP_BACK_OFF);
         }
     }
 
@@ -358,12 +363,11 @@ impl Probes<'_> {
         first: impl Fn() -> FirstProbe,
     ) -> Option<Prober> {
         let probe = probe.clone()?;
-        let kubelet = &self.supervisor.context.shared.config.kubelet;
         Some(Prober {
             context: Arc::clone(&self.supervisor.context),
             container: self.supervisor.spec.name.clone(),
             kind,
-            action: Action::of_probe(&probe, self.target, kubelet.grpc_dial_back_off),
+            action: Action::of_probe(&probe, self.target),
             probe,
             process_started: self.process_started,
             first: first(),

@@ -303,7 +303,7 @@ impl PodContext {
 
     fn token(&self) -> String {
         let account = env::service_account(&self.pod);
-        let issue = || self.shared.tokens.issue(&self.namespace, account, None);
+        let issue = || self.shared.tokens.issue(&self.namespace, account);
         self.token.get_or_init(issue).clone()
     }
 

@@ -7,6 +7,10 @@
 
 use std::time::Duration;
 
+/// The least time between stop signal and SIGKILL (`minimumGracePeriodInSeconds` in
+/// pkg/kubelet/kuberuntime).
+const MINIMUM_GRACE_PERIOD_SECONDS: u64 = 2;
+
 /// What is left of a container's grace period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Grace {
@@ -32,8 +36,8 @@ impl Grace {
     }
 
     /// From the stop signal to SIGKILL, of which a container gets a minimum in any case.
-    pub(super) fn stop_to_kill(self, minimum_seconds: u32) -> Duration {
-        Duration::from_secs(self.seconds.max(minimum_seconds.into()))
+    pub(super) fn stop_to_kill(self) -> Duration {
+        Duration::from_secs(self.seconds.max(MINIMUM_GRACE_PERIOD_SECONDS))
     }
 }
 
@@ -53,7 +57,7 @@ mod tests {
                 grace = grace.after(waited);
             }
         }
-        (at.as_millis(), (at + grace.stop_to_kill(2)).as_millis())
+        (at.as_millis(), (at + grace.stop_to_kill()).as_millis())
     }
 
     #[test]

@@ -24,6 +24,9 @@ const RENEW_INTERVAL_FRACTION: f64 = 0.25;
 /// By how much more, at most (`JitterUntilWithContext` of the Lease's controller).
 const JITTER: f64 = 0.04;
 
+/// How often a status is written that has not changed (`nodeStatusReportFrequency`).
+const NODE_STATUS_REPORT_FREQUENCY: Duration = Duration::from_secs(300);
+
 /// What a node says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Readiness {
@@ -124,7 +127,7 @@ async fn keep_status(shared: &Shared, node: &str, mut mode: watch::Receiver<Mode
             if let Err(status) = post(&shared.registry, node, readiness) {
                 tracing::debug!(%status, node, "node status");
             }
-            due = Instant::now() + kubelet.node_status_report_frequency;
+            due = Instant::now() + NODE_STATUS_REPORT_FREQUENCY;
         }
         tokio::select! {
             () = sleep(kubelet.node_status_update_frequency) => {}

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio::sync::watch;
@@ -21,6 +22,16 @@ use super::status::{ContainerSnapshot, RestartsOf, Sandbox, Snapshot, Verdict};
 use super::view::{Ended, Handle, Kind, Order, State};
 use crate::cluster::embedded::registry::{DeleteOptions, Part};
 use crate::cluster::embedded::resource::Resource;
+
+/// The pause after a volume could not be made, doubling, and the longest (`initialDurationBeforeRetry`,
+/// `maxDurationBeforeRetry` in pkg/util/goroutinemap/exponentialbackoff).
+const VOLUME_INITIAL_BACK_OFF: Duration = Duration::from_millis(500);
+const VOLUME_MAX_BACK_OFF: Duration = Duration::from_secs(122);
+/// The pause after a sandbox could not be made (`backOffOnTransientErrorPeriod` in pkg/kubelet).
+const BACK_OFF_ON_TRANSIENT_ERROR: Duration = Duration::from_secs(1);
+/// How often a pod's status is written again if somebody has changed it (`syncPeriod` in
+/// pkg/kubelet/status).
+const STATUS_SYNC_PERIOD: Duration = Duration::from_secs(10);
 
 /// The newest that the API server says of a pod.
 #[derive(Clone, Debug)]
@@ -175,12 +186,11 @@ impl PodWorker {
 
     /// Makes the pod's volumes, as often as it takes.
     async fn mount_volumes(&self) {
-        let kubelet = self.context.kubelet();
-        let mut wait = kubelet.volume_initial_back_off;
+        let mut wait = VOLUME_INITIAL_BACK_OFF;
         while let Err(error) = self.context.make_volumes() {
             self.context.warn_pod("FailedMount", &error.to_string());
             sleep(wait).await;
-            wait = wait.saturating_mul(2).min(kubelet.volume_max_back_off);
+            wait = wait.saturating_mul(2).min(VOLUME_MAX_BACK_OFF);
         }
     }
 
@@ -192,7 +202,7 @@ impl PodWorker {
             while let Err(error) = self.context.sandbox.prepare().await {
                 let message = format!("Failed to create pod sandbox: {error}");
                 self.context.warn_pod("FailedCreatePodSandBox", &message);
-                sleep(self.context.kubelet().back_off_on_transient_error_period).await;
+                sleep(BACK_OFF_ON_TRANSIENT_ERROR).await;
             }
         };
         tokio::join!(measured, prepared);
@@ -205,7 +215,7 @@ impl PodWorker {
         loop {
             tokio::select! {
                 () = self.context.changed.notified() => {}
-                () = sleep(self.context.kubelet().status_sync_period) => {}
+                () = sleep(STATUS_SYNC_PERIOD) => {}
                 // An agent that starts writes at once.
                 _ = mode.changed() => {}
             }

@@ -58,7 +58,7 @@ pub(super) async fn stop(
     }
 
     process.stop(stop_signal(container, &context.shared.config.images));
-    let to_kill = grace.stop_to_kill(context.kubelet().minimum_grace_period_in_seconds);
+    let to_kill = grace.stop_to_kill();
     let exit = match timeout(to_kill, beside(&mut hook, process)).await {
         Ok(exit) => exit,
         Err(_) => {

@@ -428,19 +428,6 @@ async fn what_ends_is_started_again_and_backs_off() {
 }
 
 #[tokio::test]
-async fn the_back_off_is_a_parameter() {
-    let pause = Duration::from_millis(1);
-    let kubelet =
-        Kubelet { initial_crash_loop_back_off: pause, max_crash_loop_back_off: pause, ..Kubelet::default() };
-    let node = Node::start_with(kubelet);
-    let mut pods = node.pod(json!({"containers": [shell("app", "exit 3")]}));
-    // By default the sixth restart comes after 150 s, which no test waits for.
-    let restarts = |pod: &Value| pod["status"]["containerStatuses"][0]["restartCount"].as_u64();
-    pods.until("six restarts", |pod| restarts(pod) >= Some(6)).await;
-    node.stop().await;
-}
-
-#[tokio::test]
 async fn a_failing_liveness_probe_restarts_the_container() {
     let node = Node::start();
     let mut app = shell("app", SLEEP);

@@ -11,6 +11,10 @@ use serde_json::{Value, json};
 use super::{Resource, remove};
 use crate::cluster::embedded::config::ApiServer;
 
+/// How long pods stay on a node that is not ready, unless they say otherwise
+/// (kube-apiserver: `--default-not-ready-toleration-seconds`).
+const NOT_READY_TOLERATION_SECONDS: u32 = 300;
+
 /// Fills in what every reader of the object fills in.
 pub(super) fn fill_defaults(resource: Resource, object: &mut Value) {
     object["apiVersion"] = json!(resource.api_version());
@@ -176,7 +180,7 @@ fn prepare_pod(pod: &mut Value, settings: &ApiServer) {
     default_to(spec, "priority", 0);
     default_to(spec, "preemptionPolicy", "PreemptLowerPriority");
     spec["serviceAccount"] = spec["serviceAccountName"].clone();
-    let not_ready = settings.default_not_ready_toleration_seconds;
+    let not_ready = NOT_READY_TOLERATION_SECONDS;
     default_toleration(spec, "node.kubernetes.io/not-ready", not_ready);
     let unreachable = settings.default_unreachable_toleration_seconds;
     default_toleration(spec, "node.kubernetes.io/unreachable", unreachable);

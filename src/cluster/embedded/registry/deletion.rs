@@ -15,9 +15,6 @@ use super::{FieldError, NODE_LEASES, Registry, Resource, Status, Step, rfc3339};
 /// Namespaces that are always there.
 const IMMORTAL_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", NODE_LEASES];
 
-/// Keeps an object whose dependents are to go first. The garbage collector takes it off.
-pub const FOREGROUND: &str = "foregroundDeletion";
-
 /// How to delete.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -44,14 +41,6 @@ impl DeleteOptions {
         self.propagation_policy == Some(Propagation::Orphan) || self.orphan_dependents == Some(true)
     }
 
-    /// Whether dependents go first; `None`: as was asked for before.
-    fn in_foreground(&self) -> Option<bool> {
-        match self.propagation_policy {
-            Some(policy) => Some(policy == Propagation::Foreground),
-            None => self.orphan_dependents.map(|_| false),
-        }
-    }
-
     /// Only if the object still is the one with this uid.
     pub fn of(uid: &str) -> Self {
         let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
@@ -74,10 +63,9 @@ pub struct Preconditions {
 pub enum Propagation {
     /// They stay, without their owner.
     Orphan,
-    /// They are deleted after it.
+    /// They are deleted after it; so they are here if it is to be in the foreground.
+    #[serde(alias = "Foreground")]
     Background,
-    /// They are deleted before it, which waits for those that block its deletion.
-    Foreground,
 }
 
 /// What a deletion has led to so far.
@@ -208,13 +196,7 @@ impl Registry {
         let mut would_be = None;
         let deleted = self.inner.store.modify(resource, namespace, name, |current| {
             check_preconditions(resource, name, current, options)?;
-            let step = match with_finalizer(resource, current, options.in_foreground()) {
-                None => delete_step(resource, current, options.grace_period_seconds, now),
-                Some(changed) => match delete_step(resource, &changed, options.grace_period_seconds, now) {
-                    Step::Keep => Step::Replace(changed),
-                    step => step,
-                },
-            };
+            let step = delete_step(resource, current, options.grace_period_seconds, now);
             outcome = match &step {
                 Step::Remove => Outcome::Removed,
                 Step::Replace(object) if is_due(resource, object) => Outcome::Due,
@@ -314,31 +296,6 @@ pub(super) fn is_due(resource: Resource, object: &Value) -> bool {
         && metadata["deletionTimestamp"].is_string()
         && metadata["deletionGracePeriodSeconds"] == 0
         && !has_finalizers(object)
-}
-
-/// The object with the finalizer for foreground deletion put on or taken off, if that changes it
-/// (`deletionFinalizersForGarbageCollection` in
-/// staging/src/k8s.io/apiserver/pkg/registry/generic/registry/store.go). Namespaces have a way of
-/// their own to wait for what is in them.
-fn with_finalizer(resource: Resource, object: &Value, in_foreground: Option<bool>) -> Option<Value> {
-    let wanted = in_foreground.filter(|_| resource != Resource::Namespaces)?;
-    if is_in_foreground(object) == wanted {
-        return None;
-    }
-    let mut object = object.clone();
-    let mut finalizers = object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
-    finalizers.retain(|finalizer| finalizer != FOREGROUND);
-    if wanted {
-        finalizers.push(json!(FOREGROUND));
-    }
-    object["metadata"]["finalizers"] = json!(finalizers);
-    Some(object)
-}
-
-/// Whether an object waits for its dependents to go, once it is being deleted.
-fn is_in_foreground(object: &Value) -> bool {
-    let finalizers = object["metadata"]["finalizers"].as_array();
-    finalizers.is_some_and(|finalizers| finalizers.iter().any(|finalizer| finalizer == FOREGROUND))
 }
 
 /// What a DELETE makes of an object at `now` (Unix seconds).

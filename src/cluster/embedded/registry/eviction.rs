@@ -7,7 +7,7 @@
 use serde_json::{Value, json};
 
 use super::deletion::check_preconditions;
-use super::{DeleteOptions, Part, Registry, Resource, Status, Step, WriteOptions};
+use super::{DeleteOptions, Effect, Part, Registry, Resource, Status, Step};
 use crate::cluster::embedded::conditions;
 use crate::cluster::embedded::selector::{LabelSelector, Selection};
 
@@ -15,15 +15,6 @@ use crate::cluster::embedded::selector::{LabelSelector, Selection};
 const MAX_DISRUPTED_PODS: usize = 2000;
 
 const WOULD_VIOLATE: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
-
-/// Whether an eviction is to happen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Eviction {
-    /// It is.
-    Real,
-    /// It is only asked whether it may.
-    DryRun,
-}
 
 /// What an approved eviction relies on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +33,7 @@ impl Registry {
     ///
     /// 429 when the budget does not allow it or is not up to date, 500 when several budgets cover
     /// the pod.
-    pub fn approve_eviction(&self, pod: &Value, eviction: Eviction) -> Result<Approval, Status> {
+    pub fn approve_eviction(&self, pod: &Value, effect: Effect) -> Result<Approval, Status> {
         let phase = pod["status"]["phase"].as_str().unwrap_or_default();
         let going = pod["metadata"]["deletionTimestamp"].is_string();
         match phase {
@@ -72,10 +63,8 @@ impl Registry {
         let budget_name = budget["metadata"]["name"].as_str().unwrap_or_default();
         let pod_name = pod["metadata"]["name"].as_str().unwrap_or_default();
         let now = self.now();
-        let dry_run = eviction == Eviction::DryRun;
-        let options = WriteOptions { dry_run, ..WriteOptions::of("kube-apiserver") };
         let resource = Resource::PodDisruptionBudgets;
-        self.modify_with(resource, namespace, budget_name, Part::Status, &options, |budget| {
+        self.modify_with(resource, namespace, budget_name, Part::Status, effect, |budget| {
             charge(budget, pod_name, &now)
         })?;
         Ok(Approval::Paid)

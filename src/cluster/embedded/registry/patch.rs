@@ -51,8 +51,7 @@ pub struct Patch {
 
 impl Patch {
     /// The object that this patch makes of `current`, whose fields are those of `top`. A server-side
-    /// apply is merged like a strategic patch here: for objects that nobody's fields are tracked of,
-    /// such as a `Scale`.
+    /// apply is merged like a strategic patch: the lab does not record who owns which field.
     ///
     /// # Errors
     ///
@@ -238,7 +237,7 @@ fn set_order(elements: &mut Value, order: &[Value], merge_key: &str) {
 
 /// The elements of both lists, each once: those of `wanted` in their order, and those that are in
 /// `present` alone before whatever they were before.
-pub(super) fn interleave<T: PartialEq + Clone>(present: &[T], wanted: &[T]) -> Vec<T> {
+fn interleave<T: PartialEq + Clone>(present: &[T], wanted: &[T]) -> Vec<T> {
     let mut all: Vec<T> = Vec::with_capacity(present.len() + wanted.len());
     let mut rest = present.iter().peekable();
     for next in wanted {

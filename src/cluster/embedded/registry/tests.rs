@@ -233,16 +233,24 @@ fn a_running_pod_keeps_its_specification() {
 fn apply_creates_and_then_merges() {
     let registry = registry();
     let patch = Patch { kind: PatchKind::Apply, body: deployment() };
-    let options = WriteOptions::of("test");
-    let apply =
-        || registry.patch(Resource::Deployments, "default", "web", Part::Main, &patch, &options).unwrap();
+    let options = Effect::Stored;
+    let apply = || {
+        registry
+            .patch(Resource::Deployments, "default", "web", Part::Main, &patch, options, |_| Ok(()))
+            .unwrap()
+    };
     let created = apply();
     assert_eq!(created["metadata"]["generation"], 1);
     assert_eq!(apply(), created);
     let merge = Patch { kind: PatchKind::Merge, body: json!({"spec": {"replicas": 3}}) };
-    assert!(registry.patch(Resource::Deployments, "default", "api", Part::Main, &merge, &options).is_err());
-    let patched =
-        registry.patch(Resource::Deployments, "default", "web", Part::Main, &merge, &options).unwrap();
+    assert!(
+        registry
+            .patch(Resource::Deployments, "default", "api", Part::Main, &merge, options, |_| Ok(()))
+            .is_err()
+    );
+    let patched = registry
+        .patch(Resource::Deployments, "default", "web", Part::Main, &merge, options, |_| Ok(()))
+        .unwrap();
     assert_eq!(patched["metadata"]["generation"], 2);
 }
 
@@ -322,30 +330,3 @@ mod validation;
 mod writes;
 
 pub(super) use defaults::recorded;
-
-#[test]
-fn what_no_job_can_do_here_is_refused() {
-    let registry = registry();
-    let job = |field: &str, value: Value| {
-        let mut job = json!({"metadata": {"name": "work"}, "spec": {
-            "completions": 1, "completionMode": "Indexed",
-            "template": {"spec": {
-                "restartPolicy": "Never",
-                "containers": [{"name": "app", "image": "host", "command": ["true"]}],
-            }},
-        }});
-        job["spec"][field] = value;
-        registry.create(Resource::Jobs, "default", job)
-    };
-    for (field, value) in [
-        ("podFailurePolicy", json!({"rules": []})),
-        ("successPolicy", json!({"rules": []})),
-        ("backoffLimitPerIndex", json!(1)),
-        ("maxFailedIndexes", json!(1)),
-    ] {
-        let refused = job(field, value).unwrap_err().to_json();
-        assert_eq!(refused["code"], 422);
-        assert_eq!(refused["details"]["causes"][0]["field"], format!("spec.{field}"));
-    }
-    assert!(job("backoffLimit", json!(0)).is_ok());
-}

@@ -4,7 +4,6 @@
 //! and people get wrong. Fields that it does not honour are kept as they are.
 
 mod container;
-mod ingress;
 mod metadata;
 mod pod;
 mod service;
@@ -61,17 +60,15 @@ pub(super) fn validate(
         Resource::Services => service::validate(spec, old, &mut errors),
         Resource::Deployments => workload::validate_deployment(spec, old, &mut errors),
         Resource::ReplicaSets => workload::validate_replica_set(spec, old, &mut errors),
-        Resource::Jobs => workload::validate_job(object, current, &mut errors),
+        Resource::Jobs => workload::validate_job(spec, old, &mut errors),
         Resource::PodDisruptionBudgets => workload::validate_budget(spec, &mut errors),
-        Resource::Ingresses => ingress::validate(object, current, &mut errors),
-        Resource::IngressClasses => ingress::validate_class(spec, old, &mut errors),
-        Resource::ConfigMaps | Resource::Secrets => validate_data(object, current, &mut errors),
+        Resource::ConfigMaps | Resource::Secrets => validate_data(object, &mut errors),
         _ => {}
     }
     if errors.list.is_empty() { Ok(()) } else { Err(Status::invalid(resource, name, &errors.list)) }
 }
 
-fn validate_data(object: &Value, current: Option<&Value>, errors: &mut Errors) {
+fn validate_data(object: &Value, errors: &mut Errors) {
     const MAX_BYTES: usize = 1024 * 1024;
     let mut total = 0;
     for field in ["data", "binaryData"] {
@@ -87,16 +84,6 @@ fn validate_data(object: &Value, current: Option<&Value>, errors: &mut Errors) {
     }
     if total > MAX_BYTES {
         errors.too_long("data", &format!("may not be more than {MAX_BYTES} bytes"));
-    }
-    if let Some(current) = current.filter(|current| current["immutable"] == true) {
-        if object["immutable"] != true {
-            errors.forbidden("immutable", "field is immutable when `immutable` is set");
-        }
-        for field in ["data", "binaryData"] {
-            if current[field] != object[field] {
-                errors.forbidden(field, "field is immutable when `immutable` is set");
-            }
-        }
     }
 }
 

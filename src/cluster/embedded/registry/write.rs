@@ -5,7 +5,6 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::deletion::{has_finalizers, is_due};
-use super::managed::{self, Writer};
 use super::{
     Part, Patch, PatchKind, Registry, copy_or_remove, defaults, in_name_characters, random_uid, remove,
     service, validation,
@@ -15,24 +14,14 @@ use crate::cluster::embedded::schema;
 use crate::cluster::embedded::status::{FieldError, Status};
 use crate::cluster::embedded::store::Step;
 
-/// Who writes, and how.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct WriteOptions {
-    /// Whose fields the written ones become. Empty: those of the component that the registry acts as.
-    pub field_manager: String,
-    /// The subresource through which the write comes, or empty.
-    pub subresource: &'static str,
-    /// Do everything but store the result.
-    pub dry_run: bool,
-    /// Take fields from others in a server-side apply.
-    pub force: bool,
-}
-
-impl WriteOptions {
-    /// In the name of `field_manager`.
-    pub fn of(field_manager: &str) -> Self {
-        Self { field_manager: field_manager.to_owned(), ..Self::default() }
-    }
+/// What becomes of the result of a write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Effect {
+    /// It is stored.
+    #[default]
+    Stored,
+    /// It is returned only.
+    DryRun,
 }
 
 impl Registry {
@@ -43,7 +32,7 @@ impl Registry {
     /// 400 and 422 for an object that is wrong, 403 and 404 for its namespace, 409 when the name
     /// is taken.
     pub fn create(&self, resource: Resource, namespace: &str, object: Value) -> Result<Arc<Value>, Status> {
-        self.create_with(resource, namespace, object, &WriteOptions::default())
+        self.create_with(resource, namespace, object, Effect::Stored)
     }
 
     /// Stores a new object for a client.
@@ -55,20 +44,8 @@ impl Registry {
         &self,
         resource: Resource,
         namespace: &str,
-        object: Value,
-        options: &WriteOptions,
-    ) -> Result<Arc<Value>, Status> {
-        self.create_object(resource, namespace, object, options, None)
-    }
-
-    /// Creates an object; `applied` is the configuration if it comes of a server-side apply.
-    fn create_object(
-        &self,
-        resource: Resource,
-        namespace: &str,
         mut object: Value,
-        options: &WriteOptions,
-        applied: Option<&Value>,
+        effect: Effect,
     ) -> Result<Arc<Value>, Status> {
         validation::check_shape(resource, &object)?;
         self.check_namespace(resource, namespace, &object)?;
@@ -102,14 +79,6 @@ impl Registry {
         }
         schema::prune(schema::of(resource), &mut object);
         defaults::fill_defaults(resource, &mut object);
-        let now = self.now();
-        let writer = Writer { manager: self.manager(options), subresource: options.subresource, now: &now };
-        if let Some(configuration) = applied {
-            let record = managed::apply(resource, &json!({}), configuration, writer, true)?;
-            object["metadata"]["managedFields"] = record["metadata"]["managedFields"].clone();
-        } else {
-            managed::record_creation(resource, &mut object, writer);
-        }
         self.admit(resource, namespace, &mut object)?;
         defaults::prepare(resource, &mut object, &self.inner.settings);
         validation::validate(resource, &name, None, &object)?;
@@ -118,18 +87,13 @@ impl Registry {
             self.allocate_for_service(&name, &mut object, &allocation.others)?;
         }
         let taken = || Status::already_exists(resource, &name);
-        if options.dry_run {
+        if effect == Effect::DryRun {
             return match self.inner.store.get(resource, namespace, &name) {
                 Some(_) => Err(taken()),
                 None => Ok(Arc::new(object)),
             };
         }
         self.inner.store.create(resource, namespace, &name, object).ok_or_else(taken)
-    }
-
-    /// Whose fields the written ones become.
-    fn manager<'a>(&self, options: &'a WriteOptions) -> &'a str {
-        if options.field_manager.is_empty() { self.component } else { &options.field_manager }
     }
 
     fn check_namespace(&self, resource: Resource, namespace: &str, object: &Value) -> Result<(), Status> {
@@ -163,8 +127,7 @@ impl Registry {
         name: &str,
         object: Value,
     ) -> Result<Arc<Value>, Status> {
-        let options = WriteOptions::default();
-        self.write(resource, namespace, name, Part::Main, &options, |_, _| Ok(Made::Plain(object)))
+        self.write(resource, namespace, name, Part::Main, Effect::Stored, |_| Ok(object))
     }
 
     /// Puts a part of `object` in the place of that of the one of that name, for a client.
@@ -179,7 +142,7 @@ impl Registry {
         name: &str,
         part: Part,
         object: Value,
-        options: &WriteOptions,
+        effect: Effect,
     ) -> Result<Arc<Value>, Status> {
         // Those whose strategy in pkg/registry does not `AllowUnconditionalUpdate`.
         let needs_version = matches!(resource, Resource::Leases | Resource::PodDisruptionBudgets);
@@ -188,7 +151,7 @@ impl Registry {
             let error = FieldError::invalid("metadata.resourceVersion", &json!(0), why);
             return Err(Status::invalid(resource, name, &[error]));
         }
-        self.write(resource, namespace, name, part, options, |_, _| Ok(Made::Plain(object)))
+        self.write(resource, namespace, name, part, effect, |_| Ok(object))
     }
 
     /// Changes one part of an object in place, with nothing in between. `change` runs under the
@@ -209,7 +172,7 @@ impl Registry {
             change(object);
             Ok(())
         };
-        self.modify_with(resource, namespace, name, part, &WriteOptions::default(), make)
+        self.modify_with(resource, namespace, name, part, Effect::Stored, make)
     }
 
     /// Changes one part of an object in place, with nothing in between, unless `change` refuses
@@ -224,22 +187,24 @@ impl Registry {
         namespace: &str,
         name: &str,
         part: Part,
-        options: &WriteOptions,
+        effect: Effect,
         change: impl FnOnce(&mut Value) -> Result<(), Status>,
     ) -> Result<Arc<Value>, Status> {
-        self.write(resource, namespace, name, part, options, |current, _| {
+        self.write(resource, namespace, name, part, effect, |current| {
             let mut object = current.clone();
             change(&mut object)?;
-            Ok(Made::Plain(object))
+            Ok(object)
         })
     }
 
-    /// Applies a patch to one part of an object. A server-side apply creates what does not exist.
+    /// Applies a patch to one part of an object, unless `judge` refuses what it makes of the object; `judge`
+    /// sees that with the fields that are unknown. A server-side apply creates what does not exist, and is
+    /// merged like a strategic patch: the lab does not record who owns which field.
     ///
     /// # Errors
     ///
-    /// 404, 409, 422 as [`Registry::update`]; 400 for a patch that is wrong in itself; 409 for a
-    /// server-side apply that changes what others own.
+    /// 404, 409, 422 as [`Registry::update`]; 400 for a patch that is wrong in itself, and what `judge` returns.
+    #[expect(clippy::too_many_arguments, reason = "an object's path takes three, and a patch has options")]
     pub fn patch(
         &self,
         resource: Resource,
@@ -247,38 +212,13 @@ impl Registry {
         name: &str,
         part: Part,
         patch: &Patch,
-        options: &WriteOptions,
+        effect: Effect,
+        mut judge: impl FnMut(&Value) -> Result<(), Status>,
     ) -> Result<Arc<Value>, Status> {
-        self.patch_if(resource, namespace, name, part, patch, options, |_| Ok(()))
-    }
-
-    /// Applies a patch as [`Registry::patch`], unless `judge` refuses what it makes of the object.
-    /// `judge` sees that as the patch makes it, with fields that are unknown; it is not asked about
-    /// a server-side apply.
-    ///
-    /// # Errors
-    ///
-    /// As [`Registry::patch`], and what `judge` answers.
-    #[expect(clippy::too_many_arguments, reason = "an object's path takes three, and a patch has options")]
-    pub fn patch_if(
-        &self,
-        resource: Resource,
-        namespace: &str,
-        name: &str,
-        part: Part,
-        patch: &Patch,
-        options: &WriteOptions,
-        judge: impl FnOnce(&Value) -> Result<(), Status>,
-    ) -> Result<Arc<Value>, Status> {
-        check_patch_options(patch, options)?;
-        let result = self.write(resource, namespace, name, part, options, |current, writer| {
-            if patch.kind != PatchKind::Apply {
-                let patched = patch.apply(schema::of(resource), current)?;
-                judge(&patched)?;
-                return Ok(Made::Plain(patched));
-            }
-            validation::check_shape(resource, &patch.body)?;
-            managed::apply(resource, current, &patch.body, writer, options.force).map(Made::WithRecord)
+        let result = self.write(resource, namespace, name, part, effect, |current| {
+            let patched = patch.apply(schema::of(resource), current)?;
+            judge(&patched)?;
+            Ok(patched)
         });
         match result {
             Err(status) if status.code() == 404 && part == Part::Main && patch.kind == PatchKind::Apply => {
@@ -289,45 +229,33 @@ impl Registry {
                 }
                 let mut object = patch.body.clone();
                 object["metadata"]["name"] = json!(name);
-                self.create_object(resource, namespace, object, options, Some(&patch.body))
+                judge(&object)?;
+                self.create_with(resource, namespace, object, effect)
             }
             result => result,
         }
     }
 
     /// The one way to change an object: builds the new state from the current one, keeps what the
-    /// caller may not change, fills in defaults, records who owns what, checks, and counts the
-    /// generation.
+    /// caller may not change, fills in defaults, checks, and counts the generation.
     fn write(
         &self,
         resource: Resource,
         namespace: &str,
         name: &str,
         part: Part,
-        options: &WriteOptions,
-        make: impl FnOnce(&Value, Writer<'_>) -> Result<Made, Status>,
+        effect: Effect,
+        make: impl FnOnce(&Value) -> Result<Value, Status>,
     ) -> Result<Arc<Value>, Status> {
         let allocation = match part {
             Part::Main => self.begin_allocation(resource, namespace, name),
             Part::Status => None,
         };
-        let now = self.now();
-        let subresource =
-            if options.subresource.is_empty() { part.subresource() } else { options.subresource };
-        let writer = Writer { manager: self.manager(options), subresource, now: &now };
         let mut would_be = None;
         let written = self.inner.store.modify(resource, namespace, name, |current| {
-            let made = make(current, writer)?;
-            let (made, record) = match made {
-                Made::Plain(object) => (object, None),
-                Made::WithRecord(object) => {
-                    let record = object["metadata"].get("managedFields").cloned();
-                    (object, Some(record))
-                }
-            };
+            let made = make(current)?;
             validation::check_shape(resource, &made)?;
             check_identity(resource, name, current, &made)?;
-            let client_record = made["metadata"].get("managedFields").cloned();
             let mut new = match part {
                 Part::Status => {
                     let mut new = current.clone();
@@ -343,15 +271,6 @@ impl Registry {
             schema::prune(schema::of(resource), &mut new);
             if part == Part::Main {
                 defaults::fill_defaults(resource, &mut new);
-            }
-            match record {
-                Some(record) => set_or_remove(&mut new["metadata"], "managedFields", record),
-                None => {
-                    set_or_remove(&mut new["metadata"], "managedFields", client_record);
-                    managed::record_update(resource, current, &mut new, writer)?;
-                }
-            }
-            if part == Part::Main {
                 defaults::prepare(resource, &mut new, &self.inner.settings);
                 validation::validate(resource, name, Some(current), &new)?;
                 if let Some(allocation) = &allocation {
@@ -362,7 +281,7 @@ impl Registry {
                     new["metadata"]["generation"] = json!(generation + 1);
                 }
             }
-            if options.dry_run {
+            if effect == Effect::DryRun {
                 would_be = Some(Arc::new(new));
                 return Ok(Step::Keep);
             }
@@ -371,14 +290,6 @@ impl Registry {
         let written = written.ok_or_else(|| Status::not_found(resource, name))?;
         Ok(would_be.unwrap_or(written))
     }
-}
-
-/// What a write makes of an object.
-enum Made {
-    /// An object whose owners are still to be recorded.
-    Plain(Value),
-    /// An object that has its record.
-    WithRecord(Value),
 }
 
 /// Nothing, when nothing changes; the last finalizer of an object on its way out takes it along.
@@ -390,23 +301,6 @@ fn step_to(resource: Resource, current: &Value, new: Value) -> Step {
     } else {
         Step::Replace(new)
     }
-}
-
-fn check_patch_options(patch: &Patch, options: &WriteOptions) -> Result<(), Status> {
-    let error = if patch.kind == PatchKind::Apply {
-        if !patch.body["metadata"]["managedFields"].is_null() {
-            return Err(Status::bad_request("metadata.managedFields must be nil"));
-        }
-        if !options.field_manager.is_empty() {
-            return Ok(());
-        }
-        FieldError::required_because("fieldManager", "is required for apply patch")
-    } else if options.force {
-        FieldError::forbidden("force", "may not be specified for non-apply patch")
-    } else {
-        return Ok(());
-    };
-    Err(Status::invalid_options("PatchOptions", &[error]))
 }
 
 /// Refuses a write that was meant for another object or for an older state.
@@ -459,6 +353,7 @@ fn keep_system_fields(resource: Resource, current: &Value, new: &mut Value) {
     for field in KEPT {
         copy_or_remove(&current["metadata"], &mut new["metadata"], field);
     }
+    remove(&mut new["metadata"], "managedFields");
     if resource.has_status() {
         copy_or_remove(current, new, "status");
     }
@@ -467,13 +362,6 @@ fn keep_system_fields(resource: Resource, current: &Value, new: &mut Value) {
     }
     if resource == Resource::Namespaces {
         copy_or_remove(current, new, "spec");
-    }
-}
-
-fn set_or_remove(object: &mut Value, field: &str, value: Option<Value>) {
-    match value {
-        Some(value) => object[field] = value,
-        None => remove(object, field),
     }
 }
 

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::{Field, Kind, Relation, Structure, structure};
+use super::{Field, Kind, Structure, structure};
 
 /// Refuses an object with a field of the wrong type.
 ///
@@ -124,55 +124,37 @@ pub(in crate::cluster::embedded) fn is_quantity(text: &str) -> bool {
 
 /// The paths of an object's fields that Kubernetes does not know.
 pub fn unknown_fields(top: &Structure, object: &Value) -> Vec<String> {
-    let paths = unknown_paths(top, object, &|_, number, _| format!("[{number}]"));
-    paths.into_iter().map(|mut path| path.split_off(1)).collect()
-}
-
-/// How an element of a list is named: by what the elements are told apart by, its number, and itself.
-type Step<'a> = &'a dyn Fn(&Relation, usize, &Value) -> String;
-
-/// The same paths with a dot before each field, and elements of lists named by `step`.
-pub fn unknown_paths(top: &Structure, object: &Value, step: Step<'_>) -> Vec<String> {
-    let mut search = Search { step, found: Vec::new() };
+    let mut found = Vec::new();
     if let Value::Object(map) = object {
-        search.structure(top, map, "");
+        find_unknown(top, map, "", &mut found);
     }
-    search.found
+    found
 }
 
-/// A search for unknown fields.
-struct Search<'a> {
-    step: Step<'a>,
-    found: Vec<String>,
-}
-
-impl Search<'_> {
-    fn structure(&mut self, of: &Structure, map: &Map<String, Value>, path: &str) {
-        for (name, value) in map {
-            let path = format!("{path}.{name}");
-            match of.fields.get(name.as_str()) {
-                Some(field) => self.value(&field.kind, &field.relation, value, &path),
-                None => self.found.push(path),
-            }
+fn find_unknown(of: &Structure, map: &Map<String, Value>, path: &str, found: &mut Vec<String>) {
+    for (name, value) in map {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        match of.fields.get(name.as_str()) {
+            Some(field) => find_unknown_in(&field.kind, value, &path, found),
+            None => found.push(path),
         }
     }
+}
 
-    fn value(&mut self, kind: &Kind, relation: &Relation, value: &Value, path: &str) {
-        match (kind, value) {
-            (Kind::Structure(index), Value::Object(map)) => self.structure(structure(*index), map, path),
-            (Kind::List(element), Value::Array(list)) => {
-                for (number, value) in list.iter().enumerate() {
-                    let path = path.to_owned() + &(self.step)(relation, number, value);
-                    self.value(element, &Relation::Granular, value, &path);
-                }
+fn find_unknown_in(kind: &Kind, value: &Value, path: &str, found: &mut Vec<String>) {
+    match (kind, value) {
+        (Kind::Structure(index), Value::Object(map)) => find_unknown(structure(*index), map, path, found),
+        (Kind::List(element), Value::Array(list)) => {
+            for (number, value) in list.iter().enumerate() {
+                find_unknown_in(element, value, &format!("{path}[{number}]"), found);
             }
-            (Kind::Map(element), Value::Object(map)) => {
-                for (key, value) in map {
-                    self.value(element, &Relation::Granular, value, &format!("{path}.{key}"));
-                }
-            }
-            _ => {}
         }
+        (Kind::Map(element), Value::Object(map)) => {
+            for (key, value) in map {
+                find_unknown_in(element, value, &format!("{path}.{key}"), found);
+            }
+        }
+        _ => {}
     }
 }
 

@@ -1,8 +1,6 @@
 //! The cells of every resource but pods
 //! (Kubernetes pkg/printers/internalversion/printers.go).
 
-use std::collections::BTreeSet;
-
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -34,10 +32,6 @@ pub(super) fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-fn entries(value: &Value) -> usize {
-    value.as_object().map_or(0, serde_json::Map::len)
-}
-
 /// An `IntOrString`.
 fn amount(value: &Value) -> Option<String> {
     match value {
@@ -45,6 +39,11 @@ fn amount(value: &Value) -> Option<String> {
         Value::String(text) => Some(text.clone()),
         _ => None,
     }
+}
+
+/// The cells of kinds without a table of their own.
+pub(super) fn plain(object: &Value, now: Timestamp) -> Vec<Value> {
+    vec![name(object), since_creation(object, now)]
 }
 
 pub(super) fn namespace(object: &Value, now: Timestamp) -> Vec<Value> {
@@ -212,70 +211,6 @@ pub(super) fn event(object: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-pub(super) fn config_map(object: &Value, now: Timestamp) -> Vec<Value> {
-    let count = entries(&object["data"]) + entries(&object["binaryData"]);
-    vec![name(object), json!(count), since_creation(object, now)]
-}
-
-pub(super) fn secret(object: &Value, now: Timestamp) -> Vec<Value> {
-    vec![name(object), object["type"].clone(), json!(entries(&object["data"])), since_creation(object, now)]
-}
-
-pub(super) fn ingress(object: &Value, now: Timestamp) -> Vec<Value> {
-    let spec = &object["spec"];
-    let rules = list(&spec["rules"]);
-    let named: Vec<_> =
-        rules.iter().map(|rule| text(&rule["host"])).filter(|host| !host.is_empty()).collect();
-    let hosts = match &named[..] {
-        [] => "*".to_owned(),
-        more if more.len() > SHOWN => {
-            format!("{} + {} more...", more[..SHOWN].join(","), rules.len() - SHOWN)
-        }
-        all => all.join(","),
-    };
-    let points = list(&object["status"]["loadBalancer"]["ingress"]).iter();
-    let addresses: BTreeSet<_> = points
-        .map(|point| or(&point["ip"], text(&point["hostname"])))
-        .filter(|point| !point.is_empty())
-        .collect();
-    let addresses: Vec<_> = addresses.into_iter().collect();
-    let ports = if list(&spec["tls"]).is_empty() { "80" } else { "80, 443" };
-    vec![
-        name(object),
-        json!(spec["ingressClassName"].as_str().unwrap_or("<none>")),
-        json!(hosts),
-        json!(addresses.join(",")),
-        json!(ports),
-        since_creation(object, now),
-    ]
-}
-
-pub(super) fn ingress_class(object: &Value, now: Timestamp) -> Vec<Value> {
-    let is_default =
-        object["metadata"]["annotations"]["ingressclass.kubernetes.io/is-default-class"] == "true";
-    let suffix = if is_default { " (default)" } else { "" };
-    let parameters = &object["spec"]["parameters"];
-    let shown = match parameters["apiGroup"].as_str() {
-        _ if !parameters.is_object() => "<none>".to_owned(),
-        Some(group) => format!("{}.{group}/{}", text(&parameters["kind"]), text(&parameters["name"])),
-        None => format!("{}/{}", text(&parameters["kind"]), text(&parameters["name"])),
-    };
-    vec![
-        json!(format!("{}{suffix}", text(&object["metadata"]["name"]))),
-        json!(text(&object["spec"]["controller"])),
-        json!(shown),
-        since_creation(object, now),
-    ]
-}
-
-pub(super) fn lease(object: &Value, now: Timestamp) -> Vec<Value> {
-    vec![name(object), json!(text(&object["spec"]["holderIdentity"])), since_creation(object, now)]
-}
-
-pub(super) fn service_account(object: &Value, now: Timestamp) -> Vec<Value> {
-    vec![name(object), since_creation(object, now)]
-}
-
 pub(super) fn deployment(object: &Value, now: Timestamp) -> Vec<Value> {
     let (spec, status) = (&object["spec"], &object["status"]);
     let ready = format!("{}/{}", number(&status["readyReplicas"]), number(&spec["replicas"]));
@@ -345,15 +280,6 @@ pub(super) fn job(object: &Value, now: Timestamp) -> Vec<Value> {
         vec![name(object), json!(state), json!(completions), json!(duration), since_creation(object, now)];
     cells.extend(template(spec));
     cells
-}
-
-pub(super) fn scale(object: &Value, now: Timestamp) -> Vec<Value> {
-    vec![
-        name(object),
-        json!(number(&object["spec"]["replicas"])),
-        json!(number(&object["status"]["replicas"])),
-        since_creation(object, now),
-    ]
 }
 
 /// Containers, images and selector of a workload.

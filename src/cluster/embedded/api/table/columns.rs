@@ -1,6 +1,6 @@
 //! The columns of each kind's table, with the descriptions that Kubernetes gives them.
 //!
-//! `columns.txt` is made by `scripts/api-columns.py`. A line without indentation names a kind, an
+//! Kinds that nobody lists have the columns of `*`. `columns.txt` is made by `scripts/api-columns.py`. A line without indentation names a kind, an
 //! indented one a column of its table: name, type, format, priority (0: always shown, 1: in wide
 //! output) and description, with `|` between. The descriptions are those of the Kubernetes
 //! authors, under the Apache License 2.0.
@@ -15,7 +15,7 @@ static COLUMNS: LazyLock<BTreeMap<&'static str, Value>> =
 
 /// The definitions of the columns of a kind's table.
 pub(super) fn definitions(kind: &str) -> Value {
-    COLUMNS.get(kind).cloned().unwrap_or_default()
+    COLUMNS.get(kind).or_else(|| COLUMNS.get("*")).cloned().unwrap_or_default()
 }
 
 /// Reads the table, which is part of this program: what is wrong with it the first test finds.

@@ -1,7 +1,7 @@
 use futures::FutureExt;
 
-use super::super::bench::{Bench, Controller};
 use super::super::replica_set;
+use super::super::tests::bench::{Bench, Controller};
 use super::*;
 
 const BOTH: [Controller; 2] = [|shared| run(shared).boxed(), |shared| replica_set::run(shared).boxed()];

@@ -1,6 +1,6 @@
 use futures::FutureExt;
 
-use super::super::bench::Bench;
+use super::super::tests::bench::Bench;
 use super::*;
 
 fn pod() -> Value {
@@ -190,36 +190,4 @@ async fn a_service_without_a_selector_is_left_alone() {
     bench.create(Resource::Services, json!({"metadata": {"name": "other"}, "spec": web()}));
     bench.holds("the other one has a slice", |bench| bench.list(Resource::EndpointSlices).len() == 2).await;
     assert!(bench.registry().get(Resource::Endpoints, "default", "web").is_err());
-}
-
-#[tokio::test]
-async fn a_pod_on_a_node_that_does_not_exist_is_left_out_unless_all_are_to_be_shown() {
-    let bench = start_with_service(web());
-    let mut all = web();
-    all["publishNotReadyAddresses"] = json!(true);
-    bench.create(Resource::Services, json!({"metadata": {"name": "all"}, "spec": all}));
-    let mut stray = running("stray");
-    stray["spec"]["nodeName"] = json!("ghost");
-    for pod in [running("a"), stray] {
-        bench.create(Resource::Pods, pod);
-    }
-    for name in ["stray", "a"] {
-        bench.set_ready(name, true);
-    }
-    let pods = |bench: &Bench, service: &str| {
-        let slices = bench.list(Resource::EndpointSlices);
-        let own = slices
-            .iter()
-            .filter(|slice| slice["metadata"]["labels"]["kubernetes.io/service-name"] == service);
-        let endpoints = own.flat_map(|slice| slice["endpoints"].as_array().unwrap().clone());
-        endpoints
-            .map(|endpoint| endpoint["targetRef"]["name"].as_str().unwrap().to_owned())
-            .collect::<BTreeSet<_>>()
-    };
-    let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
-    bench.holds("one is shown", |bench| pods(bench, "web") == named(&["a"])).await;
-    bench.holds("both are shown", |bench| pods(bench, "all") == named(&["a", "stray"])).await;
-    let why = "Error updating Endpoint Slices for Service default/web: \
-               skipping Pod stray for Service default/web: Node ghost Not Found";
-    assert_eq!(bench.events("FailedToUpdateEndpointSlices"), [why]);
 }

@@ -154,7 +154,7 @@ fn has_address(pod: &Value) -> bool {
 mod tests {
     use serde_json::json;
 
-    use super::super::super::bench::Bench;
+    use super::super::super::tests::bench::Bench;
     use super::*;
     use crate::cluster::embedded::Config;
 

@@ -1,7 +1,7 @@
 use futures::FutureExt;
 
-use super::super::bench::Bench;
 use super::super::garbage;
+use super::super::tests::bench::Bench;
 use super::indexes::COMPLETION_INDEX;
 use super::*;
 use crate::cluster::embedded::Config;

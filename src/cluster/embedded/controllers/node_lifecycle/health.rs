@@ -46,11 +46,6 @@ impl Health {
     pub(super) fn is_silent_for(&self, time: Duration, now: Instant) -> bool {
         now > self.seen_at + time
     }
-
-    /// Counts its silence from now on.
-    pub(super) fn give_time(&mut self, now: Instant) {
-        self.seen_at = now;
-    }
 }
 
 #[cfg(test)]
@@ -78,7 +73,5 @@ mod tests {
             health.observe(&node("2026-01-01T00:05:00Z"), Some(old), second(70));
             assert!(health.is_silent_for(grace, second(111)));
         }
-        health.give_time(second(111));
-        assert!(!health.is_silent_for(grace, second(161)));
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::follow;
-use super::super::taints::{self, NO_EXECUTE, NO_SCHEDULE};
+use super::super::taints::NO_SCHEDULE;
 use super::super::worker::{self, BACK_OFF, Outcome};
 use super::{condition, key};
 use crate::cluster::embedded::Shared;
@@ -20,14 +20,8 @@ pub(super) const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
 /// Conditions and states of theirs that keep new pods away, each with its taint
 /// (`nodeConditionToTaintKeyStatusMap`).
-const BY_CONDITION: [(&str, &str, &str); 6] = [
-    ("Ready", "False", NOT_READY),
-    ("Ready", "Unknown", UNREACHABLE),
-    ("MemoryPressure", "True", "node.kubernetes.io/memory-pressure"),
-    ("DiskPressure", "True", "node.kubernetes.io/disk-pressure"),
-    ("PIDPressure", "True", "node.kubernetes.io/pid-pressure"),
-    ("NetworkUnavailable", "True", "node.kubernetes.io/network-unavailable"),
-];
+const BY_CONDITION: [(&str, &str, &str); 2] =
+    [("Ready", "False", NOT_READY), ("Ready", "Unknown", UNREACHABLE)];
 
 /// Keeps each node's taints `NoSchedule` as its conditions are, for ever.
 pub(super) async fn follow_conditions(shared: &Shared) {
@@ -49,23 +43,8 @@ fn reconcile(registry: &Registry, name: &str) -> Outcome {
     Ok(None)
 }
 
-/// Whether a node has this taint with the effect `NoExecute`.
-pub(super) fn has_no_execute(node: &Value, taint: &str) -> bool {
-    taints::of(node, &[NO_EXECUTE]).any(|other| other["key"] == taint)
-}
-
-/// Gives and takes taints with the effect `NoExecute`.
-pub(super) fn swap_no_execute(
-    registry: &Registry,
-    node: &str,
-    wanted: &[&str],
-    unwanted: &[&str],
-) -> Result<(), Status> {
-    swap(registry, node, NO_EXECUTE, wanted, unwanted)
-}
-
 /// Gives and takes taints with one effect. Nothing is written where nothing changes.
-fn swap(
+pub(super) fn swap(
     registry: &Registry,
     node: &str,
     effect: &str,

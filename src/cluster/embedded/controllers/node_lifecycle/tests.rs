@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use futures::FutureExt;
 
-use super::super::bench::Bench;
 use super::super::is_being_deleted;
 use super::super::taint_eviction;
 use super::super::taints::{NO_EXECUTE, NO_SCHEDULE};
+use super::super::tests::bench::Bench;
 use super::taint::UNSCHEDULABLE;
 use super::*;
 use crate::cluster::embedded::Config;

@@ -1,6 +1,6 @@
 use futures::FutureExt;
 
-use super::super::bench::{Bench, Controller};
+use super::super::tests::bench::{Bench, Controller};
 use super::*;
 
 const ALONE: [Controller; 1] = [|shared| run(shared).boxed()];

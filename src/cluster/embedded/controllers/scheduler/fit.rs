@@ -2,9 +2,10 @@
 //!
 //! Rules and wording are those of the scheduler's filter plugins (pkg/scheduler/framework/plugins);
 //! they are asked in the order of its default profile, and the first that refuses a node gives the
-//! reason. There are no resources but the number of pods here.
+//! reason. There are no resources but the number of pods here, and the lab does not act on affinity to other
+//! pods or on topology spread: pods of one owner spread over the nodes by themselves.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -76,84 +77,11 @@ impl<'a> Cluster<'a> {
         if room.is_some_and(|room| on_node.count() >= room) {
             return Some(passing("Too many pods"));
         }
-        self.spread_refusal(pod, node).or_else(|| self.company_refusal(pod, node))
-    }
-
-    /// `topologySpreadConstraints` that must hold (podtopologyspread).
-    fn spread_refusal(&self, pod: &Value, node: &Value) -> Option<Refusal> {
-        let constraints = pod["spec"]["topologySpreadConstraints"].as_array().into_iter().flatten();
-        for constraint in constraints.filter(|constraint| constraint["whenUnsatisfiable"] != "ScheduleAnyway")
-        {
-            let topology = constraint["topologyKey"].as_str().unwrap_or_default();
-            let Some(domain) = domain(node, topology) else {
-                let missing = "node(s) didn't match pod topology spread constraints (missing required label)";
-                return Some(lasting(missing));
-            };
-            let selector = LabelSelector::from_object(&constraint["labelSelector"]);
-            let eligible = self.nodes.iter().filter(|node| matches_affinity(pod, node));
-            let domains: BTreeSet<_> = eligible.filter_map(|node| self::domain(node, topology)).collect();
-            let count = |domain: &str| self.matching_in(pod, &selector, topology, domain);
-            let fewest = domains.iter().map(|domain| count(domain)).min().unwrap_or(0);
-            let enough_domains = constraint["minDomains"]
-                .as_u64()
-                .is_none_or(|least| u64::try_from(domains.len()).is_ok_and(|found| found >= least));
-            let fewest = if enough_domains { fewest } else { 0 };
-            let itself = usize::from(selector.matches(&pod["metadata"]["labels"]));
-            let max_skew =
-                constraint["maxSkew"].as_u64().and_then(|skew| usize::try_from(skew).ok()).unwrap_or(1);
-            if count(domain) + itself > fewest + max_skew {
-                return Some(passing("node(s) didn't match pod topology spread constraints"));
-            }
-        }
-        None
-    }
-
-    /// How many pods of `pod`'s namespace the selector matches in a domain.
-    fn matching_in(&self, pod: &Value, selector: &LabelSelector, topology: &str, domain: &str) -> usize {
-        let same_namespace = self.pods.iter().filter(|other| {
-            other["metadata"]["namespace"] == pod["metadata"]["namespace"] && !is_being_deleted(other)
-        });
-        let matching = same_namespace.filter(|other| selector.matches(&other["metadata"]["labels"]));
-        matching.filter(|other| self.domain_of(other, topology) == Some(domain)).count()
-    }
-
-    fn domain_of(&self, pod: &Value, topology: &str) -> Option<&str> {
-        let node = self.nodes.iter().find(|node| node["metadata"]["name"] == pod["spec"]["nodeName"])?;
-        domain(node, topology)
-    }
-
-    /// Affinity and anti-affinity to other pods that must hold (interpodaffinity).
-    fn company_refusal(&self, pod: &Value, node: &Value) -> Option<Refusal> {
-        let in_domain = |other: &Value, term: &Value| {
-            let topology = term["topologyKey"].as_str().unwrap_or_default();
-            let domain = domain(node, topology);
-            domain.is_some() && self.domain_of(other, topology) == domain
-        };
-        for term in required_terms(pod, "podAffinity") {
-            let found = self.pods.iter().any(|other| selects(pod, term, other) && in_domain(other, term));
-            // The first of its kind may go anywhere.
-            let first = selects(pod, term, pod) && !self.pods.iter().any(|other| selects(pod, term, other));
-            if !found && !first {
-                return Some(lasting("node(s) didn't match pod affinity rules"));
-            }
-        }
-        for term in required_terms(pod, "podAntiAffinity") {
-            if self.pods.iter().any(|other| selects(pod, term, other) && in_domain(other, term)) {
-                return Some(passing("node(s) didn't match pod anti-affinity rules"));
-            }
-        }
-        for other in &self.pods {
-            for term in required_terms(other, "podAntiAffinity") {
-                if selects(other, term, pod) && in_domain(other, term) {
-                    return Some(passing("node(s) didn't satisfy existing pods anti-affinity rules"));
-                }
-            }
-        }
         None
     }
 
     /// What speaks against a node that a pod fits on, the most important first: taints that ask for
-    /// other nodes, pods of the same owner (or matching a soft spread constraint), other pods.
+    /// other nodes, pods of the same owner, other pods.
     fn cost(&self, pod: &Value, node: &Value) -> (usize, usize, usize) {
         let soft =
             taints::of(node, &[PREFER_NO_SCHEDULE]).filter(|taint| !taints::is_tolerated(pod, taint)).count();
@@ -166,41 +94,12 @@ impl<'a> Cluster<'a> {
                 && !is_being_deleted(other)
         };
         let siblings = on_node.iter().filter(of_owner).count();
-        let constraints = pod["spec"]["topologySpreadConstraints"].as_array().into_iter().flatten();
-        let crowd = constraints.map(|constraint| {
-            let topology = constraint["topologyKey"].as_str().unwrap_or_default();
-            let selector = LabelSelector::from_object(&constraint["labelSelector"]);
-            domain(node, topology).map_or(0, |domain| self.matching_in(pod, &selector, topology, domain))
-        });
-        (soft, siblings + crowd.sum::<usize>(), on_node.len())
+        (soft, siblings, on_node.len())
     }
 }
 
 fn taint(taint_key: &str) -> Value {
     serde_json::json!({"key": taint_key, "effect": NO_SCHEDULE})
-}
-
-/// A node's value of a topology label.
-fn domain<'a>(node: &'a Value, topology: &str) -> Option<&'a str> {
-    node["metadata"]["labels"][topology].as_str()
-}
-
-fn required_terms<'a>(pod: &'a Value, kind: &str) -> impl Iterator<Item = &'a Value> {
-    let terms = &pod["spec"]["affinity"][kind]["requiredDuringSchedulingIgnoredDuringExecution"];
-    terms.as_array().into_iter().flatten()
-}
-
-/// Whether a term of `pod` speaks of `other`.
-fn selects(pod: &Value, term: &Value, other: &Value) -> bool {
-    let namespace = &other["metadata"]["namespace"];
-    let in_scope = match term["namespaces"].as_array() {
-        Some(namespaces) if !namespaces.is_empty() => namespaces.contains(namespace),
-        _ => *namespace == pod["metadata"]["namespace"],
-    };
-    // A term without a selector speaks of no pod.
-    in_scope
-        && term["labelSelector"].is_object()
-        && LabelSelector::from_object(&term["labelSelector"]).matches(&other["metadata"]["labels"])
 }
 
 /// Whether a node has what `nodeSelector` and the required node affinity ask for.
@@ -332,39 +231,6 @@ mod tests {
              preemption: 0/4 nodes are available: 4 Preemption is not helpful for scheduling."
         );
         assert_eq!(Cluster::new(&[], &[]).place(&wants).unwrap_err(), "no nodes available to schedule pods");
-    }
-
-    #[test]
-    fn anti_affinity_and_hard_spreading_hold() {
-        let nodes = three();
-        let pods = [pod("a", Some("node-1"), |_| {}), pod("b", Some("node-2"), |_| {})];
-        let selector = json!({"matchLabels": {"app": "web"}});
-        let apart = |pod: &mut Value| {
-            pod["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] =
-                json!([{"labelSelector": selector, "topologyKey": "kubernetes.io/hostname"}]);
-        };
-        let place = |nodes: &[Arc<Value>], change: &dyn Fn(&mut Value)| {
-            Cluster::new(nodes, &pods).place(&pod("new", None, change))
-        };
-        assert_eq!(place(&nodes, &apart).unwrap(), ["node-3"]);
-        let message = place(&nodes[..2], &apart).unwrap_err();
-        assert_eq!(
-            message,
-            "0/2 nodes are available: 2 node(s) didn't match pod anti-affinity rules. no new claims to deallocate, \
-             preemption: 0/2 nodes are available: 2 No preemption victims found for incoming pod."
-        );
-        let spread = |pod: &mut Value| {
-            pod["spec"]["topologySpreadConstraints"] = json!([{
-                "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule",
-                "labelSelector": selector,
-            }]);
-        };
-        assert_eq!(place(&nodes, &spread).unwrap(), ["node-3"]);
-        assert_eq!(place(&nodes[..2], &spread).unwrap(), ["node-1", "node-2"]);
-        // Those that are there may refuse company, too.
-        let hermit = [pod("hermit", Some("node-1"), apart)];
-        let found = Cluster::new(&nodes, &hermit).place(&pod("new", None, |_| {}));
-        assert_eq!(found.unwrap(), ["node-2", "node-3"]);
     }
 
     #[test]

@@ -6,29 +6,26 @@ fn config_map(finalizers: Value) -> Value {
     json!({"metadata": {"name": "a", "finalizers": finalizers}, "data": {"n": "1"}})
 }
 
-fn dry() -> WriteOptions {
-    WriteOptions { dry_run: true, ..WriteOptions::of("test") }
-}
-
 #[test]
 fn a_dry_run_answers_and_changes_nothing() {
     let registry = registry();
     let version = || registry.list(Resource::Pods, None, &Selection::all()).version;
     let before = version();
-    let created = registry.create_with(Resource::Pods, "default", pod("a"), &dry()).unwrap();
+    let created = registry.create_with(Resource::Pods, "default", pod("a"), Effect::DryRun).unwrap();
     assert_eq!(created["spec"]["terminationGracePeriodSeconds"], 30);
     assert_eq!(created["metadata"].get("resourceVersion"), None);
     let bad = json!({"metadata": {"name": "b"}, "spec": {"containers": []}});
-    assert_eq!(registry.create_with(Resource::Pods, "default", bad, &dry()).unwrap_err().code(), 422);
+    assert_eq!(registry.create_with(Resource::Pods, "default", bad, Effect::DryRun).unwrap_err().code(), 422);
     assert_eq!(version(), before);
 
     registry.create(Resource::Deployments, "default", deployment()).unwrap();
-    let taken = registry.create_with(Resource::Deployments, "default", deployment(), &dry());
+    let taken = registry.create_with(Resource::Deployments, "default", deployment(), Effect::DryRun);
     assert_eq!(taken.unwrap_err().code(), 409);
     let before = version();
     let patch = Patch { kind: PatchKind::Merge, body: json!({"spec": {"replicas": 9}}) };
-    let patched =
-        registry.patch(Resource::Deployments, "default", "web", Part::Main, &patch, &dry()).unwrap();
+    let patched = registry
+        .patch(Resource::Deployments, "default", "web", Part::Main, &patch, Effect::DryRun, |_| Ok(()))
+        .unwrap();
     assert_eq!((&patched["spec"]["replicas"], &patched["metadata"]["generation"]), (&json!(9), &json!(2)));
     let options = DeleteOptions { dry_run: vec!["All".to_owned()], ..DeleteOptions::default() };
     registry.delete(Resource::Deployments, "default", "web", &options).unwrap();
@@ -106,9 +103,9 @@ fn some_updates_must_say_from_which_version() {
             object = json!({"metadata": {"name": "a"}, "addressType": "IPv4", "endpoints": []});
         }
         let created = registry.create(resource, "default", object.clone()).unwrap();
-        let options = WriteOptions::of("test");
+        let options = Effect::Stored;
         let update =
-            |object: Value| registry.update_with(resource, "default", "a", Part::Main, object, &options);
+            |object: Value| registry.update_with(resource, "default", "a", Part::Main, object, options);
         match update(object.clone()) {
             Err(status) if refused => {
                 assert_eq!(status.code(), 422);
@@ -121,22 +118,6 @@ fn some_updates_must_say_from_which_version() {
         object["metadata"]["uid"] = created["metadata"]["uid"].clone();
         update(object).unwrap();
     }
-}
-
-#[test]
-fn components_own_what_they_write_in_what_clients_made() {
-    let registry = registry();
-    let options = WriteOptions::of("kubectl");
-    registry.create_with(Resource::Pods, "default", pod("a"), &options).unwrap();
-    let kubelet = registry.acting_as("kubelet");
-    let written = kubelet.modify(Resource::Pods, "default", "a", Part::Status, |pod| {
-        pod["status"]["phase"] = json!("Running");
-    });
-    let written = written.unwrap();
-    let entries = written["metadata"]["managedFields"].as_array().unwrap();
-    let kubelets = entries.iter().find(|entry| entry["manager"] == "kubelet").unwrap();
-    assert_eq!(kubelets["subresource"], "status");
-    assert_eq!(kubelets["fieldsV1"], json!({"f:status": {"f:phase": {}}}));
 }
 
 #[test]

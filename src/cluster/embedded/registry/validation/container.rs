@@ -7,18 +7,6 @@ use serde_json::{Value, json};
 use super::metadata::check_label;
 use super::{Errors, elements, is_blank};
 
-const FIELD_PATHS: [&str; 9] = [
-    "metadata.name",
-    "metadata.namespace",
-    "metadata.uid",
-    "spec.nodeName",
-    "spec.serviceAccountName",
-    "status.hostIP",
-    "status.hostIPs",
-    "status.podIP",
-    "status.podIPs",
-];
-
 /// Where a container is.
 pub(super) struct Place<'a> {
     /// The specification of its pod.
@@ -35,15 +23,9 @@ pub(super) fn validate(container: &Value, path: &str, place: &Place<'_>, errors:
     if is_blank(&container["image"]) {
         errors.required(&format!("{path}.image"), "");
     }
-    let policies = ["Always", "IfNotPresent", "Never"];
-    errors.check_one_of(&container["imagePullPolicy"], &format!("{path}.imagePullPolicy"), &policies);
-    let policies = ["FallbackToLogsOnError", "File"];
-    let policy = &container["terminationMessagePolicy"];
-    errors.check_one_of(policy, &format!("{path}.terminationMessagePolicy"), &policies);
     validate_ports(container, path, errors);
     validate_environment(container, path, errors);
     validate_mounts(container, path, place, errors);
-    validate_resources(&container["resources"], &format!("{path}.resources"), errors);
 
     let restarts = &container["restartPolicy"];
     let is_sidecar = place.is_init && restarts == "Always";
@@ -123,9 +105,6 @@ fn validate_environment(container: &Value, path: &str, errors: &mut Errors) {
         } else if given.len() > 1 {
             errors.invalid(&path, &json!(""), "may not have more than one field specified at a time");
         }
-        for kind in given {
-            validate_reference(&source[kind], kind, &format!("{path}.{kind}"), errors);
-        }
     }
     for (n, source) in elements(container, "envFrom") {
         let path = format!("{path}.envFrom[{n}]");
@@ -137,35 +116,6 @@ fn validate_environment(container: &Value, path: &str, errors: &mut Errors) {
             [] => errors.invalid(&path, &json!(""), "must specify one of: `configMapRef` or `secretRef`"),
             _ => errors.invalid(&path, &json!(""), "may not have more than one field specified at a time"),
         }
-    }
-}
-
-fn validate_reference(reference: &Value, kind: &str, path: &str, errors: &mut Errors) {
-    match kind {
-        "configMapKeyRef" | "secretKeyRef" => {
-            for field in ["name", "key"] {
-                if is_blank(&reference[field]) {
-                    errors.required(&format!("{path}.{field}"), "");
-                }
-            }
-        }
-        "fieldRef" => {
-            let wanted = reference["fieldPath"].as_str().unwrap_or_default();
-            let is_keyed =
-                |prefix: &str| wanted.strip_prefix(prefix).is_some_and(|rest| rest.ends_with("']"));
-            if wanted.is_empty() {
-                errors.required(&format!("{path}.fieldPath"), "");
-            } else if !FIELD_PATHS.contains(&wanted)
-                && !is_keyed("metadata.labels['")
-                && !is_keyed("metadata.annotations['")
-            {
-                errors.unsupported(&format!("{path}.fieldPath"), &reference["fieldPath"], &FIELD_PATHS);
-            }
-        }
-        "resourceFieldRef" if is_blank(&reference["resource"]) => {
-            errors.required(&format!("{path}.resource"), "");
-        }
-        _ => {}
     }
 }
 
@@ -185,65 +135,7 @@ fn validate_mounts(container: &Value, path: &str, place: &Place<'_>, errors: &mu
         } else if !targets.insert(target) {
             errors.invalid(&format!("{path}.mountPath"), &mount["mountPath"], "must be unique");
         }
-        let inner = mount["subPath"].as_str().unwrap_or_default();
-        if inner.starts_with('/') {
-            errors.invalid(&format!("{path}.subPath"), &mount["subPath"], "must be a relative path");
-        }
-        if inner.split('/').any(|part| part == "..") {
-            errors.invalid(&format!("{path}.subPath"), &mount["subPath"], "must not contain '..'");
-        }
     }
-}
-
-fn validate_resources(resources: &Value, path: &str, errors: &mut Errors) {
-    for list in ["limits", "requests"] {
-        for (name, amount) in resources[list].as_object().into_iter().flatten() {
-            if quantity(amount) < 0.0 {
-                errors.invalid(
-                    &format!("{path}.{list}[{name}]"),
-                    amount,
-                    "must be greater than or equal to 0",
-                );
-            }
-        }
-    }
-    for (name, asked) in resources["requests"].as_object().into_iter().flatten() {
-        let limit = &resources["limits"][name];
-        if !limit.is_null() && quantity(asked) > quantity(limit) {
-            let limit = limit.as_str().map_or_else(|| limit.to_string(), str::to_owned);
-            errors.invalid(
-                &format!("{path}.requests"),
-                asked,
-                &format!("must be less than or equal to {name} limit of {limit}"),
-            );
-        }
-    }
-}
-
-/// The size of a quantity whose form has been checked.
-fn quantity(value: &Value) -> f64 {
-    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let end = text.find(|c: char| !c.is_ascii_digit() && !"+-.".contains(c)).unwrap_or(text.len());
-    let (number, unit) = text.split_at(end);
-    let factor = match unit {
-        "n" => 1e-9,
-        "u" => 1e-6,
-        "m" => 1e-3,
-        "k" => 1e3,
-        "M" => 1e6,
-        "G" => 1e9,
-        "T" => 1e12,
-        "P" => 1e15,
-        "E" => 1e18,
-        "Ki" => 2_f64.powi(10),
-        "Mi" => 2_f64.powi(20),
-        "Gi" => 2_f64.powi(30),
-        "Ti" => 2_f64.powi(40),
-        "Pi" => 2_f64.powi(50),
-        "Ei" => 2_f64.powi(60),
-        _ => return text.parse().unwrap_or(0.0),
-    };
-    number.parse().unwrap_or(0.0) * factor
 }
 
 fn validate_probe(probe: &Value, path: &str, is_readiness: bool, errors: &mut Errors) {

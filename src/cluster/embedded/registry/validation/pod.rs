@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::container::{self, Place};
 use super::metadata::check_label;
@@ -81,36 +81,6 @@ pub(super) fn validate_update(old: &Value, new: &Value, errors: &mut Errors) {
     if lists.iter().any(|list| elements(old, list).count() != elements(new, list).count()) {
         errors.forbidden("spec.containers", "pod updates may not add or remove containers");
         return;
-    }
-    let only_adds = elements(old, "tolerations").all(|(_, toleration)| {
-        elements(new, "tolerations").any(|(_, kept)| {
-            // How long it is tolerated may change.
-            let timeless = |toleration: &Value| {
-                let mut toleration = toleration.clone();
-                remove(&mut toleration, "tolerationSeconds");
-                toleration
-            };
-            timeless(kept) == timeless(toleration)
-        })
-    });
-    if !only_adds {
-        let why = "existing toleration can not be modified except its tolerationSeconds";
-        errors.forbidden("spec.tolerations", why);
-    }
-    let deadline = |spec: &Value| spec["activeDeadlineSeconds"].as_i64();
-    match (deadline(old), deadline(new)) {
-        (Some(old), Some(longer)) if longer > old => {
-            let why = format!("must be less than or equal to previous value ({old})");
-            errors.invalid("spec.activeDeadlineSeconds", &json!(longer), &why);
-        }
-        (Some(_), None) => {
-            errors.invalid(
-                "spec.activeDeadlineSeconds",
-                &Value::Null,
-                "must not update from a positive integer to nil value",
-            );
-        }
-        _ => {}
     }
     if fixed_part(old) != fixed_part(new) {
         let why = "pod updates may not change fields other than `spec.containers[*].image`,\

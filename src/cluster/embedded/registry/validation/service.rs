@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::metadata::{check_label, check_labels, check_subdomain};
+use super::metadata::{check_label, check_subdomain};
 use super::{Errors, elements, is_blank};
 
 pub(super) fn validate(spec: &Value, old: Option<&Value>, errors: &mut Errors) {
@@ -27,7 +27,6 @@ pub(super) fn validate(spec: &Value, old: Option<&Value>, errors: &mut Errors) {
     let kinds = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
     errors.check_one_of(&spec["type"], "spec.type", &kinds);
     validate_ports(spec, is_headless, errors);
-    check_labels(&spec["selector"], "spec.selector", errors);
     errors.check_one_of(&spec["sessionAffinity"], "spec.sessionAffinity", &["ClientIP", "None"]);
     for field in ["internalTrafficPolicy", "externalTrafficPolicy"] {
         if !spec[field].is_null() {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::metadata::{check_annotations, check_labels, check_selector};
+use super::metadata::check_selector;
 use super::{Errors, pod};
 use crate::cluster::embedded::selector::LabelSelector;
 
@@ -38,7 +38,7 @@ fn validate_replicated(spec: &Value, old: Option<&Value>, what: &str, errors: &m
         errors.required("spec.selector", "");
     }
     check_template_labels(spec, errors);
-    validate_template(&spec["template"], errors);
+    pod::validate_spec(&spec["template"]["spec"], "spec.template.spec", errors);
     let policy = &spec["template"]["spec"]["restartPolicy"];
     if policy != "Always" {
         errors.unsupported("spec.template.spec.restartPolicy", policy, &["Always"]);
@@ -59,12 +59,6 @@ fn check_template_labels(spec: &Value, errors: &mut Errors) {
         let labels = if labels.is_null() { &json!({}) } else { labels };
         errors.invalid("spec.template.metadata.labels", labels, why);
     }
-}
-
-fn validate_template(template: &Value, errors: &mut Errors) {
-    check_labels(&template["metadata"]["labels"], "spec.template.labels", errors);
-    check_annotations(&template["metadata"]["annotations"], "spec.template.annotations", errors);
-    pod::validate_spec(&template["spec"], "spec.template.spec", errors);
 }
 
 fn validate_strategy(strategy: &Value, errors: &mut Errors) {
@@ -131,23 +125,13 @@ pub(super) fn validate_budget(spec: &Value, errors: &mut Errors) {
     }
 }
 
-pub(super) fn validate_job(job: &Value, current: Option<&Value>, errors: &mut Errors) {
-    let spec = &job["spec"];
-    if spec["manualSelector"] != true {
-        check_generated_labels(job, errors);
-    }
+pub(super) fn validate_job(spec: &Value, old: Option<&Value>, errors: &mut Errors) {
     for field in
         ["parallelism", "completions", "activeDeadlineSeconds", "backoffLimit", "ttlSecondsAfterFinished"]
     {
         errors.check_not_negative(spec, "spec", field);
     }
     errors.check_one_of(&spec["completionMode"], "spec.completionMode", &["Indexed", "NonIndexed"]);
-    // Better refused than silently without effect.
-    for field in ["podFailurePolicy", "successPolicy", "backoffLimitPerIndex", "maxFailedIndexes"] {
-        if !spec[field].is_null() {
-            errors.forbidden(&format!("spec.{field}"), "the embedded cluster does not support it");
-        }
-    }
     let is_indexed = spec["completionMode"] == "Indexed";
     if is_indexed && spec["completions"].is_null() {
         errors.required("spec.completions", "when completion mode is Indexed");
@@ -158,7 +142,7 @@ pub(super) fn validate_job(job: &Value, current: Option<&Value>, errors: &mut Er
     } else {
         errors.required("spec.selector", "");
     }
-    validate_template(&spec["template"], errors);
+    pod::validate_spec(&spec["template"]["spec"], "spec.template.spec", errors);
     let policy = &spec["template"]["spec"]["restartPolicy"];
     let field = "spec.template.spec.restartPolicy";
     match policy.as_str() {
@@ -166,7 +150,7 @@ pub(super) fn validate_job(job: &Value, current: Option<&Value>, errors: &mut Er
         Some("Always") | None => errors.required(field, "valid values: \"OnFailure\", \"Never\""),
         Some(_) => errors.unsupported(field, policy, &["OnFailure", "Never"]),
     }
-    let Some(old) = current.map(|current| &current["spec"]) else { return };
+    let Some(old) = old else { return };
     for field in ["selector", "template", "completionMode"] {
         if old[field] != spec[field] {
             errors.invalid(&format!("spec.{field}"), &spec[field], IMMUTABLE);
@@ -176,21 +160,5 @@ pub(super) fn validate_job(job: &Value, current: Option<&Value>, errors: &mut Er
     let is_elastic = is_indexed && spec["completions"] == spec["parallelism"];
     if old["completions"] != spec["completions"] && !is_elastic {
         errors.invalid("spec.completions", &spec["completions"], IMMUTABLE);
-    }
-}
-
-fn check_generated_labels(job: &Value, errors: &mut Errors) {
-    let (name, uid) = (&job["metadata"]["name"], &job["metadata"]["uid"]);
-    let labels = &job["spec"]["template"]["metadata"]["labels"];
-    for (key, expected) in [
-        ("controller-uid", uid),
-        ("job-name", name),
-        ("batch.kubernetes.io/controller-uid", uid),
-        ("batch.kubernetes.io/job-name", name),
-    ] {
-        if labels[key] != *expected {
-            let field = "spec.template.metadata.labels";
-            errors.invalid(field, labels, &format!("must be {expected} for key {key}"));
-        }
     }
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{is_being_deleted, is_terminal};
+use super::super::{is_being_deleted, is_terminal, key};
 use crate::cluster::embedded::address::AddressBlock;
 use crate::cluster::embedded::api::{Identity, Serialised};
 use crate::cluster::embedded::latency::{Latencies, Sampler};
@@ -23,25 +23,25 @@ use crate::record::Clock;
 /// Long enough for a machine that is busy with other tests.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub(super) const NAMESPACE: &str = "default";
+pub(in super::super) const NAMESPACE: &str = "default";
 
 /// A controller to run.
-pub(super) type Controller = fn(Shared) -> BoxFuture<'static, ()>;
+pub(in super::super) type Controller = fn(Shared) -> BoxFuture<'static, ()>;
 
 /// Objects, and controllers that end with it.
-pub(super) struct Bench {
-    pub(super) shared: Shared,
+pub(in super::super) struct Bench {
+    pub(in super::super) shared: Shared,
     _controllers: JoinSet<()>,
 }
 
 impl Bench {
     /// No delays, and these controllers.
-    pub(super) fn start(controllers: &[Controller]) -> Self {
+    pub(in super::super) fn start(controllers: &[Controller]) -> Self {
         Self::start_with(Config::default(), controllers)
     }
 
     /// This configuration, but no delays, and these controllers.
-    pub(super) fn start_with(config: Config, controllers: &[Controller]) -> Self {
+    pub(in super::super) fn start_with(config: Config, controllers: &[Controller]) -> Self {
         let config = Config { latencies: Latencies::ZERO, ..config };
         let addresses = AddressBlock::claim(rand::random_range(0..128)).unwrap();
         let clock = Clock::start();
@@ -69,38 +69,48 @@ impl Bench {
         Self { shared, _controllers: tasks }
     }
 
-    pub(super) fn registry(&self) -> &Registry {
+    pub(in super::super) fn registry(&self) -> &Registry {
         &self.shared.registry
     }
 
-    pub(super) fn create(&self, resource: Resource, object: Value) -> Arc<Value> {
+    pub(in super::super) fn create(&self, resource: Resource, object: Value) -> Arc<Value> {
         let namespace = if resource.namespaced() { NAMESPACE } else { "" };
         self.registry().create(resource, namespace, object).unwrap()
     }
 
-    pub(super) fn get(&self, resource: Resource, name: &str) -> Arc<Value> {
+    pub(in super::super) fn get(&self, resource: Resource, name: &str) -> Arc<Value> {
         let namespace = if resource.namespaced() { NAMESPACE } else { "" };
         self.registry().get(resource, namespace, name).unwrap()
     }
 
-    pub(super) fn list(&self, resource: Resource) -> Vec<Arc<Value>> {
+    pub(in super::super) fn list(&self, resource: Resource) -> Vec<Arc<Value>> {
         self.registry().list(resource, None, &Selection::all()).items
     }
 
-    pub(super) fn modify(&self, resource: Resource, name: &str, part: Part, change: impl FnOnce(&mut Value)) {
+    pub(in super::super) fn modify(
+        &self,
+        resource: Resource,
+        name: &str,
+        part: Part,
+        change: impl FnOnce(&mut Value),
+    ) {
         let namespace = if resource.namespaced() { NAMESPACE } else { "" };
         self.registry().modify(resource, namespace, name, part, change).unwrap();
     }
 
     /// Pods that are not on their way out.
-    pub(super) fn live_pods(&self) -> Vec<Arc<Value>> {
+    pub(in super::super) fn live_pods(&self) -> Vec<Arc<Value>> {
         let mut pods = self.list(Resource::Pods);
         pods.retain(|pod| !is_being_deleted(pod) && !is_terminal(pod));
         pods
     }
 
     /// Waits until something is so, and answers what.
-    pub(super) async fn until<T>(&self, what: &str, mut found: impl FnMut(&Self) -> Option<T>) -> T {
+    pub(in super::super) async fn until<T>(
+        &self,
+        what: &str,
+        mut found: impl FnMut(&Self) -> Option<T>,
+    ) -> T {
         let search = async {
             loop {
                 if let Some(value) = found(self) {
@@ -115,16 +125,16 @@ impl Bench {
     }
 
     /// Waits until something holds.
-    pub(super) async fn holds(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
+    pub(in super::super) async fn holds(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
         self.until(what, |bench| holds(bench).then_some(())).await;
     }
 
     /// Speaks for the node agents: binds and starts pods, and lets those go that are to end.
     /// Answers whether there was anything to do.
-    pub(super) fn run_nodes(&self) -> bool {
+    pub(in super::super) fn run_nodes(&self) -> bool {
         let mut busy = false;
         for pod in self.list(Resource::Pods) {
-            let (namespace, name) = super::key(&pod);
+            let (namespace, name) = key(&pod);
             if is_being_deleted(&pod) {
                 self.end_pod(&name);
                 busy = true;
@@ -138,7 +148,7 @@ impl Bench {
     }
 
     /// Makes a pod run, ready or not.
-    pub(super) fn set_ready(&self, name: &str, ready: bool) {
+    pub(in super::super) fn set_ready(&self, name: &str, ready: bool) {
         let now = self.registry().now();
         self.modify(Resource::Pods, name, Part::Status, |pod| {
             let status = if ready { "True" } else { "False" };
@@ -152,7 +162,7 @@ impl Bench {
     }
 
     /// Ends a pod in this phase.
-    pub(super) fn finish(&self, name: &str, phase: &str) {
+    pub(in super::super) fn finish(&self, name: &str, phase: &str) {
         self.modify(Resource::Pods, name, Part::Status, |pod| {
             pod["status"]["phase"] = json!(phase);
             pod["status"]["conditions"] = json!([{"type": "Ready", "status": "False"}]);
@@ -160,14 +170,14 @@ impl Bench {
     }
 
     /// Takes a pod away, as a node agent does at the end.
-    pub(super) fn end_pod(&self, name: &str) {
+    pub(in super::super) fn end_pod(&self, name: &str) {
         let options = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
         let ended = self.registry().delete(Resource::Pods, NAMESPACE, name, &options);
         assert!(ended.is_ok() || ended.is_err_and(|status| status.code() == 404));
     }
 
     /// The messages of all events for a reason.
-    pub(super) fn events(&self, reason: &str) -> Vec<String> {
+    pub(in super::super) fn events(&self, reason: &str) -> Vec<String> {
         let events = self.list(Resource::Events);
         let matching = events.iter().filter(|event| event["reason"] == reason);
         matching.map(|event| event["message"].as_str().unwrap().to_owned()).collect()
