@@ -6,7 +6,6 @@
 //! that ends, and takes all its pods with it, as soon as the pipe to its parent closes.
 
 mod child;
-pub mod embedded;
 pub mod guard;
 
 use std::ffi::OsString;
@@ -29,7 +28,7 @@ pub enum Choice {
     /// Start the embedded one.
     Embedded {
         /// Its parameters.
-        config: Box<embedded::Config>,
+        config: Box<rolldrop_lab::Config>,
         /// Where its logs and its kubeconfig go.
         log_dir: PathBuf,
     },
@@ -303,7 +302,7 @@ fn has_kubeconfig() -> bool {
 fn is_embedded(file: &Kubeconfig, context: &Context) -> bool {
     let cluster = file.clusters.iter().find(|cluster| cluster.name == context.cluster);
     let extensions = cluster.and_then(|named| named.cluster.as_ref()?.extensions.as_ref());
-    extensions.into_iter().flatten().any(|extension| extension.name == embedded::EXTENSION)
+    extensions.into_iter().flatten().any(|extension| extension.name == rolldrop_lab::EXTENSION)
 }
 
 #[cfg(test)]
@@ -349,7 +348,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("config");
         for is_embedded in [false, true] {
-            let extension = json!({"name": embedded::EXTENSION, "extension": {}});
+            let extension = json!({"name": rolldrop_lab::EXTENSION, "extension": {}});
             let extensions = if is_embedded { vec![extension] } else { Vec::new() };
             let config = json!({
                 "apiVersion": "v1", "kind": "Config", "current-context": "one",

@@ -47,14 +47,14 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::Origin;
-use crate::machine;
-use crate::observed::Candidate;
-use crate::record::event::NameAnswer;
-use crate::record::routing::ServiceRules;
-use crate::record::run_info::{ClusterInfo, Role, Source};
-use crate::record::wire::AdminToken;
-use crate::record::{Clock, EventKind, RunDir, Stamp};
 use crate::scenario::{Disruption, Place, Target};
+use rolldrop_load::machine;
+use rolldrop_proxy::observed::Candidate;
+use rolldrop_record::event::NameAnswer;
+use rolldrop_record::routing::ServiceRules;
+use rolldrop_record::run_info::{ClusterInfo, Role, Source};
+use rolldrop_record::wire::AdminToken;
+use rolldrop_record::{Clock, EventKind, RunDir, Stamp};
 
 pub use caller::Caller;
 pub use disrupt::{Disrupted, Losses, NoPrograms, Programs, Settle, Silence, UnderLoad, codes, until_silent};

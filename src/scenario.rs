@@ -20,8 +20,8 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::record::Expect;
-use crate::record::run_info::{Balances, BalancesBecause};
+use rolldrop_record::Expect;
+use rolldrop_record::run_info::{Balances, BalancesBecause};
 
 pub use builtin::{BUILTIN, Builtin, DEFAULT};
 pub use disruption::{

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use super::embedded::config::ConfigError;
-use super::embedded::{Config, descendants, kernel};
+use rolldrop_lab::config::ConfigError;
+use rolldrop_lab::{Config, descendants, kernel};
 
 /// How long the cluster may take to be ready.
 const START_TIMEOUT: Duration = Duration::from_secs(30);

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::apply::owner_name;
 use super::caller::{Pauses, is_passing, retry_after};
 use super::{CoordinatorError, Session};
-use crate::record::EventKind;
+use rolldrop_record::EventKind;
 
 /// From one beat to the next. A shorter period hardly improves the time of a deletion: the API server takes some time
 /// for each.

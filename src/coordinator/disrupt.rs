@@ -18,10 +18,10 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::caller::{Pauses, is_passing, may_have_been_done, retry_after};
 use super::{CoordinatorError, Session};
-use crate::record::{EventKind, Mode, Stamp, event};
 use crate::scenario::{Action, Disruption, Repeat, Restore, Until};
 pub use others::{NoPrograms, Programs, codes};
 use recovery::Whole;
+use rolldrop_record::{EventKind, Mode, Stamp, event};
 use silence::NoLosses;
 pub use silence::{Losses, Settle, Silence, until_silent};
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::journal::JournalError;
 use crate::inject::KubernetesVersion;
-use crate::record::RunDirError;
-use crate::record::event::ActionName;
+use rolldrop_record::RunDirError;
+use rolldrop_record::event::ActionName;
 
 /// Why a run could not go on.
 #[derive(Debug, thiserror::Error)]

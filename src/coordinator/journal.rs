@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::edits::Edit;
 use crate::cluster::Origin;
-use crate::record::{Clock, Stamp};
+use rolldrop_record::{Clock, Stamp};
 
 /// The file in the run directory.
 const FILE: &str = "changes.jsonl";

@@ -20,9 +20,9 @@ use tokio::time::{Instant, timeout_at};
 use super::apply::RUN_LABEL;
 use super::view::View;
 use super::{Caller, CoordinatorError, Session};
-use crate::record::Evidence;
-use crate::record::event::PodEvent;
-use crate::record::wire::AdminToken;
+use rolldrop_record::Evidence;
+use rolldrop_record::event::PodEvent;
+use rolldrop_record::wire::AdminToken;
 
 /// The label with the purpose of a run's object.
 const COMPONENT_LABEL: &str = "rolldrop.dev/component";

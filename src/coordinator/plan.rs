@@ -25,8 +25,8 @@ use super::apply::is_ownable;
 use super::routes;
 use super::sidecar::{Live, Sidecars};
 use super::{Caller, CoordinatorError, preflight, service_proxy, versions};
-use crate::record::Evidence;
 use crate::scenario::{Disruption, Place, Scenario};
+use rolldrop_record::Evidence;
 
 /// Not a call, but a program that the run starts here.
 const RUN: &str = "run";

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 
 use super::sinks::template_digest;
 use super::{CoordinatorError, Session};
-use crate::record::{EventKind, Mode};
+use rolldrop_record::{EventKind, Mode};
 
 /// From one look to the next.
 const PERIOD: Duration = Duration::from_millis(250);

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::record::routing::{Routing, ServiceRules};
-use crate::record::run_info::{Balances, BalancesBecause, ClusterInfo, Target};
+use rolldrop_record::routing::{Routing, ServiceRules};
+use rolldrop_record::run_info::{Balances, BalancesBecause, ClusterInfo, Target};
 
 /// The targets of the load as the cluster shows them.
 #[derive(Clone, Debug)]

@@ -21,7 +21,7 @@ use super::journal::{Change, Journal, JournalError, ObjectRef, Open};
 use super::{Caller, CoordinatorError, Limits};
 use crate::cluster::Origin;
 use crate::cluster::guard::names::in_path;
-use crate::record::Clock;
+use rolldrop_record::Clock;
 
 /// How often a change is retried when somebody else's change came in between.
 pub(super) const ATTEMPTS: u32 = 5;

@@ -9,7 +9,7 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use serde_json::Value;
 
-use crate::record::event::ActionName;
+use rolldrop_record::event::ActionName;
 
 /// Something that ends pods, as often as its repetition says.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::record::Evidence;
+use rolldrop_record::Evidence;
 
 /// The load.
 #[derive(Clone, Debug, PartialEq)]

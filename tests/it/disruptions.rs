@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use rolldrop::analysis::model::{Mode, Stage};
-use rolldrop::record::event::{ActionName, Change};
-use rolldrop::record::{Cause, EventKind, Outcome, RequestRow};
+use rolldrop_analysis::model::{Mode, Stage};
+use rolldrop_record::event::{ActionName, Change};
+use rolldrop_record::{Cause, EventKind, Outcome, RequestRow};
 use serde_json::json;
 
 use crate::harness::{Rolldrop, wait_for};

@@ -11,13 +11,13 @@ use super::super::rate::Rate;
 use super::super::report::Format;
 use super::fail_on::FailOn;
 use super::tls::TlsArgs;
-use crate::load::{
-    self, Arrivals, ConnectTo, Connections, DnsSettings, Family, Grpc, Http, Length, Pace, PodBody,
+use crate::scenario::text;
+use rolldrop_load::{
+    self as load, Arrivals, ConnectTo, Connections, DnsSettings, Family, Grpc, Http, Length, Pace, PodBody,
     PortRange, Record, Rpc, Settings, Stage, Target, dns_server, targets,
 };
-use crate::record::Evidence;
-use crate::record::row::POD_HEADER;
-use crate::scenario::text;
+use rolldrop_record::Evidence;
+use rolldrop_record::row::POD_HEADER;
 
 const EXAMPLES: &str = "\
 Examples:

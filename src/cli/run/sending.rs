@@ -14,17 +14,17 @@ use super::interruption;
 use crate::cli::admin_token;
 use crate::cluster::Cluster;
 use crate::coordinator::{self, Caller, LOAD_PORT, LoadJob, LoadPod, Ready, Session, at_node};
-use crate::load;
-use crate::load::process::protocol::Prepare;
-use crate::load::process::{Note, Process, ProcessError};
-use crate::load::remote::collect::{Collected, Collector, Limit};
-use crate::load::remote::fleet::{Fleet, FleetError, Joined, Member, Wanted};
-use crate::load::remote::link::PodProxy;
-use crate::load::remote::reverse::Reception;
-use crate::record::run_info::{LoadPlan, Source};
-use crate::record::wire::AdminToken;
-use crate::record::{Clock, RunDir, RunId, Stamp};
 use crate::scenario::{LoadFrom, Place, Scenario, ScenarioError};
+use rolldrop_load as load;
+use rolldrop_load::process::protocol::Prepare;
+use rolldrop_load::process::{Note, Process, ProcessError};
+use rolldrop_load::remote::collect::{Collected, Collector, Limit};
+use rolldrop_load::remote::fleet::{Fleet, FleetError, Joined, Member, Wanted};
+use rolldrop_load::remote::link::PodProxy;
+use rolldrop_load::remote::reverse::Reception;
+use rolldrop_record::run_info::{LoadPlan, Source};
+use rolldrop_record::wire::AdminToken;
+use rolldrop_record::{Clock, RunDir, RunId, Stamp};
 
 /// How long the workers may take to hear that nothing more is wanted of them.
 const DISMISSAL: Duration = Duration::from_secs(10);

@@ -6,9 +6,9 @@ use std::str::FromStr;
 use anyhow::Context;
 use serde_json::Value;
 
-use crate::load;
-use crate::record::{Cause, run_info};
 use crate::scenario::{self, Connections, Pace, Place, Scenario, ScenarioError, TlsVersion};
+use rolldrop_load as load;
+use rolldrop_record::{Cause, run_info};
 
 /// The resolved scenario without what may be secret: the values of headers and of Secrets, and bodies.
 pub(super) fn redacted(scenario: &Scenario) -> Value {

@@ -9,8 +9,8 @@ use tokio::time::sleep;
 
 use super::super::CoordinatorError;
 use super::{Acting, Disrupted, counted};
-use crate::record::{EventKind, Mode};
 use crate::scenario::{Repeat, Until};
+use rolldrop_record::{EventKind, Mode};
 
 /// Runs programs where the user is.
 pub trait Programs {

@@ -6,13 +6,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::{is_path, weight};
-use crate::record::row::POD_HEADER;
 use crate::scenario::load::{
     Abort, Connections, Dns, Family, Grpc, Http, Load, LoadFrom, LoadJob, Pace, Request, Stage, Tls,
     TlsVersion,
 };
 use crate::scenario::yaml::Document;
 use crate::scenario::{ScenarioError, files, raw, text};
+use rolldrop_record::row::POD_HEADER;
 
 const MAX_RATE: f64 = 1e6;
 /// The most pods that send a load.
