@@ -7,9 +7,9 @@
 //! [`rolldrop_report`] shows the analysis. `docs/architecture.md` is the map.
 
 pub mod cli;
-pub mod cluster;
-pub mod coordinator;
+mod cluster;
+mod coordinator;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
-pub mod inject;
-pub mod scenario;
+mod inject;
+mod scenario;

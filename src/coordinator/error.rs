@@ -9,7 +9,7 @@ use rolldrop_record::event::ActionName;
 
 /// Why a run could not go on.
 #[derive(Debug, thiserror::Error)]
-pub enum CoordinatorError {
+pub(crate) enum CoordinatorError {
     /// The API server refused a call, or did not answer.
     #[error("failed to {what}: {why}")]
     Api {

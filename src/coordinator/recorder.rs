@@ -28,7 +28,7 @@ enum Message {
 
 /// Owns the recorder thread.
 #[derive(Debug)]
-pub struct Recorder {
+pub(crate) struct Recorder {
     handle: RecorderHandle,
     thread: Option<JoinHandle<()>>,
     result: oneshot::Receiver<Result<(), RunDirError>>,

@@ -20,6 +20,7 @@ use kube::client::Body;
 use serde_json::json;
 use tempfile::TempDir;
 
+use super::disrupt::NoPrograms;
 use super::*;
 use crate::scenario;
 use rolldrop_record::event::{

@@ -11,7 +11,7 @@ use rolldrop_record::Evidence;
 
 /// The load.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Load {
+pub(crate) struct Load {
     /// How fast requests leave.
     pub pace: Pace,
     /// Whether they come as those of a Poisson process do, not evenly.
@@ -99,7 +99,7 @@ pub struct Load {
 impl Load {
     /// When the load has been brought up, since its counted part began: the first constant stage that
     /// no higher one follows.
-    pub fn steady_from(&self) -> Duration {
+    pub(crate) fn steady_from(&self) -> Duration {
         let Pace::Open(stages) = &self.pace else { return Duration::ZERO };
         let is_up = |index: usize| {
             let stage = stages[index];
@@ -113,7 +113,7 @@ impl Load {
 
 /// How much may be dropped before everything is stopped.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Abort {
+pub(crate) struct Abort {
     /// More than this share, as a fraction of 1,
     pub share: f64,
     /// of the requests that ended within so long,
@@ -124,7 +124,7 @@ pub struct Abort {
 
 /// Where a load is sent from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LoadFrom {
+pub(crate) enum LoadFrom {
     /// From the machine that runs the program.
     Local,
     /// From pods of the cluster.
@@ -133,7 +133,7 @@ pub enum LoadFrom {
 
 /// Pods that send a load.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LoadJob {
+pub(crate) struct LoadJob {
     /// How many; `None` for one on each node, as far as the rate makes sense of it.
     pub workers: Option<usize>,
     /// How long they may take to be ready.
@@ -144,7 +144,7 @@ pub struct LoadJob {
 
 /// How fast requests leave.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Pace {
+pub(crate) enum Pace {
     /// At these rates, one after the other; one stage at least.
     Open(Vec<Stage>),
     /// Whenever a connection is free: a closed loop.
@@ -153,7 +153,7 @@ pub enum Pace {
 
 /// Calls of a gRPC method.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Grpc {
+pub(crate) struct Grpc {
     /// `SERVICE/METHOD`.
     pub method: String,
     /// Statuses that count as success.
@@ -162,7 +162,7 @@ pub struct Grpc {
 
 /// How a TLS server is known for the right one, and how it knows us.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tls {
+pub(crate) struct Tls {
     /// The authorities to trust, in PEM; `None` for the system's.
     pub ca_pem: Option<String>,
     /// Our certificate, in PEM.
@@ -181,7 +181,7 @@ pub struct Tls {
 
 /// A version of TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TlsVersion {
+pub(crate) enum TlsVersion {
     /// TLS 1.2.
     Tls12,
     /// TLS 1.3.
@@ -190,7 +190,7 @@ pub enum TlsVersion {
 
 /// How names are looked up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Dns {
+pub(crate) struct Dns {
     /// The servers to ask, each as `ADDRESS[:PORT]`; none for the system's.
     pub servers: Vec<String>,
     /// The only addresses to use; `None` for all.
@@ -199,7 +199,7 @@ pub struct Dns {
 
 /// A kind of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
+pub(crate) enum Family {
     /// IPv4.
     Ipv4,
     /// IPv6.
@@ -208,7 +208,7 @@ pub enum Family {
 
 /// A request that targets get, as often as its weight says. What it leaves out is the load's.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub(crate) struct Request {
     /// Path and query, in place of the target's.
     pub path: Option<String>,
     /// The HTTP method.
@@ -223,7 +223,7 @@ pub struct Request {
 
 /// A rate over some time: constant, or a straight line from one to another.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Stage {
+pub(crate) struct Stage {
     /// Requests per second at its beginning.
     pub from: f64,
     /// Requests per second at its end.
@@ -234,7 +234,7 @@ pub struct Stage {
 
 /// A version of HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Http {
+pub(crate) enum Http {
     /// Over TLS what the server chooses, else HTTP/1.1.
     #[serde(rename = "auto")]
     Auto,
@@ -249,7 +249,7 @@ pub enum Http {
 /// How connections are used.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Connections {
+pub(crate) enum Connections {
     /// A new one for each request.
     Fresh,
     /// Kept and reused.

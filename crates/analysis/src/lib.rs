@@ -9,7 +9,7 @@
 
 mod cause;
 mod charts;
-pub mod class;
+mod class;
 pub mod compare;
 mod death;
 mod evidence;
@@ -23,12 +23,12 @@ mod latency;
 pub mod model;
 mod outages;
 mod phase;
-pub mod policy;
+mod policy;
 mod reached;
 mod recommend;
 mod route;
 mod shares;
-pub mod stats;
+mod stats;
 mod streams;
 mod sums;
 mod suspects;
@@ -37,7 +37,7 @@ mod tracked;
 mod tries;
 pub mod validity;
 mod window;
-pub mod working;
+mod working;
 
 use std::collections::BTreeMap;
 

@@ -6,23 +6,23 @@
 use statrs::distribution::{Beta, ContinuousCDF};
 
 /// The confidence that the largest of `n` values is at least the quantile `coverage`.
-pub fn wilks_confidence(n: usize, coverage: f64) -> f64 {
+pub(crate) fn wilks_confidence(n: usize, coverage: f64) -> f64 {
     1.0 - coverage.powf(n as f64)
 }
 
 /// The coverage that the largest of `n` values guarantees at `confidence`; 0 for none.
-pub fn wilks_coverage(n: usize, confidence: f64) -> f64 {
+pub(crate) fn wilks_coverage(n: usize, confidence: f64) -> f64 {
     if n == 0 { 0.0 } else { (1.0 - confidence).powf(1.0 / n as f64) }
 }
 
 /// How many values are needed until the largest covers `coverage` at `confidence`, both in (0, 1).
-pub fn wilks_needed(coverage: f64, confidence: f64) -> usize {
+pub(crate) fn wilks_needed(coverage: f64, confidence: f64) -> usize {
     (1..).find(|n| wilks_confidence(*n, coverage) >= confidence).unwrap_or(usize::MAX)
 }
 
 /// The upper `confidence` bound on a share of which `x` in `n` were seen (Clopper–Pearson).
 /// With `x` = 0 it is 1 − α^(1/n): nothing seen is not nothing.
-pub fn share_upper(x: u64, n: u64, confidence: f64) -> f64 {
+pub(crate) fn share_upper(x: u64, n: u64, confidence: f64) -> f64 {
     if x >= n {
         return 1.0;
     }
@@ -30,13 +30,13 @@ pub fn share_upper(x: u64, n: u64, confidence: f64) -> f64 {
 }
 
 /// The smallest value that at least the share `p` of `sorted` does not exceed (nearest rank).
-pub fn nearest_rank(sorted: &[f64], p: f64) -> Option<f64> {
+pub(crate) fn nearest_rank(sorted: &[f64], p: f64) -> Option<f64> {
     let rank = (1..=sorted.len()).find(|rank| *rank as f64 >= p * sorted.len() as f64)?;
     sorted.get(rank - 1).copied()
 }
 
 /// Rounds up to whole seconds; negative and undefined values become 0.
-pub fn ceil_seconds(seconds: f64) -> u64 {
+pub(crate) fn ceil_seconds(seconds: f64) -> u64 {
     #[expect(clippy::cast_possible_truncation, reason = "whole and saturating by construction")]
     let whole = seconds.max(0.0).ceil() as u64;
     whole

@@ -8,7 +8,7 @@ use crate::timeline::Timeline;
 use rolldrop_record::{Outcome, Stamp};
 
 /// At least this share of the requests outside terminations must succeed.
-pub const WORKING_SHARE: f64 = 0.90;
+pub(crate) const WORKING_SHARE: f64 = 0.90;
 
 /// Requests outside terminations, without those that were not sent or were cut off by the run's end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

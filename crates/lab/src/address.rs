@@ -148,7 +148,7 @@ impl AddressBlock {
 }
 
 /// The network address of the pods of node `index` (from 0) of a private network: a /24.
-pub fn node_pods(index: u8) -> Ipv4Addr {
+pub(crate) fn node_pods(index: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 244, index.saturating_add(1), 0)
 }
 

@@ -52,11 +52,11 @@ use respond::Answer;
 use rolldrop_wire::places::{AnswerBody, Noticed, Patience, Place, Places};
 use route::{Query, Route, Subresource};
 
-pub use tls::{Identity, IdentityError};
-pub use watch::Serialised;
+pub(crate) use tls::{Identity, IdentityError};
+pub(crate) use watch::Serialised;
 
 /// The version that this API server says it has.
-pub const GIT_VERSION: &str = "v1.36.2+rolldrop";
+pub(crate) const GIT_VERSION: &str = "v1.36.2+rolldrop";
 
 /// How long a client may take for the TLS handshake, and for the head of each request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
@@ -69,7 +69,7 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_CONNECTIONS: usize = 512;
 
 /// Serves the API on `listener` until the cluster ends.
-pub async fn serve(listener: TcpListener, shared: Shared) {
+pub(crate) async fn serve(listener: TcpListener, shared: Shared) {
     let places = Places::new(MAX_CONNECTIONS, Patience { idle: IDLE_TIMEOUT, head: HEAD_TIMEOUT });
     let mut connections = JoinSet::new();
     loop {

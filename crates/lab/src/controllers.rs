@@ -37,7 +37,7 @@ use super::resource::Resource;
 use super::selector::Selection;
 
 /// Runs all controllers until the cluster ends.
-pub async fn run(shared: Shared) {
+pub(crate) async fn run(shared: Shared) {
     let stop = shared.stop.clone();
     let mut tasks = JoinSet::new();
     tasks.spawn(deployment::run(shared.clone()));

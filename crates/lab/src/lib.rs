@@ -5,30 +5,30 @@
 //! per node an agent ([`node`]) runs pods and a Service proxy ([`service_proxy`]) routes to
 //! them, on one of two dataplanes ([`network`]). It shares no code with what measures it, the clock aside.
 
-pub mod address;
-pub mod api;
+mod address;
+mod api;
 mod bootstrap;
 mod conditions;
 pub mod config;
-pub mod controllers;
+mod controllers;
 pub mod descendants;
-pub(crate) mod dns;
+mod dns;
 mod duration;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod kernel;
-pub mod latency;
-pub mod network;
-pub mod node;
+mod latency;
+mod network;
+mod node;
 pub mod parameters;
-pub mod registry;
-pub mod resource;
-pub mod schema;
-pub mod selector;
-pub mod service_proxy;
-pub mod status;
-pub mod store;
-pub mod tokens;
+mod registry;
+mod resource;
+mod schema;
+mod selector;
+mod service_proxy;
+mod status;
+mod store;
+mod tokens;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

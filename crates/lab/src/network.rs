@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::process::{Child, Command};
 
-pub use super::kernel::{Bind, Store};
+pub(crate) use super::kernel::{Bind, Store};
 use super::kernel::{Fabric, Place, PodNetwork};
 use super::registry::Registry;
 
@@ -43,7 +43,7 @@ impl Network {
 
 /// The place of one pod.
 #[derive(Debug)]
-pub struct Sandbox {
+pub(crate) struct Sandbox {
     network: Network,
     registry: Registry,
     node_index: u8,
@@ -56,12 +56,12 @@ pub struct Sandbox {
 
 impl Sandbox {
     /// A place for the pod `pod` (`namespace/name`) of node `node_index` (from 0), yet to be made.
-    pub fn new(network: Network, registry: Registry, node_index: u8, pod: String) -> Self {
+    pub(crate) fn new(network: Network, registry: Registry, node_index: u8, pod: String) -> Self {
         Self { network, registry, node_index, pod, address: OnceLock::new(), namespaces: Mutex::default() }
     }
 
     /// The pod's address, once it has one.
-    pub fn address(&self) -> Option<Ipv4Addr> {
+    pub(crate) fn address(&self) -> Option<Ipv4Addr> {
         self.address.get().copied()
     }
 
@@ -70,7 +70,7 @@ impl Sandbox {
     /// # Errors
     ///
     /// No address is free, or what the system refuses. It may be tried again.
-    pub async fn prepare(&self) -> io::Result<()> {
+    pub(crate) async fn prepare(&self) -> io::Result<()> {
         let taken = || io::Error::other("all addresses of the node's pods are in use");
         let address = match self.address() {
             Some(address) => address,
@@ -93,7 +93,7 @@ impl Sandbox {
     /// # Errors
     ///
     /// What cannot be mounted.
-    pub fn place(&self, binds: &[Bind]) -> io::Result<Placement> {
+    pub(crate) fn place(&self, binds: &[Bind]) -> io::Result<Placement> {
         match &self.network {
             Network::Userspace => Ok(Placement(None)),
             Network::Kernel(_) => {
@@ -105,7 +105,7 @@ impl Sandbox {
     }
 
     /// Takes the pod off the network. Its address is gone when this returns.
-    pub async fn remove(&self) {
+    pub(crate) async fn remove(&self) {
         let Some(namespaces) = self.lock().take() else { return };
         let removed = tokio::task::spawn_blocking(move || namespaces.remove()).await;
         if let Err(error) = removed.map_err(io::Error::from).flatten() {
@@ -128,11 +128,11 @@ impl Drop for Sandbox {
 
 /// Where the processes of one container start. Clones mean the same place.
 #[derive(Clone, Debug, Default)]
-pub struct Placement(Option<Arc<Place>>);
+pub(crate) struct Placement(Option<Arc<Place>>);
 
 impl Placement {
     /// Whether it is the machine itself, where nothing but this process ends what was started.
-    pub fn is_the_machine(&self) -> bool {
+    pub(crate) fn is_the_machine(&self) -> bool {
         self.0.is_none()
     }
 
@@ -141,7 +141,7 @@ impl Placement {
     /// # Errors
     ///
     /// The command cannot be started.
-    pub fn spawn(&self, command: &mut Command) -> io::Result<Child> {
+    pub(crate) fn spawn(&self, command: &mut Command) -> io::Result<Child> {
         match &self.0 {
             None => command.spawn(),
             Some(place) => place.spawn(command),

@@ -49,10 +49,10 @@ use super::Shared;
 use super::registry::{EventType, Part, Watch, WatchEvent, WatchEventType, WatchFrom};
 use super::resource::Resource;
 use super::selector::Selection;
-pub use agents::{Agents, Command, UnknownNode};
+pub(crate) use agents::{Agents, Command};
 use context::PodContext;
 pub(super) use heartbeat::{Readiness, post as post_node_status};
-pub use logs::{LogEntry, container_log, next_log, pod_log_dir, previous_container_log};
+pub(crate) use logs::{LogEntry, container_log, next_log, pod_log_dir, previous_container_log};
 use mode::Mode;
 use pod::{PodWorker, Seen};
 use status::Verdict;
@@ -62,7 +62,7 @@ const COMPONENT: &str = "kubelet";
 
 /// What an agent knows of its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeInfo {
+pub(crate) struct NodeInfo {
     /// The node's name.
     pub name: String,
     /// Its place among the nodes, from 0.
@@ -74,7 +74,7 @@ pub struct NodeInfo {
 }
 
 /// Runs the pods of one node until the cluster stops; no process of theirs is left then.
-pub async fn run(shared: Shared, node: NodeInfo) {
+pub(crate) async fn run(shared: Shared, node: NodeInfo) {
     let mut commands = shared.agents.commands_of(&node.name);
     let mut agent = Agent {
         selection: Selection::field("spec.nodeName", &node.name),

@@ -32,16 +32,16 @@ use super::status::{FieldError, Status};
 use super::store::{self, Change, Step, Store};
 use rolldrop_record::Clock;
 
-pub use deletion::{DeleteOptions, Deleted, Due, Preconditions, Propagation};
-pub use event::{ContainerSource, EventType};
-pub use eviction::{Approval, covers, set_allowed_condition, still_processed};
-pub use page::{Page, PageRequest};
-pub use patch::{Patch, PatchKind};
-pub use validation::check_shape_of;
-pub use write::Effect;
+pub(crate) use deletion::{DeleteOptions, Deleted, Propagation};
+pub(crate) use event::{ContainerSource, EventType};
+pub(crate) use eviction::{Approval, covers, set_allowed_condition, still_processed};
+pub(crate) use page::PageRequest;
+pub(crate) use patch::{Patch, PatchKind};
+pub(crate) use validation::check_shape_of;
+pub(crate) use write::Effect;
 
 /// The namespace of the nodes' Leases.
-pub const NODE_LEASES: &str = "kube-node-lease";
+pub(crate) const NODE_LEASES: &str = "kube-node-lease";
 
 /// The objects of one cluster under Kubernetes' rules. Clones share them.
 #[derive(Clone, Debug)]

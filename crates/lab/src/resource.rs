@@ -2,7 +2,6 @@
 
 /// A kind of object, by its place in the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[expect(missing_docs, reason = "the names are Kubernetes' own")]
 pub enum Resource {
     Namespaces,
     Nodes,

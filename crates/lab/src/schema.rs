@@ -23,7 +23,7 @@ use std::sync::LazyLock;
 
 use super::resource::Resource;
 
-pub use shape::{check, prune, unknown_fields};
+pub(crate) use shape::{check, prune, unknown_fields};
 
 /// The kind of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,17 +93,17 @@ struct Schema {
 static SCHEMA: LazyLock<Schema> = LazyLock::new(|| parse(include_str!("schema.txt")));
 
 /// The structure of a resource's objects.
-pub fn of(resource: Resource) -> &'static Structure {
+pub(crate) fn of(resource: Resource) -> &'static Structure {
     structure(SCHEMA.roots[resource.kind()])
 }
 
 /// The structure of a kind of object, whether or not it is a resource's.
-pub fn named(kind: &str) -> Option<&'static Structure> {
+pub(crate) fn named(kind: &str) -> Option<&'static Structure> {
     SCHEMA.roots.get(kind).map(|index| structure(*index))
 }
 
 /// The structure that a [`Kind::Structure`] stands for.
-pub fn structure(index: usize) -> &'static Structure {
+pub(crate) fn structure(index: usize) -> &'static Structure {
     &SCHEMA.structures[index]
 }
 

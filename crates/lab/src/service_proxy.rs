@@ -39,7 +39,7 @@ use table::{Routes, ServicePort, Table};
 use truth::{Line, TruthLog};
 
 /// The log's name in the cluster's log directory.
-pub const LOG_FILE: &str = "service-proxy.jsonl";
+pub(crate) const LOG_FILE: &str = "service-proxy.jsonl";
 
 /// The Service proxies could not run.
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +62,7 @@ pub enum ServiceProxyError {
 /// # Errors
 ///
 /// The log cannot be opened or written, or `nft` is missing.
-pub async fn run(shared: Shared, nodes: Vec<String>) -> Result<(), ServiceProxyError> {
+pub(crate) async fn run(shared: Shared, nodes: Vec<String>) -> Result<(), ServiceProxyError> {
     let path = shared.log_dir.join(LOG_FILE);
     let log_error = |source| ServiceProxyError::Log { path: path.clone(), source };
     let (truth, writer) = TruthLog::open(&path).await.map_err(log_error)?;

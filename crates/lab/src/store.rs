@@ -21,7 +21,7 @@ const HISTORY_BYTES: usize = 16 * 1024 * 1024;
 
 /// All objects of a cluster. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct Store {
+pub(crate) struct Store {
     shared: Arc<Shared>,
 }
 
@@ -55,7 +55,7 @@ struct Table {
 
 /// One change of one object.
 #[derive(Clone, Debug)]
-pub struct Change {
+pub(crate) struct Change {
     /// The version that the change made.
     pub version: u64,
     /// The object as it was before; `None` when it was created.
@@ -69,7 +69,7 @@ pub struct Change {
 
 /// What a call of [`Store::modify`] makes of an object.
 #[derive(Debug)]
-pub enum Step {
+pub(crate) enum Step {
     /// Leave it as it is.
     Keep,
     /// Put this in its place.
@@ -99,7 +99,7 @@ impl Part {
 /// A watch begins before what the history still holds, or has fallen behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too old resource version: {version} ({oldest})")]
-pub struct Gone {
+pub(crate) struct Gone {
     /// Where the watch stood.
     pub version: u64,
     /// The oldest version from which a watch can go on.
@@ -112,18 +112,18 @@ impl Store {
     }
 
     /// The version of the newest change.
-    pub fn version(&self) -> u64 {
+    pub(crate) fn version(&self) -> u64 {
         self.lock().version
     }
 
     /// One object.
-    pub fn get(&self, resource: Resource, namespace: &str, name: &str) -> Option<Arc<Value>> {
+    pub(crate) fn get(&self, resource: Resource, namespace: &str, name: &str) -> Option<Arc<Value>> {
         self.lock().tables.get(&resource)?.objects.get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 
     /// All objects of a resource, or those of one namespace, in order of namespace and name,
     /// with the version at which the list is true.
-    pub fn list(&self, resource: Resource, namespace: Option<&str>) -> (Vec<Arc<Value>>, u64) {
+    pub(crate) fn list(&self, resource: Resource, namespace: Option<&str>) -> (Vec<Arc<Value>>, u64) {
         let state = self.lock();
         let objects = state.tables.get(&resource).map_or_else(Vec::new, |table| match namespace {
             None => table.objects.values().cloned().collect(),
@@ -140,7 +140,7 @@ impl Store {
     }
 
     /// The objects, of whatever kind, whose `ownerReferences` name this uid.
-    pub fn dependents(&self, owner: &str) -> Vec<(Resource, Arc<Value>)> {
+    pub(crate) fn dependents(&self, owner: &str) -> Vec<(Resource, Arc<Value>)> {
         let state = self.lock();
         let keys = state.dependents.get(owner).into_iter().flatten();
         let object = |(resource, key): &(Resource, Key)| {
@@ -199,7 +199,7 @@ impl Store {
     }
 
     /// Stores a new object, or answers `None` when the name is taken.
-    pub fn create(
+    pub(crate) fn create(
         &self,
         resource: Resource,
         namespace: &str,
@@ -224,7 +224,7 @@ impl Store {
     /// # Errors
     ///
     /// What `change` answers; nothing has changed then.
-    pub fn modify<E>(
+    pub(crate) fn modify<E>(
         &self,
         resource: Resource,
         namespace: &str,
@@ -255,7 +255,7 @@ impl Store {
     /// # Errors
     ///
     /// [`Gone`] when the history no longer reaches back that far.
-    pub fn watch(&self, resource: Resource, version: u64) -> Result<Watch, Gone> {
+    pub(crate) fn watch(&self, resource: Resource, version: u64) -> Result<Watch, Gone> {
         let watch =
             Watch { store: self.clone(), resource, version, announced: self.shared.version.subscribe() };
         watch.next_change().map(|_| watch)
@@ -367,7 +367,7 @@ fn set_version(object: &mut Value, version: u64) {
 
 /// A place in the history of one resource.
 #[derive(Debug)]
-pub struct Watch {
+pub(crate) struct Watch {
     store: Store,
     resource: Resource,
     /// The newest version that has been handed out.
@@ -381,7 +381,7 @@ impl Watch {
     /// # Errors
     ///
     /// [`Gone`] when the history has moved on past this watch.
-    pub async fn next(&mut self) -> Result<Change, Gone> {
+    pub(crate) async fn next(&mut self) -> Result<Change, Gone> {
         loop {
             self.announced.mark_unchanged();
             if let Some(change) = self.next_change()? {
@@ -395,7 +395,7 @@ impl Watch {
 
     /// The version up to which this watch has handed out everything, or `None` while there is more.
     /// Moves the watch there, so that it does not fall behind a history of others' changes.
-    pub fn caught_up(&mut self) -> Option<u64> {
+    pub(crate) fn caught_up(&mut self) -> Option<u64> {
         let version = self.store.version();
         match self.next_change() {
             Ok(None) => {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use super::connection::Origin;
-use super::{Budget, Config, PodHeader, Shared, admin, h1, h2};
+use super::{Budget, Config, PodHeader, Shared, h2};
 use rolldrop_record::Clock;
 
 rolldrop_testing::targets! {

@@ -5,28 +5,28 @@
 //! no Kubernetes client, no HTTP and no statistics. The run directory's format
 //! is documented in `docs/run-directory.md`.
 
-pub mod action;
-pub mod cause;
+mod action;
+mod cause;
 pub mod clock;
 pub mod event;
-pub mod evidence;
-pub mod expect;
+mod evidence;
+mod expect;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod id;
-pub mod mode;
-pub mod offsets;
+mod mode;
+mod offsets;
 pub mod outcome;
 pub mod parts;
 pub mod retry;
 pub mod routing;
 pub mod row;
-pub mod rows;
+mod rows;
 pub mod run_dir;
 pub mod run_info;
 pub mod service_proxy;
 pub mod shown;
-pub mod timing;
+mod timing;
 pub mod wire;
 
 pub use cause::Cause;

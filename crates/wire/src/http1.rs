@@ -29,20 +29,28 @@ impl Body {
     pub const NONE: Body = Body::Length(0);
 
     /// A chunked body at its first byte.
-    pub const CHUNKED: Body = Body::Chunked(Chunked::Size { value: 0, digits: 0 });
+    pub const CHUNKED: Body = Body::Chunked(Chunked(Place::Size { value: 0, digits: 0 }));
 
     /// Whether every byte of the body has passed.
     pub fn is_done(&self) -> bool {
-        matches!(self, Body::Length(0) | Body::Chunked(Chunked::Done))
+        matches!(self, Body::Length(0) | Body::Chunked(Chunked(Place::Done)))
     }
 
     /// Passes over the beginning of `bytes` and returns how many of them belong to the body.
+    ///
+    /// # Errors
+    ///
+    /// When a chunked body breaks the grammar.
     pub fn take(&mut self, bytes: &[u8]) -> Result<usize, BadChunk> {
         self.take_with(bytes, |_| {})
     }
 
     /// The same, with each piece of the content among them for `content`: without chunk sizes, extensions and
     /// trailers.
+    ///
+    /// # Errors
+    ///
+    /// When a chunked body breaks the grammar.
     pub fn take_with(&mut self, bytes: &[u8], mut content: impl FnMut(&[u8])) -> Result<usize, BadChunk> {
         match self {
             Body::Length(left) => {
@@ -51,7 +59,7 @@ impl Body {
                 content(&bytes[..taken]);
                 Ok(taken)
             }
-            Body::Chunked(chunked) => chunked.take_with(bytes, content),
+            Body::Chunked(Chunked(place)) => place.take_with(bytes, content),
             Body::UntilClose => {
                 content(bytes);
                 Ok(bytes.len())
@@ -60,11 +68,15 @@ impl Body {
     }
 }
 
+/// How far a chunked body has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunked(Place);
+
 /// A place in the grammar of RFC 9112, section 7.1. Lines must end in CRLF, and have no control
 /// characters within: a receiver that takes a bare LF for a line end can disagree with the next
 /// one about where the body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Chunked {
+enum Place {
     /// Among the digits of a chunk size.
     Size { value: u64, digits: u8 },
     /// In the space between a chunk size and what may follow it.
@@ -91,18 +103,18 @@ pub enum Chunked {
     Done,
 }
 
-impl Chunked {
+impl Place {
     fn take_with(&mut self, bytes: &[u8], mut content: impl FnMut(&[u8])) -> Result<usize, BadChunk> {
         let mut at = 0;
-        while at < bytes.len() && *self != Chunked::Done {
-            if let Chunked::Data { left } = self {
+        while at < bytes.len() && *self != Place::Done {
+            if let Place::Data { left } = self {
                 let rest = bytes.len() - at;
                 let taken = usize::try_from(*left).map_or(rest, |left| left.min(rest));
                 *left -= taken as u64;
                 content(&bytes[at..at + taken]);
                 at += taken;
                 if *left == 0 {
-                    *self = Chunked::DataCr;
+                    *self = Place::DataCr;
                 }
             } else {
                 *self = self.after(bytes[at])?;
@@ -113,31 +125,31 @@ impl Chunked {
     }
 
     /// The place after one byte that is not chunk data.
-    fn after(self, byte: u8) -> Result<Chunked, BadChunk> {
+    fn after(self, byte: u8) -> Result<Place, BadChunk> {
         Ok(match (self, byte) {
-            (Chunked::Size { value, digits }, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F')
+            (Place::Size { value, digits }, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F')
                 if digits < 16 && value <= MAX_LENGTH >> 4 =>
             {
                 let digit = char::from(byte).to_digit(16).ok_or(BadChunk)?;
-                Chunked::Size { value: value << 4 | u64::from(digit), digits: digits + 1 }
+                Place::Size { value: value << 4 | u64::from(digit), digits: digits + 1 }
             }
-            (Chunked::Size { value: size, digits: 1.. } | Chunked::Space { size }, byte) => match byte {
-                b'\r' => Chunked::SizeLf { size },
-                b' ' | b'\t' => Chunked::Space { size },
-                b';' => Chunked::Extension { size },
+            (Place::Size { value: size, digits: 1.. } | Place::Space { size }, byte) => match byte {
+                b'\r' => Place::SizeLf { size },
+                b' ' | b'\t' => Place::Space { size },
+                b';' => Place::Extension { size },
                 _ => return Err(BadChunk),
             },
-            (Chunked::Extension { size }, b'\r') => Chunked::SizeLf { size },
-            (Chunked::Extension { size }, byte) if is_text(byte) => Chunked::Extension { size },
-            (Chunked::SizeLf { size: 0 }, b'\n') => Chunked::LineStart,
-            (Chunked::SizeLf { size }, b'\n') => Chunked::Data { left: size },
-            (Chunked::DataCr, b'\r') => Chunked::DataLf,
-            (Chunked::DataLf, b'\n') => Chunked::Size { value: 0, digits: 0 },
-            (Chunked::LineStart, b'\r') => Chunked::LastLf,
-            (Chunked::Trailer, b'\r') => Chunked::TrailerLf,
-            (Chunked::LineStart | Chunked::Trailer, byte) if is_text(byte) => Chunked::Trailer,
-            (Chunked::TrailerLf, b'\n') => Chunked::LineStart,
-            (Chunked::LastLf, b'\n') => Chunked::Done,
+            (Place::Extension { size }, b'\r') => Place::SizeLf { size },
+            (Place::Extension { size }, byte) if is_text(byte) => Place::Extension { size },
+            (Place::SizeLf { size: 0 }, b'\n') => Place::LineStart,
+            (Place::SizeLf { size }, b'\n') => Place::Data { left: size },
+            (Place::DataCr, b'\r') => Place::DataLf,
+            (Place::DataLf, b'\n') => Place::Size { value: 0, digits: 0 },
+            (Place::LineStart, b'\r') => Place::LastLf,
+            (Place::Trailer, b'\r') => Place::TrailerLf,
+            (Place::LineStart | Place::Trailer, byte) if is_text(byte) => Place::Trailer,
+            (Place::TrailerLf, b'\n') => Place::LineStart,
+            (Place::LastLf, b'\n') => Place::Done,
             _ => return Err(BadChunk),
         })
     }

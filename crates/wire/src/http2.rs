@@ -8,13 +8,21 @@ pub mod hpack;
 /// What a client with prior knowledge begins with.
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
+/// A frame with content.
 pub const DATA: u8 = 0;
+/// A frame that begins a header block.
 pub const HEADERS: u8 = 1;
+/// A frame that ends a stream at once.
 pub const RST_STREAM: u8 = 3;
+/// A frame with settings of the connection.
 pub const SETTINGS: u8 = 4;
+/// A frame that announces a stream of the server.
 pub const PUSH_PROMISE: u8 = 5;
+/// A frame that says which streams will still be answered.
 pub const GOAWAY: u8 = 7;
+/// A frame that lets the other side send more.
 pub const WINDOW_UPDATE: u8 = 8;
+/// A frame that goes on with a header block.
 pub const CONTINUATION: u8 = 9;
 
 /// The flag END_STREAM of DATA and HEADERS, which is ACK in SETTINGS.

@@ -29,23 +29,23 @@ const MAX_TEXT_BYTES: usize = 16 * 1024;
 const CHUNK_BYTES: usize = 16 * 1024;
 
 /// Where the log files of a pod's containers are: see [`container_log`].
-pub fn pod_log_dir(log_dir: &Path, namespace: &str, name: &str, uid: &str) -> PathBuf {
+pub(crate) fn pod_log_dir(log_dir: &Path, namespace: &str, name: &str, uid: &str) -> PathBuf {
     log_dir.join("pods").join(format!("{namespace}_{name}_{uid}"))
 }
 
 /// What a container's current run has written, stdout and stderr together.
-pub fn container_log(pod_log_dir: &Path, container: &str) -> PathBuf {
+pub(crate) fn container_log(pod_log_dir: &Path, container: &str) -> PathBuf {
     pod_log_dir.join(format!("{container}.log"))
 }
 
 /// What the run before wrote.
-pub fn previous_container_log(pod_log_dir: &Path, container: &str) -> PathBuf {
+pub(crate) fn previous_container_log(pod_log_dir: &Path, container: &str) -> PathBuf {
     pod_log_dir.join(format!("{container}.previous.log"))
 }
 
 /// One entry of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogEntry<'a> {
+pub(crate) struct LogEntry<'a> {
     /// When it was read, in RFC 3339.
     pub time: &'a str,
     /// Whether the line ends with it.
@@ -56,7 +56,7 @@ pub struct LogEntry<'a> {
 
 impl<'a> LogEntry<'a> {
     /// Reads an entry, given without its end of line. `None`: it is none.
-    pub fn parse(entry: &'a [u8]) -> Option<Self> {
+    pub(crate) fn parse(entry: &'a [u8]) -> Option<Self> {
         let mut parts = entry.splitn(4, |byte| *byte == b' ');
         let (time, _stream, tag, text) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
         Some(Self { time: std::str::from_utf8(time).ok()?, ends_line: tag == b"F", text })
@@ -65,7 +65,7 @@ impl<'a> LogEntry<'a> {
 
 /// The log that comes after the file with this inode number, in a container's run whose current
 /// log is at `path`: the current one, or one that was put aside. `None` if there is none.
-pub fn next_log(path: &Path, inode: u64) -> Option<PathBuf> {
+pub(crate) fn next_log(path: &Path, inode: u64) -> Option<PathBuf> {
     let mut files = set_aside(path).into_iter().map(|(_, file)| file).chain([path.to_owned()]);
     let is_it = |file: &PathBuf| fs::metadata(file).is_ok_and(|found| found.ino() == inode);
     files.find(is_it)?;

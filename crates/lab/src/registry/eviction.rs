@@ -102,7 +102,7 @@ impl Registry {
 }
 
 /// Whether a PodDisruptionBudget covers a pod. An empty selector covers all pods, none none.
-pub fn covers(budget: &Value, pod: &Value) -> bool {
+pub(crate) fn covers(budget: &Value, pod: &Value) -> bool {
     budget["spec"]["selector"].is_object()
         && LabelSelector::from_object(&budget["spec"]["selector"]).matches(&pod["metadata"]["labels"])
 }
@@ -145,13 +145,13 @@ fn charge(budget: &mut Value, pod: &str, now: &str) -> Result<(), Status> {
 }
 
 /// 429, to be tried again soon: the budget is not up to date.
-pub fn still_processed(budget: &str) -> Status {
+pub(crate) fn still_processed(budget: &str) -> Status {
     let why = format!("The disruption budget {budget} is still being processed by the server.");
     Status::too_many_requests(WOULD_VIOLATE, "DisruptionBudget", &why, Some(10))
 }
 
 /// Says in a budget's condition whether it allows a disruption (`UpdateDisruptionAllowedCondition`).
-pub fn set_allowed_condition(budget: &mut Value, now: &str) {
+pub(crate) fn set_allowed_condition(budget: &mut Value, now: &str) {
     let allowed = budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0) > 0;
     let condition = json!({
         "type": "DisruptionAllowed",

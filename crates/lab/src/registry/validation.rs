@@ -25,7 +25,7 @@ pub(super) fn check_shape(resource: Resource, object: &Value) -> Result<(), Stat
 /// # Errors
 ///
 /// 400, in the words of a real server where it is about a type.
-pub fn check_shape_of(top: &Structure, api_version: &str, object: &Value) -> Result<(), Status> {
+pub(crate) fn check_shape_of(top: &Structure, api_version: &str, object: &Value) -> Result<(), Status> {
     let kind = top.name;
     if !object.is_object() {
         return Err(Status::bad_request(format!("the object provided must be of type {kind}")));

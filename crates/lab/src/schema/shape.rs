@@ -11,7 +11,7 @@ use super::{Field, Kind, Structure, structure};
 /// # Errors
 ///
 /// What a Go program says that reads such an object.
-pub fn check(top: &Structure, object: &Value) -> Result<(), String> {
+pub(crate) fn check(top: &Structure, object: &Value) -> Result<(), String> {
     match object {
         Value::Object(map) => check_fields(top, map, ""),
         other => Err(format!("json: cannot unmarshal {} into Go value of type v1.{}", word(other), top.name)),
@@ -123,7 +123,7 @@ pub(crate) fn is_quantity(text: &str) -> bool {
 }
 
 /// The paths of an object's fields that Kubernetes does not know.
-pub fn unknown_fields(top: &Structure, object: &Value) -> Vec<String> {
+pub(crate) fn unknown_fields(top: &Structure, object: &Value) -> Vec<String> {
     let mut found = Vec::new();
     if let Value::Object(map) = object {
         find_unknown(top, map, "", &mut found);
@@ -160,7 +160,7 @@ fn find_unknown_in(kind: &Kind, value: &Value, path: &str, found: &mut Vec<Strin
 
 /// Takes out of an object what would be gone after a typed program has read and written it:
 /// unknown fields, nulls, and what is empty or zero where that says nothing.
-pub fn prune(top: &Structure, object: &mut Value) {
+pub(crate) fn prune(top: &Structure, object: &mut Value) {
     if let Some(map) = object.as_object_mut() {
         prune_fields(top, map);
     }

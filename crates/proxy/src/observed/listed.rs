@@ -25,6 +25,7 @@ pub struct ListedPod(pub Pod);
 pub struct Candidate {
     /// Without annotations and `managedFields`.
     pub metadata: ObjectMeta,
+    /// The node that it is bound to.
     pub node: Option<String>,
     /// The names of its containers, sidecars not among them.
     pub containers: Vec<String>,

@@ -1,6 +1,7 @@
 //! Dry runs, finalizers and pages.
 
 use super::*;
+use crate::registry::page::Page;
 
 fn config_map(finalizers: Value) -> Value {
     json!({"metadata": {"name": "a", "finalizers": finalizers}, "data": {"n": "1"}})
