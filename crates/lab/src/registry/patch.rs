@@ -1,7 +1,7 @@
 //! The patches of the Kubernetes API.
 //!
-//! What a server-side apply makes of an object depends on who owns which field:
-//! [`super::managed`] does that. The others are here.
+//! A server-side apply is merged into the object like a strategic merge patch: the embedded cluster keeps no
+//! owners of fields.
 
 use serde_json::{Map, Value};
 
