@@ -23,6 +23,9 @@ const BATCH_ROWS: usize = 50;
 /// proxy and its reader, which are lost when the reader breaks off.
 const SENT_ROWS: u64 = 20_000;
 
+/// The most room for rows, in rows that there are.
+const MOST_ROOM: usize = 3;
+
 /// Rows and notes, and the counts of all that passed.
 #[derive(Debug)]
 pub(super) struct Journal {
@@ -248,6 +251,10 @@ impl Entries {
         }
         self.rows.pop_front();
         self.first += 1;
+        // Rows go round through all the room there is, so what a burst needed would stay in memory for ever.
+        if self.rows.capacity() / MOST_ROOM > self.rows.len().max(BATCH_ROWS) {
+            self.rows.shrink_to(self.rows.len() / 2 * 3);
+        }
     }
 
     /// The first row that was not sent waits for a reader no longer.
@@ -311,6 +318,26 @@ mod tests {
 
     fn conns(batch: &Batch) -> Vec<u64> {
         batch.rows.iter().map(|row| row.conn).collect()
+    }
+
+    #[test]
+    fn room_that_a_burst_of_rows_needed_is_given_back() {
+        let journal = journal(250_000);
+        let mut cursor = Cursor::at(0);
+        let mut read = || {
+            let batch = journal.read(cursor);
+            journal.sent(&batch);
+            cursor = batch.next;
+            batch.is_full()
+        };
+        for burst in [200_000, 1] {
+            (0..burst).for_each(|conn| journal.row(row(conn)));
+            while read() {}
+            let entries = journal.entries();
+            let (rows, room) = (entries.rows.len(), entries.rows.capacity());
+            assert_eq!(rows as u64, SENT_ROWS);
+            assert!(room <= (rows + 1) * MOST_ROOM, "{room} for {rows}");
+        }
     }
 
     #[test]
