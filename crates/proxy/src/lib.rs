@@ -33,6 +33,10 @@ mod listening;
 mod metrics;
 pub mod observed;
 mod own_pod;
+#[cfg(target_os = "linux")]
+mod pre_stop;
+#[cfg(not(target_os = "linux"))]
+#[path = "pre_stop/elsewhere.rs"]
 mod pre_stop;
 mod relay;
 mod socket;
