@@ -23,9 +23,9 @@ use tokio::process::Command;
 #[cfg(not(target_os = "linux"))]
 use crate::elsewhere::child;
 use crate::lab;
+use child::ClusterProcess;
 #[cfg(target_os = "linux")]
 pub(crate) use child::Ready;
-use child::ClusterProcess;
 pub(crate) use child::{ChildError, Died};
 
 /// Which cluster to connect to.
