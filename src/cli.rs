@@ -3,6 +3,7 @@
 mod admin_token;
 mod classes;
 mod cleanup;
+#[cfg(target_os = "linux")]
 mod cluster;
 mod compare;
 mod dataplane;
@@ -32,6 +33,8 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+#[cfg(not(target_os = "linux"))]
+use crate::elsewhere::command as cluster;
 use exit::Exit;
 
 /// Measures which requests are lost when Kubernetes pods are terminated, why, and which setting would have saved

@@ -5,6 +5,7 @@
 //! behind it. The embedded cluster runs in a child process (`rolldrop cluster --lifeline`)
 //! that ends, and takes all its pods with it, as soon as the pipe to its parent closes.
 
+#[cfg(target_os = "linux")]
 mod child;
 pub(crate) mod guard;
 
@@ -19,8 +20,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::process::Command;
 
+#[cfg(not(target_os = "linux"))]
+use crate::elsewhere::child;
+use crate::lab;
 use child::ClusterProcess;
-pub(crate) use child::{ChildError, Died, Ready};
+#[cfg(target_os = "linux")]
+pub(crate) use child::Ready;
+pub(crate) use child::{ChildError, Died};
 
 /// Which cluster to connect to.
 #[derive(Clone, Debug)]
@@ -28,7 +34,7 @@ pub(crate) enum Choice {
     /// Start the embedded one.
     Embedded {
         /// Its parameters.
-        config: Box<rolldrop_lab::Config>,
+        config: Box<lab::Config>,
         /// Where its logs and its kubeconfig go.
         log_dir: PathBuf,
     },
@@ -302,7 +308,7 @@ fn has_kubeconfig() -> bool {
 fn is_embedded(file: &Kubeconfig, context: &Context) -> bool {
     let cluster = file.clusters.iter().find(|cluster| cluster.name == context.cluster);
     let extensions = cluster.and_then(|named| named.cluster.as_ref()?.extensions.as_ref());
-    extensions.into_iter().flatten().any(|extension| extension.name == rolldrop_lab::EXTENSION)
+    extensions.into_iter().flatten().any(|extension| extension.name == lab::EXTENSION)
 }
 
 #[cfg(test)]
@@ -348,7 +354,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("config");
         for is_embedded in [false, true] {
-            let extension = json!({"name": rolldrop_lab::EXTENSION, "extension": {}});
+            let extension = json!({"name": lab::EXTENSION, "extension": {}});
             let extensions = if is_embedded { vec![extension] } else { Vec::new() };
             let config = json!({
                 "apiVersion": "v1", "kind": "Config", "current-context": "one",

@@ -9,7 +9,14 @@
 pub mod cli;
 mod cluster;
 mod coordinator;
+#[cfg(not(target_os = "linux"))]
+mod elsewhere;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod inject;
 mod scenario;
+
+#[cfg(not(target_os = "linux"))]
+use elsewhere::lab;
+#[cfg(target_os = "linux")]
+use rolldrop_lab as lab;

@@ -50,6 +50,7 @@ mod proxy;
 mod proxy_admin;
 mod proxy_ends;
 mod recorded_runs;
+mod release;
 mod report_size;
 mod rollouts;
 mod runs;

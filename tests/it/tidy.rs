@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 const MAY_USE: &[(&str, &[&str])] = &[
     ("scenario", &["record"]),
     ("inject", &[]),
-    ("cluster", &["lab"]),
+    ("cluster", &["lab", "elsewhere"]),
     ("coordinator", &["record", "scenario", "inject", "cluster", "load::machine", "proxy::observed"]),
+    // In place of the lab where there is no Linux.
+    ("elsewhere", &[]),
     ("fuzzing", &["scenario", "testing"]),
     ("lab", &["record::Clock", "record::Stamp", "record::clock", "wire::places"]),
 ];
@@ -155,8 +157,9 @@ fn modules_use_only_what_the_architecture_allows() {
 /// The libraries of ours that a manifest names, those for tests aside.
 fn dependencies(manifest: &Path) -> BTreeSet<String> {
     let text = fs::read_to_string(manifest).expect("a manifest");
-    let of_builds = text.split("\n[dependencies]").nth(1).and_then(|rest| rest.split("\n[").next());
-    let lines = of_builds.unwrap_or_default().lines();
+    let sections = ["dependencies]\n", "target.'cfg(target_os = \"linux\")'.dependencies]\n"];
+    let of_builds = text.split("\n[").filter(|section| sections.iter().any(|head| section.starts_with(head)));
+    let lines = of_builds.flat_map(str::lines);
     let ours = lines.filter_map(|line| line.strip_prefix("rolldrop-")?.split('.').next());
     ours.map(str::to_owned).collect()
 }

@@ -33,6 +33,10 @@ mod listening;
 mod metrics;
 pub mod observed;
 mod own_pod;
+#[cfg(target_os = "linux")]
+mod pre_stop;
+#[cfg(not(target_os = "linux"))]
+#[path = "pre_stop/elsewhere.rs"]
 mod pre_stop;
 mod relay;
 mod socket;
@@ -210,7 +214,6 @@ struct Shared {
     open: InFlight,
     /// What is said of a lack of descriptors, and of an app that cannot be reached.
     troubles: Seldom,
-    pre_stop_calls: Calls,
     /// The first sign that the pod ends.
     ending: CancellationToken,
 }
@@ -273,30 +276,6 @@ impl Seldom {
     }
 }
 
-/// Calls of the preStop hook: a container may make any number.
-#[derive(Debug, Default)]
-struct Calls {
-    next_ns: AtomicI64,
-    taken: AtomicUsize,
-}
-
-impl Calls {
-    /// The least time from one that counts to the next one.
-    const PAUSE_NS: i64 = 100_000_000;
-    /// The most that count.
-    const MOST: usize = 10_000;
-
-    /// When this one came, if it counts.
-    fn take(&self, now: Stamp) -> Option<Stamp> {
-        let next_ns = self.next_ns.load(Ordering::Relaxed);
-        if now.unix_ns() < next_ns || self.taken.fetch_add(1, Ordering::Relaxed) >= Self::MOST {
-            return None;
-        }
-        self.next_ns.store(now.unix_ns() + Self::PAUSE_NS, Ordering::Relaxed);
-        Some(now)
-    }
-}
-
 /// One of those that a proxy counts, until it is dropped.
 struct Counted {
     shared: Arc<Shared>,
@@ -336,7 +315,6 @@ impl Shared {
             pending: InFlight::default(),
             open: InFlight::default(),
             troubles: Seldom::default(),
-            pre_stop_calls: Calls::default(),
             ending: CancellationToken::new(),
         }
     }

@@ -14,6 +14,7 @@ use std::net::SocketAddr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nix::sys::socket::{UnixCredentials, getsockopt, sockopt};
@@ -23,6 +24,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 use super::Shared;
 use super::admin::ACCEPT_PAUSE;
+use rolldrop_record::Stamp;
 use rolldrop_record::event::ProxyPhase;
 
 /// What a proxy says that has taken the mark.
@@ -88,7 +90,10 @@ fn is_own(peer: UnixCredentials) -> bool {
 
 /// Where the hook's process connects to.
 #[derive(Debug)]
-pub(super) struct Mark(net::UnixListener);
+pub(super) struct Mark {
+    listener: net::UnixListener,
+    calls: Calls,
+}
 
 impl Mark {
     /// Takes the name for the proxy with this admin port.
@@ -96,18 +101,18 @@ impl Mark {
         let address = net::SocketAddr::from_abstract_name(name(admin))?;
         let listener = net::UnixListener::bind_addr(&address)?;
         listener.set_nonblocking(true)?;
-        Ok(Self(listener))
+        Ok(Self { listener, calls: Calls::default() })
     }
 
     /// Takes marks from the own container, for ever.
     pub(super) async fn serve(self, shared: Arc<Shared>) {
-        let listener = match UnixListener::from_std(self.0) {
+        let listener = match UnixListener::from_std(self.listener) {
             Ok(listener) => listener,
             Err(error) => return shared.trouble("listening for the preStop hook failed", &error),
         };
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => take(&stream, &shared),
+                Ok((stream, _)) => take(&stream, &self.calls, &shared),
                 Err(error) => {
                     shared.trouble("accepting the preStop hook failed", &error);
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -117,10 +122,10 @@ impl Mark {
     }
 }
 
-fn take(stream: &UnixStream, shared: &Shared) {
+fn take(stream: &UnixStream, calls: &Calls, shared: &Shared) {
     match getsockopt(stream, sockopt::PeerCredentials) {
         Ok(peer) if is_own(peer) => {
-            shared.pre_stop();
+            shared.pre_stop(calls);
             // Three bytes fit; who went away before does not want them.
             let _ = stream.try_write(TAKEN);
         }
@@ -135,11 +140,35 @@ fn take(stream: &UnixStream, shared: &Shared) {
     }
 }
 
+/// Calls of the preStop hook: a container may make any number.
+#[derive(Debug, Default)]
+struct Calls {
+    next_ns: AtomicI64,
+    taken: AtomicUsize,
+}
+
+impl Calls {
+    /// The least time from one that counts to the next one.
+    const PAUSE_NS: i64 = 100_000_000;
+    /// The most that count.
+    const MOST: usize = 10_000;
+
+    /// When this one came, if it counts.
+    fn take(&self, now: Stamp) -> Option<Stamp> {
+        let next_ns = self.next_ns.load(Ordering::Relaxed);
+        if now.unix_ns() < next_ns || self.taken.fetch_add(1, Ordering::Relaxed) >= Self::MOST {
+            return None;
+        }
+        self.next_ns.store(now.unix_ns() + Self::PAUSE_NS, Ordering::Relaxed);
+        Some(now)
+    }
+}
+
 impl Shared {
     /// The preStop hook was called: each call is told, so that a reader can take the one that fits to the
     /// pod's deletion.
-    fn pre_stop(&self) {
-        if let Some(at) = self.pre_stop_calls.take(self.clock.now()) {
+    fn pre_stop(&self, calls: &Calls) {
+        if let Some(at) = calls.take(self.clock.now()) {
             self.journal.phase(ProxyPhase::PreStop, at);
         }
         self.ending.cancel();

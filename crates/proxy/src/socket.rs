@@ -25,6 +25,7 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 /// How long a side may take none of the last bytes of another side that has gone. About as long as the
 /// kernel of the side that has gone would keep them for it: until its pauses between two attempts reach
 /// 120 s (tcp_orphan_retries, tcp(7)).
+#[cfg(target_os = "linux")]
 const LAST_BYTES_LIMIT: Duration = Duration::from_secs(200);
 /// How often a socket is asked whether the last bytes have been taken.
 const LAST_BYTES_INTERVAL: Duration = Duration::from_millis(250);

@@ -14,8 +14,8 @@ use crate::cli::rate::Rate;
 use crate::cli::report::Format;
 use crate::cli::service_proxy::AssumeArgs;
 use crate::cluster::Choice;
+use crate::lab::{self, config::DataplaneChoice};
 use crate::scenario::{self, ClusterChoice, Loaded};
-use rolldrop_lab::{self as lab, config::DataplaneChoice};
 use rolldrop_load as load;
 use rolldrop_record::Evidence;
 

@@ -1,0 +1,39 @@
+//! The preStop hook where there are no containers of Linux: nobody calls it, and nobody listens for it.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::Shared;
+
+/// A proxy cannot be notified.
+#[derive(Debug, thiserror::Error)]
+pub enum PreStopError {
+    /// The hook runs in a container only.
+    #[error("the preStop hook needs Linux: it runs in the container of the proxy")]
+    NeedsLinux,
+}
+
+/// Notifies no proxy.
+///
+/// # Errors
+///
+/// Always.
+pub fn mark_pre_stop(_: SocketAddr) -> Result<(), PreStopError> {
+    Err(PreStopError::NeedsLinux)
+}
+
+/// Where nobody connects to.
+#[derive(Debug)]
+pub(super) struct Mark(Infallible);
+
+impl Mark {
+    pub(super) fn bind(_: SocketAddr) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(super) async fn serve(self, _: Arc<Shared>) {
+        match self.0 {}
+    }
+}

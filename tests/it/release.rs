@@ -1,0 +1,116 @@
+//! What a release consists of (`scripts/release`): archives, checksums, krew's manifest, and where `cargo binstall`
+//! looks for them.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+const URL: &str = "https://git.example.org/somebody/rolldrop";
+/// Each target, with krew's words for it.
+const TARGETS: [(&str, &str, &str); 3] = [
+    ("x86_64-unknown-linux-musl", "linux", "amd64"),
+    ("aarch64-unknown-linux-musl", "linux", "arm64"),
+    ("aarch64-apple-darwin", "darwin", "arm64"),
+];
+
+fn release(out: &TempDir, args: &[&str]) -> Output {
+    Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/release"))
+        .args(args)
+        .env("ROLLDROP_RELEASE_DIR", out.path())
+        .output()
+        .expect("scripts/release starts")
+}
+
+fn expect_success(output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The output of a program that works on the release's files.
+fn shown(out: &TempDir, program: &str, args: &[&str]) -> String {
+    expect_success(&Command::new(program).args(args).current_dir(out.path()).output().expect("it starts"))
+}
+
+/// A value of `package.metadata.binstall`, with its variables replaced.
+fn binstall(key: &str, target: &str) -> String {
+    let manifest =
+        fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).expect("a manifest");
+    let start = format!("{key} = \"");
+    let value = manifest.lines().find_map(|line| line.strip_prefix(&start)?.strip_suffix('"'));
+    let replaced =
+        [("repo", URL), ("version", VERSION), ("target", target), ("bin", "rolldrop"), ("binary-ext", "")];
+    replaced.iter().fold(value.expect("a value").to_owned(), |text, (name, by)| {
+        text.replace(&format!("{{ {name} }}"), by)
+    })
+}
+
+#[test]
+fn a_release_is_whole_and_its_manifests_lead_to_its_archives() {
+    let out = tempfile::tempdir().expect("a directory");
+    let program = out.path().join("built");
+    fs::write(&program, "#!/bin/sh\necho packed\n").expect("a program");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).expect("its mode");
+
+    for (target, _, _) in TARGETS {
+        let incomplete = release(&out, &["finish", URL]);
+        let said = String::from_utf8_lossy(&incomplete.stderr);
+        assert!(!incomplete.status.success() && said.contains(target), "{said}");
+        expect_success(&release(&out, &["pack", target, program.to_str().expect("a path")]));
+    }
+    expect_success(&release(&out, &["finish", URL]));
+    let checked = shown(&out, "sha256sum", &["--check", "SHA256SUMS"]);
+    assert_eq!(checked.lines().filter(|line| line.ends_with(": OK")).count(), 2 * TARGETS.len(), "{checked}");
+
+    let text = fs::read_to_string(out.path().join("rolldrop.yaml")).expect("krew's manifest");
+    let krew: Value = serde_saphyr::from_str(&text).expect("YAML");
+    assert_eq!(krew["apiVersion"], "krew.googlecontainertools.github.com/v1alpha2");
+    assert_eq!((&krew["kind"], &krew["metadata"]["name"]), (&"Plugin".into(), &"rolldrop".into()));
+    let spec = &krew["spec"];
+    assert_eq!((&spec["version"], &spec["homepage"]), (&format!("v{VERSION}").into(), &URL.into()));
+    let about = ["shortDescription", "description"].map(|key| spec[key].as_str().expect("a text"));
+    assert!(about.iter().all(|text| !text.is_empty()) && about[0].len() <= 50, "{about:?}");
+    let platforms = spec["platforms"].as_array().expect("platforms");
+    assert_eq!(platforms.len(), TARGETS.len());
+
+    let sums = fs::read_to_string(out.path().join("SHA256SUMS")).expect("checksums");
+    for ((target, os, arch), platform) in TARGETS.iter().zip(platforms) {
+        let labels = &platform["selector"]["matchLabels"];
+        assert_eq!((&labels["os"], &labels["arch"]), (&(*os).into(), &(*arch).into()));
+        let uri = platform["uri"].as_str().expect("an address");
+        assert_eq!(uri, binstall("pkg-url", target));
+        let archive =
+            uri.strip_prefix(&format!("{URL}/releases/download/v{VERSION}/")).expect("below the release");
+        let sum = format!("{}  {archive}", platform["sha256"].as_str().expect("a checksum"));
+        assert!(sums.lines().any(|line| line == sum), "{sum} is not among\n{sums}");
+
+        let folder = Path::new(archive.strip_suffix(".tar.gz").expect("an archive"));
+        let listed = shown(&out, "tar", &["--list", "--file", archive]);
+        for name in ["LICENSE", "NOTICES", "README.md", "rolldrop", "rolldrop.cdx.json"] {
+            let path = folder.join(name).display().to_string();
+            assert!(listed.lines().any(|line| line == path), "{path} is not in\n{listed}");
+        }
+        assert_eq!(listed.lines().count(), 1 + 5, "{listed}");
+        assert_eq!(binstall("bin-dir", target), folder.join("rolldrop").display().to_string());
+        assert_eq!(platform["files"][0]["from"], format!("{}/*", folder.display()));
+        assert_eq!((&platform["files"][0]["to"], &platform["bin"]), (&".".into(), &"rolldrop".into()));
+        shown(&out, "tar", &["--extract", "--file", archive]);
+        let unpacked = out.path().join(folder).join("rolldrop");
+        assert_eq!(shown(&out, unpacked.to_str().expect("a path"), &[]), "packed\n");
+        let notices = fs::read_to_string(out.path().join(folder).join("NOTICES")).expect("notices");
+        assert!(notices.contains("Copyright"), "{notices}");
+    }
+}
+
+#[test]
+fn a_tag_that_is_not_the_version_makes_no_release() {
+    let out = tempfile::tempdir().expect("a directory");
+    let refused = release(&out, &["check", "v0.0.0"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains(VERSION), "{said}");
+}
