@@ -1,25 +1,16 @@
-//! Nodes whose agents fall silent or that are shut down, as anybody sees it by the API.
-
-use std::time::Duration;
+//! Nodes that are shut down, as anybody sees it by the API.
 
 use serde_json::{Value, json};
 
-use crate::pods::{PODS, log_with, shell, wait_for_async};
+use crate::pods::{PODS, shell, wait_for_async};
 use crate::termination::case::condition;
 use crate::termination::lab::{Lab, Seen};
 
 const NODE: &str = "/api/v1/nodes/node-1";
-const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/node-1";
 
-/// Nodes that are given up soon, whose pods may stay for so long, and a Service.
-async fn lab(nodes: u32, toleration_s: u32) -> Lab {
-    let config = json!({
-        "nodes": nodes,
-        "dataplane": "userspace",
-        "apiServer": {"defaultUnreachableTolerationSeconds": toleration_s},
-        "controllers": {"nodeMonitorPeriod": "500ms", "nodeMonitorGracePeriod": "8s"},
-        "kubelet": {"nodeLeaseDurationSeconds": 8, "nodeStatusUpdateFrequency": "1s"},
-    });
+/// Some nodes and a Service.
+async fn lab(nodes: u32) -> Lab {
+    let config = json!({"nodes": nodes, "dataplane": "userspace"});
     let lab = Lab::start("userspace", &config).await;
     let service = json!({
         "metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 8080}]},
@@ -70,82 +61,14 @@ async fn post(lab: &Lab, command: &str) {
     assert_eq!(lab.call("POST", &format!("{NODE}/proxy/{command}"), None).await.status, 200);
 }
 
-fn run_on(nodes: u32, toleration_s: u32, test: impl AsyncFnOnce(Lab)) {
+fn run_on(nodes: u32, test: impl AsyncFnOnce(Lab)) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    runtime.block_on(async { test(lab(nodes, toleration_s).await).await });
-}
-
-#[test]
-fn a_node_whose_agent_stops_is_unknown_and_its_pods_are_evicted_but_stay() {
-    run_on(2, 2, async |lab| {
-        run_ready(&lab, "trap 'echo got-term; exit 0' TERM; echo up; while :; do sleep 0.1; done").await;
-        let lease = lab.call("GET", LEASE, None).await.body;
-        let spec = &lease["spec"];
-        assert_eq!((&spec["holderIdentity"], &spec["leaseDurationSeconds"]), (&json!("node-1"), &json!(8)));
-        assert_eq!(lease["metadata"]["ownerReferences"][0]["kind"], "Node");
-        let renewed = async || lab.call("GET", LEASE, None).await.body["spec"]["renewTime"].clone();
-        wait_for_async(async || renewed().await != spec["renewTime"]).await;
-
-        post(&lab, "stop").await;
-        let silent_from = tokio::time::Instant::now();
-        let node = node_until(&lab, |node| is_ready(node, "Unknown", "NodeStatusUnknown")).await;
-        // The last sign of life came about a quarter of the Lease's duration before, at the earliest.
-        assert!(silent_from.elapsed() > Duration::from_secs(4), "{node:#}");
-        assert_eq!(condition(&node, "DiskPressure").expect("a condition")["status"], "Unknown");
-        let message = &condition(&node, "Ready").expect("a condition")["message"];
-        assert_eq!(message, "Kubelet stopped posting node status.");
-        let not_ready = |seen: &[Seen]| endpoint(seen, "ready", false);
-        lab.until("default", "an endpoint that is not ready", not_ready).await;
-        let unreachable =
-            ["NoExecute", "NoSchedule"].map(|effect| format!("node.kubernetes.io/unreachable:{effect}"));
-        node_until(&lab, |node| taints(node) == unreachable).await;
-
-        let marked = |seen: &[Seen]| {
-            let pods = seen.iter().filter(|seen| seen.kind() == "Pod");
-            let marked = pods.filter(|seen| seen.object["metadata"]["deletionTimestamp"].is_string());
-            marked.map(|seen| seen.object.clone()).next()
-        };
-        let pod = lab.until("default", "a deletion", marked).await;
-        let target = condition(&pod, "DisruptionTarget").expect("a condition");
-        assert_eq!(target["reason"], "DeletionByTaintManager");
-        assert_eq!(condition(&pod, "Ready").expect("a condition")["status"], "False");
-        let warned = |seen: &[Seen]| {
-            let mut events = seen.iter().filter(|seen| seen.kind() == "Event");
-            events.any(|seen| seen.object["message"] == "Node is not ready").then_some(())
-        };
-        lab.until("default", "a warning", warned).await;
-        // Well past its grace period of a second nothing has happened to it: nobody is there to act.
-        tokio::time::sleep(Duration::from_secs(3)).await;
-        let pod = lab.call("GET", &format!("{PODS}/web"), None).await;
-        assert_eq!((pod.status, &pod.body["status"]["phase"]), (200, &json!("Running")), "{}", pod.body);
-        assert_eq!(log_with(&lab, "web", "app", "up"), "up\n");
-
-        post(&lab, "restart").await;
-        node_until(&lab, |node| is_ready(node, "True", "KubeletReady") && taints(node).is_empty()).await;
-        log_with(&lab, "web", "app", "got-term");
-        let gone = |seen: &[Seen]| {
-            let mut pods = seen.iter().filter(|seen| seen.kind() == "Pod");
-            pods.any(|seen| seen.event == "DELETED").then_some(())
-        };
-        lab.until("default", "the end of the pod", gone).await;
-    });
-}
-
-#[test]
-fn pods_of_an_agent_that_comes_back_in_time_are_ready_again() {
-    run_on(2, 300, async |lab| {
-        run_ready(&lab, "while :; do sleep 0.1; done").await;
-        post(&lab, "stop").await;
-        let not_ready = |seen: &[Seen]| endpoint(seen, "ready", false);
-        lab.until("default", "an endpoint that is not ready", not_ready).await;
-        post(&lab, "restart").await;
-        lab.until("default", "a ready endpoint", |seen| endpoint(seen, "ready", true)).await;
-    });
+    runtime.block_on(async { test(lab(nodes).await).await });
 }
 
 #[test]
 fn an_endpoint_stays_ready_through_a_nodes_shutdown_until_the_pod_has_ended() {
-    run_on(2, 300, async |lab| {
+    run_on(2, async |lab| {
         run_ready(&lab, "trap 'sleep 3; exit 0' TERM; while :; do sleep 0.1; done").await;
         let before = lab.seen("default").len();
         post(&lab, "shutdown?grace=5").await;
@@ -168,30 +91,9 @@ fn an_endpoint_stays_ready_through_a_nodes_shutdown_until_the_pod_has_ended() {
                 leads.is_null() || *leads == json!({"ready": true, "serving": true, "terminating": false})
             );
         }
-        // The node is off: it does not renew its Lease any more.
-        node_until(&lab, |node| is_ready(node, "Unknown", "NodeStatusUnknown")).await;
+        // Off or not, it takes no more pods until it is booted.
+        node_until(&lab, |node| taints(node) == ["node.kubernetes.io/not-ready:NoSchedule"]).await;
         post(&lab, "restart").await;
         node_until(&lab, |node| is_ready(node, "True", "KubeletReady") && taints(node).is_empty()).await;
-    });
-}
-
-#[test]
-fn nobody_is_evicted_when_the_only_node_fails() {
-    run_on(1, 0, async |lab| {
-        run_ready(&lab, "while :; do sleep 0.1; done").await;
-        post(&lab, "stop").await;
-        node_until(&lab, |node| is_ready(node, "Unknown", "NodeStatusUnknown")).await;
-        let not_ready = |seen: &[Seen]| endpoint(seen, "ready", false);
-        lab.until("default", "an endpoint that is not ready", not_ready).await;
-        // No new pod comes to it, but whose pods are there stay, though they tolerate nothing: with two
-        // nodes they would be evicted by now.
-        let no_schedule = ["node.kubernetes.io/unreachable:NoSchedule"];
-        node_until(&lab, |node| taints(node) == no_schedule).await;
-        tokio::time::sleep(Duration::from_secs(3)).await;
-        let node = lab.call("GET", NODE, None).await.body;
-        assert_eq!(taints(&node), no_schedule);
-        let pod = lab.call("GET", &format!("{PODS}/web"), None).await.body;
-        assert!(pod["metadata"]["deletionTimestamp"].is_null(), "{pod:#}");
-        assert_eq!(condition(&pod, "DisruptionTarget"), None);
     });
 }

@@ -9,7 +9,6 @@
 pub(crate) mod case;
 mod claims;
 mod client_view;
-mod eviction;
 mod golden;
 mod hops;
 pub(crate) mod lab;

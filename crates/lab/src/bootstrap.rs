@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 
 use super::Config;
 use super::api::GIT_VERSION;
-use super::node::{self, Readiness};
-use super::registry::{NODE_LEASES, Registry};
+use super::node::Readiness;
+use super::registry::Registry;
 use super::resource::Resource;
 use super::status::Status;
 
-const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", NODE_LEASES];
+const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
 /// Creates them, and answers the names of the nodes.
 /// `proxy_mode` is kube-proxy's word for the dataplane; pods reach the API server at `server`.
@@ -45,7 +45,7 @@ pub(super) fn create_objects(
         let name = node_name(index);
         let address = registry.node_address(index);
         registry.create(Resource::Nodes, "", node_object(&name, &address.to_string()))?;
-        node::post_node_status(registry, &name, Readiness::Ready)?;
+        Readiness::Ready.post(registry, &name)?;
         nodes.push(name);
     }
     Ok(nodes)

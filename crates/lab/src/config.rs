@@ -34,8 +34,6 @@ pub struct Config {
     pub api_server: ApiServer,
     /// The controllers' own settings.
     pub controllers: Controllers,
-    /// The node agents' own settings.
-    pub kubelet: Kubelet,
     /// Changes of an unrelated EndpointSlice per second, at random. Each makes the Service proxies
     /// sync, as on a busy cluster; 0 for none.
     pub background_churn: f64,
@@ -60,7 +58,6 @@ impl Default for Config {
             service_proxy: ServiceProxy::default(),
             api_server: ApiServer::default(),
             controllers: Controllers::default(),
-            kubelet: Kubelet::default(),
             background_churn: 0.0,
             dns: Dns::default(),
             latencies: Latencies::default(),
@@ -90,19 +87,10 @@ impl Config {
         if !(0.0..=1.0).contains(&self.first_probe_missed) {
             return Err(ConfigError::FirstProbeMissed(self.first_probe_missed));
         }
-        let lease = Duration::from_secs(self.kubelet.node_lease_duration_seconds.into());
-        let pauses = [
-            ("apiServer.bookmarkPeriod", self.api_server.bookmark_period),
-            ("controllers.nodeMonitorPeriod", self.controllers.node_monitor_period),
-            ("kubelet.nodeStatusUpdateFrequency", self.kubelet.node_status_update_frequency),
-            ("kubelet.nodeLeaseDurationSeconds", lease),
-            ("kubelet.evictionMonitoringPeriod", self.kubelet.eviction_monitoring_period),
-            ("kubelet.volumeStatsAggPeriod", self.kubelet.volume_stats_agg_period),
-        ];
-        match pauses.into_iter().find(|(_, pause)| pause.is_zero()) {
-            Some((name, _)) => Err(ConfigError::NoPause(name)),
-            None => Ok(()),
+        if self.api_server.bookmark_period.is_zero() {
+            return Err(ConfigError::NoPause("apiServer.bookmarkPeriod"));
         }
+        Ok(())
     }
 }
 
@@ -213,8 +201,6 @@ impl Dns {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct ApiServer {
-    /// How long a pod that says nothing of it stays on a node that cannot be reached.
-    pub default_unreachable_toleration_seconds: u32,
     /// How often a watch that allows bookmarks is told how far it has seen; not zero.
     #[serde(with = "duration")]
     pub bookmark_period: Duration,
@@ -223,8 +209,6 @@ pub struct ApiServer {
 impl Default for ApiServer {
     fn default() -> Self {
         Self {
-            // plugin/pkg/admission/defaulttolerationseconds.
-            default_unreachable_toleration_seconds: 300,
             // `defaultBookmarkFrequency` in staging/src/k8s.io/apiserver/pkg/storage/cacher/cacher.go.
             bookmark_period: Duration::from_secs(60),
         }
@@ -239,12 +223,6 @@ pub struct Controllers {
     pub kube_api_qps: u32,
     /// Calls that one controller may make at once.
     pub kube_api_burst: u32,
-    /// Nodes: how often their health is looked at; not zero.
-    #[serde(with = "duration")]
-    pub node_monitor_period: Duration,
-    /// Nodes: how long one may show no life until its state is unknown.
-    #[serde(with = "duration")]
-    pub node_monitor_grace_period: Duration,
     /// Job: the pause after a pod has failed, doubling with each failure in a row.
     #[serde(with = "duration")]
     pub job_pod_failure_back_off: Duration,
@@ -257,44 +235,8 @@ impl Default for Controllers {
             // staging/src/k8s.io/controller-manager/config/v1alpha1/defaults.go.
             kube_api_qps: 20,
             kube_api_burst: 30,
-            // `RecommendedDefaultKubeCloudSharedConfiguration` in
-            // staging/src/k8s.io/cloud-provider/config/v1alpha1/defaults.go.
-            node_monitor_period: Duration::from_secs(5),
-            // pkg/controller/nodelifecycle/config/v1alpha1/defaults.go.
-            node_monitor_grace_period: Duration::from_secs(50),
             // `DefaultJobPodFailureBackOff` in pkg/controller/job.
             job_pod_failure_back_off: Duration::from_secs(10),
-        }
-    }
-}
-
-/// Settings of the node agents, named as the constants of a kubelet.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
-pub struct Kubelet {
-    /// How often it is looked at whether the node's status has changed; not zero.
-    #[serde(with = "duration")]
-    pub node_status_update_frequency: Duration,
-    /// For how long the node's Lease is taken, in seconds; it is renewed after a quarter. Not zero.
-    pub node_lease_duration_seconds: u32,
-    /// How often it is looked at whether pods take up more than they may; not zero.
-    #[serde(with = "duration")]
-    pub eviction_monitoring_period: Duration,
-    /// How often it is found out how much a pod's volumes hold, up to twice as long; not zero.
-    #[serde(with = "duration")]
-    pub volume_stats_agg_period: Duration,
-}
-
-impl Default for Kubelet {
-    fn default() -> Self {
-        Self {
-            // pkg/kubelet/apis/config/v1beta1/defaults.go.
-            node_status_update_frequency: Duration::from_secs(10),
-            node_lease_duration_seconds: 40,
-            // `evictionMonitoringPeriod` in pkg/kubelet/kubelet.go.
-            eviction_monitoring_period: Duration::from_secs(10),
-            // pkg/kubelet/apis/config/v1beta1/defaults.go.
-            volume_stats_agg_period: Duration::from_secs(60),
         }
     }
 }
@@ -320,8 +262,8 @@ mod tests {
         let busy = Config { background_churn: -1.0, ..Config::default() };
         assert_eq!(busy.validate(), Err(ConfigError::BackgroundChurn(-1.0)));
         let mut hasty = Config::default();
-        hasty.kubelet.eviction_monitoring_period = Duration::ZERO;
-        assert_eq!(hasty.validate(), Err(ConfigError::NoPause("kubelet.evictionMonitoringPeriod")));
+        hasty.api_server.bookmark_period = Duration::ZERO;
+        assert_eq!(hasty.validate(), Err(ConfigError::NoPause("apiServer.bookmarkPeriod")));
         assert_eq!(Config { nodes: 0, ..Config::default() }.validate(), Err(ConfigError::Nodes(0)));
         let odd: Config = serde_json::from_str(r#"{"images": {"nginx": {"stopSignal": "QUIT"}}}"#).unwrap();
         assert_eq!(odd.validate(), Err(ConfigError::Signal("nginx".to_owned(), "QUIT".to_owned())));

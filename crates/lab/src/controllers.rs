@@ -21,7 +21,6 @@ mod node_lifecycle;
 mod queue;
 mod replica_set;
 mod scheduler;
-mod taint_eviction;
 mod taints;
 mod worker;
 
@@ -48,7 +47,6 @@ pub(crate) async fn run(shared: Shared) {
     tasks.spawn(disruption::run(shared.clone()));
     tasks.spawn(job::run(shared.clone()));
     tasks.spawn(node_lifecycle::run(shared.clone()));
-    tasks.spawn(taint_eviction::run(shared.clone()));
     tasks.spawn(endpoint_slice::run(shared.clone()));
     tasks.spawn(garbage::run(shared.clone()));
     tasks.spawn(namespace::run(shared.clone()));

@@ -192,7 +192,7 @@ impl Embedded {
                 .map_err(EmbeddedError::Addresses)?,
         };
         let clock = Clock::start();
-        let registry = Registry::new(clock, addresses, config.api_server.clone());
+        let registry = Registry::new(clock, addresses);
         let network = match options.entered {
             Some(entered) => {
                 Network::Kernel(Arc::new(fabric(entered, &registry, &config, &options.log_dir)?))

@@ -3,9 +3,9 @@
 //! One agent per node follows the pods that are bound to it and runs a worker for each
 //! (`pod`): containers are child processes in process groups of their own, started,
 //! probed and restarted by `container`, ended by `ending` and `stop` in the order and with the
-//! arithmetic of Kubernetes (`grace`); those that take up too much are evicted (`eviction`). It speaks to the rest of the cluster only through
-//! the registry, as a kubelet speaks to the API server, and shows there that it is alive
-//! (`heartbeat`); [`Agents`] reaches it from outside.
+//! arithmetic of Kubernetes (`grace`). It speaks to the rest of the cluster only through
+//! the registry, as a kubelet speaks to the API server, and says there whether the node is ready
+//! (`readiness`); [`Agents`] reaches it from outside.
 //! Images and resource limits do not exist here.
 
 mod action;
@@ -14,11 +14,9 @@ mod container;
 mod context;
 mod ending;
 mod env;
-mod eviction;
 mod expand;
 mod grace;
 pub(crate) mod grpc_check;
-mod heartbeat;
 mod http_get;
 mod launch;
 mod logs;
@@ -27,6 +25,7 @@ mod pod;
 mod probe;
 mod process;
 mod quantity;
+mod readiness;
 mod service_account;
 mod status;
 mod stop;
@@ -43,7 +42,7 @@ use k8s_openapi::serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::sleep;
 
 use super::Shared;
 use super::registry::{EventType, Part, Watch, WatchEvent, WatchEventType, WatchFrom};
@@ -51,10 +50,10 @@ use super::resource::Resource;
 use super::selector::Selection;
 pub(crate) use agents::{Agents, Command};
 use context::PodContext;
-pub(super) use heartbeat::{Readiness, post as post_node_status};
 pub(crate) use logs::{LogEntry, container_log, next_log, pod_log_dir, previous_container_log};
 use mode::Mode;
 use pod::{PodWorker, Seen};
+pub(super) use readiness::Readiness;
 use status::Verdict;
 
 /// What events name as their source.
@@ -82,14 +81,11 @@ pub(crate) async fn run(shared: Shared, node: NodeInfo) {
         shared,
         pods: HashMap::new(),
         mode: watch::Sender::new(Mode::default()),
-        housekeeping: watch::Sender::default(),
     };
     let stop = agent.shared.stop.clone();
-    let heartbeat = heartbeat::run(agent.shared.clone(), agent.node.name.clone(), agent.mode.subscribe());
     let mut workers = JoinSet::new();
     tokio::select! {
         () = agent.follow(&mut workers, &mut commands) => {}
-        () = heartbeat => {}
         () = stop.cancelled() => {}
     }
     // The workers see the same token, kill what runs, and end.
@@ -103,8 +99,6 @@ struct Agent {
     /// The pods with a worker, by uid.
     pods: HashMap<String, watch::Sender<Seen>>,
     mode: watch::Sender<Mode>,
-    /// Tells the pods when it is time to see what they take up.
-    housekeeping: watch::Sender<()>,
 }
 
 /// Why an agent no longer follows its pods.
@@ -146,8 +140,6 @@ impl Agent {
         workers: &mut JoinSet<String>,
         commands: &mut mpsc::UnboundedReceiver<Command>,
     ) -> Pause {
-        let mut housekeeping = interval(self.shared.config.kubelet.eviction_monitoring_period);
-        housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 event = watch.next() => match event {
@@ -159,7 +151,6 @@ impl Agent {
                         self.pods.remove(&uid);
                     }
                 }
-                _ = housekeeping.tick() => self.housekeeping.send_replace(()),
                 Some(command) = commands.recv() => match command {
                     Command::Restart => return Pause::Restart,
                     Command::Stop => return Pause::Stop,
@@ -178,6 +169,7 @@ impl Agent {
         until.await;
         sleep(self.shared.sampler.sample(&self.shared.config.latencies.node_agent_restart)).await;
         self.mode.send_modify(|mode| (mode.down, mode.shutdown_grace) = (false, None));
+        self.say(Readiness::Ready);
         let registry = &self.shared.registry;
         if let Ok(node) = registry.get(Resource::Nodes, "", &self.node.name) {
             registry.record_event(&node, EventType::Normal, "Starting", "Starting kubelet.", COMPONENT);
@@ -185,11 +177,14 @@ impl Agent {
     }
 
     fn shut_down(&self, grace_seconds: i64) {
-        let posted = post_node_status(&self.shared.registry, &self.node.name, Readiness::ShuttingDown);
-        if let Err(status) = posted {
+        self.say(Readiness::ShuttingDown);
+        self.mode.send_modify(|mode| mode.shutdown_grace = Some(grace_seconds));
+    }
+
+    fn say(&self, readiness: Readiness) {
+        if let Err(status) = readiness.post(&self.shared.registry, &self.node.name) {
             tracing::debug!(%status, node = self.node.name, "node status");
         }
-        self.mode.send_modify(|mode| mode.shutdown_grace = Some(grace_seconds));
     }
 
     /// Whether the node was shut down, and its last pod has ended.
@@ -233,7 +228,7 @@ impl Agent {
         };
         let (sender, seen) = watch::channel(Seen { object: Arc::clone(&object), gone: false });
         let (shared, node, mode) = (self.shared.clone(), Arc::clone(&self.node), self.mode.subscribe());
-        let context = PodContext::new(shared, node, object, pod, mode, self.housekeeping.subscribe());
+        let context = PodContext::new(shared, node, object, pod, mode);
         let stop = self.shared.stop.clone();
         self.pods.insert(uid.clone(), sender);
         workers.spawn(async move {

@@ -19,7 +19,7 @@ pub struct Parameter {
 /// Every parameter, section by section; the delays come last.
 pub fn all() -> Vec<Parameter> {
     let config = Config::default();
-    let Config { api_server, controllers, kubelet, .. } = &config;
+    let Config { api_server, controllers, .. } = &config;
     let settings = [
         ("nodes", config.nodes.to_string(), "number of nodes"),
         ("dataplane", "auto".to_owned(), "auto, kernel or userspace"),
@@ -50,12 +50,6 @@ pub fn all() -> Vec<Parameter> {
             "least time from the end of one sync to the next (kube-proxy: minSyncPeriod)",
         ),
         (
-            "apiServer.defaultUnreachableTolerationSeconds",
-            api_server.default_unreachable_toleration_seconds.to_string(),
-            "how long pods stay on a node that cannot be reached, unless they say otherwise \
-             (kube-apiserver: --default-unreachable-toleration-seconds)",
-        ),
-        (
             "apiServer.bookmarkPeriod",
             to_text(api_server.bookmark_period),
             "pause between two bookmarks of a watch (kube-apiserver: defaultBookmarkFrequency)",
@@ -71,43 +65,9 @@ pub fn all() -> Vec<Parameter> {
             "calls of one controller at once (kube-controller-manager: --kube-api-burst)",
         ),
         (
-            "controllers.nodeMonitorPeriod",
-            to_text(controllers.node_monitor_period),
-            "how often the health of the nodes is looked at \
-             (kube-controller-manager: --node-monitor-period)",
-        ),
-        (
-            "controllers.nodeMonitorGracePeriod",
-            to_text(controllers.node_monitor_grace_period),
-            "how long a node may show no life until its state is unknown \
-             (kube-controller-manager: --node-monitor-grace-period)",
-        ),
-        (
             "controllers.jobPodFailureBackOff",
             to_text(controllers.job_pod_failure_back_off),
             "Job: pause after a failure, doubling (pkg/controller/job: DefaultJobPodFailureBackOff)",
-        ),
-        (
-            "kubelet.nodeStatusUpdateFrequency",
-            to_text(kubelet.node_status_update_frequency),
-            "how often it is looked at whether the node's status has changed (KubeletConfiguration)",
-        ),
-        (
-            "kubelet.nodeLeaseDurationSeconds",
-            kubelet.node_lease_duration_seconds.to_string(),
-            "for how long a node's Lease is taken; it is renewed after a quarter (KubeletConfiguration)",
-        ),
-        (
-            "kubelet.evictionMonitoringPeriod",
-            to_text(kubelet.eviction_monitoring_period),
-            "how often it is looked at whether pods take up more storage than they may \
-             (pkg/kubelet: evictionMonitoringPeriod)",
-        ),
-        (
-            "kubelet.volumeStatsAggPeriod",
-            to_text(kubelet.volume_stats_agg_period),
-            "how often it is found out how much a pod's volumes hold, up to twice as long \
-             (KubeletConfiguration)",
         ),
         ("dns.ttl", to_text(config.dns.ttl), "how long DNS answers may be kept (CoreDNS: plugin kubernetes)"),
     ];

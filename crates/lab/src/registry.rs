@@ -25,7 +25,6 @@ use serde_json::{Value, json};
 
 use super::address::AddressBlock;
 use super::conditions;
-use super::config::ApiServer;
 use super::resource::Resource;
 use super::selector::Selection;
 use super::status::{FieldError, Status};
@@ -40,9 +39,6 @@ pub(crate) use patch::{Patch, PatchKind};
 pub(crate) use validation::check_shape_of;
 pub(crate) use write::Effect;
 
-/// The namespace of the nodes' Leases.
-pub(crate) const NODE_LEASES: &str = "kube-node-lease";
-
 /// The objects of one cluster under Kubernetes' rules. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Registry {
@@ -54,7 +50,6 @@ struct Inner {
     store: Store,
     clock: Clock,
     addresses: AddressBlock,
-    settings: ApiServer,
     /// Held from choosing a Service's address until the Service is stored.
     service_addresses: Mutex<()>,
     /// The name of the event that says what has this hash.
@@ -120,12 +115,11 @@ pub struct WatchEvent {
 
 impl Registry {
     /// An empty cluster.
-    pub fn new(clock: Clock, addresses: AddressBlock, settings: ApiServer) -> Self {
+    pub fn new(clock: Clock, addresses: AddressBlock) -> Self {
         let inner = Inner {
             store: Store::default(),
             clock,
             addresses,
-            settings,
             service_addresses: Mutex::new(()),
             events: Mutex::default(),
         };
@@ -135,12 +129,6 @@ impl Registry {
     /// Now, as objects write it: RFC 3339 in whole seconds.
     pub fn now(&self) -> String {
         rfc3339(self.now_seconds())
-    }
-
-    /// Now, as Leases write it: RFC 3339 in microseconds.
-    pub fn now_in_micros(&self) -> String {
-        let now = Timestamp::from_nanosecond(self.inner.clock.now().unix_ns().into()).unwrap_or_default();
-        now.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()
     }
 
     fn now_seconds(&self) -> i64 {

@@ -100,7 +100,9 @@ impl LabelSelector {
                 "In" => Operator::In(values),
                 "NotIn" => Operator::NotIn(values),
                 "Exists" => Operator::Exists,
-                _ => Operator::DoesNotExist,
+                "DoesNotExist" => Operator::DoesNotExist,
+                // Nothing matches what is not known.
+                _ => Operator::In(Vec::new()),
             };
             let key = expression["key"].as_str().unwrap_or_default().to_owned();
             all.requirements.push(LabelRequirement { key, operator });

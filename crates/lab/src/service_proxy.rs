@@ -3,14 +3,12 @@
 //! Each node has its own table of Service ports and endpoints (`table`), synced with
 //! kube-proxy's own timing (`runner`) and the measured delay of a sync. What puts a table into
 //! effect is the dataplane's: TCP proxies on loopback addresses (`userspace`), or nftables rules
-//! in the node's network namespace (`kernel`, `rules`, `nft`; `conntrack` forgets UDP flows to
-//! endpoints that are gone). On both, every node's own address has
+//! in the node's network namespace (`kernel`, `rules`, `nft`). On both, every node's own address has
 //! the node ports of Services by that node's table. What took effect when is in
 //! `service-proxy.jsonl` (`truth`).
 //!
 //! It routes to endpoints as EndpointSlices show them and knows nothing of pods.
 
-mod conntrack;
 mod dataplane;
 mod kernel;
 mod nft;

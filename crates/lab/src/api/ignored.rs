@@ -8,11 +8,13 @@ use super::super::registry::{EventType, Registry};
 use super::super::resource::Resource;
 
 /// Of a pod's specification, below it or below a template.
-const OF_PODS: [&str; 12] = [
+const OF_PODS: [&str; 15] = [
+    "activeDeadlineSeconds",
     "affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution",
     "affinity.podAffinity",
     "affinity.podAntiAffinity",
     "containers.resources.limits.cpu",
+    "containers.resources.limits.ephemeral-storage",
     "containers.resources.limits.memory",
     "containers.securityContext",
     "hostAliases",
@@ -21,9 +23,11 @@ const OF_PODS: [&str; 12] = [
     "runtimeClassName",
     "securityContext",
     "topologySpreadConstraints",
+    "volumes.emptyDir.sizeLimit",
 ];
 /// Of a Job's specification.
-const OF_JOBS: [&str; 4] = ["backoffLimitPerIndex", "maxFailedIndexes", "podFailurePolicy", "successPolicy"];
+const OF_JOBS: [&str; 5] =
+    ["backoffLimitPerIndex", "maxFailedIndexes", "podFailurePolicy", "successPolicy", "suspend"];
 /// Of a Service's specification.
 const OF_SERVICES: [&str; 4] =
     ["externalIPs", "loadBalancerSourceRanges", "sessionAffinityConfig", "trafficDistribution"];
@@ -61,7 +65,7 @@ fn is_given(value: &Value, path: &[&str]) -> bool {
     match (value, path) {
         (Value::Array(list), [_, ..]) => list.iter().any(|element| is_given(element, path)),
         (value, [field, rest @ ..]) => is_given(&value[*field], rest),
-        (Value::Null, []) => false,
+        (Value::Null | Value::Bool(false), []) => false,
         (Value::Array(list), []) => !list.is_empty(),
         (Value::Object(map), []) => !map.is_empty(),
         (_, []) => true,

@@ -1,15 +1,14 @@
 //! Rolls a Deployment's template out through its ReplicaSets.
 //!
-//! The steps are those of pkg/controller/deployment: a change of `spec.replicas` in the midst of a
-//! rollout is shared out proportionally; else the new ReplicaSet is scaled up first, then old ones
-//! down. Terminating pods are not counted. The arithmetic is in [`sizes`], revisions and templates
+//! The steps are those of pkg/controller/deployment: the new ReplicaSet is scaled up first, then old ones
+//! down. A change of `spec.replicas` during a rollout is met by the same steps, without the proportions of
+//! sync.go. Terminating pods are not counted. The arithmetic is in [`sizes`], revisions and templates
 //! in [`mod@revision`], conditions in [`status`].
 
 mod revision;
 pub(super) mod sizes;
 mod status;
 
-use std::cmp::Reverse;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -23,7 +22,7 @@ use crate::resource::Resource;
 use crate::selector::{LabelSelector, Selection};
 use crate::status::Status;
 use revision::{REVISION, revision, runs_template};
-use sizes::{Limits, Share, Size};
+use sizes::{Limits, Size};
 use status::Draft;
 
 const COMPONENT: &str = "deployment-controller";
@@ -71,15 +70,11 @@ fn reconcile(shared: &Shared, (namespace, name): &Key) -> Outcome {
     rollout.store(|draft| draft.note_pause())?;
     if rollout.deployment["spec"]["paused"] == true {
         rollout.sync_revision()?;
-        rollout.scale_all()?;
+        rollout.scale_paused()?;
         rollout.forget_history()?;
         return rollout.store_counts();
     }
     rollout.sync_revision()?;
-    if rollout.was_scaled() {
-        rollout.scale_all()?;
-        return rollout.store_counts();
-    }
     let recreates = rollout.deployment["spec"]["strategy"]["type"] == "Recreate";
     let waits = if recreates { rollout.recreate()? } else { rollout.roll()? };
     let draft = rollout.judge();
@@ -189,11 +184,6 @@ impl<'a> Rollout<'a> {
         let name = key(&object).1;
         let created = match registry.create(Resource::ReplicaSets, &key(&self.deployment).0, object) {
             Ok(created) => created,
-            Err(status) if status.code() == 409 => {
-                // Somebody else's ReplicaSet has this name: the next one will be called otherwise.
-                self.store(|draft| draft.note_collision())?;
-                return Err(status);
-            }
             Err(status) => {
                 let message = format!("Failed to create new replica set \"{name}\": {status}");
                 self.store(|draft| draft.note_creation_failure(&message))?;
@@ -211,68 +201,19 @@ impl<'a> Rollout<'a> {
         Ok(created)
     }
 
-    /// Whether `spec.replicas` has changed since the ReplicaSets were last scaled.
-    fn was_scaled(&self) -> bool {
-        let mut active = self.old.iter().chain(&self.new).filter(|replica_set| replicas(replica_set) > 0);
-        active.any(|replica_set| {
-            revision::desired_replicas(replica_set).is_some_and(|desired| desired != self.wanted())
-        })
-    }
-
-    /// Shares a new number of pods out among the ReplicaSets (`scale` in sync.go).
-    fn scale_all(&mut self) -> Result<(), Status> {
-        let mut active: Vec<_> = self.all();
-        active.retain(|replica_set| replicas(replica_set) > 0);
-        if active.len() <= 1 {
-            let latest = self.new.as_ref().or(self.old.last());
-            if let Some(only) = active.first().or(latest).cloned()
-                && replicas(&only) != self.wanted()
-            {
-                self.scale(&only, self.wanted())?;
-            }
+    /// A paused rollout follows `spec.replicas` with its newest ReplicaSet that has pods. Where others have
+    /// pods, too, the surge may stay.
+    fn scale_paused(&mut self) -> Result<(), Status> {
+        let all = self.all();
+        let mut active = all.iter().rev().filter(|replica_set| replicas(replica_set) > 0).peekable();
+        let Some(newest) = active.peek().copied().or(all.last()) else { return Ok(()) };
+        let total: i64 = all.iter().map(|replica_set| replicas(replica_set)).sum();
+        let surge = if active.count() > 1 { self.limits().max_surge } else { 0 };
+        let change = total.clamp(self.wanted(), self.wanted() + surge) - total;
+        if change == 0 {
             return Ok(());
         }
-        if self.is_saturated() {
-            for old in self.old.clone() {
-                if replicas(&old) > 0 {
-                    self.scale(&old, 0)?;
-                }
-            }
-            return Ok(());
-        }
-        if self.deployment["spec"]["strategy"]["type"] == "Recreate" {
-            return Ok(());
-        }
-        let max_surge = self.limits().max_surge;
-        let most = if self.wanted() > 0 { self.wanted() + max_surge } else { 0 };
-        let total: i64 = active.iter().map(|replica_set| replicas(replica_set)).sum();
-        // From the oldest to the newest so far; sorting keeps the order of equals.
-        if most > total {
-            active.reverse();
-        }
-        active.sort_by_key(|replica_set| Reverse(replicas(replica_set)));
-        let before = self.deployment["status"]["replicas"].as_i64().unwrap_or(0);
-        let shares: Vec<_> = active
-            .iter()
-            .map(|replica_set| Share {
-                replicas: replicas(replica_set),
-                max_before: revision::max_replicas(replica_set).filter(|most| *most > 0).unwrap_or(before),
-            })
-            .collect();
-        let targets = sizes::proportional(self.wanted(), max_surge, &shares);
-        for (replica_set, target) in active.iter().zip(targets) {
-            self.scale(replica_set, target)?;
-        }
-        Ok(())
-    }
-
-    /// Whether the new ReplicaSet has all pods that are wanted, available.
-    fn is_saturated(&self) -> bool {
-        self.new.as_ref().is_some_and(|new| {
-            let Size { replicas, available } = Size::of(new);
-            let desired = revision::desired_replicas(new);
-            replicas == self.wanted() && available == self.wanted() && desired == Some(self.wanted())
-        })
+        self.scale(newest, (replicas(newest) + change).max(0))
     }
 
     /// One step of a rolling update. Answers whether it scaled something, so that more will follow.
@@ -327,14 +268,12 @@ impl<'a> Rollout<'a> {
         pods.iter().any(|pod| !is_terminal(pod) && is_old(pod))
     }
 
-    /// Gives a ReplicaSet a size, and notes on it for how many wanted pods that was.
+    /// Gives a ReplicaSet a size.
     fn scale(&mut self, replica_set: &Value, target: i64) -> Result<(), Status> {
         let (namespace, name) = key(replica_set);
-        let deployment = Arc::clone(&self.deployment);
         let registry = &self.shared.registry;
         let scaled = registry.modify(Resource::ReplicaSets, &namespace, &name, Part::Main, |object| {
             object["spec"]["replicas"] = json!(target);
-            revision::note_sizes(object, &deployment);
         })?;
         let from = replicas(replica_set);
         if from != target {

@@ -3,10 +3,9 @@
 //!
 //! Pods are seen through a [`view`] that takes its time; from then on every slice that is written
 //! shows their state. Conditions follow staging/src/k8s.io/endpointslice/utils.go: a terminating
-//! pod stays, as `terminating`, until it is terminal or gone. Which endpoint goes into which slice
-//! is decided in [`packing`]. Services without a selector are left alone.
+//! pod stays, as `terminating`, until it is terminal or gone. All endpoints
+//! with the same ports are in one slice. Services without a selector are left alone.
 
-mod packing;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -175,34 +174,18 @@ async fn write_slices(
         }
     }
     for (ports, endpoints) in groups.values() {
-        let of_group: Vec<_> = slices.iter().filter(|slice| slice["ports"] == *ports).collect();
-        let existing: Vec<_> = of_group
-            .iter()
-            .map(|slice| slice["endpoints"].as_array().map_or(&[][..], Vec::as_slice))
-            .collect();
-        let mut plan = packing::plan(&existing, endpoints.clone());
-        if endpoints.is_empty() {
-            // A Service without endpoints shows that by one empty slice.
-            if plan.delete.is_empty() {
-                plan.create.push(Vec::new());
-            } else {
-                plan.delete.remove(0);
-            }
+        let mut of_group = slices.iter().filter(|slice| slice["ports"] == *ports);
+        let Some(slice) = of_group.next() else {
+            fresh.push((ports, endpoints.clone()));
+            continue;
+        };
+        spare.extend(of_group);
+        let before = slice["endpoints"].as_array().map_or(&[][..], Vec::as_slice);
+        let endpoints = in_the_order_of(before, endpoints);
+        if *before != endpoints[..] || slice["metadata"]["labels"] != labels {
+            writes.push((slice, ports, endpoints));
         }
-        let changed: BTreeSet<_> = plan.update.iter().map(|(at, _)| *at).collect();
-        for (at, endpoints) in plan.update {
-            writes.push((of_group[at], ports, endpoints));
-        }
-        for (at, slice) in of_group.iter().enumerate() {
-            if plan.delete.contains(&at) {
-                spare.push(slice);
-            } else if !changed.contains(&at) && slice["metadata"]["labels"] != labels {
-                writes.push((slice, ports, existing[at].to_vec()));
-            }
-        }
-        fresh.extend(plan.create.into_iter().map(|endpoints| (ports, endpoints)));
     }
-    // Slices that are no longer needed are put to new use before new ones are made.
     for (ports, endpoints) in fresh {
         match spare.pop() {
             Some(slice) => writes.push((slice, ports, endpoints)),
@@ -240,6 +223,16 @@ async fn write_slices(
         }
     }
     Ok(())
+}
+
+/// The endpoints that are wanted: first those that were there before, in their order, then the others.
+fn in_the_order_of(before: &[Value], wanted: &[Value]) -> Vec<Value> {
+    let is_same = |a: &Value, b: &Value| {
+        a["targetRef"]["uid"] == b["targetRef"]["uid"] && a["addresses"] == b["addresses"]
+    };
+    let stay = before.iter().filter_map(|old| wanted.iter().find(|new| is_same(new, old)));
+    let come = wanted.iter().filter(|new| !before.iter().any(|old| is_same(new, old)));
+    stay.chain(come).cloned().collect()
 }
 
 fn new_slice(service: &Value, labels: &Value, ports: &Value, endpoints: Vec<Value>) -> Value {

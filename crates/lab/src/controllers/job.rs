@@ -172,26 +172,17 @@ impl<'a> Sync<'a> {
         self.job["spec"]["completionMode"] == "Indexed"
     }
 
-    fn is_suspended(&self) -> bool {
-        self.job["spec"]["suspend"] == true
-    }
-
     async fn run(mut self) -> Outcome {
         self.count_finished();
         let mut again = None;
-        if self.status["startTime"].is_null() && !self.is_suspended() {
+        if self.status["startTime"].is_null() {
             self.status["startTime"] = json!(self.now);
         }
         let deadline = self.deadline_in();
         let verdict = Verdict::before(self.job).or_else(|| self.failure(deadline));
         let managed = match &verdict {
-            Some(_) => self.delete_all(Counts::Yes).await,
-            None if self.is_suspended() => {
-                self.suspend();
-                self.delete_all(Counts::No).await
-            }
+            Some(_) => self.delete_active().await,
             None => {
-                self.resume();
                 again = deadline.and_then(|left| u64::try_from(left).ok()).map(Duration::from_secs);
                 self.manage().await.map(|pause| again = again.into_iter().chain(pause).min())
             }
@@ -261,7 +252,7 @@ impl<'a> Sync<'a> {
 
     /// The seconds that the Job may still be active.
     fn deadline_in(&self) -> Option<i64> {
-        let limit = self.spec("activeDeadlineSeconds").filter(|_| !self.is_suspended())?;
+        let limit = self.spec("activeDeadlineSeconds")?;
         let started = unix_seconds(&self.status["startTime"])?;
         Some(started + limit - unix_seconds(&json!(self.now))?)
     }
@@ -295,7 +286,7 @@ impl<'a> Sync<'a> {
             Some(completions) => self.succeeded >= completions,
             None => self.succeeded > 0,
         };
-        let is_met = enough && self.active().is_empty() && !self.is_suspended();
+        let is_met = enough && self.active().is_empty();
         let message = "Reached expected number of succeeded pods";
         is_met.then(|| Verdict::new(End::Complete, "CompletionsReached", message))
     }
@@ -303,12 +294,12 @@ impl<'a> Sync<'a> {
     /// Writes the verdict down, and the end with its event when no pod is left.
     fn conclude(&mut self, verdict: &Verdict) -> Option<(EventType, String, String)> {
         let (certain, end) = verdict.end.conditions();
-        self.set_condition(certain, "True", &verdict.reason, &verdict.message);
+        self.set_condition(certain, &verdict.reason, &verdict.message);
         let open = self.pods.iter().any(|pod| self.ledger.is_open(pod));
         if open || self.terminating() > 0 {
             return None;
         }
-        self.set_condition(end, "True", &verdict.reason, &verdict.message);
+        self.set_condition(end, &verdict.reason, &verdict.message);
         if verdict.end == End::Failed {
             return Some((EventType::Warning, verdict.reason.clone(), verdict.message.clone()));
         }
@@ -316,38 +307,18 @@ impl<'a> Sync<'a> {
         Some((EventType::Normal, "Completed".to_owned(), "Job completed".to_owned()))
     }
 
-    fn suspend(&mut self) {
-        if self.set_condition("Suspended", "True", "JobSuspended", "Job suspended") {
-            self.record(EventType::Normal, "Suspended", "Job suspended");
-            self.status.as_object_mut().map(|status| status.remove("startTime"));
-        }
-    }
-
-    fn resume(&mut self) {
-        let was_suspended = condition(self.job, "Suspended")["status"] == "True";
-        if was_suspended && self.set_condition("Suspended", "False", "JobResumed", "Job resumed") {
-            self.record(EventType::Normal, "Resumed", "Job resumed");
-            self.status["startTime"] = json!(self.now);
-        }
-    }
-
-    fn record(&self, event_type: EventType, reason: &str, message: &str) {
-        self.shared.registry.record_event(self.job, event_type, reason, message, COMPONENT);
-    }
-
-    /// Sets a condition; whether that was news.
-    fn set_condition(&mut self, condition_type: &str, status: &str, reason: &str, message: &str) -> bool {
+    /// Sets a condition to true.
+    fn set_condition(&mut self, condition_type: &str, reason: &str, message: &str) {
         let mut object = json!({"status": self.status});
-        if condition(&object, condition_type)["status"] == status {
-            return false;
+        if condition(&object, condition_type)["status"] == "True" {
+            return;
         }
         let condition = json!({
-            "type": condition_type, "status": status, "reason": reason, "message": message,
+            "type": condition_type, "status": "True", "reason": reason, "message": message,
             "lastProbeTime": self.now,
         });
         conditions::put(&mut object, condition, &self.now);
         self.status = object["status"].take();
-        true
     }
 
     fn write(&mut self) -> Result<(), Status> {
@@ -392,10 +363,6 @@ impl<'a> Sync<'a> {
             None => parallelism,
         };
         let wanted = usize::try_from(wanted).unwrap_or(0);
-        let surplus = self.surplus(&active, wanted);
-        if !surplus.is_empty() {
-            return self.delete_pods(&surplus, Counts::No).await.map(|()| None);
-        }
         let waits_for_end = self.job["spec"]["podReplacementPolicy"] == "Failed";
         let still_there = active.len() + if waits_for_end { self.terminating() } else { 0 };
         let missing = wanted.saturating_sub(still_there).min(BURST);
@@ -426,44 +393,11 @@ impl<'a> Sync<'a> {
         Ok(None)
     }
 
-    /// The pods that are too many: of an index that another pod has, or beyond the wanted number,
-    /// those that are not ready and the youngest first.
-    fn surplus(&self, active: &[Arc<Value>], wanted: usize) -> Vec<Arc<Value>> {
-        let mut order: Vec<_> = active.to_vec();
-        order.sort_by_cached_key(|pod| {
-            let created = pod["metadata"]["creationTimestamp"].as_str().unwrap_or_default().to_owned();
-            (!is_ready(pod), created, key(pod).1)
-        });
-        let mut seen = BTreeSet::new();
-        let completions = self.spec("completions").unwrap_or(i64::MAX);
-        let (mut kept, mut surplus): (Vec<_>, Vec<_>) = order.into_iter().partition(|pod| {
-            let index = indexes::of(pod);
-            !self.is_indexed() || index.is_some_and(|index| index < completions && seen.insert(index))
-        });
-        surplus.extend(kept.drain(wanted.min(kept.len())..));
-        surplus.truncate(BURST);
-        surplus
-    }
-
-    async fn delete_all(&mut self, counts: Counts) -> Result<(), Status> {
+    async fn delete_active(&self) -> Result<(), Status> {
         let active = self.active();
-        self.delete_pods(&active, counts).await
-    }
-
-    async fn delete_pods(&mut self, pods: &[Arc<Value>], counts: Counts) -> Result<(), Status> {
-        if counts == Counts::No {
-            pods.iter().for_each(|pod| self.ledger.close(pod));
-        }
-        let calls = pods.iter().map(|pod| pods::delete(self.shared, self.rate, self.job, pod));
+        let calls = active.iter().map(|pod| pods::delete(self.shared, self.rate, self.job, pod));
         futures::future::join_all(calls).await.into_iter().collect()
     }
-}
-
-/// Whether a pod that is deleted counts as failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Counts {
-    Yes,
-    No,
 }
 
 #[cfg(test)]

@@ -6,8 +6,6 @@ use serde_json::Value;
 pub(super) const NO_SCHEDULE: &str = "NoSchedule";
 /// The same, and those that run there are evicted.
 pub(super) const NO_EXECUTE: &str = "NoExecute";
-/// Other nodes are preferred.
-pub(super) const PREFER_NO_SCHEDULE: &str = "PreferNoSchedule";
 
 /// The taints of a node that have one of these effects.
 pub(super) fn of<'a>(node: &'a Value, effects: &'a [&str]) -> impl Iterator<Item = &'a Value> {

@@ -3,11 +3,11 @@
 use std::str::FromStr;
 
 use hickory_proto::op::{Edns, Message, MessageType, Metadata, OpCode, Query, ResponseCode};
-use hickory_proto::rr::rdata::{A, CNAME, SOA, SRV};
+use hickory_proto::rr::rdata::{A, CNAME, SOA};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 use rand::seq::SliceRandom;
 
-use super::records::{Meaning, Records, Target, ZONE};
+use super::records::{Meaning, Records, ZONE};
 
 /// The most bytes of an answer over UDP, whatever the client says it can take: what is safe from
 /// fragmentation (CoreDNS's plugin `bufsize`).
@@ -74,17 +74,11 @@ fn fill(response: &mut Message, query: &Query, records: &Records, ttl_seconds: u
                 response.add_answer(record(query.name(), RData::CNAME(CNAME(alias))));
             }
         }
-        Meaning::Found(mut targets) => {
+        Meaning::Found(mut addresses) => {
             // As CoreDNS's plugin `loadbalance`: clients take the first.
-            targets.shuffle(&mut rand::rng());
-            match query.query_type() {
-                RecordType::A => {
-                    for target in targets {
-                        response.add_answer(record(query.name(), RData::A(A(target.address))));
-                    }
-                }
-                RecordType::SRV => add_services(response, query, &targets, ttl_seconds),
-                _ => {}
+            addresses.shuffle(&mut rand::rng());
+            for address in addresses.into_iter().filter(|_| query.query_type() == RecordType::A) {
+                response.add_answer(record(query.name(), RData::A(A(address))));
             }
         }
     }
@@ -92,20 +86,6 @@ fn fill(response: &mut Message, query: &Query, records: &Records, ttl_seconds: u
         && let Some(authority) = start_of_authority(ttl_seconds, serial)
     {
         response.add_authority(authority);
-    }
-}
-
-/// One SRV record for each target and port, all of the same weight, and the targets' addresses.
-fn add_services(response: &mut Message, query: &Query, targets: &[Target], ttl_seconds: u32) {
-    let count = targets.iter().map(|target| target.ports.len()).sum::<usize>().max(1);
-    let weight = u16::try_from(100 / count).unwrap_or(0).max(1);
-    for target in targets {
-        let Ok(name) = Name::from_str(&format!("{}.", target.name)) else { continue };
-        for &port in &target.ports {
-            let service = SRV::new(0, weight, port, name.clone());
-            response.add_answer(Record::from_rdata(query.name().clone(), ttl_seconds, RData::SRV(service)));
-        }
-        response.add_additional(Record::from_rdata(name, ttl_seconds, RData::A(A(target.address))));
     }
 }
 
@@ -160,8 +140,6 @@ mod tests {
             (2, ResponseCode::NoError, true)
         );
         assert!(a.answers.iter().all(|record| record.ttl == 5));
-        let srv = ask(&records, "_sql._tcp.db.shop.svc.cluster.local.", RecordType::SRV, Transport::Udp);
-        assert_eq!((srv.answers.len(), srv.additionals.len()), (2, 2));
         let empty = ask(&records, "db.shop.svc.cluster.local.", RecordType::AAAA, Transport::Udp);
         assert_eq!((empty.answers.len(), empty.authorities.len()), (0, 1));
         assert_eq!(empty.metadata.response_code, ResponseCode::NoError);

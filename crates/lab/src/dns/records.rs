@@ -29,29 +29,16 @@ pub(super) struct Records {
 pub(super) enum Meaning {
     /// No such name, nor one below it.
     Nothing,
-    /// The name exists, if only as a part of others, and has these records.
-    Found(Vec<Target>),
+    /// The name exists, if only as a part of others, and has these addresses.
+    Found(Vec<Ipv4Addr>),
     /// Another name.
     Alias(String),
-}
-
-/// Where a name leads.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Target {
-    /// The name that has this address alone; that of the Service for a cluster address.
-    pub(super) name: String,
-    /// The address.
-    pub(super) address: Ipv4Addr,
-    /// The ports that were asked for (all without a port in the question): name and number.
-    pub(super) ports: Vec<u16>,
 }
 
 /// A question about a Service.
 struct Question<'a> {
     namespace: &'a str,
     service: &'a str,
-    /// `_PORT._PROTOCOL`, without the underscores.
-    port: Option<(&'a str, &'a str)>,
     /// One endpoint of a headless Service.
     endpoint: Option<&'a str>,
 }
@@ -61,36 +48,18 @@ impl Records {
     /// right.
     pub(super) fn meaning(&self, labels: &[&str]) -> Meaning {
         let question = match labels {
-            [] | ["svc"] | ["pod"] => return Meaning::Found(Vec::new()),
-            [namespace, "svc" | "pod"] => {
+            [] | ["svc"] => return Meaning::Found(Vec::new()),
+            [namespace, "svc"] => {
                 let exists = self.namespaces.contains_key(&(String::new(), (*namespace).to_owned()));
                 return if exists { Meaning::Found(Vec::new()) } else { Meaning::Nothing };
             }
-            [address, namespace, "pod"] => return self.pod(address, namespace),
-            [service, namespace, "svc"] => Question { namespace, service, port: None, endpoint: None },
-            [port, protocol, service, namespace, "svc"]
-                if port.starts_with('_') && protocol.starts_with('_') =>
-            {
-                Question { namespace, service, port: Some((&port[1..], &protocol[1..])), endpoint: None }
-            }
+            [service, namespace, "svc"] => Question { namespace, service, endpoint: None },
             [endpoint, service, namespace, "svc"] => {
-                Question { namespace, service, port: None, endpoint: Some(endpoint) }
+                Question { namespace, service, endpoint: Some(endpoint) }
             }
             _ => return Meaning::Nothing,
         };
         self.service(&question)
-    }
-
-    /// The name of a pod is its address (`pods insecure` in kubeadm's Corefile).
-    fn pod(&self, address: &str, namespace: &str) -> Meaning {
-        let exists = self.namespaces.contains_key(&(String::new(), namespace.to_owned()));
-        match address.replace('-', ".").parse() {
-            Ok(parsed) if exists => {
-                let name = format!("{address}.{namespace}.pod.{}", ZONE.join("."));
-                Meaning::Found(vec![Target { name, address: parsed, ports: Vec::new() }])
-            }
-            _ => Meaning::Nothing,
-        }
     }
 
     fn service(&self, question: &Question<'_>) -> Meaning {
@@ -101,30 +70,22 @@ impl Records {
             let alias = spec["externalName"].as_str().unwrap_or_default().to_owned();
             return if question.endpoint.is_none() { Meaning::Alias(alias) } else { Meaning::Nothing };
         }
-        let name = format!("{}.{}.svc.{}", question.service, question.namespace, ZONE.join("."));
-        let targets = match spec["clusterIP"].as_str().and_then(|ip| ip.parse().ok()) {
-            Some(address) if question.endpoint.is_none() => {
-                let ports = matching_ports(&spec["ports"], question);
-                if ports.is_empty() { Vec::new() } else { vec![Target { name, address, ports }] }
-            }
+        let addresses = match spec["clusterIP"].as_str().and_then(|ip| ip.parse().ok()) {
+            Some(address) if question.endpoint.is_none() => vec![address],
             // The endpoints of a Service with an address have names as well.
-            _ => self.endpoints(&service_key, question, &name),
+            _ => self.endpoints(&service_key, question),
         };
-        if targets.is_empty() { Meaning::Nothing } else { Meaning::Found(targets) }
+        if addresses.is_empty() { Meaning::Nothing } else { Meaning::Found(addresses) }
     }
 
-    fn endpoints(&self, service: &Key, question: &Question<'_>, service_name: &str) -> Vec<Target> {
+    fn endpoints(&self, service: &Key, question: &Question<'_>) -> Vec<Ipv4Addr> {
         let in_namespace = self.slices.iter().filter(|((namespace, _), _)| *namespace == service.0);
         let of_service = in_namespace.filter(|(_, slice)| {
             slice["metadata"]["labels"]["kubernetes.io/service-name"] == *service.1
                 && slice["addressType"] == "IPv4"
         });
-        let mut targets = Vec::new();
+        let mut addresses = Vec::new();
         for (_, slice) in of_service {
-            let ports = matching_ports(&slice["ports"], question);
-            if ports.is_empty() && question.port.is_some() {
-                continue;
-            }
             for endpoint in slice["endpoints"].as_array().into_iter().flatten() {
                 if endpoint["conditions"]["ready"] == false {
                     continue;
@@ -137,27 +98,14 @@ impl Records {
                 let dashed = address.to_string().replace('.', "-");
                 let own = endpoint["hostname"].as_str().map_or(dashed, str::to_owned);
                 if question.endpoint.is_none_or(|wanted| wanted == own) {
-                    let name = format!("{own}.{service_name}");
-                    targets.push(Target { name, address, ports: ports.clone() });
+                    addresses.push(address);
                 }
             }
         }
-        targets.sort();
-        targets.dedup();
-        targets
+        addresses.sort();
+        addresses.dedup();
+        addresses
     }
-}
-
-/// The numbers of the ports that a question is about.
-fn matching_ports(ports: &Value, question: &Question<'_>) -> Vec<u16> {
-    let is_asked_for = |port: &&Value| {
-        question.port.is_none_or(|(name, protocol)| {
-            let own = |field: &str| port[field].as_str().unwrap_or_default().to_ascii_lowercase();
-            own("name") == name && own("protocol") == protocol
-        })
-    };
-    let ports = ports.as_array().into_iter().flatten().filter(is_asked_for);
-    ports.filter_map(|port| u16::try_from(port["port"].as_u64()?).ok()).collect()
 }
 
 #[cfg(test)]
@@ -196,32 +144,19 @@ mod tests {
         records().meaning(&name.split('.').collect::<Vec<_>>())
     }
 
-    fn found(name: &str) -> Vec<(String, String, Vec<u16>)> {
+    fn found(name: &str) -> Vec<String> {
         match meaning(name) {
-            Meaning::Found(targets) => targets
-                .into_iter()
-                .map(|target| (target.name, target.address.to_string(), target.ports))
-                .collect(),
+            Meaning::Found(addresses) => addresses.iter().map(ToString::to_string).collect(),
             other => panic!("{other:?}"),
         }
     }
 
-    fn target(name: &str, address: &str, port: u16) -> (String, String, Vec<u16>) {
-        (format!("{name}.cluster.local"), address.to_owned(), vec![port])
-    }
-
     #[test]
     fn a_service_has_its_address_and_a_headless_one_its_ready_endpoints() {
-        assert_eq!(found("web.shop.svc"), [target("web.shop.svc", "10.96.0.20", 80)]);
-        let both = [
-            target("10-244-1-3.db.shop.svc", "10.244.1.3", 5432),
-            target("db-0.db.shop.svc", "10.244.1.2", 5432),
-        ];
-        assert_eq!(found("db.shop.svc"), both);
-        assert_eq!(found("_http._tcp.db.shop.svc"), both);
-        assert_eq!(found("db-0.db.shop.svc"), both[1..]);
-        assert_eq!(found("10-244-1-3.db.shop.svc"), both[..1]);
-        assert_eq!(found("_http._tcp.web.shop.svc"), [target("web.shop.svc", "10.96.0.20", 80)]);
+        assert_eq!(found("web.shop.svc"), ["10.96.0.20"]);
+        assert_eq!(found("db.shop.svc"), ["10.244.1.2", "10.244.1.3"]);
+        assert_eq!(found("db-0.db.shop.svc"), ["10.244.1.2"]);
+        assert_eq!(found("10-244-1-3.db.shop.svc"), ["10.244.1.3"]);
         assert_eq!(meaning("far.shop.svc"), Meaning::Alias("example.org".to_owned()));
     }
 
@@ -237,17 +172,10 @@ mod tests {
             "empty.shop.svc",
             "db-9.db.shop.svc",
             "10-244-1-4.db.shop.svc",
-            "_nosuch._tcp.web.shop.svc",
-            "_http._udp.web.shop.svc",
+            "_http._tcp.web.shop.svc",
             "a.b.c.d.e.svc",
         ] {
             assert_eq!(meaning(name), Meaning::Nothing, "{name}");
         }
-    }
-
-    #[test]
-    fn a_pods_name_is_its_address() {
-        assert!(matches!(meaning("10-244-1-2.shop.pod"), Meaning::Found(targets) if targets.len() == 1));
-        assert_eq!(meaning("10-244-1.shop.pod"), Meaning::Nothing);
     }
 }

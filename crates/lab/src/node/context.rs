@@ -18,7 +18,6 @@ use tokio::time::sleep;
 
 use super::action::Target;
 use super::env::{self, Data, KeySource, Surroundings};
-use super::eviction;
 use super::launch::{self, LaunchError};
 use super::logs::{self, LogFile};
 use super::mode::{Mode, until_up};
@@ -28,7 +27,6 @@ use super::view::Kind;
 use super::volumes::{self, Made, VolumeError};
 use super::{COMPONENT, NodeInfo};
 use crate::Shared;
-use crate::config::Kubelet;
 use crate::dns;
 use crate::latency::{Latencies, Latency};
 use crate::network::{Bind, Sandbox, Store};
@@ -63,8 +61,6 @@ pub(super) struct PodContext {
     beside: Mutex<JoinSet<()>>,
     /// What the agent is doing.
     pub(super) mode: watch::Receiver<Mode>,
-    /// When it is time to see what the pod takes up.
-    pub(super) housekeeping: watch::Receiver<()>,
 }
 
 impl PodContext {
@@ -74,7 +70,6 @@ impl PodContext {
         object: Arc<Value>,
         pod: Pod,
         mode: watch::Receiver<Mode>,
-        housekeeping: watch::Receiver<()>,
     ) -> Self {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         let (namespace, name, uid) =
@@ -101,7 +96,6 @@ impl PodContext {
             changed,
             beside,
             mode,
-            housekeeping,
         }
     }
 
@@ -113,29 +107,6 @@ impl PodContext {
     /// The pod's address; empty while it has none.
     pub(super) fn pod_ip(&self) -> String {
         self.sandbox.address().map(|address| address.to_string()).unwrap_or_default()
-    }
-
-    /// The pod as it was bound.
-    pub(super) fn pod(&self) -> &Pod {
-        &self.pod
-    }
-
-    /// What each of the pod's own volumes holds, in bytes.
-    pub(super) fn volume_usage(&self) -> BTreeMap<String, u64> {
-        self.volumes.get().map(volumes::usage).unwrap_or_default()
-    }
-
-    /// What the logs of each container take up, in bytes.
-    pub(super) fn log_usage(&self) -> BTreeMap<String, u64> {
-        let mut usage = BTreeMap::new();
-        for entry in std::fs::read_dir(&self.log_dir).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            // `CONTAINER.log` and the like; directories are no logs.
-            if let Some((container, _)) = name.to_str().and_then(|name| name.split_once('.')) {
-                *usage.entry(container.to_owned()).or_default() += eviction::disk_usage(&entry.path());
-            }
-        }
-        usage
     }
 
     fn spec(&self) -> Option<&PodSpec> {
@@ -164,12 +135,6 @@ impl PodContext {
         self.spec().and_then(|spec| spec.termination_grace_period_seconds).unwrap_or(30)
     }
 
-    /// How long the pod may run.
-    pub(super) fn active_deadline(&self) -> Option<Duration> {
-        let seconds = self.spec()?.active_deadline_seconds?;
-        Some(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
-    }
-
     /// The pod as messages of a kubelet name it.
     pub(super) fn full_name(&self) -> String {
         format!("{}_{}({})", self.name, self.namespace, self.uid)
@@ -180,19 +145,9 @@ impl PodContext {
         self.shared.sampler.sample(&latency(&self.shared.config.latencies))
     }
 
-    /// The node agent's settings.
-    pub(super) fn kubelet(&self) -> &Kubelet {
-        &self.shared.config.kubelet
-    }
-
     /// Waits as long as the model says.
     pub(super) async fn delay(&self, latency: impl Fn(&Latencies) -> Latency) {
         sleep(self.sample(latency)).await;
-    }
-
-    /// Records an ordinary event about the pod as a whole.
-    pub(super) fn note_pod(&self, reason: &str, message: &str) {
-        self.shared.registry.record_event(&self.object, EventType::Normal, reason, message, COMPONENT);
     }
 
     /// Records a warning about the pod as a whole.

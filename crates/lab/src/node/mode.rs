@@ -1,4 +1,4 @@
-//! What a node agent is doing, as its pods and its heartbeats need to know it.
+//! What a node agent is doing, as its pods need to know it.
 
 use tokio::sync::watch;
 

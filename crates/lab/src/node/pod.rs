@@ -16,7 +16,6 @@ use tokio_util::sync::CancellationToken;
 use super::container::Supervisor;
 use super::context::PodContext;
 use super::ending::end_containers;
-use super::eviction::{GRACE_SECONDS, until_over_limit};
 use super::grace::Grace;
 use super::status::{ContainerSnapshot, RestartsOf, Sandbox, Snapshot, Verdict};
 use super::view::{Ended, Handle, Kind, Order, State};
@@ -52,15 +51,12 @@ impl Seen {
 }
 
 /// Why a pod ends.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
     Deleted,
     /// No main container will run any more.
     Completed,
-    DeadlineExceeded,
     NodeShutdown(i64),
-    /// It takes up too much; how so.
-    Evicted(String),
 }
 
 /// Runs one pod.
@@ -125,38 +121,18 @@ impl PodWorker {
                 let mode = mode.wait_for(|mode| mode.shutdown_grace.is_some()).await;
                 mode.ok().and_then(|mode| mode.shutdown_grace).unwrap_or(0)
             };
-            let deadline = self.context.active_deadline();
-            let deadline = async {
-                match deadline {
-                    Some(deadline) => sleep(deadline).await,
-                    None => std::future::pending().await,
-                }
-            };
-            let context = Arc::clone(&self.context);
             tokio::select! {
                 () = deletion => Why::Deleted,
-                message = until_over_limit(&context) => Why::Evicted(message),
                 grace = shutdown => Why::NodeShutdown(grace),
-                () = deadline => Why::DeadlineExceeded,
                 () = self.live() => Why::Completed,
             }
         };
         self.context.until_up().await;
-        match &why {
+        match why {
             Why::Deleted | Why::Completed => {}
-            Why::DeadlineExceeded => {
-                let verdict = Verdict::DeadlineExceeded;
-                self.context.note_pod(verdict.reason(), verdict.message());
-                self.verdict = Some(verdict);
-            }
             Why::NodeShutdown(_) => self.verdict = Some(Verdict::NodeShutdown),
-            Why::Evicted(message) => {
-                let verdict = Verdict::Evicted(message.clone());
-                self.context.warn_pod(verdict.reason(), verdict.message());
-                self.verdict = Some(verdict);
-            }
         }
-        self.end(&why).await;
+        self.end(why).await;
         if why != Why::Deleted {
             let _ = self.seen.wait_for(Seen::is_ending).await;
         }
@@ -226,7 +202,7 @@ impl PodWorker {
 
     /// Ends all containers, and writes the terminal status. Should the node agent restart
     /// meanwhile, it begins anew.
-    async fn end(&mut self, why: &Why) {
+    async fn end(&mut self, why: Why) {
         let generation = self.seen.borrow().generation();
         for container in &self.containers {
             container.order.send_replace(Order::Stop);
@@ -251,15 +227,14 @@ impl PodWorker {
         self.write_status_with(&exits);
     }
 
-    fn grace(&self, why: &Why) -> Grace {
+    fn grace(&self, why: Why) -> Grace {
         let own = self.context.grace_period_seconds();
         let seen = self.seen.borrow();
         Grace::new(match why {
             // What the object says now: after a restart nothing else is known.
             Why::Deleted => seen.object["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0),
-            Why::NodeShutdown(grace) => own.min(*grace),
-            Why::Evicted(_) => GRACE_SECONDS,
-            Why::Completed | Why::DeadlineExceeded => own,
+            Why::NodeShutdown(grace) => own.min(grace),
+            Why::Completed => own,
         })
     }
 

@@ -1,5 +1,4 @@
-//! Kubernetes' quantities (`250m`, `64Mi`), as far as the downward API and limits of storage need
-//! them. Pure.
+//! Kubernetes' quantities (`250m`, `64Mi`), as far as the downward API needs them. Pure.
 
 /// Suffixes and what they multiply by. Longer ones come before their own beginnings.
 const SUFFIXES: [(&str, f64); 14] = [
@@ -26,15 +25,6 @@ pub(super) fn parse(text: &str) -> Option<f64> {
     number.parse::<f64>().ok().map(|number| number * factor)
 }
 
-/// A number of bytes, as Kubernetes writes one: `1026Mi`.
-pub(super) fn in_binary(bytes: f64) -> String {
-    let fits = |(suffix, factor): &&(&str, f64)| suffix.ends_with('i') && bytes % factor == 0.0;
-    match SUFFIXES.iter().rev().find(fits).filter(|_| bytes > 0.0) {
-        Some((suffix, factor)) => format!("{:.0}{suffix}", bytes / factor),
-        None => format!("{bytes:.0}"),
-    }
-}
-
 /// How many units of `divisor` a value is, rounded up.
 pub(super) fn whole_units(value: f64, divisor: f64) -> String {
     let units = value / divisor;
@@ -59,7 +49,5 @@ mod tests {
             assert_eq!(whole_units(parse(text).unwrap(), parse(divisor).unwrap()), units, "{text}/{divisor}");
         }
         assert_eq!(parse("lots"), None);
-        let written = [1000.0, 1024.0, 1_075_838_976.0, 2_147_483_648.0].map(in_binary);
-        assert_eq!(written, ["1000", "1Ki", "1026Mi", "2Gi"]);
     }
 }

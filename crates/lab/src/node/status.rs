@@ -48,34 +48,26 @@ pub(super) enum RestartsOf {
 }
 
 /// Why a kubelet itself ends a pod. It shows once all containers have ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// `activeDeadlineSeconds` are over.
-    DeadlineExceeded,
     /// The node shuts down.
     NodeShutdown,
     /// It came to a node that shuts down.
     NotAdmitted,
-    /// It takes up too much; how so.
-    Evicted(String),
 }
 
 impl Verdict {
-    pub(super) fn reason(&self) -> &'static str {
+    pub(super) fn reason(self) -> &'static str {
         match self {
-            Self::DeadlineExceeded => "DeadlineExceeded",
             Self::NodeShutdown => "Terminated",
             Self::NotAdmitted => "NodeShutdown",
-            Self::Evicted(_) => "Evicted",
         }
     }
 
-    pub(super) fn message(&self) -> &str {
+    pub(super) fn message(self) -> &'static str {
         match self {
-            Self::DeadlineExceeded => "Pod was active on the node longer than the specified deadline",
             Self::NodeShutdown => "Pod was terminated in response to imminent node shutdown.",
             Self::NotAdmitted => "Pod was rejected as the node is shutting down.",
-            Self::Evicted(message) => message,
         }
     }
 }

@@ -13,7 +13,6 @@ use super::*;
 use crate::Config;
 use crate::address::AddressBlock;
 use crate::api::{Identity, Serialised};
-use crate::config::Kubelet;
 use crate::latency::{Latencies, Sampler};
 use crate::network::Network;
 use crate::registry::{DeleteOptions, Registry, Watch};
@@ -31,16 +30,8 @@ struct Node {
 
 impl Node {
     fn start() -> Self {
-        Self::start_with(Kubelet::default())
-    }
-
-    fn start_with(kubelet: Kubelet) -> Self {
         let clock = Clock::start();
-        let registry = Registry::new(
-            clock,
-            AddressBlock::claim(rand::random_range(0..128)).unwrap(),
-            Default::default(),
-        );
+        let registry = Registry::new(clock, AddressBlock::claim(rand::random_range(0..128)).unwrap());
         registry.create(Resource::Namespaces, "", json!({"metadata": {"name": "default"}})).unwrap();
         let ready = json!({"conditions": [{"type": "Ready", "status": "True"}]});
         let object = json!({"metadata": {"name": "node-1"}, "status": ready});
@@ -51,7 +42,6 @@ impl Node {
             config: Arc::new(Config {
                 latencies: Latencies::ZERO,
                 first_probe_missed: 0.0,
-                kubelet,
                 ..Config::default()
             }),
             sampler: Sampler::seeded(1),

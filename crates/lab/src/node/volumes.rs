@@ -18,7 +18,6 @@ use k8s_openapi::api::core::v1::{
 };
 
 use super::env::{self, Data, KeySource, Surroundings};
-use super::eviction::disk_usage;
 use super::expand::expand;
 use super::service_account;
 use crate::network::{Bind, Store};
@@ -51,13 +50,6 @@ pub(super) struct MadeVolume {
     /// Where it is to those who mount it.
     source: PathBuf,
     read_only: bool,
-    is_empty_dir: bool,
-}
-
-/// What each volume that belongs to the pod alone holds, in bytes.
-pub(super) fn usage(made: &Made) -> BTreeMap<String, u64> {
-    let own = made.iter().filter(|(_, volume)| volume.is_empty_dir);
-    own.map(|(name, volume)| (name.clone(), disk_usage(&volume.made_at))).collect()
 }
 
 /// What a container has at a path of its own.
@@ -195,13 +187,12 @@ impl Maker<'_> {
             made_at: dir.clone(),
             source: store.known_as.join(&volume.name),
             read_only: !is_empty_dir,
-            is_empty_dir,
         };
         let text = |error: io::Error| error.to_string();
         let mode = |given: Option<i32>| given.unwrap_or(DEFAULT_MODE);
         let files = if let Some(host) = &volume.host_path {
             let path = host_path(host)?;
-            return Ok(MadeVolume { made_at: path.clone(), source: path, read_only: false, is_empty_dir });
+            return Ok(MadeVolume { made_at: path.clone(), source: path, read_only: false });
         } else if is_empty_dir {
             fs::create_dir_all(dir)
                 .and_then(|()| fs::set_permissions(dir, Permissions::from_mode(0o777)))

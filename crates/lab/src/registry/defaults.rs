@@ -9,11 +9,10 @@ use base64::Engine as _;
 use serde_json::{Value, json};
 
 use super::{Resource, remove};
-use crate::config::ApiServer;
 
-/// How long pods stay on a node that is not ready, unless they say otherwise
-/// (kube-apiserver: `--default-not-ready-toleration-seconds`).
-const NOT_READY_TOLERATION_SECONDS: u32 = 300;
+/// How long pods stay on a node that is not ready or cannot be reached, unless they say otherwise
+/// (kube-apiserver: `--default-not-ready-toleration-seconds`). It is stored, and nobody acts on it.
+const TOLERATION_SECONDS: u32 = 300;
 
 /// Fills in what every reader of the object fills in.
 pub(super) fn fill_defaults(resource: Resource, object: &mut Value) {
@@ -159,10 +158,10 @@ fn default_requests(spec: &mut Value) {
 
 /// Sets what the cluster itself decides of an object that is created or updated. Its name and uid
 /// are known.
-pub(super) fn prepare(resource: Resource, object: &mut Value, settings: &ApiServer) {
+pub(super) fn prepare(resource: Resource, object: &mut Value) {
     match resource {
         Resource::Namespaces => default_to(object, "spec", json!({"finalizers": ["kubernetes"]})),
-        Resource::Pods => prepare_pod(object, settings),
+        Resource::Pods => prepare_pod(object),
         Resource::Services => {
             let spec = &mut object["spec"];
             if spec["type"] != "ExternalName" {
@@ -175,21 +174,20 @@ pub(super) fn prepare(resource: Resource, object: &mut Value, settings: &ApiServ
     }
 }
 
-fn prepare_pod(pod: &mut Value, settings: &ApiServer) {
+fn prepare_pod(pod: &mut Value) {
     let spec = &mut pod["spec"];
     default_to(spec, "priority", 0);
     default_to(spec, "preemptionPolicy", "PreemptLowerPriority");
     spec["serviceAccount"] = spec["serviceAccountName"].clone();
-    let not_ready = NOT_READY_TOLERATION_SECONDS;
-    default_toleration(spec, "node.kubernetes.io/not-ready", not_ready);
-    let unreachable = settings.default_unreachable_toleration_seconds;
-    default_toleration(spec, "node.kubernetes.io/unreachable", unreachable);
+    for taint in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+        default_toleration(spec, taint);
+    }
     let quality = quality_of_service(spec);
     default_to(pod, "status", json!({"phase": "Pending"}));
     default_to(&mut pod["status"], "qosClass", quality);
 }
 
-fn default_toleration(spec: &mut Value, key: &str, seconds: u32) {
+fn default_toleration(spec: &mut Value, key: &str) {
     default_to(spec, "tolerations", json!([]));
     let tolerated = |toleration: &Value| {
         let covers = |field: &str, value: &str| {
@@ -199,7 +197,7 @@ fn default_toleration(spec: &mut Value, key: &str, seconds: u32) {
     };
     if let Some(list) = spec["tolerations"].as_array_mut().filter(|list| !list.iter().any(tolerated)) {
         list.push(
-            json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}),
+            json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATION_SECONDS}),
         );
     }
 }

@@ -10,10 +10,10 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{FieldError, NODE_LEASES, Registry, Resource, Status, Step, rfc3339};
+use super::{FieldError, Registry, Resource, Status, Step, rfc3339};
 
 /// Namespaces that are always there.
-const IMMORTAL_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", NODE_LEASES];
+const IMMORTAL_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
 /// How to delete.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -1,11 +1,7 @@
 use super::*;
 
 pub(super) fn registry() -> Registry {
-    let registry = Registry::new(
-        Clock::start(),
-        AddressBlock::claim(rand::random_range(0..128)).unwrap(),
-        Default::default(),
-    );
+    let registry = Registry::new(Clock::start(), AddressBlock::claim(rand::random_range(0..128)).unwrap());
     registry.create(Resource::Namespaces, "", json!({"metadata": {"name": "default"}})).unwrap();
     registry
 }

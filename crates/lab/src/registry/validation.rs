@@ -155,21 +155,10 @@ impl Errors {
         if name.is_empty() || name.len() > 15 {
             self.invalid(field, &value, "must be no more than 15 characters");
         }
-        if !name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-') {
-            self.invalid(
-                field,
-                &value,
-                "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)",
-            );
-        }
-        if !name.chars().any(|c| c.is_ascii_lowercase()) {
-            self.invalid(field, &value, "must contain at least one letter (a-z)");
-        }
-        if name.contains("--") {
-            self.invalid(field, &value, "must not contain consecutive hyphens");
-        }
-        if name.starts_with('-') || name.ends_with('-') {
-            self.invalid(field, &value, "must not begin or end with a hyphen");
+        let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if !name.chars().all(allowed) || !name.chars().any(|c| c.is_ascii_lowercase()) {
+            let why = "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-), and at least one letter";
+            self.invalid(field, &value, why);
         }
     }
 

@@ -80,7 +80,7 @@ impl Registry {
         schema::prune(schema::of(resource), &mut object);
         defaults::fill_defaults(resource, &mut object);
         self.admit(resource, namespace, &mut object)?;
-        defaults::prepare(resource, &mut object, &self.inner.settings);
+        defaults::prepare(resource, &mut object);
         validation::validate(resource, &name, None, &object)?;
         let allocation = self.begin_allocation(resource, namespace, &name);
         if let Some(allocation) = &allocation {
@@ -271,7 +271,7 @@ impl Registry {
             schema::prune(schema::of(resource), &mut new);
             if part == Part::Main {
                 defaults::fill_defaults(resource, &mut new);
-                defaults::prepare(resource, &mut new, &self.inner.settings);
+                defaults::prepare(resource, &mut new);
                 validation::validate(resource, name, Some(current), &new)?;
                 if let Some(allocation) = &allocation {
                     self.allocate_for_service(name, &mut new, &allocation.others)?;

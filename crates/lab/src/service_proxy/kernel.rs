@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use super::nft::Nft;
 use super::rules::{self, Node};
-use super::table::{Endpoints, Protocol, ServicePort, Table};
-use super::{ProxiedNode, Synced, conntrack};
+use super::table::{Endpoints, Table};
+use super::{ProxiedNode, Synced};
 use crate::address::node_pods;
 use crate::kernel::{Fabric, KernelError};
 use rolldrop_record::clock::Stamp;
@@ -18,7 +18,6 @@ use rolldrop_record::clock::Stamp;
 #[derive(Debug)]
 pub(super) struct Rules {
     nft: Nft,
-    fabric: Arc<Fabric>,
     /// `None` before the first transaction, and after one that failed.
     in_effect: Option<Table>,
     /// What the last transaction took.
@@ -28,8 +27,8 @@ pub(super) struct Rules {
 impl Rules {
     /// Nothing yet, on node `index` (from 0).
     pub(super) fn new(fabric: Arc<Fabric>, index: u8) -> Result<Self, KernelError> {
-        let nft = Nft::new(Arc::clone(&fabric), index)?;
-        Ok(Self { nft, fabric, in_effect: None, took: Duration::ZERO })
+        let nft = Nft::new(fabric, index)?;
+        Ok(Self { nft, in_effect: None, took: Duration::ZERO })
     }
 
     /// What programming the kernel takes, by the last time.
@@ -53,7 +52,6 @@ impl Rules {
         let t_ns = node.shared.clock.now();
         let before = self.in_effect.replace(table).unwrap_or_default();
         self.report(node, &before, [swap_begin_ns, t_ns]);
-        self.forget_flows(node, &before).await;
         Synced::Yes
     }
 
@@ -84,26 +82,6 @@ impl Rules {
             if port.routes(before.get(port).unwrap_or(&nothing)) != routes {
                 node.report(port, &routes, at);
             }
-        }
-    }
-
-    /// Forgets UDP flows to what serves no longer, so that a client that goes on sending reaches
-    /// another endpoint. One of TCP ends by itself.
-    async fn forget_flows(&self, node: &ProxiedNode, before: &Table) {
-        let Some(now) = &self.in_effect else { return };
-        let is_changed = |(port, endpoints): &(&ServicePort, &Endpoints)| {
-            // One that sent before there was an endpoint goes on to where there is none.
-            let served = before.get(*port).is_some_and(|before| before.serving == endpoints.serving);
-            port.protocol == Protocol::Udp && !served
-        };
-        if !now.iter().any(|change| is_changed(&change)) {
-            return;
-        }
-        let (table, fabric, index) = (now.clone(), Arc::clone(&self.fabric), node.index);
-        let forget = move || fabric.on_node(index, || conntrack::forget_stale_udp(&table));
-        match tokio::task::spawn_blocking(forget).await.map_err(io::Error::from).flatten() {
-            Ok(forgotten) => tracing::debug!(node = node.name, forgotten, "UDP flows"),
-            Err(error) => tracing::warn!(%error, node = node.name, "stale UDP flows stay"),
         }
     }
 }

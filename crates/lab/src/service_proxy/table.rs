@@ -89,8 +89,6 @@ pub(super) struct Endpoints {
     pub(super) cluster: Arc<[Backend]>,
     /// On the node itself, if a policy of the port asks for them.
     pub(super) local: Arc<[Backend]>,
-    /// Of a UDP port all that serve, terminating or not: flows to others are to be forgotten.
-    pub(super) serving: Arc<[Backend]>,
 }
 
 /// Where the connections to a Service port go: nowhere if they are rejected or dropped.
@@ -198,11 +196,7 @@ fn endpoints(port: &ServicePort, slices: &[&EndpointSlice], port_name: &str, nod
         if ready.is_empty() { backends(may_be).into() } else { ready.into() }
     };
     let local = if port.uses_local_endpoints() { choose(&|one| one.is_local) } else { Arc::default() };
-    let serving = match port.protocol {
-        Protocol::Tcp => Arc::default(),
-        Protocol::Udp => all.iter().map(|one| one.backend.clone()).collect(),
-    };
-    Endpoints { cluster: choose(&|_| true), local, serving }
+    Endpoints { cluster: choose(&|_| true), local }
 }
 
 /// An endpoint that takes new connections, or may have to.

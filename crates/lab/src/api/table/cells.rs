@@ -61,17 +61,6 @@ pub(super) fn node(object: &Value, now: Timestamp) -> Vec<Value> {
     if object["spec"]["unschedulable"] == true {
         words.push_str(",SchedulingDisabled");
     }
-    let roles: Vec<_> = object["metadata"]["labels"]
-        .as_object()
-        .into_iter()
-        .flatten()
-        .filter_map(|(key, value)| match key.strip_prefix("node-role.kubernetes.io/") {
-            Some(role) => Some(role),
-            None => (key == "kubernetes.io/role").then(|| text(value)),
-        })
-        .filter(|role| !role.is_empty())
-        .collect();
-    let roles = if roles.is_empty() { "<none>".to_owned() } else { roles.join(",") };
     let address = |address_type: &str| {
         let found = list(&status["addresses"]).iter().find(|address| address["type"] == address_type);
         found.map_or_else(|| json!("<none>"), |address| address["address"].clone())
@@ -85,7 +74,7 @@ pub(super) fn node(object: &Value, now: Timestamp) -> Vec<Value> {
     vec![
         name(object),
         json!(words),
-        json!(roles),
+        json!("<none>"),
         since_creation(object, now),
         info["kubeletVersion"].clone(),
         address("InternalIP"),
@@ -117,22 +106,12 @@ pub(super) fn service(object: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-fn external_address(service: &Value) -> String {
-    let spec = &service["spec"];
-    let strings = |list: &[Value]| list.iter().map(|one| text(one).to_owned()).collect::<Vec<_>>();
-    let mut addresses = strings(list(&spec["externalIPs"]));
-    match text(&spec["type"]) {
-        "ExternalName" => return text(&spec["externalName"]).to_owned(),
-        "LoadBalancer" => {
-            let ingress = list(&service["status"]["loadBalancer"]["ingress"]).iter();
-            addresses.splice(0..0, ingress.map(|one| or(&one["ip"], text(&one["hostname"])).to_owned()));
-            if addresses.is_empty() {
-                return "<pending>".to_owned();
-            }
-        }
-        _ => {}
+fn external_address(service: &Value) -> &str {
+    match text(&service["spec"]["type"]) {
+        "ExternalName" => text(&service["spec"]["externalName"]),
+        "LoadBalancer" => "<pending>",
+        _ => "<none>",
     }
-    if addresses.is_empty() { "<none>".to_owned() } else { addresses.join(",") }
 }
 
 pub(super) fn endpoints(object: &Value, now: Timestamp) -> Vec<Value> {
@@ -271,7 +250,6 @@ pub(super) fn job(object: &Value, now: Timestamp) -> Vec<Value> {
         () if has("Complete") => "Complete",
         () if has("Failed") => "Failed",
         () if is_deleted => "Terminating",
-        () if has("Suspended") => "Suspended",
         () if has("FailureTarget") => "FailureTarget",
         () if has("SuccessCriteriaMet") => "SuccessCriteriaMet",
         () => "Running",

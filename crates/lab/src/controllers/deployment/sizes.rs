@@ -1,6 +1,6 @@
-//! The arithmetic of rollouts and of scaling in their midst. Pure: numbers in, numbers out.
+//! The arithmetic of rollouts. Pure: numbers in, numbers out.
 //!
-//! It is that of pkg/controller/deployment (rolling.go, sync.go, util/deployment_util.go).
+//! It is that of pkg/controller/deployment (rolling.go, util/deployment_util.go).
 
 use serde_json::Value;
 
@@ -102,56 +102,6 @@ pub(super) fn old_replicas(wanted: i64, max_unavailable: i64, new: Size, old: &[
     targets
 }
 
-/// One of several ReplicaSets with pods, when their Deployment is scaled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Share {
-    /// `spec.replicas`, above 0.
-    pub(super) replicas: i64,
-    /// How many pods the Deployment could have before (its annotation `max-replicas`).
-    pub(super) max_before: i64,
-}
-
-/// The sizes of ReplicaSets after their Deployment was scaled to `wanted` in the midst of a rollout
-/// (`scale`): each keeps its share, and what rounding leaves goes to the first. The largest comes
-/// first; of equals the newer when there is to be more, the older when there is to be less.
-pub(super) fn proportional(wanted: i64, max_surge: i64, shares: &[Share]) -> Vec<i64> {
-    let most = if wanted > 0 { wanted + max_surge } else { 0 };
-    let to_add = most - shares.iter().map(|share| share.replicas).sum::<i64>();
-    let mut added = 0;
-    let mut sizes: Vec<_> = shares
-        .iter()
-        .map(|share| {
-            let (left, fraction) = (to_add - added, share.fraction(wanted, max_surge));
-            let proportion = match to_add {
-                1.. => fraction.min(left),
-                0 => 0,
-                ..0 => fraction.max(left),
-            };
-            added += proportion;
-            share.replicas + proportion
-        })
-        .collect();
-    if let Some(first) = sizes.first_mut() {
-        *first = (*first + to_add - added).max(0);
-    }
-    sizes
-}
-
-impl Share {
-    /// By how much this one would change by itself (`getReplicaSetFraction`), rounded half away
-    /// from zero.
-    fn fraction(self, wanted: i64, max_surge: i64) -> i64 {
-        if wanted == 0 {
-            return -self.replicas;
-        }
-        if self.max_before == 0 {
-            return 0;
-        }
-        let (numerator, denominator) = (self.replicas * (wanted + max_surge), self.max_before);
-        (2 * numerator + denominator) / (2 * denominator) - self.replicas
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -212,18 +162,6 @@ mod tests {
         assert_eq!(new_replicas(0, 1, 0, 0), 0);
     }
 
-    #[test]
-    fn scaling_in_a_rollout_keeps_the_shares() {
-        let shares = |sizes: &[i64], max_before: i64| -> Vec<_> {
-            sizes.iter().map(|&replicas| Share { replicas, max_before }).collect()
-        };
-        // From 10 to 15 with a surge of 3: the example of Kubernetes' documentation.
-        assert_eq!(proportional(15, 3, &shares(&[8, 5], 13)), [11, 7]);
-        assert_eq!(proportional(5, 2, &shares(&[8, 5], 13)), [4, 3]);
-        assert_eq!(proportional(0, 0, &shares(&[8, 5], 13)), [0, 0]);
-        assert_eq!(proportional(10, 3, &shares(&[8, 5], 13)), [8, 5]);
-    }
-
     proptest! {
         #[test]
         fn no_step_breaks_the_limits(
@@ -276,22 +214,6 @@ mod tests {
                 let more = more.max(i64::from(becomes_available.len() % 2 == 0));
                 new.available = (new.available + more).min(new.replicas);
             }
-        }
-
-        #[test]
-        fn scaling_in_a_rollout_shares_out_exactly(
-            wanted in 0_i64..40,
-            max_surge in 0_i64..8,
-            before in 1_i64..40,
-            mut sizes in prop::collection::vec(1_i64..20, 1..5),
-        ) {
-            sizes.sort_unstable_by(|a, b| b.cmp(a));
-            let shares: Vec<_> =
-                sizes.iter().map(|&replicas| Share { replicas, max_before: before + max_surge }).collect();
-            let scaled = proportional(wanted, max_surge, &shares);
-            let most = if wanted > 0 { wanted + max_surge } else { 0 };
-            prop_assert!(scaled.iter().all(|size| *size >= 0));
-            prop_assert!(scaled.iter().sum::<i64>() >= most);
         }
     }
 }

@@ -56,9 +56,6 @@ impl<'a> Draft<'a> {
         for (field, count) in counts.into_iter().filter(|(_, count)| *count != 0) {
             status[field] = json!(count);
         }
-        if let Some(collisions) = self.deployment["status"].get("collisionCount") {
-            status["collisionCount"] = collisions.clone();
-        }
         self.status = status;
         if available >= replicas(self.deployment) - Limits::of(self.deployment).max_unavailable {
             self.set(AVAILABLE, "True", "MinimumReplicasAvailable", "Deployment has minimum availability.");
@@ -136,12 +133,6 @@ impl<'a> Draft<'a> {
             (false, true) => self.set(PROGRESSING, "Unknown", "DeploymentResumed", "Deployment is resumed"),
             _ => {}
         }
-    }
-
-    /// Counts one more name that was taken.
-    pub(super) fn note_collision(&mut self) {
-        let collisions = self.status["collisionCount"].as_i64().unwrap_or(0);
-        self.status["collisionCount"] = json!(collisions + 1);
     }
 
     /// Whether all pods are of the new template and available, and no old one is left

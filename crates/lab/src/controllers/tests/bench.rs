@@ -45,7 +45,7 @@ impl Bench {
         let config = Config { latencies: Latencies::ZERO, ..config };
         let addresses = AddressBlock::claim(rand::random_range(0..128)).unwrap();
         let clock = Clock::start();
-        let registry = Registry::new(clock, addresses, config.api_server.clone());
+        let registry = Registry::new(clock, addresses);
         for name in [NAMESPACE, "kube-system"] {
             registry.create(Resource::Namespaces, "", json!({"metadata": {"name": name}})).unwrap();
         }

@@ -207,17 +207,6 @@ async fn a_stopped_agent_notices_nothing_until_it_is_started() {
 }
 
 #[tokio::test]
-async fn a_pod_past_its_deadline_fails() {
-    let node = Node::start();
-    let app = shell("app", &format!("trap 'exit 0' TERM; {SLEEP}"));
-    let mut pods = node.pod(json!({"activeDeadlineSeconds": 1, "containers": [app]}));
-    let over = pods.until("the end", |pod| pod["status"]["phase"] == "Failed").await;
-    assert_eq!(over["status"]["reason"], "DeadlineExceeded");
-    assert_eq!(terminated(&over, 0).0, 0);
-    node.stop().await;
-}
-
-#[tokio::test]
 async fn a_pod_that_never_ran_has_no_known_end() {
     let node = Node::start();
     let mut pods = node.pod(json!({"containers": [{"name": "app", "image": "nginx"}]}));

@@ -167,7 +167,6 @@ fn workloads() {
         complaints(Resource::PodDisruptionBudgets, budget),
         [
             "spec: Invalid value: {\"maxUnavailable\":\"120%\",\"minAvailable\":1}: minAvailable and maxUnavailable cannot be both set",
-            "spec.maxUnavailable: Invalid value: \"120%\": must not be greater than 100%",
         ]
     );
 }
@@ -224,7 +223,7 @@ fn services() {
 }
 
 #[test]
-fn names_and_owners() {
+fn names() {
     let named = |name: &str| json!({"metadata": {"name": name}});
     for bad in ["A", "a_b", "-a", "a/b", "..", "a..b", &"a".repeat(254)] {
         let complaints = complaints(Resource::ConfigMaps, named(bad));
@@ -232,8 +231,4 @@ fn names_and_owners() {
     }
     let service = json!({"metadata": {"name": "1a"}, "spec": {"ports": [{"port": 80}]}});
     assert!(complaints(Resource::Services, service)[0].contains("a DNS-1035 label must consist of"));
-    let owners = json!([{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": ""}]);
-    let object = json!({"metadata": {"name": "a", "ownerReferences": owners}});
-    let why = "metadata.ownerReferences[0].uid: Invalid value: \"\": uid must not be empty";
-    assert_eq!(complaints(Resource::ConfigMaps, object), [why]);
 }

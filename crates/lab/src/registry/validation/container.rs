@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::metadata::check_label;
 use super::{Errors, elements, is_blank};
@@ -43,12 +43,7 @@ pub(super) fn validate(container: &Value, path: &str, place: &Place<'_>, errors:
     let grace = place.pod["terminationGracePeriodSeconds"].as_i64();
     for probe in &parts[1..] {
         if container[*probe].is_object() {
-            validate_probe(
-                &container[*probe],
-                &format!("{path}.{probe}"),
-                *probe == "readinessProbe",
-                errors,
-            );
+            validate_probe(&container[*probe], &format!("{path}.{probe}"), errors);
         }
     }
     for hook in ["postStart", "preStop"] {
@@ -74,9 +69,6 @@ fn validate_ports(container: &Value, path: &str, errors: &mut Errors) {
             None | Some(0) => errors.required(&format!("{path}.containerPort"), ""),
             Some(_) => errors.check_port_number(&port["containerPort"], &format!("{path}.containerPort")),
         }
-        if port["hostPort"].as_i64().is_some_and(|port| port != 0) {
-            errors.check_port_number(&port["hostPort"], &format!("{path}.hostPort"));
-        }
         errors.check_one_of(&port["protocol"], &format!("{path}.protocol"), &["SCTP", "TCP", "UDP"]);
     }
 }
@@ -96,31 +88,16 @@ fn validate_environment(container: &Value, path: &str, errors: &mut Errors) {
             continue;
         }
         let path = format!("{path}.valueFrom");
-        let given: Vec<_> = source.as_object().into_iter().flatten().map(|(key, _)| key.as_str()).collect();
-        if given.is_empty() {
+        if source.as_object().is_none_or(Map::is_empty) {
             let why = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`";
             errors.invalid(&path, &json!(""), why);
         } else if !is_blank(&variable["value"]) {
             errors.invalid(&path, &json!(""), "may not be specified when `value` is not empty");
-        } else if given.len() > 1 {
-            errors.invalid(&path, &json!(""), "may not have more than one field specified at a time");
-        }
-    }
-    for (n, source) in elements(container, "envFrom") {
-        let path = format!("{path}.envFrom[{n}]");
-        let given: Vec<_> =
-            ["configMapRef", "secretRef"].into_iter().filter(|kind| source[*kind].is_object()).collect();
-        match given[..] {
-            [kind] if is_blank(&source[kind]["name"]) => errors.required(&format!("{path}.{kind}.name"), ""),
-            [_] => {}
-            [] => errors.invalid(&path, &json!(""), "must specify one of: `configMapRef` or `secretRef`"),
-            _ => errors.invalid(&path, &json!(""), "may not have more than one field specified at a time"),
         }
     }
 }
 
 fn validate_mounts(container: &Value, path: &str, place: &Place<'_>, errors: &mut Errors) {
-    let mut targets = BTreeSet::new();
     for (n, mount) in elements(container, "volumeMounts") {
         let path = format!("{path}.volumeMounts[{n}]");
         let name = mount["name"].as_str().unwrap_or_default();
@@ -129,35 +106,18 @@ fn validate_mounts(container: &Value, path: &str, place: &Place<'_>, errors: &mu
         } else if !place.volumes.contains_key(name) {
             errors.not_found(&format!("{path}.name"), &mount["name"]);
         }
-        let target = mount["mountPath"].as_str().unwrap_or_default();
-        if target.is_empty() {
+        if is_blank(&mount["mountPath"]) {
             errors.required(&format!("{path}.mountPath"), "");
-        } else if !targets.insert(target) {
-            errors.invalid(&format!("{path}.mountPath"), &mount["mountPath"], "must be unique");
         }
     }
 }
 
-fn validate_probe(probe: &Value, path: &str, is_readiness: bool, errors: &mut Errors) {
+fn validate_probe(probe: &Value, path: &str, errors: &mut Errors) {
     validate_handler(probe, path, None, errors);
     for field in
         ["initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"]
     {
         errors.check_not_negative(probe, path, field);
-    }
-    let grace = &probe["terminationGracePeriodSeconds"];
-    let field = format!("{path}.terminationGracePeriodSeconds");
-    if is_readiness {
-        if !grace.is_null() {
-            errors.invalid(&field, grace, "must not be set for readinessProbes");
-        }
-        return;
-    }
-    if grace.as_i64().is_some_and(|grace| grace <= 0) {
-        errors.invalid(&field, grace, "must be greater than 0");
-    }
-    if probe["successThreshold"] != 1 {
-        errors.invalid(&format!("{path}.successThreshold"), &probe["successThreshold"], "must be 1");
     }
 }
 
@@ -180,9 +140,6 @@ fn validate_handler(handler: &Value, path: &str, grace: Option<i64>, errors: &mu
             }
         }
         "httpGet" => {
-            if is_blank(&action["path"]) {
-                errors.required(&format!("{path}.path"), "");
-            }
             errors.check_port(&action["port"], &format!("{path}.port"));
             errors.check_one_of(&action["scheme"], &format!("{path}.scheme"), &["HTTP", "HTTPS"]);
         }

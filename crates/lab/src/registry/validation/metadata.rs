@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Errors, elements, is_blank};
+use super::{Errors, elements};
 use crate::resource::Resource;
 
 const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', \
@@ -32,14 +32,6 @@ pub(super) fn validate(resource: Resource, current: Option<&Value>, object: &Val
                 &metadata["name"],
                 "may not contain '/' or '%', or be '.' or '..'",
             );
-        }
-    }
-    for (n, owner) in elements(metadata, "ownerReferences") {
-        for field in ["apiVersion", "kind", "name", "uid"] {
-            if is_blank(&owner[field]) {
-                let path = format!("metadata.ownerReferences[{n}].{field}");
-                errors.invalid(&path, &json!(""), &format!("{field} must not be empty"));
-            }
         }
     }
 }
@@ -75,24 +67,9 @@ fn is_label(label: &str) -> bool {
 pub(super) fn check_selector(selector: &Value, field: &str, errors: &mut Errors) {
     for (n, expression) in elements(selector, "matchExpressions") {
         let path = format!("{field}.matchExpressions[{n}]");
-        let has_values = expression["values"].as_array().is_some_and(|values| !values.is_empty());
-        match expression["operator"].as_str() {
-            Some("In" | "NotIn") if !has_values => {
-                errors.required(
-                    &format!("{path}.values"),
-                    "must be specified when `operator` is 'In' or 'NotIn'",
-                );
-            }
-            Some("Exists" | "DoesNotExist") if has_values => {
-                let why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
-                errors.forbidden(&format!("{path}.values"), why);
-            }
-            Some("In" | "NotIn" | "Exists" | "DoesNotExist") => {}
-            _ => errors.invalid(
-                &format!("{path}.operator"),
-                &expression["operator"],
-                "not a valid selector operator",
-            ),
+        if !["In", "NotIn", "Exists", "DoesNotExist"].iter().any(|known| expression["operator"] == *known) {
+            let field = format!("{path}.operator");
+            errors.invalid(&field, &expression["operator"], "not a valid selector operator");
         }
     }
 }

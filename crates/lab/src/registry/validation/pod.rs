@@ -28,13 +28,6 @@ pub(super) fn validate_spec(spec: &Value, path: &str, errors: &mut Errors) {
         }
     }
     errors.check_not_negative(spec, path, "terminationGracePeriodSeconds");
-    if spec["activeDeadlineSeconds"]
-        .as_i64()
-        .is_some_and(|seconds| !(1..=i64::from(i32::MAX)).contains(&seconds))
-    {
-        let field = format!("{path}.activeDeadlineSeconds");
-        errors.invalid(&field, &spec["activeDeadlineSeconds"], "must be between 1 and 2147483647, inclusive");
-    }
     let policies = ["Always", "Never", "OnFailure"];
     errors.check_one_of(&spec["restartPolicy"], &format!("{path}.restartPolicy"), &policies);
     let policies = ["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"];
@@ -55,33 +48,12 @@ fn validate_volumes(spec: &Value, path: &str, errors: &mut Errors) -> BTreeMap<S
         if volumes.insert(name.to_owned(), volume.clone()).is_some() {
             errors.duplicate(&format!("{path}.name"), &volume["name"]);
         }
-        let sources = volume.as_object().into_iter().flatten().filter(|(key, _)| *key != "name");
-        for (source, _) in sources.skip(1) {
-            errors.forbidden(&format!("{path}.{source}"), "may not specify more than 1 volume type");
-        }
-        for (source, field) in [("secret", "secretName"), ("configMap", "name")] {
-            if volume[source].is_object() && super::is_blank(&volume[source][field]) {
-                errors.required(&format!("{path}.{source}.{field}"), "");
-            }
-        }
     }
     volumes
 }
 
 /// A pod's specification is fixed, except for the images and a few marks.
 pub(super) fn validate_update(old: &Value, new: &Value, errors: &mut Errors) {
-    for list in ["containers", "initContainers"] {
-        for (n, one) in elements(new, list) {
-            if super::is_blank(&one["image"]) {
-                errors.required(&format!("spec.{list}[{n}].image"), "");
-            }
-        }
-    }
-    let lists = ["containers", "initContainers"];
-    if lists.iter().any(|list| elements(old, list).count() != elements(new, list).count()) {
-        errors.forbidden("spec.containers", "pod updates may not add or remove containers");
-        return;
-    }
     if fixed_part(old) != fixed_part(new) {
         let why = "pod updates may not change fields other than `spec.containers[*].image`,\
                    `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to \

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::metadata::{check_label, check_subdomain};
+use super::metadata::check_label;
 use super::{Errors, elements, is_blank};
 
 pub(super) fn validate(spec: &Value, old: Option<&Value>, errors: &mut Errors) {
@@ -13,34 +13,15 @@ pub(super) fn validate(spec: &Value, old: Option<&Value>, errors: &mut Errors) {
     if elements(spec, "ports").next().is_none() && !is_headless && kind != "ExternalName" {
         errors.required("spec.ports", "");
     }
-    match kind {
-        "LoadBalancer" | "NodePort" if is_headless => {
-            let why = format!("may not be set to 'None' for {kind} services");
-            errors.invalid("spec.clusterIPs[0]", &json!("None"), &why);
-        }
-        "ExternalName" => match spec["externalName"].as_str().map(|name| name.trim_end_matches('.')) {
-            None | Some("") => errors.required("spec.externalName", ""),
-            Some(name) => check_subdomain(name, "spec.externalName", errors),
-        },
-        _ => {}
+    if kind == "ExternalName" && is_blank(&spec["externalName"]) {
+        errors.required("spec.externalName", "");
     }
     let kinds = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
     errors.check_one_of(&spec["type"], "spec.type", &kinds);
-    validate_ports(spec, is_headless, errors);
-    errors.check_one_of(&spec["sessionAffinity"], "spec.sessionAffinity", &["ClientIP", "None"]);
+    validate_ports(spec, errors);
     for field in ["internalTrafficPolicy", "externalTrafficPolicy"] {
         if !spec[field].is_null() {
             errors.check_one_of(&spec[field], &format!("spec.{field}"), &["Cluster", "Local"]);
-        }
-    }
-    if !spec["externalTrafficPolicy"].is_null() && !matches!(kind, "NodePort" | "LoadBalancer") {
-        let why = "may only be set for externally-accessible services";
-        errors.invalid("spec.externalTrafficPolicy", &spec["externalTrafficPolicy"], why);
-    }
-    for (n, family) in elements(spec, "ipFamilies") {
-        if family != "IPv4" {
-            let why = "not configured on this cluster";
-            errors.invalid(&format!("spec.ipFamilies[{n}]"), family, why);
         }
     }
     let Some(old) = old else { return };
@@ -50,7 +31,7 @@ pub(super) fn validate(spec: &Value, old: Option<&Value>, errors: &mut Errors) {
     }
 }
 
-fn validate_ports(spec: &Value, is_headless: bool, errors: &mut Errors) {
+fn validate_ports(spec: &Value, errors: &mut Errors) {
     let many = elements(spec, "ports").count() > 1;
     let (mut names, mut numbers) = (BTreeSet::new(), BTreeSet::new());
     for (n, port) in elements(spec, "ports") {
@@ -68,12 +49,7 @@ fn validate_ports(spec: &Value, is_headless: bool, errors: &mut Errors) {
         }
         errors.check_port_number(&port["port"], &format!("{path}.port"));
         errors.check_one_of(&port["protocol"], &format!("{path}.protocol"), &["SCTP", "TCP", "UDP"]);
-        let target = &port["targetPort"];
-        errors.check_port(target, &format!("{path}.targetPort"));
-        if is_headless && target.is_number() && *target != port["port"] {
-            let why = "must be equal to the value of 'port' when clusterIP = None";
-            errors.invalid(&format!("{path}.targetPort"), target, why);
-        }
+        errors.check_port(&port["targetPort"], &format!("{path}.targetPort"));
         if !numbers.insert((port["protocol"].as_str(), port["port"].as_i64())) {
             errors.duplicate(&path, port);
         }

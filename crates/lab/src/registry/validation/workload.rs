@@ -43,10 +43,6 @@ fn validate_replicated(spec: &Value, old: Option<&Value>, what: &str, errors: &m
     if policy != "Always" {
         errors.unsupported("spec.template.spec.restartPolicy", policy, &["Always"]);
     }
-    if spec["template"]["spec"]["activeDeadlineSeconds"].is_number() {
-        let field = "spec.template.spec.activeDeadlineSeconds";
-        errors.forbidden(field, "activeDeadlineSeconds in ReplicaSet is not Supported");
-    }
     if old.is_some_and(|old| old["selector"] != *selector) {
         errors.invalid("spec.selector", selector, IMMUTABLE);
     }
@@ -79,7 +75,6 @@ fn validate_strategy(strategy: &Value, errors: &mut Errors) {
             if is_zero(unavailable) && is_zero(surge) {
                 errors.invalid(&path("maxUnavailable"), unavailable, "may not be 0 when `maxSurge` is 0");
             }
-            check_within_all(unavailable, &path("maxUnavailable"), errors);
         }
         _ => errors.unsupported("spec.strategy", strategy, &["Recreate", "RollingUpdate"]),
     }
@@ -97,12 +92,6 @@ fn check_amount(value: &Value, field: &str, errors: &mut Errors) {
     }
 }
 
-fn check_within_all(value: &Value, field: &str, errors: &mut Errors) {
-    if percentage(value).is_some_and(|percentage| percentage > 100) {
-        errors.invalid(field, value, "must not be greater than 100%");
-    }
-}
-
 fn percentage(value: &Value) -> Option<u32> {
     let digits = value.as_str()?.strip_suffix('%')?;
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
@@ -114,9 +103,7 @@ pub(super) fn validate_budget(spec: &Value, errors: &mut Errors) {
         errors.invalid("spec", spec, "minAvailable and maxUnavailable cannot be both set");
     }
     for field in ["minAvailable", "maxUnavailable"] {
-        let path = format!("spec.{field}");
-        check_amount(&spec[field], &path, errors);
-        check_within_all(&spec[field], &path, errors);
+        check_amount(&spec[field], &format!("spec.{field}"), errors);
     }
     check_selector(&spec["selector"], "spec.selector", errors);
     let policy = &spec["unhealthyPodEvictionPolicy"];

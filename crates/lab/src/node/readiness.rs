@@ -1,0 +1,60 @@
+//! What a node's agent says of its node. There are no Leases and no heartbeats: a node that said it is
+//! ready is, until it says otherwise.
+//!
+//! Source: kubernetes/kubernetes, `pkg/kubelet/nodestatus/setters.go`.
+
+use serde_json::{Value, json};
+
+use crate::conditions;
+use crate::registry::{EventType, Part, Registry};
+use crate::resource::Resource;
+use crate::status::Status;
+
+/// What a node says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Readiness {
+    /// It runs pods.
+    Ready,
+    /// It takes no more pods.
+    ShuttingDown,
+}
+
+impl Readiness {
+    fn conditions(self) -> [Value; 4] {
+        let (status, reason, message) = match self {
+            Self::Ready => ("True", "KubeletReady", "kubelet is posting ready status"),
+            Self::ShuttingDown => ("False", "KubeletNotReady", "node is shutting down"),
+        };
+        [
+            ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+            ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+            ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+            ("Ready", status, reason, message),
+        ]
+        .map(|(kind, status, reason, message)| {
+            json!({"type": kind, "status": status, "reason": reason, "message": message})
+        })
+    }
+
+    /// Writes it into the node's status, and records an event if that has changed.
+    pub(in super::super) fn post(self, registry: &Registry, node: &str) -> Result<(), Status> {
+        let now = registry.now();
+        let mut before = Value::Null;
+        let written = registry.modify(Resource::Nodes, "", node, Part::Status, |node| {
+            before = conditions::of(node, "Ready")["status"].clone();
+            for mut condition in self.conditions() {
+                condition["lastHeartbeatTime"] = json!(now);
+                conditions::put(node, condition, &now);
+            }
+        })?;
+        if !before.is_null() && before != conditions::of(&written, "Ready")["status"] {
+            let reason = match self {
+                Self::Ready => "NodeReady",
+                Self::ShuttingDown => "NodeNotReady",
+            };
+            let message = format!("Node {node} status is now: {reason}");
+            registry.record_event(&written, EventType::Normal, reason, &message, super::COMPONENT);
+        }
+        Ok(())
+    }
+}
