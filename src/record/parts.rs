@@ -6,6 +6,7 @@
 //! was not yet in a closed part.
 
 use std::fs::{self, File};
+use std::io::{self, Write};
 use std::mem::take;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -22,6 +23,7 @@ use parquet::schema::types::{ColumnPath, Type};
 use super::{Clock, RequestRow, ServedRow, Stamp};
 use checksum::Summed;
 use columns::{GroupReader, GroupWriter};
+use csv::CsvWriter;
 
 mod cells;
 pub(in crate::record) mod checksum;
@@ -76,14 +78,21 @@ impl Row for ServedRow {
     const TABLE: &'static str = "served";
 }
 
-/// The names of a table's columns, in order.
-pub fn column_names<R: Row>() -> Vec<&'static str> {
-    R::names()
+/// Writes the names of all columns of a table as a line of CSV.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_csv_header<R: Row>(out: &mut CsvWriter<impl Write>) -> io::Result<()> {
+    R::names().into_iter().try_for_each(|name| out.text(name))?;
+    out.end_line()
 }
 
-/// Appends a row to `out` as a line of CSV without its end, with all columns of its table.
-pub fn write_csv<R: Row>(row: &R, out: &mut String) {
-    row.csv(&mut csv::CsvLine::new(out));
+/// Writes a row as a line of CSV, with all columns of its table.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_csv<R: Row>(row: &R, out: &mut CsvWriter<impl Write>) -> io::Result<()> {
+    row.csv(out)
 }
 
 /// Writes the rows of one source as a series of parts.
@@ -362,8 +371,9 @@ fn write_columns<R: Row>(
 }
 
 mod sealed {
-    use super::csv::CsvLine;
-    use super::{GroupReader, GroupWriter, ParquetError};
+    use std::io::{self, Write};
+
+    use super::{CsvWriter, GroupReader, GroupWriter, ParquetError};
 
     /// How a row type is laid out in columns.
     pub trait Columns: Sized {
@@ -381,8 +391,8 @@ mod sealed {
         fn read(group: &GroupReader<'_>) -> Result<Vec<Self>, ParquetError>;
         /// The names of the columns.
         fn names() -> Vec<&'static str>;
-        /// Adds the row's values to a line of CSV.
-        fn csv(&self, line: &mut CsvLine<'_>);
+        /// Writes the row's values as a line of CSV.
+        fn csv<W: Write>(&self, line: &mut CsvWriter<W>) -> io::Result<()>;
     }
 }
 

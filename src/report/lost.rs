@@ -5,35 +5,46 @@
 
 use crate::analysis::Analysis;
 use crate::analysis::model::{Candidate, Lost};
-use crate::record::parts::csv::CsvLine;
+use crate::record::parts::csv::CsvWriter;
 
-const HEADER: &str =
-    "source,seq,target,scheduled_ns,begun_ns,end_ns,outcome,status,cause,in_window,pods,shares,why";
+type Value = fn(&Lost, &Analysis) -> String;
+
+/// The columns in their order.
+pub(super) const COLUMNS: [(&str, Value); 13] = [
+    ("source", |lost, _| lost.source.to_string()),
+    ("seq", |lost, _| lost.seq.to_string()),
+    ("target", |lost, _| lost.target.to_string()),
+    ("scheduled_ns", |lost, _| lost.scheduled.unix_ns().to_string()),
+    ("begun_ns", |lost, _| lost.begun.unix_ns().to_string()),
+    ("end_ns", |lost, _| lost.ended.unix_ns().to_string()),
+    ("outcome", |lost, _| lost.outcome.to_string()),
+    ("status", |lost, _| lost.status.map_or_else(String::new, |status| status.to_string())),
+    ("cause", |lost, _| lost.cause.to_string()),
+    ("in_window", |lost, _| lost.in_window.to_string()),
+    ("pods", |lost, analysis| {
+        let termination = |c: &Candidate| analysis.result.terminations.get(c.termination);
+        list(lost, |c| termination(c).map_or_else(String::new, |t| t.pod.clone()))
+    }),
+    ("shares", |lost, _| list(lost, |c| format!("{:.3}", c.share))),
+    ("why", |lost, _| list(lost, |c| c.why.as_str().to_owned())),
+];
 
 /// The file.
 pub(super) fn render(analysis: &Analysis) -> String {
-    let mut out = format!("{HEADER}\n");
+    const IN_MEMORY: &str = "text in memory, with the same columns in each line";
+    let mut lines = CsvWriter::new(Vec::new());
+    let mut line = |values: [String; COLUMNS.len()]| {
+        values
+            .iter()
+            .try_for_each(|value| lines.text(value))
+            .and_then(|()| lines.end_line())
+            .expect(IN_MEMORY);
+    };
+    line(COLUMNS.map(|(name, _)| name.to_owned()));
     for lost in &analysis.lost {
-        let mut line = CsvLine::new(&mut out);
-        line.text(&lost.source);
-        line.shown(Some(lost.seq));
-        line.text(&lost.target);
-        for at in [lost.scheduled, lost.begun, lost.ended] {
-            line.shown(Some(at.unix_ns()));
-        }
-        line.shown(Some(lost.outcome));
-        line.shown(lost.status);
-        line.shown(Some(lost.cause));
-        line.shown(Some(lost.in_window));
-        let pod = |c: &Candidate| {
-            analysis.result.terminations.get(c.termination).map_or_else(String::new, |t| t.pod.clone())
-        };
-        line.text(&list(lost, pod));
-        line.text(&list(lost, |c| format!("{:.3}", c.share)));
-        line.text(&list(lost, |c| c.why.as_str().to_owned()));
-        out.push('\n');
+        line(COLUMNS.map(|(_, value)| value(lost, analysis)));
     }
-    out
+    String::from_utf8(lines.finish().expect(IN_MEMORY)).expect(IN_MEMORY)
 }
 
 fn list(lost: &Lost, each: impl Fn(&Candidate) -> String) -> String {

@@ -5,6 +5,7 @@
 //! users in `docs/run-directory.md`. Files of earlier versions are read without the columns that were
 //! added `with` later versions, which are optional.
 
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use parquet::errors::ParquetError;
 
 use super::cells::Cell;
 use super::columns::{GroupReader, GroupWriter};
-use super::csv::CsvLine;
+use super::csv::CsvWriter;
 use super::sealed::Columns;
 use crate::record::{
     Outcome, Phase, Protocol, RequestId, RequestRow, ServedEnd, ServedRow, Stamp, TlsSession,
@@ -62,8 +63,9 @@ macro_rules! table {
                 names
             }
 
-            fn csv(&self, line: &mut CsvLine<'_>) {
-                $(Cell::csv(&self.$field, line);)*
+            fn csv<W: Write>(&self, line: &mut CsvWriter<W>) -> io::Result<()> {
+                $(Cell::csv(&self.$field, line)?;)*
+                line.end_line()
             }
         }
     };

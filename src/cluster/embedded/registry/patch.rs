@@ -1,5 +1,7 @@
 //! The patches of the Kubernetes API.
 //!
+//! JSON patches and merge patches are the `json-patch` crate's. Strategic merge is ours: no crate knows the merge keys
+//! of Kubernetes' lists.
 //! What a server-side apply makes of an object depends on who owns which field:
 //! [`super::managed`] does that. The others are here.
 
