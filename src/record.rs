@@ -13,6 +13,7 @@ pub mod evidence;
 pub mod expect;
 pub mod id;
 pub mod mode;
+mod names;
 pub mod offsets;
 pub mod outcome;
 pub mod parts;

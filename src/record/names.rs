@@ -59,7 +59,8 @@ mod tests {
     use serde::Serialize;
 
     use crate::record::action::ActionName;
-    use crate::record::run_info::{Balances, Pacing, Role};
+    use crate::record::event::ProxyPhase;
+    use crate::record::run_info::Pacing;
     use crate::record::{Cause, Evidence, Mode, Outcome, Phase, Protocol, ServedEnd, TlsSession};
 
     fn read_back<T>(all: &[T])
@@ -77,7 +78,6 @@ mod tests {
     #[test]
     fn every_name_reads_back() {
         read_back(ActionName::ALL);
-        read_back(Balances::ALL);
         read_back(Cause::ALL);
         read_back(Evidence::ALL);
         read_back(Mode::ALL);
@@ -85,7 +85,7 @@ mod tests {
         read_back(Pacing::ALL);
         read_back(Phase::ALL);
         read_back(Protocol::ALL);
-        read_back(Role::ALL);
+        read_back(ProxyPhase::ALL);
         read_back(ServedEnd::ALL);
         read_back(TlsSession::ALL);
     }

@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::names::named;
 use super::routing::Routing;
 use super::service_proxy::{ProxyEvidence, ServiceProxy};
 use super::{Expect, RequestId, RequestRow, RunId, Stamp};
@@ -252,27 +253,17 @@ impl LoadPlan {
     }
 }
 
-/// How requests are paced.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Pacing {
-    /// At one rate, by a schedule.
-    #[default]
-    Constant,
-    /// At rates that change, by a schedule.
-    Stages,
-    /// The next request of a connection when the last is answered: there are no intended send times.
-    ClosedLoop,
-}
-
-impl Pacing {
-    /// The name used in files.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Pacing::Constant => "constant",
-            Pacing::Stages => "stages",
-            Pacing::ClosedLoop => "closed_loop",
-        }
+named! {
+    /// How requests are paced.
+    #[derive(Default)]
+    pub enum Pacing else UnknownPacing "unknown pacing {0:?}" {
+        /// At one rate, by a schedule.
+        #[default]
+        Constant = "constant",
+        /// At rates that change, by a schedule.
+        Stages = "stages",
+        /// The next request of a connection when the last is answered: there are no intended send times.
+        ClosedLoop = "closed_loop",
     }
 }
 

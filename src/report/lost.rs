@@ -10,7 +10,7 @@ use crate::record::parts::csv::CsvWriter;
 type Value = fn(&Lost, &Analysis) -> String;
 
 /// The columns in their order.
-pub(super) const COLUMNS: [(&str, Value); 13] = [
+const COLUMNS: [(&str, Value); 13] = [
     ("source", |lost, _| lost.source.to_string()),
     ("seq", |lost, _| lost.seq.to_string()),
     ("target", |lost, _| lost.target.to_string()),
@@ -53,9 +53,25 @@ fn list(lost: &Lost, each: impl Fn(&Candidate) -> String) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::super::samples;
     use super::*;
     use crate::analysis::model::Why;
+
+    /// The columns that a table of docs/run-directory.md names.
+    fn documented(section: &str) -> BTreeSet<&'static str> {
+        let docs = include_str!("../../docs/run-directory.md");
+        let (_, section) = docs.split_once(&format!("\n## {section}\n")).expect(section);
+        let rows = section.lines().skip_while(|line| !line.starts_with("|---")).skip(1);
+        let rows = rows.take_while(|line| line.starts_with('|'));
+        rows.flat_map(|row| row.split('|').nth(1).expect(row).split(',')).map(str::trim).collect()
+    }
+
+    #[test]
+    fn every_column_is_in_the_docs() {
+        assert_eq!(documented("lost.csv"), COLUMNS.iter().map(|(name, _)| *name).collect());
+    }
 
     #[test]
     fn each_dropped_request_is_a_row_with_all_that_may_explain_it() {
