@@ -47,6 +47,7 @@ use model::{Latencies, LoadResult, Mode, RequestCounts, Stage, Start, Terminatio
 pub use policy::Policy;
 use sums::Sums;
 
+use crate::record::load::defaults;
 use crate::record::retry;
 use crate::record::run_info::Target;
 use crate::record::{Cause, Outcome, RequestRow, RowSource, Stamp};
@@ -214,12 +215,12 @@ fn window_end(end: &PodEnd, window: &Window, tail_last: Option<Stamp>) -> Stamp 
 
 /// The counts with what was concluded about the dropped requests.
 fn count(timeline: &Timeline, sums: &Sums<'_>, judged: &[Judged<'_>]) -> RequestCounts {
-    let load = &timeline.info.load.other;
+    let load = &timeline.info.load;
     let method = |row: &RequestRow| {
-        let own = load.get("methods").and_then(|methods| methods.get(&*row.target)).and_then(|m| m.as_str());
-        own.unwrap_or("GET")
+        let own = load.methods.as_ref().and_then(|methods| methods.get(&*row.target));
+        own.map_or(defaults::METHOD, String::as_str)
     };
-    let has_key = load.get("idempotency_key").and_then(|has| has.as_bool()).unwrap_or(false);
+    let has_key = load.idempotency_key.unwrap_or(false);
     let mut c = sums.counts.clone();
     for j in judged {
         let row = &j.request.row;

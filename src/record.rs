@@ -12,6 +12,7 @@ pub mod event;
 pub mod evidence;
 pub mod expect;
 pub mod id;
+pub mod load;
 pub mod mode;
 mod names;
 pub mod offsets;

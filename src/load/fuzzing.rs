@@ -10,10 +10,10 @@ use super::answer_headers::Wanted;
 pub(crate) use super::conntrack::fuzzing::fuzz as conntrack;
 use super::grpc::{Answer, Call, Messages};
 use super::http2::fuzz_frames;
-use super::plan::Grpc;
 use super::response::parse_head;
 use super::websocket;
 use crate::fuzzing::pieces;
+use crate::record::load::Grpc;
 
 /// A response has the same head and the same end in whatever pieces it comes.
 pub(crate) fn response(input: &[u8]) {

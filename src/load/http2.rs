@@ -31,6 +31,7 @@ use super::plan::PlannedTarget;
 use super::pod_body::Beginning;
 use super::request::{Persistence, Sender};
 use crate::http2::error_name;
+use crate::record::load::Http;
 use crate::record::{Outcome, RequestRow, Stamp};
 use link::{Link, Place, Spoken};
 pub(super) use pool::{Limits, Pool, Ticket};
@@ -38,6 +39,17 @@ pub(super) use request::Template;
 
 /// The protocol's name in a TLS handshake.
 pub(super) const ALPN: &[u8] = b"h2";
+
+/// What is offered in a TLS handshake.
+pub(super) const fn offered(http: Http) -> &'static [&'static [u8]] {
+    const HTTP1: &[u8] = b"http/1.1";
+
+    match http {
+        Http::Auto => &[ALPN, HTTP1],
+        Http::Http1 => &[HTTP1],
+        Http::Http2 => &[ALPN],
+    }
+}
 
 /// Sends a request and follows it to its end.
 ///

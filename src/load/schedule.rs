@@ -5,8 +5,8 @@
 //! counted from there. Worker k of N owns the requests with i ≡ k (mod N) and numbers its own from 0, so workers need
 //! not communicate.
 
-use super::pace::{Arrivals, Stage};
 use super::random::Random;
+use crate::record::load::{Arrivals, Stage};
 use crate::record::{Phase, Stamp};
 
 /// The intended send times of a whole run, relative to its zero.

@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::episodes::{Episode, episodes};
 use crate::analysis::class::Class;
 use crate::analysis::model::{Analysis, Mode, RunResult, Verdict};
+use crate::record::run_info::LoadPlan;
 use crate::record::{Outcome, Phase, RowSource};
 use crate::timeline::{Request, Requests, Timeline};
 
@@ -177,6 +179,15 @@ fn block_index(position: f64) -> usize {
     index
 }
 
+/// The settings of a load that have no words of their own, by their names in `run.json`.
+fn further_settings(load: &LoadPlan) -> BTreeMap<String, Value> {
+    let bare = serde_json::to_value(LoadPlan::default()).unwrap_or_default();
+    let all: BTreeMap<String, Value> =
+        serde_json::to_value(load).and_then(serde_json::from_value).unwrap_or_default();
+    // What every load has stands in fields of its own.
+    all.into_iter().filter(|(name, _)| bare.get(name).is_none()).collect()
+}
+
 fn fingerprint(timeline: &Timeline, result: &RunResult) -> BTreeMap<String, String> {
     let (info, load) = (&timeline.info, &timeline.info.load);
     let mut all = BTreeMap::new();
@@ -189,19 +200,19 @@ fn fingerprint(timeline: &Timeline, result: &RunResult) -> BTreeMap<String, Stri
     if !load.is_closed_loop() {
         put("rate", format!("{} requests/s", load.rate));
     }
-    put("connections", load.connections.clone());
+    put("connections", load.connections.to_string());
     put("connect timeout", format!("{} s", load.connect_timeout_s));
     put("response timeout", format!("{} s", load.response_timeout_s));
     put("success", load.success.iter().map(|(a, b)| format!("{a}-{b}")).collect::<Vec<_>>().join(","));
-    for (name, value) in &load.other {
+    for (name, value) in further_settings(load) {
         // An open loop takes as many connections as it needs.
         let is_idle = name == "max_connections" && !load.is_closed_loop();
         if !IMMATERIAL.contains(&name.as_str()) && !is_idle {
             put(&name.replace('_', " "), value.as_str().map_or_else(|| value.to_string(), str::to_owned));
         }
     }
-    if let Some(methods) = load.other.get("methods").and_then(|methods| methods.as_object()) {
-        let methods: BTreeSet<&str> = methods.values().filter_map(|method| method.as_str()).collect();
+    if let Some(methods) = &load.methods {
+        let methods: BTreeSet<&str> = methods.values().map(String::as_str).collect();
         put("methods", methods.into_iter().collect::<Vec<_>>().join(", "));
     }
     if !info.cluster.version.is_empty() {

@@ -9,13 +9,13 @@ use super::sending::{Collecting, Resources};
 use super::target::{self, TargetArg};
 use crate::cli::admin_token::TokenArgs;
 use crate::cli::compare::Percent;
-use crate::cli::rate::Rate;
 use crate::cli::report::Format;
 use crate::cli::service_proxy::AssumeArgs;
 use crate::cluster::Choice;
 use crate::cluster::embedded::{self, config::DataplaneChoice};
 use crate::load;
 use crate::record::Evidence;
+use crate::record::load::{LoadFrom, Rate};
 use crate::scenario::{self, ClusterChoice, Loaded};
 
 /// Arguments of `rolldrop run`.
@@ -68,7 +68,7 @@ pub(in crate::cli) struct RunArgs {
     pub(super) image: Option<String>,
     /// Where the load comes from: this machine, or pods of the cluster (a Job whose rows come back through the API
     /// server) [default: cluster for Services whose addresses cannot be reached from here, else local].
-    #[arg(long, value_name = "local|cluster", value_parser = ["local", "cluster"])]
+    #[arg(long, value_name = "local|cluster", value_parser = LoadFrom::ALL.iter().map(|from| from.as_str()).collect::<Vec<_>>())]
     load_from: Option<String>,
     /// How many pods send the load, if it comes from the cluster [default: one on each node, with at least 10
     /// requests per second and at most 10,000].

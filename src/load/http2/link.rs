@@ -16,7 +16,7 @@ use super::wire::{Shared, Watched};
 use crate::load::connection::Connection;
 use crate::load::exchange::{Context, Endpoint, connect};
 use crate::load::failure::Failure;
-use crate::load::plan::Http;
+use crate::record::load::Http;
 use crate::record::{Outcome, RequestRow, Stamp};
 
 /// What a peer may send ahead on one stream,

@@ -7,11 +7,12 @@ use http::{HeaderName, HeaderValue, Method};
 use tokio_rustls::rustls::pki_types::ServerName;
 use url::Url;
 
-use super::{Http, MAX_CYCLE, PlanError, Settings, Target};
+use super::{MAX_CYCLE, PlanError};
 use crate::load::request::RETRY_HEADER;
 use crate::load::template::{self, Piece};
 use crate::load::{grpc, http2, tls};
 use crate::record::id::ID_HEADER;
+use crate::record::load::{Http, Settings, Target};
 
 /// A target whose URL has been taken apart.
 #[derive(Clone, Debug)]
