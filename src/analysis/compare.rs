@@ -159,12 +159,13 @@ fn differences(baseline: &[Sample], candidate: &[Sample]) -> Vec<Difference> {
         baseline.iter().chain(candidate).flat_map(|s| s.fingerprint.keys()).collect();
     for key in keys {
         let values = |side: &[Sample]| {
-            let all: BTreeSet<&str> =
-                side.iter().map(|s| s.fingerprint.get(key).map_or("not given", String::as_str)).collect();
-            all.into_iter().collect::<Vec<_>>().join(" and ")
+            let value = |s: &'_ Sample| s.fingerprint.get(key).map_or("not given", String::as_str);
+            side.iter().map(value).collect::<BTreeSet<&str>>()
         };
         let (baseline, candidate) = (values(baseline), values(candidate));
-        if baseline != candidate || baseline.contains(" and ") {
+        if baseline != candidate || baseline.len() > 1 {
+            let [baseline, candidate] =
+                [baseline, candidate].map(|all| all.into_iter().collect::<Vec<_>>().join(" and "));
             found.push(Difference { what: key.clone(), baseline, candidate });
         }
     }

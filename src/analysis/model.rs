@@ -12,6 +12,7 @@ pub use losses::{Bounded, Candidate, GroupWindow, LossGroup, Lost, TerminationRe
 pub use window::{Window, WindowBasis};
 
 use crate::record::Outcome;
+use crate::record::action::EndCause;
 use crate::record::run_info::{ClusterInfo, Pacing, Tool};
 pub use crate::record::{Cause, Mode};
 pub use crate::timeline::T0Basis;
@@ -313,7 +314,7 @@ pub struct Termination {
     pub disruption: Option<u32>,
     /// What ended it, as far as the cluster says, in words.
     #[serde(default)]
-    pub cause: Option<String>,
+    pub cause: Option<EndCause>,
     /// Periods of its end in which a watch saw nothing.
     #[serde(default)]
     pub watch_gaps: Vec<WatchGap>,

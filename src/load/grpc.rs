@@ -13,6 +13,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use super::failure::Failure;
 use crate::record::Outcome;
 use crate::record::load::Grpc;
+use crate::record::retry::GRPC_UNAVAILABLE;
 
 /// Before each message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
@@ -190,7 +191,7 @@ fn status_of(http: StatusCode) -> i32 {
         401 => 16,
         403 => 7,
         404 => 12,
-        429 | 502 | 503 | 504 => 14,
+        429 | 502 | 503 | 504 => GRPC_UNAVAILABLE,
         _ => 2,
     }
 }

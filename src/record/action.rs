@@ -1,5 +1,9 @@
 //! The names of what disruptions do.
 
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
 use super::names::named;
 
 named! {
@@ -31,5 +35,56 @@ named! {
         Exec = "exec",
         /// Waits for what others do.
         Observe = "observe",
+    }
+}
+
+/// Why a pod ended, as far as is known. In files it is a text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub enum EndCause {
+    /// By an action of the run.
+    ThisRun(ActionName),
+    /// By something else: what the cluster says of it.
+    Other(String),
+}
+
+const BY_THIS_RUN: &str = " by this run";
+
+impl fmt::Display for EndCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EndCause::ThisRun(action) => write!(f, "{action}{BY_THIS_RUN}"),
+            EndCause::Other(what) => f.write_str(what),
+        }
+    }
+}
+
+impl From<EndCause> for String {
+    fn from(cause: EndCause) -> Self {
+        cause.to_string()
+    }
+}
+
+impl From<String> for EndCause {
+    fn from(text: String) -> Self {
+        let own = text.strip_suffix(BY_THIS_RUN).and_then(|action| action.parse().ok());
+        own.map_or(EndCause::Other(text), EndCause::ThisRun)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_reads_back_from_its_text() {
+        for (cause, text) in [
+            (EndCause::ThisRun(ActionName::DeletePod), "deletePod by this run"),
+            (EndCause::Other("stopped by this run".to_owned()), "stopped by this run"),
+            (EndCause::Other("rollout of Deployment web".to_owned()), "rollout of Deployment web"),
+        ] {
+            assert_eq!(cause.to_string(), text);
+            assert_eq!(EndCause::from(text.to_owned()), cause);
+        }
     }
 }
