@@ -142,8 +142,8 @@ fn caller(cluster: &Cluster, namespace: Option<String>, interrupts: &Interrupts)
     let namespace = namespace.unwrap_or_else(|| cluster.default_namespace().to_owned());
     if !is_dns_label(&namespace) {
         bail!(
-            "{namespace:?} is not a valid namespace name: name another with -n (or in the context of the \
-             kubeconfig); small letters, digits and dashes make one"
+            "{namespace:?} is not a valid namespace name, which has lowercase letters, digits and dashes: give \
+             another with -n (or in the context of the kubeconfig)"
         );
     }
     Ok(Caller {

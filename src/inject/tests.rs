@@ -271,10 +271,10 @@ fn what_is_not_clear_is_asked() {
     no Pod, Deployment, StatefulSet, DaemonSet or ReplicaSet among the manifests
     not YAML: Parse error at line 2, column 1: Unclosed flow sequence. Expected: ']' to close sequence. Found: end of input. Context: in flow sequence. Suggestion: Add ']' to close the array, or check for missing commas between elements
     deployment/web: port 8080 is reached through the sidecar on 18080, whose admin port is 18081
-    no Service among the manifests leads to deployment/web: one that numbers its target port has to lead to 18080 instead of 8080
+    no Service among the manifests uses deployment/web: a Service with a numeric target port must use 18080 instead of 8080
     deployment/web: port 8080 is reached through the sidecar on 18080, whose admin port is 18081
     service/web is headless: its clients choose the port, and bypass the sidecar of deployment/web
-    no Service among the manifests leads to deployment/web: one that numbers its target port has to lead to 18080 instead of 8080
+    no Service among the manifests uses deployment/web: a Service with a numeric target port must use 18080 instead of 8080
     "
     );
     let chosen = Options { port: Some(9090), ..options() };
@@ -326,7 +326,7 @@ fn the_port_that_is_asked_for_is_that_of_the_workloads_that_have_it() {
     let error = at(7).expect_err("no such port").to_string();
     assert!(error.starts_with("deployment/web: Services use its ports 8080 and 9090"), "{error}");
     let wrong = inject(SHOP, &Options { port: Some(7), ..options() }).expect_err("no such port");
-    assert_eq!(wrong.to_string(), "no workload declares port 7, and no Service leads to it");
+    assert_eq!(wrong.to_string(), "no workload declares port 7, and no Service uses it");
 }
 
 #[test]
@@ -378,7 +378,7 @@ fn names_that_the_sidecar_needs_are_asked_for() {
     let port = SHOP.replace("name: http # as", "name: rolldrop-admin # as");
     assert_eq!(
         error(&port),
-        "deployment/web: a port of it is named rolldrop-admin, as one is beside the recording proxy: rename it"
+        "deployment/web: one of its ports is named rolldrop-admin, a name that the sidecar needs: rename it"
     );
 }
 

@@ -111,7 +111,7 @@ fn verdict(row: &Row) -> &'static str {
 
 fn note(comparison: &Comparison) -> String {
     format!(
-        "intervals at {:.0} %, {:.0} % chance of a false alarm over all verdicts; within {:.0} % counts as the same",
+        "intervals at {:.0} %, {:.0} % chance of any false alarm; within {:.0} % is the same",
         comparison.confidence * 100.0,
         (1.0 - comparison.confidence) * 100.0,
         comparison.tolerance * 100.0

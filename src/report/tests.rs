@@ -420,8 +420,7 @@ fn a_comparison_is_told_in_every_form() {
       baseline  before-1 and before-2: 6,000 requests in 30.0 s, 0 dropped, 3 pods ended
       now       after-1 and after-2: 6,000 requests in 30.0 s, 16 dropped, 3 pods ended
 
-    FIGURES
-      intervals at 95 %, 5 % chance of a false alarm over all verdicts; within 5 % counts as the same
+    FIGURES   intervals at 95 %, 5 % chance of any false alarm; within 5 % is the same
       figure             baseline      now                     change  verdict
       dropped requests        0 %   0.27 %                          –  –
       response time p50   1.00 ms  1.02 ms  +2.0 % (−1.0 % to +4.0 %)  same

@@ -525,7 +525,7 @@ fn what_an_api_server_shows_without_having_been_asked_for_it_is_never_acted_on()
     assert!(!said.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}'), "{refused}");
     let words = ["run", "--dry-run", "--target", "svc/web", "-n", "shop#x", "--kubeconfig"];
     let refused = Rolldrop::new(words).args([api.kubeconfig()]).finish().expect_code(2);
-    assert!(refused.stderr().contains("no namespace can be called \"shop#x\""), "{refused}");
+    assert!(refused.stderr().contains("\"shop#x\" is not a valid namespace name"), "{refused}");
 }
 
 /// Whether something of a node that is no API of Kubernetes is asked for.

@@ -145,7 +145,7 @@ fn an_interval_over_few_stretches_is_called_a_rough_one() {
         let has_interval = rows.filter(|row| row.change.is_some());
         let (rough, others): (Vec<_>, Vec<_>) =
             has_interval.map(|row| row.why).partition(|why| why.contains(": a rough interval; a longer run"));
-        let over = |why: &String| why.split(", over ").nth(1)?.split(' ').next()?.parse::<f64>().ok();
+        let over = |why: &String| why.split("over only ").nth(1)?.split(' ').next()?.parse::<f64>().ok();
         for why in &rough {
             assert!(over(why).is_some_and(|stretches| (FEWEST..=FEW).contains(&stretches)), "{why}");
         }

@@ -1,9 +1,9 @@
 //! The patches of the Kubernetes API.
 //!
+//! A server-side apply is merged into the object like a strategic merge patch: the embedded cluster keeps no
+//! owners of fields.
 //! JSON patches and merge patches are the `json-patch` crate's. Strategic merge is ours: no crate knows the merge keys
 //! of Kubernetes' lists.
-//! What a server-side apply makes of an object depends on who owns which field:
-//! [`super::managed`] does that. The others are here.
 
 use serde_json::{Map, Value};
 
