@@ -77,17 +77,7 @@ pub fn analyse<R: RowSource>(
     let requests = count(timeline, &sums, &judged);
     let not_working = working::Outside::of(timeline, &sums, &judged, &disrupted).finding(&requests);
 
-    let load = LoadResult {
-        rate: match timeline.info.load.is_closed_loop() {
-            true => requests.total as f64 / duration_s(timeline).max(f64::MIN_POSITIVE),
-            false => timeline.info.load.rate,
-        },
-        pacing: timeline.info.load.pacing,
-        duration_s: duration_s(timeline),
-        scheduled: requests.total,
-        not_sent: requests.not_sent,
-        send_lag_us: sums.lag.send_lag(),
-    };
+    let load = load_result(timeline, &requests, &sums);
     let measured = validity::Measured::of(&terminations, &sums.response.percentiles());
     let invalid = validity::invalid(timeline, &load, measured, &terminations);
     let partial = validity::partial(timeline, &sums);
@@ -120,10 +110,7 @@ pub fn analyse<R: RowSource>(
         cluster: timeline.info.cluster.clone(),
         complete: partial.is_empty(),
         integrity: validity::integrity(timeline),
-        command: timeline
-            .commands
-            .iter()
-            .find(|command| command.code != Some(0))
+        command: (timeline.commands.iter().find(|command| command.code != Some(0)))
             .or(timeline.commands.last())
             .map(command_result),
         findings: not_working
@@ -154,6 +141,21 @@ pub fn analyse<R: RowSource>(
         checks: Vec::new(),
     };
     Ok(Analysis { result, lost: charts::lost(timeline, judged), charts: charts::charts(timeline, sums) })
+}
+
+/// The load as it was planned and sent.
+fn load_result(timeline: &Timeline, requests: &RequestCounts, sums: &Sums<'_>) -> LoadResult {
+    LoadResult {
+        rate: match timeline.info.load.is_closed_loop() {
+            true => requests.total as f64 / duration_s(timeline).max(f64::MIN_POSITIVE),
+            false => timeline.info.load.rate,
+        },
+        pacing: timeline.info.load.pacing,
+        duration_s: duration_s(timeline),
+        scheduled: requests.total,
+        not_sent: requests.not_sent,
+        send_lag_us: sums.lag.send_lag(),
+    }
 }
 
 /// The length of the counted part: as planned, or until the load was stopped.

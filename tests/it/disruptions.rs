@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use rolldrop::analysis::model::{Mode, Stage};
-use rolldrop::record::event::{ActionName, Change};
+use rolldrop::record::action::{ActionName, EndCause};
+use rolldrop::record::event::Change;
 use rolldrop::record::{Cause, EventKind, Outcome, RequestRow};
 use serde_json::json;
 
@@ -371,12 +372,13 @@ fn a_program_of_the_scenario_runs_here_while_others_are_watched() {
     let tainted = "a taint of node node-1: Taint manager: deleting due to NoExecute taint";
     let on_node = |node: &str| -> Vec<_> {
         let ended = result.terminations.iter().filter(|t| t.node.as_deref() == Some(node));
-        ended.map(|t| (t.mode, t.cause.as_deref())).collect()
+        ended.map(|t| (t.mode, t.cause.clone())).collect()
     };
-    assert_eq!(on_node("node-2"), [(Mode::Other, Some(preempted))], "{finished}");
+    let other = |what: &str| (Mode::Other, Some(EndCause::Other(what.to_owned())));
+    assert_eq!(on_node("node-2"), [other(preempted)], "{finished}");
     let by_taint = on_node("node-1");
     assert!(!by_taint.is_empty(), "{finished}");
-    assert!(by_taint.iter().all(|ended| *ended == (Mode::Other, Some(tainted))), "{by_taint:?}\n{finished}");
+    assert!(by_taint.iter().all(|ended| *ended == other(tainted)), "{by_taint:?}\n{finished}");
     let report = |file: &str| std::fs::read_to_string(finished.dir().join("run").join(file)).expect(file);
     for report in [report("summary.md"), report("report.html")] {
         assert!(report.contains(preempted) && report.contains(tainted), "{report}");
