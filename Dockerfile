@@ -35,6 +35,7 @@ WORKDIR /src
 COPY scripts/components.py scripts/components.py
 COPY Cargo.toml Cargo.lock ./
 COPY benches benches
+COPY crates crates
 COPY scenarios scenarios
 COPY src src
 

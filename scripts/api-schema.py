@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes src/cluster/embedded/schema.txt: the fields of the objects that the embedded cluster serves.
+"""Writes crates/lab/src/schema.txt: the fields of the objects that the embedded cluster serves.
 
-    scripts/api-schema.py KUBERNETES_CHECKOUT > src/cluster/embedded/schema.txt
+    scripts/api-schema.py KUBERNETES_CHECKOUT > crates/lab/src/schema.txt
 
 Reads the Go types of a Kubernetes source tree, with the markers beside them that say how lists and
-maps are merged. The format is explained in src/cluster/embedded/schema.rs.
+maps are merged. The format is explained in crates/lab/src/schema.rs.
 """
 
 import re

@@ -15,7 +15,7 @@ TEXTS = re.compile(r"(?i)^(licen[cs]e|copying|notice|copyright|unlicense)")
 
 
 def linked(target):
-    """The packages in the program, in order: those that are needed to run, not to build or test."""
+    """The packages in the program, in order: those of others that are needed to run, not to build or test."""
     command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", target]
     metadata = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     packages = {package["id"]: package for package in metadata["packages"]}
@@ -29,7 +29,8 @@ def linked(target):
             for dependency in nodes[node]["deps"]:
                 if any(kind["kind"] is None for kind in dependency["dep_kinds"]):
                     waiting.append(dependency["pkg"])
-    found.discard(root)
+    # What is our own has no licence and no origin of its own.
+    found -= set(metadata["workspace_members"])
     others = sorted((packages[node] for node in found), key=lambda p: (p["name"], p["version"]))
     return packages[root], others
 

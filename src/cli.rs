@@ -5,6 +5,7 @@ mod classes;
 mod cleanup;
 mod cluster;
 mod compare;
+mod dataplane;
 mod exit;
 mod gate;
 mod inject;

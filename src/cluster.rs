@@ -6,8 +6,7 @@
 //! that ends, and takes all its pods with it, as soon as the pipe to its parent closes.
 
 mod child;
-pub mod embedded;
-pub mod guard;
+pub(crate) mod guard;
 
 use std::ffi::OsString;
 use std::io;
@@ -21,15 +20,15 @@ use serde_json::json;
 use tokio::process::Command;
 
 use child::ClusterProcess;
-pub use child::{ChildError, Died, Ready};
+pub(crate) use child::{ChildError, Died, Ready};
 
 /// Which cluster to connect to.
 #[derive(Clone, Debug)]
-pub enum Choice {
+pub(crate) enum Choice {
     /// Start the embedded one.
     Embedded {
         /// Its parameters.
-        config: Box<embedded::Config>,
+        config: Box<rolldrop_lab::Config>,
         /// Where its logs and its kubeconfig go.
         log_dir: PathBuf,
     },
@@ -47,7 +46,7 @@ pub enum Choice {
 
 /// There is no cluster to talk to.
 #[derive(Debug, thiserror::Error)]
-pub enum ClusterError {
+pub(crate) enum ClusterError {
     /// The kubeconfig cannot be read or used.
     #[error("cannot read the kubeconfig{}", path.as_ref().map(|path| format!(" {}", path.display())).unwrap_or_default())]
     Kubeconfig {
@@ -80,7 +79,7 @@ pub enum ClusterError {
 
 /// How a cluster that does not end with this process is reached again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Origin {
+pub(crate) struct Origin {
     /// The kubeconfig, where it is not the one that any program would use.
     pub kubeconfig: Option<PathBuf>,
     /// The context in it; none in a pod, which has no kubeconfig.
@@ -88,7 +87,7 @@ pub struct Origin {
 }
 
 /// A cluster to work with.
-pub struct Cluster {
+pub(crate) struct Cluster {
     client: Client,
     default_namespace: String,
     /// Where its API server is.
@@ -108,7 +107,7 @@ impl Cluster {
     /// # Errors
     ///
     /// What is wrong with the kubeconfig, or why the embedded cluster did not start.
-    pub async fn connect(choice: Choice) -> Result<Self, ClusterError> {
+    pub(crate) async fn connect(choice: Choice) -> Result<Self, ClusterError> {
         match choice {
             Choice::Embedded { config, log_dir } => {
                 let process = ClusterProcess::start(&config, &log_dir).await?;
@@ -171,17 +170,17 @@ impl Cluster {
     }
 
     /// A client for the cluster's API.
-    pub fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         self.client.clone()
     }
 
     /// The namespace for objects that name none.
-    pub fn default_namespace(&self) -> &str {
+    pub(crate) fn default_namespace(&self) -> &str {
         &self.default_namespace
     }
 
     /// How it is reached again; `None` if it ends with this process, and all that is in it.
-    pub fn origin(&self) -> Option<Origin> {
+    pub(crate) fn origin(&self) -> Option<Origin> {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         let Origin { kubeconfig, context } = &self.origin;
         let origin = Origin { kubeconfig: kubeconfig.as_ref().map(absolute), context: context.clone() };
@@ -189,7 +188,7 @@ impl Cluster {
     }
 
     /// Which one it is, in words; `None` if it ends with this process.
-    pub fn title(&self) -> Option<String> {
+    pub(crate) fn title(&self) -> Option<String> {
         let whose = match &self.origin.context {
             Some(context) => format!("context {context}"),
             None => "this pod's cluster".to_owned(),
@@ -204,7 +203,7 @@ impl Cluster {
     /// # Errors
     ///
     /// The file cannot be written.
-    pub fn kubeconfig_for(&self, namespace: &str, file: &Path) -> io::Result<Option<OsString>> {
+    pub(crate) fn kubeconfig_for(&self, namespace: &str, file: &Path) -> io::Result<Option<OsString>> {
         let files = match &self.origin.kubeconfig {
             Some(path) => vec![std::path::absolute(path)?],
             None => kubeconfig_files(),
@@ -231,12 +230,12 @@ impl Cluster {
     }
 
     /// Whether [`Cluster::command`] leads into a network of the cluster's own.
-    pub fn is_entered(&self) -> bool {
+    pub(crate) fn is_entered(&self) -> bool {
         self.has_inside
     }
 
     /// Whether [`Cluster::command`] leads to where the Services' own addresses are reached.
-    pub fn reaches_services(&self) -> bool {
+    pub(crate) fn reaches_services(&self) -> bool {
         // Without a context this is a pod.
         self.has_inside || self.origin.context.is_none()
     }
@@ -246,7 +245,7 @@ impl Cluster {
     /// # Errors
     ///
     /// This program's own file, which has to take it there, is not found.
-    pub fn command(&self, program: &Path) -> io::Result<Command> {
+    pub(crate) fn command(&self, program: &Path) -> io::Result<Command> {
         if !self.has_inside {
             return Ok(Command::new(program));
         }
@@ -263,12 +262,12 @@ impl Cluster {
     }
 
     /// What the user should know of the cluster.
-    pub fn notice(&self) -> Option<&str> {
+    pub(crate) fn notice(&self) -> Option<&str> {
         self.process.as_ref()?.notice()
     }
 
     /// Waits until an embedded cluster has ended before its time; for ever of any other. What it ran is gone then.
-    pub async fn died(&self) -> Died {
+    pub(crate) async fn died(&self) -> Died {
         match &self.process {
             Some(process) => process.died().await,
             None => std::future::pending().await,
@@ -276,7 +275,7 @@ impl Cluster {
     }
 
     /// Lets go of the cluster. The embedded one ends, and nothing of it is left when this returns.
-    pub async fn shut_down(self) {
+    pub(crate) async fn shut_down(self) {
         drop(self.client);
         if let Some(process) = self.process {
             process.stop().await;
@@ -303,7 +302,7 @@ fn has_kubeconfig() -> bool {
 fn is_embedded(file: &Kubeconfig, context: &Context) -> bool {
     let cluster = file.clusters.iter().find(|cluster| cluster.name == context.cluster);
     let extensions = cluster.and_then(|named| named.cluster.as_ref()?.extensions.as_ref());
-    extensions.into_iter().flatten().any(|extension| extension.name == embedded::EXTENSION)
+    extensions.into_iter().flatten().any(|extension| extension.name == rolldrop_lab::EXTENSION)
 }
 
 #[cfg(test)]
@@ -349,7 +348,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("config");
         for is_embedded in [false, true] {
-            let extension = json!({"name": embedded::EXTENSION, "extension": {}});
+            let extension = json!({"name": rolldrop_lab::EXTENSION, "extension": {}});
             let extensions = if is_embedded { vec![extension] } else { Vec::new() };
             let config = json!({
                 "apiVersion": "v1", "kind": "Config", "current-context": "one",

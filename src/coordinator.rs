@@ -47,39 +47,38 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::Origin;
-use crate::machine;
-use crate::observed::Candidate;
-use crate::record::event::NameAnswer;
-use crate::record::routing::ServiceRules;
-use crate::record::run_info::{ClusterInfo, Role, Source};
-use crate::record::wire::AdminToken;
-use crate::record::{Clock, EventKind, RunDir, Stamp};
 use crate::scenario::{Disruption, Place, Target};
+use rolldrop_load::machine;
+use rolldrop_proxy::observed::Candidate;
+use rolldrop_record::event::NameAnswer;
+use rolldrop_record::routing::ServiceRules;
+use rolldrop_record::run_info::{ClusterInfo, Role, Source};
+use rolldrop_record::wire::AdminToken;
+use rolldrop_record::{Clock, EventKind, RunDir, Stamp};
 
-pub use caller::Caller;
-pub use disrupt::{Disrupted, Losses, NoPrograms, Programs, Settle, Silence, UnderLoad, codes, until_silent};
-pub use error::CoordinatorError;
+pub(crate) use caller::Caller;
+pub(crate) use disrupt::{Disrupted, Losses, Programs, Settle, Silence, UnderLoad, codes, until_silent};
+pub(crate) use error::CoordinatorError;
 use journal::Journal;
-pub use journal::JournalError;
-pub use load_job::{LOAD_PORT, LoadJob, LoadPod, LoadPods, default_workers};
+pub(crate) use load_job::{LOAD_PORT, LoadJob, LoadPod, default_workers};
 pub(crate) use pages::list_at_once;
-pub use plan::{Call, Plan, Work};
-pub use recorder::Recorder;
-pub use rollout::Workloads;
-pub use routes::services_behind_in;
-pub use sidecar::{GitOps, Sidecars};
+pub(crate) use plan::{Plan, Work};
+pub(crate) use recorder::Recorder;
+pub(crate) use rollout::Workloads;
+pub(crate) use routes::services_behind_in;
+pub(crate) use sidecar::{GitOps, Sidecars};
 use targets::{Consumer, Found};
-pub use targets::{Ready, at_node};
-pub use undo::{LeftOver, Undone};
+pub(crate) use targets::{Ready, at_node};
+pub(crate) use undo::{LeftOver, Undone};
 use view::Views;
 use ways::Way;
 
 /// The coordinator's name as a source.
-pub const SOURCE: &str = "coordinator";
+pub(crate) const SOURCE: &str = "coordinator";
 
 /// Time limits; each has its name here and in the error that reports it.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub(crate) struct Limits {
     /// For one call of the API server.
     pub api_call: Duration,
     /// For an API server that is down, overloaded or faulty, from the first failure of a call.
@@ -117,7 +116,7 @@ impl Default for Limits {
 }
 
 /// What a session needs to start.
-pub struct Settings<'a> {
+pub(crate) struct Settings<'a> {
     /// Who calls the cluster.
     pub caller: Caller,
     /// The label of the objects that the run creates; no other run has it.
@@ -135,7 +134,7 @@ pub struct Settings<'a> {
 }
 
 /// One run's access to one cluster.
-pub struct Session {
+pub(crate) struct Session {
     caller: Caller,
     clock: Clock,
     recorder: Recorder,
@@ -159,7 +158,7 @@ impl Session {
     ///
     /// # Errors
     /// When the API server does not answer, or the run directory cannot be written.
-    pub async fn begin(settings: Settings<'_>) -> Result<Self, CoordinatorError> {
+    pub(crate) async fn begin(settings: Settings<'_>) -> Result<Self, CoordinatorError> {
         let Settings { caller, run, cluster, run_dir, clock, admin_token, gitops } = settings;
         let Caller { client, namespace, .. } = &caller;
         let journal = Mutex::new(Journal::begin(run_dir.path(), clock, run, cluster)?);
@@ -219,27 +218,27 @@ impl Session {
     }
 
     /// The namespace in which everything happens.
-    pub fn namespace(&self) -> &str {
+    pub(crate) fn namespace(&self) -> &str {
         &self.caller.namespace
     }
 
     /// A client of the cluster.
-    pub fn client(&self) -> kube::Client {
+    pub(crate) fn client(&self) -> kube::Client {
         self.caller.client.clone()
     }
 
     /// Records an event that happened now.
-    pub fn record(&self, kind: EventKind) {
+    pub(crate) fn record(&self, kind: EventKind) {
         self.record_at(self.clock.now(), kind);
     }
 
     /// Records an event of the coordinator's process.
-    pub fn record_at(&self, at: Stamp, kind: EventKind) {
+    pub(crate) fn record_at(&self, at: Stamp, kind: EventKind) {
         self.recorder.handle().event(at, kind);
     }
 
     /// Records an event of another source, stamped on that source's clock.
-    pub fn record_of(&self, source: &str, at: Stamp, kind: EventKind) {
+    pub(crate) fn record_of(&self, source: &str, at: Stamp, kind: EventKind) {
         if let EventKind::NameAnswer(NameAnswer { ttl_s: Some(ttl_s), .. }) = &kind {
             let ttl = Duration::try_from_secs_f64(*ttl_s).unwrap_or_default();
             let mut period = self.period.lock().unwrap_or_else(PoisonError::into_inner);
@@ -259,7 +258,7 @@ impl Session {
     /// # Errors
     /// When one exists already, or the API server refuses it. What was created until then is
     /// removed in [`Session::finish`].
-    pub async fn deploy(&self, manifests: &[Value]) -> Result<(), CoordinatorError> {
+    pub(crate) async fn deploy(&self, manifests: &[Value]) -> Result<(), CoordinatorError> {
         for manifest in manifests {
             self.create(manifest).await?;
         }
@@ -271,7 +270,7 @@ impl Session {
     /// # Errors
     /// When a pod cannot start (with the reason that it gives), when the limits
     /// pass, or when the Service cannot be used.
-    pub async fn await_ready(
+    pub(crate) async fn await_ready(
         &self,
         targets: &[Target],
         manifests: &[Value],
@@ -311,7 +310,7 @@ impl Session {
     }
 
     /// Runs the disruptions, during a load. A refused action is recorded and counted in the result.
-    pub async fn disrupt(
+    pub(crate) async fn disrupt(
         &self,
         disruptions: &[Disruption],
         load: UnderLoad<'_>,
@@ -321,7 +320,7 @@ impl Session {
     }
 
     /// Waits for the ends of pods that are still ending, and for the proxies' last rows.
-    pub async fn settle(&self) {
+    pub(crate) async fn settle(&self) {
         let deadline = Instant::now() + self.caller.limits.settle + self.longest_grace();
         let gone = self.views.wait_until(|view| view.pods_listed && view.terminating().next().is_none());
         if timeout_at(deadline, self.caller.stoppable(gone)).await.is_err() {
@@ -349,7 +348,7 @@ impl Session {
 
     /// Makes the existing proxies hand over their rows, and waits for nothing else: what an interrupted run has time
     /// for. It takes at most twice [`Limits::hand_over`].
-    pub async fn hand_over(&self) {
+    pub(crate) async fn hand_over(&self) {
         let limits = Limits { outage: self.caller.limits.hand_over, ..self.caller.limits };
         self.collector.catch_up(&limits).await;
     }
@@ -385,7 +384,7 @@ impl Session {
     ///
     /// # Errors
     /// When the records could not be written.
-    pub async fn finish(
+    pub(crate) async fn finish(
         mut self,
         give_up: CancellationToken,
     ) -> Result<(Vec<Source>, Vec<Undone>), CoordinatorError> {

@@ -22,20 +22,20 @@ use serde_json::{Map, Value, json};
 use thiserror::Error;
 
 use manifests::{Change, Edit, Manifests};
-pub use port::selects;
+pub(crate) use port::selects;
 use port::{Frontage, Service, Unfit};
-pub use sidecar::NAME as SIDECAR_NAME;
+pub(crate) use sidecar::NAME as SIDECAR_NAME;
 
 /// What the app's port is called while the sidecar has its name.
-pub const APP_PORT_NAME: &str = "rolldrop-app";
+pub(crate) const APP_PORT_NAME: &str = "rolldrop-app";
 /// The annotation of pods that have the sidecar: the image that it was added with.
-pub const SIDECAR: &str = "rolldrop.dev/sidecar";
+pub(crate) const SIDECAR: &str = "rolldrop.dev/sidecar";
 /// The annotation of a Service with the target ports that it had, as JSON, by the number of its port.
-pub const TARGET_PORTS: &str = "rolldrop.dev/target-ports";
+pub(crate) const TARGET_PORTS: &str = "rolldrop.dev/target-ports";
 
 /// What to add.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// The image of the sidecar.
     pub image: String,
     /// The app's port, where several could be meant.
@@ -48,7 +48,7 @@ pub struct Options {
 
 /// A value of a Secret in the workload's namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SecretKey {
+pub(crate) struct SecretKey {
     /// The Secret.
     pub name: String,
     /// The key in it.
@@ -59,7 +59,7 @@ pub struct SecretKey {
 
 /// What becomes of a pod to which a Secret is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Absent {
+pub(crate) enum Absent {
     /// It waits until there is one.
     Waits,
     /// It starts, and its admin port tells nobody what it knows.
@@ -69,7 +69,7 @@ pub enum Absent {
 /// A text that names no value of a Secret.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("not the name of a Secret, or NAME/KEY")]
-pub struct BadSecretKey;
+pub(crate) struct BadSecretKey;
 
 impl FromStr for SecretKey {
     type Err = BadSecretKey;
@@ -90,25 +90,25 @@ impl FromStr for SecretKey {
 
 /// A minor version of Kubernetes 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct KubernetesVersion(u32);
+pub(crate) struct KubernetesVersion(u32);
 
 impl KubernetesVersion {
     /// 1.`minor`.
-    pub const fn minor(minor: u32) -> Self {
+    pub(crate) const fn minor(minor: u32) -> Self {
         Self(minor)
     }
 
     /// The first with native sidecars switched on (KEP-753, beta).
-    pub const NATIVE_SIDECARS: Self = Self(29);
+    pub(crate) const NATIVE_SIDECARS: Self = Self(29);
     /// The first whose EndpointSlices know named ports of native sidecars (kubernetes/kubernetes#128850,
     /// not brought back to earlier ones).
-    pub const NAMED_SIDECAR_PORTS: Self = Self(33);
+    pub(crate) const NAMED_SIDECAR_PORTS: Self = Self(33);
 }
 
 /// A text that is no version of Kubernetes.
 #[derive(Debug, Error)]
 #[error("not a version of Kubernetes, such as 1.33")]
-pub struct BadVersion;
+pub(crate) struct BadVersion;
 
 impl FromStr for KubernetesVersion {
     type Err = BadVersion;
@@ -129,7 +129,7 @@ impl fmt::Display for KubernetesVersion {
 
 /// Changed manifests.
 #[derive(Debug)]
-pub struct Output {
+pub(crate) struct Output {
     /// The manifests, in the form in which they came: YAML or JSON.
     pub text: String,
     /// What was done and what to look after, a line each.
@@ -138,7 +138,7 @@ pub struct Output {
 
 /// Why manifests cannot be changed.
 #[derive(Debug, Error)]
-pub enum InjectError {
+pub(crate) enum InjectError {
     /// The text is neither YAML nor JSON.
     #[error("not YAML: {0}")]
     Unreadable(String),
@@ -174,7 +174,7 @@ pub enum InjectError {
 /// # Errors
 ///
 /// The text cannot be read, has no workload, or has one of which it is not clear which port is meant.
-pub fn inject(text: &str, options: &Options) -> Result<Output, InjectError> {
+pub(crate) fn inject(text: &str, options: &Options) -> Result<Output, InjectError> {
     let mut manifests = Manifests::parse(text)?;
     let (edits, mut notes) = additions(&manifests.objects(), options)?;
     notes.extend(manifests.apply(&edits)?);
@@ -186,7 +186,7 @@ pub fn inject(text: &str, options: &Options) -> Result<Output, InjectError> {
 /// # Errors
 ///
 /// The text cannot be read.
-pub fn uninject(text: &str) -> Result<Output, InjectError> {
+pub(crate) fn uninject(text: &str) -> Result<Output, InjectError> {
     let mut manifests = Manifests::parse(text)?;
     let (edits, mut notes) = removals(&manifests.objects());
     notes.extend(manifests.apply(&edits)?);
@@ -198,7 +198,7 @@ pub fn uninject(text: &str) -> Result<Output, InjectError> {
 /// # Errors
 ///
 /// As [`inject`].
-pub fn inject_into(objects: &mut [Value], options: &Options) -> Result<Vec<String>, InjectError> {
+pub(crate) fn inject_into(objects: &mut [Value], options: &Options) -> Result<Vec<String>, InjectError> {
     let found: Vec<_> =
         objects.iter().cloned().enumerate().map(|(n, object)| Object::whole(n, object)).collect();
     let (edits, notes) = additions(&found, options)?;
@@ -218,7 +218,7 @@ fn pod(object: &Value) -> Option<&'static str> {
 }
 
 /// The labels of these pods.
-pub fn pod_labels(object: &Value) -> Option<&Value> {
+pub(crate) fn pod_labels(object: &Value) -> Option<&Value> {
     Some(&object.pointer(pod(object)?)?["metadata"]["labels"])
 }
 

@@ -10,9 +10,9 @@ mod disruption;
 mod files;
 mod load;
 mod raw;
-pub mod text;
+pub(crate) mod text;
 mod validate;
-pub mod yaml;
+pub(crate) mod yaml;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,21 +20,20 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::record::Expect;
-use crate::record::run_info::{Balances, BalancesBecause};
+use rolldrop_record::Expect;
+use rolldrop_record::run_info::{Balances, BalancesBecause};
 
-pub use builtin::{BUILTIN, Builtin, DEFAULT};
-pub use disruption::{
+pub(crate) use builtin::{BUILTIN, DEFAULT};
+pub(crate) use disruption::{
     Action, Count, Disruption, Object, Order, Patch, PatchType, Pods, Repeat, Restore, Until, Workload,
     WorkloadKind,
 };
-pub use files::FILE_BYTES;
-pub use load::{Abort, Load, LoadJob, Request};
+pub(crate) use load::{Abort, Load, LoadJob, Request};
 use yaml::Document;
 
 /// A validated scenario.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Scenario {
+pub(crate) struct Scenario {
     /// Its name.
     pub name: String,
     /// What it shows, in a sentence.
@@ -63,7 +62,7 @@ pub struct Scenario {
 
 impl Scenario {
     /// Whether the load ends once all disruptions are done, and not later than its duration.
-    pub fn ends_with_its_disruptions(&self) -> bool {
+    pub(crate) fn ends_with_its_disruptions(&self) -> bool {
         let watches_on = |d: &Disruption| {
             matches!((&d.action, d.repeat), (Action::Observe { lasts: None }, Repeat::Times(_)))
         };
@@ -71,20 +70,20 @@ impl Scenario {
     }
 
     /// The resolved YAML as JSON, with defaults left as the author left them.
-    pub fn resolved(&self) -> &Value {
+    pub(crate) fn resolved(&self) -> &Value {
         self.document.value()
     }
 
     /// What is wrong with a value that only its user can judge. `key` is its path from the top of
     /// the file.
-    pub fn invalid(&self, key: &str, why: impl Into<String>) -> ScenarioError {
+    pub(crate) fn invalid(&self, key: &str, why: impl Into<String>) -> ScenarioError {
         self.document.error(key, why)
     }
 }
 
 /// A scenario and the cluster it asks for; `C` is the embedded cluster's configuration.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Loaded<C> {
+pub(crate) struct Loaded<C> {
     /// The scenario.
     pub scenario: Scenario,
     /// `spec.cluster`, if given.
@@ -93,7 +92,7 @@ pub struct Loaded<C> {
 
 /// The cluster that a scenario asks for.
 #[derive(Clone, Debug, PartialEq)]
-pub enum ClusterChoice<C> {
+pub(crate) enum ClusterChoice<C> {
     /// The embedded one, configured so.
     Embedded(C),
     /// A context of the kubeconfig.
@@ -102,7 +101,7 @@ pub enum ClusterChoice<C> {
 
 /// Something that the load goes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub(crate) struct Target {
     /// Its name in the rows.
     pub name: String,
     /// Its share of the requests: this, of the sum of all targets' weights.
@@ -117,7 +116,7 @@ pub struct Target {
 
 /// Where a target is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub(crate) enum Place {
     /// A port of a Service, through whatever routes to it here.
     Service {
         /// The Service's name.
@@ -135,7 +134,7 @@ pub enum Place {
 
 /// Why a scenario cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum ScenarioError {
+pub(crate) enum ScenarioError {
     /// The file cannot be read.
     #[error("failed to read {path}")]
     Io {
@@ -166,7 +165,10 @@ pub enum ScenarioError {
 ///
 /// # Errors
 /// When it cannot be read, or anything in it is unknown, malformed or contradictory.
-pub fn load<C: DeserializeOwned>(name: &str, overrides: &[String]) -> Result<Loaded<C>, ScenarioError> {
+pub(crate) fn load<C: DeserializeOwned>(
+    name: &str,
+    overrides: &[String],
+) -> Result<Loaded<C>, ScenarioError> {
     let path = Path::new(name);
     if let Some(builtin) = BUILTIN.iter().find(|b| b.name == name).filter(|_| !path.exists()) {
         let file = format!("scenarios/{name}.yaml");
@@ -184,7 +186,7 @@ pub fn load<C: DeserializeOwned>(name: &str, overrides: &[String]) -> Result<Loa
 ///
 /// # Errors
 /// When anything in it is unknown, malformed or contradictory.
-pub fn parse<C: DeserializeOwned>(
+pub(crate) fn parse<C: DeserializeOwned>(
     text: &str,
     file: &str,
     dir: &Path,
@@ -203,7 +205,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::record::load::{Arrivals, Connections, Pace, PortRange, Stage};
+    use rolldrop_record::load::{Arrivals, Connections, Pace, PortRange, Stage};
 
     const MINIMAL: &str = "\
 apiVersion: rolldrop.dev/v1

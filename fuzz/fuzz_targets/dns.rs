@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| rolldrop::fuzzing::target::dns(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| rolldrop_lab::fuzzing::target::dns(bytes));

@@ -3,7 +3,8 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use rolldrop::fuzzing::{Meter, target};
+use rolldrop_proxy::fuzzing::{numbered_sessions, target};
+use rolldrop_testing::Meter;
 
 /// Counts what is in use.
 struct Counting;
@@ -49,7 +50,7 @@ static ALLOCATOR: Counting = Counting;
 fn run_numbered(range: &str) -> ! {
     let ends = range.split_once("..").map(|(from, to)| (from.parse(), to.parse()));
     let Some((Ok(from), Ok(to))) = ends else { panic!("FUZZ_SESSIONS is not FROM..TO: {range}") };
-    rolldrop::fuzzing::proxy_sessions(from..to);
+    numbered_sessions(from..to);
     std::process::exit(0)
 }
 

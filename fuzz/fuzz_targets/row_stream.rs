@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| rolldrop::fuzzing::target::row_stream(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| rolldrop_record::fuzzing::target::row_stream(bytes));

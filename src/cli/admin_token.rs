@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
-use crate::record::wire::AdminToken;
+use rolldrop_record::wire::AdminToken;
 
 /// The variable with the token itself.
 const VARIABLE: &str = "ROLLDROP_ADMIN_TOKEN";

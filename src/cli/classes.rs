@@ -1,8 +1,8 @@
 //! What a load that no analysis has seen yet has lost.
 
-use crate::analysis::Class;
-use crate::load::{Counts, ErrorStatuses};
-use crate::record::Outcome;
+use rolldrop_analysis::Class;
+use rolldrop_load::{Counts, ErrorStatuses};
+use rolldrop_record::Outcome;
 
 /// How many requests there are of each class; one may come several times.
 pub(super) fn by_class(outcomes: &Counts, errors: &ErrorStatuses) -> impl Iterator<Item = (Class, u64)> {

@@ -16,14 +16,15 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::dataplane::DataplaneArg;
 use super::private_dir;
 use super::say::say;
 use crate::cluster::Ready;
-use crate::cluster::embedded::config::DataplaneChoice;
-use crate::cluster::embedded::descendants::KillDescendants;
-use crate::cluster::embedded::kernel::{self, Entered};
-use crate::cluster::embedded::parameters::{self, Parameter};
-use crate::cluster::embedded::{Config, Embedded, Options};
+use rolldrop_lab::config::DataplaneChoice;
+use rolldrop_lab::descendants::KillDescendants;
+use rolldrop_lab::kernel::{self, Entered};
+use rolldrop_lab::parameters::{self, Parameter};
+use rolldrop_lab::{Config, Embedded, Options};
 
 /// Arguments of `rolldrop cluster`.
 #[derive(Debug, clap::Args)]
@@ -65,7 +66,7 @@ struct ServeArgs {
     /// How connections reach pods: through namespaces and rules of the kernel, or through TCP proxies on loopback
     /// addresses; `auto` uses the kernel if that works [default: as in --config].
     #[arg(long, value_enum)]
-    dataplane: Option<DataplaneChoice>,
+    dataplane: Option<DataplaneArg>,
     /// End when standard input, a pipe, is closed; print in JSON when the cluster is ready.
     #[arg(long, hide = true)]
     lifeline: bool,
@@ -237,7 +238,10 @@ impl ServeArgs {
         let config = *self.config.unwrap_or_default();
         // Clients outside are to reach the API: their port is opened out here.
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("listen on loopback")?;
-        let dataplane = Dataplane::choose(self.dataplane.unwrap_or(config.dataplane), &files.leftovers())?;
+        let dataplane = Dataplane::choose(
+            self.dataplane.map_or(config.dataplane, DataplaneChoice::from),
+            &files.leftovers(),
+        )?;
         if let Some(notice) = &dataplane.notice {
             say(notice);
         }

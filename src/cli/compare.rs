@@ -6,10 +6,10 @@ use std::str::FromStr;
 use anyhow::{Context, bail};
 
 use super::report::{Analysed, Given, analyse};
-use crate::analysis::compare::model::Comparison;
-use crate::analysis::compare::sample::SAMPLE_FORMAT;
-use crate::analysis::compare::{self, Incomparable, Options, Sample};
-use crate::record::RunDir;
+use rolldrop_analysis::compare::model::Comparison;
+use rolldrop_analysis::compare::sample::SAMPLE_FORMAT;
+use rolldrop_analysis::compare::{self, Incomparable, Options, Sample};
+use rolldrop_record::RunDir;
 
 /// What to compare with, and how.
 #[derive(Debug, clap::Args)]

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use crate::analysis::model::{CheckVerdict, FindingKind, RunResult, Verdict};
+use rolldrop_analysis::model::{CheckVerdict, FindingKind, RunResult, Verdict};
 
 /// How a command ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,10 +9,10 @@ use anyhow::Context;
 use super::compare::{CompareArgs, sample};
 use super::exit::Exit;
 use super::report::{Given, analyse, print};
-use crate::analysis::model::{CheckVerdict, Verdict};
-use crate::gate;
-use crate::record::{Bounds, RunDir, WindowBounds};
-use crate::report;
+use rolldrop_analysis::gate;
+use rolldrop_analysis::model::{CheckVerdict, Verdict};
+use rolldrop_record::{Bounds, RunDir, WindowBounds};
+use rolldrop_report as report;
 
 /// Arguments of `rolldrop gate`.
 #[derive(Debug, clap::Args)]

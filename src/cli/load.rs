@@ -21,12 +21,12 @@ use super::report::{Format, print, text_options};
 use super::say::say;
 use super::signals::Interrupts;
 use super::stages;
-use crate::analysis::model::Verdict;
-use crate::load::{Plan, Prepared, Summary, check_conntrack};
-use crate::record::run_dir::EventLog;
-use crate::record::run_info::{ClusterInfo, FORMAT_VERSION, LoadPlan, Target, Tool};
-use crate::record::{Clock, Event, EventKind, Expect, RunDir, RunInfo, Stamp};
 pub(super) use args::LoadArgs;
+use rolldrop_analysis::model::Verdict;
+use rolldrop_load::{Plan, Prepared, Summary, check_conntrack};
+use rolldrop_record::run_dir::EventLog;
+use rolldrop_record::run_info::{ClusterInfo, FORMAT_VERSION, LoadPlan, Target, Tool};
+use rolldrop_record::{Clock, Event, EventKind, Expect, RunDir, RunInfo, Stamp};
 
 impl LoadArgs {
     /// Runs the command.

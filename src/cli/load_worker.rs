@@ -12,11 +12,11 @@ use tokio::io::BufReader;
 use tokio::net::TcpListener;
 
 use super::signals::Interrupts;
-use crate::load;
-use crate::load::process::worker;
-use crate::load::remote::server::{self, Visit};
-use crate::record::wire::AdminToken;
-use crate::record::{Clock, Evidence, RunDir};
+use rolldrop_load as load;
+use rolldrop_load::process::worker;
+use rolldrop_load::remote::server::{self, Visit};
+use rolldrop_record::wire::AdminToken;
+use rolldrop_record::{Clock, Evidence, RunDir};
 
 /// The variable with the token of the run, for a worker in a pod.
 pub(super) const TOKEN_VARIABLE: &str = "ROLLDROP_LOAD_TOKEN";

@@ -10,9 +10,9 @@ use tokio::time::{Instant, interval_at};
 use tokio_util::sync::CancellationToken;
 
 use super::signals::Interrupts;
-use crate::load;
-use crate::record::{Outcome, shown};
 use echo::NoControlEcho;
+use rolldrop_load as load;
+use rolldrop_record::{Outcome, shown};
 
 /// How often a bar is redrawn.
 const REDRAWN: Duration = Duration::from_millis(200);

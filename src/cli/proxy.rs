@@ -10,8 +10,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::admin_token::TokenArgs;
 use super::signals::Interrupts;
-use crate::proxy::{Access, Budget, Config, Counts, Mode, PodHeader, Proxy, Report, WatchPod};
-use crate::record::Clock;
+use rolldrop_proxy::{Access, Budget, Config, Counts, Mode, PodHeader, Proxy, Report, WatchPod};
+use rolldrop_record::Clock;
 
 /// Arguments of `rolldrop proxy`.
 #[derive(Debug, clap::Args)]

@@ -9,12 +9,12 @@ use anyhow::Context;
 use super::compare::{self, CompareArgs};
 use super::exit::Exit;
 use super::service_proxy::AssumeArgs;
-use crate::analysis::{self, Analysis, Policy, RunResult};
-use crate::gate;
-use crate::record::service_proxy::ServiceProxy;
-use crate::record::{Expect, RunDir, Tables, shown};
-use crate::report::{self, TextOptions};
-use crate::timeline::{Requests, Timeline};
+use rolldrop_analysis::gate;
+use rolldrop_analysis::timeline::{Requests, Timeline};
+use rolldrop_analysis::{self as analysis, Analysis, Policy, RunResult};
+use rolldrop_record::service_proxy::ServiceProxy;
+use rolldrop_record::{Expect, RunDir, Tables, shown};
+use rolldrop_report::{self as report, TextOptions};
 
 /// What goes to stdout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

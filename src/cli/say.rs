@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::record::shown;
+use rolldrop_record::shown;
 
 /// Says something on standard error, on lines of its own.
 pub(super) fn say(text: &str) {

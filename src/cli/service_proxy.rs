@@ -2,7 +2,7 @@
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-use crate::record::service_proxy::ServiceProxy;
+use rolldrop_record::service_proxy::ServiceProxy;
 
 /// What the user knows of the cluster.
 #[derive(Debug, clap::Args)]

@@ -3,8 +3,8 @@
 use std::convert::Infallible;
 use std::time::Instant;
 
-use crate::load::Stage;
-use crate::record::{Clock, EventKind, Stamp};
+use rolldrop_load::Stage;
+use rolldrop_record::{Clock, EventKind, Stamp};
 
 /// Records each stage when it begins; `zero` is when the first does. It never ends by itself.
 pub(super) async fn announce(

@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::ValueEnum;
 
-use crate::record::clock::Clock;
-use crate::workload::{Config, Habit, LogTarget, Server, StopSignal};
+use rolldrop_record::clock::Clock;
+use rolldrop_workload::{Config, Habit, LogTarget, Server, StopSignal};
 
 /// Arguments of `rolldrop workload`.
 #[derive(Debug, clap::Args)]

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use super::embedded::config::ConfigError;
-use super::embedded::{Config, descendants, kernel};
+use rolldrop_lab::config::ConfigError;
+use rolldrop_lab::{Config, descendants, kernel};
 
 /// How long the cluster may take to be ready.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -27,7 +27,7 @@ const TAIL_BYTES: usize = 2000;
 /// What the cluster process says on its standard output, in one line, once it is ready.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Ready {
+pub(crate) struct Ready {
     /// Always true: there is no line before.
     pub ready: bool,
     /// The API server's URL.
@@ -41,7 +41,7 @@ pub struct Ready {
 
 /// The cluster process did not come up.
 #[derive(Debug, thiserror::Error)]
-pub enum ChildError {
+pub(crate) enum ChildError {
     /// A parameter cannot be honoured; nothing was started.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -80,7 +80,7 @@ pub enum ChildError {
 /// The cluster process has ended, though nobody asked it to.
 #[derive(Debug, thiserror::Error)]
 #[error("the embedded cluster has ended ({how}), and the run with it{}", last_words(log))]
-pub struct Died {
+pub(crate) struct Died {
     /// How it ended.
     how: String,
     /// The end of its log.

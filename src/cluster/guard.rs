@@ -12,7 +12,7 @@
 //! The checks themselves are in `asked` and `seen`.
 
 mod asked;
-pub mod names;
+pub(crate) mod names;
 mod seen;
 #[cfg(test)]
 mod tests;
@@ -33,20 +33,20 @@ use tower::{BoxError, Layer, Service};
 use asked::{Asked, Reading};
 
 /// The longest answer of the API server, in bytes. A page of [`PAGE`] pods has a MiB or two.
-pub const ANSWER_BYTES: usize = 32 * 1024 * 1024;
+pub(crate) const ANSWER_BYTES: usize = 32 * 1024 * 1024;
 /// The longest line of a watch, in bytes: etcd takes objects of 1.5 MiB.
-pub const WATCH_LINE_BYTES: usize = 4 * 1024 * 1024;
+pub(crate) const WATCH_LINE_BYTES: usize = 4 * 1024 * 1024;
 /// The longest error of a pod or node that is asked through the API server, in bytes.
-pub const ERROR_BYTES: usize = 64 * 1024;
+pub(crate) const ERROR_BYTES: usize = 64 * 1024;
 /// Objects of a list that are asked for at once. A page is in memory as it came, as text and as objects, and
 /// allocators keep much of what that takes.
-pub const PAGE: u32 = 100;
+pub(crate) const PAGE: u32 = 100;
 /// The most pages of one list: with that, one has up to 150,000 objects.
-pub const MOST_PAGES: u32 = 1500;
+pub(crate) const MOST_PAGES: u32 = 1500;
 
 /// Why an answer of the API server is not used, or a request is not sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Untrusted {
+pub(crate) enum Untrusted {
     /// A request names what no object can be called.
     #[error("not asked of the API server: {0}")]
     Request(String),
@@ -56,7 +56,7 @@ pub enum Untrusted {
 }
 
 /// What of an error is distrust, if it is that.
-pub fn distrust(error: &kube::Error) -> Option<&Untrusted> {
+pub(crate) fn distrust(error: &kube::Error) -> Option<&Untrusted> {
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(error) = cause {
         if let Some(found) = error.downcast_ref() {

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::apply::owner_name;
 use super::caller::{Pauses, is_passing, retry_after};
 use super::{CoordinatorError, Session};
-use crate::record::EventKind;
+use rolldrop_record::EventKind;
 
 /// From one beat to the next. A shorter period hardly improves the time of a deletion: the API server takes some time
 /// for each.
@@ -57,7 +57,7 @@ impl Pace {
 impl Session {
     /// Writes to the run's own ConfigMap some ten times a second, for as long as the future is awaited. If that is
     /// not allowed it says so and ends: the run goes on.
-    pub async fn beat(&self) -> Infallible {
+    pub(crate) async fn beat(&self) -> Infallible {
         if let Err(why) = self.beat_until_refused().await {
             let message =
                 format!("beats ended: {why}; from now on deletions by others are known only to the second");

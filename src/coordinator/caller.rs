@@ -21,7 +21,7 @@ const FIRST_CONTACT: Duration = Duration::from_secs(2);
 
 /// Calls the API server on behalf of one run.
 #[derive(Clone)]
-pub struct Caller {
+pub(crate) struct Caller {
     /// The cluster.
     pub client: Client,
     /// The namespace in which everything happens.
@@ -43,7 +43,7 @@ pub(super) struct Asked<T> {
 impl Caller {
     /// The same before a run has started: it does not wait for an API server that may not exist.
     #[must_use]
-    pub fn at_first_contact(&self) -> Self {
+    pub(crate) fn at_first_contact(&self) -> Self {
         let limits = Limits { outage: self.limits.outage.min(FIRST_CONTACT), ..self.limits };
         Self { limits, ..self.clone() }
     }

@@ -23,11 +23,11 @@ use super::lines::lines;
 use super::recorder::RecorderHandle;
 use super::view::View;
 use crate::cluster::guard::names::in_path;
-use crate::record::run_info::{Role, Rows, Source};
-use crate::record::wire::{
+use rolldrop_record::run_info::{Role, Rows, Source};
+use rolldrop_record::wire::{
     AdminToken, CLOCK_PATH, ClockAnswer, ProxyLine, ROWS_PATH, TOKEN_HEADER, TOKEN_WANTED,
 };
-use crate::record::{Clock, ClockOffset, EventKind, Offsets, ServedRow, Stamp};
+use rolldrop_record::{Clock, ClockOffset, EventKind, Offsets, ServedRow, Stamp};
 
 /// From one attempt to reach a proxy to the next.
 const RETRY: Duration = Duration::from_millis(100);

@@ -18,16 +18,16 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::caller::{Pauses, is_passing, may_have_been_done, retry_after};
 use super::{CoordinatorError, Session};
-use crate::record::{EventKind, Mode, Stamp, event};
 use crate::scenario::{Action, Disruption, Repeat, Restore, Until};
-pub use others::{NoPrograms, Programs, codes};
+pub(crate) use others::{NoPrograms, Programs, codes};
 use recovery::Whole;
+use rolldrop_record::{EventKind, Mode, Stamp, event};
 use silence::NoLosses;
-pub use silence::{Losses, Settle, Silence, until_silent};
+pub(crate) use silence::{Losses, Settle, Silence, until_silent};
 
 /// The results of the disruptions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Disrupted {
+pub(crate) struct Disrupted {
     /// Actions that the API server accepted.
     pub accepted: usize,
     /// Actions that were refused, or for which no pod was ready.
@@ -55,7 +55,7 @@ impl Add for Disrupted {
 
 /// The load during the disruptions.
 #[derive(Clone, Copy, Debug)]
-pub struct UnderLoad<'a> {
+pub(crate) struct UnderLoad<'a> {
     /// When its counted part begins.
     pub zero: Stamp,
     /// When it ends at the latest.
@@ -72,7 +72,7 @@ pub struct UnderLoad<'a> {
 
 impl UnderLoad<'static> {
     /// A load about which only this is known.
-    pub fn of(zero: Stamp, end: Stamp, rate: f64) -> Self {
+    pub(crate) fn of(zero: Stamp, end: Stamp, rate: f64) -> Self {
         let (settle, known_after) = (Settle::default(), Duration::ZERO);
         Self { zero, end, rate, settle, known_after, losses: &NoLosses }
     }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use super::journal::JournalError;
 use crate::inject::KubernetesVersion;
-use crate::record::RunDirError;
-use crate::record::event::ActionName;
+use rolldrop_record::RunDirError;
+use rolldrop_record::event::ActionName;
 
 /// Why a run could not go on.
 #[derive(Debug, thiserror::Error)]
-pub enum CoordinatorError {
+pub(crate) enum CoordinatorError {
     /// The API server refused a call, or did not answer.
     #[error("failed to {what}: {why}")]
     Api {

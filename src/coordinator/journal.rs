@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::edits::Edit;
 use crate::cluster::Origin;
-use crate::record::{Clock, Stamp};
+use rolldrop_record::{Clock, Stamp};
 
 /// The file in the run directory.
 const FILE: &str = "changes.jsonl";
@@ -20,7 +20,7 @@ const VERSION: u32 = 1;
 
 /// Why a journal cannot be kept or read.
 #[derive(Debug, thiserror::Error)]
-pub enum JournalError {
+pub(crate) enum JournalError {
     /// A file could not be read or written.
     #[error("failed to use {path}")]
     Io {

@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 
-use crate::observed::Candidate;
+use rolldrop_proxy::observed::Candidate;
 
 /// The limits for ending pods.
 #[derive(Clone, Debug, Default)]

@@ -20,9 +20,9 @@ use tokio::time::{Instant, timeout_at};
 use super::apply::RUN_LABEL;
 use super::view::View;
 use super::{Caller, CoordinatorError, Session};
-use crate::record::Evidence;
-use crate::record::event::PodEvent;
-use crate::record::wire::AdminToken;
+use rolldrop_record::Evidence;
+use rolldrop_record::event::PodEvent;
+use rolldrop_record::wire::AdminToken;
 
 /// The label with the purpose of a run's object.
 const COMPONENT_LABEL: &str = "rolldrop.dev/component";
@@ -30,7 +30,7 @@ const COMPONENT: &str = "load";
 /// The label of nodes with their operating system.
 const OS_LABEL: &str = "kubernetes.io/os";
 /// Where a worker listens, in its own pod.
-pub const LOAD_PORT: u16 = 9901;
+pub(crate) const LOAD_PORT: u16 = 9901;
 /// The Secret's key with the token.
 const TOKEN_KEY: &str = "token";
 /// Pods that are not ready after this are reported, once, during the wait.
@@ -45,7 +45,7 @@ const MOST_WORKERS: usize = 100;
 
 /// The Job to make.
 #[derive(Clone, Debug)]
-pub struct LoadJob<'a> {
+pub(crate) struct LoadJob<'a> {
     /// How many workers.
     pub workers: usize,
     /// The image that has this program.
@@ -65,7 +65,7 @@ pub struct LoadJob<'a> {
 
 /// A worker's pod, ready for orders.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LoadPod {
+pub(crate) struct LoadPod {
     /// Its name.
     pub name: String,
     /// Its UID.
@@ -76,7 +76,7 @@ pub struct LoadPod {
 
 /// The pods of a load when the wait for them is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LoadPods {
+pub(crate) struct LoadPods {
     /// Those that are ready, one for an index.
     pub ready: Vec<LoadPod>,
     /// Why others are not, a line each.
@@ -85,7 +85,7 @@ pub struct LoadPods {
 
 /// The number of workers if none is given: one for each node that takes pods, at most so many that each has a useful
 /// rate, and at least so many that none has too high a rate.
-pub fn default_workers(nodes: usize, peak_rate: f64) -> usize {
+pub(crate) fn default_workers(nodes: usize, peak_rate: f64) -> usize {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -102,7 +102,7 @@ impl Caller {
     ///
     /// # Errors
     /// When they cannot be listed.
-    pub async fn schedulable_nodes(&self) -> Result<usize, CoordinatorError> {
+    pub(crate) async fn schedulable_nodes(&self) -> Result<usize, CoordinatorError> {
         let what = "list nodes, to have a load worker on each (or set the number: --load-workers)";
         let nodes = Api::<Node>::all(self.client.clone());
         let params = ListParams::default();
@@ -142,7 +142,7 @@ impl Session {
     ///
     /// # Errors
     /// When the API server refuses one.
-    pub async fn make_load_job(&self, job: &LoadJob<'_>) -> Result<(), CoordinatorError> {
+    pub(crate) async fn make_load_job(&self, job: &LoadJob<'_>) -> Result<(), CoordinatorError> {
         let run = self.journal().run().to_owned();
         let name = job_name(&run);
         let secret = json!({
@@ -172,7 +172,7 @@ impl Session {
     ///
     /// # Errors
     /// When none is ready then, or as soon as each says why it will not be.
-    pub async fn await_load_pods(
+    pub(crate) async fn await_load_pods(
         &self,
         workers: usize,
         limit: Duration,
@@ -216,7 +216,7 @@ impl Session {
     }
 
     /// Returns why, once a pod has ended: a terminating pod can still be asked.
-    pub fn pod_ended(&self, uid: &str) -> impl Future<Output = String> + Send + use<> {
+    pub(crate) fn pod_ended(&self, uid: &str) -> impl Future<Output = String> + Send + use<> {
         let (mut views, uid) = (self.views.subscribe(), uid.to_owned());
         async move {
             let ended = views.wait_for(|view| standing::why_ended(view, &uid).is_some()).await;

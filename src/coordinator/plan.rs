@@ -25,8 +25,8 @@ use super::apply::is_ownable;
 use super::routes;
 use super::sidecar::{Live, Sidecars};
 use super::{Caller, CoordinatorError, preflight, service_proxy, versions};
-use crate::record::Evidence;
 use crate::scenario::{Disruption, Place, Scenario};
+use rolldrop_record::Evidence;
 
 /// Not a call, but a program that the run starts here.
 const RUN: &str = "run";
@@ -40,7 +40,7 @@ const OWNS_ALL: &str = "owns everything that the run creates";
 const ADMIN_PORT: &str = "rolldrop-admin";
 
 /// What a run will do.
-pub struct Work<'a> {
+pub(crate) struct Work<'a> {
     /// What is deployed, loaded and disrupted.
     pub scenario: &'a Scenario,
     /// What is created before the deployment, and removed after it.
@@ -57,7 +57,7 @@ pub struct Work<'a> {
 
 /// The calls of a run, and their effects.
 #[derive(Clone, Debug, Default)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// In order, each once, also if it is repeated.
     pub calls: Vec<Call>,
     /// What is created, changed and ended, as text: a line each. None if the run only watches.
@@ -70,7 +70,7 @@ pub struct Plan {
 
 /// A call of the API server.
 #[derive(Clone, Debug)]
-pub struct Call {
+pub(crate) struct Call {
     verb: &'static str,
     path: String,
     why: String,
@@ -117,7 +117,7 @@ impl fmt::Display for Right {
 
 impl Call {
     /// The HTTP method; `RUN` for a program that the run starts, whose own calls are not listed.
-    pub fn method(&self) -> &'static str {
+    pub(crate) fn method(&self) -> &'static str {
         match self.verb {
             "create" => "POST",
             RUN => "RUN",
@@ -125,11 +125,6 @@ impl Call {
             "delete" => "DELETE",
             _ => "GET",
         }
-    }
-
-    /// The path, with a `{...}` for a name that is known only later.
-    pub fn path(&self) -> &str {
-        &self.path
     }
 }
 
@@ -270,7 +265,7 @@ impl Caller {
     ///
     /// # Errors
     /// When it cannot be done, or reading for it fails.
-    pub async fn plan(&self, work: &Work<'_>) -> Result<Plan, CoordinatorError> {
+    pub(crate) async fn plan(&self, work: &Work<'_>) -> Result<Plan, CoordinatorError> {
         let Work { scenario, secrets, sidecars, has_command, beats, load_workers } = work;
         let mut plan = Plan::default();
         plan.open_call("/version", "whether it has what the scenario uses");
@@ -487,7 +482,7 @@ impl Caller {
     ///
     /// # Errors
     /// When it has not, with all missing rights.
-    pub async fn check_rights(&self, plan: &Plan) -> Result<(), CoordinatorError> {
+    pub(crate) async fn check_rights(&self, plan: &Plan) -> Result<(), CoordinatorError> {
         let reviews: Api<SelfSubjectAccessReview> = Api::all(self.client.clone());
         let ask = |right: Right| {
             let reviews = reviews.clone();

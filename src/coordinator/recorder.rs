@@ -10,9 +10,9 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 
 use super::{CoordinatorError, SOURCE};
-use crate::record::parts::PartWriter;
-use crate::record::run_dir::EventLog;
-use crate::record::{Clock, Event, EventKind, RunDir, RunDirError, ServedRow, Stamp};
+use rolldrop_record::parts::PartWriter;
+use rolldrop_record::run_dir::EventLog;
+use rolldrop_record::{Clock, Event, EventKind, RunDir, RunDirError, ServedRow, Stamp};
 
 /// Messages that wait to be written. A full channel blocks the senders: proxies keep their rows until they are read,
 /// and watches wait on the API server's side, so nothing is lost.
@@ -28,7 +28,7 @@ enum Message {
 
 /// Owns the recorder thread.
 #[derive(Debug)]
-pub struct Recorder {
+pub(crate) struct Recorder {
     handle: RecorderHandle,
     thread: Option<JoinHandle<()>>,
     result: oneshot::Receiver<Result<(), RunDirError>>,
@@ -157,7 +157,7 @@ mod tests {
         let handle = recorder.handle();
         handle.served("web-1", vec![served(0)]);
         let deadline = Instant::now() + Duration::from_secs(60);
-        let on_disk = || crate::record::parts::read_table::<ServedRow>(run_dir.path()).unwrap().len();
+        let on_disk = || rolldrop_record::parts::read_table::<ServedRow>(run_dir.path()).unwrap().len();
         // Never is there a moment without a message.
         while on_disk() == 0 {
             assert!(Instant::now() < deadline, "the row of the source that has ended is not on disk");

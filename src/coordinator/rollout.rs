@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 
 use super::sinks::template_digest;
 use super::{CoordinatorError, Session};
-use crate::record::{EventKind, Mode};
+use rolldrop_record::{EventKind, Mode};
 
 /// From one look to the next.
 const PERIOD: Duration = Duration::from_millis(250);
@@ -25,7 +25,7 @@ const STEADY: Duration = Duration::from_secs(1);
 
 /// The workloads of a namespace at one moment, by kind and name.
 #[derive(Clone, Debug, Default)]
-pub struct Workloads(BTreeMap<String, Workload>);
+pub(crate) struct Workloads(BTreeMap<String, Workload>);
 
 #[derive(Clone, Debug)]
 struct Workload {
@@ -106,7 +106,7 @@ impl Session {
     ///
     /// # Errors
     /// When the API server does not answer.
-    pub async fn workloads(&self) -> Result<Workloads, CoordinatorError> {
+    pub(crate) async fn workloads(&self) -> Result<Workloads, CoordinatorError> {
         let of_deployment = |deployment: Deployment| {
             let (spec, status) = (deployment.spec?, deployment.status.unwrap_or_default());
             let have = [
@@ -155,7 +155,7 @@ impl Session {
     ///
     /// # Errors
     /// When the run is stopped meanwhile, or the API server does not answer.
-    pub async fn await_rollout(
+    pub(crate) async fn await_rollout(
         &self,
         before: &Workloads,
         disruption: Option<u32>,

@@ -59,7 +59,7 @@ fn shown<T>(what: &str, listed: kube::Result<Vec<T>>) -> Result<Vec<T>, Coordina
 }
 
 /// The Services that a URL routes to by the Ingresses and HTTPRoutes among these objects.
-pub fn services_behind_in(url: &Url, objects: &[Value]) -> BTreeSet<String> {
+pub(crate) fn services_behind_in(url: &Url, objects: &[Value]) -> BTreeSet<String> {
     let of_kind = |kind: &'static str| objects.iter().filter(move |object| object["kind"] == kind);
     let ingress = |object: &Value| serde_json::from_value(object.clone()).ok();
     let ingresses: Vec<Ingress> = of_kind("Ingress").filter_map(ingress).collect();

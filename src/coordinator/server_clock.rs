@@ -12,8 +12,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::Limits;
 use super::recorder::RecorderHandle;
-use crate::record::event::API_SERVER;
-use crate::record::{Clock, ClockOffset, EventKind, Stamp};
+use rolldrop_record::event::API_SERVER;
+use rolldrop_record::{Clock, ClockOffset, EventKind, Stamp};
 
 /// From one question to the next.
 const PERIOD: Duration = Duration::from_millis(40);

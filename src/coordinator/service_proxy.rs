@@ -11,9 +11,9 @@ use kube::{Api, ResourceExt};
 use serde_json::Value;
 
 use super::{Caller, CoordinatorError};
-use crate::machine::kube_proxy;
-use crate::record::routing::{ServiceRules, SessionAffinity, TrafficPolicy};
-use crate::record::service_proxy::{ProxyEvidence, ServiceProxy};
+use rolldrop_load::machine::kube_proxy;
+use rolldrop_record::routing::{ServiceRules, SessionAffinity, TrafficPolicy};
+use rolldrop_record::service_proxy::{ProxyEvidence, ServiceProxy};
 
 /// The namespace in which clusters keep their own programs.
 pub(super) const NAMESPACE: &str = "kube-system";

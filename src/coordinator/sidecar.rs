@@ -28,7 +28,7 @@ const GITOPS: [(&str, &str); 3] = [
 
 /// What to do about objects that a GitOps controller keeps as they are in its repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GitOps {
+pub(crate) enum GitOps {
     /// They are not changed: the controller would change them back in mid-run.
     Refuse,
     /// They are changed: the controller is known to be paused.
@@ -37,7 +37,7 @@ pub enum GitOps {
 
 /// Which pods get the sidecar, and which sidecar.
 #[derive(Clone, Debug)]
-pub struct Sidecars<'a> {
+pub(crate) struct Sidecars<'a> {
     /// The Services that route to the pods.
     pub services: Vec<&'a str>,
     /// The workloads of the pods, if they are named.
@@ -175,7 +175,10 @@ impl Session {
     ///
     /// # Errors
     /// When it is not possible. What was changed until then is undone in [`Session::finish`].
-    pub async fn inject_sidecars(&self, sidecars: &Sidecars<'_>) -> Result<Vec<String>, CoordinatorError> {
+    pub(crate) async fn inject_sidecars(
+        &self,
+        sidecars: &Sidecars<'_>,
+    ) -> Result<Vec<String>, CoordinatorError> {
         let mut injection = self.caller.plan_sidecars(sidecars).await?;
         let before = self.workloads().await?;
         let mut is_changed = false;

@@ -15,9 +15,9 @@ use tokio_util::sync::CancellationToken;
 use super::view::{SeenPod, Views};
 use super::watch::{Following, Need, Sink, follow};
 use super::{Caller, Recorder};
-use crate::observed::{ListedPod, controller, pod_event, statuses};
-use crate::record::event::{Change, EndpointSliceEvent, EndpointState, NodeEvent, WorkloadEvent};
-use crate::record::{Clock, EventKind};
+use rolldrop_proxy::observed::{ListedPod, controller, pod_event, statuses};
+use rolldrop_record::event::{Change, EndpointSliceEvent, EndpointState, NodeEvent, WorkloadEvent};
+use rolldrop_record::{Clock, EventKind};
 
 /// The name by which a proxy's container port is found.
 const ADMIN_PORT_NAME: &str = "rolldrop-admin";

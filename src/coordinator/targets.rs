@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::record::routing::{Routing, ServiceRules};
-use crate::record::run_info::{Balances, BalancesBecause, ClusterInfo, Target};
+use rolldrop_record::routing::{Routing, ServiceRules};
+use rolldrop_record::run_info::{Balances, BalancesBecause, ClusterInfo, Target};
 
 /// The targets of the load as the cluster shows them.
 #[derive(Clone, Debug)]
-pub struct Ready {
+pub(crate) struct Ready {
     /// In the scenario's order.
     pub(super) targets: Vec<Found>,
     /// The cluster's fingerprint.
@@ -100,12 +100,12 @@ impl Found {
 
 impl Ready {
     /// For run.json, as they are seen from this host.
-    pub fn seen_from_here(&self) -> Vec<Target> {
+    pub(crate) fn seen_from_here(&self) -> Vec<Target> {
         told_apart(self.targets.iter().map(|target| target.seen_from(Seat::ThisHost)).collect())
     }
 
     /// The same as they are seen from these nodes of the cluster.
-    pub fn seen_from(&self, nodes: &BTreeSet<String>) -> Vec<Target> {
+    pub(crate) fn seen_from(&self, nodes: &BTreeSet<String>) -> Vec<Target> {
         let seen = |target: &Found| match target.consumer {
             Consumer::ServiceProxy { .. } => {
                 nodes.iter().map(|node| target.seen_from(Seat::Node(node))).collect()
@@ -116,14 +116,14 @@ impl Ready {
     }
 
     /// The names of targets that a Service proxy routes: the proxy of the client's own node.
-    pub fn by_service_proxy(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn by_service_proxy(&self) -> impl Iterator<Item = &str> {
         let by_service_proxy = |target: &&Found| matches!(target.consumer, Consumer::ServiceProxy { .. });
         self.targets.iter().filter(by_service_proxy).map(|target| target.name.as_str())
     }
 }
 
 /// The name of a target as seen from a node.
-pub fn at_node(target: &str, node: &str) -> String {
+pub(crate) fn at_node(target: &str, node: &str) -> String {
     format!("{target}@{node}")
 }
 

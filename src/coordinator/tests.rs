@@ -20,12 +20,15 @@ use kube::client::Body;
 use serde_json::json;
 use tempfile::TempDir;
 
+use super::disrupt::NoPrograms;
 use super::*;
-use crate::record::event::{Change, ContainerState, EndpointSliceEvent, EndpointState, PodEvent, ProxyPhase};
-use crate::record::run_info::Rows;
-use crate::record::wire::ProxyLine;
-use crate::record::{Protocol, ServedEnd, ServedRow};
 use crate::scenario;
+use rolldrop_record::event::{
+    Change, ContainerState, EndpointSliceEvent, EndpointState, PodEvent, ProxyPhase,
+};
+use rolldrop_record::run_info::Rows;
+use rolldrop_record::wire::ProxyLine;
+use rolldrop_record::{Protocol, ServedEnd, ServedRow};
 
 /// The calls that an API server got: method, path, body.
 type Calls = Arc<Mutex<Vec<(Method, String, Value)>>>;
@@ -154,7 +157,7 @@ pub(super) fn served(seq: u64) -> ServedRow {
     let at = Stamp::from_unix_ns(1);
     ServedRow {
         source: "web-1".into(),
-        request: Some(crate::record::RequestId::new(None, "load-0", seq)),
+        request: Some(rolldrop_record::RequestId::new(None, "load-0", seq)),
         pod: "web-1".into(),
         peer_addr: "127.0.0.1:1".into(),
         protocol: Protocol::Http1,
@@ -537,7 +540,7 @@ async fn an_interrupted_run_has_what_the_proxies_have_and_waits_for_none_that_ca
 }
 
 /// What is recorded of a proxy whose rows are asked for three times.
-async fn events_until_asked_thrice(client: Client, asked: &AtomicUsize) -> Vec<crate::record::Event> {
+async fn events_until_asked_thrice(client: Client, asked: &AtomicUsize) -> Vec<rolldrop_record::Event> {
     let (session, run_dir, _dir) = session(client, Limits::default());
     let (stop, running) = follow_proxies(&session);
     let again = async {
@@ -552,7 +555,7 @@ async fn events_until_asked_thrice(client: Client, asked: &AtomicUsize) -> Vec<c
     events_of(&run_dir)
 }
 
-fn warnings(events: &[crate::record::Event]) -> Vec<&str> {
+fn warnings(events: &[rolldrop_record::Event]) -> Vec<&str> {
     let warnings = events.iter().filter_map(|event| match &event.kind {
         EventKind::Warning { message } => Some(message.as_str()),
         _ => None,
@@ -637,11 +640,11 @@ async fn collected(streams: Vec<Vec<ProxyLine>>) -> Collected {
             _ => {}
         }
     }
-    let rows = crate::record::parts::read_table::<ServedRow>(run_dir.path()).unwrap();
+    let rows = rolldrop_record::parts::read_table::<ServedRow>(run_dir.path()).unwrap();
     Collected { ends, rows, phases }
 }
 
-fn events_of(run_dir: &RunDir) -> Vec<crate::record::Event> {
+fn events_of(run_dir: &RunDir) -> Vec<rolldrop_record::Event> {
     let text = std::fs::read_to_string(run_dir.path().join("events.jsonl")).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }

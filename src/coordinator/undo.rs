@@ -21,7 +21,7 @@ use super::journal::{Change, Journal, JournalError, ObjectRef, Open};
 use super::{Caller, CoordinatorError, Limits};
 use crate::cluster::Origin;
 use crate::cluster::guard::names::in_path;
-use crate::record::Clock;
+use rolldrop_record::Clock;
 
 /// How often a change is retried when somebody else's change came in between.
 pub(super) const ATTEMPTS: u32 = 5;
@@ -31,7 +31,7 @@ pub(super) const FOLLOW: Duration = Duration::from_secs(2);
 
 /// The result of a change's undoing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// It is undone.
     Undone {
         /// Fields that somebody else had changed since, which stay.
@@ -47,7 +47,7 @@ pub enum Outcome {
 
 /// A change and what became of it.
 #[derive(Clone, Debug)]
-pub struct Undone {
+pub(crate) struct Undone {
     object: ObjectRef,
     change: Change,
     /// What became of it.
@@ -56,7 +56,7 @@ pub struct Undone {
 
 impl Undone {
     /// Whether somebody should look after it.
-    pub fn is_left(&self) -> bool {
+    pub(crate) fn is_left(&self) -> bool {
         match &self.outcome {
             Outcome::Undone { others } => !others.is_empty(),
             Outcome::Nothing(_) => false,
@@ -94,7 +94,7 @@ impl fmt::Display for ObjectRef {
 
 /// What a run that has ended left in a cluster.
 #[derive(Debug)]
-pub struct LeftOver {
+pub(crate) struct LeftOver {
     journal: Journal,
     cluster: Option<Origin>,
 }
@@ -104,18 +104,18 @@ impl LeftOver {
     ///
     /// # Errors
     /// When it is no run directory, or the run has not ended.
-    pub fn of(run_dir: &Path) -> Result<Self, JournalError> {
+    pub(crate) fn of(run_dir: &Path) -> Result<Self, JournalError> {
         let (journal, cluster) = Journal::resume(run_dir, Clock::start())?;
         Ok(Self { journal, cluster })
     }
 
     /// Where the cluster is; `None` if it ended with the run.
-    pub fn cluster(&self) -> Option<&Origin> {
+    pub(crate) fn cluster(&self) -> Option<&Origin> {
         self.cluster.as_ref()
     }
 
     /// Whether nothing is left.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.cluster.is_none() || self.journal.open_changes().is_empty()
     }
 
@@ -123,7 +123,7 @@ impl LeftOver {
     ///
     /// # Errors
     /// When the journal cannot be written.
-    pub async fn undo(mut self, client: &Client) -> Result<Vec<Undone>, JournalError> {
+    pub(crate) async fn undo(mut self, client: &Client) -> Result<Vec<Undone>, JournalError> {
         let caller = Caller {
             client: client.clone(),
             namespace: String::new(),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::sync::watch;
 
-use crate::record::event::{Change, ContainerState, EndpointSliceEvent, PodEvent};
+use rolldrop_record::event::{Change, ContainerState, EndpointSliceEvent, PodEvent};
 
 /// Reasons for which a waiting container does not start by itself, other than its image.
 const STUCK: [&str; 4] =

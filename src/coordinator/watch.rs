@@ -24,8 +24,8 @@ use super::recorder::RecorderHandle;
 use super::view::Views;
 use super::{CoordinatorError, Limits};
 use crate::cluster::guard::distrust;
-use crate::record::event::Change;
-use crate::record::{Clock, EventKind, Stamp};
+use rolldrop_record::event::Change;
+use rolldrop_record::{Clock, EventKind, Stamp};
 
 /// How long the API server may keep a watch open, in seconds. A quiet watch is known to be alive only
 /// when it is opened, and when it ends as told.

@@ -72,7 +72,7 @@ impl<'a> Service<'a> {
 }
 
 /// Whether a Service selects pods with these labels.
-pub fn selects(service: &Value, labels: &Value) -> bool {
+pub(crate) fn selects(service: &Value, labels: &Value) -> bool {
     let selector = service["spec"]["selector"].as_object();
     selector.is_some_and(|selector| {
         !selector.is_empty() && selector.iter().all(|(key, value)| labels.get(key) == Some(value))

@@ -6,7 +6,7 @@ use super::port::{Frontage, Ports};
 use super::{Absent, Object, Options, SIDECAR};
 
 /// The sidecar's name. Others may have it as well: `place` says which container is ours.
-pub const NAME: &str = "rolldrop";
+pub(crate) const NAME: &str = "rolldrop";
 /// The name of the port of its admin API; that of the other is the app's.
 pub(super) const ADMIN_PORT_NAME: &str = "rolldrop-admin";
 /// Where the image has the program (see the Dockerfile).

@@ -2,7 +2,7 @@
 
 /// A scenario that is compiled in.
 #[derive(Clone, Copy, Debug)]
-pub struct Builtin {
+pub(crate) struct Builtin {
     /// Its name on the command line.
     pub name: &'static str,
     /// Its text, as in `scenarios/NAME.yaml`.
@@ -10,12 +10,12 @@ pub struct Builtin {
 }
 
 /// The scenario that `rolldrop run` runs when none is named.
-pub const DEFAULT: &str = "naive-exit";
+pub(crate) const DEFAULT: &str = "naive-exit";
 
 macro_rules! builtin {
     ($($name:literal),* $(,)?) => {
         /// Every built-in scenario, in the order in which they teach.
-        pub const BUILTIN: &[Builtin] = &[
+        pub(crate) const BUILTIN: &[Builtin] = &[
             $(Builtin { name: $name, yaml: include_str!(concat!("../../scenarios/", $name, ".yaml")) }),*
         ];
     };

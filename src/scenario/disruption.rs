@@ -9,11 +9,11 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use serde_json::Value;
 
-use crate::record::event::ActionName;
+use rolldrop_record::event::ActionName;
 
 /// Something that ends pods, as often as its repetition says.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Disruption {
+pub(crate) struct Disruption {
     /// Since the counted part of the load began.
     pub at: Duration,
     /// From one repetition to the next, at least; zero where the next comes as soon as it may.
@@ -32,7 +32,7 @@ pub struct Disruption {
 
 /// How often something is done.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Repeat {
+pub(crate) enum Repeat {
     /// So often, at least once.
     Times(u32),
     /// Until this is so, or the load ends.
@@ -41,7 +41,7 @@ pub enum Repeat {
 
 /// When enough was seen.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Until {
+pub(crate) enum Until {
     /// What was begun has been rolled out.
     RolloutComplete,
     /// At least so many pods have ended.
@@ -60,7 +60,7 @@ impl Until {
     /// How many pods have to end; `None` where that is not what is waited for.
     ///
     /// The largest of n windows is at least the p-quantile with confidence 1 − pⁿ (Wilks 1941).
-    pub fn terminations(self) -> Option<usize> {
+    pub(crate) fn terminations(self) -> Option<usize> {
         match self {
             Until::RolloutComplete => None,
             Until::Terminations(number) => Some(number),
@@ -90,23 +90,23 @@ impl Disruption {
     /// When a repetition, counted from 0, is due, since the counted part of the load began. Where a consumer
     /// has a clock of its own, with this `period`, repetitions meet all of its phases: each is late by a share
     /// of the period, or of the jitter if that is longer.
-    pub fn due(&self, repetition: u32, period: Duration) -> Duration {
+    pub(crate) fn due(&self, repetition: u32, period: Duration) -> Duration {
         self.at + self.every * repetition + self.phase(repetition, self.jitter.max(period))
     }
 
     /// A share of a period, drawn for a repetition from the load's seed.
-    pub fn phase(&self, repetition: u32, period: Duration) -> Duration {
+    pub(crate) fn phase(&self, repetition: u32, period: Duration) -> Duration {
         period.mul_f64(self.random(repetition).random_range(0.0..=1.0))
     }
 
     /// Puts things into the order in which a repetition, counted from 0, takes them.
-    pub fn shuffle<T>(&self, repetition: u32, things: &mut [T]) {
+    pub(crate) fn shuffle<T>(&self, repetition: u32, things: &mut [T]) {
         // Another stream than that of the jitter.
         things.shuffle(&mut self.random(repetition | 1 << 31));
     }
 
     /// Whether workloads are looked at to tell when what it began is over.
-    pub fn looks_at_workloads(&self) -> bool {
+    pub(crate) fn looks_at_workloads(&self) -> bool {
         match self.action {
             Action::Exec { .. } => true,
             Action::Observe { .. } => self.repeat == Repeat::Until(Until::RolloutComplete),
@@ -119,14 +119,14 @@ impl Disruption {
     }
 
     /// Whether the load need not go on once this is done.
-    pub fn ends_the_load(&self) -> bool {
+    pub(crate) fn ends_the_load(&self) -> bool {
         matches!(self.repeat, Repeat::Until(_)) || matches!(self.action, Action::Observe { lasts: Some(_) })
     }
 }
 
 /// What a disruption does.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Action {
+pub(crate) enum Action {
     /// Deletes pods.
     DeletePod(Pods),
     /// Evicts pods, as far as their budgets allow.
@@ -213,7 +213,7 @@ pub enum Action {
 
 impl Action {
     /// Whether controllers of workloads make other pods because of it.
-    pub const fn is_rollout(&self) -> bool {
+    pub(crate) const fn is_rollout(&self) -> bool {
         matches!(
             self,
             Action::RollingRestart(_)
@@ -226,7 +226,7 @@ impl Action {
     }
 
     /// Its name in scenario files and events.
-    pub const fn name(&self) -> ActionName {
+    pub(crate) const fn name(&self) -> ActionName {
         match self {
             Action::DeletePod(_) => ActionName::DeletePod,
             Action::Evict(_) => ActionName::Evict,
@@ -247,7 +247,7 @@ impl Action {
 
 /// When a change is changed back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Restore {
+pub(crate) enum Restore {
     /// When the run ends.
     AtTheEnd,
     /// So long after it was made, or when the run ends.
@@ -268,7 +268,7 @@ impl fmt::Display for Restore {
 
 /// Pods of those that are ready.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Pods {
+pub(crate) struct Pods {
     /// Which, as a label selector.
     pub selector: String,
     /// How many.
@@ -285,7 +285,7 @@ pub struct Pods {
 
 /// How many of some things.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Count {
+pub(crate) enum Count {
     /// So many.
     Number(usize),
     /// This share, in (0, 1]; rounded down, but one at least.
@@ -296,7 +296,7 @@ pub enum Count {
 
 impl Count {
     /// How many of `all`.
-    pub fn of(self, all: usize) -> usize {
+    pub(crate) fn of(self, all: usize) -> usize {
         match self {
             Count::Number(number) => number.min(all),
             Count::Share(share) => {
@@ -322,7 +322,7 @@ impl fmt::Display for Count {
 
 /// Which of several pods come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub(crate) enum Order {
     /// The oldest.
     Oldest,
     /// Any, drawn from the load's seed.
@@ -340,7 +340,7 @@ impl fmt::Display for Order {
 
 /// An object of the run's namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Object {
+pub(crate) struct Object {
     /// Its group and version.
     pub api_version: String,
     /// Its kind.
@@ -357,7 +357,7 @@ impl fmt::Display for Object {
 
 /// A change of an object, as the API server takes it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Patch {
+pub(crate) struct Patch {
     /// The kind of patch.
     pub patch_type: PatchType,
     /// The patch.
@@ -366,7 +366,7 @@ pub struct Patch {
 
 /// A kind of patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PatchType {
+pub(crate) enum PatchType {
     /// A JSON merge patch (RFC 7386).
     Merge,
     /// A strategic merge patch: lists are merged by the keys that Kubernetes knows.
@@ -377,7 +377,7 @@ pub enum PatchType {
 
 impl PatchType {
     /// Its media type.
-    pub const fn media_type(self) -> &'static str {
+    pub(crate) const fn media_type(self) -> &'static str {
         match self {
             PatchType::Merge => "application/merge-patch+json",
             PatchType::Strategic => "application/strategic-merge-patch+json",
@@ -388,7 +388,7 @@ impl PatchType {
 
 /// Something that makes pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Workload {
+pub(crate) struct Workload {
     /// Its kind.
     pub kind: WorkloadKind,
     /// Its name.
@@ -397,7 +397,7 @@ pub struct Workload {
 
 /// A kind of workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WorkloadKind {
+pub(crate) enum WorkloadKind {
     /// A Deployment.
     Deployment,
     /// A StatefulSet.
@@ -408,7 +408,7 @@ pub enum WorkloadKind {
 
 impl Workload {
     /// Whether this is the object that is meant.
-    pub fn is(&self, object: &serde_json::Value) -> bool {
+    pub(crate) fn is(&self, object: &serde_json::Value) -> bool {
         object["kind"] == format!("{:?}", self.kind) && object["metadata"]["name"] == self.name.as_str()
     }
 }

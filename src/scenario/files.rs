@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 /// The most bytes of a file that a scenario names, and of a scenario.
-pub const FILE_BYTES: u64 = 16 * 1024 * 1024;
+pub(super) const FILE_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Reads a file that a scenario names.
 ///

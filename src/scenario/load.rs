@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::record::load::{LoadFrom, Pace, Settings, Stage};
+use rolldrop_record::load::{LoadFrom, Pace, Settings, Stage};
 
 /// The load.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Load {
+pub(crate) struct Load {
     /// Its settings. Their targets are those of the scenario, once the cluster has said where they are; until then there
     /// are none.
     pub settings: Settings,
@@ -23,13 +23,13 @@ pub struct Load {
 
 impl Load {
     /// Length of the counted part: that of all stages.
-    pub fn duration(&self) -> Duration {
+    pub(crate) fn duration(&self) -> Duration {
         self.settings.pace.duration().unwrap_or_default()
     }
 
     /// When the load has been brought up, since its counted part began: the first constant stage that
     /// no higher one follows.
-    pub fn steady_from(&self) -> Duration {
+    pub(crate) fn steady_from(&self) -> Duration {
         let Pace::Open(stages) = &self.settings.pace else { return Duration::ZERO };
         let is_up = |index: usize| {
             let stage = stages[index];
@@ -43,7 +43,7 @@ impl Load {
 
 /// How much may be dropped before everything is stopped.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Abort {
+pub(crate) struct Abort {
     /// More than this share, as a fraction of 1,
     pub share: f64,
     /// of the requests that ended within so long,
@@ -54,7 +54,7 @@ pub struct Abort {
 
 /// Pods that send a load.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LoadJob {
+pub(crate) struct LoadJob {
     /// How many; `None` for one on each node, as far as the rate makes sense of it.
     pub workers: Option<usize>,
     /// How long they may take to be ready.
@@ -65,7 +65,7 @@ pub struct LoadJob {
 
 /// A request that targets get, as often as its weight says. What it leaves out is the load's.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub(crate) struct Request {
     /// Path and query, in place of the target's.
     pub path: Option<String>,
     /// The HTTP method.

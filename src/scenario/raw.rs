@@ -13,9 +13,9 @@ use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
-use crate::record::load::{self, Arrivals, ConnectionMode, Family, LoadFrom};
-use crate::record::run_info::Balances;
-use crate::record::{Bounds, Evidence};
+use rolldrop_record::load::{self, Arrivals, ConnectionMode, Family, LoadFrom};
+use rolldrop_record::run_info::Balances;
+use rolldrop_record::{Bounds, Evidence};
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

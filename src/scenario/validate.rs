@@ -11,8 +11,8 @@ use serde_json::Value;
 use super::yaml::Document;
 use super::{ClusterChoice, Disruption, Load, Loaded, Place, Scenario, ScenarioError, Target, Workload};
 use super::{files, raw};
-use crate::record::run_info::{Balances, BalancesBecause};
-use crate::record::{Bounds, Expect, WindowBounds};
+use rolldrop_record::run_info::{Balances, BalancesBecause};
+use rolldrop_record::{Bounds, Expect, WindowBounds};
 
 /// How long a termination is waited out while requests are still lost.
 const SETTLE_MAX: Duration = Duration::from_secs(300);

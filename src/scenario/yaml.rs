@@ -12,7 +12,7 @@ use super::ScenarioError;
 
 /// A document as JSON, with a place for every path.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Document {
+pub(crate) struct Document {
     file: String,
     value: Value,
     places: HashMap<String, String>,
@@ -23,7 +23,7 @@ impl Document {
     ///
     /// # Errors
     /// When the text is not YAML.
-    pub fn parse(text: &str, file: &str) -> Result<Self, ScenarioError> {
+    pub(crate) fn parse(text: &str, file: &str) -> Result<Self, ScenarioError> {
         let tree: Spanned<Tree> = serde_saphyr::from_str(text).map_err(|error| {
             let error = error.without_snippet();
             let place = match error.location() {
@@ -38,7 +38,7 @@ impl Document {
     }
 
     /// The document as JSON.
-    pub fn value(&self) -> &Value {
+    pub(crate) fn value(&self) -> &Value {
         &self.value
     }
 
@@ -46,7 +46,7 @@ impl Document {
     ///
     /// # Errors
     /// When it is not `path=value`, or the path leads through something that is no mapping.
-    pub fn set(&mut self, assignment: &str) -> Result<(), ScenarioError> {
+    pub(crate) fn set(&mut self, assignment: &str) -> Result<(), ScenarioError> {
         let invalid = |key: &str, why: &str| ScenarioError::Invalid {
             place: "--set".into(),
             key: key.to_owned(),
@@ -75,7 +75,7 @@ impl Document {
     ///
     /// # Errors
     /// When a key is unknown or missing, or a value does not fit.
-    pub fn read<T: DeserializeOwned>(&self) -> Result<T, ScenarioError> {
+    pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, ScenarioError> {
         serde_path_to_error::deserialize(&self.value).map_err(|error| {
             let mut key = error.path().to_string();
             let why = error.inner().to_string();
@@ -90,7 +90,7 @@ impl Document {
     }
 
     /// An error about the value at a path.
-    pub fn error(&self, key: &str, why: impl Into<String>) -> ScenarioError {
+    pub(crate) fn error(&self, key: &str, why: impl Into<String>) -> ScenarioError {
         ScenarioError::Invalid { place: self.place(key), key: key.to_owned(), why: why.into() }
     }
 

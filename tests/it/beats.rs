@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use rolldrop::record::{RunDir, Stamp};
-use rolldrop::timeline::{BeatsState, T0Basis, Timeline};
+use rolldrop_analysis::timeline::{BeatsState, T0Basis, Timeline};
+use rolldrop_record::{RunDir, Stamp};
 
 use crate::harness::Rolldrop;
 use crate::runs::{repeated, turn};
@@ -34,7 +34,7 @@ fn the_deletions_of_a_rollout_lie_between_the_beats_around_them() {
     let words = ["run", "naive-exit", "--out", "run", "--quiet", "--set", restart];
     let words: Vec<&str> =
         words.into_iter().chain(relaxed.into_iter().flat_map(|set| ["--set", set])).collect();
-    let log = "warn,rolldrop::cluster::embedded::registry=debug";
+    let log = "warn,rolldrop_lab::registry=debug";
     let finished = repeated(|| Rolldrop::new(&words).env("ROLLDROP_LOG", log).finish()).expect_code(0);
     let run = finished.dir().join("run");
     let log = std::fs::read_to_string(run.join("cluster/cluster.log")).expect("the cluster's log");

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use rolldrop::analysis::model::Mode;
-use rolldrop::record::{Event, EventKind, Outcome, RunDir};
+use rolldrop_analysis::model::Mode;
+use rolldrop_record::{Event, EventKind, Outcome, RunDir};
 
 use crate::harness::{Rolldrop, process_tree, wait_for};
 use crate::runs::{every_answer_has_its_row, repeated, result, turn};

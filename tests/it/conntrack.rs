@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use rolldrop::record::{EventKind, Outcome, RunDir};
-use rolldrop::timeline::{Request, Timeline};
+use rolldrop_analysis::timeline::{Request, Timeline};
+use rolldrop_record::{EventKind, Outcome, RunDir};
 
 use crate::harness::{Rolldrop, wait_for, written};
 use crate::kernel::unprivileged;

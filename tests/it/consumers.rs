@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use rolldrop::analysis::model::Mode;
-use rolldrop::record::{EventKind, RunDir};
+use rolldrop_analysis::model::Mode;
+use rolldrop_record::{EventKind, RunDir};
 use serde_json::json;
 
 use crate::harness::{ClusterProcess, Rolldrop, wait_for};

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use rolldrop::analysis::model::{Mode, Stage};
-use rolldrop::record::action::{ActionName, EndCause};
-use rolldrop::record::event::Change;
-use rolldrop::record::{Cause, EventKind, Outcome, RequestRow};
+use rolldrop_analysis::model::{Mode, Stage};
+use rolldrop_record::event::Change;
+use rolldrop_record::{Cause, EventKind, Outcome, RequestRow};
+use rolldrop_record::{EndCause, event::ActionName};
 use serde_json::json;
 
 use crate::harness::{Rolldrop, wait_for};

@@ -11,10 +11,10 @@ use http::Method;
 use http::request::Parts;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use rolldrop::analysis::model::{Mode, RunResult, Termination, Verdict};
-use rolldrop::record::action::{ActionName, EndCause};
-use rolldrop::record::event::Action;
-use rolldrop::record::{EventKind, Records, RunDir};
+use rolldrop_analysis::model::{Mode, RunResult, Termination, Verdict};
+use rolldrop_record::event::Action;
+use rolldrop_record::{EndCause, event::ActionName};
+use rolldrop_record::{EventKind, Records, RunDir};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

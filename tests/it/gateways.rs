@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use rolldrop::analysis::{self, Analysis, Policy};
-use rolldrop::record::run_info::{Balances, BalancesBecause, Target};
-use rolldrop::record::{Cause, Event, EventKind, RunDir};
-use rolldrop::timeline::Timeline;
+use rolldrop_analysis::timeline::Timeline;
+use rolldrop_analysis::{self as analysis, Analysis, Policy};
+use rolldrop_record::run_info::{Balances, BalancesBecause, Target};
+use rolldrop_record::{Cause, Event, EventKind, RunDir};
 use serde_json::{Value, json};
 
 use crate::harness::{ClusterProcess, Rolldrop, wait_for};

@@ -1,7 +1,7 @@
 //! `load.abort`: a run that loses too much stops all that it began.
 
-use rolldrop::analysis::model::Verdict;
-use rolldrop::record::RunDir;
+use rolldrop_analysis::model::Verdict;
+use rolldrop_record::RunDir;
 use serde_json::json;
 
 use crate::harness::Rolldrop;
@@ -48,10 +48,7 @@ fn a_load_that_loses_too_much_is_given_up_with_all_that_was_begun() {
     let actions = actions(&records).into_iter().map(|action| (action.disruption, action.status));
     assert_eq!(actions.collect::<Vec<_>>(), [(0, Some(200)); 2], "the second never came\n{ended}");
     // Every request has its row: the load was stopped, not cut off.
-    assert!(
-        records.requests.iter().all(|row| row.outcome != rolldrop::record::Outcome::Cancelled),
-        "{ended}"
-    );
+    assert!(records.requests.iter().all(|row| row.outcome != rolldrop_record::Outcome::Cancelled), "{ended}");
     let changes = std::fs::read_to_string(path.join("changes.jsonl")).expect("changes.jsonl");
     let count = |what: &str| changes.matches(what).count();
     assert_eq!(count("\"entry\":\"change\""), count("\"entry\":\"undone\""), "{changes}");

@@ -5,7 +5,7 @@ use std::fs;
 use std::process::Child;
 use std::time::Duration;
 
-use rolldrop::record::{Outcome, RequestRow};
+use rolldrop_record::{Outcome, RequestRow};
 use serde_json::Value;
 
 use crate::harness::{Rolldrop, wait_for};

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use rolldrop::analysis::model::Verdict;
-use rolldrop::record::EventKind;
-use rolldrop::record::event::ProxyPhase;
+use rolldrop_analysis::model::Verdict;
+use rolldrop_record::EventKind;
+use rolldrop_record::event::ProxyPhase;
 use serde_json::{Value, json};
 
 use crate::harness::{Rolldrop, fed};

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use rolldrop::analysis::model::Mode;
+use rolldrop_analysis::model::Mode;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -149,9 +149,8 @@ fn retries_are_told_apart_from_what_happened_first() {
     let got = server.got();
     let retries = got.iter().filter(|got| got.headers.contains_key("rolldrop-retry-of")).count();
     assert_eq!((got.len(), retries), (20 + 10 + 20, 30), "{finished}");
-    let rows =
-        rolldrop::record::parts::read_table::<rolldrop::record::RequestRow>(&finished.dir().join("run"))
-            .expect("rows");
+    let rows = rolldrop_record::parts::read_table::<rolldrop_record::RequestRow>(&finished.dir().join("run"))
+        .expect("rows");
     for row in rows {
         let is_lost = row.target.ends_with("/lost");
         assert_eq!(row.attempts, if is_lost { 3 } else { 2 });
@@ -172,9 +171,8 @@ fn connections_end_when_they_have_carried_enough() {
     assert!(finished.stdout().contains("CLOSED LOOP"), "{finished}");
     assert!(!finished.stdout().contains("\nresponse "), "{finished}");
     assert!(server.got().iter().all(|got| got.headers["host"] == "web.example"), "{finished}");
-    let rows =
-        rolldrop::record::parts::read_table::<rolldrop::record::RequestRow>(&finished.dir().join("run"))
-            .expect("rows");
+    let rows = rolldrop_record::parts::read_table::<rolldrop_record::RequestRow>(&finished.dir().join("run"))
+        .expect("rows");
     let mut carried: BTreeMap<_, u64> = BTreeMap::new();
     rows.iter().for_each(|row| *carried.entry(row.conn).or_default() += 1);
     assert_eq!((rows.len(), carried.len(), carried.values().max()), (100, 15, Some(&7)), "{finished}");
@@ -201,7 +199,7 @@ fn memory_stays_bounded_while_every_request_is_recorded() {
     });
     assert!(status.success(), "{status}");
     assert!((1..LIMIT_KIB).contains(&peak_kib), "{peak_kib} KiB");
-    let rows = rolldrop::record::parts::read_table::<rolldrop::record::RequestRow>(&dir.path().join("run"))
+    let rows = rolldrop_record::parts::read_table::<rolldrop_record::RequestRow>(&dir.path().join("run"))
         .expect("rows");
     let seqs: BTreeSet<u64> = rows.iter().map(|row| row.seq).collect();
     assert_eq!((rows.len(), seqs.len(), server.got().len()), (REQUESTS, REQUESTS, REQUESTS));

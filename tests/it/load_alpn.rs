@@ -8,8 +8,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use rolldrop::record::parts::read_table;
-use rolldrop::record::{Outcome, RequestRow};
+use rolldrop_record::parts::read_table;
+use rolldrop_record::{Outcome, RequestRow};
 
 use crate::harness::{Rolldrop, wait_for};
 use crate::load_tls::Authority;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use rolldrop::record::parts::read_table;
-use rolldrop::record::{Outcome, RequestRow};
+use rolldrop_record::parts::read_table;
+use rolldrop_record::{Outcome, RequestRow};
 use serde_json::Value;
 
 use crate::harness::{Rolldrop, wait_for};

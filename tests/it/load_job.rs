@@ -11,9 +11,9 @@ use http::Request;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
-use rolldrop::analysis::model::Mode;
-use rolldrop::record::run_info::Role;
-use rolldrop::record::{EventKind, Outcome, RunDir};
+use rolldrop_analysis::model::Mode;
+use rolldrop_record::run_info::Role;
+use rolldrop_record::{EventKind, Outcome, RunDir};
 use serde_json::{Value, json};
 
 use crate::harness::{ClusterProcess, Process, Rolldrop, process_tree, wait_for};

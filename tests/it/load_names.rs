@@ -8,8 +8,8 @@ use std::str::FromStr;
 use hickory_proto::op::{Message, MessageType, Metadata, ResponseCode};
 use hickory_proto::rr::rdata::{A, AAAA};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
-use rolldrop::record::parts::read_table;
-use rolldrop::record::{Outcome, RequestRow};
+use rolldrop_record::parts::read_table;
+use rolldrop_record::{Outcome, RequestRow};
 use serde_json::Value;
 
 use crate::harness::{Finished, Rolldrop};

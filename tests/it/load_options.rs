@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 
-use rolldrop::record::parts::read_table;
-use rolldrop::record::{Outcome, Phase, RequestRow};
+use rolldrop_record::parts::read_table;
+use rolldrop_record::{Outcome, Phase, RequestRow};
 
 use crate::harness::{Finished, Rolldrop};
 use crate::load::{Server, json};

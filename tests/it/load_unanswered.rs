@@ -6,8 +6,8 @@ use std::fs;
 use std::process::Command;
 
 use nix::errno::Errno;
-use rolldrop::record::parts::read_table;
-use rolldrop::record::{Outcome, RequestRow};
+use rolldrop_record::parts::read_table;
+use rolldrop_record::{Outcome, RequestRow};
 
 const RULES: &str = "
 table inet filter {

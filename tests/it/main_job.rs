@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use rolldrop::analysis::model::Verdict;
-use rolldrop::record::{Cause, EventKind, Outcome, Phase};
+use rolldrop_analysis::model::Verdict;
+use rolldrop_record::{Cause, EventKind, Outcome, Phase};
 
 use crate::runs::{self, Dataplane, MeasuredRun};
 

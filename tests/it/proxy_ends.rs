@@ -5,12 +5,12 @@ use std::fs;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use rolldrop::analysis::model::Verdict;
-use rolldrop::record::event::{ContainerState, PodEvent, ProxyPhase};
-use rolldrop::record::run_info::{Role, Rows, Source};
-use rolldrop::record::{EventKind, RunDir, ServedRow, Stamp};
-use rolldrop::timeline::Timeline;
-use rolldrop::timeline::clocks::Clocks;
+use rolldrop_analysis::model::Verdict;
+use rolldrop_analysis::timeline::Timeline;
+use rolldrop_analysis::timeline::clocks::Clocks;
+use rolldrop_record::event::{ContainerState, PodEvent, ProxyPhase};
+use rolldrop_record::run_info::{Role, Rows, Source};
+use rolldrop_record::{EventKind, RunDir, ServedRow, Stamp};
 
 use crate::harness::{Process, Rolldrop, process_tree, wait_for};
 use crate::kubectl;
@@ -430,7 +430,7 @@ fn what_a_killed_proxy_takes_along_is_known_by_source_and_count_and_a_restarted_
         assert!(findings.contains(&wanted.as_str()), "{wanted}: {findings:?}");
         // What the clients know: answered, and no row of it.
         let served: HashSet<_> = records.served.iter().filter_map(|row| row.request.clone()).collect();
-        let id = |row: &rolldrop::record::RequestRow| records.info.request_id(row);
+        let id = |row: &rolldrop_record::RequestRow| records.info.request_id(row);
         let answered = records.requests.iter().filter(|row| row.pod.as_deref() == Some(pod));
         let unrecorded = answered.filter(|row| !served.contains(&id(row))).count();
         assert!(unrecorded <= 25, "half a second's worth: {unrecorded} of {pod}");

@@ -8,8 +8,8 @@ mod truth;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use rolldrop::record::run_info::Balances;
-use rolldrop::record::{Cause, Stamp};
+use rolldrop_record::run_info::Balances;
+use rolldrop_record::{Cause, Stamp};
 use statements::{Group, Lost, Statements, Termination};
 use truth::{Truth, Uid};
 

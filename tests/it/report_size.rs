@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rolldrop::analysis::RunResult;
-use rolldrop::record::event::{Action, ActionName, Change, PodEvent};
-use rolldrop::record::{Clock, Event, EventKind, Mode, Outcome, Phase, RequestRow, RunDir, Stamp};
+use rolldrop_analysis::RunResult;
+use rolldrop_record::event::{Action, ActionName, Change, PodEvent};
+use rolldrop_record::{Clock, Event, EventKind, Mode, Outcome, Phase, RequestRow, RunDir, Stamp};
 
 use crate::harness::Rolldrop;
 use crate::hostile::memory_kib_if_alive;

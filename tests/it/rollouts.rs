@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 
-use rolldrop::record::{Outcome, RequestRow};
+use rolldrop_record::{Outcome, RequestRow};
 use serde_json::json;
 
 use crate::runs::{Dataplane, MeasuredRun, measure, stopped_routing};

@@ -5,10 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
-use rolldrop::analysis::model::RunResult;
-use rolldrop::record::event::Action;
-use rolldrop::record::run_info::{Balances, ClusterInfo, FORMAT_VERSION, LoadPlan, Pacing, Target, Tool};
-use rolldrop::record::{EventKind, Expect, Records, RunDir, RunInfo, Stamp};
+use rolldrop_analysis::model::RunResult;
+use rolldrop_record::event::Action;
+use rolldrop_record::run_info::{Balances, ClusterInfo, FORMAT_VERSION, LoadPlan, Pacing, Target, Tool};
+use rolldrop_record::{EventKind, Expect, Records, RunDir, RunInfo, Stamp};
 use serde_json::Value;
 
 use crate::harness::{Finished, Rolldrop};

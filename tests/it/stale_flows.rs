@@ -1,7 +1,7 @@
 //! Stale flows, on the kernel dataplane: met when source ports are used again early, told apart
 //! from the window, and avoided by walking the ports.
 
-use rolldrop::record::{Cause, Outcome, RequestRow};
+use rolldrop_record::{Cause, Outcome, RequestRow};
 
 use crate::runs::{Dataplane, MeasuredRun, measure, stopped_routing};
 use crate::web::Web;

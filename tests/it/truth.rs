@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 
-use rolldrop::record::{EventKind, Outcome, RequestRow};
+use rolldrop_record::{EventKind, Outcome, RequestRow};
 use serde_json::Value;
 
 use crate::harness::written;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use nix::sys::signal::Signal;
-use rolldrop::record::parts::read_table;
-use rolldrop::record::{Outcome, RequestRow, RunDir};
+use rolldrop_record::parts::read_table;
+use rolldrop_record::{Outcome, RequestRow, RunDir};
 
 use crate::harness::Rolldrop;
 use crate::sample_server::Server;

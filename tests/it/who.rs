@@ -10,8 +10,8 @@ use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use rolldrop::record::event::AnswerHeaders;
-use rolldrop::record::{EventKind, Outcome, RequestId, RunDir};
+use rolldrop_record::event::AnswerHeaders;
+use rolldrop_record::{EventKind, Outcome, RequestId, RunDir};
 use serde_json::json;
 
 use crate::harness::Rolldrop;
@@ -191,7 +191,7 @@ fn a_strangers_requests_with_ids_change_nothing_and_are_told_of() {
     assert!(!what.iter().any(|what| what.contains("a time before it was sent")), "{what:?}");
 
     let (log, tables) = RunDir::open(&run.path).and_then(|run| run.recorded()).expect("the run reads");
-    let (_, requests) = rolldrop::timeline::Timeline::build(log, tables).expect("the rows read");
+    let (_, requests) = rolldrop_analysis::timeline::Timeline::build(log, tables).expect("the rows read");
     let mut joined = 0;
     let compared = requests.each(|request| {
         // Both ends name the same pod: a stranger's row would name another one half of the time.

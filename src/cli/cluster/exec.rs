@@ -8,8 +8,8 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, bail};
 use kube::config::Kubeconfig;
 
-use crate::cluster::embedded::EXTENSION;
-use crate::cluster::embedded::kernel::join::{Spot, Whereabouts};
+use rolldrop_lab::EXTENSION;
+use rolldrop_lab::kernel::join::{Spot, Whereabouts};
 
 /// Proxies that the environment names are outside of a cluster's network.
 const PROXY_VARIABLES: [&str; 6] =

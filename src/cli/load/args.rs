@@ -10,14 +10,14 @@ use anyhow::Context;
 use super::super::report::Format;
 use super::fail_on::FailOn;
 use super::tls::TlsArgs;
-use crate::load::{PodBody, Record, targets};
-use crate::record::Evidence;
-use crate::record::load::{
+use crate::scenario::text;
+use rolldrop_load::{PodBody, Record, targets};
+use rolldrop_record::Evidence;
+use rolldrop_record::load::{
     Arrivals, ConnectTo, Connections, DnsSettings, Family, Grpc, Http, Length, Pace, PortRange, Rate, Rpc,
     Settings, Stage, Target, defaults, dns_server, in_units, keep_headers, statuses,
 };
-use crate::record::row::POD_HEADER;
-use crate::scenario::text;
+use rolldrop_record::row::POD_HEADER;
 
 const EXAMPLES: &str = "\
 Examples:

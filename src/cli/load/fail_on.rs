@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use super::output::Report;
-use crate::record::Outcome;
+use rolldrop_record::Outcome;
 
 /// What must not be exceeded.
 #[derive(Clone, Debug, PartialEq)]

@@ -8,15 +8,11 @@ use std::fmt::Write;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use crate::analysis::Class;
-use crate::analysis::figures::count;
-use crate::analysis::model::{LoadResult, Percentiles, SendLag, Verdict};
-use crate::analysis::validity::not_as_planned;
 use crate::cli::classes::by_class;
-use crate::load::{ErrorStatuses, Summary, Tally, errno_name, status_name};
-use crate::record::load::Arrivals;
-use crate::record::run_info::{LoadPlan, Pacing};
-use crate::record::{Outcome, Stamp};
+use rolldrop_load::{ErrorStatuses, Summary, Tally, errno_name, status_name};
+use rolldrop_record::load::Arrivals;
+use rolldrop_record::run_info::{LoadPlan, Pacing};
+use rolldrop_record::{Outcome, Stamp};
 
 /// What `--format json` prints, with the names of result.json.
 #[derive(Debug, Serialize)]
@@ -355,7 +351,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::load::{Counts, Pace, Plan, Settings};
+    use rolldrop_load::{Counts, Pace, Plan, Settings};
 
     fn summary() -> Summary {
         let mut tally = Tally { warmup: 10, ..Tally::default() };
@@ -426,7 +422,7 @@ mod tests {
         let (mut plan, summary, _) = report();
         let check = |plan: &LoadPlan| {
             let value = serde_json::to_value(Report::new(plan, &summary, None)).unwrap();
-            crate::report::tests::meets(&value, &schema, &schema, "$").unwrap();
+            rolldrop_testing::schema::meets(&value, &schema).unwrap();
         };
         check(&plan);
         plan.retries = Some(2);

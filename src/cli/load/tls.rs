@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use crate::load::{TlsSettings, TlsVersions};
+use rolldrop_load::{TlsSettings, TlsVersions};
 
 /// How https:// is spoken.
 #[derive(Debug, clap::Args)]

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, interval};
 
-use crate::analysis::Class;
 use crate::cli::classes::by_class;
 use crate::coordinator::Losses;
-use crate::load::{Control, Progress};
 use crate::scenario::{Abort, Scenario};
+use rolldrop_analysis::Class;
+use rolldrop_load::{Control, Progress};
 
 /// From one look to the next.
 const PERIOD: Duration = Duration::from_millis(200);
@@ -107,7 +107,7 @@ fn count(progress: &Progress) -> (u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Outcome;
+    use rolldrop_record::Outcome;
 
     #[tokio::test(start_paused = true)]
     async fn a_load_is_given_up_when_the_last_stretch_loses_too_much() {

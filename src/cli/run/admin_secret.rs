@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use crate::inject::{Absent, SecretKey};
-use crate::record::wire::AdminToken;
+use rolldrop_record::wire::AdminToken;
 
 /// A token, and where sidecars find it.
 pub(super) struct AdminSecret {

@@ -13,10 +13,12 @@ use crate::cli::report::Format;
 use crate::cli::service_proxy::AssumeArgs;
 use crate::cluster::Choice;
 use crate::cluster::embedded::{self, config::DataplaneChoice};
-use crate::load;
-use crate::record::Evidence;
-use crate::record::load::{LoadFrom, Rate};
 use crate::scenario::{self, ClusterChoice, Loaded};
+use rolldrop_lab::{self as lab, config::DataplaneChoice};
+use rolldrop_load;
+use rolldrop_load as load;
+use rolldrop_record::Evidence;
+use rolldrop_record::load::{LoadFrom, Rate};
 
 /// Arguments of `rolldrop run`.
 #[derive(Debug, clap::Args)]
@@ -61,7 +63,7 @@ pub(in crate::cli) struct RunArgs {
     /// How connections reach the embedded cluster's pods (see `rolldrop cluster --help`) [default:
     /// as in the scenario, or auto].
     #[arg(long, value_enum, conflicts_with_all = ["context", "kubeconfig", "in_cluster"])]
-    dataplane: Option<DataplaneChoice>,
+    dataplane: Option<DataplaneArg>,
     /// The image to use for `rolldrop` in manifests, for sidecars that the run adds and for pods that send the load,
     /// on a cluster that must pull it.
     #[arg(long, value_name = "IMAGE")]
@@ -155,7 +157,7 @@ pub(in crate::cli) struct RunArgs {
 
 impl RunArgs {
     /// The scenario, or one that has nothing but the target.
-    pub(super) fn scenario(&self) -> anyhow::Result<Loaded<embedded::Config>> {
+    pub(super) fn scenario(&self) -> anyhow::Result<Loaded<lab::Config>> {
         let overrides = &self.overrides();
         let loaded = match (&self.scenario, self.targets.first()) {
             (Some(name), _) => scenario::load(name, overrides)?,
@@ -191,7 +193,7 @@ impl RunArgs {
     }
 
     /// How sure it is that the cluster is the one that is meant; the scenario asks for this one.
-    pub(super) fn naming(&self, asked: Option<&ClusterChoice<embedded::Config>>) -> Naming {
+    pub(super) fn naming(&self, asked: Option<&ClusterChoice<lab::Config>>) -> Naming {
         let on_command_line =
             self.context.is_some() || self.kubeconfig.is_some() || self.embedded || self.in_cluster;
         let is_current = self.scenario.is_none() && !self.targets.is_empty() && asked.is_none();
@@ -199,7 +201,7 @@ impl RunArgs {
     }
 
     /// The cluster; an embedded one keeps its logs in the run directory.
-    pub(super) fn choice(&self, asked: Option<ClusterChoice<embedded::Config>>, out: &Path) -> Choice {
+    pub(super) fn choice(&self, asked: Option<ClusterChoice<lab::Config>>, out: &Path) -> Choice {
         if self.context.is_some() || self.kubeconfig.is_some() {
             return Choice::Kubeconfig { path: self.kubeconfig.clone(), context: self.context.clone() };
         }
@@ -215,9 +217,9 @@ impl RunArgs {
             None if self.scenario.is_none() && !self.targets.is_empty() && !self.embedded => {
                 return Choice::Kubeconfig { path: None, context: None };
             }
-            _ => embedded::Config::default(),
+            _ => lab::Config::default(),
         };
-        config.dataplane = self.dataplane.unwrap_or(config.dataplane);
+        config.dataplane = self.dataplane.map_or(config.dataplane, DataplaneChoice::from);
         Choice::Embedded { config: Box::new(config), log_dir: out.join("cluster") }
     }
 }

@@ -10,8 +10,8 @@ use super::consent::{self, Naming};
 use super::interruption;
 use super::sending::Collecting;
 use crate::coordinator::{Caller, GitOps, Plan, Sidecars, Work};
-use crate::record::service_proxy::ServiceProxy;
 use crate::scenario::{Place, Scenario, Workload};
+use rolldrop_record::service_proxy::ServiceProxy;
 
 /// What is to be done beside what the scenario says.
 pub(super) struct Intent<'a> {

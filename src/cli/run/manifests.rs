@@ -10,8 +10,8 @@ use super::admin_secret::AdminSecret;
 use crate::cli::admin_token;
 use crate::coordinator;
 use crate::inject::{self, InjectError};
-use crate::record::wire::AdminToken;
 use crate::scenario::{Place, Scenario};
+use rolldrop_record::wire::AdminToken;
 
 /// Adds the sidecar, if the scenario asks for it, and returns where its token is. Without a token
 /// there is one from now on.

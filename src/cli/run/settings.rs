@@ -3,9 +3,9 @@
 use anyhow::Context;
 use serde_json::Value;
 
-use crate::load;
-use crate::record::{Cause, run_info};
 use crate::scenario::{self, Place, Scenario, ScenarioError};
+use rolldrop_load;
+use rolldrop_record::{Cause, run_info};
 
 /// The resolved scenario without what may be secret: the values of headers and of Secrets, and bodies.
 pub(super) fn redacted(scenario: &Scenario) -> Value {

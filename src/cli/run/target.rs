@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use serde_json::{Value, json};
 
-use crate::record::run_info::Balances;
+use rolldrop_record::run_info::Balances;
 
 /// What `--target` says.
 #[derive(Clone, Debug, PartialEq)]

@@ -19,12 +19,12 @@ use crate::cli::progress::Planned;
 use crate::cli::stages;
 use crate::cluster::Cluster;
 use crate::coordinator::{self, CoordinatorError, Ready, Session, Settle, Silence, UnderLoad, until_silent};
-use crate::load;
-use crate::load::process::Note;
-use crate::load::remote::collect::Collected;
-use crate::record::run_info::{FORMAT_VERSION, LoadPlan, RunInfo, Tool};
-use crate::record::{EventKind, Stamp};
 use crate::scenario::{Place, Scenario};
+use rolldrop_load as load;
+use rolldrop_load::process::Note;
+use rolldrop_load::remote::collect::Collected;
+use rolldrop_record::run_info::{FORMAT_VERSION, LoadPlan, RunInfo, Tool};
+use rolldrop_record::{EventKind, Stamp};
 
 /// How long the target may take to answer for the first time, once its pods are ready.
 const FIRST_ANSWER_LIMIT: Duration = Duration::from_secs(15);

@@ -24,12 +24,12 @@ const DNS_GROUPS: &[&str] = &[
 
 /// Whether it can be part of a path: apimachinery's `IsValidPathSegmentName`. What an object is called can
 /// neither lead to another one nor be taken for an escape.
-pub fn is_path_segment(name: &str) -> bool {
+pub(crate) fn is_path_segment(name: &str) -> bool {
     !["", ".", ".."].contains(&name) && !name.contains(['/', '%'])
 }
 
 /// Whether it is a label of a DNS name (RFC 1123), as namespaces are called.
-pub fn is_dns_label(name: &str) -> bool {
+pub(crate) fn is_dns_label(name: &str) -> bool {
     let edge = |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     let bytes = name.as_bytes();
     name.len() <= LONGEST_LABEL
@@ -39,7 +39,7 @@ pub fn is_dns_label(name: &str) -> bool {
 }
 
 /// Whether it is a name of labels (RFC 1123), each of which may be as long as all.
-pub fn is_dns_subdomain(name: &str) -> bool {
+pub(crate) fn is_dns_subdomain(name: &str) -> bool {
     let edge = |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     let part = |part: &str| {
         let bytes = part.as_bytes();
@@ -60,7 +60,7 @@ pub(super) fn is_name(group: &str, resource: &str, name: &str) -> bool {
 }
 
 /// A name as it stands in a URL's path.
-pub fn in_path(name: &str) -> Cow<'_, str> {
+pub(crate) fn in_path(name: &str) -> Cow<'_, str> {
     // RFC 3986: unreserved characters, and those that mean nothing within a part of a path.
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:@!$&'()*+,;=".contains(&byte);
     if name.bytes().all(is_plain) {

@@ -16,8 +16,8 @@ use super::super::apply::RUN_LABEL;
 use super::super::sidecar::{GitOps, controller_of};
 use super::{Acting, Disrupted, Insisting, Twice, counted};
 use crate::cluster::guard::names::in_path;
-use crate::record::Mode;
 use crate::scenario::{Object, Patch, PatchType, Restore, Workload, WorkloadKind};
+use rolldrop_record::Mode;
 
 /// How a restart is requested: it is identified by its time, so that a repetition has no effect.
 const RESTART: Insisting = Insisting { success: 200, pause: Duration::from_secs(1), twice: Twice::Harmless };

@@ -22,10 +22,10 @@ use super::super::undo::ask_agent;
 use super::super::view::View;
 use super::{Acting, Disrupted, Insisting, Twice, counted};
 use crate::cluster::guard::names::in_path;
-use crate::observed::Candidate;
-use crate::record::event::PodEvent;
-use crate::record::{EventKind, Mode};
 use crate::scenario::{Action, Pods, Restore};
+use rolldrop_proxy::observed::Candidate;
+use rolldrop_record::event::PodEvent;
+use rolldrop_record::{EventKind, Mode};
 
 /// What a cluster itself needs is not touched.
 const SYSTEM: &str = "kube-";

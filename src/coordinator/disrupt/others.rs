@@ -9,18 +9,18 @@ use tokio::time::sleep;
 
 use super::super::CoordinatorError;
 use super::{Acting, Disrupted, counted};
-use crate::record::{EventKind, Mode};
 use crate::scenario::{Repeat, Until};
+use rolldrop_record::{EventKind, Mode};
 
 /// Runs programs where the user is.
-pub trait Programs {
+pub(crate) trait Programs {
     /// Runs one to its end. An error says why it could not be run.
     fn run<'a>(&'a self, words: &'a [String]) -> LocalBoxFuture<'a, Result<ExitStatus, String>>;
 }
 
 /// Runs none.
 #[derive(Clone, Copy, Debug)]
-pub struct NoPrograms;
+pub(crate) struct NoPrograms;
 
 impl Programs for NoPrograms {
     fn run<'a>(&'a self, _words: &'a [String]) -> LocalBoxFuture<'a, Result<ExitStatus, String>> {
@@ -76,7 +76,7 @@ impl Acting<'_> {
 }
 
 /// The exit code, or the signal, by which a program ended.
-pub fn codes(status: ExitStatus) -> (Option<i32>, Option<i32>) {
+pub(crate) fn codes(status: ExitStatus) -> (Option<i32>, Option<i32>) {
     #[cfg(unix)]
     let signal = std::os::unix::process::ExitStatusExt::signal(&status);
     #[cfg(not(unix))]

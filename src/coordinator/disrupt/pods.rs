@@ -15,9 +15,9 @@ use super::super::limits::Bounds;
 use super::super::{CoordinatorError, Session};
 use super::recovery::Whole;
 use super::{Acting, Disrupted, Insisting, Twice, counted};
-use crate::observed::Candidate;
-use crate::record::{EventKind, Mode};
 use crate::scenario::{Action, Order, Pods, Restore};
+use rolldrop_proxy::observed::Candidate;
+use rolldrop_record::{EventKind, Mode};
 
 /// The value of a label by which a pod has left its Service.
 const LEFT: &str = "left-by-rolldrop";

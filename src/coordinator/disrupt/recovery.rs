@@ -14,10 +14,10 @@ use super::super::Workloads;
 use super::super::view::View;
 use super::pods::list;
 use super::{Acting, Silence, UnderLoad, until_silent};
-use crate::observed::Candidate;
-use crate::record::EventKind;
-use crate::record::event::EndpointState;
 use crate::scenario::{Action, Pods, Repeat};
+use rolldrop_proxy::observed::Candidate;
+use rolldrop_record::EventKind;
+use rolldrop_record::event::EndpointState;
 
 /// How much later than the EndpointSlices a Service proxy may be: kube-proxy's own
 /// `minSyncPeriod`.
@@ -142,7 +142,7 @@ impl Acting<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::event::{Change, EndpointSliceEvent};
+    use rolldrop_record::event::{Change, EndpointSliceEvent};
     use serde_json::json;
 
     #[test]

@@ -14,7 +14,7 @@ const PERIOD: Duration = Duration::from_millis(200);
 
 /// How long to wait after a termination once its pods are replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settle {
+pub(crate) struct Settle {
     /// How long nothing may be lost; `None` lets the rate of requests decide.
     pub silence: Option<Duration>,
     /// When the wait ends though requests are still lost.
@@ -28,7 +28,7 @@ impl Default for Settle {
 }
 
 /// The requests that the load has lost.
-pub trait Losses: fmt::Debug + Sync {
+pub(crate) trait Losses: fmt::Debug + Sync {
     /// How many so far. It may lag by a fraction of a second.
     fn lost(&self) -> u64;
 }
@@ -45,7 +45,7 @@ impl Losses for NoLosses {
 
 /// What ended a wait for silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Silence {
+pub(crate) enum Silence {
     /// Nothing was lost for the required time.
     Kept,
     /// Requests were still lost when the limit had passed.
@@ -53,7 +53,7 @@ pub enum Silence {
 }
 
 /// Waits until nothing has been lost for `length`, or, while requests are lost, until `most` has passed.
-pub async fn until_silent(losses: &dyn Losses, length: Duration, most: Duration) -> Silence {
+pub(crate) async fn until_silent(losses: &dyn Losses, length: Duration, most: Duration) -> Silence {
     let begun = Instant::now();
     let (mut since, mut seen) = (begun, losses.lost());
     loop {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::record::Evidence;
+use rolldrop_record::Evidence;
 
 use super::{COMPONENT, COMPONENT_LABEL, LOAD_PORT, LoadJob, OS_LABEL, RUN_LABEL, TOKEN_KEY};
 

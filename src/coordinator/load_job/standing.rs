@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::coordinator::view::View;
-use crate::record::event::{ContainerState, PodEvent};
+use rolldrop_record::event::{ContainerState, PodEvent};
 
 /// Why none of these pods will take orders, once each says so.
 pub(super) fn why_hopeless(view: &View, is_own: impl Fn(&PodEvent) -> bool) -> Option<String> {

@@ -6,8 +6,8 @@ use kube::{Api, ResourceExt};
 
 use super::{About, Plan, Work};
 use crate::coordinator::{Caller, CoordinatorError, service_proxy};
-use crate::record::Evidence;
-use crate::record::service_proxy::ServiceProxy;
+use rolldrop_record::Evidence;
+use rolldrop_record::service_proxy::ServiceProxy;
 
 /// The label of a namespace with the pods that it allows.
 const ENFORCE: &str = "pod-security.kubernetes.io/enforce";

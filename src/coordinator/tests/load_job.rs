@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::record::wire::AdminToken;
+use crate::coordinator::load_job::LoadPods;
+use rolldrop_record::wire::AdminToken;
 
 const SECRET: &str = "/api/v1/namespaces/shop/secrets/rolldrop-load-my-run";
 const JOB: &str = "/apis/batch/v1/namespaces/shop/jobs/rolldrop-load-my-run";

@@ -1,7 +1,7 @@
 //! Consumers that have a clock of their own: the DNS's answers, which the load keeps for a while.
 
 use super::*;
-use crate::record::event::NameAnswer;
+use rolldrop_record::event::NameAnswer;
 
 const HEADLESS: &str = "
 apiVersion: rolldrop.dev/v1

@@ -44,6 +44,6 @@ async fn a_row_that_cannot_be_read_is_missing_and_those_after_it_come_once() {
         _ => None,
     });
     assert_eq!(ended, Some(Rows { recorded: Some(3), known: 3, in_flight: 0, received: 2 }));
-    let rows = crate::record::parts::read_table::<ServedRow>(run_dir.path()).unwrap();
+    let rows = rolldrop_record::parts::read_table::<ServedRow>(run_dir.path()).unwrap();
     assert_eq!(rows, [served(0), served(2)]);
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::coordinator::service_proxy::find;
-use crate::record::service_proxy::{ProxyEvidence, ServiceProxy};
+use rolldrop_record::service_proxy::{ProxyEvidence, ServiceProxy};
 
 /// What is found in a cluster whose `kube-system` holds these objects, by their resources and names.
 async fn found(objects: &[(&str, Value)], nodes: Value) -> (ServiceProxy, Option<ProxyEvidence>) {

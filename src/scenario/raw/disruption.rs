@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::super::disruption::Count;
 use super::{Scalar, Span};
-use crate::record::event::ActionName;
+use rolldrop_record::event::ActionName;
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::record::event;
 use crate::scenario::disruption::{
     Action, Count, Disruption, Object, Order, Patch, PatchType, Pods, Repeat, Restore, Until, Workload,
     WorkloadKind,
@@ -12,6 +11,7 @@ use crate::scenario::disruption::{
 use crate::scenario::raw::disruption as raw;
 use crate::scenario::yaml::Document;
 use crate::scenario::{Load, ScenarioError};
+use rolldrop_record::event;
 
 /// The load goes on for at least this long after the last disruption began.
 const SHORTEST_AFTERMATH: Duration = Duration::from_secs(1);

@@ -7,14 +7,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::{is_path, weight};
-use crate::record::load::limits::{LEAST_ABORT_OVER, MAX_LOAD_PODS, MAX_RATE, MAX_START_LIMIT};
-use crate::record::load::{
-    ConnectionMode, Connections, DnsSettings, Grpc, Http, Length, NotAMethod, Pace, PortRange, Rate,
-    Settings, Stage, TlsSettings, TlsVersions, are_statuses, defaults, dns_server, keep_headers, statuses,
-};
 use crate::scenario::load::{Abort, Load, LoadJob, Request};
 use crate::scenario::yaml::Document;
 use crate::scenario::{ScenarioError, files, raw, text};
+use rolldrop_record::load::limits::{LEAST_ABORT_OVER, MAX_LOAD_PODS, MAX_RATE, MAX_START_LIMIT};
+use rolldrop_record::load::{
+    ConnectionMode, Connections, DnsSettings, Grpc, Http, Length, NotAMethod, Pace, PortRange, Rate,
+    Settings, Stage, TlsSettings, TlsVersions, are_statuses, defaults, dns_server, keep_headers, statuses,
+};
+use rolldrop_record::row::POD_HEADER;
 
 pub(super) fn load(mut raw: raw::Load, document: &Document, dir: &Path) -> Result<Load, ScenarioError> {
     let grpc = raw.grpc.as_ref().map(|grpc| calls(grpc, &raw, document)).transpose()?;

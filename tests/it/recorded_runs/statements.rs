@@ -4,12 +4,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::time::Duration;
 
-use rolldrop::analysis::model::{Bounded, LossGroup, Window};
-use rolldrop::analysis::{self, Policy};
-use rolldrop::record::run_info::Balances;
-use rolldrop::record::service_proxy::ServiceProxy;
-use rolldrop::record::{Cause, RunDir, Stamp};
-use rolldrop::timeline::{Request, Timeline};
+use rolldrop_analysis::model::{Bounded, LossGroup, Window};
+use rolldrop_analysis::timeline::{Request, Timeline};
+use rolldrop_analysis::{self as analysis, Policy};
+use rolldrop_record::run_info::Balances;
+use rolldrop_record::service_proxy::ServiceProxy;
+use rolldrop_record::{Cause, RunDir, Stamp};
 
 use super::truth::Uid;
 

@@ -6,8 +6,8 @@ use std::io::Read;
 use std::path::Path;
 
 use flate2::read::GzDecoder;
-use rolldrop::record::Stamp;
-use rolldrop::timeline::Request;
+use rolldrop_analysis::timeline::Request;
+use rolldrop_record::Stamp;
 
 /// conntrack's event and the client's stamp of one connection differ by no more than this: it may be printed late.
 const SAME_CONNECTION_NS: i64 = 100_000_000;

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use rolldrop::record::{Outcome, RequestRow, RunDir};
+use rolldrop_record::{Outcome, RequestRow, RunDir};
 use serde_json::{Value, json};
 
 use super::lab::{LIMIT, Lab, Seen};

@@ -12,7 +12,7 @@ use std::fmt::Write;
 use std::ops::Range;
 use std::time::Duration;
 
-use rolldrop::record::{Outcome, Phase, RequestRow, RunDir, Stamp};
+use rolldrop_record::{Outcome, Phase, RequestRow, RunDir, Stamp};
 use serde_json::{Value, json};
 
 use super::case::{EXIT, SERVE_3, condition};

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 
-use rolldrop::record::RequestRow;
+use rolldrop_record::RequestRow;
 use serde_json::Value;
 
 use super::golden;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use rolldrop::record::{Outcome, RequestRow, RunDir};
+use rolldrop_record::{Outcome, RequestRow, RunDir};
 use serde_json::{Value, json};
 
 use super::case::{Act, Case, EXIT, SERVE_3, condition};

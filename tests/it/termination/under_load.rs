@@ -1,7 +1,7 @@
 //! Claims that need load, on the runs of the built-in scenarios.
 
-use rolldrop::analysis::model::Termination;
-use rolldrop::record::{Cause, EventKind, Outcome, RequestRow};
+use rolldrop_analysis::model::Termination;
+use rolldrop_record::{Cause, EventKind, Outcome, RequestRow};
 
 use crate::runs::{self, MeasuredRun};
 

@@ -1,0 +1,46 @@
+//! What counts as dropped.
+
+use rolldrop_record::outcome::is_gateway_status;
+use rolldrop_record::retry::GRPC_UNAVAILABLE;
+use rolldrop_record::{Outcome, RequestRow};
+
+/// How a request ended, as its user sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Answered with success.
+    Ok,
+    /// Lost because of infrastructure.
+    Dropped,
+    /// The app's own error.
+    AppError,
+    /// Not sent, the load generator's own fault.
+    NotSent,
+    /// Cut off by the end of the run.
+    Cancelled,
+}
+
+impl Class {
+    /// The class of one row.
+    pub fn of(row: &RequestRow) -> Self {
+        Self::of_answer(row.outcome, row.status, row.grpc_status)
+    }
+
+    /// Whether requests with this outcome are dropped, or some of them.
+    pub fn may_be_dropped(outcome: Outcome) -> bool {
+        matches!(Self::of_answer(outcome, None, None), Self::Dropped | Self::AppError)
+    }
+
+    /// The class from the relevant parts of a row.
+    pub fn of_answer(outcome: Outcome, status: Option<u16>, grpc_status: Option<i32>) -> Self {
+        let unavailable = grpc_status == Some(GRPC_UNAVAILABLE);
+        match outcome {
+            Outcome::Ok if unavailable => Self::Dropped,
+            Outcome::Ok => Self::Ok,
+            Outcome::HttpError if unavailable || status.is_some_and(is_gateway_status) => Self::Dropped,
+            Outcome::HttpError => Self::AppError,
+            Outcome::NotSent => Self::NotSent,
+            Outcome::Cancelled => Self::Cancelled,
+            _ => Self::Dropped,
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! The result of a comparison: what `comparison.json` holds (schemaVersion 1), and what its chart draws.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::LatencyBucket;
+use rolldrop_record::Outcome;
+
+/// Two sides, row by row.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Comparison {
+    /// The version of the form: 1.
+    pub schema_version: u32,
+    /// The overall verdict: worse if any row is, else better if any is.
+    pub verdict: Judgement,
+    /// The confidence of the intervals and, over all rows together, of the verdicts.
+    pub confidence: f64,
+    /// A latency or a rate within this share of the baseline's is the same.
+    pub tolerance: f64,
+    /// The baseline.
+    pub baseline: Side,
+    /// The candidate.
+    pub candidate: Side,
+    /// What differs between them beyond the results, if they are compared nevertheless.
+    pub differences: Vec<Difference>,
+    /// What a reader should know.
+    pub caveats: Vec<String>,
+    /// One figure each.
+    pub rows: Vec<Row>,
+}
+
+/// One side: a run, or several taken together.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Side {
+    /// The runs.
+    pub runs: Vec<String>,
+    /// Length of their counted parts together, in seconds.
+    pub duration_s: f64,
+    /// Requests.
+    pub total: u64,
+    /// Of those, dropped.
+    pub dropped: u64,
+    /// Pods that ended.
+    pub terminations: usize,
+}
+
+/// Something beyond the results that differs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Difference {
+    /// What.
+    pub what: String,
+    /// The baseline's.
+    pub baseline: String,
+    /// The candidate's.
+    pub candidate: String,
+}
+
+/// One figure of both sides.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Its key, such as `latency_ms.p99`.
+    pub metric: String,
+    /// What it is, for people.
+    pub label: String,
+    /// The unit of its values.
+    pub unit: Unit,
+    /// The baseline's.
+    pub baseline: Option<f64>,
+    /// The candidate's.
+    pub candidate: Option<f64>,
+    /// Candidate against baseline, if it has bounds.
+    pub change: Option<Change>,
+    /// The chance of such a difference between two equal sides, by the test named in `why`.
+    pub p: Option<f64>,
+    /// The row's verdict; none if the figure alone has none.
+    pub verdict: Option<Judgement>,
+    /// How it was judged, or why it is inconclusive.
+    pub why: String,
+}
+
+/// The unit of a row's values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// A share, from 0 to 1.
+    Share,
+    /// A number.
+    Count,
+    /// Seconds.
+    Seconds,
+    /// Milliseconds.
+    Milliseconds,
+    /// Requests per second.
+    PerSecond,
+}
+
+impl Row {
+    /// Nothing is known about it yet, so it is inconclusive.
+    pub(super) fn unknown(metric: impl Into<String>, label: impl Into<String>, unit: Unit) -> Self {
+        Self {
+            metric: metric.into(),
+            label: label.into(),
+            unit,
+            baseline: None,
+            candidate: None,
+            change: None,
+            p: None,
+            verdict: Some(Judgement::CannotTell),
+            why: String::new(),
+        }
+    }
+
+    /// Whether the candidate's value is worse, by chance or not; unknown values are.
+    pub fn looks_worse(&self) -> bool {
+        match (self.baseline, self.candidate) {
+            (Some(baseline), Some(candidate)) if self.unit == Unit::PerSecond => candidate < baseline,
+            (Some(baseline), Some(candidate)) => candidate > baseline,
+            _ => true,
+        }
+    }
+}
+
+impl Unit {
+    /// A value with its unit.
+    pub fn write(self, value: f64) -> String {
+        match self {
+            Unit::Share => format!("{:.2} %", value * 100.0),
+            Unit::Count => format!("{value:.2}"),
+            Unit::Seconds => format!("{value:.3} s"),
+            Unit::Milliseconds => format!("{value:.2} ms"),
+            Unit::PerSecond => format!("{value:.1}/s"),
+        }
+    }
+}
+
+/// The candidate's value relative to the baseline's, with its interval.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Change {
+    /// The meaning of the three values.
+    pub kind: ChangeKind,
+    /// As observed.
+    pub estimate: f64,
+    /// Not lower than this.
+    pub lower: f64,
+    /// Not higher than this.
+    pub upper: f64,
+}
+
+/// What a change is measured in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChangeKind {
+    /// Candidate divided by baseline.
+    Ratio,
+    /// Candidate minus baseline, in the row's unit.
+    Difference,
+}
+
+/// A verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Judgement {
+    /// Better than the baseline.
+    Better,
+    /// Worse.
+    Worse,
+    /// Within the tolerance, surely.
+    Same,
+    /// Inconclusive.
+    CannotTell,
+}
+
+impl Judgement {
+    /// In words.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Judgement::Better => "better",
+            Judgement::Worse => "worse",
+            Judgement::Same => "same",
+            Judgement::CannotTell => "inconclusive",
+        }
+    }
+}
+
+/// What the chart of a comparison draws.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SideChart {
+    /// The latencies of answered requests.
+    pub latency: Vec<LatencyBucket>,
+    /// Dropped requests by time, one run after the other.
+    pub dropped: Vec<BTreeMap<Outcome, u64>>,
+    /// Length of one element of `dropped`, in seconds.
+    pub step_s: f64,
+}

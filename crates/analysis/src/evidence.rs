@@ -1,0 +1,397 @@
+//! Which pod each request was routed to, and until when each ended pod was routed to.
+//!
+//! What names the pod counts first: the proxy's row, the kernel's connection tracking, the response header, and for a
+//! reused connection the pod that it had reached before. Most lost requests have none of these. [`super::suspects`]
+//! finds what may explain them. Until when a pod may have been routed to follows from [`super::route`] if connections
+//! are balanced at random, and otherwise from the silence of the pod's own arrivals.
+//!
+//! A connection that existed before t0 and was cut off with its pod shows nothing about the routing after t0, only
+//! about that before: it is one of the arrivals whose rate says how long a silence must be.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::class::Class;
+use super::death::Death;
+use super::flows::Flows;
+use super::gateway::{self, Gateway, Watching};
+use super::route::{self, Reach, Route};
+use super::suspects::{LAG_NS, Suspects, Verdict};
+use super::tries::{Loss, Tries};
+use crate::timeline::requests::Connection;
+use crate::timeline::{Request, Requests, Timeline};
+use rolldrop_record::routing::Balancing;
+use rolldrop_record::run_info::Balances;
+use rolldrop_record::{Outcome, RowSource, Stamp};
+
+/// If a pod's arrivals are named and also balanced at random, two upper bounds share the chance of being too small.
+/// The bound by balancing takes nearly all of it: it uses each connection that was routed elsewhere, while the
+/// silence of the pod's own arrivals rests on a rate that was measured before.
+const BALANCE_SHARE: f64 = 0.9;
+/// How many of a pod's last arrivals before t0 show its share at t0.
+const RECENT: usize = 50;
+
+/// The arrivals of one pod from one target.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tail {
+    /// New arrivals a second before t0, for bounds, see [`Arrivals::rate_at`]; 0 when fewer than two were seen.
+    pub rate: f64,
+    /// The best estimate of that rate at t0, see [`Arrivals::recent_rate_at`]; 0 when fewer than two were seen.
+    pub rate_at_t0: f64,
+    /// The pod's share of all new connections of the target, if each endpoint gets the same.
+    pub rate_expected: f64,
+    /// The last arrival that surely was this pod's, and is named as such.
+    pub last_named: Option<Stamp>,
+    /// Whether only the kernel's connection tracking names it.
+    pub is_tracked: bool,
+    /// Named arrivals after t0 latest.
+    late_named: u64,
+    /// These, and the requests that only this pod's termination explains.
+    pub late: u64,
+    /// The last that only this pod's termination explains.
+    pub last_alone: Option<Stamp>,
+    /// The last that shows that the rules still held this pod, whichever pod it was routed to.
+    pub last_in_order: Option<Stamp>,
+    /// The last that may have been this pod's.
+    pub last_possible: Option<Stamp>,
+    /// Uncertainty of the client's clock, in nanoseconds.
+    pub uncertainty_ns: i64,
+    /// The last time at which this target was tried at all.
+    pub observed_until: Option<Stamp>,
+    /// What random balancing shows; `None` if the consumer does not balance so, or that is not known.
+    pub reach: Option<Reach>,
+}
+
+impl Tail {
+    /// A named arrival.
+    fn arrival(&mut self, at: Stamp, t0_latest: Stamp, is_tracked: bool) {
+        if self.last_named.is_none_or(|last| last <= at) {
+            (self.last_named, self.is_tracked) = (Some(at), is_tracked);
+        }
+        self.last_possible = self.last_possible.max(Some(at));
+        self.late_named += u64::from(at > t0_latest);
+    }
+
+    /// Removes what losses have shown; `before` are the named arrivals before `t0`.
+    fn forget_losses(&mut self, before: &Arrivals, t0: Stamp) {
+        (self.last_alone, self.last_in_order, self.last_possible) = (None, None, self.last_named);
+        self.late = self.late_named;
+        self.measure(before, t0);
+    }
+
+    /// Takes the rates of the arrivals before `t0`.
+    pub(super) fn measure(&mut self, before: &Arrivals, t0: Stamp) {
+        (self.rate, self.rate_at_t0) = (before.rate_at(t0), before.recent_rate_at(t0));
+    }
+
+    /// The part of the chance that the pod's upper bound is too small that goes to the bound by balancing.
+    fn alpha_of_balance(&self, alpha: f64) -> f64 {
+        if self.rate > 0.0 { BALANCE_SHARE * alpha } else { alpha }
+    }
+
+    /// The part of the bound by the silence of the pod's own arrivals.
+    pub(super) fn alpha_of_silence(&self, alpha: f64) -> f64 {
+        if self.reach.is_some() { (1.0 - BALANCE_SHARE) * alpha } else { alpha }
+    }
+
+    /// The last arrival that surely was this pod's.
+    pub(super) fn last_certain(&self) -> Option<Stamp> {
+        self.last_named.max(self.last_alone)
+    }
+}
+
+/// Everything that was found out.
+#[derive(Debug)]
+pub(super) struct Evidence {
+    /// One per request that was not plainly answered.
+    pub verdicts: Vec<Verdict>,
+    /// By termination, then by target.
+    pub tails: Vec<Vec<Tail>>,
+    /// One per request that was not plainly answered: whether a connection-tracking entry routed it, and not the
+    /// consumer.
+    pub stale: Vec<bool>,
+    /// When each pod was first sent a request that it answered.
+    pub first_served: HashMap<Arc<str>, Stamp>,
+    /// The pods of connections on which some request does not name its pod.
+    connections: HashMap<Connection, Led>,
+}
+
+/// The pod that the last naming request of a connection names.
+#[derive(Debug)]
+struct Led {
+    /// The intended send time and number of that request.
+    order: (Stamp, u64),
+    pod: Arc<str>,
+}
+
+impl Gathered {
+    /// The pod that a request reached, where that is known.
+    pub(super) fn pod<'a>(&'a self, r: &'a Request) -> Option<&'a Arc<str>> {
+        pod(&self.connections, r)
+    }
+}
+
+impl Evidence {
+    /// The pod that a request reached: named by one of the ends, or by its connection.
+    pub(super) fn pod<'a>(&'a self, r: &'a Request) -> Option<&'a Arc<str>> {
+        pod(&self.connections, r)
+    }
+}
+
+fn pod<'a>(connections: &'a HashMap<Connection, Led>, r: &'a Request) -> Option<&'a Arc<str>> {
+    let led = || match r.row.conn_reused && !connections.is_empty() {
+        true => connections.get(&r.connection()?).map(|led| &led.pod),
+        false => None,
+    };
+    r.pod().or_else(led)
+}
+
+/// The termination of the pod that a request reached, if it had started.
+pub(super) fn ending(timeline: &Timeline, pod: &str, r: &Request) -> Option<usize> {
+    let end = timeline.end_of(pod, r.begun());
+    end.filter(|&e| r.row.end.shifted_ns(r.uncertainty_ns) >= timeline.ends[e].t0.earliest)
+}
+
+/// The seconds within which an arrival at `rate` would have come, except with a chance of `alpha`.
+pub(super) fn silence_s(rate: f64, alpha: f64) -> f64 {
+    (1.0 / alpha).ln() / rate
+}
+
+/// Whether a request is something that this consumer routes: a connection, or behind an L7 consumer a request.
+pub(super) fn arrives(r: &Request, balances: Balances) -> bool {
+    match balances {
+        Balances::Connections => r.is_new_connection(),
+        Balances::Requests => r.row.sent.is_some() || r.row.connect_start.is_some(),
+    }
+}
+
+/// Arrivals at a pod before its t0.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Arrivals {
+    n: usize,
+    first: Option<Stamp>,
+    /// The last [`RECENT`], in order.
+    recent: Vec<Stamp>,
+}
+
+impl Arrivals {
+    pub(super) fn add(&mut self, at: Stamp) {
+        self.n += 1;
+        self.first = Some(self.first.map_or(at, |first| first.min(at)));
+        self.recent.insert(self.recent.partition_point(|other| *other <= at), at);
+        if self.recent.len() > RECENT {
+            self.recent.remove(0);
+        }
+    }
+
+    /// Their rate at `t0`, for a bound; 0 for fewer than two.
+    ///
+    /// A pod's share grows while another is replaced, and shrinks again: the rate
+    /// of its whole life can be too high just before t0, which would make the bound
+    /// too short. So the smaller counts of that rate and of the rate of the last
+    /// [`RECENT`] arrivals.
+    pub(super) fn rate_at(&self, t0: Stamp) -> f64 {
+        rate(self.n, self.first, t0).min(self.recent_rate_at(t0))
+    }
+
+    /// The best estimate of their rate at `t0`, that of the last [`RECENT`] of them; 0 for fewer than two.
+    pub(super) fn recent_rate_at(&self, t0: Stamp) -> f64 {
+        rate(self.recent.len(), self.recent.first().copied(), t0)
+    }
+}
+
+/// The rate of `n` arrivals until `t0`. The first one opens the interval, so it is not counted.
+fn rate(n: usize, first: Option<Stamp>, t0: Stamp) -> f64 {
+    match first {
+        Some(first) if n > 1 && t0 > first => (n - 1) as f64 / t0.seconds_since(first),
+        _ => 0.0,
+    }
+}
+
+/// What is collected while the requests are read.
+#[derive(Debug)]
+pub(super) struct Gathered {
+    pub tails: Vec<Vec<Tail>>,
+    /// Arrivals before t0, by termination and target.
+    pub before: Vec<Vec<Arrivals>>,
+    pub tries: Vec<Tries>,
+    pub first_served: HashMap<Arc<str>, Stamp>,
+    /// By target and pod: when a starting pod had surely begun to serve, if nothing names pods.
+    pub quiet: Vec<Vec<Option<Stamp>>>,
+    connections: HashMap<Connection, Led>,
+    /// By target: the last time at which it was tried at all, and the uncertainty of its clients' clocks.
+    observed: Vec<(Option<Stamp>, i64)>,
+}
+
+impl Gathered {
+    fn new(timeline: &Timeline) -> Self {
+        let (ends, targets) = (timeline.ends.len(), timeline.info.targets.len());
+        Self {
+            tails: vec![vec![Tail::default(); targets]; ends],
+            before: vec![vec![Arrivals::default(); targets]; ends],
+            tries: vec![Tries::new(timeline); targets],
+            first_served: HashMap::new(),
+            quiet: vec![vec![None; timeline.pods.len()]; targets],
+            connections: HashMap::new(),
+            observed: vec![(None, 0); targets],
+        }
+    }
+
+    /// Adds any request; `unnamed` are the connections on which some request does not name its pod.
+    fn add(&mut self, timeline: &Timeline, target: Option<usize>, r: &Request, is_unnamed: bool) {
+        let balances = target.map_or(Balances::Connections, |t| timeline.info.targets[t].balances);
+        if balances == Balances::Connections
+            && is_unnamed
+            && let Some((connection, pod)) = r.connection().zip(r.pod())
+        {
+            let order = (r.row.scheduled, r.row.seq);
+            let led =
+                self.connections.entry(connection).or_insert_with(|| Led { order, pod: Arc::clone(pod) });
+            if led.order < order {
+                *led = Led { order, pod: Arc::clone(pod) };
+            }
+        }
+        if r.row.outcome == Outcome::Ok
+            && let Some(pod) = r.pod()
+        {
+            match self.first_served.get_mut(pod) {
+                Some(at) => *at = r.begun().min(*at),
+                None => _ = self.first_served.insert(Arc::clone(pod), r.begun()),
+            }
+        }
+        let Some(target) = target else { return };
+        if r.row.outcome == Outcome::NotSent || !arrives(r, balances) {
+            return;
+        }
+        let (until, uncertainty_ns) = &mut self.observed[target];
+        *until = (*until).max(Some(r.begun()));
+        *uncertainty_ns = r.uncertainty_ns.max(*uncertainty_ns);
+        let Some(end) = r.pod().and_then(|pod| timeline.end_of(pod, r.begun())) else { return };
+        let t0 = timeline.ends[end].t0;
+        if r.begun() < t0.earliest {
+            self.before[end][target].add(r.begun());
+        }
+        self.tails[end][target].arrival(r.begun(), t0.latest, r.named().is_none());
+    }
+
+    /// Removes what losses have shown about the windows.
+    pub(super) fn forget_losses(&mut self, timeline: &Timeline) {
+        for ((tails, before), end) in self.tails.iter_mut().zip(&self.before).zip(&timeline.ends) {
+            for (tail, before) in tails.iter_mut().zip(before) {
+                tail.forget_losses(before, end.t0.earliest);
+            }
+        }
+    }
+
+    fn finish(&mut self, timeline: &Timeline) {
+        for tails in &mut self.tails {
+            for (tail, (until, uncertainty_ns)) in tails.iter_mut().zip(&self.observed) {
+                (tail.observed_until, tail.uncertainty_ns) = (*until, *uncertainty_ns);
+            }
+        }
+        self.forget_losses(timeline);
+        self.tries.iter_mut().for_each(Tries::sort);
+        let endpoints = timeline.endpoints.most(None).max(1);
+        for (number, target) in timeline.info.targets.iter().enumerate() {
+            let rate = self.tries[number].rate();
+            for (tails, end) in self.tails.iter_mut().zip(&timeline.ends) {
+                let usable = timeline.endpoints.usable_at(target.service.as_deref(), end.t0.earliest);
+                tails[number].rate_expected =
+                    usable.map_or(0.0, |usable| rate / usable.pods.len().max(1) as f64);
+            }
+        }
+        for (quiet, tries) in self.quiet.iter_mut().zip(&self.tries) {
+            for (quiet, life) in quiet.iter_mut().zip(&timeline.pods) {
+                let ready = life.endpoint_ready.filter(|_| !life.listed);
+                *quiet = ready.and_then(|at| route::quiet_since(tries, at.shifted_ns(LAG_NS), endpoints));
+            }
+        }
+    }
+}
+
+/// Finds out where requests went. `alpha` is, by termination, the chance that an upper bound may be too small.
+pub(super) fn gather<R: RowSource>(
+    timeline: &Timeline,
+    requests: &Requests<R>,
+    alpha: &[f64],
+) -> Result<Evidence, R::Error> {
+    let targets: HashMap<&str, usize> =
+        timeline.info.targets.iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect();
+    let target_of = |r: &Request| targets.get(&*r.row.target).copied();
+    let is_unnamed = |r: &Request| {
+        !requests.unnamed.is_empty() && r.connection().is_some_and(|c| requests.unnamed.contains(&c))
+    };
+
+    let mut gathered = Gathered::new(timeline);
+    let mut flows = Flows::of(&requests.others);
+    let mut gateways = gateway::watch(timeline, &requests.others);
+    for r in &requests.others {
+        gathered.add(timeline, target_of(r), r, is_unnamed(r));
+    }
+    requests.plain(|r| {
+        let target = target_of(r);
+        gathered.add(timeline, target, r, is_unnamed(r));
+        if let Some(target) = target
+            && r.is_new_connection()
+        {
+            gathered.tries[target].answered(r.begun(), r.pod().is_some());
+        }
+        flows.answered(r);
+        if let Some(gateway) = target.and_then(|target| gateways[target].as_mut()) {
+            gateway.answered(&r.row);
+        }
+    })?;
+    let gateways: Vec<Option<Gateway>> =
+        gateways.into_iter().map(|watching| watching.map(Watching::done)).collect();
+    let stale = flows.stale(&requests.others);
+    for (number, (r, stale)) in requests.others.iter().zip(&stale).enumerate() {
+        let Some(target) = target_of(r).filter(|_| r.is_new_connection() && !stale) else { continue };
+        match Class::of(&r.row) {
+            Class::NotSent => {}
+            Class::Ok | Class::AppError => gathered.tries[target].answered(r.begun(), r.pod().is_some()),
+            // Of one that was cut off it is not known what would have become of it.
+            Class::Dropped | Class::Cancelled => {
+                let pod = r.pod().map(Arc::clone);
+                gathered.tries[target].lost(Loss {
+                    at: r.begun(),
+                    request: number,
+                    pod,
+                    outcome: r.row.outcome,
+                });
+            }
+        }
+    }
+    gathered.finish(timeline);
+
+    let mut deaths: Vec<Death> = timeline.ends.iter().map(Death::of).collect();
+    reaches(timeline, &mut gathered, &deaths, alpha);
+    let suspects = Suspects::new(timeline, &requests.others, &stale, &gateways);
+    let mut verdicts = suspects.verdicts(&mut gathered, &deaths);
+    // Failures that only one pod explains tell from when on it was dead, which sharpens all that rests on that.
+    if suspects.found_dead(&verdicts, &mut deaths) {
+        reaches(timeline, &mut gathered, &deaths, alpha);
+        verdicts = suspects.verdicts(&mut gathered, &deaths);
+    }
+    let Gathered { tails, first_served, connections, .. } = gathered;
+    Ok(Evidence { verdicts, tails, stale, first_served, connections })
+}
+
+/// What random balancing shows for each pod, if a target's consumer balances so.
+fn reaches(timeline: &Timeline, gathered: &mut Gathered, deaths: &[Death], alpha: &[f64]) {
+    // The next pod of a StatefulSet's name is another one.
+    let dead = |pod: &str, at: Stamp| {
+        timeline.end_of(pod, at).map(|end| &deaths[end]).filter(|death| death.is_sure(at))
+    };
+    for (number, target) in timeline.info.targets.iter().enumerate() {
+        let Balancing::Random { .. } = target.balancing(&timeline.info.cluster) else { continue };
+        let states = timeline.endpoints.usable(target.service.as_deref());
+        for (e, end) in timeline.ends.iter().enumerate() {
+            let tail = &mut gathered.tails[e][number];
+            let Some(route) = Route::of(end, states) else { continue };
+            let alpha = tail.alpha_of_balance(alpha[e]);
+            let from = tail.last_named.map_or(end.t0.latest, |at| at.max(end.t0.latest));
+            let tries = &gathered.tries[number];
+            tail.reach = Some(route::reach((end, &deaths[e]), &route, tries, from, alpha, &dead));
+        }
+    }
+}

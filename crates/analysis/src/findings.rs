@@ -1,0 +1,364 @@
+//! The findings: what a reader should know, in sentences with figures.
+
+mod causes;
+
+use std::collections::BTreeMap;
+
+use super::Judged;
+use super::figures::count;
+use super::model::{
+    Finding, FindingKind, Latencies, Recommendation, RequestCounts, Severity, Termination, Verdict,
+};
+use super::phase::Phases;
+use super::sums::Sums;
+use super::tracked;
+use crate::timeline::{BeatsState, Refused, Restart, T0Basis, Timeline, Withdrawal};
+use rolldrop_record::Stamp;
+use rolldrop_record::run_info::{BalancesBecause, Target};
+
+/// The remedy if a container ends in a pod that stays. Nothing waits for its end, so no setting of the pod helps.
+const RESTART_REMEDY: &str = "more replicas and clients that retry; a readinessProbe shortens the outage";
+
+/// What the findings are made from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known<'a> {
+    pub timeline: &'a Timeline,
+    pub sums: &'a Sums<'a>,
+    pub verdict: &'a Verdict,
+    /// Why the record is incomplete.
+    pub partial: &'a [String],
+    pub requests: &'a RequestCounts,
+    pub judged: &'a [Judged<'a>],
+    pub latency_ms: &'a Latencies,
+    pub terminations: &'a [Termination],
+    pub recommendation: &'a [Recommendation],
+}
+
+/// Everything worth saying, most severe first.
+pub(super) fn findings(known: Known<'_>) -> Vec<Finding> {
+    let Known { timeline, sums, terminations, .. } = known;
+    let mut findings = not_valid(known);
+    findings.extend(causes::findings(known));
+    findings.extend(not_whole(known));
+    findings.extend(unbounded(terminations));
+    findings.extend(timeline.info.targets.iter().filter_map(|target| in_step(timeline, target)));
+    findings.extend(killed(known));
+    findings.extend(deletions_of_others(timeline));
+    findings.extend(refusals(timeline));
+    findings.extend(timeline.restarts.iter().filter(|r| r.from >= timeline.origin).map(restarted));
+    findings.extend(agents_restarted(timeline.agent_restarts));
+    findings.extend(unsettled(timeline.unsettled.len() as u64));
+    let left_alive = timeline.withdrawals.iter().zip(&sums.last_reached);
+    findings.extend(left_alive.map(|(withdrawal, last)| lived_on(withdrawal, *last)));
+    findings.extend(timeline.info.targets.iter().filter_map(taken_for_a_gateway));
+    findings.extend(of_the_measurement(known));
+    findings.extend(nothing_lost(known));
+    findings.sort_by_key(|f| f.severity);
+    findings
+}
+
+/// Why the measurement cannot be believed.
+fn not_valid(known: Known<'_>) -> Vec<Finding> {
+    let Verdict::Invalid { why } = known.verdict else { return Vec::new() };
+    let invalid = |what: &String| {
+        let is_of_record = known.timeline.integrity.contradictions.contains(what);
+        let (kind, why, remedy) = match is_of_record {
+            true => (
+                FindingKind::Corrupt,
+                "the record contradicts itself, so no figure can be relied on",
+                "look for parts that were copied, changed or mixed with another run's, or repeat the run",
+            ),
+            false => (
+                FindingKind::Invalid,
+                "the figures of this run would describe the measurement, not the cluster",
+                "repeat it with a lower rate or on a less busy machine",
+            ),
+        };
+        Finding { kind: Some(kind), ..finding(Severity::Error, what.clone(), why, remedy) }
+    };
+    why.iter().map(invalid).collect()
+}
+
+/// What is missing in the record.
+fn not_whole(known: Known<'_>) -> impl Iterator<Item = Finding> {
+    known.partial.iter().map(move |what| {
+        let is_corrupt = known.timeline.corrupt.contains(what);
+        let (kind, severity, why) = match is_corrupt {
+            true => (
+                FindingKind::Corrupt,
+                Severity::Error,
+                "it has changed since it was written, and is in no figure",
+            ),
+            false => (FindingKind::Missing, Severity::Warning, "the missing part is in no figure"),
+        };
+        let remedy = "read the counts as lower bounds, or repeat the run";
+        Finding { kind: Some(kind), ..finding(severity, what.clone(), why, remedy) }
+    })
+}
+
+/// The pods whose grace period was too short.
+fn killed(known: Known<'_>) -> Option<Finding> {
+    let killed = known.terminations.iter().filter(|t| t.exit_code == Some(137));
+    let pods: Vec<&str> = killed.map(|t| t.pod.as_str()).collect();
+    let what = match pods[..] {
+        [] => return None,
+        [pod] => format!("pod {pod} was ended by SIGKILL (exit code 137)"),
+        _ => format!("{} pods were ended by SIGKILL (exit code 137)", pods.len()),
+    };
+    let longest_s = known.latency_ms.service.max / 1e3;
+    Some(finding(
+        Severity::Warning,
+        what,
+        "the app had not finished when the grace period ended",
+        &format!(
+            "set terminationGracePeriodSeconds above preStop plus the longest request (the longest answered here \
+             took {longest_s:.1} s)"
+        ),
+    ))
+}
+
+/// What the measurement itself leaves open or changes.
+fn of_the_measurement(known: Known<'_>) -> Vec<Finding> {
+    let Known { timeline, sums, .. } = known;
+    let mut findings = Vec::new();
+    for clock in &timeline.unsampled_clocks {
+        findings.push(finding(
+            Severity::Warning,
+            format!("the clock of {clock} was never compared with the coordinator's"),
+            "its stamps are used unchanged, so bounds that rest on them do not include its clock's uncertainty",
+            "check that the clocks are synchronised",
+        ));
+    }
+    let reuses = sums.reuses.count();
+    if reuses > 0 {
+        findings.push(finding(
+            Severity::Warning,
+            format!("{} connections came from a source port that had been used less than 120 s before", count(reuses)),
+            "where connections are tracked, the entry of an unanswered connection can send the next one from its \
+             port to the same dead pod (stale_flow)",
+            "more source ports (net.ipv4.ip_local_port_range, load.sourcePorts) or a lower rate",
+        ));
+    }
+    findings.extend(sums.reached.findings(timeline));
+    findings.extend(timeline.tracked.iter().flat_map(|said| tracked::findings(said, timeline)));
+    for message in &timeline.warnings {
+        findings.push(finding(Severity::Warning, message.clone(), "recorded during the run", ""));
+    }
+    if sums.reset_for_refused > 0 {
+        findings.push(finding(
+            Severity::Info,
+            match sums.reset_for_refused {
+                1 => "1 request was reset that the app would have refused".to_owned(),
+                n => format!("{} requests were reset that the app would have refused", count(n)),
+            },
+            "the recording proxy in the pod had already accepted the connection: the one thing that it changes",
+            "treat reset_before_response and connect_refused as the same when you compare with a run without the \
+             proxy",
+        ));
+    }
+    findings
+}
+
+/// The finding if no request was lost, or no pod ended.
+fn nothing_lost(known: Known<'_>) -> Option<Finding> {
+    let n = known.terminations.len() as u64;
+    if n == 0 {
+        let (why, remedy) = match known.timeline.restarts.is_empty() && known.timeline.withdrawals.is_empty()
+        {
+            true => (
+                "the run shows only the steady state",
+                "add a disruption to the scenario to measure a termination",
+            ),
+            false => ("the disruptions of this run end no pod, so there is no window", ""),
+        };
+        return Some(finding(Severity::Info, "no pod ended under load".to_owned(), why, remedy));
+    }
+    (known.requests.lost() == 0).then(|| {
+        let bound = super::stats::share_upper(0, n, 0.95) * 100.0;
+        finding(
+            Severity::Info,
+            format!("no request was dropped in {n} terminations"),
+            &format!("at 95 % confidence at most {bound:.0} % of such terminations drop any"),
+            "measure more terminations for a tighter bound",
+        )
+    })
+}
+
+pub(super) fn finding(severity: Severity, what: String, why: &str, remedy: &str) -> Finding {
+    Finding { severity, kind: None, cause: None, what, why: why.to_owned(), remedy: remedy.to_owned() }
+}
+
+/// Terminations that all met a consumer's own clock at about the same phase.
+fn in_step(timeline: &Timeline, target: &Target) -> Option<Finding> {
+    let period_s = timeline.period_s(target)?;
+    let phases = Phases::of(period_s, timeline.ends.iter().map(|end| end.t0.latest));
+    let what = phases.in_step(&target.consumer)?;
+    let why = "all windows of this consumer are one sample of up to that period, however many there are";
+    let remedy = "end pods at random phases: set a jitter of at least the period";
+    Some(Finding { kind: Some(FindingKind::InPhase), ..finding(Severity::Warning, what, why, remedy) })
+}
+
+/// The windows that have no upper bound: one finding for each consumer and reason.
+pub(super) fn unbounded(terminations: &[Termination]) -> impl Iterator<Item = Finding> {
+    let mut by_reason: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    for termination in terminations {
+        for window in &termination.windows {
+            if let Some(why) = &window.censored {
+                by_reason.entry((window.consumer.as_str(), why.as_str())).or_default().push(&termination.pod);
+            }
+        }
+    }
+    by_reason.into_iter().map(|((consumer, why), pods)| {
+        let what = match pods[..] {
+            [pod] => format!("the window of pod {pod} towards {consumer} has no upper bound"),
+            _ => {
+                format!(
+                    "the windows of {} pods towards {consumer} have no upper bound",
+                    count(pods.len() as u64)
+                )
+            }
+        };
+        let remedy =
+            "raise the rate of new connections, or keep the load running for longer after the termination";
+        finding(Severity::Warning, what, why, remedy)
+    })
+}
+
+/// Waits after terminations that ended while requests were still lost.
+fn unsettled(waits: u64) -> Option<Finding> {
+    let what = match waits {
+        0 => return None,
+        1 => "requests were still lost when the wait after a termination reached its limit".to_owned(),
+        _ => format!(
+            "requests were still lost when {} waits after terminations reached their limit",
+            count(waits)
+        ),
+    };
+    let why = "a consumer takes longer to notice the end of a pod: windows may be longer than measured";
+    Some(finding(Severity::Warning, what, why, "wait longer: --settle-max"))
+}
+
+/// A URL whose answers showed that requests are balanced there.
+fn taken_for_a_gateway(target: &Target) -> Option<Finding> {
+    let because = target.balances_because.as_ref()?;
+    let is_seen = match because {
+        BalancesBecause::GatewayStatus { .. }
+        | BalancesBecause::GatewayHeader { .. }
+        | BalancesBecause::PodsOfOneConnection { .. } => true,
+        BalancesBecause::Stated | BalancesBecause::Service | BalancesBecause::Assumed => false,
+    };
+    is_seen.then(|| {
+        finding(
+            Severity::Info,
+            format!("{} is treated as a gateway that balances requests: {because}", target.consumer),
+            "a gateway keeps connections to pods, so its windows show in requests, not in connections",
+            "set `balances: connections` or `balances: requests` for the target if you know it",
+        )
+    })
+}
+
+/// What it costs that beats do not say when others deleted pods.
+fn deletions_of_others(timeline: &Timeline) -> Option<Finding> {
+    let ends = timeline.ends.iter().filter(|end| end.t0.basis == T0Basis::Timestamp);
+    let widths: Vec<f64> = ends.map(|end| end.t0.latest.seconds_since(end.t0.earliest)).collect();
+    let widest = widths.iter().copied().reduce(f64::max)?;
+    let (why, remedy) = match &timeline.beats.state {
+        BeatsState::Absent => (
+            "a deletionTimestamp has whole seconds, and this run had no beats (its own writes, whose versions date \
+             deletions by others)"
+                .to_owned(),
+            "allow the run to create and patch its own ConfigMap, and do not set --no-beats",
+        ),
+        BeatsState::Dropped { why } => (
+            format!("a deletionTimestamp has whole seconds, and the run's beats were dropped: {why}"),
+            "let the run delete the pods itself (deletePod, evict)",
+        ),
+        BeatsState::Usable => (
+            "a deletionTimestamp has whole seconds, and no beat lies in between".to_owned(),
+            "see the warnings for what delayed the beats",
+        ),
+    };
+    let pods = match widths.len() {
+        1 => "the deletion of 1 pod by somebody else is".to_owned(),
+        n => format!("the deletions of {} pods by others are", count(n as u64)),
+    };
+    let what =
+        format!("{pods} known only to within {widest:.2} s; upper bounds of windows are wider by that much");
+    Some(finding(Severity::Info, what, &why, remedy))
+}
+
+/// What was asked for and not done, each reason once.
+fn refusals(timeline: &Timeline) -> Vec<Finding> {
+    let mut by_reason: BTreeMap<(&str, Option<u16>, &str), Vec<&str>> = BTreeMap::new();
+    for Refused { action, pod, status, why } in &timeline.refused {
+        by_reason
+            .entry((action.as_str(), *status, why))
+            .or_default()
+            .push(pod.as_deref().unwrap_or_default());
+    }
+    let refusal = |((action, status, why), pods): ((&str, Option<u16>, &str), Vec<&str>)| {
+        let of = match pods[..] {
+            [""] => String::new(),
+            [pod] => format!(" of pod {pod}"),
+            _ => format!(", {} times", count(pods.len() as u64)),
+        };
+        let remedy = match status {
+            Some(429) => {
+                "allow more in the PodDisruptionBudget, add replicas, or lengthen the load so that it can wait"
+            }
+            Some(401 | 403) => "ask for the right (kubectl auth can-i --list shows what you have)",
+            Some(404 | 409) => "none: the object was gone or had changed already",
+            Some(422 | 400) => "correct the scenario",
+            Some(_) => "see what the API server says",
+            None => "see the reason; allowOutage: true lifts the limits of a run",
+        };
+        let code = status.map(|status| format!(" ({status})")).unwrap_or_default();
+        finding(Severity::Warning, format!("{action}{of} was refused{code}"), why, remedy)
+    };
+    by_reason.into_iter().map(refusal).collect()
+}
+
+/// A container that ended in a pod that stays.
+fn restarted(restart: &Restart) -> Finding {
+    let Restart { pod, container, exit_code, is_crash, from, to } = restart;
+    let code = exit_code.map(|code| format!(" (exit code {code})")).unwrap_or_default();
+    let back = match to {
+        Some(to) => format!("was ready again {:.1} s later", to.seconds_since(*from)),
+        None => "was not ready again while it was watched".to_owned(),
+    };
+    let how = if *is_crash { "was killed by this run" } else { "ended" };
+    let what = format!("container {container} of pod {pod} {how}{code} and {back}");
+    let why = "the pod stays, so this is not a termination: its lost requests are in no window, no preStop hook \
+               runs, and its endpoint stays until the kubelet notices";
+    let remedy =
+        if *is_crash { RESTART_REMEDY } else { "see why it ended; a readinessProbe shortens the outage" };
+    finding(Severity::Warning, what, why, remedy)
+}
+
+/// Restarts of nodes' agents by the run.
+fn agents_restarted(restarts: usize) -> Option<Finding> {
+    let what = match restarts {
+        0 => return None,
+        1 => "the agent of a node was restarted by this run".to_owned(),
+        n => format!("agents of nodes were restarted {n} times by this run"),
+    };
+    let why = "containers keep running without the agent, so this is not a termination: probes and statuses pause, \
+               and a terminating pod gets its whole grace period again";
+    Some(finding(Severity::Info, what, why, ""))
+}
+
+/// A pod that left its Services while it kept running, and when it was last sent a new connection.
+fn lived_on(withdrawal: &Withdrawal, last: Option<Stamp>) -> Finding {
+    let Withdrawal { pod, answered, endpoint_removed, .. } = withdrawal;
+    let after = |at: Option<Stamp>| match at {
+        Some(at) => format!("{:.2} s after the request", at.seconds_since(*answered).max(0.0)),
+        None => "at no time that was seen".to_owned(),
+    };
+    let what = format!(
+        "pod {pod} left its Services and kept running: its endpoint was removed {}, its last new connection came {}",
+        after(*endpoint_removed),
+        after(last)
+    );
+    let why = "such a pod still answers, so this is not a termination and has no window";
+    finding(Severity::Info, what, why, "")
+}

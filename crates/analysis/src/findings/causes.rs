@@ -1,0 +1,136 @@
+//! A finding for each cause of lost requests, with its remedy.
+
+use std::collections::BTreeMap;
+
+use super::{Finding, Judged, Known, RESTART_REMEDY, Recommendation, Severity, Termination, count, finding};
+use rolldrop_record::Cause;
+
+/// Each cause of lost requests, and whether several pods share some of them.
+///
+/// Requests lost to a container that ended in a pod that stays get a separate finding: the remedies for a termination
+/// do not help them.
+pub(super) fn findings(known: Known<'_>) -> Vec<Finding> {
+    let sleep = sleep_in_words(known.terminations, known.recommendation);
+    let of_restarts = of_restarts(known.judged);
+    let mut findings = Vec::new();
+    for (&cause, &n) in &known.requests.by_cause {
+        let of_restarts = of_restarts.get(&cause).copied().unwrap_or(0);
+        let (why, remedy) = explain(cause, &sleep);
+        // The generator's own fault is not an error of the measured system.
+        let severity = if cause == Cause::StaleFlow { Severity::Warning } else { Severity::Error };
+        let lost =
+            |n: u64| format!("{}: {} request{}", cause.as_str(), count(n), if n == 1 { "" } else { "s" });
+        if n > of_restarts {
+            let others = finding(severity, lost(n - of_restarts), why, &remedy);
+            findings.push(Finding { cause: Some(cause), ..others });
+        }
+        if of_restarts > 0 {
+            let what = format!("{}, to a container that ended in a pod that stays", lost(of_restarts));
+            let why = "no preStop hook runs before such an end, and the pod's endpoint stays until the kubelet \
+                       notices";
+            findings.push(Finding { cause: Some(cause), ..finding(severity, what, why, RESTART_REMEDY) });
+        }
+    }
+    if known.requests.ambiguous > 0 {
+        findings.push(finding(
+            Severity::Warning,
+            format!(
+                "{} dropped requests fit several terminations: the loss of each is an interval",
+                count(known.requests.ambiguous)
+            ),
+            "the pods ended so close together that neither time nor outcome shows which of them lost a request",
+            "let responses name their pod, or delete pods further apart; totals of the groups are exact",
+        ));
+    }
+    findings
+}
+
+/// By cause, the requests that a dead pod or its end lost and no termination explains: those of restarts.
+fn of_restarts(judged: &[Judged<'_>]) -> BTreeMap<Cause, u64> {
+    let mut counts = BTreeMap::new();
+    let is_its = |j: &&Judged<'_>| {
+        j.candidates.is_empty() && matches!(j.cause, Cause::RoutedToDeadPod | Cause::KilledInFlight)
+    };
+    for j in judged.iter().filter(is_its) {
+        *counts.entry(j.cause).or_default() += 1;
+    }
+    counts
+}
+
+/// The sleep that helps, as all forms of the report name it: the recommended one, or, if there is none, what it must
+/// exceed.
+fn sleep_in_words(terminations: &[Termination], recommendation: &[Recommendation]) -> String {
+    let serves_on = "or an app that keeps serving for that time after SIGTERM";
+    let advised = Recommendation::longest(recommendation, terminations);
+    if let Some(seconds) = advised.and_then(Recommendation::advised_seconds) {
+        return format!("a preStop sleep of {seconds} s, {serves_on}");
+    }
+    let set = terminations.iter().filter_map(|t| t.pre_stop_seconds).max().unwrap_or(0) as f64;
+    let seen = terminations.iter().flat_map(|t| &t.windows).filter_map(|w| w.lower_s).fold(0.0, f64::max);
+    match set.max(seen) {
+        at_least if at_least > 0.0 => {
+            format!("a preStop sleep that outlasts the windows, longer than {at_least:.3} s, {serves_on}")
+        }
+        _ => format!("a preStop sleep that outlasts the windows, {serves_on}"),
+    }
+}
+
+/// Why such drops happen, and the remedy; `sleep` is the sleep that helps.
+fn explain(cause: Cause, sleep: &str) -> (&'static str, String) {
+    match cause {
+        Cause::RoutedToDeadPod => (
+            "the app stops as soon as it gets SIGTERM, and nothing waits until the Service routes elsewhere",
+            sleep.to_owned(),
+        ),
+        Cause::AcceptQueueReset => (
+            "the app closed its listener while connections waited in the accept queue",
+            sleep.to_owned(),
+        ),
+        Cause::KilledInFlight => (
+            "the app ended before it had answered the requests that it had accepted",
+            "finish requests in flight on SIGTERM; with exit code 137 a longer terminationGracePeriodSeconds"
+                .into(),
+        ),
+        Cause::IdleCloseRace => (
+            "a server may close an idle connection at any time, also while a request is on its way",
+            "answer with Connection: close while draining; set a client idle timeout below the server's".into(),
+        ),
+        Cause::StaleFlow => (
+            "the generator used a source port again: its earlier connection from there got no answer, and for up to \
+             120 s its connection-tracking entry sends the next one to the same pod, though the rules have changed; \
+             headline and limits do not count these requests",
+            "more source ports (net.ipv4.ip_local_port_range, load.sourcePorts) or a lower rate, so that 120 s \
+             use none twice"
+                .into(),
+        ),
+        Cause::NoReadyEndpoint => (
+            "all pods of the Service were gone or not ready at the same time",
+            "more replicas, maxUnavailable: 0, and a PodDisruptionBudget".into(),
+        ),
+        Cause::NotReadyYet => (
+            "its endpoint was ready before its listener was",
+            "a readinessProbe that fails until the app listens".into(),
+        ),
+        Cause::GatewayError => (
+            "a gateway status came back, and no pod was ending that explains it: a gateway, or the app itself, \
+             gave up on the request",
+            "see the gateway's own log; let it retry requests that may be sent twice".into(),
+        ),
+        Cause::GatewayToDeadPod => (
+            "a gateway sent requests to a pod that was ending, and answered with 502, 503, 504 or nothing",
+            format!("{sleep}; and let the gateway retry requests that may be sent twice"),
+        ),
+        Cause::RuleSwap => (
+            "a Service proxy replaced its rules, and for a moment the Service was not in them",
+            "no setting of the pod helps; clients that try again after a refused connection".into(),
+        ),
+        Cause::Overload => (
+            "the app or the machine could not keep up, or packets were lost",
+            "lower the rate or add capacity; then measure again".into(),
+        ),
+        Cause::Unattributed => (
+            "no termination explains them, or the terminations that may explain them imply different causes",
+            "see lost.csv: each request with its outcome and the pods that may explain it".into(),
+        ),
+    }
+}

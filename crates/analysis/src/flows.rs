@@ -1,0 +1,223 @@
+//! Source ports that were used again: an earlier connection from the same port to the same address may have left a
+//! connection-tracking entry, which routes the next one.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use crate::timeline::Request;
+use rolldrop_record::{Outcome, RequestRow, Stamp};
+
+/// How long a connection-tracking entry outlives an unanswered SYN: Linux' `nf_conntrack_tcp_timeout_syn_sent`.
+const STALE_FOR_NS: i64 = 120_000_000_000;
+/// The same for a connection that the other side reset: `nf_conntrack_tcp_timeout_close`.
+const RESET_FOR_NS: i64 = 10_000_000_000;
+
+/// Load source, source port and address.
+type Flow = (Arc<str>, u16, Arc<str>);
+
+/// The flow of a request that opened a connection.
+fn flow(r: &Request) -> Option<Flow> {
+    let RequestRow { source, local_port, remote_addr, .. } = &r.row;
+    let (port, to) = ((*local_port)?, remote_addr.as_ref()?);
+    r.is_new_connection().then(|| (Arc::clone(source), port, Arc::clone(to)))
+}
+
+/// Connects that were not plainly answered, by flow.
+#[derive(Debug)]
+pub(super) struct Flows(HashMap<Flow, Vec<Use>>);
+
+#[derive(Debug)]
+struct Use {
+    /// When it began; then by intended send time and number.
+    order: (Stamp, Stamp, u64),
+    /// Which of the requests it is.
+    request: usize,
+    /// Whether another connection came about before the next of these.
+    is_ended: bool,
+}
+
+fn order(r: &Request) -> (Stamp, Stamp, u64) {
+    (r.begun(), r.row.scheduled, r.row.seq)
+}
+
+impl Flows {
+    /// Of all requests that were not plainly answered.
+    pub(super) fn of(others: &[Request]) -> Self {
+        let mut flows: HashMap<Flow, Vec<Use>> = HashMap::new();
+        for (request, r) in others.iter().enumerate() {
+            if let Some(flow) = flow(r) {
+                flows.entry(flow).or_default().push(Use { order: order(r), request, is_ended: false });
+            }
+        }
+        flows.values_mut().for_each(|uses| uses.sort_unstable_by_key(|used| used.order));
+        Self(flows)
+    }
+
+    /// An established connection that was closed starts its own entry.
+    pub(super) fn answered(&mut self, r: &Request) {
+        if self.0.is_empty() {
+            return;
+        }
+        if let Some(uses) = flow(r).and_then(|flow| self.0.get_mut(&flow)) {
+            let before = uses.partition_point(|used| used.order < order(r));
+            if let Some(last) = before.checked_sub(1) {
+                uses[last].is_ended = true;
+            }
+        }
+    }
+
+    /// Which of the requests a connection-tracking entry misrouted: connects that failed from the source port of an
+    /// earlier connect to the same address that was unanswered, or was reset, while its entry exists.
+    pub(super) fn stale(&self, others: &[Request]) -> Vec<bool> {
+        let mut stale = vec![false; others.len()];
+        for uses in self.0.values() {
+            let mut entry_until: Option<Stamp> = None;
+            for used in uses {
+                let r = &others[used.request];
+                let entry_stands = entry_until.is_some_and(|until| r.begun() <= until);
+                entry_until = match r.row.outcome {
+                    // The SYN, or its repetition, renews the entry. An unreachable host answers no SYN either.
+                    Outcome::ConnectTimeout | Outcome::ConnectUnreachable => {
+                        stale[used.request] = entry_stands;
+                        Some(r.row.end.shifted_ns(STALE_FOR_NS))
+                    }
+                    // A refusal ends the entry.
+                    Outcome::ConnectRefused => {
+                        stale[used.request] = entry_stands;
+                        None
+                    }
+                    // The other side's reset leaves the entry of a connection that came about.
+                    Outcome::ResetBeforeResponse | Outcome::ResetMidResponse => {
+                        Some(r.row.end.shifted_ns(RESET_FOR_NS))
+                    }
+                    _ => None,
+                };
+                entry_until = entry_until.filter(|_| !used.is_ended);
+            }
+        }
+        stale
+    }
+}
+
+/// The periods in which a port was never unused long enough for an entry to expire: port and beginning, and the end.
+type Stretches = BTreeMap<(u16, Stamp), Stamp>;
+
+/// Connects that used a source port towards an address again so soon that an entry of the one before could still
+/// exist.
+#[derive(Debug, Default)]
+pub(super) struct Reuses {
+    connects: u64,
+    /// By load source and address. The first connect of each is no reuse.
+    stretches: HashMap<(Arc<str>, Arc<str>), Stretches>,
+}
+
+impl Reuses {
+    /// Adds a request.
+    pub(super) fn add(&mut self, r: &Request) {
+        let Some((source, port, to)) = flow(r) else { return };
+        let at = r.begun();
+        self.connects += 1;
+        let stretches = self.stretches.entry((source, to)).or_default();
+        let copied = |((port, from), until): (&(u16, Stamp), &Stamp)| (*port, *from, *until);
+        let before = stretches.range(..=(port, at)).next_back().map(copied);
+        let before = before.filter(|(of, _, until)| *of == port && at.ns_since(*until) <= STALE_FOR_NS);
+        if before.is_some_and(|(_, _, until)| until >= at) {
+            return;
+        }
+        let after = stretches.range((port, at)..).next().map(copied);
+        let after = after.filter(|(of, from, _)| *of == port && from.ns_since(at) <= STALE_FOR_NS);
+        if let Some((_, from, _)) = after {
+            stretches.remove(&(port, from));
+        }
+        let (from, until) = (before.map_or(at, |(_, from, _)| from), after.map_or(at, |(.., until)| until));
+        stretches.insert((port, from), until);
+    }
+
+    /// How many there were.
+    pub(super) fn count(&self) -> u64 {
+        self.connects - self.stretches.values().map(|stretches| stretches.len() as u64).sum::<u64>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::timeline::requests::is_plain;
+    use rolldrop_record::Phase;
+
+    /// A connect at this many seconds from a port, to one address.
+    fn connect(seq: u64, second: i64, port: u16, outcome: Outcome) -> Request {
+        let at = Stamp::from_unix_ns(second * 1_000_000_000);
+        let row = RequestRow {
+            connect_start: Some(at),
+            outcome,
+            local_port: Some(port),
+            remote_addr: Some("10.0.0.9:80".into()),
+            ..RequestRow::not_sent("load-0".into(), seq, "web".into(), Phase::Main, at, at)
+        };
+        Request::of(row)
+    }
+
+    /// Each connect compared with the one before it from the same port.
+    fn one_by_one(requests: &[Request]) -> (Vec<bool>, u64) {
+        let mut before: HashMap<u16, (Stamp, Option<Stamp>)> = HashMap::new();
+        let (mut stale, mut reuses) = (Vec::new(), 0);
+        for r in requests {
+            let port = r.row.local_port.unwrap();
+            let last = before.get(&port).copied();
+            reuses += u64::from(last.is_some_and(|(at, _)| r.begun().ns_since(at) <= STALE_FOR_NS));
+            let stands = last.and_then(|(_, until)| until).is_some_and(|until| r.begun() <= until);
+            let (may_be_stale, entry_ns) = match r.row.outcome {
+                Outcome::ConnectTimeout => (true, Some(STALE_FOR_NS)),
+                Outcome::ConnectRefused => (true, None),
+                Outcome::ResetBeforeResponse => (false, Some(RESET_FOR_NS)),
+                _ => (false, None),
+            };
+            stale.push(may_be_stale && stands);
+            before.insert(port, (r.begun(), entry_ns.map(|ns| r.row.end.shifted_ns(ns))));
+        }
+        (stale, reuses)
+    }
+
+    proptest! {
+        #[test]
+        fn in_any_order_they_are_as_if_gone_through_one_by_one(
+            drawn in prop::collection::vec((0_i64..80, 0_u16..3, 0_usize..5), 0..40),
+            shuffled in any::<prop::sample::Index>(),
+        ) {
+            let outcomes = [
+                Outcome::Ok,
+                Outcome::ConnectTimeout,
+                Outcome::ConnectRefused,
+                Outcome::ResetBeforeResponse,
+                Outcome::ProtocolError,
+            ];
+            let mut at = 0;
+            let requests: Vec<Request> = (0..)
+                .zip(&drawn)
+                .map(|(seq, (gap, port, outcome))| {
+                    at += gap;
+                    connect(seq, at, *port, outcomes[*outcome])
+                })
+                .collect();
+            let (stale, reuses) = one_by_one(&requests);
+            let mut mixed: Vec<&Request> = requests.iter().collect();
+            if !mixed.is_empty() {
+                mixed.rotate_left(shuffled.index(requests.len()));
+                mixed.sort_by_key(|r| r.row.seq % 3);
+            }
+            let mut counted = Reuses::default();
+            mixed.iter().for_each(|r| counted.add(r));
+            prop_assert_eq!(counted.count(), reuses);
+
+            let others: Vec<Request> = requests.iter().filter(|r| !is_plain(&r.row)).cloned().collect();
+            let mut flows = Flows::of(&others);
+            mixed.iter().filter(|r| is_plain(&r.row)).for_each(|r| flows.answered(r));
+            let of_others = requests.iter().zip(stale).filter(|(r, _)| !is_plain(&r.row));
+            let expected: Vec<bool> = of_others.map(|(_, stale)| stale).collect();
+            prop_assert_eq!(flows.stale(&others), expected);
+        }
+    }
+}

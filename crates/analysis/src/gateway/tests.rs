@@ -1,0 +1,171 @@
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+
+use flate2::read::GzDecoder;
+
+use super::*;
+use rolldrop_record::RunDir;
+use rolldrop_record::run_info::{Balances, BalancesBecause};
+
+const MS: i64 = 1_000_000;
+
+fn at(ms: i64) -> Stamp {
+    Stamp::from_unix_ns(ms * MS)
+}
+
+fn row(ms: i64, outcome: Outcome, status: Option<u16>, lasts_ms: i64) -> RequestRow {
+    let (begun, end) = (at(ms), at(ms + lasts_ms));
+    let row =
+        RequestRow::not_sent("load-0".into(), 0, "gate".into(), rolldrop_record::Phase::Main, begun, end);
+    RequestRow {
+        outcome,
+        status,
+        connect_start: Some(begun),
+        connected: Some(begun),
+        sent: Some(begun),
+        ..row
+    }
+}
+
+/// A request each 10 ms to four pods in turn, of which one is dead from `dead` on and leaves the turns at
+/// `leaves`; and one stray failure each at `strays`.
+fn gateway(dead: i64, leaves: i64, strays: &[i64]) -> Gateway {
+    let fails = |ms: &i64| (ms % 40 == 0 && (dead..leaves).contains(ms)) || strays.contains(ms);
+    let failed: Vec<Stamp> = (0..60_000).step_by(10).filter(fails).map(at).collect();
+    let dying = vec![Dying { stops: at(dead - 50), dead: Some(at(dead + 5)) }];
+    let mut watching = Watching::of(dying, &failed, 4);
+    for ms in (0..60_000).step_by(10).filter(|ms| !fails(ms)) {
+        watching.answered(&row(ms, Outcome::Ok, Some(200), 1));
+    }
+    watching.done()
+}
+
+#[test]
+fn a_pod_that_no_turn_meets_any_more_explains_nothing() {
+    let gateway = gateway(1000, 3000, &[20_000]);
+    let explains = |row: RequestRow| !gateway.candidates(&row).is_empty();
+    let bad_gateway = |ms| row(ms, Outcome::HttpError, Some(502), 1);
+    assert!(!explains(bad_gateway(900)), "it still served");
+    assert!(explains(bad_gateway(1000)) && explains(bad_gateway(2960)));
+    assert!(!explains(bad_gateway(20_000)), "17 s of answers lie between");
+    // A pod that lived would have answered before it stopped.
+    let timeout = |ms| row(ms, Outcome::ResponseTimeout, None, 5000);
+    assert!(!explains(timeout(700)) && explains(timeout(900)) && explains(timeout(2000)));
+    // A gateway may have waited for the pod before it gave up.
+    assert!(explains(row(700, Outcome::HttpError, Some(502), 400)));
+    assert!(!explains(row(700, Outcome::HttpError, Some(504), 400)));
+}
+
+#[test]
+fn failures_that_go_on_keep_a_pod_among_those_that_explain_them() {
+    // Every second request fails for 40 s: no row of answers is long enough.
+    let failed: Vec<Stamp> = (1000..41_000).step_by(20).map(at).collect();
+    let mut watching = Watching::of(vec![Dying { stops: at(990), dead: Some(at(995)) }], &failed, 4);
+    for ms in (1010..41_000).step_by(20) {
+        watching.answered(&row(ms, Outcome::Ok, Some(200), 1));
+    }
+    let last = row(40_980, Outcome::HttpError, Some(502), 1);
+    assert_eq!(watching.done().candidates(&last), [0]);
+    // Where hardly anything is sent, 40 s without a failure are the end of it as well.
+    let sparse = Watching::of(vec![Dying { stops: at(990), dead: Some(at(995)) }], &[at(45_000)], 4);
+    assert_eq!(sparse.done().candidates(&row(45_000, Outcome::HttpError, Some(502), 1)), [0usize; 0]);
+}
+
+#[test]
+fn a_cause_follows_from_what_is_seen_behind_the_gateway_and_else_from_time() {
+    use Outcome::{EofBeforeResponse, HttpError, ResponseTimeout, TruncatedBody};
+    let attempt = |ended, pod| vec![Attempt { ended, pod }];
+    let [none, one] = [false, true];
+    let refused = attempt(ServedEnd::UpstreamRefused, PodState::Ending);
+    let passed_on = attempt(ServedEnd::Complete, PodState::Staying);
+    let retried = vec![refused[0], passed_on[0]];
+    let cut_off = attempt(ServedEnd::UpstreamEof, PodState::Ending);
+    let starting = attempt(ServedEnd::UpstreamRefused, PodState::Starting);
+    for (outcome, status, attempts, is_explained, no_endpoint, expected) in [
+        (HttpError, Some(502), vec![], one, false, Some(Cause::GatewayToDeadPod)),
+        (HttpError, Some(503), vec![], one, false, Some(Cause::GatewayToDeadPod)),
+        (HttpError, Some(503), vec![], one, true, Some(Cause::NoReadyEndpoint)),
+        (HttpError, Some(502), vec![], one, true, Some(Cause::GatewayToDeadPod)),
+        (HttpError, Some(502), vec![], none, true, Some(Cause::NoReadyEndpoint)),
+        (HttpError, Some(504), vec![], none, false, Some(Cause::GatewayError)),
+        (HttpError, Some(502), refused, one, false, Some(Cause::GatewayToDeadPod)),
+        (HttpError, Some(502), retried, one, false, Some(Cause::GatewayToDeadPod)),
+        (HttpError, Some(502), cut_off, one, false, Some(Cause::KilledInFlight)),
+        (HttpError, Some(502), passed_on, none, false, Some(Cause::GatewayError)),
+        (HttpError, Some(502), starting.clone(), none, false, Some(Cause::NotReadyYet)),
+        (ResponseTimeout, None, starting, none, false, Some(Cause::NotReadyYet)),
+        (ResponseTimeout, None, vec![], one, false, Some(Cause::GatewayToDeadPod)),
+        (ResponseTimeout, None, vec![], none, false, None),
+        (EofBeforeResponse, None, vec![], one, false, Some(Cause::GatewayToDeadPod)),
+        (EofBeforeResponse, None, vec![], none, false, Some(Cause::GatewayError)),
+        (TruncatedBody, None, vec![], one, false, Some(Cause::KilledInFlight)),
+        (TruncatedBody, None, vec![], none, false, None),
+        (Outcome::ConnectRefused, None, vec![], one, false, None),
+    ] {
+        let failure = Failure { outcome, status, attempts: &attempts, is_explained, no_endpoint };
+        assert_eq!(cause(&failure), expected, "{failure:?}");
+    }
+}
+
+/// The recorded rollouts of six pods behind Traefik.
+#[test]
+fn behind_the_recorded_ingress_every_failure_has_its_pod_among_few() {
+    let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/reference/runs/ingress");
+    let (mut log, rows) = RunDir::open(&recorded.join("run")).unwrap().recorded().unwrap();
+    // As `--target http://...` without `l7:` left it in 0.1.0.
+    log.info.targets[0].balances = Balances::Connections;
+    let (timeline, requests) = Timeline::build(log, rows).unwrap();
+    let target = &timeline.info.targets[0];
+    let because = BalancesBecause::GatewayStatus { status: 502, answers: 126 };
+    assert_eq!((target.balances, &target.balances_because), (Balances::Requests, &Some(because)));
+
+    let result = crate::analyse(&timeline, &requests, &crate::Policy::default()).unwrap().result;
+    assert_eq!(result.requests.by_cause, BTreeMap::from([(Cause::GatewayToDeadPod, 340)]));
+    let slept = result.what_if.iter().find(|what_if| what_if.pre_stop_seconds == 10).unwrap();
+    assert_eq!((slept.drops_avoided, slept.drops_left), (340, 0), "a sleep helps behind a gateway as well");
+    assert!(
+        result.findings.iter().any(|f| f.what.contains("is treated as a gateway")),
+        "{:?}",
+        result.findings
+    );
+
+    let mut watching = Watching::new(&timeline, 0, &requests.others);
+    requests.plain(|r| watching.answered(&r.row)).unwrap();
+    let gateway = watching.done();
+    let pods = std::fs::read_to_string(recorded.join("pods.csv")).unwrap();
+    let ends: HashMap<&str, usize> = pods
+        .lines()
+        .skip(1)
+        .filter_map(|line| {
+            let [ip, _, uid] = line.split(',').collect::<Vec<_>>()[..] else { panic!("{line:?}") };
+            Some((ip, timeline.ends.iter().position(|end| end.uid == uid)?))
+        })
+        .collect();
+    // What Traefik dialled in the 4 ms after it was handed a request, where only one ending pod is among it.
+    let mut dials = String::new();
+    GzDecoder::new(File::open(recorded.join("connections.csv.gz")).unwrap())
+        .read_to_string(&mut dials)
+        .unwrap();
+    let dials: Vec<(Stamp, usize)> = dials
+        .lines()
+        .skip(1)
+        .filter_map(|line| {
+            let fields: Vec<&str> = line.split(',').collect();
+            Some((Stamp::from_unix_ns(fields[0].parse().unwrap()), *ends.get(fields[5])?))
+        })
+        .collect();
+    let dialled = |sent: Stamp| {
+        let near = sent.shifted_ns(-MS)..sent.shifted_ns(4 * MS);
+        let mut dialled = dials.iter().filter(|(at, e)| near.contains(at) && gateway.dying[*e].stops <= sent);
+        dialled.next().filter(|_| dialled.next().is_none()).map(|(_, e)| *e)
+    };
+    let candidates: Vec<Vec<usize>> = requests.others.iter().map(|r| gateway.candidates(&r.row)).collect();
+    let mut sizes: Vec<usize> = candidates.iter().map(Vec::len).collect();
+    sizes.sort_unstable();
+    assert!(sizes[0] > 0 && sizes[sizes.len() / 2] <= 5, "{sizes:?}");
+    let pairs = requests.others.iter().zip(&candidates);
+    let known: Vec<bool> = pairs.filter_map(|(r, of)| Some(of.contains(&dialled(r.row.sent?)?))).collect();
+    assert!(known.len() >= 250 && known.iter().all(|is_among| *is_among), "{known:?}");
+}

@@ -1,0 +1,178 @@
+//! The conclusion about each lost request: its cause, and the terminations that may have lost it.
+
+use super::cause::{self, Explanation, Facts, Served};
+use super::class::Class;
+use super::evidence::Evidence;
+use super::gateway::{self, Attempt, PodState};
+use super::model::{Candidate, Window};
+use super::sums::Sums;
+use super::suspects::Verdict;
+use super::window_end;
+use crate::timeline::{Request, Timeline};
+use rolldrop_record::event::MachineSample;
+use rolldrop_record::run_info::{Balances, Target};
+use rolldrop_record::{Cause, Outcome, Phase, Stamp};
+
+/// Share of processor time in use, 0 to 1, beyond which the machine alone may lose requests.
+const FULL: f64 = 0.95;
+/// An app cannot keep up if its answers take this many times as long as in the median second.
+const SLOW: f64 = 10.0;
+/// And at least this long, in milliseconds.
+const SLOW_MS: f64 = 50.0;
+
+/// A dropped request with its conclusion.
+#[derive(Debug)]
+pub(crate) struct Judged<'a> {
+    pub(crate) request: &'a Request,
+    pub(crate) cause: Cause,
+    /// The terminations that may explain it.
+    pub(crate) candidates: Vec<Candidate>,
+    pub(crate) in_window: bool,
+}
+
+/// Judges all requests of the counted part that were dropped.
+pub(super) fn judge<'a>(
+    timeline: &'a Timeline,
+    others: &'a [Request],
+    evidence: &Evidence,
+    windows: &[Vec<Window>],
+    sums: &Sums<'_>,
+) -> Vec<Judged<'a>> {
+    let signs = Signs::of(timeline, sums);
+    let mut judged = Vec::new();
+    for ((request, verdict), &stale) in others.iter().zip(&evidence.verdicts).zip(&evidence.stale) {
+        let row = &request.row;
+        if row.phase == Phase::Warmup || Class::of(row) != Class::Dropped {
+            continue;
+        }
+        let begun = request.begun();
+        let facts = Facts {
+            outcome: row.outcome,
+            reused: row.conn_reused && sums.streams.has_answered(row),
+            shared: sums.streams.shared(row),
+            bytes_received: row.bytes_received,
+            begun,
+            end: row.end,
+            served: request.served.as_deref().map(Served::of),
+            stale,
+            overloaded: signs.overload(request, verdict),
+            restarting: timeline
+                .restarts
+                .iter()
+                .any(|restart| restart.from <= row.end && restart.to.is_none_or(|to| begun <= to)),
+        };
+        let target = timeline.info.targets.iter().position(|t| *t.name == *row.target);
+        let is_inside = |candidate: &Candidate| {
+            let e = candidate.termination;
+            target.is_some_and(|t| {
+                let until = window_end(&timeline.ends[e], &windows[e][t], evidence.tails[e][t].last_possible);
+                begun <= until && row.end >= timeline.ends[e].t0.earliest
+            })
+        };
+        let by_the_gateway =
+            target.and_then(|t| behind_a_gateway(timeline, &timeline.info.targets[t], request, verdict));
+        let cause =
+            by_the_gateway.unwrap_or_else(|| cause::outweighing(&facts, &explanations(timeline, verdict)));
+        judged.push(Judged {
+            request,
+            cause,
+            in_window: !verdict.candidates.is_empty() && verdict.candidates.iter().all(is_inside),
+            candidates: verdict.candidates.clone(),
+        });
+    }
+    judged
+}
+
+/// The cause if requests go through a gateway, as far as the gateway is concerned.
+fn behind_a_gateway(
+    timeline: &Timeline,
+    target: &Target,
+    request: &Request,
+    verdict: &Verdict,
+) -> Option<Cause> {
+    if target.balances != Balances::Requests {
+        return None;
+    }
+    let state = |pod: &str| match timeline.end_of(pod, request.begun()) {
+        _ if verdict.starting > 0.0 => PodState::Starting,
+        Some(e) if request.row.end >= timeline.ends[e].t0.earliest => PodState::Ending,
+        _ => PodState::Staying,
+    };
+    let earlier = request.other_attempts.iter().map(|a| Attempt { ended: a.ended, pod: state(&a.pod) });
+    let last = request.served.iter().map(|served| Attempt { ended: served.ended, pod: state(&served.pod) });
+    let attempts: Vec<Attempt> = earlier.chain(last).collect();
+    gateway::cause(&gateway::Failure {
+        outcome: request.row.outcome,
+        status: request.row.status,
+        attempts: &attempts,
+        is_explained: !verdict.candidates.is_empty(),
+        no_endpoint: gateway::none_usable(timeline, target.service.as_deref(), &request.row),
+    })
+}
+
+/// Everything that may explain a request, with its share.
+fn explanations<'a>(timeline: &'a Timeline, verdict: &Verdict) -> Vec<(Explanation<'a>, f64)> {
+    let terminations = verdict
+        .candidates
+        .iter()
+        .map(|candidate| (Explanation::Termination(&timeline.ends[candidate.termination]), candidate.share));
+    let rivals = [
+        (Explanation::Starting, verdict.starting),
+        (Explanation::NoEndpoint, verdict.no_endpoint),
+        (Explanation::RuleSwap, verdict.rule_swap),
+    ];
+    let mut all: Vec<_> = terminations.chain(rivals.into_iter().filter(|(_, share)| *share > 0.0)).collect();
+    if all.is_empty() {
+        all.push((Explanation::Nothing, 1.0));
+    }
+    all
+}
+
+/// Signs that the app or the machine could not keep up.
+struct Signs<'a> {
+    timeline: &'a Timeline,
+    /// By second since the counted part began: the median response time, in milliseconds.
+    medians: Vec<Option<f64>>,
+    usual_ms: f64,
+}
+
+impl<'a> Signs<'a> {
+    fn of(timeline: &'a Timeline, sums: &Sums<'_>) -> Self {
+        let median = |(second, times): &(super::model::Second, super::latency::FewValues)| {
+            (second.ok > 0).then(|| times.values().percentiles().p50)
+        };
+        let medians: Vec<Option<f64>> = sums.seconds.iter().map(median).collect();
+        let mut usual: Vec<f64> = medians.iter().flatten().copied().collect();
+        usual.sort_by(f64::total_cmp);
+        let usual_ms = usual.get(usual.len() / 2).copied().unwrap_or(0.0);
+        Self { timeline, medians, usual_ms }
+    }
+
+    /// Whether a request that was not answered in time met an app or a machine that could not keep up.
+    fn overload(&self, request: &Request, verdict: &Verdict) -> bool {
+        let row = &request.row;
+        let is_timeout =
+            matches!(row.outcome, Outcome::ConnectTimeout | Outcome::ResponseTimeout | Outcome::BodyTimeout);
+        // A pod that is well and did not answer in time.
+        let is_at_a_pod_that_is_well = verdict.pod.is_some() && verdict.candidates.is_empty();
+        is_timeout
+            && (is_at_a_pod_that_is_well
+                || self.is_slow(row.scheduled, row.end)
+                || self.is_machine_full(row.scheduled, row.end))
+    }
+
+    fn is_slow(&self, from: Stamp, to: Stamp) -> bool {
+        let second =
+            |at: Stamp| usize::try_from(at.ns_since(self.timeline.origin) / 1_000_000_000).unwrap_or(0);
+        let during = self.medians.iter().skip(second(from)).take(second(to).saturating_sub(second(from)) + 1);
+        during.flatten().any(|ms| *ms > SLOW_MS && *ms > SLOW * self.usual_ms)
+    }
+
+    fn is_machine_full(&self, from: Stamp, to: Stamp) -> bool {
+        let meets = |(at, sample): &(Stamp, MachineSample)| {
+            // A sample tells of the time before it.
+            *at >= from && at.seconds_since(to) <= sample.interval_s && sample.busy >= FULL
+        };
+        self.timeline.machine.values().flatten().any(meets)
+    }
+}

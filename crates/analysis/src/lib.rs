@@ -1,0 +1,376 @@
+//! Windows, attribution, causes, statistics and the recommendation.
+//!
+//! Pure: data in, data out. No clock, no I/O, no async. How the numbers are
+//! made is documented where they are made: `evidence` locates requests, `window`
+//! bounds, `cause` explains, [`stats`] holds the formulas.
+//!
+//! Answered requests are too many to be held in memory. They are read twice: for the arrivals at each pod, from which
+//! the windows follow (`evidence`), and then for the sums over all of them (`sums`).
+
+mod cause;
+mod charts;
+mod class;
+pub mod compare;
+mod death;
+mod evidence;
+pub mod figures;
+mod findings;
+mod flows;
+pub mod gate;
+mod gateway;
+mod judge;
+mod latency;
+pub mod model;
+mod outages;
+mod phase;
+mod policy;
+mod reached;
+mod recommend;
+mod route;
+mod shares;
+mod stats;
+mod streams;
+mod sums;
+mod suspects;
+pub mod timeline;
+mod tracked;
+mod tries;
+pub mod validity;
+mod window;
+mod working;
+
+use std::collections::BTreeMap;
+
+pub use class::Class;
+use evidence::Evidence;
+pub(crate) use judge::Judged;
+pub use model::{Analysis, RunResult};
+use model::{Latencies, LoadResult, Mode, RequestCounts, Stage, Start, Termination, Verdict, Window};
+pub use policy::Policy;
+use sums::Sums;
+
+use crate::timeline::{PodEnd, Requests, Timeline};
+use rolldrop_record::load::defaults;
+use rolldrop_record::retry;
+use rolldrop_record::run_info::Target;
+use rolldrop_record::{Cause, Outcome, RequestRow, RowSource, Stamp};
+
+/// The chance, shared by the terminations of a mode, that an upper bound is too small.
+const ALPHA: f64 = 0.05;
+
+/// Analyses one run.
+///
+/// # Errors
+/// When its rows cannot be read.
+pub fn analyse<R: RowSource>(
+    timeline: &Timeline,
+    requests: &Requests<R>,
+    policy: &Policy,
+) -> Result<Analysis, R::Error> {
+    let modes = modes(&timeline.ends);
+    let alpha = alpha(timeline, &modes);
+    let evidence = evidence::gather(timeline, requests, &alpha)?;
+    let windows = windows(timeline, &evidence, &alpha);
+    let disrupted = disrupted(timeline, &windows);
+    let sums = Sums::of(timeline, requests, &evidence, &disrupted)?;
+    let judged = judge::judge(timeline, &requests.others, &evidence, &windows, &sums);
+    let terminations = terminations(timeline, &modes, &evidence, &sums, &judged, windows);
+    let groups = shares::groups(timeline, &terminations, &judged);
+    let requests = count(timeline, &sums, &judged);
+    let not_working = working::Outside::of(timeline, &sums, &judged, &disrupted).finding(&requests);
+
+    let load = load_result(timeline, &requests, &sums);
+    let measured = validity::Measured::of(&terminations, &sums.response.percentiles());
+    let invalid = validity::invalid(timeline, &load, measured, &terminations);
+    let partial = validity::partial(timeline, &sums);
+    let verdict = match (invalid.is_empty(), partial.is_empty()) {
+        (false, _) => Verdict::Invalid { why: invalid },
+        (true, false) => Verdict::Partial { why: partial.clone() },
+        (true, true) => Verdict::Valid,
+    };
+    let latency_ms = Latencies {
+        response: sums.response.percentiles(),
+        service: sums.service.percentiles(),
+        steady: sums.steady.percentiles(),
+        disrupted: sums.disrupted.percentiles(),
+    };
+    let ground = recommend::Ground {
+        timeline,
+        terminations: &terminations,
+        judged: &judged,
+        policy,
+        verdict: &verdict,
+        service_s: latency_ms.service.p99 / 1e3,
+    };
+    let recommendation = recommend::recommendations(ground);
+    let covering = recommendation.iter().filter_map(|r| r.covers_all_seen_seconds).max();
+    let what_if = recommend::what_if(ground, covering);
+    let result = RunResult {
+        schema_version: model::SCHEMA_VERSION,
+        tool: timeline.info.tool.clone(),
+        scenario: timeline.info.name.clone(),
+        cluster: timeline.info.cluster.clone(),
+        complete: partial.is_empty(),
+        integrity: validity::integrity(timeline),
+        command: (timeline.commands.iter().find(|command| command.code != Some(0)))
+            .or(timeline.commands.last())
+            .map(command_result),
+        findings: not_working
+            .into_iter()
+            .chain(findings::findings(findings::Known {
+                timeline,
+                sums: &sums,
+                verdict: &verdict,
+                partial: &partial,
+                requests: &requests,
+                judged: &judged,
+                latency_ms: &latency_ms,
+                terminations: &terminations,
+                recommendation: &recommendation,
+            }))
+            .collect(),
+        verdict,
+        load,
+        requests,
+        latency_ms,
+        starts: starts(timeline, &evidence),
+        windows_s: recommend::summaries(&terminations),
+        what_if,
+        recommendation,
+        terminations,
+        groups,
+        longest_outage_s: sums.outages.longest_s(),
+        checks: Vec::new(),
+    };
+    Ok(Analysis { result, lost: charts::lost(timeline, judged), charts: charts::charts(timeline, sums) })
+}
+
+/// The load as it was planned and sent.
+fn load_result(timeline: &Timeline, requests: &RequestCounts, sums: &Sums<'_>) -> LoadResult {
+    LoadResult {
+        rate: match timeline.info.load.is_closed_loop() {
+            true => requests.total as f64 / duration_s(timeline).max(f64::MIN_POSITIVE),
+            false => timeline.info.load.rate,
+        },
+        pacing: timeline.info.load.pacing,
+        duration_s: duration_s(timeline),
+        scheduled: requests.total,
+        not_sent: requests.not_sent,
+        send_lag_us: sums.lag.send_lag(),
+    }
+}
+
+/// The length of the counted part: as planned, or until the load was stopped.
+fn duration_s(timeline: &Timeline) -> f64 {
+    let (planned, lasted) = (timeline.info.load.duration_s, timeline.seconds(timeline.load_ended));
+    if timeline.info.load.is_closed_loop() {
+        return lasted.max(0.0);
+    }
+    // The last request of a load that was not stopped begins just before its end.
+    if lasted + 1.0 < planned { lasted.max(0.0) } else { planned }
+}
+
+fn command_result(command: &crate::timeline::Command) -> model::CommandResult {
+    model::CommandResult {
+        words: command.words.clone(),
+        code: command.code,
+        signal: command.signal,
+        duration_s: command.ended.map(|at| at.seconds_since(command.started)),
+    }
+}
+
+/// The mode of each termination: that of its action, unless another pod was ending at the same time. Then it was not
+/// isolated, whatever was asked for.
+fn modes(ends: &[PodEnd]) -> Vec<Mode> {
+    let begins_before_end = |a: &PodEnd, b: &PodEnd| b.gone().is_none_or(|gone| a.t0.earliest <= gone);
+    let overlap = |a: &PodEnd, b: &PodEnd| begins_before_end(a, b) && begins_before_end(b, a);
+    let is_alone = |end: &PodEnd| ends.iter().all(|other| other.uid == end.uid || !overlap(end, other));
+    let mode = |end: &PodEnd| match end.mode {
+        Mode::Isolated if !is_alone(end) => Mode::Other,
+        mode => mode,
+    };
+    ends.iter().map(mode).collect()
+}
+
+/// By termination, the chance that an upper bound of its windows is too small, shared between all windows that one
+/// statement covers: those of its mode, for all consumers.
+fn alpha(timeline: &Timeline, modes: &[Mode]) -> Vec<f64> {
+    let targets = timeline.info.targets.len().max(1);
+    let alpha = |mode| ALPHA / (targets * modes.iter().filter(|other| *other == mode).count()) as f64;
+    modes.iter().map(alpha).collect()
+}
+
+fn windows(timeline: &Timeline, evidence: &Evidence, alpha: &[f64]) -> Vec<Vec<Window>> {
+    let bound = |((end, tails), alpha): ((&PodEnd, &Vec<evidence::Tail>), &f64)| {
+        let targets = timeline.info.targets.iter().zip(tails);
+        let window = |(target, tail): (&Target, _)| window::window(timeline, end, target, tail, *alpha);
+        targets.map(window).collect()
+    };
+    timeline.ends.iter().zip(&evidence.tails).zip(alpha).map(bound).collect()
+}
+
+/// The latest end of a window: its bound, or the last arrival that was seen if it has none.
+fn window_end(end: &PodEnd, window: &Window, tail_last: Option<Stamp>) -> Stamp {
+    match window.upper_s {
+        Some(upper_s) => end.t0.earliest + std::time::Duration::from_secs_f64(upper_s.max(0.0)),
+        None => tail_last.map_or(end.t0.latest, |at| at.max(end.t0.latest)),
+    }
+}
+
+/// The counts with what was concluded about the dropped requests.
+fn count(timeline: &Timeline, sums: &Sums<'_>, judged: &[Judged<'_>]) -> RequestCounts {
+    let load = &timeline.info.load;
+    let method = |row: &RequestRow| {
+        let own = load.methods.as_ref().and_then(|methods| methods.get(&*row.target));
+        own.map_or(defaults::METHOD, String::as_str)
+    };
+    let has_key = load.idempotency_key.unwrap_or(false);
+    let mut c = sums.counts.clone();
+    for j in judged {
+        let row = &j.request.row;
+        *c.by_cause.entry(j.cause).or_default() += 1;
+        c.in_window += u64::from(j.in_window);
+        let was_under_way =
+            j.candidates.iter().all(|c| j.request.begun() < timeline.ends[c.termination].t0.earliest);
+        let is_known = j.candidates.iter().any(|c| c.why.is_certain());
+        c.in_flight += u64::from(j.in_window && was_under_way);
+        c.by_time += u64::from(j.in_window && !was_under_way && !is_known);
+        c.outside_window += u64::from(!j.in_window);
+        c.unattributed += u64::from(j.cause == Cause::Unattributed);
+        c.ambiguous += u64::from(j.candidates.len() > 1);
+        // The only connections that are tracked here are the generator's own.
+        if j.cause == Cause::StaleFlow {
+            c.stale_flow_own += 1;
+            *c.stale_flow_own_by_outcome.entry(row.outcome).or_default() += 1;
+        }
+        let method = method(row);
+        let is_idempotent = retry::is_idempotent(method) && row.outcome != Outcome::HttpError;
+        c.retry_hidden.safe_idempotent += u64::from(is_idempotent);
+        let go_hides = retry::go_hides(row, has_key || retry::go_replays(method));
+        c.retry_hidden.go_net_http += u64::from(go_hides);
+    }
+    debug_assert!(closes(&c), "accounting does not close: {c:?}");
+    c
+}
+
+/// Whether the accounting closes: every request is counted once, every dropped one has one cause.
+pub fn closes(c: &RequestCounts) -> bool {
+    c.total == c.ok + c.dropped + c.app_errors + c.not_sent + c.cancelled
+        && c.total == c.by_outcome.values().sum::<u64>()
+        && c.dropped == c.in_window + c.outside_window
+        && c.dropped == c.by_cause.values().sum::<u64>()
+}
+
+fn terminations(
+    timeline: &Timeline,
+    modes: &[Mode],
+    evidence: &Evidence,
+    sums: &Sums<'_>,
+    judged: &[Judged<'_>],
+    windows: Vec<Vec<Window>>,
+) -> Vec<Termination> {
+    let mut terminations: Vec<Termination> = timeline
+        .ends
+        .iter()
+        .zip(modes)
+        .zip(windows)
+        .zip(&evidence.tails)
+        .map(|(((end, mode), windows), tails)| {
+            let last =
+                tails.iter().filter_map(evidence::Tail::last_certain).max().filter(|at| *at > end.t0.latest);
+            Termination {
+                pod: end.pod.clone(),
+                uid: end.uid.clone(),
+                node: end.node.clone(),
+                mode: *mode,
+                disruption: end.disruption,
+                cause: end.cause.clone(),
+                watch_gaps: timeline
+                    .gaps_of(end)
+                    .map(|gap| model::WatchGap {
+                        resource: gap.resource.clone(),
+                        from_s: timeline.seconds(gap.from),
+                        to_s: timeline.seconds(gap.to),
+                        lost: gap.is_lost,
+                    })
+                    .collect(),
+                t0_basis: Some(end.t0.basis),
+                t0_uncertainty_s: end.t0.latest.seconds_since(end.t0.earliest),
+                t0_s: timeline.seconds(end.t0.latest),
+                timeline: stages(end, last),
+                pre_stop_seconds: end.pre_stop_sleep_s.map(|s| u64::try_from(s).unwrap_or(0)),
+                grace_period_seconds: u64::try_from(end.grace_s).unwrap_or(0),
+                exit_code: end.exit_code,
+                windows,
+                requests: model::TerminationRequests::default(),
+                dead_seconds: None,
+            }
+        })
+        .collect();
+    for (e, (t, lost)) in
+        terminations.iter_mut().zip(shares::requests(timeline.ends.len(), judged)).enumerate()
+    {
+        let names_it = |j: &Judged<'_>| j.candidates.iter().any(|c| c.termination == e && c.why.is_certain());
+        let is_named = sums.seen[e] > 0
+            || evidence.first_served.contains_key(t.pod.as_str())
+            || judged.iter().any(names_it);
+        let seen = is_named.then(|| sums.seen[e] + lost.dropped.at_least);
+        t.requests = model::TerminationRequests { seen, ..lost };
+    }
+    let dead = shares::dead_seconds(timeline, &terminations, judged, &evidence.tails);
+    for (t, dead_seconds) in terminations.iter_mut().zip(dead) {
+        t.dead_seconds = dead_seconds;
+    }
+    terminations
+}
+
+fn stages(end: &PodEnd, last_connection: Option<Stamp>) -> BTreeMap<Stage, f64> {
+    let s = &end.stages;
+    [
+        (Stage::DeleteSent, s.delete_sent),
+        (Stage::DeletionSeen, s.deletion_seen),
+        (Stage::EndpointTerminating, s.endpoint_terminating),
+        (Stage::KillBegan, s.kill_began),
+        (Stage::AppSigterm, end.pre_stop_sleep_s.filter(|sleep| *sleep > 0).map(|_| end.may_stop_from())),
+        (Stage::ListenerClosed, s.listener_closed),
+        (Stage::AppExited, s.app_exited),
+        (Stage::LastConnection, last_connection),
+        (Stage::ContainersTerminated, s.containers_terminated),
+        (Stage::EndpointRemoved, s.endpoint_removed),
+        (Stage::PodDeleted, s.pod_deleted),
+    ]
+    .into_iter()
+    .filter_map(|(stage, at)| Some((stage, at?.seconds_since(end.t0.latest))))
+    .collect()
+}
+
+fn starts(timeline: &Timeline, evidence: &Evidence) -> Vec<Start> {
+    let began = timeline.pods.iter().filter(|p| !p.listed);
+    began
+        .map(|p| Start {
+            pod: p.name.clone(),
+            timeline: [
+                ("created", Some(p.created)),
+                ("ip_reported", p.ip_reported),
+                ("ready", p.ready),
+                ("endpoint_ready", p.endpoint_ready),
+                ("first_request", evidence.first_served.get(p.name.as_str()).copied()),
+            ]
+            .into_iter()
+            .filter_map(|(stage, at)| Some((stage.to_owned(), at?.seconds_since(p.created))))
+            .collect(),
+        })
+        .collect()
+}
+
+/// From each t0 to the end of that pod or of its window, whichever is later.
+fn disrupted(timeline: &Timeline, windows: &[Vec<Window>]) -> Vec<(Stamp, Stamp)> {
+    let until = |(end, windows): (&PodEnd, &Vec<Window>)| {
+        let window = windows.iter().map(|w| window_end(end, w, None)).max();
+        (end.t0.earliest, window.max(end.gone()).unwrap_or(end.t0.latest))
+    };
+    timeline.ends.iter().zip(windows).map(until).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,615 @@
+//! The result of the analysis: what `result.json` holds (schemaVersion 1), and
+//! the series that the charts draw.
+
+mod losses;
+mod window;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+pub use losses::{Bounded, Candidate, GroupWindow, LossGroup, Lost, TerminationRequests, Why};
+pub use window::{Window, WindowBasis};
+
+pub use crate::timeline::T0Basis;
+use rolldrop_record::EndCause;
+use rolldrop_record::Outcome;
+use rolldrop_record::run_info::{ClusterInfo, Pacing, Tool};
+pub use rolldrop_record::{Cause, Mode};
+
+/// The version of `result.json`.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// Everything that the analysis of one run yields.
+#[derive(Clone, Debug)]
+pub struct Analysis {
+    /// The figures.
+    pub result: RunResult,
+    /// Every dropped request.
+    pub lost: Vec<Lost>,
+    /// The series behind the charts.
+    pub charts: ChartData,
+}
+
+/// The contents of `result.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunResult {
+    /// [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// The tool that measured.
+    pub tool: Tool,
+    /// The scenario's name.
+    pub scenario: String,
+    /// The cluster's fingerprint.
+    pub cluster: ClusterInfo,
+    /// Whether the run completed and every source handed over all its rows.
+    pub complete: bool,
+    /// Whether the record was checked for gaps and contradictions.
+    #[serde(default)]
+    pub integrity: IntegrityStatus,
+    /// Whether the measurement can be believed.
+    pub verdict: Verdict,
+    /// The user's command, if one ended the pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<CommandResult>,
+    /// The load as it was sent.
+    pub load: LoadResult,
+    /// Counts of requests.
+    pub requests: RequestCounts,
+    /// Latencies.
+    #[serde(rename = "latency_ms")]
+    pub latency_ms: Latencies,
+    /// One entry per pod that ended.
+    pub terminations: Vec<Termination>,
+    /// The terminations that share dropped requests, in order of their first.
+    pub groups: Vec<LossGroup>,
+    /// One entry per pod that began.
+    pub starts: Vec<Start>,
+    /// The windows of all terminations, per consumer and mode.
+    #[serde(rename = "windows_s")]
+    pub windows_s: Vec<WindowSummary>,
+    /// Which settings the run supports, per mode.
+    pub recommendation: Vec<Recommendation>,
+    /// What other settings would have done to the terminations seen.
+    #[serde(rename = "what_if")]
+    pub what_if: Vec<WhatIf>,
+    /// Longest time in which each scheduled request failed, by intended send time: from the first of them to the next
+    /// that succeeded, in seconds.
+    #[serde(rename = "longest_outage_s")]
+    pub longest_outage_s: f64,
+    /// What a reader should know, most severe first.
+    pub findings: Vec<Finding>,
+    /// The checks of the gate; filled in by `gate`, empty if there are none.
+    pub checks: Vec<Check>,
+}
+
+/// Whether a measurement can be believed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum Verdict {
+    /// It can.
+    Valid,
+    /// It ended early; the recorded part is analysed.
+    Partial {
+        /// Why it is partial.
+        why: Vec<String>,
+    },
+    /// It cannot: the generator or the machine fell behind, or a watch gap hid something.
+    Invalid {
+        /// Each reason, with figure and limit.
+        why: Vec<String>,
+    },
+}
+
+/// The user's command.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CommandResult {
+    /// Its words.
+    pub words: Vec<String>,
+    /// Its exit code; `None` if a signal ended it, or the run ended first.
+    pub code: Option<i32>,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// How long it ran, in seconds; `None` if the run ended first.
+    pub duration_s: Option<f64>,
+}
+
+/// The load as it was sent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LoadResult {
+    /// How the requests were paced. In a closed loop a slow answer delays the requests after it, so there are only
+    /// service times.
+    #[serde(default)]
+    pub pacing: Pacing,
+    /// Requests per second that were scheduled, in a closed loop those that were sent.
+    pub rate: f64,
+    /// Length of the counted part, in seconds.
+    pub duration_s: f64,
+    /// Requests scheduled, warm-up excluded.
+    pub scheduled: u64,
+    /// Of those, not sent.
+    pub not_sent: u64,
+    /// Actual minus intended send time, in microseconds.
+    pub send_lag_us: SendLag,
+}
+
+impl LoadResult {
+    /// Whether there are no intended send times.
+    pub fn is_closed_loop(&self) -> bool {
+        self.pacing == Pacing::ClosedLoop
+    }
+}
+
+/// Percentiles of the send lag, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SendLag {
+    /// Median.
+    pub p50: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// Largest.
+    pub max: f64,
+}
+
+/// Counts of requests of the counted part.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RequestCounts {
+    /// Rows of the warm-up, which are in no other count.
+    pub warmup: u64,
+    /// `ok + dropped + app_errors + not_sent + cancelled`.
+    pub total: u64,
+    /// Answered with a status of the success set.
+    pub ok: u64,
+    /// Lost because of infrastructure, by the policy of `analysis`.
+    pub dropped: u64,
+    /// Answered by the app with a status that is neither success nor a gateway's.
+    pub app_errors: u64,
+    /// Not sent, the load generator's own fault.
+    pub not_sent: u64,
+    /// Cut off by the end of the run.
+    pub cancelled: u64,
+    /// Every row of the counted part, by outcome.
+    pub by_outcome: BTreeMap<Outcome, u64>,
+    /// The dropped ones, by cause.
+    pub by_cause: BTreeMap<Cause, u64>,
+    /// Dropped inside the window of each termination that may explain them.
+    pub in_window: u64,
+    /// Of those in a window, begun before t0: they were in flight when their pod's deletion took effect.
+    #[serde(default)]
+    pub in_flight: u64,
+    /// Of those in a window and not in flight at t0, attributed by time and outcome alone. That puts them into a
+    /// window, so it is no evidence of one.
+    #[serde(default)]
+    pub by_time: u64,
+    /// Dropped otherwise.
+    pub outside_window: u64,
+    /// Dropped without a cause that fits.
+    pub unattributed: u64,
+    /// Dropped by one of several terminations, without evidence which one.
+    #[serde(default)]
+    pub ambiguous: u64,
+    /// Dropped because a connection-tracking entry of the generator's own earlier connections sent them to a pod that
+    /// was gone. They are about the generator: no headline, limit or comparison counts them.
+    #[serde(default)]
+    pub stale_flow_own: u64,
+    /// The same, by outcome.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub stale_flow_own_by_outcome: BTreeMap<Outcome, u64>,
+    /// Dropped requests that a retrying client would have hidden.
+    pub retry_hidden: RetryHidden,
+    /// By load source whose rows did not all arrive: requests that are known only as counts, and are in no other
+    /// figure.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub without_rows: BTreeMap<String, BTreeMap<Outcome, u64>>,
+}
+
+impl RequestCounts {
+    /// The dropped requests without the generator's own stale flows: the figure of headlines, limits and comparisons.
+    pub fn lost(&self) -> u64 {
+        self.dropped - self.stale_flow_own
+    }
+}
+
+/// Dropped requests that a retrying client would have hidden from its user.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RetryHidden {
+    /// By the rule of Go's net/http: idempotent, on a reused connection, no byte of the answer received.
+    pub go_net_http: u64,
+    /// By a client that retries safe and idempotent methods on any transport error.
+    pub safe_idempotent: u64,
+}
+
+/// Latencies in milliseconds, of requests that were answered.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latencies {
+    /// From the intended send time to the end; empty for a closed loop, which has none.
+    pub response: Percentiles,
+    /// From the actual send time to the end: when connecting began, or on an open connection when the request was
+    /// written. With the send lag it adds up to the response time.
+    pub service: Percentiles,
+    /// Response time (closed loop: service time) of requests scheduled away from any termination.
+    pub steady: Percentiles,
+    /// The same of requests scheduled between a t0 and the end of that pod, or its window.
+    pub disrupted: Percentiles,
+}
+
+/// Percentiles in milliseconds; all zero when `n` is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Percentiles {
+    /// Number of values.
+    pub n: u64,
+    /// Median.
+    pub p50: f64,
+    /// 90th percentile.
+    pub p90: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// 99.9th percentile.
+    #[serde(rename = "p99_9")]
+    pub p99_9: f64,
+    /// Largest.
+    pub max: f64,
+}
+
+/// A stage in the end of a pod. Keys of [`Termination::timeline`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// t0 earliest: the delete call was sent.
+    DeleteSent,
+    /// A watcher saw the deletionTimestamp.
+    DeletionSeen,
+    /// A watcher saw the endpoint as terminating.
+    EndpointTerminating,
+    /// The kubelet called the sidecar's preStop hook: the pod started to terminate.
+    KillBegan,
+    /// The app got SIGTERM no earlier: t0 earliest plus min(preStop sleep, grace period). Computed, not observed; absent without a sleep.
+    AppSigterm,
+    /// The app's listener started to refuse connections.
+    ListenerClosed,
+    /// The sidecar received SIGTERM: all main containers have ended.
+    AppExited,
+    /// The last new connection to the pod was begun.
+    LastConnection,
+    /// A watcher saw the containers terminated.
+    ContainersTerminated,
+    /// A watcher saw the endpoint gone from its slice.
+    EndpointRemoved,
+    /// A watcher saw the pod deleted.
+    PodDeleted,
+}
+
+impl Stage {
+    /// The name used in files.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Stage::DeleteSent => "delete_sent",
+            Stage::DeletionSeen => "deletion_seen",
+            Stage::EndpointTerminating => "endpoint_terminating",
+            Stage::KillBegan => "kill_began",
+            Stage::AppSigterm => "app_sigterm",
+            Stage::ListenerClosed => "listener_closed",
+            Stage::AppExited => "app_exited",
+            Stage::LastConnection => "last_connection",
+            Stage::ContainersTerminated => "containers_terminated",
+            Stage::EndpointRemoved => "endpoint_removed",
+            Stage::PodDeleted => "pod_deleted",
+        }
+    }
+}
+
+/// The end of one pod.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Termination {
+    /// The pod's name.
+    pub pod: String,
+    /// Its UID.
+    pub uid: String,
+    /// Its node.
+    pub node: Option<String>,
+    /// Its mode.
+    pub mode: Mode,
+    /// The disruption that caused it, counted from 0; `None` if something else did.
+    pub disruption: Option<u32>,
+    /// What ended it, as far as the cluster says, in words.
+    #[serde(default)]
+    pub cause: Option<EndCause>,
+    /// Periods of its end in which a watch saw nothing.
+    #[serde(default)]
+    pub watch_gaps: Vec<WatchGap>,
+    /// t0 latest minus t0 earliest, in seconds.
+    pub t0_uncertainty_s: f64,
+    /// How t0 is known; not in results of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub t0_basis: Option<T0Basis>,
+    /// When t0 (latest) was, in seconds since the counted part of the load began.
+    pub t0_s: f64,
+    /// Stages, in seconds since t0 latest.
+    pub timeline: BTreeMap<Stage, f64>,
+    /// The preStop sleep that was set, in seconds: 0 without a hook, `None` if a hook of another kind hides it.
+    #[serde(default)]
+    pub pre_stop_seconds: Option<u64>,
+    /// The grace period of its deletion, in seconds.
+    #[serde(default)]
+    pub grace_period_seconds: u64,
+    /// The main container's exit code, if it was seen. With several: the first that is not 0.
+    pub exit_code: Option<i32>,
+    /// The window towards each consumer.
+    pub windows: Vec<Window>,
+    /// The requests that concern this pod from t0 on.
+    pub requests: TerminationRequests,
+    /// The best estimate of the new connections that this pod dropped after t0, divided by the best estimate of the
+    /// rate at which it got new connections at t0; in seconds, and never beyond its window's upper bound.
+    pub dead_seconds: Option<f64>,
+}
+
+/// A period in which a watch saw nothing, in seconds since the counted part of the load began.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WatchGap {
+    /// What was watched: `pods` or `endpointslices`.
+    pub resource: String,
+    /// Its last sign of life before.
+    pub from_s: f64,
+    /// Its first sign of life after.
+    pub to_s: f64,
+    /// Whether the events of the period are not known. Otherwise they were shown late: a stage that was seen then may
+    /// have been reached at any time of the period.
+    pub lost: bool,
+}
+
+/// The start of one pod.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Start {
+    /// The pod's name.
+    pub pod: String,
+    /// Stages `created`, `ip_reported`, `ready`, `endpoint_ready`, `first_request`, in seconds since `created`.
+    pub timeline: BTreeMap<String, f64>,
+}
+
+/// The windows of all terminations of one mode towards one consumer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WindowSummary {
+    /// The consumer.
+    pub consumer: String,
+    /// The mode.
+    pub mode: Mode,
+    /// Number of terminations.
+    pub n: usize,
+    /// Median of the upper bounds, in seconds.
+    pub p50: Option<f64>,
+    /// 90th percentile of the upper bounds.
+    pub p90: Option<f64>,
+    /// 99th percentile of the upper bounds.
+    pub p99: Option<f64>,
+    /// Largest upper bound.
+    pub max: Option<f64>,
+    /// Smallest and largest lower bound, of the windows that have one.
+    pub lower: Option<(f64, f64)>,
+    /// Number of windows that are censored.
+    pub censored: usize,
+}
+
+/// Which settings a run supports.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Recommendation {
+    /// For terminations of this mode.
+    pub mode: Mode,
+    /// Seconds of preStop sleep; `None` when refused.
+    pub pre_stop_seconds: Option<u64>,
+    /// `terminationGracePeriodSeconds`; `None` when refused.
+    pub termination_grace_period_seconds: Option<u64>,
+    /// The confidence of the statement, such as 0.95.
+    pub confidence: f64,
+    /// The share of future terminations that it covers at this confidence.
+    pub coverage: f64,
+    /// The requested share.
+    pub coverage_asked: f64,
+    /// Number of terminations behind it.
+    pub terminations: usize,
+    /// Of these, how many ended their windows separately: pods that one sync of a Service proxy removes from its
+    /// rules count once. Confidence and coverage are computed from this.
+    #[serde(default)]
+    pub units: usize,
+    /// The consumers that were measured.
+    pub consumers: Vec<String>,
+    /// How it was made, in one sentence.
+    pub basis: String,
+    /// Why nothing is recommended, one sentence each; empty when something is.
+    pub refused_because: Vec<String>,
+    /// Independent terminations still needed for the coverage asked; 0 when enough were seen.
+    pub terminations_needed: usize,
+    /// The smallest whole-second sleep that would have covered every window seen: a fact, not a recommendation.
+    pub covers_all_seen_seconds: Option<u64>,
+    /// The same, if requests were lost that such a sleep would have saved: what the run suggests and does not prove.
+    #[serde(default)]
+    pub suggested_seconds: Option<u64>,
+}
+
+impl Recommendation {
+    /// The sleep that is recommended or, without proof, suggested; never shorter than the one that is set.
+    pub fn advised_seconds(&self) -> Option<u64> {
+        self.pre_stop_seconds.or(self.suggested_seconds)
+    }
+
+    /// Of all modes, the recommendation with the longest sleep: the advice of a run, in all its forms. `None` if a
+    /// window of any mode is known to have lasted longer.
+    pub fn longest<'a>(all: &'a [Self], terminations: &[Termination]) -> Option<&'a Self> {
+        let longest = all.iter().max_by_key(|rec| rec.advised_seconds())?;
+        let advised = longest.advised_seconds()? as f64;
+        let mut lower = terminations.iter().flat_map(|t| &t.windows).filter_map(|w| w.lower_s);
+        lower.all(|lower_s| lower_s <= advised).then_some(longest)
+    }
+}
+
+/// What another preStop sleep would have done to the terminations seen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WhatIf {
+    /// Seconds of preStop sleep.
+    pub pre_stop_seconds: u64,
+    /// Terminations whose whole window it covers (by upper bound).
+    pub windows_covered: usize,
+    /// Out of this many terminations.
+    pub terminations: usize,
+    /// Dropped requests that it would have saved: those with causes that a sleep helps, begun before t0 + sleep, and
+    /// requests on their own connections that were cut off as the pod ended, if they take no longer than others.
+    pub drops_avoided: u64,
+    /// Dropped requests that it would not have saved.
+    pub drops_left: u64,
+}
+
+/// How much a finding matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Requests were lost, or the measurement is not valid.
+    Error,
+    /// Something limits what can be said.
+    Warning,
+    /// Good to know.
+    Info,
+}
+
+/// Findings that programs may want to tell from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FindingKind {
+    /// Outside terminations, fewer requests succeeded than of a target that works.
+    NotWorking,
+    /// A limit of the measurement was exceeded: its figures do not describe the cluster.
+    Invalid,
+    /// The record contradicts itself, or a part of it is damaged.
+    Corrupt,
+    /// Something was not recorded, or is missing now.
+    Missing,
+    /// Terminations always met a consumer's own clock at about the same phase.
+    InPhase,
+}
+
+/// Whether the record was checked for gaps and contradictions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IntegrityStatus {
+    /// It was; what was found is among the verdict's reasons.
+    Checked,
+    /// The format of the run directory has no totals and no checksums.
+    #[default]
+    Unchecked,
+}
+
+/// Something that a reader should know, with its reason and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// How much it matters.
+    pub severity: Severity,
+    /// Its kind, if programs may want to recognise it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<FindingKind>,
+    /// The cause of dropped requests that it is about, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Cause>,
+    /// What was found, with figures.
+    pub what: String,
+    /// Why it happened.
+    pub why: String,
+    /// What to do; a line of YAML if one helps.
+    pub remedy: String,
+}
+
+/// Whether a check passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckVerdict {
+    /// Within the limit.
+    Pass,
+    /// Beyond the limit.
+    Fail,
+    /// The run cannot tell.
+    Inconclusive,
+}
+
+/// One check of the gate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Check {
+    /// The key of `expect`, such as `dropped.max`.
+    pub name: String,
+    /// Whether it passed.
+    pub verdict: CheckVerdict,
+    /// The limit.
+    pub limit: String,
+    /// What was observed.
+    pub observed: String,
+    /// Why the verdict is what it is; empty if limit and observation say it.
+    pub why: String,
+}
+
+impl Check {
+    /// What was observed, the limit, and why, if that adds something.
+    pub fn in_words(&self) -> String {
+        let Self { limit, observed, why, .. } = self;
+        let why = if why.is_empty() { String::new() } else { format!(": {why}") };
+        format!("{observed} (limit {limit}){why}")
+    }
+}
+
+/// The series behind the charts.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ChartData {
+    /// Late arrivals that were answered.
+    pub late_ok: Vec<LateArrival>,
+    /// Response times of answered requests, steady against disrupted.
+    pub latency: LatencyHistograms,
+    /// Requests by second of the run.
+    pub seconds: Vec<Second>,
+    /// The load's stages, where there are several: when each began, in seconds since the counted part of the load
+    /// began, and its rates then and at its end, in requests per second.
+    pub stages: Vec<(f64, f64, f64)>,
+    /// Length of the counted part as measured, in seconds since the counted part of the load began.
+    pub end_s: f64,
+}
+
+/// A new connection to a terminating pod whose request was answered.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LateArrival {
+    /// Index into [`RunResult::terminations`].
+    pub termination: usize,
+    /// When it was begun, in seconds since the counted part of the load began.
+    pub begun_s: f64,
+}
+
+/// Response times of answered requests in logarithmic buckets.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LatencyHistograms {
+    /// Away from any termination.
+    pub steady: Vec<LatencyBucket>,
+    /// Near one.
+    pub disrupted: Vec<LatencyBucket>,
+}
+
+/// One bucket: values in `[from_ms, to_ms)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LatencyBucket {
+    /// Lower edge, in milliseconds.
+    pub from_ms: f64,
+    /// Upper edge, in milliseconds.
+    pub to_ms: f64,
+    /// Number of values.
+    pub count: u64,
+}
+
+/// The requests scheduled in one second of the run, by how they ended.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Second {
+    /// The second's beginning, since the counted part of the load began.
+    pub at_s: f64,
+    /// Requests answered with success.
+    pub ok: u64,
+    /// Dropped requests, by outcome.
+    pub dropped: BTreeMap<Outcome, u64>,
+    /// Other rows (app errors, not sent, cancelled).
+    pub other: u64,
+    /// Median response time of the answered ones, in milliseconds.
+    pub p50_ms: Option<f64>,
+    /// 99th percentile of the same.
+    pub p99_ms: Option<f64>,
+}

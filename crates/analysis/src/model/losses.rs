@@ -1,0 +1,174 @@
+//! Who may have lost what: counts that are known between two limits, and the terminations that share losses.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use rolldrop_record::{Cause, Outcome, Stamp};
+
+/// A share of 1, but for how sums of fractions are rounded.
+const CERTAIN: f64 = 1.0 - 1e-9;
+
+/// A count that is known between two limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Bounded {
+    /// What nothing else explains.
+    pub at_least: u64,
+    /// What it may explain.
+    pub at_most: u64,
+    /// The best estimate, between the two.
+    pub estimate: f64,
+}
+
+impl Bounded {
+    /// A count that is known.
+    pub fn exactly(n: u64) -> Self {
+        Self { at_least: n, at_most: n, estimate: n as f64 }
+    }
+
+    /// Whether the count is known.
+    pub fn is_exact(&self) -> bool {
+        self.at_least == self.at_most
+    }
+
+    /// Adds one whose share this is: 1 where nothing else explains it.
+    pub fn add(&mut self, share: f64) {
+        self.at_least += u64::from(share >= CERTAIN);
+        self.at_most += 1;
+        self.estimate += share;
+    }
+}
+
+/// The requests that concern a pod from t0 on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TerminationRequests {
+    /// Requests that are known to have reached the pod: those that it answered, and the lost ones that nothing
+    /// else explains; `None` where nothing names the pod of a request.
+    pub seen: Option<u64>,
+    /// The dropped ones.
+    pub dropped: Bounded,
+    /// The dropped ones, by outcome.
+    pub by_outcome: BTreeMap<Outcome, Bounded>,
+    /// The dropped ones, by cause.
+    pub by_cause: BTreeMap<Cause, Bounded>,
+}
+
+/// Terminations that share dropped requests, directly or through others. Their total is exact.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LossGroup {
+    /// Indices into [`super::RunResult::terminations`], in order; a single one where it shares none.
+    pub terminations: Vec<usize>,
+    /// Requests dropped by one of them.
+    pub dropped: u64,
+    /// The same, by outcome.
+    pub by_outcome: BTreeMap<Outcome, u64>,
+    /// The same, by cause.
+    pub by_cause: BTreeMap<Cause, u64>,
+    /// By consumer: how long at least one of the windows lasted.
+    pub windows: Vec<GroupWindow>,
+}
+
+/// What the losses of a group show about its windows towards one consumer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GroupWindow {
+    /// The consumer, as in `run.json`.
+    pub consumer: String,
+    /// At least one window of the group lasted so long, in seconds since its t0; `None` where nothing shows it.
+    pub lower_s: Option<f64>,
+}
+
+/// A termination that may explain a dropped request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Candidate {
+    /// Index into [`super::RunResult::terminations`].
+    pub termination: usize,
+    /// The best estimate of the chance that it was this one. Those of all candidates sum to 1, less the share of what
+    /// is no termination and may explain it as well.
+    pub share: f64,
+    /// Why it may be this one.
+    pub why: Why,
+}
+
+/// Why a termination may explain a dropped request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Why {
+    /// The client's row or the proxy beside the pod names it.
+    Named,
+    /// The kernel's connection tracking names it.
+    Conntrack,
+    /// The connection was refused: the pod's address was still there.
+    Refused,
+    /// Nothing answered the connection: the pod's address was gone.
+    Unreachable,
+    /// The connection was cut off as the pod ended.
+    CutOff,
+    /// A gateway failed while the pod was ending.
+    Gateway,
+    /// The pod was ending at that time.
+    Time,
+}
+
+impl Why {
+    /// The name used in files.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Why::Named => "named",
+            Why::Conntrack => "conntrack",
+            Why::Refused => "refused",
+            Why::Unreachable => "unreachable",
+            Why::CutOff => "cut_off",
+            Why::Gateway => "gateway",
+            Why::Time => "time",
+        }
+    }
+
+    /// Whether it says by itself which pod it was.
+    pub const fn is_certain(self) -> bool {
+        matches!(self, Why::Named | Why::Conntrack)
+    }
+}
+
+/// A dropped request and what was concluded about it: a row of `lost.csv`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lost {
+    /// The load source.
+    pub source: Arc<str>,
+    /// Its number there.
+    pub seq: u64,
+    /// The target's name.
+    pub target: Arc<str>,
+    /// The intended send time, on the coordinator's clock as the two below.
+    pub scheduled: Stamp,
+    /// When it connected, or was sent on a reused connection.
+    pub begun: Stamp,
+    /// When it ended.
+    pub ended: Stamp,
+    /// When it was begun, in seconds since the counted part of the load began.
+    pub begun_s: f64,
+    /// Its outcome.
+    pub outcome: Outcome,
+    /// The status of its answer.
+    pub status: Option<u16>,
+    /// Its cause.
+    pub cause: Cause,
+    /// Whether it lies inside the window of each termination that may explain it.
+    pub in_window: bool,
+    /// The terminations that may explain it.
+    pub candidates: Vec<Candidate>,
+}
+
+impl Lost {
+    /// The termination that alone explains it.
+    pub fn only(&self) -> Option<usize> {
+        match self.candidates[..] {
+            [only] if only.share >= CERTAIN => Some(only.termination),
+            _ => None,
+        }
+    }
+
+    /// Whether this termination may explain it.
+    pub fn may_be(&self, termination: usize) -> bool {
+        self.candidates.iter().any(|candidate| candidate.termination == termination)
+    }
+}

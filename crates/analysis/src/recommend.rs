@@ -1,0 +1,294 @@
+//! Which settings the windows support, and which they do not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::Judged;
+use super::model::{Candidate, Mode, Recommendation, Termination, Verdict, WhatIf, WindowSummary};
+use super::phase::Phases;
+use super::policy::Policy;
+use super::stats;
+use crate::timeline::{PodEnd, Timeline};
+use rolldrop_record::Cause;
+use rolldrop_record::run_info::Target;
+
+/// A pod that gets new connections too seldom shows its window too coarsely: 3/λ may not exceed this many seconds.
+const MAX_COARSENESS_S: f64 = 0.5;
+
+/// The windows per consumer and mode.
+pub(super) fn summaries(terminations: &[Termination]) -> Vec<WindowSummary> {
+    let mut groups: BTreeMap<(Mode, &str), Vec<&super::model::Window>> = BTreeMap::new();
+    for t in terminations {
+        for w in &t.windows {
+            groups.entry((t.mode, &w.consumer)).or_default().push(w);
+        }
+    }
+    groups
+        .into_iter()
+        .map(|((mode, consumer), windows)| {
+            let mut upper: Vec<f64> = windows.iter().filter_map(|w| w.upper_s).collect();
+            upper.sort_by(f64::total_cmp);
+            let lower = || windows.iter().filter_map(|w| w.lower_s);
+            WindowSummary {
+                consumer: consumer.to_owned(),
+                mode,
+                n: windows.len(),
+                p50: stats::nearest_rank(&upper, 0.50),
+                p90: stats::nearest_rank(&upper, 0.90),
+                p99: stats::nearest_rank(&upper, 0.99),
+                max: upper.last().copied(),
+                lower: lower().reduce(f64::min).zip(lower().reduce(f64::max)),
+                censored: windows.iter().filter(|w| w.censored.is_some()).count(),
+            }
+        })
+        .collect()
+}
+
+/// What all recommendations of a run rest on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ground<'a> {
+    pub timeline: &'a Timeline,
+    pub terminations: &'a [Termination],
+    pub judged: &'a [Judged<'a>],
+    pub policy: &'a Policy,
+    pub verdict: &'a Verdict,
+    /// How long a request takes, in seconds: a sleep must leave this time to a request that it saves.
+    pub service_s: f64,
+}
+
+/// One recommendation or refusal per mode.
+pub(super) fn recommendations(ground: Ground<'_>) -> Vec<Recommendation> {
+    let modes: BTreeSet<Mode> = ground.terminations.iter().map(|t| t.mode).collect();
+    modes.into_iter().map(|mode| recommendation(ground, mode)).collect()
+}
+
+fn recommendation(ground: Ground<'_>, mode: Mode) -> Recommendation {
+    let Ground { timeline, terminations, policy, .. } = ground;
+    let of_mode = || terminations.iter().zip(&timeline.ends).filter(|(t, _)| t.mode == mode);
+    let windows = || of_mode().flat_map(|(t, _)| &t.windows);
+    let n = of_mode().count();
+    let units = units(timeline.info.targets.len(), of_mode().map(|(t, _)| t));
+    let mut refused_because = Vec::new();
+    match ground.verdict {
+        Verdict::Valid => {}
+        Verdict::Partial { .. } => refused_because.push("the record is not whole".to_owned()),
+        Verdict::Invalid { .. } => refused_because.push("the measurement is not valid".to_owned()),
+    }
+    let is_sound = refused_because.is_empty();
+    let needed = stats::wilks_needed(policy.coverage, policy.confidence);
+    if units < needed {
+        refused_because.push(too_few(policy, n, units, needed));
+    }
+    let censored = windows().filter(|w| w.upper_s.is_none()).count();
+    if censored > 0 {
+        refused_because.push(format!("{censored} of {} windows have no upper bound", windows().count()));
+    }
+    let slowest = windows().map(|w| w.rate_before).filter(|r| *r > 0.0).fold(f64::INFINITY, f64::min);
+    if slowest.is_finite() && 3.0 / slowest > MAX_COARSENESS_S {
+        refused_because.push(format!(
+            "a pod got only {slowest:.1} new connections/s, which shows its window to {:.2} s at best (limit {MAX_COARSENESS_S} s): raise the rate",
+            3.0 / slowest
+        ));
+    }
+    let seen = windows().filter_map(|w| w.upper_s).fold(0.0, f64::max);
+    let clocks = clocks(timeline, of_mode().map(|(_, end)| end));
+    refused_because.extend(clocks.iter().filter_map(|clock| clock.phases.in_step(clock.consumer)));
+    let largest = clocks.iter().map(Clock::longest_s).fold(seen, f64::max);
+    let covers_all = (n > 0 && censored == 0 && is_sound && windows().next().is_some())
+        .then(|| stats::ceil_seconds(largest));
+    let set = Settings::of(of_mode().map(|(_, end)| end));
+    // No advice lowers what is set.
+    let pre_stop =
+        covers_all.filter(|_| refused_because.is_empty()).map(|s| (s + policy.margin_s).max(set.pre_stop_s));
+    let stopping = of_mode().map(|(_, e)| stopping_s(e)).try_fold(0.0f64, |max, s| s.map(|s| max.max(s)));
+    let grace =
+        pre_stop.zip(stopping).map(|(p, s)| (p + stats::ceil_seconds(s) + policy.margin_s).max(set.grace_s));
+    let stopping_text = match stopping {
+        Some(s) => format!("the slowest pod took {s:.2} s from SIGTERM to its end"),
+        None => "the time from SIGTERM to the pod's end was not seen for every pod".to_owned(),
+    };
+    let consumers: BTreeSet<&str> = windows().map(|w| w.consumer.as_str()).collect();
+    Recommendation {
+        mode,
+        pre_stop_seconds: pre_stop,
+        termination_grace_period_seconds: grace,
+        confidence: policy.confidence,
+        coverage: stats::wilks_coverage(units, policy.confidence),
+        coverage_asked: policy.coverage,
+        terminations: n,
+        units,
+        consumers: consumers.into_iter().map(str::to_owned).collect(),
+        basis: format!(
+            "the longest of the windows lasted {seen:.3} s at most{}; that is rounded up, with {} s of margin, and \
+             is never below the current setting; {stopping_text}",
+            clocks.iter().map(Clock::in_words).collect::<String>(),
+            policy.margin_s
+        ),
+        terminations_needed: needed.saturating_sub(units),
+        refused_because,
+        covers_all_seen_seconds: covers_all,
+        suggested_seconds: covers_all
+            .filter(|s| *s > set.pre_stop_s && has_saved(ground, mode, *s, set.pre_stop_s)),
+    }
+}
+
+/// A consumer that looks for endpoints only periodically: a window towards it is a sample of its phase, plus the time
+/// until the change arrives.
+#[derive(Clone, Copy, Debug)]
+struct Clock<'a> {
+    consumer: &'a str,
+    phases: Phases,
+    /// The longest time from t0 until the endpoint was seen to be removed, in seconds.
+    news_s: f64,
+}
+
+impl Clock<'_> {
+    /// The longest window that it can have.
+    fn longest_s(&self) -> f64 {
+        self.phases.period_s + self.news_s
+    }
+
+    fn in_words(&self) -> String {
+        let Self { consumer, phases: Phases { period_s, .. }, news_s } = self;
+        format!(
+            ", and {consumer} may keep a pod for its {period_s:.0} s and the {news_s:.3} s until the change arrived"
+        )
+    }
+}
+
+/// The consumers with their own clock, and how the pods' ends met it.
+fn clocks<'a>(timeline: &'a Timeline, ends: impl Iterator<Item = &'a PodEnd> + Clone) -> Vec<Clock<'a>> {
+    let withdrawn =
+        |end: &PodEnd| end.stages.endpoint_terminating.or(end.stages.endpoint_removed).or(end.gone());
+    let news_s = |end: &PodEnd| withdrawn(end).map(|at| at.seconds_since(end.t0.earliest));
+    let news_s = ends.clone().filter_map(news_s).fold(0.0, f64::max);
+    let clock = |target: &'a Target| {
+        let phases = Phases::of(timeline.period_s(target)?, ends.clone().map(|end| end.t0.latest));
+        Some(Clock { consumer: &target.consumer, phases, news_s })
+    };
+    timeline.info.targets.iter().filter_map(clock).collect()
+}
+
+/// Why these windows are not enough.
+fn too_few(policy: &Policy, n: usize, units: usize, needed: usize) -> String {
+    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    let what = if units < n {
+        format!("the longest window of {n} pods, which left the rules in {units} steps that count,")
+    } else {
+        format!("the longest window of {n}")
+    };
+    format!(
+        "{what} covers {} of future ones at {} confidence; {} more are needed to claim {} coverage",
+        percent(stats::wilks_coverage(units, policy.confidence)),
+        percent(policy.confidence),
+        needed - units,
+        percent(policy.coverage)
+    )
+}
+
+/// How many independent ends the windows show. Pods that one sync of a Service proxy removes from its rules share the
+/// end of their windows, so windows that may have ended at the same time count once: the count is that of ends that
+/// are surely apart. With several consumers, the consumer with the fewest counts.
+fn units<'a>(consumers: usize, terminations: impl Iterator<Item = &'a Termination> + Clone) -> usize {
+    let of_consumer = |consumer: usize| {
+        let end = |t: &Termination| {
+            let window = t.windows.get(consumer);
+            let lower_s = window.and_then(|w| w.lower_s).unwrap_or(0.0);
+            let upper_s = window.and_then(|w| w.upper_s).unwrap_or(f64::INFINITY);
+            (t.t0_s + lower_s, t.t0_s - t.t0_uncertainty_s + upper_s)
+        };
+        let mut ends: Vec<(f64, f64)> = terminations.clone().map(end).collect();
+        ends.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let mut apart = 0;
+        let mut last = f64::NEG_INFINITY;
+        for (from, to) in ends {
+            if from > last {
+                apart += 1;
+                last = to;
+            }
+        }
+        apart
+    };
+    (0..consumers).map(of_consumer).min().unwrap_or(0)
+}
+
+/// The current settings of the pods of a mode: the largest of each.
+#[derive(Clone, Copy, Debug)]
+struct Settings {
+    pre_stop_s: u64,
+    grace_s: u64,
+}
+
+impl Settings {
+    fn of<'a>(ends: impl Iterator<Item = &'a PodEnd> + Clone) -> Self {
+        let largest =
+            |values: &mut dyn Iterator<Item = i64>| values.filter_map(|s| u64::try_from(s).ok()).max();
+        Self {
+            pre_stop_s: largest(&mut ends.clone().filter_map(|end| end.pre_stop_sleep_s)).unwrap_or(0),
+            grace_s: largest(&mut ends.map(|end| end.grace_s)).unwrap_or(0),
+        }
+    }
+}
+
+/// Whether requests were lost in this mode that a sleep of this many seconds would have saved.
+fn has_saved(ground: Ground<'_>, mode: Mode, pre_stop_s: u64, had_s: u64) -> bool {
+    let is_of_mode =
+        |j: &&Judged<'_>| j.candidates.iter().any(|c| ground.terminations[c.termination].mode == mode);
+    ground.judged.iter().filter(is_of_mode).any(|j| saves(ground, j, pre_stop_s, had_s))
+}
+
+/// Whether a request would not have been lost if every pod that may have lost it had slept this long before it
+/// stopped, instead of the current setting.
+///
+/// A request that was routed to a pod that no longer accepted it would have been accepted. A request that was cut off
+/// as the pod ended would have been answered, if it takes no longer than requests do; whether an app had read it
+/// makes no difference.
+fn saves(ground: Ground<'_>, j: &Judged<'_>, pre_stop_s: u64, had_s: u64) -> bool {
+    let takes_s = match j.cause {
+        cause if cause.is_helped_by_sleep() => 0.0,
+        Cause::KilledInFlight if !j.request.row.conn_reused => ground.service_s,
+        _ => return false,
+    };
+    let until =
+        |c: &Candidate| ground.timeline.ends[c.termination].t0.earliest + Duration::from_secs(pre_stop_s);
+    pre_stop_s > had_s
+        && !j.candidates.is_empty()
+        && j.candidates.iter().all(|c| until(c).seconds_since(j.request.begun()) > takes_s)
+}
+
+/// From SIGTERM to the end of app and proxy; `None` if not seen or cut short by SIGKILL.
+fn stopping_s(end: &PodEnd) -> Option<f64> {
+    if end.exit_code == Some(137) {
+        return None;
+    }
+    let ended = end.stages.proxy_exited.max(end.stages.app_exited).or(end.stages.containers_terminated)?;
+    Some(ended.seconds_since(end.may_stop_from()).max(0.0))
+}
+
+/// What some sleeps would have done. Sleeps shorter than a pod already had are omitted: their losses were not seen.
+pub(super) fn what_if(ground: Ground<'_>, covering: Option<u64>) -> Vec<WhatIf> {
+    let terminations = ground.terminations;
+    if terminations.is_empty() {
+        return Vec::new();
+    }
+    let had = Settings::of(ground.timeline.ends.iter()).pre_stop_s;
+    let sleeps: BTreeSet<u64> =
+        [0, 1, 2, 5, 10].into_iter().chain(covering).chain([had]).filter(|s| *s >= had).collect();
+    sleeps
+        .into_iter()
+        .map(|pre_stop_seconds| {
+            let is_covered = |t: &&Termination| {
+                !t.windows.is_empty()
+                    && t.windows.iter().all(|w| w.upper_s.is_some_and(|u| u <= pre_stop_seconds as f64))
+            };
+            let avoided = ground.judged.iter().filter(|j| saves(ground, j, pre_stop_seconds, had)).count();
+            WhatIf {
+                pre_stop_seconds,
+                windows_covered: terminations.iter().filter(is_covered).count(),
+                terminations: terminations.len(),
+                drops_avoided: avoided as u64,
+                drops_left: (ground.judged.len() - avoided) as u64,
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,84 @@
+//! Order statistics and exact bounds on shares.
+//!
+//! The unit is the termination. Sources: Wilks 1941, Somerville 1958 (tolerance
+//! bounds from order statistics), Clopper and Pearson 1934.
+
+use statrs::distribution::{Beta, ContinuousCDF};
+
+/// The confidence that the largest of `n` values is at least the quantile `coverage`.
+pub(crate) fn wilks_confidence(n: usize, coverage: f64) -> f64 {
+    1.0 - coverage.powf(n as f64)
+}
+
+/// The coverage that the largest of `n` values guarantees at `confidence`; 0 for none.
+pub(crate) fn wilks_coverage(n: usize, confidence: f64) -> f64 {
+    if n == 0 { 0.0 } else { (1.0 - confidence).powf(1.0 / n as f64) }
+}
+
+/// How many values are needed until the largest covers `coverage` at `confidence`, both in (0, 1).
+pub(crate) fn wilks_needed(coverage: f64, confidence: f64) -> usize {
+    (1..).find(|n| wilks_confidence(*n, coverage) >= confidence).unwrap_or(usize::MAX)
+}
+
+/// The upper `confidence` bound on a share of which `x` in `n` were seen (Clopper–Pearson).
+/// With `x` = 0 it is 1 − α^(1/n): nothing seen is not nothing.
+pub(crate) fn share_upper(x: u64, n: u64, confidence: f64) -> f64 {
+    if x >= n {
+        return 1.0;
+    }
+    Beta::new(x as f64 + 1.0, (n - x) as f64).map_or(1.0, |beta| beta.inverse_cdf(confidence))
+}
+
+/// The smallest value that at least the share `p` of `sorted` does not exceed (nearest rank).
+pub(crate) fn nearest_rank(sorted: &[f64], p: f64) -> Option<f64> {
+    let rank = (1..=sorted.len()).find(|rank| *rank as f64 >= p * sorted.len() as f64)?;
+    sorted.get(rank - 1).copied()
+}
+
+/// Rounds up to whole seconds; negative and undefined values become 0.
+pub(crate) fn ceil_seconds(seconds: f64) -> u64 {
+    #[expect(clippy::cast_possible_truncation, reason = "whole and saturating by construction")]
+    let whole = seconds.max(0.0).ceil() as u64;
+    whole
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_known_values_of_wilks() {
+        assert_eq!([0.90, 0.95, 0.99].map(|p| wilks_needed(p, 0.95)), [29, 59, 299]);
+        for (n, percent) in [(10, 74.0), (20, 86.0), (50, 94.0), (100, 97.0)] {
+            assert_eq!((wilks_coverage(n, 0.95) * 100.0).round(), percent);
+        }
+        assert_eq!(wilks_coverage(0, 0.95), 0.0);
+    }
+
+    #[test]
+    fn nothing_seen_is_about_three_in_n() {
+        let bound = share_upper(0, 30, 0.95);
+        assert!((bound - (1.0 - 0.05f64.powf(1.0 / 30.0))).abs() < 1e-6, "{bound}");
+        assert!((share_upper(1, 10, 0.95) - 0.3942).abs() < 1e-3);
+        assert_eq!(share_upper(3, 3, 0.95), 1.0);
+    }
+
+    #[test]
+    fn ranks_and_rounding() {
+        let values = [1.0, 2.0, 3.0, 4.0];
+        assert_eq!(nearest_rank(&values, 0.5), Some(2.0));
+        assert_eq!(nearest_rank(&values, 0.99), Some(4.0));
+        assert_eq!(nearest_rank(&[], 0.5), None);
+        assert_eq!([0.0, 0.1, 1.0, 1.01, -3.0].map(ceil_seconds), [0, 1, 1, 2, 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn the_needed_number_is_the_smallest(coverage in 0.5f64..0.99, confidence in 0.5f64..0.99) {
+            let n = wilks_needed(coverage, confidence);
+            prop_assert!(wilks_confidence(n, coverage) >= confidence);
+            prop_assert!(n == 1 || wilks_confidence(n - 1, coverage) < confidence);
+        }
+    }
+}

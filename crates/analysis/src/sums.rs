@@ -1,0 +1,214 @@
+//! The sums over all requests, once it is known when the run was disrupted.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::class::Class;
+use super::evidence::{self, Evidence};
+use super::flows::Reuses;
+use super::latency::{FewValues, Values};
+use super::model::{LateArrival, RequestCounts, Second};
+use super::outages::Outages;
+use super::reached::Reached;
+use super::streams::Streams;
+use super::validity;
+use crate::timeline::{Request, Requests, Timeline};
+use rolldrop_record::{Outcome, Phase, RowSource, ServedEnd, Stamp};
+
+/// The sums. They count requests of the counted part, unless stated otherwise.
+#[derive(Debug)]
+pub(super) struct Sums<'a> {
+    /// By outcome and class, and what is known only as counts; not by cause.
+    pub counts: RequestCounts,
+    /// All recorded requests, the warm-up's too.
+    pub recorded: u64,
+    /// Send lags.
+    pub lag: Values,
+    /// Response times of answered requests.
+    pub response: Values,
+    /// Service times of the same.
+    pub service: Values,
+    /// The one that counts, away from any termination.
+    pub steady: Values,
+    /// The same near one.
+    pub disrupted: Values,
+    /// Requests that were answered with success away from any termination.
+    pub outside_ok: u64,
+    /// The same, with an app error.
+    pub outside_app_errors: u64,
+    /// By second of the intended send time, and the times of the answered ones.
+    pub seconds: Vec<(Second, FewValues)>,
+    /// The last intended send time, in seconds since the counted part began.
+    pub end_s: f64,
+    /// Answered new connections to pods that were ending.
+    pub late_ok: Vec<LateArrival>,
+    /// By termination, the requests that its pod answered since t0.
+    pub seen: Vec<u64>,
+    /// HTTP/2 connections of lost requests.
+    pub streams: Streams,
+    pub outages: Outages<'a>,
+    pub reached: Reached,
+    pub reuses: Reuses,
+    /// For each pod that left its Services alive, its last new connection since then.
+    pub last_reached: Vec<Option<Stamp>>,
+    /// Requests of pods whose proxies' rows did not all arrive, without such a row.
+    pub unrecorded: BTreeMap<&'a str, u64>,
+    /// Requests that were reset although the app's listener was gone.
+    pub reset_for_refused: u64,
+    incomplete: BTreeSet<&'a str>,
+}
+
+impl<'a> Sums<'a> {
+    /// Sums of a run that was disrupted in these periods.
+    pub(super) fn of<R: RowSource>(
+        timeline: &'a Timeline,
+        requests: &'a Requests<R>,
+        evidence: &Evidence,
+        disrupted: &[(Stamp, Stamp)],
+    ) -> Result<Self, R::Error> {
+        let of_class = |classes: &'static [Class]| {
+            let counted = requests.others.iter().filter(|r| r.row.phase == Phase::Main);
+            counted.filter(move |r| classes.contains(&Class::of(&r.row)))
+        };
+        let [lag, response, service, steady, near] = [(); 5].map(|()| Values::new());
+        let mut sums = Self {
+            counts: RequestCounts { without_rows: timeline.tallies.clone(), ..RequestCounts::default() },
+            recorded: requests.all,
+            lag,
+            response,
+            service,
+            steady,
+            disrupted: near,
+            outside_ok: 0,
+            outside_app_errors: 0,
+            seconds: Vec::new(),
+            end_s: 0.0,
+            late_ok: Vec::new(),
+            seen: vec![0; timeline.ends.len()],
+            streams: Streams::of(of_class(&[Class::Dropped]).map(|r| &r.row)),
+            outages: Outages::of(of_class(&[Class::Dropped, Class::AppError])),
+            reached: Reached::of(requests),
+            reuses: Reuses::default(),
+            last_reached: vec![None; timeline.withdrawals.len()],
+            unrecorded: BTreeMap::new(),
+            reset_for_refused: 0,
+            incomplete: validity::incomplete(timeline),
+        };
+        requests.each(|r| {
+            sums.add_any(timeline, r);
+            sums.reached.add(r, Class::of(&r.row) == Class::Ok);
+            match r.row.phase {
+                Phase::Warmup => sums.counts.warmup += 1,
+                Phase::Main => {
+                    let class = Class::of(&r.row);
+                    sums.count(class, r);
+                    sums.time(timeline, class, r, disrupted);
+                    if r.row.outcome == Outcome::Ok
+                        && let Some(pod) = evidence.pod(r)
+                        && let Some(e) = evidence::ending(timeline, pod, r)
+                    {
+                        sums.seen[e] += 1;
+                    }
+                    if class == Class::Ok {
+                        sums.outages.answered(r);
+                        sums.late_ok.extend(late_arrival(timeline, r));
+                    }
+                }
+            }
+        })?;
+        let without_rows = &mut sums.counts.without_rows;
+        without_rows.values_mut().for_each(|tally| tally.retain(|_, count| *count > 0));
+        without_rows.retain(|_, tally| !tally.is_empty());
+        sums.late_ok.sort_by(|a, b| a.begun_s.total_cmp(&b.begun_s).then(a.termination.cmp(&b.termination)));
+        Ok(sums)
+    }
+
+    /// A request of the warm-up or of the counted part.
+    fn add_any(&mut self, timeline: &Timeline, r: &Request) {
+        self.streams.add(&r.row);
+        self.reuses.add(r);
+        for (last, withdrawal) in self.last_reached.iter_mut().zip(&timeline.withdrawals) {
+            let is_its = r.pod().is_some_and(|pod| **pod == *withdrawal.pod);
+            // What comes after its return does not show how long the Service took to drop it.
+            let is_then = r.begun() >= withdrawal.asked
+                && withdrawal.returned.is_none_or(|returned| r.begun() < returned);
+            if is_its && r.is_new_connection() && is_then {
+                *last = (*last).max(Some(r.begun()));
+            }
+        }
+        if r.proxy.is_none()
+            && let Some(pod) = r.row.pod.as_deref().and_then(|pod| self.incomplete.get(pod).copied())
+        {
+            *self.unrecorded.entry(pod).or_default() += 1;
+        }
+        let was_refused = r.served.as_ref().is_some_and(|served| served.ended == ServedEnd::UpstreamRefused);
+        self.reset_for_refused += u64::from(was_refused && r.row.outcome == Outcome::ResetBeforeResponse);
+    }
+
+    fn count(&mut self, class: Class, r: &Request) {
+        let counts = &mut self.counts;
+        counts.total += 1;
+        *counts.by_outcome.entry(r.row.outcome).or_default() += 1;
+        *match class {
+            Class::Ok => &mut counts.ok,
+            Class::AppError => &mut counts.app_errors,
+            Class::NotSent => &mut counts.not_sent,
+            Class::Cancelled => &mut counts.cancelled,
+            Class::Dropped => &mut counts.dropped,
+        } += 1;
+        // What load sources counted, without what their rows show.
+        let tally = counts.without_rows.get_mut(&*r.row.source);
+        if let Some(count) = tally.and_then(|tally| tally.get_mut(&r.row.outcome)) {
+            *count = count.saturating_sub(1);
+        }
+        if let Some(ns) = r.row.send_lag_ns() {
+            self.lag.add(ns);
+        }
+    }
+
+    /// Adds to the latencies and to the seconds of the run.
+    fn time(&mut self, timeline: &Timeline, class: Class, r: &Request, disrupted: &[(Stamp, Stamp)]) {
+        let row = &r.row;
+        let response_ns = row.response_ns();
+        if matches!(row.outcome, Outcome::Ok | Outcome::HttpError) {
+            let is_closed_loop = timeline.info.load.is_closed_loop();
+            let service_ns = row.service_ns();
+            if let Some(ns) = service_ns {
+                self.service.add(ns);
+            }
+            if !is_closed_loop {
+                self.response.add(response_ns);
+            }
+            let is_near = disrupted.iter().any(|(from, to)| row.scheduled <= *to && row.end >= *from);
+            self.outside_ok += u64::from(!is_near && class == Class::Ok);
+            self.outside_app_errors += u64::from(!is_near && class == Class::AppError);
+            let values = if is_near { &mut self.disrupted } else { &mut self.steady };
+            values.add(service_ns.filter(|_| is_closed_loop).unwrap_or(response_ns));
+        }
+        self.end_s = self.end_s.max(timeline.seconds(row.scheduled));
+        let second = usize::try_from(row.scheduled.ns_since(timeline.origin) / 1_000_000_000).unwrap_or(0);
+        while self.seconds.len() <= second {
+            let at_s = self.seconds.len() as f64;
+            self.seconds.push((Second { at_s, ..Second::default() }, FewValues::default()));
+        }
+        let (entry, times) = &mut self.seconds[second];
+        match class {
+            Class::Ok => {
+                entry.ok += 1;
+                times.add(response_ns);
+            }
+            Class::Dropped => *entry.dropped.entry(row.outcome).or_default() += 1,
+            _ => entry.other += 1,
+        }
+    }
+}
+
+/// A new connection to a pod that was ending, if it is one.
+fn late_arrival(timeline: &Timeline, r: &Request) -> Option<LateArrival> {
+    if !r.is_new_connection() {
+        return None;
+    }
+    let termination = timeline.end_of(r.pod()?, r.begun())?;
+    let begun_s = timeline.seconds(r.begun());
+    let t0_s = timeline.seconds(timeline.ends[termination].t0.latest);
+    (begun_s > t0_s).then_some(LateArrival { termination, begun_s })
+}

@@ -1,0 +1,179 @@
+//! What takes a window its upper bound, and what makes the bound of all windows longer than each.
+
+use super::corners::many;
+use super::rollouts::{Naming, Service};
+use super::*;
+use crate::timeline::integrity::Hole;
+use rolldrop_record::event::NameAnswer;
+use rolldrop_record::service_proxy::{ProxyEvidence, ServiceProxy};
+
+fn only_window(analysis: &Analysis) -> &Window {
+    let [t] = &analysis.result.terminations[..] else { panic!("one termination") };
+    &t.windows[0]
+}
+
+#[test]
+fn a_window_that_meets_a_hole_of_the_record_has_no_upper_bound() {
+    // The window ends 0.123 s after t0 at the latest.
+    for (from, to, is_bounded) in
+        [(4000, 4900, true), (4900, 5001, false), (5100, 5110, false), (5200, 6000, true)]
+    {
+        let records = three_pods();
+        let (mut timeline, requests) = Timeline::build(records.log(), records).unwrap();
+        let hole = Hole { source: "load-0".into(), from: at(from), to: at(to), requests: 9 };
+        timeline.integrity.holes.push(hole);
+        let analysis = analyse(&timeline, &requests, &Policy::default()).unwrap();
+        let window = only_window(&analysis);
+        assert_eq!(window.upper_s.is_some(), is_bounded, "{from} to {to}: {window:?}");
+        assert!(window.lower_s.is_some(), "what was seen was seen: {window:?}");
+        let missing = format!("from {:.3} s to {:.3} s", from as f64 / 1e3, to as f64 / 1e3);
+        assert!(
+            is_bounded || window.censored.as_ref().is_some_and(|why| why.contains(&missing)),
+            "{window:?}"
+        );
+    }
+}
+
+#[test]
+fn the_chance_of_a_bound_that_is_too_small_is_shared_by_all_consumers() {
+    let upper_s = |consumers: usize| {
+        let mut records = three_pods();
+        let web = records.info.targets[0].clone();
+        let more = (1..consumers).map(|n| Target { name: format!("web-{n}"), ..web.clone() });
+        records.info.targets.extend(more);
+        only_window(&analysed(records)).upper_s.unwrap()
+    };
+    // With 100 connections a second, each of four consumers has a quarter of the 5 %.
+    let longer_s = upper_s(4) - upper_s(1);
+    assert!((longer_s - 4f64.ln() / 100.0).abs() < 1e-3, "{longer_s}");
+}
+
+#[test]
+fn a_wait_that_ended_amid_losses_leaves_the_window_open() {
+    for (over, is_bounded) in [(4500, true), (5090, false), (5500, true)] {
+        let mut records = three_pods();
+        let unsettled = EventKind::Unsettled { limit_s: 0.1 };
+        records.events.push(Event::new(at(over), "coordinator", unsettled));
+        let analysis = analysed(records);
+        let window = only_window(&analysis);
+        assert_eq!(window.upper_s.is_some(), is_bounded, "{over}: {window:?}");
+        let said = analysis.result.findings.iter().any(|found| found.what.contains("still lost"));
+        assert!(said, "{over}: {:?}", analysis.result.findings);
+    }
+}
+
+/// 29 pods that end 2 s apart, met by a client that keeps an answer of the DNS for so long.
+fn with_a_period(period_s: f64) -> model::Recommendation {
+    let mut records = many(29);
+    let answer = NameAnswer { name: "web".into(), addresses: Vec::new(), ttl_s: Some(period_s), error: None };
+    records.events.push(Event::new(at(0), "coordinator", EventKind::NameAnswer(answer)));
+    analysed(records).result.recommendation.remove(0)
+}
+
+#[test]
+fn a_client_that_keeps_an_answer_of_the_dns_may_keep_it_for_the_whole_period() {
+    // Every window ends within 0.2 s, but it is the phase that made them so short; the news took 0.8 s.
+    let at_all_phases = with_a_period(5.0);
+    assert_eq!(at_all_phases.refused_because, Vec::<String>::new());
+    assert_eq!(at_all_phases.covers_all_seen_seconds, Some(6));
+    assert_eq!(at_all_phases.pre_stop_seconds, Some(7));
+    assert!(
+        at_all_phases.basis.contains("service web may keep a pod for its 5 s"),
+        "{}",
+        at_all_phases.basis
+    );
+
+    let at_one_phase = with_a_period(2.0);
+    assert_eq!(at_one_phase.pre_stop_seconds, None);
+    let [why] = &at_one_phase.refused_because[..] else { panic!("{at_one_phase:?}") };
+    assert!(why.contains("at about one phase of the 2 s"), "{why}");
+}
+
+/// Three pods; one ends and its successor of the same set has this name; then another one ends.
+fn of_a_set(successor: &str) -> Analysis {
+    let mut service = Service::new(&["a", "b", "c"]);
+    service.delete(2000, "b");
+    service.slice(2020, &["a", "c"], &["b"]);
+    service.rules(2100, &["a", "c"]);
+    service.slice(2260, &["a", "c"], &[]);
+    let mut started = pod_event(3000, successor, Change::Applied);
+    if let EventKind::Pod(event) = &mut started.kind {
+        event.uid = "uid-successor".into();
+    }
+    service.records.events.push(started);
+    // The load of this test asks by name who is dead.
+    let deleted = service.deleted.remove("b");
+    service.slice(3300, &["a", successor, "c"], &[]);
+    service.rules(3350, &["a", successor, "c"]);
+    service.delete(6000, "a");
+    service.slice(6020, &[successor, "c"], &["a"]);
+    service.rules(6400, &[successor, "c"]);
+    service.slice(6260, &[successor, "c"], &[]);
+    service.load(300, Naming::Nothing, 7);
+    assert!(deleted.is_some());
+    analysed(service.records)
+}
+
+#[test]
+fn the_next_pod_of_a_name_is_alive() {
+    let windows = |analysis: Analysis| -> Vec<Option<f64>> {
+        analysis.result.terminations.iter().map(|t| t.windows[0].upper_s).collect()
+    };
+    let (same, other) = (windows(of_a_set("b")), windows(of_a_set("d")));
+    assert_eq!(same[1], other[1]);
+    assert!(same[1].is_some_and(|upper_s| upper_s >= 0.4), "{same:?}");
+}
+
+/// A rollout of which the kernel names the pod of each connection, but for the first that was refused; it may have
+/// said more then than could be taken in.
+fn tracked(has_gap: bool) -> Analysis {
+    let mut service = Service::new(&["a", "b", "c"]);
+    service.delete(5000, "b");
+    service.slice(5020, &["a", "c"], &["b"]);
+    service.rules(5120, &["a", "c"]);
+    service.slice(5260, &["a", "c"], &[]);
+    let pods = service.load(300, Naming::Nothing, 1);
+    let mut records = service.records;
+    let address = |pod: &str| format!("10.0.1.{}", pod.as_bytes()[0]);
+    for event in &mut records.events {
+        if let EventKind::Pod(pod) = &mut event.kind {
+            pod.ip = Some(address(&pod.name));
+        }
+    }
+    for (row, pod) in records.requests.iter_mut().zip(&pods) {
+        row.routed_to = Some(format!("{}:8080", address(pod)).parse().unwrap());
+    }
+    let refused = records.requests.iter_mut().find(|row| row.outcome == Outcome::ConnectRefused).unwrap();
+    refused.routed_to = None;
+    let event = |at, kind| Event::new(at, "load-0", kind);
+    if has_gap {
+        let from = refused.scheduled.shifted_ns(-50 * MS);
+        records.events.push(event(from.shifted_ns(100 * MS), EventKind::ConntrackGap { from }));
+    }
+    let ended = EventKind::ConntrackEnded {
+        connections: 3000,
+        routed: 2999,
+        service_proxy: Some(ServiceProxy::Nftables),
+    };
+    records.events.push(event(at(10_000), ended));
+    // Nobody else says what implements Services.
+    records.info.cluster.dataplane = ServiceProxy::Unknown;
+    analysed(records)
+}
+
+#[test]
+fn a_refusal_that_the_kernel_has_no_entry_for_is_no_pods() {
+    let of = |analysis: &Analysis| {
+        let dropped = &analysis.result.terminations[0].requests.dropped;
+        (analysis.result.requests.by_cause.get(&Cause::RuleSwap).copied(), *dropped)
+    };
+    let analysis = tracked(false);
+    let cluster = &analysis.result.cluster;
+    assert_eq!(cluster.dataplane, ServiceProxy::Nftables);
+    assert_eq!(cluster.dataplane_from, Some(ProxyEvidence::ProxyMode));
+    let (swapped, dropped) = of(&analysis);
+    assert_eq!((swapped, dropped.at_least), (Some(1), dropped.at_most));
+    // Where the entry may have been missed, the pod that had just died is the better explanation.
+    let (swapped, with_gap) = of(&tracked(true));
+    assert_eq!((swapped, with_gap.at_most), (None, dropped.at_most + 1));
+}

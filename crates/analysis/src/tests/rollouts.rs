@@ -1,0 +1,319 @@
+//! Rollouts as a Service proxy carries them that picks endpoints at random and lags: what is said against what was.
+
+use std::collections::HashMap;
+
+use rand::rngs::StdRng;
+
+use super::*;
+use rolldrop_record::event::{EndpointSliceEvent, EndpointState};
+use rolldrop_record::service_proxy::ServiceProxy;
+
+/// From the deletion call to the closed listener, to the address that is gone, and to the watch that shows it.
+const REFUSES_MS: i64 = 30;
+const GONE_MS: i64 = 150;
+const SHOWN_MS: i64 = 250;
+
+/// What names its pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Naming {
+    /// Also those of lost requests, as the kernel and the proxy beside a pod do.
+    All,
+    Header,
+    Nothing,
+}
+
+/// A Service in the making: its rules are the truth.
+pub(super) struct Service {
+    pub(super) records: Records,
+    /// From when on which pods are in the rules.
+    rules: Vec<(i64, Vec<String>)>,
+    pub(super) deleted: HashMap<String, i64>,
+    listens: HashMap<String, i64>,
+}
+
+impl Service {
+    pub(super) fn new(pods: &[&str]) -> Self {
+        let mut records = records();
+        records.info.cluster.dataplane = ServiceProxy::Nftables;
+        let target = &mut records.info.targets[0];
+        (target.url, target.service) = ("http://10.96.0.1".into(), Some("web".into()));
+        records.events.retain(|event| !matches!(event.kind, EventKind::Pod(_)));
+        let mut service =
+            Self { records, rules: Vec::new(), deleted: HashMap::new(), listens: HashMap::new() };
+        for pod in pods {
+            service.records.events.push(pod_event(-1000, pod, Change::Applied));
+        }
+        service.slice(-900, pods, &[]);
+        service.rules(-800, pods);
+        service
+    }
+
+    /// What the slices show from `ms` on.
+    pub(super) fn slice(&mut self, ms: i64, ready: &[&str], terminating: &[&str]) {
+        let endpoint = |pod: &&str, terminating: bool| EndpointState {
+            pod: Some((*pod).into()),
+            address: "10.0.0.1".into(),
+            ready: !terminating,
+            serving: true,
+            terminating,
+        };
+        let event = EndpointSliceEvent {
+            change: Change::Applied,
+            namespace: "default".into(),
+            name: "web-x".into(),
+            service: Some("web".into()),
+            endpoints: ready
+                .iter()
+                .map(|pod| endpoint(pod, false))
+                .chain(terminating.iter().map(|pod| endpoint(pod, true)))
+                .collect(),
+        };
+        self.records.events.push(Event::new(at(ms), "coordinator", EventKind::EndpointSlice(event)));
+    }
+
+    pub(super) fn rules(&mut self, ms: i64, pods: &[&str]) {
+        self.rules.push((ms, pods.iter().map(|pod| (*pod).to_owned()).collect()));
+    }
+
+    pub(super) fn delete(&mut self, ms: i64, pod: &str) {
+        self.deleted.insert(pod.to_owned(), ms);
+        delete(&mut self.records, ms, pod);
+        let mut terminated = pod_event(ms + SHOWN_MS, pod, Change::Applied);
+        if let EventKind::Pod(event) = &mut terminated.kind {
+            event.ready = false;
+            event.deletion_timestamp = Some(at(ms + 30_000));
+            event.deletion_grace_s = Some(30);
+            for container in &mut event.containers {
+                (container.state, container.exit_code) = (Some("terminated".into()), Some(0));
+            }
+        }
+        self.records.events.push(terminated);
+    }
+
+    /// A pod without a readiness probe, which counts as ready at once and listens later.
+    fn start(&mut self, ms: i64, pod: &str, listens_ms: i64) {
+        self.listens.insert(pod.to_owned(), listens_ms);
+        let mut started = pod_event(ms, pod, Change::Applied);
+        if let EventKind::Pod(event) = &mut started.kind {
+            for container in &mut event.containers {
+                container.readiness_probe = Some(false);
+            }
+        }
+        self.records.events.push(started);
+    }
+
+    /// What becomes of a new connection to the pod.
+    fn outcome(&self, pod: &str, ms: i64) -> Outcome {
+        let since = self.deleted.get(pod).map_or(i64::MIN, |deleted| ms - deleted);
+        let listens = self.listens.get(pod).is_none_or(|from| ms >= *from);
+        match since {
+            GONE_MS.. => Outcome::ConnectTimeout,
+            REFUSES_MS.. => Outcome::ConnectRefused,
+            _ if !listens => Outcome::ConnectRefused,
+            _ => Outcome::Ok,
+        }
+    }
+
+    /// Sends 10 s of load; returns the pod of each request.
+    pub(super) fn load(&mut self, rate: i64, naming: Naming, seed: u64) -> Vec<String> {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut pods = Vec::new();
+        for ns in (0..10 * rate).map(|i| i * 1000 * MS / rate) {
+            let ms = ns / MS;
+            let (_, routed) = self.rules.iter().rfind(|(from, _)| *from <= ms).unwrap();
+            let pod = routed[random.random_range(0..routed.len())].clone();
+            let outcome = self.outcome(&pod, ms);
+            let is_named = naming == Naming::All || naming == Naming::Header && outcome == Outcome::Ok;
+            let name = is_named.then_some(pod.as_str());
+            request(&mut self.records, ns, outcome, name);
+            let row = self.records.requests.last_mut().unwrap();
+            if outcome != Outcome::Ok {
+                (row.connected, row.sent) = (None, None);
+            }
+            if outcome == Outcome::ConnectTimeout {
+                row.end = row.scheduled.shifted_ns(1000 * MS);
+            }
+            pods.push(pod);
+        }
+        self.records.events.sort_by_key(|event| event.at);
+        pods
+    }
+
+    /// When the pod left the rules, in seconds since its deletion.
+    fn left_s(&self, pod: &str) -> f64 {
+        let deleted = self.deleted[pod];
+        let left = self.rules.iter().find(|(at, pods)| *at >= deleted && !pods.iter().any(|p| p == pod));
+        (left.unwrap().0 - deleted) as f64 / 1e3
+    }
+}
+
+/// All bounds of the windows hold, each pod has an upper one, and the intervals of its losses hold their number.
+#[track_caller]
+fn agrees(service: &Service, analysis: &Analysis, pods: &[String]) {
+    for t in &analysis.result.terminations {
+        let (window, left_s) = (&t.windows[0], service.left_s(&t.pod));
+        let upper_s = window.upper_s.unwrap_or_else(|| panic!("{window:?}"));
+        assert!(upper_s >= left_s, "{}: {upper_s} s, left after {left_s} s", t.pod);
+        // t0 is known to 10 ms.
+        assert!(window.lower_s.is_none_or(|lower_s| lower_s <= left_s), "{}: {window:?}, {left_s} s", t.pod);
+        let rows = analysis_rows(service).zip(pods);
+        let lost = rows.filter(|(row, pod)| row.outcome != Outcome::Ok && **pod == t.pod).count() as u64;
+        let said = t.requests.dropped;
+        assert!((said.at_least..=said.at_most).contains(&lost), "{}: {said:?}, lost {lost}", t.pod);
+    }
+}
+
+fn analysis_rows(service: &Service) -> impl Iterator<Item = &RequestRow> {
+    service.records.requests.iter()
+}
+
+/// All three go at once; the first is out at once, the others when their successors are ready, a second later.
+fn all_at_once(naming: Naming, seed: u64) -> (Service, Vec<String>) {
+    let mut service = Service::new(&["a", "b", "c"]);
+    for pod in ["a", "b", "c"] {
+        service.delete(5000, pod);
+    }
+    service.slice(5045, &["b", "c"], &["a"]);
+    service.slice(5060, &[], &["a", "b", "c"]);
+    service.rules(5085, &["b", "c"]);
+    service.slice(5265, &[], &[]);
+    for pod in ["d", "e", "f"] {
+        service.start(5300, pod, 5400);
+    }
+    service.slice(6050, &["d", "e", "f"], &[]);
+    service.rules(6130, &["d", "e", "f"]);
+    let pods = service.load(400, naming, seed);
+    (service, pods)
+}
+
+#[test]
+fn pods_that_all_end_at_once_have_true_upper_bounds_and_no_overload() {
+    for (naming, seed) in
+        [(Naming::Header, 1), (Naming::Header, 2), (Naming::Nothing, 3), (Naming::Nothing, 4)]
+    {
+        let (service, pods) = all_at_once(naming, seed);
+        let analysis = analysed(service.records.clone());
+        agrees(&service, &analysis, &pods);
+        let causes = &analysis.result.requests.by_cause;
+        assert_eq!(causes.get(&Cause::Overload), None, "{naming:?}: {causes:?}");
+        let [group] = &analysis.result.groups[..] else { panic!("{:?}", analysis.result.groups) };
+        assert_eq!(group.dropped, analysis.result.requests.dropped, "one group has them all");
+        let expect = Expect { windows: Some(WindowBounds { max_s: 0.6 }), ..Expect::default() };
+        let verdict = gate::check(&analysis.result, &expect)[0].verdict;
+        assert_ne!(verdict, model::CheckVerdict::Pass, "two were routed to for 1.13 s");
+    }
+}
+
+/// Three of twelve pods go at once, and leave the rules by one change 0.9 s later.
+fn three_of_twelve(naming: Naming, seed: u64) -> (Service, Vec<String>) {
+    let names: Vec<String> = (0..12).map(|n| format!("p{n:02}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let (gone, left) = names.split_at(3);
+    let mut service = Service::new(&names);
+    for pod in gone {
+        service.delete(5000, pod);
+    }
+    service.slice(5050, left, gone);
+    service.slice(5265, left, &[]);
+    service.rules(5900, left);
+    let pods = service.load(600, naming, seed);
+    (service, pods)
+}
+
+#[test]
+fn what_is_lost_to_one_pod_shows_that_those_dropped_with_it_are_still_in_the_rules() {
+    for naming in [Naming::All, Naming::Header, Naming::Nothing] {
+        let mut too_small = 0;
+        for seed in 0..20 {
+            let (service, _) = three_of_twelve(naming, seed);
+            let analysis = analysed(service.records.clone());
+            let of_pods = analysis.result.terminations.iter();
+            let is_false =
+                |t: &&Termination| t.windows[0].upper_s.expect("an upper bound") < service.left_s(&t.pod);
+            too_small += of_pods.filter(is_false).count();
+        }
+        assert!(too_small <= 1, "{naming:?}: {too_small} of 60 at 95 % over three pods");
+    }
+}
+
+#[test]
+fn what_a_starting_pod_refuses_is_no_lower_bound_of_one_that_ended() {
+    for seed in 1..=4 {
+        let mut service = Service::new(&["a", "b", "c"]);
+        service.delete(3000, "b");
+        service.slice(3030, &["a", "c"], &["b"]);
+        service.rules(3050, &["a", "c"]);
+        service.slice(3265, &["a", "c"], &[]);
+        // Ready as soon as its container runs, and not listening for 1.5 s.
+        service.start(3060, "d", 4900);
+        service.slice(3400, &["a", "c", "d"], &[]);
+        service.rules(3450, &["a", "c", "d"]);
+        let pods = service.load(30, Naming::Nothing, seed);
+        let analysis = analysed(service.records.clone());
+        let t = &analysis.result.terminations[0];
+        let lower_s = t.windows[0].lower_s;
+        assert!(lower_s.is_none_or(|lower_s| lower_s <= service.left_s("b")), "{:?}", t.windows);
+        let refused = service.records.requests.iter().zip(&pods);
+        let refused = refused.filter(|(row, pod)| row.outcome != Outcome::Ok && *pod == "d").count() as u64;
+        assert!(refused > 5, "{refused}");
+        assert!(
+            t.requests.dropped.at_least <= analysis.result.requests.dropped - refused,
+            "{:?}",
+            t.requests
+        );
+        let of_d: Vec<_> = analysis.lost.iter().filter(|lost| lost.begun >= at(3450)).collect();
+        assert!(of_d.iter().all(|lost| lost.cause != Cause::RoutedToDeadPod), "{of_d:#?}");
+        let suggested = analysis.result.recommendation.iter().filter_map(|r| r.suggested_seconds).max();
+        assert!(suggested.is_none_or(|seconds| seconds <= 1), "{suggested:?}");
+    }
+}
+
+#[test]
+fn pods_that_leave_the_rules_by_one_change_count_once() {
+    let names: Vec<String> = (0..60).map(|n| format!("p{n:02}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let (old, new) = names.split_at(30);
+    let mut service = Service::new(old);
+    for (step, begin) in [(0, 2000), (1, 5000)] {
+        let (ending, successors) = (&old[15 * step..15 * (step + 1)], &new[15 * step..15 * (step + 1)]);
+        for pod in ending {
+            service.delete(begin, pod);
+        }
+        let stay = [&old[15 * (step + 1)..], &new[..15 * step]].concat();
+        service.slice(begin + 60, &stay, ending);
+        service.rules(begin + 100, &stay);
+        service.slice(begin + 265, &stay, &[]);
+        for pod in successors {
+            service.start(begin + 100, pod, begin + 200);
+        }
+        let all = [&stay[..], successors].concat();
+        service.slice(begin + 1000, &all, &[]);
+        service.rules(begin + 1100, &all);
+    }
+    let pods = service.load(900, Naming::Header, 7);
+    let analysis = analysed(service.records.clone());
+    agrees(&service, &analysis, &pods);
+    let [recommendation] = &analysis.result.recommendation[..] else {
+        panic!("{:?}", analysis.result.recommendation)
+    };
+    assert_eq!((recommendation.terminations, recommendation.units), (30, 2));
+    assert_eq!(recommendation.pre_stop_seconds, None, "30 pods, but two changes of the rules");
+    assert!(recommendation.terminations_needed >= 20, "{recommendation:?}");
+}
+
+#[test]
+fn a_connect_that_began_before_a_pod_can_have_stopped_is_not_that_pods() {
+    // The first pod is silent before the second is deleted, and its clients wait for a second.
+    let mut service = Service::new(&["a", "b", "c", "d"]);
+    service.delete(4000, "a");
+    service.slice(4040, &["b", "c", "d"], &["a"]);
+    service.delete(4600, "b");
+    service.slice(4640, &["c", "d"], &["a", "b"]);
+    service.rules(5000, &["c", "d"]);
+    let pods = service.load(400, Naming::Nothing, 1);
+    let analysis = analysed(service.records.clone());
+    agrees(&service, &analysis, &pods);
+    let early: Vec<_> = analysis.lost.iter().filter(|lost| lost.begun < at(4590)).collect();
+    assert!(early.len() > 20, "{}", early.len());
+    assert!(early.iter().all(|lost| lost.candidates.iter().all(|c| c.termination == 0)), "{early:#?}");
+}

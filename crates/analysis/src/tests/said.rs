@@ -1,0 +1,293 @@
+//! What a result says has to agree with itself and with what was set.
+
+use super::*;
+use crate::compare::episodes::episodes;
+use crate::model::Recommendation;
+
+#[test]
+fn all_advice_names_one_sleep_and_none_below_what_is_set() {
+    let sleeps = |set_s: Option<i64>, records: Records| {
+        let mut records = records;
+        for event in &mut records.events {
+            if let EventKind::Pod(pod) = &mut event.kind {
+                pod.containers[0].pre_stop_sleep_s = set_s;
+                pod.grace_s = 90;
+            }
+        }
+        let result = analysed(records).result;
+        let advised = Recommendation::longest(&result.recommendation, &result.terminations)
+            .and_then(|r| r.advised_seconds());
+        let finding = result.findings.iter().find(|f| f.cause == Some(Cause::RoutedToDeadPod));
+        (advised, finding.map(|f| f.remedy.clone()), result)
+    };
+    let (advised, remedy, result) = sleeps(None, corners::many(29));
+    assert_eq!(advised, Some(2));
+    assert!(remedy.unwrap().starts_with("a preStop sleep of 2 s, "));
+    assert_eq!(result.terminations[0].pre_stop_seconds, Some(0));
+    assert_eq!(result.terminations[0].grace_period_seconds, 90);
+    let grace = result.recommendation[0].termination_grace_period_seconds;
+    assert!(grace.is_none_or(|grace| grace >= 90), "{grace:?}");
+
+    // Requests that a sleep did not save make no case for the same or a shorter one.
+    let (advised, remedy, result) = sleeps(Some(40), corners::many(3));
+    assert_eq!(advised, None, "{:?}", result.recommendation);
+    assert!(remedy.is_none_or(|remedy| remedy.contains("longer than 40.000 s")));
+}
+
+#[test]
+fn an_open_window_makes_the_sleep_longer_than_what_was_seen() {
+    let mut records = three_pods();
+    records.requests.retain(|r| r.scheduled < at(5110));
+    let result = analysed(records).result;
+    assert_eq!(Recommendation::longest(&result.recommendation, &result.terminations), None);
+    let remedy = &result.findings[0].remedy;
+    assert!(
+        remedy.starts_with("a preStop sleep that outlasts the windows, longer than 0.083 s, "),
+        "{remedy}"
+    );
+}
+
+#[test]
+fn a_recommendation_lowers_nothing_that_is_set() {
+    let mut records = corners::many(29);
+    for (number, row) in records.requests.iter_mut().enumerate() {
+        if row.outcome == Outcome::ConnectRefused {
+            (row.outcome, row.pod) = (Outcome::Ok, Some(format!("p{}", number / 210).into()));
+        }
+    }
+    for e in 0..29 {
+        let mut ended = pod_event(2000 * (e + 1) + 700, &format!("p{e}"), Change::Applied);
+        if let EventKind::Pod(pod) = &mut ended.kind {
+            let app = &mut pod.containers[0];
+            (app.state, app.exit_code) = (Some("terminated".into()), Some(0));
+        }
+        records.events.push(ended);
+    }
+    let recommended = |set_s: Option<i64>| {
+        let mut records = records.clone();
+        for event in &mut records.events {
+            if let EventKind::Pod(pod) = &mut event.kind {
+                pod.containers[0].pre_stop_sleep_s = set_s;
+            }
+        }
+        records.events.sort_by_key(|event| event.at);
+        let recommendation = analysed(records).result.recommendation.remove(0);
+        (recommendation.pre_stop_seconds, recommendation.termination_grace_period_seconds)
+    };
+    // 2 s of sleep and 4 s of grace would do.
+    assert_eq!(recommended(None), (Some(2), Some(30)));
+    assert_eq!(recommended(Some(5)), (Some(5), Some(30)));
+}
+
+#[test]
+fn no_sleep_is_advised_that_a_window_is_known_to_outlast() {
+    let result = analysed(corners::many(3)).result;
+    let advised = |all: &[Recommendation], terminations: &[Termination]| {
+        Recommendation::longest(all, terminations).and_then(Recommendation::advised_seconds)
+    };
+    assert_eq!(advised(&result.recommendation, &result.terminations), Some(1));
+    // That of another mode, towards another consumer, or of a pod of which nothing else is known.
+    let mut outlasted = result.terminations.clone();
+    outlasted[1].windows[0].lower_s = Some(1.076);
+    assert_eq!(advised(&result.recommendation, &outlasted), None);
+
+    // Two windows are bounded, and of the third nobody knows how long it lasts.
+    let mut records = corners::many(3);
+    records.requests.retain(|r| r.scheduled < at(6105));
+    let open = analysed(records).result;
+    assert_eq!(open.windows_s[0].censored, 1, "{:?}", open.windows_s);
+    let advice = &open.recommendation[0];
+    assert_eq!((advice.covers_all_seen_seconds, advice.suggested_seconds), (None, None), "{advice:?}");
+}
+
+#[test]
+fn a_killed_container_of_a_pod_that_stays_is_explained_as_that() {
+    let mut records = records();
+    let container = |ms: i64, state: &str, restarts: i32| {
+        let mut event = pod_event(ms, "b", Change::Applied);
+        if let EventKind::Pod(pod) = &mut event.kind {
+            pod.ready = state == "running";
+            let app = &mut pod.containers[0];
+            (app.state, app.restarts) = (Some(state.into()), restarts);
+            app.exit_code = (state == "terminated").then_some(137);
+        }
+        event
+    };
+    let (ended, back) = (container(5010, "terminated", 0), container(5200, "running", 1));
+    records.events.extend([container(4900, "running", 0), ended, back]);
+    for i in 0..3000i64 {
+        let ns = i * 10 * MS / 3;
+        let pod = ["a", "b", "c"][usize::try_from(i % 3).unwrap()];
+        match ns / MS {
+            4990..5000 if pod == "b" => request(&mut records, ns, Outcome::EofBeforeResponse, None),
+            5000..5200 if pod == "b" => request(&mut records, ns, Outcome::ConnectRefused, None),
+            _ => request(&mut records, ns, Outcome::Ok, Some(pod)),
+        }
+    }
+    let result = analysed(records).result;
+    assert_eq!(result.terminations, []);
+    let causes = BTreeMap::from([(Cause::KilledInFlight, 1), (Cause::RoutedToDeadPod, 20)]);
+    assert_eq!(result.requests.by_cause, causes);
+    let told: Vec<&str> = result.findings.iter().map(|f| f.what.as_str()).collect();
+    assert!(
+        told.contains(&"routed_to_dead_pod: 20 requests, to a container that ended in a pod that stays"),
+        "{told:?}"
+    );
+    assert!(
+        told.iter().any(|what| what.starts_with("container app of pod b ended (exit code 137)")),
+        "{told:?}"
+    );
+    for finding in &result.findings {
+        // No setting of a termination would have saved them, and there is no need to measure one.
+        for of_terminations in ["a preStop sleep", "SIGTERM", "GracePeriod", "add a disruption"] {
+            let words = [&finding.why, &finding.remedy];
+            assert!(words.iter().all(|text| !text.contains(of_terminations)), "{finding:?}");
+        }
+    }
+}
+
+#[test]
+fn of_a_pod_that_left_its_service_for_a_while_its_return_is_no_late_connection() {
+    let mut records = records();
+    for (ms, pods) in [(-900, &["a", "b"][..]), (5100, &["a"]), (8000, &["a", "b"])] {
+        corners::slice(&mut records, ms, "web", pods);
+    }
+    let relabel = Action {
+        is_undone: false,
+        disruption: 0,
+        action: ActionName::Relabel,
+        mode: None,
+        pod: Some("b".into()),
+        uid: Some("uid-b".into()),
+        answered: at(5010),
+        status: Some(200),
+        error: None,
+    };
+    records.events.push(Event::new(at(5000), "coordinator", EventKind::Action(relabel)));
+    records.events.sort_by_key(|event| event.at);
+    for ms in (0..10_000).step_by(10) {
+        let pod = if (5100..8020).contains(&ms) { "a" } else { "b" };
+        request(&mut records, ms * MS, Outcome::Ok, Some(pod));
+    }
+    let findings = analysed(records).result.findings;
+    let said = findings.iter().map(|found| found.what.as_str()).find(|what| what.contains("kept running"));
+    assert_eq!(
+        said,
+        Some(
+            "pod b left its Services and kept running: its endpoint was removed 0.09 s after the request, its last \
+             new \
+             connection came 0.08 s after the request"
+        )
+    );
+}
+
+#[test]
+fn the_generators_own_stale_flows_are_counted_apart() {
+    let mut records = three_pods();
+    corners::timeout(&mut records, 5020, 40_001);
+    corners::timeout(&mut records, 60_000, 40_001);
+    let result = analysed(records).result;
+    let r = &result.requests;
+    assert!(closes(r), "{r:?}");
+    assert_eq!((r.dropped, r.stale_flow_own, r.lost()), (9, 1, 8));
+    assert_eq!(r.stale_flow_own_by_outcome, BTreeMap::from([(Outcome::ConnectTimeout, 1)]));
+    let expect = Expect { dropped: Some(Bounds { min: None, max: Some(8) }), ..Expect::default() };
+    let checks = gate::check(&result, &expect);
+    assert_eq!((checks[0].verdict, checks[0].observed.as_str()), (model::CheckVerdict::Pass, "8"));
+}
+
+#[test]
+fn what_was_under_way_at_the_deletion_is_told_from_what_came_after_it() {
+    for (named, by_time) in [(None, 10), (Some("b"), 0)] {
+        let r = analysed(three_pods_killed_in_flight(named)).result.requests;
+        assert_eq!((r.in_window, r.in_flight, r.by_time), (40, 30, by_time), "{r:?}");
+    }
+    let r = analysed(three_pods()).result.requests;
+    assert_eq!((r.in_window, r.in_flight, r.by_time), (7, 0, 7), "nothing names their pod: {r:?}");
+}
+
+#[test]
+fn no_steady_request_overlaps_a_termination() {
+    let records = three_pods_killed_in_flight(Some("b"));
+    let overlaps = |r: &&RequestRow| r.scheduled <= at(5800) && r.end >= at(5000);
+    let near = records.requests.iter().filter(|r| r.outcome == Outcome::Ok).filter(overlaps).count() as u64;
+    let result = analysed(records).result;
+    assert_eq!(result.latency_ms.disrupted.n, near);
+    assert_eq!(result.latency_ms.steady.n, result.requests.ok - near);
+}
+
+#[test]
+fn terminations_that_overlap_are_one_episode_whose_loss_is_exact() {
+    let of = |records| {
+        let episodes = episodes(&analysed(records));
+        episodes.iter().map(|e| (e.mode, e.terminations, e.dropped)).collect::<Vec<_>>()
+    };
+    assert_eq!(of(corners::many(3)), [(Mode::Isolated, 1, 10); 3]);
+    let mut together = three_pods();
+    delete(&mut together, 5500, "c");
+    assert_eq!(of(together), [(Mode::Other, 2, 7)]);
+}
+
+#[test]
+fn a_window_that_only_a_group_shows_fails_its_limit() {
+    let mut result = analysed(three_pods()).result;
+    let window = &mut result.terminations[0].windows[0];
+    (window.lower_s, window.upper_s) = (None, None);
+    result.groups[0].windows[0].lower_s = Some(0.7);
+    let verdict = |max_s| {
+        let expect = Expect { windows: Some(WindowBounds { max_s }), ..Expect::default() };
+        let checks = gate::check(&result, &expect);
+        (checks[0].verdict, checks[0].why.clone())
+    };
+    let (judged, why) = verdict(0.6);
+    assert_eq!(judged, model::CheckVerdict::Fail, "{why}");
+    assert_eq!(why, "a pod still got new connections 0.700 s after its deletion");
+    assert_eq!(verdict(0.8).0, model::CheckVerdict::Inconclusive);
+}
+
+#[test]
+fn a_pods_dead_time_is_estimated_by_its_share_when_it_ended() {
+    let mut records = records();
+    delete(&mut records, 5000, "b");
+    // Its neighbour left a second before, so it gets half of all connections and not a third of them.
+    for i in 0..3000i64 {
+        let ns = i * 10 * MS / 3;
+        let is_its = if ns < 4000 * MS { i % 3 == 0 } else { i % 2 == 0 };
+        match (ns / MS, is_its) {
+            (..5000, true) => request(&mut records, ns, Outcome::Ok, Some("b")),
+            (5000..5100, true) => request(&mut records, ns, Outcome::ConnectRefused, None),
+            _ => request(&mut records, ns, Outcome::Ok, Some("a")),
+        }
+    }
+    // On a connection that stood before nothing is routed to it.
+    request(&mut records, 5020 * MS, Outcome::ResetBeforeResponse, Some("b"));
+    records.requests.last_mut().unwrap().conn_reused = true;
+    let t = &analysed(records).result.terminations[0];
+    assert_eq!(t.requests.dropped, Bounded::exactly(16));
+    assert!((t.dead_seconds.unwrap() - 0.1).abs() < 0.004, "{t:?}");
+    let rate = t.windows[0].rate_before;
+    assert!(rate < 120.0, "bounds rest on the smaller rate: {rate}");
+
+    // However many come at once, it was not dead for longer than its window.
+    let mut at_once = three_pods();
+    (0..200).for_each(|i| request(&mut at_once, 5040 * MS + i * 1000, Outcome::ConnectRefused, None));
+    let t = &analysed(at_once).result.terminations[0];
+    assert_eq!(t.requests.dropped, Bounded::exactly(207));
+    assert_eq!(t.dead_seconds, t.windows[0].upper_s);
+}
+
+#[test]
+fn a_sleep_would_have_saved_what_was_cut_off_as_the_pod_ended() {
+    let what_if = |records| -> Vec<(u64, u64, u64)> {
+        let rows = analysed(records).result.what_if;
+        rows.iter().map(|w| (w.pre_stop_seconds, w.drops_avoided, w.drops_left)).collect()
+    };
+    let records = three_pods_killed_in_flight(Some("b"));
+    let r = analysed(records.clone()).result.requests;
+    assert_eq!(r.by_cause, BTreeMap::from([(Cause::RoutedToDeadPod, 10), (Cause::KilledInFlight, 30)]));
+    assert_eq!(what_if(records.clone())[..2], [(0, 0, 40), (1, 40, 0)]);
+    // Those of a connection that is kept would have come to the pod's end all the same.
+    let mut kept = records;
+    kept.requests.iter_mut().filter(|r| r.outcome != Outcome::Ok).for_each(|r| r.conn_reused = true);
+    assert_eq!(what_if(kept)[1], (1, 0, 40));
+}

@@ -1,0 +1,342 @@
+//! From records to pod lives and joined requests, all on the coordinator's clock.
+//!
+//! Pure: data in, data out. It determines what happened when; [`crate`] determines why a request was lost,
+//! and what follows.
+
+mod actions;
+mod addresses;
+mod attempts;
+mod beats;
+pub mod clocks;
+mod commands;
+mod consumer;
+pub mod endpoints;
+mod explain;
+pub mod integrity;
+mod load;
+mod names;
+mod phases;
+pub mod pods;
+pub mod requests;
+pub mod restarts;
+mod tracked;
+mod watches;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+pub use actions::{Refused, Withdrawal};
+use addresses::Addresses;
+pub use beats::{Beats, BeatsState};
+use clocks::{API_SERVER, Clocks};
+pub use commands::Command;
+use endpoints::Endpoints;
+pub use integrity::{Hole, Integrity};
+use names::PodNames;
+pub use pods::{PodEnd, PodLife, Stages, T0, T0Basis};
+use requests::Joins;
+pub use requests::{Agreement, Request, Requests};
+pub use restarts::Restart;
+pub use tracked::Tracked;
+pub use watches::Gap;
+use watches::{ENDPOINT_SLICES, PODS};
+
+use rolldrop_record::event::{AnswerHeaders, MachineSample, NameAnswer};
+use rolldrop_record::run_info::{Rows, Target};
+use rolldrop_record::service_proxy::{ProxyEvidence, ServiceProxy};
+use rolldrop_record::{Event, EventKind, Outcome, RowSource, RunInfo, RunLog, Stamp};
+
+/// How the hand-over of a proxy's rows ended.
+#[derive(Clone, Debug)]
+pub struct HandOver {
+    /// The pod.
+    pub pod: String,
+    /// The proxy, as a source.
+    pub source: String,
+    /// How many there were, and how many arrived.
+    pub rows: Rows,
+}
+
+/// One run on one clock, without its [`Requests`].
+#[derive(Clone, Debug)]
+pub struct Timeline {
+    /// run.json.
+    pub info: RunInfo,
+    /// When the counted part of the load began.
+    pub origin: Stamp,
+    /// The load's stages: when each began, and its rates then and at its end.
+    pub stages: Vec<(Stamp, f64, f64)>,
+    /// When the load ended, or the last request if no event says so.
+    pub load_ended: Stamp,
+    /// Number of rows that the load sources reported.
+    pub announced: Option<u64>,
+    /// For load sources whose rows did not all arrive: their counted requests by outcome.
+    pub tallies: BTreeMap<String, BTreeMap<Outcome, u64>>,
+    /// All pods behind the targets, by creation.
+    pub pods: Vec<PodLife>,
+    /// The pods that ended under load, by t0.
+    pub ends: Vec<PodEnd>,
+    ends_by_name: HashMap<String, Vec<(Stamp, Option<usize>)>>,
+    /// The programs that the run started, in order.
+    pub commands: Vec<Command>,
+    /// What was asked for and not done.
+    pub refused: Vec<Refused>,
+    /// Containers that ended in pods that stay.
+    pub restarts: Vec<Restart>,
+    /// How often the run had a node's agent restarted.
+    pub agent_restarts: usize,
+    /// Pods that left their Services while they kept running.
+    pub withdrawals: Vec<Withdrawal>,
+    /// The history of the endpoints.
+    pub endpoints: Endpoints,
+    /// The beats, which date the deletions by others.
+    pub beats: Beats,
+    /// Gaps of the watches.
+    pub gaps: Vec<Gap>,
+    /// When the watch of pods last started with a list.
+    pub pods_listed: Option<Stamp>,
+    /// CPU figures of the measuring processes and their machines, by source.
+    pub machine: BTreeMap<String, Vec<(Stamp, MachineSample)>>,
+    /// What the headers of each target's answers said, over all load sources, by the target's name.
+    pub answers: BTreeMap<String, AnswerHeaders>,
+    /// How the proxies' rows ended.
+    pub hand_overs: Vec<HandOver>,
+    /// The kernel's connection tracking of the load, if it was used.
+    pub tracked: Option<Tracked>,
+    /// When waits after terminations reached their limit while requests were still lost.
+    pub unsettled: Vec<Stamp>,
+    /// Warnings that were recorded.
+    pub warnings: Vec<String>,
+    /// What could not be read.
+    pub torn: Vec<String>,
+    /// What could not be read although no kill explains it.
+    pub corrupt: Vec<String>,
+    /// How long DNS answers held, by name: in seconds, the longest.
+    ttls: BTreeMap<String, f64>,
+    /// Whether the readable part of the record is complete and consistent.
+    pub integrity: Integrity,
+    /// Relevant clocks that were never compared with the coordinator's.
+    pub unsampled_clocks: Vec<String>,
+}
+
+impl Timeline {
+    /// Assembles the records of a run.
+    ///
+    /// # Errors
+    /// When its rows cannot be read.
+    pub fn build<R: RowSource>(log: RunLog, rows: R) -> Result<(Self, Requests<R>), R::Error> {
+        let RunLog { mut info, events, torn, corrupt } = log;
+        let clocks = Clocks::new(&info, &events);
+        if !info.cluster.dataplane.is_known()
+            && let Some(mode) = tracked::service_proxy(&events)
+        {
+            (info.cluster.dataplane, info.cluster.dataplane_from) = (mode, Some(ProxyEvidence::ProxyMode));
+        }
+        let joins = Joins {
+            names: PodNames::of(&events),
+            addresses: Addresses::of(&info, &events, &clocks),
+            relays: HashSet::new(),
+            run: info.run.clone(),
+            needs_proof: info.cluster.dataplane == ServiceProxy::Ipvs,
+        };
+        let requests = Requests::open(rows, clocks.clone(), joins)?;
+
+        let mut seen = Collectors::default();
+        events.iter().for_each(|event| seen.observe(&clocks, event));
+        seen.endpoints.end();
+        let Collectors { load, actions, watches, notes, endpoints, pods, .. } = seen;
+        let (beats, commands) = (seen.beats.finish(), seen.commands.0);
+
+        let load_started = load.started.or(requests.first_scheduled).unwrap_or(info.started);
+        let origin = load.counted.unwrap_or(load_started);
+        let load_ended = load.ended.or(requests.last_end).unwrap_or(load_started);
+        consumer::settle(&mut info.targets, &requests, &notes.answers);
+        let integrity = requests.integrity((&info, &events), (load_started, load_ended))?;
+        let mut hand_overs = notes.hand_overs;
+        let ending_before = pods.ending_before(load_started);
+        hand_overs.retain(|proxy| !ending_before.contains(proxy.pod.as_str()));
+        let others = pods::Others {
+            clocks: &clocks,
+            beats: &beats,
+            endpoints: &endpoints,
+            actions: &actions.0,
+            commands: &commands,
+            histories: &seen.histories,
+            phases: &seen.phases,
+            watches: &watches,
+        };
+        let (pods, ends) = pods.finish(&others, &(load_started..=load_ended));
+        let mut unsampled_clocks: Vec<String> = clocks.unsampled().map(str::to_owned).collect();
+        if ends.iter().any(|e| !e.own && e.stages.deletion_seen.is_some()) && !clocks.knows(API_SERVER) {
+            unsampled_clocks.push(API_SERVER.to_owned());
+        }
+        let timeline = Self {
+            info,
+            origin,
+            stages: load.stages,
+            load_ended,
+            announced: load.announced,
+            tallies: load.tallies,
+            ends_by_name: ends_by_name(&pods, &ends),
+            pods,
+            ends,
+            commands,
+            refused: actions.refused(),
+            restarts: seen.restarts.restarts,
+            agent_restarts: actions.agent_restarts(),
+            withdrawals: actions.withdrawals(&endpoints),
+            endpoints,
+            beats,
+            gaps: watches.gaps,
+            pods_listed: watches.pods_listed,
+            machine: notes.machine,
+            answers: notes.answers,
+            hand_overs,
+            tracked: seen.tracked.finish(requests.agreement),
+            unsettled: notes.unsettled,
+            warnings: notes.warnings,
+            torn,
+            corrupt,
+            ttls: notes.ttls,
+            integrity,
+            unsampled_clocks,
+        };
+        Ok((timeline, requests))
+    }
+
+    /// Seconds since the counted part of the load began.
+    pub fn seconds(&self, at: Stamp) -> f64 {
+        at.seconds_since(self.origin)
+    }
+
+    /// The end of the pod with this name at `at`, if it ended under load.
+    pub fn end_of(&self, pod: &str, at: Stamp) -> Option<usize> {
+        // StatefulSets reuse names: the life that had begun counts.
+        let lives = self.ends_by_name.get(pod)?;
+        let begun = lives.partition_point(|(created, _)| *created <= at);
+        lives.get(begun.saturating_sub(1))?.1
+    }
+
+    /// How long clients of this target keep a DNS answer, in seconds: the longest that was seen. `None` if they use
+    /// no DNS, or its answers have no limit. A window towards such a consumer is a sample of its phase plus a delay.
+    pub fn period_s(&self, target: &Target) -> Option<f64> {
+        self.ttls.get(target.host()?).copied()
+    }
+
+    /// Where requests of the load are missing in the record, by time: the requests cannot show what happened there,
+    /// whatever their target.
+    pub fn holes(&self) -> &[Hole] {
+        &self.integrity.holes
+    }
+
+    /// The first gap that a period of time meets.
+    pub fn hole_in(&self, from: Stamp, until: Stamp) -> Option<&Hole> {
+        self.holes().iter().find(|hole| hole.from <= until && from <= hole.to)
+    }
+
+    /// Whether a list came after a gap of the watch of pods, so that it shows who is gone.
+    pub fn was_listed_after(&self, gap: &Gap) -> bool {
+        self.pods_listed.is_some_and(|at| at >= gap.to)
+    }
+
+    /// The gaps of the watches of pods and endpoints that a pod's end falls into.
+    pub fn gaps_of(&self, end: &PodEnd) -> impl Iterator<Item = &Gap> {
+        let (from, until) = (end.t0.earliest, end.gone().unwrap_or(self.load_ended));
+        let matters = |gap: &&Gap| [PODS, ENDPOINT_SLICES].contains(&gap.resource.as_str());
+        self.gaps.iter().filter(matters).filter(move |gap| gap.from <= until && gap.to >= from)
+    }
+}
+
+/// For each name the lives of the pods that bore it, in order: when they began, and their ends under load.
+fn ends_by_name(pods: &[PodLife], ends: &[PodEnd]) -> HashMap<String, Vec<(Stamp, Option<usize>)>> {
+    let mut lives: HashMap<String, Vec<_>> = HashMap::new();
+    for life in pods {
+        let end = ends.iter().position(|end| end.uid == life.uid);
+        lives.entry(life.name.clone()).or_default().push((life.created, end));
+    }
+    lives
+}
+
+/// What takes the events of a run; each kind of event goes to one or several of these.
+#[derive(Default)]
+struct Collectors<'a> {
+    load: load::Collector,
+    commands: commands::Collector,
+    actions: actions::Collector<'a>,
+    watches: watches::Collector,
+    pods: pods::Collector,
+    restarts: restarts::Collector<'a>,
+    endpoints: Endpoints,
+    phases: phases::Collector<'a>,
+    beats: beats::Collector,
+    histories: explain::Histories,
+    tracked: tracked::Collector,
+    notes: Notes,
+}
+
+impl<'a> Collectors<'a> {
+    fn observe(&mut self, clocks: &Clocks, event: &'a Event) {
+        let (at, kind) = (clocks.place(&event.source, event.at), &event.kind);
+        self.load.observe(at, kind);
+        self.commands.observe(at, kind);
+        self.actions.observe(at, kind);
+        self.watches.observe(at, kind);
+        self.pods.observe(at, kind);
+        self.restarts.observe(at, kind);
+        self.phases.observe(at, &event.source, kind);
+        self.beats.observe(at, kind);
+        self.histories.observe(at, kind);
+        self.tracked.observe(clocks, event);
+        self.notes.observe(at, &event.source, kind);
+        match kind {
+            EventKind::EndpointSlice(slice) => self.endpoints.observe(at, slice),
+            EventKind::WatchGap { resource, from } if resource == ENDPOINT_SLICES => {
+                self.endpoints.was_blind(*from, at, true);
+            }
+            EventKind::WatchLate { resource, from } if resource == ENDPOINT_SLICES => {
+                self.endpoints.was_blind(*from, at, false);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What is passed on as it was recorded.
+#[derive(Default)]
+struct Notes {
+    machine: BTreeMap<String, Vec<(Stamp, MachineSample)>>,
+    hand_overs: Vec<HandOver>,
+    unsettled: Vec<Stamp>,
+    warnings: Vec<String>,
+    /// By target, over all load sources.
+    answers: BTreeMap<String, AnswerHeaders>,
+    /// How long DNS answers held, by name.
+    ttls: BTreeMap<String, f64>,
+}
+
+impl Notes {
+    fn observe(&mut self, at: Stamp, source: &str, kind: &EventKind) {
+        match kind {
+            EventKind::Machine(sample) => {
+                self.machine.entry(source.to_owned()).or_default().push((at, *sample));
+            }
+            EventKind::ProxyEnded { pod, of, rows } => {
+                self.hand_overs.push(HandOver { pod: pod.clone(), source: of.clone(), rows: *rows });
+            }
+            EventKind::AnswerHeaders(of_source) => {
+                let target = of_source.target.clone();
+                let none = || AnswerHeaders { target: target.clone(), ..AnswerHeaders::default() };
+                self.answers.entry(target.clone()).or_insert_with(none).merge(of_source);
+            }
+            EventKind::NameAnswer(NameAnswer { name, ttl_s: Some(ttl_s), .. }) => {
+                let longest = self.ttls.entry(name.clone()).or_insert(*ttl_s);
+                *longest = longest.max(*ttl_s);
+            }
+            EventKind::Unsettled { .. } => self.unsettled.push(at),
+            EventKind::Warning { message } => self.warnings.push(message.clone()),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! Which pod had an address at a time, so that the kernel's connection tracking names a pod.
+//!
+//! A connection may also be sent to the address of a pod that is gone; that is what a window is. Until another pod
+//! has an address, it belongs to the last pod that had it.
+
+use core::net::IpAddr;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use super::clocks::Clocks;
+use rolldrop_record::event::{Change, PodEvent};
+use rolldrop_record::run_info::Balances;
+use rolldrop_record::{Event, EventKind, RequestRow, RunInfo, Stamp};
+
+/// A pod as the bearer of an address.
+#[derive(Clone, Debug)]
+struct Bearer {
+    pod: Arc<str>,
+    uid: String,
+    from: Stamp,
+    /// When its containers had ended, or it was deleted.
+    until: Option<Stamp>,
+}
+
+/// The pods of all addresses, in order.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Addresses {
+    bearers: HashMap<IpAddr, Vec<Bearer>>,
+    /// The names of targets where a pod that a connection was sent to need not be the one that answers.
+    not_followed: HashSet<String>,
+}
+
+impl Addresses {
+    /// Those of a run.
+    pub(super) fn of(info: &RunInfo, events: &[Event], clocks: &Clocks) -> Self {
+        let mut addresses = Self::default();
+        let of_gateways = info.targets.iter().filter(|target| target.balances == Balances::Requests);
+        addresses.not_followed.extend(of_gateways.map(|target| target.name.clone()));
+        let mut names = BTreeMap::new();
+        for event in events {
+            if let EventKind::Pod(pod) = &event.kind {
+                addresses.observe(clocks.place(&event.source, event.at), pod, &mut names);
+            }
+        }
+        addresses
+    }
+
+    pub(super) fn observe(&mut self, at: Stamp, pod: &PodEvent, names: &mut BTreeMap<String, Arc<str>>) {
+        let Some(ip) = pod.ip.as_deref().and_then(|ip| ip.parse::<IpAddr>().ok()) else { return };
+        let bearers = self.bearers.entry(ip).or_default();
+        let known = bearers.iter().position(|bearer| bearer.uid == pod.uid);
+        let bearer = match known {
+            Some(number) => &mut bearers[number],
+            None => {
+                let name = names.entry(pod.name.clone()).or_insert_with(|| pod.name.as_str().into());
+                let (name, uid) = (Arc::clone(name), pod.uid.clone());
+                bearers.push(Bearer { pod: name, uid, from: at, until: None });
+                let last = bearers.len() - 1;
+                &mut bearers[last]
+            }
+        };
+        if pod.change == Change::Deleted || matches!(pod.phase.as_str(), "Failed" | "Succeeded") {
+            bearer.until.get_or_insert(at);
+        }
+    }
+
+    /// The pod that had an address at `at`, or had it last. `None` if none had, or two have it: those in the network
+    /// of one node.
+    pub(super) fn pod(&self, ip: IpAddr, at: Stamp) -> Option<&Arc<str>> {
+        let bearers = self.bearers.get(&ip)?;
+        // A watch shows an address somewhat later than the rules may know it.
+        let begun = bearers.partition_point(|bearer| bearer.from <= at).max(1);
+        let (last, before) = bearers.get(..begun)?.split_last()?;
+        let is_shared = before.iter().any(|bearer| bearer.until.is_none_or(|until| until > last.from));
+        (!is_shared).then_some(&last.pod)
+    }
+
+    /// The pod that the kernel sent a request's connection to.
+    pub(super) fn routed_to(&self, row: &RequestRow, at: Stamp) -> Option<&Arc<str>> {
+        let ip = row.routed_to?.ip();
+        (!self.not_followed.contains(&*row.target)).then(|| self.pod(ip, at)).flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(name: &str, ip: Option<&str>, phase: &str, change: Change) -> PodEvent {
+        PodEvent {
+            change,
+            namespace: "shop".into(),
+            name: name.into(),
+            uid: format!("uid-{name}"),
+            resource_version: "1".into(),
+            node: None,
+            ip: ip.map(str::to_owned),
+            phase: phase.into(),
+            ready: true,
+            deletion_timestamp: None,
+            deletion_grace_s: None,
+            grace_s: 30,
+            disruption_target: None,
+            disruption_message: None,
+            reason: None,
+            owner: None,
+            containers: Vec::new(),
+        }
+    }
+
+    fn addresses(events: &[(i64, PodEvent)]) -> Addresses {
+        let (mut addresses, mut names) = (Addresses::default(), BTreeMap::new());
+        for (at, event) in events {
+            addresses.observe(Stamp::from_unix_ns(*at), event, &mut names);
+        }
+        addresses
+    }
+
+    fn pod_at(addresses: &Addresses, at: i64) -> Option<&str> {
+        addresses.pod("10.244.1.2".parse().unwrap(), Stamp::from_unix_ns(at)).map(|pod| &**pod)
+    }
+
+    #[test]
+    fn an_address_is_its_last_bearers_until_another_pod_has_it() {
+        let ip = Some("10.244.1.2");
+        let history = addresses(&[
+            (5, seen("a", None, "Pending", Change::Applied)),
+            (10, seen("a", ip, "Running", Change::Applied)),
+            (50, seen("a", ip, "Failed", Change::Applied)),
+            (60, seen("a", ip, "Failed", Change::Deleted)),
+            (100, seen("b", ip, "Running", Change::Applied)),
+        ]);
+        let found: Vec<_> = [8, 10, 70, 99, 100, 900].map(|at| pod_at(&history, at)).into();
+        assert_eq!(found, [Some("a"), Some("a"), Some("a"), Some("a"), Some("b"), Some("b")]);
+        assert_eq!(history.pod("10.244.1.3".parse().unwrap(), Stamp::from_unix_ns(10)), None);
+    }
+
+    #[test]
+    fn an_address_that_two_pods_have_names_neither() {
+        let ip = Some("10.244.1.2");
+        let history = addresses(&[
+            (10, seen("a", ip, "Running", Change::Applied)),
+            (20, seen("b", ip, "Running", Change::Applied)),
+            (30, seen("a", ip, "Running", Change::Deleted)),
+            (40, seen("c", ip, "Running", Change::Applied)),
+        ]);
+        assert_eq!([15, 25].map(|at| pod_at(&history, at)), [Some("a"), None]);
+    }
+}

@@ -1,0 +1,339 @@
+//! Which rows of the proxies belong to which request.
+//!
+//! A row belongs to a request if it carries the run's random part and the number of a request, and if its times are
+//! possible: nobody reads a request before it is sent. What remains is the request itself and, if several pods read
+//! it, a gateway's attempts. Anybody can send a request with an id, so rows that belong to no request are counted and
+//! have no other effect.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use super::clocks::Clocks;
+use rolldrop_record::{Outcome, RequestRow, RunId, ServedEnd, ServedRow, Stamp};
+
+/// The resolution at which the times of plainly answered requests are kept, in nanoseconds.
+const STEP_NS: i64 = 10_000;
+/// These times are kept from this long before the first request on, in nanoseconds.
+const BEFORE_NS: i64 = 60_000_000_000;
+/// At most this many rows of requests with more than one are kept; beyond it the first one counts.
+const MAX_FURTHER: usize = 200_000;
+/// The maximum number of pods: 20 bits.
+const MAX_PODS: usize = (1 << 20) - 1;
+
+/// A request as it reached a pod with a recording proxy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attempt {
+    /// The pod.
+    pub pod: Arc<str>,
+    /// When the pod had read the request's head, on the coordinator's clock; `None` if that is not kept.
+    pub head: Option<Stamp>,
+    /// How it ended there.
+    pub ended: ServedEnd,
+    /// The status of the pod's answer, if there was one and it is kept.
+    pub status: Option<u16>,
+}
+
+impl Attempt {
+    fn of(row: &ServedRow) -> Self {
+        Self { pod: Arc::clone(&row.pod), head: row.head, ended: row.ended, status: row.status }
+    }
+
+    /// Whether the pod failed it: it gave no complete answer, or one that says that it could not.
+    pub fn has_failed(&self) -> bool {
+        self.ended != ServedEnd::Complete || self.status.is_some_and(|status| status >= 500)
+    }
+}
+
+/// Rows of proxies that have an id and belong to no request of the run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Strangers {
+    /// Their ids have another run's random part, or none.
+    pub other_runs: u64,
+    /// They have the run's random part, and no request has their number.
+    pub no_request: u64,
+}
+
+/// The attempts of one request, of which one answered it.
+#[derive(Debug, Default)]
+pub(super) struct Joined<T> {
+    /// The one that answered, or failed last.
+    pub(super) last: Option<T>,
+    /// The others, in order of time.
+    pub(super) others: Vec<Attempt>,
+    /// Rows with impossible times.
+    pub(super) impossible: u32,
+}
+
+/// A request as its client knows it.
+struct Client<'a> {
+    row: &'a RequestRow,
+    /// Its stamps are within ± this many nanoseconds; `None` where its clock was never compared.
+    uncertainty_ns: Option<i64>,
+    /// Runs of earlier versions are read by their own rules: their ids did not exclude requests of others.
+    is_checked: bool,
+}
+
+impl Client<'_> {
+    /// Whether a pod can have read the request at `head`, on a clock that is known to ± `own_ns`. A pod reads a
+    /// request after it was sent, and before the client has its whole answer. A request that the client gave up may
+    /// still wait in a queue, and is read after the client has gone.
+    fn has_sent(&self, head: Option<Stamp>, own_ns: Option<i64>, ended: ServedEnd) -> bool {
+        if !self.is_checked {
+            return true;
+        }
+        let Some(sent) = self.row.sent else { return false };
+        // The id of WebSocket's first message is that of the handshake before it.
+        let has_shaken_hands = self.row.status == Some(101);
+        let sent = self.row.tls.or(self.row.connected).filter(|_| has_shaken_hands).unwrap_or(sent);
+        let Some(head) = head else { return true };
+        let Some((own_ns, client_ns)) = own_ns.zip(self.uncertainty_ns) else { return true };
+        let slack_ns = own_ns.saturating_add(client_ns);
+        let gave_up =
+            matches!(self.row.outcome, Outcome::ResponseTimeout | Outcome::BodyTimeout | Outcome::Cancelled);
+        let is_before_the_end = head.ns_since(self.row.end) <= slack_ns;
+        sent.ns_since(head) <= slack_ns && (is_before_the_end || gave_up && ended == ServedEnd::ClientGone)
+    }
+}
+
+/// The proxies' rows of all requests that may have been plainly answered: eight bytes for each request.
+#[derive(Debug)]
+pub(super) struct Proxied {
+    /// The random part of the run's ids; `None` in runs of earlier versions.
+    run: Option<RunId>,
+    sources: HashMap<Arc<str>, OfSource>,
+    /// Further rows of ids that have more than one.
+    further: HashMap<(Arc<str>, u64), Vec<ServedRow>>,
+    further_rows: usize,
+    /// No request has a higher number.
+    highest_seq: u64,
+    /// The source that was expected last.
+    last: Option<Arc<str>>,
+    pods: Vec<Pod>,
+    numbers: HashMap<Arc<str>, u32>,
+    /// From here on moments are kept.
+    base: Stamp,
+    pub(super) strangers: Strangers,
+}
+
+/// The rows of one load source's requests.
+#[derive(Debug, Default)]
+struct OfSource {
+    /// By the number of the request, the first row of its id.
+    first: Vec<Option<Seen>>,
+    /// Whether the source's clock was compared with the coordinator's.
+    is_compared: bool,
+}
+
+#[derive(Debug)]
+struct Pod {
+    name: Arc<str>,
+    /// The clock of its proxy is known to ± this many nanoseconds at the least; `None` where it was never
+    /// compared.
+    uncertainty_ns: Option<i64>,
+}
+
+/// A row in eight bytes.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    /// From the highest bit: 20 bits with the pod's number from 1 on, 3 with the end, 9 with the status.
+    what: NonZeroU32,
+    /// When the head had been read, in steps; the highest value is not known.
+    head: u32,
+}
+
+impl Seen {
+    fn new(pod: u32, served: &ServedRow, base: Stamp) -> Option<Self> {
+        let ended = ServedEnd::ALL.iter().position(|end| *end == served.ended)?;
+        let status = served.status.and_then(|status| status.checked_sub(99)).filter(|status| *status < 512);
+        let what = pod << 12 | u32::try_from(ended).ok()? << 9 | u32::from(status.unwrap_or(0));
+        let steps = |head: Stamp| head.ns_since(base).max(0) / STEP_NS;
+        let head = served.head.and_then(|head| u32::try_from(steps(head)).ok()).unwrap_or(u32::MAX);
+        Some(Self { what: NonZeroU32::new(what)?, head })
+    }
+
+    /// The pod's place in the list of pods.
+    fn pod(self) -> usize {
+        (self.what.get() >> 12) as usize - 1
+    }
+
+    fn ended(self) -> ServedEnd {
+        ServedEnd::ALL.get((self.what.get() >> 9 & 7) as usize).copied().unwrap_or(ServedEnd::Cancelled)
+    }
+
+    fn status(self) -> Option<u16> {
+        let status = u16::try_from(self.what.get() & 511).ok().filter(|status| *status > 0);
+        status.map(|status| status + 99)
+    }
+
+    /// Up to one step before it was.
+    fn head(self, base: Stamp) -> Option<Stamp> {
+        (self.head < u32::MAX).then(|| base.shifted_ns(i64::from(self.head) * STEP_NS))
+    }
+}
+
+impl Proxied {
+    /// No row yet, of a run whose ids share `run`.
+    pub(super) fn new(run: Option<RunId>) -> Self {
+        Self {
+            run,
+            sources: HashMap::new(),
+            further: HashMap::new(),
+            further_rows: 0,
+            highest_seq: 0,
+            last: None,
+            pods: Vec::new(),
+            numbers: HashMap::new(),
+            base: Stamp::default(),
+            strangers: Strangers::default(),
+        }
+    }
+
+    /// There is such a request. Ids without a request are not kept: anybody can send some.
+    pub(super) fn expect(&mut self, row: &RequestRow, clocks: &Clocks) {
+        self.highest_seq = self.highest_seq.max(row.seq);
+        if self.last.as_ref() != Some(&row.source) {
+            let is_compared = clocks.uncertainty_ns(&row.source, row.end).is_some();
+            self.sources.entry(Arc::clone(&row.source)).or_default().is_compared = is_compared;
+            self.last = Some(Arc::clone(&row.source));
+        }
+    }
+
+    /// The first request was due at this time. Call this before the first row is taken.
+    pub(super) fn begin_at(&mut self, first: Stamp) {
+        self.base = first.shifted_ns(-BEFORE_NS);
+    }
+
+    /// Whether a row's id is one of the run's; counts those that are not.
+    pub(super) fn is_own(&mut self, served: &ServedRow) -> bool {
+        let Some(id) = &served.request else { return false };
+        let is_of_run = self.run.as_ref().is_none_or(|run| id.run() == Some(run.as_str()));
+        let has_request = self.sources.contains_key(id.source()) && id.seq <= self.highest_seq;
+        match (is_of_run, has_request) {
+            (true, true) => true,
+            (true, false) => {
+                self.strangers.no_request += 1;
+                false
+            }
+            (false, _) => {
+                self.strangers.other_runs += 1;
+                false
+            }
+        }
+    }
+
+    /// Takes a row that [is the run's own](Self::is_own), on the coordinator's clock.
+    pub(super) fn put(&mut self, served: &ServedRow, uncertainty_ns: Option<i64>) {
+        let Some(id) = &served.request else { return };
+        let Some(number) = self.number(&served.pod, uncertainty_ns) else { return };
+        let Some(seen) = Seen::new(number, served, self.base) else { return };
+        let Ok(seq) = usize::try_from(id.seq) else { return };
+        let Some(source) = self.sources.get_mut(id.source()) else { return };
+        if source.first.len() <= seq {
+            source.first.resize(seq + 1, None);
+        }
+        // In a run of an earlier version the last one counts, as it did then.
+        if source.first[seq].is_none() || self.run.is_none() {
+            source.first[seq] = Some(seen);
+        } else if self.further_rows < MAX_FURTHER {
+            self.further_rows += 1;
+            self.further.entry((id.source().into(), id.seq)).or_default().push(served.clone());
+        }
+    }
+
+    /// The number of a pod, counted from 1; `None` if there are too many.
+    fn number(&mut self, pod: &Arc<str>, uncertainty_ns: Option<i64>) -> Option<u32> {
+        let number = match self.numbers.get(pod) {
+            Some(number) => *number,
+            None if self.pods.len() < MAX_PODS => {
+                self.pods.push(Pod { name: Arc::clone(pod), uncertainty_ns });
+                let number = u32::try_from(self.pods.len()).ok()?;
+                self.numbers.insert(Arc::clone(pod), number);
+                number
+            }
+            None => return None,
+        };
+        let known = &mut self.pods[number as usize - 1].uncertainty_ns;
+        *known = known.zip(uncertainty_ns).map(|(a, b)| a.max(b));
+        Some(number)
+    }
+
+    /// The attempts of a request that was plainly answered, and whose stamps are within ± `uncertainty_ns` of
+    /// the coordinator's clock.
+    pub(super) fn of(&self, row: &RequestRow, uncertainty_ns: i64) -> Joined<Arc<str>> {
+        let nothing = Joined { last: None, others: Vec::new(), impossible: 0 };
+        if self.pods.is_empty() {
+            return nothing;
+        }
+        let Some(source) = self.sources.get(&row.source) else { return nothing };
+        let seen = usize::try_from(row.seq).ok().and_then(|seq| *source.first.get(seq)?);
+        let Some(seen) = seen else { return nothing };
+        let pod = &self.pods[seen.pod()];
+        let client = self.client(row, source, uncertainty_ns);
+        // What was rounded off adds to the uncertainty.
+        let own_ns = pod.uncertainty_ns.map(|ns| ns.saturating_add(STEP_NS));
+        let head = seen.head(self.base);
+        let fits = client.has_sent(head, own_ns, seen.ended());
+        let further = match self.further.is_empty() {
+            true => None,
+            false => self.further.get(&(Arc::clone(&row.source), row.seq)),
+        };
+        let Some(further) = further else {
+            let last = fits.then(|| Arc::clone(&pod.name));
+            return Joined { last, impossible: u32::from(!fits), ..nothing };
+        };
+        let first = Attempt { pod: Arc::clone(&pod.name), head, ended: seen.ended(), status: seen.status() };
+        let own_ns = |served: &ServedRow| {
+            let number = self.numbers.get(&served.pod)?;
+            self.pods.get(*number as usize - 1)?.uncertainty_ns
+        };
+        let fitting =
+            further.iter().filter(|served| client.has_sent(served.head, own_ns(served), served.ended));
+        let mut attempts: Vec<Attempt> =
+            fits.then_some(first).into_iter().chain(fitting.map(Attempt::of)).collect();
+        let impossible = u32::try_from(1 + further.len() - attempts.len()).unwrap_or(u32::MAX);
+        attempts.sort_by_key(|attempt| attempt.head);
+        let answered = attempts.iter().rposition(|attempt| !attempt.has_failed());
+        let last = answered.or(attempts.len().checked_sub(1)).map(|last| attempts.remove(last).pod);
+        Joined { last, others: attempts, impossible }
+    }
+
+    /// The attempts of any other request. `rows` has all rows of its id, each with the uncertainty of its
+    /// proxy's clock.
+    pub(super) fn choose(
+        &self,
+        row: &RequestRow,
+        uncertainty_ns: i64,
+        rows: Vec<(ServedRow, Option<i64>)>,
+    ) -> Joined<ServedRow> {
+        let Some(source) = self.sources.get(&row.source).filter(|_| self.run.is_some()) else {
+            let last = rows.into_iter().next_back().map(|(served, _)| served);
+            return Joined { last, others: Vec::new(), impossible: 0 };
+        };
+        let client = self.client(row, source, uncertainty_ns);
+        let all = rows.len();
+        let fitting = rows.into_iter();
+        let mut fitting: Vec<ServedRow> = fitting
+            .filter(|(served, own_ns)| client.has_sent(served.head, *own_ns, served.ended))
+            .map(|(served, _)| served)
+            .collect();
+        let impossible = u32::try_from(all - fitting.len()).unwrap_or(u32::MAX);
+        fitting.sort_by_key(|served| served.head);
+        let answered =
+            |served: &ServedRow| served.ended == ServedEnd::Complete && served.status == row.status;
+        let last = fitting.iter().rposition(answered).or(fitting.len().checked_sub(1));
+        let last = last.map(|last| fitting.remove(last));
+        Joined { last, others: fitting.iter().map(Attempt::of).collect(), impossible }
+    }
+
+    fn client<'a>(&self, row: &'a RequestRow, source: &OfSource, uncertainty_ns: i64) -> Client<'a> {
+        Client {
+            row,
+            uncertainty_ns: source.is_compared.then_some(uncertainty_ns),
+            is_checked: self.run.is_some(),
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Beats: when a write by others took effect, from the versions of writes whose times are known.
+//!
+//! While pods may end, the coordinator patches its own object some ten times a second. A write with version r took
+//! effect between the send time of the last beat with a smaller version and the answer time of the first with a
+//! larger one. Kubernetes guarantees that order within one resource only (KEP-5504), so it is used only if the run
+//! itself shows that it holds: see [`Collector::finish`].
+
+use rolldrop_record::event::{Change, PodEvent};
+use rolldrop_record::{EventKind, Stamp};
+
+/// How often a run must have compared its beats with the pods' own versions.
+const CHECKS_NEEDED: usize = 20;
+
+/// A call whose time and version are known.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    sent: Stamp,
+    answered: Stamp,
+    version: u64,
+}
+
+/// Whether the beats of a run can be used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum BeatsState {
+    /// The run made none.
+    #[default]
+    Absent,
+    /// They can.
+    Usable,
+    /// They cannot.
+    Dropped {
+        /// Why not.
+        why: String,
+    },
+}
+
+/// When a write took effect, by the beats.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Bracket {
+    /// Not before this.
+    pub(super) earliest: Option<Stamp>,
+    /// Not after this.
+    pub(super) latest: Option<Stamp>,
+}
+
+/// The beats of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Beats {
+    /// Whether they can be used.
+    pub state: BeatsState,
+    calls: Vec<Call>,
+}
+
+impl Beats {
+    /// When the write with this version took effect; nothing if the beats cannot be used.
+    pub(super) fn bracket(&self, version: &str) -> Bracket {
+        match version.parse() {
+            Ok(version) if self.state == BeatsState::Usable => bracket(&self.calls, version),
+            _ => Bracket::default(),
+        }
+    }
+
+    /// How many beats were answered.
+    pub fn count(&self) -> usize {
+        self.calls.len()
+    }
+}
+
+fn bracket(calls: &[Call], version: u64) -> Bracket {
+    let smaller = calls.partition_point(|call| call.version < version);
+    let larger = calls.partition_point(|call| call.version <= version);
+    Bracket {
+        earliest: smaller.checked_sub(1).map(|last| calls[last].sent),
+        latest: calls.get(larger).map(|first| first.answered),
+    }
+}
+
+/// Takes the beats, what they are compared with, and the versions of the pods that a watch showed.
+#[derive(Debug, Default)]
+pub(super) struct Collector {
+    calls: Vec<Call>,
+    checks: Vec<Call>,
+    /// When a watch showed a pod, its version, and whether the watch shows them in order.
+    pods: Vec<(Stamp, u64, bool)>,
+    not_a_number: Option<String>,
+}
+
+impl Collector {
+    pub(super) fn observe(&mut self, at: Stamp, kind: &EventKind) {
+        match kind {
+            EventKind::Beat { answered, version } => {
+                let call = self.call(at, *answered, version);
+                self.calls.extend(call);
+            }
+            EventKind::BeatCheck { answered, version } => {
+                let call = self.call(at, *answered, version);
+                self.checks.extend(call);
+            }
+            EventKind::Pod(PodEvent { change, resource_version, .. }) => {
+                let version = self.number(resource_version);
+                self.pods.extend(version.map(|version| (at, version, *change == Change::Applied)));
+            }
+            _ => {}
+        }
+    }
+
+    fn call(&mut self, sent: Stamp, answered: Stamp, version: &str) -> Option<Call> {
+        Some(Call { sent, answered, version: self.number(version)? })
+    }
+
+    fn number(&mut self, version: &str) -> Option<u64> {
+        let number = version.parse().ok();
+        if number.is_none() {
+            self.not_a_number.get_or_insert_with(|| version.to_owned());
+        }
+        number
+    }
+
+    /// The beats. They are usable if all of this holds: versions are integers; those of the beats rise; at least
+    /// [`CHECKS_NEEDED`] versions from lists of pods, each between two beats in time, are between them in number as
+    /// well; and no pod was shown before a beat with a smaller version was sent, or out of order.
+    pub(super) fn finish(self) -> Beats {
+        let state = match self.objection() {
+            _ if self.calls.is_empty() && self.checks.is_empty() => BeatsState::Absent,
+            Some(why) => BeatsState::Dropped { why },
+            None => BeatsState::Usable,
+        };
+        Beats { state, calls: self.calls }
+    }
+
+    fn objection(&self) -> Option<String> {
+        if let Some(version) = &self.not_a_number {
+            return Some(format!("version {version:?} is not a number"));
+        }
+        if self.calls.windows(2).any(|two| two[0].version >= two[1].version) {
+            return Some("the versions of the beats do not rise".to_owned());
+        }
+        if self.checks.len() < CHECKS_NEEDED {
+            let made = self.checks.len();
+            return Some(format!(
+                "they were compared with the pods' versions {made} times, and {CHECKS_NEEDED} are needed"
+            ));
+        }
+        if self.checks.iter().any(|check| !self.is_between(check)) {
+            return Some("the pods' versions do not lie between those of the beats around them".to_owned());
+        }
+        let mut last = 0;
+        for (at, version, is_in_order) in &self.pods {
+            let is_early = bracket(&self.calls, *version).earliest.is_some_and(|earliest| earliest > *at);
+            if is_early || (*is_in_order && *version < last) {
+                return Some("the pods' versions do not keep the order of the beats".to_owned());
+            }
+            if *is_in_order {
+                last = *version;
+            }
+        }
+        None
+    }
+
+    /// Whether a list's version is in order with the beats before and after it.
+    fn is_between(&self, check: &Call) -> bool {
+        let before = self.calls.iter().rfind(|call| call.answered <= check.sent);
+        let after = self.calls.iter().find(|call| call.sent >= check.answered);
+        before.is_none_or(|call| call.version <= check.version)
+            && after.is_none_or(|call| call.version > check.version)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: i64) -> Stamp {
+        Stamp::from_unix_ns(ms * 1_000_000)
+    }
+
+    /// A beat every 100 ms with every tenth version from 1000 on, answered after 10 ms, and a list
+    /// between each two of them, whose version is told by the one of the beat before it.
+    fn beats(n: i64, listed: impl Fn(i64) -> i64) -> Collector {
+        let mut collector = Collector::default();
+        for i in 0..n {
+            let version = 1000 + 10 * i;
+            let beat = EventKind::Beat { answered: at(100 * i + 10), version: version.to_string() };
+            collector.observe(at(100 * i), &beat);
+            let check =
+                EventKind::BeatCheck { answered: at(100 * i + 60), version: listed(version).to_string() };
+            collector.observe(at(100 * i + 50), &check);
+        }
+        collector
+    }
+
+    fn pod(version: &str) -> EventKind {
+        let pod = serde_json::json!({
+            "change": "applied", "namespace": "shop", "name": "web", "uid": "u", "resource_version": version,
+            "node": "n1", "ip": null, "phase": "Running", "ready": true, "deletion_timestamp": null,
+            "deletion_grace_s": null, "grace_s": 30, "disruption_target": null, "containers": [],
+        });
+        EventKind::Pod(serde_json::from_value(pod).unwrap())
+    }
+
+    fn dropped(collector: Collector) -> String {
+        match collector.finish().state {
+            BeatsState::Dropped { why } => why,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_write_lies_between_the_beats_around_its_version() {
+        let mut collector = beats(30, |version| version + 3);
+        collector.observe(at(560), &pod("1045"));
+        let beats = collector.finish();
+        assert_eq!((beats.state.clone(), beats.count()), (BeatsState::Usable, 30));
+        let bracket = beats.bracket("1045");
+        assert_eq!(bracket, Bracket { earliest: Some(at(400)), latest: Some(at(510)) });
+        assert_eq!(beats.bracket("999"), Bracket { earliest: None, latest: Some(at(10)) });
+        assert_eq!(beats.bracket("5000"), Bracket { earliest: Some(at(2900)), latest: None });
+        assert_eq!(beats.bracket("a5"), Bracket::default());
+    }
+
+    #[test]
+    fn beats_whose_order_does_not_hold_are_dropped_with_the_reason() {
+        assert_eq!(Collector::default().finish().state, BeatsState::Absent);
+        assert!(dropped(beats(19, |version| version + 1)).contains("19 times, and 20 are needed"));
+        // The pods are in another store, ahead of this one, or behind it.
+        assert!(dropped(beats(30, |version| version + 900)).contains("do not lie between"));
+        assert!(dropped(beats(30, |version| version - 900)).contains("do not lie between"));
+        let mut early = beats(30, |version| version + 3);
+        early.observe(at(560), &pod("1065"));
+        assert!(dropped(early).contains("do not keep the order"), "shown before the beat was sent");
+        let mut disordered = beats(30, |version| version + 3);
+        disordered.observe(at(560), &pod("1045"));
+        disordered.observe(at(570), &pod("1044"));
+        assert!(dropped(disordered).contains("do not keep the order"));
+        let mut named = beats(30, |version| version + 3);
+        named.observe(at(560), &pod("x1"));
+        assert!(dropped(named).contains("\"x1\" is not a number"));
+    }
+}

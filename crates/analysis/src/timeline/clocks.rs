@@ -1,0 +1,76 @@
+//! Brings the stamps of all sources onto the coordinator's clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+pub use rolldrop_record::event::API_SERVER;
+use rolldrop_record::run_info::Role;
+use rolldrop_record::{ClockOffset, Event, EventKind, Offsets, RunInfo, Stamp};
+
+/// The offsets of all clocks of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Clocks {
+    sampled: BTreeMap<String, Offsets>,
+    /// The offsets from run.json, for clocks without samples.
+    told: BTreeMap<String, ClockOffset>,
+    unsampled: BTreeSet<String>,
+}
+
+impl Clocks {
+    /// Takes the offsets from the clock samples, and for a source without any from run.json.
+    pub fn new(info: &RunInfo, events: &[Event]) -> Self {
+        let mut samples: BTreeMap<&str, Vec<(Stamp, ClockOffset)>> = BTreeMap::new();
+        for event in events {
+            if let EventKind::ClockSample { of, offset_ns, uncertainty_ns } = &event.kind {
+                let sample = ClockOffset { offset_ns: *offset_ns, uncertainty_ns: *uncertainty_ns };
+                samples.entry(of).or_default().push((event.at, sample));
+            }
+        }
+        let mut clocks = Self::default();
+        for source in info.sources.iter().filter(|s| s.role != Role::Coordinator) {
+            if source.clock_uncertainty_ns.is_none() && !samples.contains_key(source.name.as_str()) {
+                clocks.unsampled.insert(source.name.clone());
+            }
+            let uncertainty_ns = source.clock_uncertainty_ns.unwrap_or(0);
+            let told = ClockOffset { offset_ns: source.clock_offset_ns, uncertainty_ns };
+            clocks.told.insert(source.name.clone(), told);
+        }
+        let curves =
+            samples.into_iter().filter_map(|(of, samples)| Some((of.to_owned(), Offsets::of(samples)?)));
+        clocks.sampled = curves.collect();
+        clocks
+    }
+
+    /// The offset of a source's clock when it showed `at`; 0 for the coordinator's own, and for an unknown one.
+    pub fn offset(&self, source: &str, at: Stamp) -> ClockOffset {
+        let sampled = self.sampled.get(source).map(|offsets| offsets.at(at));
+        sampled.or_else(|| self.told.get(source).copied()).unwrap_or_default()
+    }
+
+    /// Whether anything is known about this clock.
+    pub fn knows(&self, source: &str) -> bool {
+        self.sampled.contains_key(source) || self.told.contains_key(source)
+    }
+
+    /// Sources whose clock samples contradict each other. The API server's clock may be set while it runs.
+    pub fn contradictory(&self) -> impl Iterator<Item = &str> {
+        let sampled = self.sampled.iter().filter(|(of, offsets)| offsets.contradict() && *of != API_SERVER);
+        sampled.map(|(of, _)| of.as_str())
+    }
+
+    /// The uncertainty of a source's clock when it showed `at`, in nanoseconds; `None` if it was never compared with
+    /// the coordinator's.
+    pub fn uncertainty_ns(&self, source: &str, at: Stamp) -> Option<i64> {
+        let is_compared = self.knows(source) && !self.unsampled.contains(source);
+        is_compared.then(|| self.offset(source, at).uncertainty_ns)
+    }
+
+    /// Sources that were never compared with the coordinator.
+    pub fn unsampled(&self) -> impl Iterator<Item = &str> {
+        self.unsampled.iter().map(String::as_str)
+    }
+
+    /// A stamp of `source` on the coordinator's clock.
+    pub fn place(&self, source: &str, at: Stamp) -> Stamp {
+        at.shifted_ns(-self.offset(source, at).offset_ns)
+    }
+}

@@ -1,0 +1,400 @@
+//! What the watch of EndpointSlices showed, as a history per pod.
+//!
+//! The slices of all Services of the namespace are watched. Whether a target has a usable endpoint depends on its own
+//! Service only.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::phases::LifeOf;
+use rolldrop_record::Stamp;
+use rolldrop_record::event::{Change, EndpointSliceEvent, EndpointState};
+
+/// A pod's state in the slices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shown {
+    ready: bool,
+    terminating: bool,
+}
+
+/// How a pod's endpoint changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EndpointChange {
+    /// It became ready.
+    Ready,
+    /// It is marked as terminating.
+    Terminating,
+    /// It is in no slice any more.
+    Removed,
+}
+
+/// The endpoints that a Service could use from one change of its slices to the next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Usable {
+    /// When a watch showed the change.
+    pub from: Stamp,
+    /// The pods behind the endpoints, sorted; an endpoint without a pod has its address here.
+    pub pods: Arc<[String]>,
+}
+
+impl Usable {
+    /// Whether the pod is one of them.
+    pub fn holds(&self, pod: &str) -> bool {
+        self.pods.binary_search_by(|other| other.as_str().cmp(pod)).is_ok()
+    }
+}
+
+/// Which endpoint is meant.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EndpointOf<'a> {
+    pod: &'a str,
+    /// The pod's address: with StatefulSets another pod follows under the same name.
+    address: Option<&'a str>,
+    /// When the next pod of the name was first shown.
+    until: Option<Stamp>,
+}
+
+impl<'a> EndpointOf<'a> {
+    /// The endpoint of any pod with this name.
+    pub(super) fn named(pod: &'a str) -> Self {
+        Self { pod, address: None, until: None }
+    }
+
+    /// The endpoint of one pod.
+    pub(super) fn life(life: LifeOf<'a>, address: Option<&'a str>) -> Self {
+        Self { pod: life.name, address, until: life.until }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Changed {
+    at: Stamp,
+    pod: String,
+    address: String,
+    change: EndpointChange,
+}
+
+/// The history of all endpoints.
+#[derive(Clone, Debug, Default)]
+pub struct Endpoints {
+    slices: BTreeMap<String, (Option<String>, Vec<EndpointState>)>,
+    /// By pod and address.
+    shown: BTreeMap<(String, String), Shown>,
+    changes: Vec<Changed>,
+    /// By Service, and of all together.
+    usable: BTreeMap<Option<String>, Vec<Usable>>,
+    /// When anything of a Service's slices changed, also changes without effect on its usable endpoints.
+    changed: BTreeMap<Option<String>, Vec<Stamp>>,
+    /// The most endpoints at once, whatever their state, by Service, and of all together.
+    most: BTreeMap<Option<String>, usize>,
+    /// When the state shown was not the actual state.
+    blind: Vec<(Stamp, Stamp)>,
+    named: BTreeSet<String>,
+    /// Since a gap of the watch: the slices that no list has shown again, and when the list came.
+    missing: BTreeSet<String>,
+    listed: Option<Stamp>,
+}
+
+impl Endpoints {
+    /// Takes what the watch showed at `at`; call it in order.
+    pub(super) fn observe(&mut self, at: Stamp, event: &EndpointSliceEvent) {
+        let slice = format!("{}/{}", event.namespace, event.name);
+        if event.change == Change::Listed {
+            self.listed = Some(at);
+        } else {
+            // A watch goes on only after the whole list.
+            self.listed.get_or_insert(at);
+            self.end_list();
+        }
+        self.missing.remove(&slice);
+        let service = event.service.clone();
+        match event.change {
+            Change::Deleted => self.slices.remove(&slice),
+            Change::Listed | Change::Applied => {
+                self.slices.insert(slice, (service.clone(), event.endpoints.clone()))
+            }
+        };
+        self.compare(at);
+        if service.is_some() {
+            self.count(at, service);
+        }
+        self.count(at, None);
+    }
+
+    /// Between these times, the state shown was not the actual state; what is missing in the list that follows a gap
+    /// is gone.
+    pub(super) fn was_blind(&mut self, from: Stamp, to: Stamp, is_lost: bool) {
+        self.blind.push((from, to));
+        if is_lost {
+            self.end_list();
+            (self.missing, self.listed) = (self.slices.keys().cloned().collect(), None);
+        }
+    }
+
+    /// No more events follow.
+    pub(super) fn end(&mut self) {
+        self.end_list();
+    }
+
+    /// Drops what the list after a gap did not show; does nothing if there was none.
+    fn end_list(&mut self) {
+        let Some(at) = self.listed else { return };
+        let gone = std::mem::take(&mut self.missing);
+        let services: BTreeSet<Option<String>> =
+            gone.iter().filter_map(|slice| Some(self.slices.remove(slice)?.0)).collect();
+        if gone.is_empty() {
+            return;
+        }
+        self.compare(at);
+        services.into_iter().flatten().for_each(|service| self.count(at, Some(service)));
+        self.count(at, None);
+    }
+
+    /// Records what has changed since the slices were last looked at.
+    fn compare(&mut self, at: Stamp) {
+        let mut now: BTreeMap<(String, String), Shown> = BTreeMap::new();
+        for endpoint in self.slices.values().flat_map(|(_, endpoints)| endpoints) {
+            if let Some(pod) = &endpoint.pod {
+                let key = (pod.clone(), endpoint.address.clone());
+                let shown = now.entry(key).or_insert(Shown { ready: false, terminating: false });
+                shown.ready |= endpoint.ready;
+                shown.terminating |= endpoint.terminating;
+            }
+        }
+        let mut changes = Vec::new();
+        for (key, shown) in &now {
+            self.named.insert(key.0.clone());
+            let before = self.shown.get(key);
+            if shown.ready && !before.is_some_and(|b| b.ready) {
+                changes.push((key, EndpointChange::Ready));
+            }
+            if shown.terminating && !before.is_some_and(|b| b.terminating) {
+                changes.push((key, EndpointChange::Terminating));
+            }
+        }
+        let removed = self.shown.keys().filter(|key| !now.contains_key(*key));
+        changes.extend(removed.map(|key| (key, EndpointChange::Removed)));
+        let changed = |((pod, address), change): (&(String, String), EndpointChange)| Changed {
+            at,
+            pod: pod.clone(),
+            address: address.clone(),
+            change,
+        };
+        self.changes.extend(changes.into_iter().map(changed));
+        self.shown = now;
+    }
+
+    /// Which endpoints of a Service, or of all, are usable from now on.
+    fn count(&mut self, at: Stamp, service: Option<String>) {
+        let is_meant = |of: &Option<String>| service.is_none() || *of == service;
+        let slices = self.slices.values().filter(|(of, _)| is_meant(of));
+        let (mut all, mut ready, mut draining) = (0, BTreeSet::new(), BTreeSet::new());
+        for endpoint in slices.flat_map(|(_, endpoints)| endpoints) {
+            all += 1;
+            let pod = endpoint.pod.as_ref().unwrap_or(&endpoint.address);
+            if endpoint.ready {
+                ready.insert(pod);
+            } else if endpoint.serving && endpoint.terminating {
+                draining.insert(pod);
+            }
+        }
+        // Without a ready endpoint, Services fall back to those that serve while they terminate.
+        let usable = if ready.is_empty() { draining } else { ready };
+        let pods: Arc<[String]> = usable.into_iter().cloned().collect();
+        let most = self.most.entry(service.clone()).or_default();
+        *most = all.max(*most);
+        self.changed.entry(service.clone()).or_default().push(at);
+        let history = self.usable.entry(service).or_default();
+        if history.last().is_none_or(|last| last.pods != pods) {
+            history.push(Usable { from: at, pods });
+        }
+    }
+
+    /// The usable endpoints of a Service over time, in order; of all Services if it is not known which.
+    pub fn usable(&self, service: Option<&str>) -> &[Usable] {
+        self.usable.get(&service.map(str::to_owned)).map_or(&[], Vec::as_slice)
+    }
+
+    /// The usable endpoints at `at`; `None` while nothing is known.
+    pub fn usable_at(&self, service: Option<&str>, at: Stamp) -> Option<&Usable> {
+        let usable = self.usable(service);
+        usable[..usable.partition_point(|state| state.from <= at)].last()
+    }
+
+    /// Whether a pod was usable at any time from `from` to `to`.
+    pub fn was_usable(&self, service: Option<&str>, pod: &str, from: Stamp, to: Stamp) -> bool {
+        let usable = self.usable(service);
+        let first = usable.partition_point(|state| state.from <= from).saturating_sub(1);
+        usable[first..].iter().take_while(|state| state.from <= to).any(|state| state.holds(pod))
+    }
+
+    /// When the slices of a Service changed in any way, in order.
+    pub fn changes(&self, service: Option<&str>) -> &[Stamp] {
+        self.changed.get(&service.map(str::to_owned)).map_or(&[], Vec::as_slice)
+    }
+
+    /// When an endpoint first changed in this way at or after `from`.
+    pub(super) fn first(&self, of: EndpointOf<'_>, change: EndpointChange, from: Stamp) -> Option<Stamp> {
+        let of_pod = || self.changes.iter().filter(|changed| changed.pod == of.pod);
+        // One whose address was never in a slice is known only by its name.
+        let address = of.address.filter(|address| of_pod().any(|changed| changed.address == **address));
+        let is_its = |changed: &&Changed| address.is_none_or(|address| changed.address == address);
+        let is_then =
+            |at: Stamp| at >= from && (address.is_some() || of.until.is_none_or(|until| at < until));
+        let mut changes = of_pod().filter(is_its).filter(|changed| changed.change == change);
+        changes.find(|changed| is_then(changed.at)).map(|changed| changed.at)
+    }
+
+    /// Whether `pod` was ever an endpoint.
+    pub(super) fn ever_named(&self, pod: &str) -> bool {
+        self.named.contains(pod)
+    }
+
+    /// Whether any slice was seen.
+    pub(super) fn is_empty(&self) -> bool {
+        self.usable.is_empty()
+    }
+
+    /// Whether the slices of a Service, or all if it is not known which, showed no usable endpoint at `at`. False
+    /// while nothing is known.
+    pub fn none_usable(&self, service: Option<&str>, at: Stamp) -> bool {
+        if self.blind.iter().any(|(from, to)| (*from..=*to).contains(&at)) {
+            return false;
+        }
+        self.usable_at(service, at).is_some_and(|usable| usable.pods.is_empty())
+    }
+
+    /// The same at any time from `from` to `to`: for a consumer whose own view may be that old.
+    pub fn none_usable_within(&self, service: Option<&str>, from: Stamp, to: Stamp) -> bool {
+        let changes =
+            self.usable(service).iter().map(|state| state.from).filter(|at| (from..=to).contains(at));
+        changes.chain([from]).any(|at| self.none_usable(service, at))
+    }
+
+    /// The most endpoints that a Service, or all together if it is not known which, had at once, whatever
+    /// their state; 0 while nothing is known.
+    pub fn most(&self, service: Option<&str>) -> usize {
+        self.most.get(&service.map(str::to_owned)).copied().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slice(endpoints: &[(&str, bool, bool, bool)]) -> EndpointSliceEvent {
+        let endpoints = endpoints
+            .iter()
+            .map(|&(pod, ready, serving, terminating)| EndpointState {
+                pod: Some(pod.into()),
+                address: "10.0.0.1".into(),
+                ready,
+                serving,
+                terminating,
+            })
+            .collect();
+        EndpointSliceEvent {
+            change: Change::Applied,
+            namespace: "default".into(),
+            name: "web-x".into(),
+            service: Some("web".into()),
+            endpoints,
+        }
+    }
+
+    #[test]
+    fn terminating_endpoints_are_used_only_when_none_is_ready() {
+        let at = Stamp::from_unix_ns;
+        let mut endpoints = Endpoints::default();
+        assert!(!endpoints.none_usable(None, at(5)));
+        endpoints.observe(at(10), &slice(&[("a", true, true, false)]));
+        endpoints.observe(at(20), &slice(&[("a", false, true, true)]));
+        endpoints.observe(at(30), &slice(&[]));
+        assert!(!endpoints.none_usable(None, at(25)));
+        assert!(endpoints.none_usable(None, at(30)));
+        assert_eq!(endpoints.first(EndpointOf::named("a"), EndpointChange::Ready, at(0)), Some(at(10)));
+        assert_eq!(endpoints.first(EndpointOf::named("a"), EndpointChange::Terminating, at(0)), Some(at(20)));
+        assert_eq!(endpoints.first(EndpointOf::named("a"), EndpointChange::Removed, at(0)), Some(at(30)));
+        assert_eq!(endpoints.first(EndpointOf::named("a"), EndpointChange::Removed, at(31)), None);
+    }
+
+    #[test]
+    fn each_service_has_endpoints_of_its_own_and_what_was_not_seen_is_not_known() {
+        let at = Stamp::from_unix_ns;
+        let mut endpoints = Endpoints::default();
+        let other = |shown: &[(&str, bool, bool, bool)]| EndpointSliceEvent {
+            name: "other-y".into(),
+            service: Some("other".into()),
+            ..slice(shown)
+        };
+        endpoints.observe(at(10), &slice(&[("a", true, true, false)]));
+        endpoints.observe(at(10), &other(&[("b", true, true, false)]));
+        endpoints.observe(at(20), &slice(&[]));
+        assert!(endpoints.none_usable(Some("web"), at(20)));
+        assert!(!endpoints.none_usable(Some("other"), at(20)) && !endpoints.none_usable(None, at(20)));
+        assert!(!endpoints.none_usable(Some("unknown"), at(20)));
+        endpoints.was_blind(at(19), at(25), false);
+        assert!(!endpoints.none_usable(Some("web"), at(22)) && endpoints.none_usable(Some("web"), at(26)));
+    }
+
+    #[test]
+    fn a_slice_that_vanished_in_a_gap_is_gone_and_none_is_where_no_list_followed() {
+        let at = Stamp::from_unix_ns;
+        let named = |name: &str, change, pod: &str| EndpointSliceEvent {
+            change,
+            name: name.into(),
+            service: Some(name.into()),
+            ..slice(&[(pod, true, true, false)])
+        };
+        let mut endpoints = Endpoints::default();
+        endpoints.observe(at(10), &named("web", Change::Listed, "a"));
+        endpoints.observe(at(10), &named("api", Change::Listed, "b"));
+        endpoints.was_blind(at(20), at(30), true);
+        let mut unlisted = endpoints.clone();
+        endpoints.observe(at(31), &named("web", Change::Listed, "a"));
+        endpoints.end();
+        let removed = |endpoints: &Endpoints, pod| {
+            endpoints.first(EndpointOf::named(pod), EndpointChange::Removed, at(0))
+        };
+        assert_eq!((removed(&endpoints, "a"), removed(&endpoints, "b")), (None, Some(at(31))));
+        assert!(endpoints.none_usable(Some("api"), at(32)) && !endpoints.none_usable(Some("web"), at(32)));
+        unlisted.end();
+        assert_eq!(removed(&unlisted, "b"), None, "nobody looked");
+        // The watch went on after a list that showed nothing.
+        unlisted.observe(at(40), &named("new", Change::Applied, "c"));
+        assert_eq!((removed(&unlisted, "a"), removed(&unlisted, "b")), (Some(at(40)), Some(at(40))));
+    }
+
+    #[test]
+    fn the_endpoint_of_the_next_pod_of_a_name_is_another_one() {
+        let at = Stamp::from_unix_ns;
+        let with = |address: &str, ready, terminating| {
+            let mut event = slice(&[("web-0", ready, true, terminating)]);
+            event.endpoints[0].address = address.into();
+            event
+        };
+        let mut endpoints = Endpoints::default();
+        endpoints.observe(at(10), &with("10.0.0.1", true, false));
+        // From one to the other in one update: the name is never without an endpoint.
+        endpoints.observe(at(20), &with("10.0.0.2", false, false));
+        endpoints.observe(at(30), &with("10.0.0.2", true, false));
+        endpoints.observe(at(40), &with("10.0.0.2", false, true));
+        let life = |uid, from, until: Option<i64>| LifeOf {
+            name: "web-0",
+            uid,
+            from: at(from),
+            until: until.map(at),
+        };
+        let first = EndpointOf::life(life("u1", 5, Some(18)), Some("10.0.0.1"));
+        let second = EndpointOf::life(life("u2", 18, None), Some("10.0.0.2"));
+        assert_eq!(endpoints.first(first, EndpointChange::Removed, at(15)), Some(at(20)));
+        assert_eq!(
+            endpoints.first(first, EndpointChange::Terminating, at(15)),
+            None,
+            "that is the next one's"
+        );
+        assert_eq!(endpoints.first(second, EndpointChange::Ready, at(18)), Some(at(30)));
+        let nameless = EndpointOf::life(life("u1", 5, Some(18)), None);
+        assert_eq!(endpoints.first(nameless, EndpointChange::Terminating, at(15)), None, "after its time");
+    }
+}

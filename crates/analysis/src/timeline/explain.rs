@@ -1,0 +1,267 @@
+//! Who ended a pod that this run did not end, as far as the cluster says: the pod's own condition, changes of its
+//! workload, and the state of its node.
+
+use std::collections::BTreeMap;
+
+use super::pods::T0;
+use rolldrop_record::event::{Change, NodeEvent, PodEvent, WorkloadEvent};
+use rolldrop_record::{EventKind, Mode, Stamp};
+
+/// A watch may show a change this much later than another one shows what followed from it.
+const WATCH_LAG_NS: i64 = 2_000_000_000;
+/// A controller takes pods away this soon after their number was lowered.
+const SCALED_NS: i64 = 10_000_000_000;
+
+/// What ended a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Explained {
+    /// Its mode, if it is one of the known ones.
+    pub(super) mode: Mode,
+    /// In words.
+    pub(super) cause: String,
+}
+
+/// The desired state of the workloads and the state of the nodes, over time.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Histories {
+    workloads: BTreeMap<String, Vec<(Stamp, WorkloadEvent)>>,
+    nodes: BTreeMap<String, Vec<(Stamp, NodeEvent)>>,
+}
+
+impl Histories {
+    /// Takes what a watch showed at `at`; call it in order.
+    pub(super) fn observe(&mut self, at: Stamp, kind: &EventKind) {
+        match kind {
+            EventKind::Workload(event) => {
+                self.workloads.entry(event.workload.clone()).or_default().push((at, event.clone()));
+            }
+            EventKind::Node(event) => {
+                self.nodes.entry(event.node.clone()).or_default().push((at, event.clone()));
+            }
+            _ => {}
+        }
+    }
+
+    /// Why a pod ended that was first seen at `seen`. `None` if nothing shows it: somebody deleted it, or the watches
+    /// were not allowed.
+    pub(super) fn explain(
+        &self,
+        pod: &PodEvent,
+        seen: Stamp,
+        t0: T0,
+        ended_by_itself: bool,
+    ) -> Option<Explained> {
+        let told = |mode, cause: String| Some(Explained { mode, cause });
+        let message = pod.disruption_message.as_deref().filter(|message| !message.is_empty());
+        let message = message.map(|message| format!(": {message}")).unwrap_or_default();
+        let node = pod.node.as_deref().unwrap_or("its node");
+        match pod.disruption_target.as_deref() {
+            Some("EvictionByEvictionAPI") if self.is_cordoned(node, t0.latest) => {
+                return told(Mode::Drain, format!("evicted from node {node}, which is cordoned"));
+            }
+            Some("EvictionByEvictionAPI") => return told(Mode::Other, "evicted by somebody".to_owned()),
+            Some("PreemptionByScheduler") => return told(Mode::Other, format!("preempted{message}")),
+            Some("DeletionByTaintManager") => {
+                return told(Mode::Other, format!("a taint of node {node}{message}"));
+            }
+            Some("DeletionByPodGC") => return told(Mode::Other, format!("node {node} is gone{message}")),
+            Some("TerminationByKubelet") if pod.reason.as_deref() == Some("Evicted") => {
+                return told(Mode::Other, format!("evicted by the kubelet of node {node}{message}"));
+            }
+            Some("TerminationByKubelet") => {
+                return told(Mode::NodeShutdown, format!("node {node} shuts down{message}"));
+            }
+            Some(reason) => return told(Mode::Other, format!("{reason}{message}")),
+            None => {}
+        }
+        if ended_by_itself {
+            return told(Mode::Other, format!("ended on its own: {}", pod.phase));
+        }
+        let owner = pod.owner.as_deref()?;
+        let (mode, cause) = match self.custom_owner(owner) {
+            Some(custom) => self.by_replica_sets(owner, custom, t0)?,
+            None => self.by_workload(&workload_of(owner)?, seen, t0)?,
+        };
+        told(mode, cause)
+    }
+
+    /// By changes of a workload.
+    fn by_workload(&self, workload: &str, seen: Stamp, t0: T0) -> Option<(Mode, String)> {
+        let history = self.workloads.get(workload)?;
+        let name = workload.replace('/', " ");
+        let changes = history.iter().zip(history.iter().skip(1));
+        let mut scaled = None;
+        for ((_, before), (at, after)) in changes {
+            if at.ns_since(t0.latest) > WATCH_LAG_NS {
+                break;
+            }
+            if before.template != after.template && *at > seen {
+                return Some((Mode::Rollout, format!("rollout of {name}")));
+            }
+            if let (Some(from), Some(to)) = (before.replicas, after.replicas)
+                && from > to
+                && t0.earliest.ns_since(*at) <= SCALED_NS
+            {
+                scaled = Some(format!("{name} was scaled from {from} to {to}"));
+            }
+        }
+        Some((Mode::ScaleDown, scaled?))
+    }
+
+    /// The controller of a ReplicaSet, if it is not a Deployment but a kind that this program need not know, such as
+    /// an Argo Rollout.
+    fn custom_owner(&self, owner: &str) -> Option<&str> {
+        let (_, set) = self.workloads.get(owner).filter(|_| owner.starts_with("ReplicaSet/"))?.last()?;
+        set.owner.as_deref().filter(|owner| !owner.starts_with("Deployment/"))
+    }
+
+    /// By what a controller did to its ReplicaSets: in a rollout another one grows.
+    fn by_replica_sets(&self, own: &str, controller: &str, t0: T0) -> Option<(Mode, String)> {
+        // The last size before the pod's end from which it went another way, and the one after it.
+        let resized = |set: &str, is_meant: fn(i32, i32) -> bool| {
+            let history = self.workloads.get(set)?;
+            let sizes = history.iter().map(|(at, event)| (*at, event.replicas.unwrap_or(0)));
+            // One that was made while the run watched has grown from nothing.
+            let made = history.first().filter(|(_, event)| event.change == Change::Applied);
+            let sizes: Vec<(Stamp, i32)> = made.map(|(at, _)| (*at, 0)).into_iter().chain(sizes).collect();
+            let steps = sizes.windows(2).map(|two| (two[1].0, two[0].1, two[1].1));
+            let mut known = steps.filter(|(at, ..)| at.ns_since(t0.latest) <= WATCH_LAG_NS);
+            known.rfind(|(_, from, to)| is_meant(*from, *to))
+        };
+        let (shrunk_at, from, to) = resized(own, |from, to| to < from)?;
+        if t0.earliest.ns_since(shrunk_at) > SCALED_NS {
+            return None;
+        }
+        let name = controller.replace('/', " ");
+        let of_controller = |history: &[(Stamp, WorkloadEvent)]| {
+            history.last().is_some_and(|(_, set)| set.owner.as_deref() == Some(controller))
+        };
+        let mut others = self.workloads.iter().filter(|(set, history)| *set != own && of_controller(history));
+        Some(match others.any(|(set, _)| resized(set, |from, to| to > from).is_some()) {
+            true => (Mode::Rollout, format!("rollout of {name}")),
+            false => (Mode::ScaleDown, format!("{name} was scaled from {from} to {to}")),
+        })
+    }
+
+    fn is_cordoned(&self, node: &str, at: Stamp) -> bool {
+        let history = self.nodes.get(node).into_iter().flatten();
+        let known = history.take_while(|(seen, _)| seen.ns_since(at) <= WATCH_LAG_NS);
+        known.last().is_some_and(|(_, node)| node.unschedulable)
+    }
+}
+
+/// The workload behind a pod's controller: a Deployment's pods belong to its ReplicaSets, whose names are its own
+/// name followed by a hash.
+fn workload_of(owner: &str) -> Option<String> {
+    let (kind, name) = owner.split_once('/')?;
+    match kind {
+        "ReplicaSet" => Some(format!("Deployment/{}", name.rsplit_once('-')?.0)),
+        _ => Some(owner.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::timeline::T0Basis;
+
+    fn at(s: i64) -> Stamp {
+        Stamp::from_unix_ns(s * 1_000_000_000)
+    }
+
+    fn pod(more: serde_json::Value) -> PodEvent {
+        let mut pod = json!({
+            "change": "applied", "namespace": "shop", "name": "web-7d9f-x", "uid": "u",
+            "resource_version": "1", "node": "n1", "ip": null, "phase": "Running", "ready": true,
+            "deletion_timestamp": null, "deletion_grace_s": null, "grace_s": 30,
+            "disruption_target": null, "containers": [], "owner": "ReplicaSet/web-7d9f",
+        });
+        for (name, value) in more.as_object().unwrap() {
+            pod[name] = value.clone();
+        }
+        serde_json::from_value(pod).unwrap()
+    }
+
+    #[test]
+    fn the_cause_is_what_the_cluster_says_and_else_not_known() {
+        let mut histories = Histories::default();
+        let mut web = |s, replicas: i32, template: &str| {
+            let event = json!({"change": "applied", "workload": "Deployment/web", "replicas": replicas,
+                "template": template});
+            histories.observe(at(s), &EventKind::Workload(serde_json::from_value(event).unwrap()));
+        };
+        web(0, 3, "a");
+        web(20, 2, "a");
+        web(50, 2, "b");
+        for (node, unschedulable) in [("n1", false), ("n2", true)] {
+            let event =
+                json!({"change": "listed", "node": node, "ready": true, "unschedulable": unschedulable});
+            histories.observe(at(1), &EventKind::Node(serde_json::from_value(event).unwrap()));
+        }
+        let told = |more, seen, s, by_itself| {
+            let explained = histories.explain(
+                &pod(more),
+                at(seen),
+                T0 { earliest: at(s), latest: at(s), basis: T0Basis::Timestamp },
+                by_itself,
+            );
+            explained.map(|explained| (explained.mode, explained.cause))
+        };
+        let known = |mode: Mode, cause: &str| Some((mode, cause.to_owned()));
+        let plain = || json!({});
+        assert_eq!(told(plain(), 0, 10, false), None, "somebody deleted it");
+        assert_eq!(
+            told(plain(), 0, 21, false),
+            known(Mode::ScaleDown, "Deployment web was scaled from 3 to 2")
+        );
+        assert_eq!(told(plain(), 0, 40, false), None, "long after that");
+        assert_eq!(told(plain(), 0, 55, false), known(Mode::Rollout, "rollout of Deployment web"));
+        assert_eq!(told(plain(), 52, 55, false), None, "it is of the new template");
+        assert_eq!(told(json!({"owner": "ReplicaSet/other-1"}), 0, 55, false), None);
+        let job = json!({"owner": "Job/once", "phase": "Succeeded"});
+        assert_eq!(told(job, 0, 5, true), known(Mode::Other, "ended on its own: Succeeded"));
+        let target = |reason: &str, node: &str| json!({"disruption_target": reason, "disruption_message": "so it is", "node": node});
+        for (reason, node, mode, cause) in [
+            ("EvictionByEvictionAPI", "n1", Mode::Other, "evicted by somebody"),
+            ("EvictionByEvictionAPI", "n2", Mode::Drain, "evicted from node n2, which is cordoned"),
+            ("PreemptionByScheduler", "n1", Mode::Other, "preempted: so it is"),
+            ("DeletionByTaintManager", "n1", Mode::Other, "a taint of node n1: so it is"),
+            ("DeletionByPodGC", "n1", Mode::Other, "node n1 is gone: so it is"),
+            ("TerminationByKubelet", "n1", Mode::NodeShutdown, "node n1 shuts down: so it is"),
+        ] {
+            assert_eq!(told(target(reason, node), 0, 55, false), known(mode, cause));
+        }
+        let mut evicted = target("TerminationByKubelet", "n1");
+        evicted["reason"] = "Evicted".into();
+        let cause = "evicted by the kubelet of node n1: so it is";
+        assert_eq!(told(evicted, 0, 5, true), known(Mode::Other, cause));
+    }
+
+    #[test]
+    fn a_rollout_of_a_kind_that_is_not_known_is_seen_by_its_replica_sets() {
+        let histories = |sizes: &[(i64, &str, i32, &str)]| {
+            let mut histories = Histories::default();
+            for (s, set, replicas, change) in sizes {
+                let event = json!({"change": change, "workload": format!("ReplicaSet/{set}"),
+                    "replicas": replicas, "template": set, "owner": "Rollout/web"});
+                histories.observe(at(*s), &EventKind::Workload(serde_json::from_value(event).unwrap()));
+            }
+            histories
+        };
+        let told = |sizes: &[(i64, &str, i32, &str)], s: i64| {
+            let t0 = T0 { earliest: at(s), latest: at(s), basis: T0Basis::Timestamp };
+            let explained = histories(sizes).explain(&pod(json!({})), at(0), t0, false);
+            explained.map(|explained| (explained.mode, explained.cause))
+        };
+        let listed = (0, "web-7d9f", 3, "listed");
+        let rollout = [listed, (10, "web-55aa", 1, "applied"), (12, "web-7d9f", 2, "applied")];
+        assert_eq!(told(&rollout, 12), Some((Mode::Rollout, "rollout of Rollout web".to_owned())));
+        let scaled = [listed, (0, "web-55aa", 0, "listed"), (12, "web-7d9f", 2, "applied")];
+        let cause = "Rollout web was scaled from 3 to 2".to_owned();
+        assert_eq!(told(&scaled, 12), Some((Mode::ScaleDown, cause)));
+        assert_eq!(told(&scaled, 60), None, "long after that");
+        assert_eq!(told(&[listed], 12), None, "somebody deleted it");
+    }
+}

@@ -1,0 +1,367 @@
+//! Whether the record is complete and consistent: numbers of requests, totals, orders of stamps, clocks; and where it
+//! has gaps.
+//!
+//! Missing parts make a run partial, contradictions make it invalid; the analysis decides that. Records of the first
+//! format hold no totals and no checksums, so they are not judged; their gaps are still known, as far as numbers show
+//! them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use super::clocks::Clocks;
+use rolldrop_record::run_info::{Role, Source};
+use rolldrop_record::{ClockOffset, Event, EventKind, Outcome, Phase, RequestRow, RunInfo, ServedRow, Stamp};
+
+/// No request has a higher number: a thousand a second for twelve days.
+const HIGHEST_NUMBER: u64 = 1 << 30;
+/// All requests below this number are compared with what the proxies saw, and one in [`ONE_IN`] of the others: enough
+/// to find a wrong clock.
+const ALL_BELOW: u64 = 4096;
+/// A prime, so that no pattern of targets or pods coincides with it.
+const ONE_IN: u64 = 61;
+/// Stamps of two clocks may disagree by this much more than the clocks' uncertainty: threads wait for a processor
+/// between an event and its stamp.
+const STAMPING_NS: i64 = 20_000_000;
+/// Above this share of the compared requests the clocks disagree, not single threads.
+const DISAGREE: f64 = 0.01;
+/// A source with more gaps counts as having a single large one.
+const MOST_HOLES: usize = 1000;
+
+/// What was found out about the record.
+#[derive(Clone, Debug, Default)]
+pub struct Integrity {
+    /// Missing parts, as text.
+    pub missing: Vec<String>,
+    /// Contradictions, as text.
+    pub contradictions: Vec<String>,
+    /// Where requests are missing, by time.
+    pub holes: Vec<Hole>,
+}
+
+/// Requests that were scheduled and have no row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hole {
+    /// The load source whose requests are missing.
+    pub source: String,
+    /// The intended send time of the last request before it, or when the load began.
+    pub from: Stamp,
+    /// The intended send time of the first request after it, or when the load ended.
+    pub to: Stamp,
+    /// How many are missing, at the least.
+    pub requests: u64,
+}
+
+/// What the first pass over all rows collects.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    sources: HashMap<Arc<str>, OfSource>,
+    served: HashMap<Arc<str>, OfProxy>,
+}
+
+/// The rows of a load source.
+#[derive(Debug, Default)]
+struct OfSource {
+    numbers: Numbers,
+    warmup: u64,
+    main: u64,
+    twice: Count,
+    disordered: Count,
+    /// Requests to be compared: when they began and ended, and how well the clock is known.
+    compared: HashMap<u64, (Stamp, Stamp, i64)>,
+}
+
+/// The rows of a proxy.
+#[derive(Debug, Default)]
+struct OfProxy {
+    rows: u64,
+    disordered: Count,
+    compared: u64,
+    /// Rows whose stamps say that the proxy read a request before it was sent, or after it was answered.
+    impossible: u64,
+    /// By how much in the worst case, in nanoseconds.
+    worst_ns: i64,
+}
+
+/// How many, and which was the first.
+#[derive(Debug, Default)]
+struct Count {
+    n: u64,
+    first: Option<u64>,
+}
+
+impl Count {
+    fn add(&mut self, number: u64) {
+        self.n += 1;
+        self.first.get_or_insert(number);
+    }
+}
+
+/// A set of numbers, a bit for each.
+#[derive(Debug, Default)]
+struct Numbers {
+    words: Vec<u64>,
+    n: u64,
+}
+
+impl Numbers {
+    /// Whether it is new.
+    fn insert(&mut self, number: u64) -> bool {
+        let Ok(word) = usize::try_from(number / 64) else { return true };
+        if self.words.len() <= word {
+            self.words.resize(word + 1, 0);
+        }
+        let bit = 1 << (number % 64);
+        let is_new = self.words[word] & bit == 0;
+        self.words[word] |= bit;
+        self.n += u64::from(is_new);
+        is_new
+    }
+
+    fn has(&self, number: u64) -> bool {
+        let word = usize::try_from(number / 64).ok().and_then(|word| self.words.get(word));
+        word.is_some_and(|word| word & (1 << (number % 64)) != 0)
+    }
+
+    /// The ranges below `end` that are not in it.
+    fn missing(&self, end: u64) -> Vec<RangeInclusive<u64>> {
+        let mut ranges = Vec::new();
+        let mut begun = None;
+        for number in 0..end {
+            match (self.has(number), begun) {
+                (false, None) => begun = Some(number),
+                (true, Some(first)) => {
+                    ranges.push(first..=number - 1);
+                    begun = None;
+                }
+                _ => {}
+            }
+        }
+        ranges.extend(begun.map(|first| first..=end - 1));
+        ranges
+    }
+
+    /// One more than the highest.
+    fn end(&self) -> u64 {
+        let last = self.words.iter().rposition(|word| *word != 0);
+        last.map_or(0, |word| word as u64 * 64 + u64::from(u64::BITS - self.words[word].leading_zeros()))
+    }
+}
+
+impl Rows {
+    /// Adds a request, on the coordinator's clock.
+    pub(super) fn add(&mut self, row: &RequestRow, uncertainty_ns: i64) {
+        let of = match self.sources.get_mut(&row.source) {
+            Some(of) => of,
+            None => self.sources.entry(Arc::clone(&row.source)).or_default(),
+        };
+        match row.phase {
+            Phase::Warmup => of.warmup += 1,
+            Phase::Main => of.main += 1,
+        }
+        if row.seq >= HIGHEST_NUMBER || !of.numbers.insert(row.seq) {
+            of.twice.add(row.seq);
+        }
+        if !is_ordered(row) {
+            of.disordered.add(row.seq);
+        }
+        if row.seq < ALL_BELOW || row.seq.is_multiple_of(ONE_IN) {
+            let begun = row.actually_sent().unwrap_or(row.scheduled);
+            // One that was given up may be read later.
+            let end = if row.outcome == Outcome::Ok { row.end } else { Stamp::from_unix_ns(i64::MAX) };
+            of.compared.insert(row.seq, (begun, end, uncertainty_ns));
+        }
+    }
+
+    /// Adds what a proxy recorded, on its own clock.
+    pub(super) fn add_served(&mut self, row: &ServedRow) {
+        let of = match self.served.get_mut(&row.source) {
+            Some(of) => of,
+            None => self.served.entry(Arc::clone(&row.source)).or_default(),
+        };
+        of.rows += 1;
+        if row.accepted > row.end || row.head.is_some_and(|head| head > row.end || head < row.accepted) {
+            of.disordered.add(of.rows - 1);
+        }
+    }
+
+    /// Compares the row of a proxy, which was added, with the request of the run whose id it has.
+    pub(super) fn compare(&mut self, row: &ServedRow, clocks: &Clocks) {
+        let Some((id, head)) = row.request.as_ref().zip(row.head) else { return };
+        let Some(of) = self.served.get_mut(&row.source) else { return };
+        let request = self.sources.get(id.source()).and_then(|of| of.compared.get(&id.seq));
+        let Some((begun, end, uncertainty_ns)) = request else { return };
+        let ClockOffset { offset_ns, uncertainty_ns: own_ns } = clocks.offset(&row.source, head);
+        let head = head.shifted_ns(-offset_ns);
+        let allowed_ns = uncertainty_ns.saturating_add(own_ns).saturating_add(STAMPING_NS);
+        of.compared += 1;
+        let beyond_ns = begun.ns_since(head).max(head.ns_since(*end));
+        if beyond_ns > allowed_ns {
+            of.impossible += 1;
+            of.worst_ns = of.worst_ns.max(beyond_ns);
+        }
+    }
+
+    /// The numbers of missing requests, by source. `scheduled` has the totals of the sources that reported them.
+    fn gaps(&self, scheduled: &BTreeMap<&str, (u64, u64)>) -> BTreeMap<Arc<str>, Vec<RangeInclusive<u64>>> {
+        let gaps = self.sources.iter().filter_map(|(source, of)| {
+            let total = scheduled.get(&**source).map_or(0, |(warmup, main)| warmup + main);
+            let end = of.numbers.end().max(total).min(HIGHEST_NUMBER);
+            if of.numbers.n == end {
+                return None;
+            }
+            let mut gaps = of.numbers.missing(end);
+            if let (true, Some(first), Some(last)) = (gaps.len() > MOST_HOLES, gaps.first(), gaps.last()) {
+                gaps = vec![*first.start()..=*last.end()];
+            }
+            Some((Arc::clone(source), gaps))
+        });
+        // For some sources not a single row exists.
+        let without = scheduled.iter().filter(|(source, _)| !self.sources.contains_key(**source));
+        let without = without.filter_map(|(source, (warmup, main))| {
+            let last = (warmup + main).checked_sub(1)?;
+            Some((Arc::from(*source), vec![0..=last]))
+        });
+        gaps.chain(without).collect()
+    }
+
+    /// What is wrong with the record, apart from its gaps.
+    fn judge(&self, info: &RunInfo, events: &[Event], clocks: &Clocks) -> Integrity {
+        let mut found = Integrity::default();
+        // For each source that hands its rows over, its own events report what did not arrive.
+        let has_lost = |source: &str| {
+            let rows = info.sources.iter().find(|of| of.name == source).and_then(|of| of.rows);
+            rows.is_some_and(|rows| rows.recorded != Some(rows.received))
+        };
+        for (source, (warmup, main)) in scheduled(events).into_iter().filter(|(source, _)| !has_lost(source))
+        {
+            let of = self.sources.get(source);
+            for (phase, wanted, rows) in [
+                ("the warm-up", warmup, of.map_or(0, |of| of.warmup)),
+                ("the counted part", main, of.map_or(0, |of| of.main)),
+            ] {
+                let what = || format!("{source} scheduled {wanted} requests in {phase}, {rows} have a row");
+                match rows.cmp(&wanted) {
+                    std::cmp::Ordering::Less => found.missing.push(what()),
+                    std::cmp::Ordering::Equal => {}
+                    std::cmp::Ordering::Greater => found.contradictions.push(what()),
+                }
+            }
+        }
+        let sources: BTreeMap<&Arc<str>, &OfSource> = self.sources.iter().collect();
+        for (source, of) in sources {
+            if let Count { n, first: Some(first) } = of.twice {
+                found.contradictions.push(format!(
+                    "{n} requests of {source} have more than one row (the first is number {first}): is a part \
+                     of requests/ there twice?"
+                ));
+            }
+            if let Count { n, first: Some(first) } = of.disordered {
+                found.contradictions.push(format!(
+                    "{n} rows of {source} have stamps that are out of order (the first is number {first})"
+                ));
+            }
+        }
+        self.judge_proxies(info, &mut found);
+        found.contradictions.extend(
+            clocks
+                .contradictory()
+                .map(|of| format!("the samples of the clock of {of} contradict each other")),
+        );
+        found
+    }
+
+    fn judge_proxies(&self, info: &RunInfo, found: &mut Integrity) {
+        let none = OfProxy::default();
+        for Source { name, rows, .. } in info.sources.iter().filter(|source| source.role == Role::Proxy) {
+            let of = self.served.get(name.as_str()).unwrap_or(&none);
+            let Some(received) = rows.map(|rows| rows.received) else { continue };
+            let what = || {
+                let (there, were) = (of.rows, if received == 1 { "was" } else { "were" });
+                format!("{received} rows of the proxy {name} {were} received, and served/ has {there}")
+            };
+            match of.rows.cmp(&received) {
+                std::cmp::Ordering::Less => found.missing.push(what()),
+                std::cmp::Ordering::Equal => {}
+                std::cmp::Ordering::Greater => found.contradictions.push(what()),
+            }
+        }
+        let proxies: BTreeMap<&Arc<str>, &OfProxy> = self.served.iter().collect();
+        for (proxy, of) in proxies {
+            if of.disordered.n > 0 {
+                let n = of.disordered.n;
+                found
+                    .contradictions
+                    .push(format!("{n} rows of the proxy {proxy} have stamps that are out of order"));
+            }
+            if of.impossible as f64 > DISAGREE * of.compared as f64 {
+                found.contradictions.push(format!(
+                    "by their stamps the proxy {proxy} read {} of {} requests before they were sent or after they \
+                     were answered, by up to {:.3} s: its clock or that of the load is not what it is said to be",
+                    of.impossible,
+                    of.compared,
+                    of.worst_ns as f64 / 1e9
+                ));
+            }
+        }
+    }
+}
+
+/// How many requests of the warm-up and of the counted part each load source reports as scheduled.
+fn scheduled(events: &[Event]) -> BTreeMap<&str, (u64, u64)> {
+    let totals = events.iter().filter_map(|event| match &event.kind {
+        EventKind::LoadScheduled { of, warmup, main } => Some((of.as_str(), (*warmup, *main))),
+        _ => None,
+    });
+    totals.collect()
+}
+
+/// Whether a request's stamps are in the order of events. An answer may begin before the whole request is written.
+fn is_ordered(row: &RequestRow) -> bool {
+    let connecting = [row.connect_start, row.connected, row.tls, row.sent];
+    let connecting = connecting.into_iter().flatten().chain([row.end]);
+    let is_opened = connecting.is_sorted();
+    is_opened && row.head.is_none_or(|head| head <= row.end)
+}
+
+/// Checks the record. If requests are missing, `stamps` goes through all requests once more, for their intended send
+/// times.
+pub(super) fn look<E>(
+    rows: &Rows,
+    (info, events, clocks): (&RunInfo, &[Event], &Clocks),
+    (began, ended): (Stamp, Stamp),
+    stamps: impl FnOnce(&mut dyn FnMut(&RequestRow)) -> Result<(), E>,
+) -> Result<Integrity, E> {
+    let mut found = if info.has_checks() { rows.judge(info, events, clocks) } else { Integrity::default() };
+    let gaps = rows.gaps(&scheduled(events));
+    if gaps.is_empty() {
+        return Ok(found);
+    }
+    let mut beside: HashMap<Arc<str>, HashMap<u64, Option<Stamp>>> = HashMap::new();
+    for (source, gaps) in &gaps {
+        let neighbours = gaps.iter().flat_map(|gap| [gap.start().checked_sub(1), Some(gap.end() + 1)]);
+        beside.insert(Arc::clone(source), neighbours.flatten().map(|number| (number, None)).collect());
+    }
+    stamps(&mut |row| {
+        if let Some(at) = beside.get_mut(&row.source).and_then(|of| of.get_mut(&row.seq)) {
+            *at = Some(row.scheduled);
+        }
+    })?;
+    for (source, gaps) in gaps {
+        let of = beside.remove(&source).unwrap_or_default();
+        let at = |number: Option<u64>| number.and_then(|number| of.get(&number).copied().flatten());
+        for gap in gaps {
+            found.holes.push(Hole {
+                source: source.to_string(),
+                from: at(gap.start().checked_sub(1)).unwrap_or(began),
+                to: at(Some(gap.end() + 1)).unwrap_or(ended),
+                requests: gap.end() - gap.start() + 1,
+            });
+        }
+    }
+    found.holes.sort_by_key(|hole| (hole.from, hole.to));
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,244 @@
+//! Records that are whole, and ways to break them.
+
+use crate::timeline::Timeline;
+use rolldrop_record::run_info::{ClusterInfo, LoadPlan, Pacing, Role, Rows, Source, Tool};
+use rolldrop_record::{
+    ClockOffset, Event, EventKind, Expect, Outcome, Phase, Protocol, Records, RequestId, RequestRow, RunInfo,
+    ServedEnd, ServedRow, Stamp,
+};
+
+const MS: i64 = 1_000_000;
+
+fn at(ms: i64) -> Stamp {
+    Stamp::from_unix_ns(1_800_000_000_000_000_000 + ms * MS)
+}
+
+fn request(seq: u64) -> RequestRow {
+    let ms = i64::try_from(seq).unwrap() * 10;
+    let phase = if seq < 20 { Phase::Warmup } else { Phase::Main };
+    let row = RequestRow::not_sent("load-0".into(), seq, "web".into(), phase, at(ms), at(ms + 5));
+    RequestRow {
+        connect_start: Some(at(ms)),
+        connected: Some(at(ms + 1)),
+        sent: Some(at(ms + 1)),
+        head: Some(at(ms + 5)),
+        outcome: Outcome::Ok,
+        pod: Some("a".into()),
+        ..row
+    }
+}
+
+fn served(seq: u64) -> ServedRow {
+    let ms = i64::try_from(seq).unwrap() * 10;
+    ServedRow {
+        source: "a".into(),
+        request: Some(RequestId::new(None, "load-0", seq)),
+        pod: "a".into(),
+        peer_addr: "".into(),
+        protocol: Protocol::Http1,
+        accepted: at(ms + 1),
+        head: Some(at(ms + 2)),
+        end: at(ms + 4),
+        status: Some(200),
+        grpc_status: None,
+        ended: ServedEnd::Complete,
+        detail: None,
+        conn: seq,
+        conn_first_request: true,
+        stream: None,
+        bytes_from_client: None,
+        bytes_from_app: None,
+    }
+}
+
+fn sample(of: &str, ms: i64, offset_ms: i64) -> Event {
+    let offset = ClockOffset { offset_ns: offset_ms * MS, uncertainty_ns: MS };
+    Event::new(at(ms), "coordinator", EventKind::clock_sample(of, offset))
+}
+
+/// A run of 100 requests of which nothing is missing.
+fn whole() -> Records {
+    let source = |name: &str, role, rows| Source {
+        name: name.into(),
+        role,
+        clock_offset_ns: 0,
+        clock_uncertainty_ns: Some(MS),
+        rows,
+    };
+    let received = Rows { recorded: Some(100), known: 100, in_flight: 0, received: 100 };
+    let sources = vec![source("load-0", Role::Load, None), source("a", Role::Proxy, Some(received))];
+    let totals = EventKind::LoadScheduled { of: "load-0".into(), warmup: 20, main: 80 };
+    let mut events = vec![Event::new(at(1000), "load-0", totals)];
+    for source in ["load-0", "a"] {
+        events.extend([sample(source, 0, 0), sample(source, 900, 0)]);
+    }
+    let info = RunInfo {
+        format: 2,
+        run: None,
+        tool: Tool { name: "rolldrop".into(), version: "0".into() },
+        name: "made-up".into(),
+        scenario: serde_json::Value::Null,
+        expect: Expect::default(),
+        cluster: ClusterInfo::default(),
+        targets: Vec::new(),
+        load: LoadPlan {
+            pacing: Pacing::Constant,
+            rate: 100.0,
+            duration_s: 0.8,
+            warmup_s: 0.2,
+            connect_timeout_s: 1.0,
+            response_timeout_s: 5.0,
+            success: vec![(200, 299)],
+            ..LoadPlan::default()
+        },
+        sources,
+        started: at(0),
+        ended: Some(at(1000)),
+        complete: true,
+        interrupted: false,
+        max_busy: None,
+        aborted: None,
+    };
+    Records {
+        info,
+        events,
+        requests: (0..100).map(request).collect(),
+        served: (0..100).map(served).collect(),
+        torn: Vec::new(),
+        corrupt: Vec::new(),
+    }
+}
+
+/// What is missing and what contradicts itself.
+fn found(records: Records) -> (Vec<String>, Vec<String>) {
+    let (timeline, _) = Timeline::build(records.log(), records).unwrap();
+    (timeline.integrity.missing, timeline.integrity.contradictions)
+}
+
+fn broken(how: impl FnOnce(&mut Records)) -> (Vec<String>, Vec<String>) {
+    let mut records = whole();
+    how(&mut records);
+    found(records)
+}
+
+#[test]
+fn a_whole_record_is_whole() {
+    assert_eq!(found(whole()), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn missing_requests_are_counted_by_phase_and_are_a_hole() {
+    let mut records = whole();
+    records.requests.retain(|row| !(15..=24).contains(&row.seq));
+    let (timeline, _) = Timeline::build(records.log(), records).unwrap();
+    let [hole] = &timeline.integrity.holes[..] else { panic!("{:?}", timeline.integrity) };
+    assert_eq!((hole.from, hole.to, hole.requests), (at(140), at(250), 10));
+    assert_eq!(
+        timeline.integrity.missing,
+        [
+            "load-0 scheduled 20 requests in the warm-up, 15 have a row",
+            "load-0 scheduled 80 requests in the counted part, 75 have a row"
+        ]
+    );
+    assert_eq!(timeline.hole_in(at(200), at(210)), Some(hole));
+    assert_eq!(timeline.hole_in(at(260), at(300)), None);
+}
+
+#[test]
+fn a_source_without_any_row_is_a_hole_as_long_as_the_load() {
+    let mut records = whole();
+    let totals = EventKind::LoadScheduled { of: "load-1".into(), warmup: 0, main: 7 };
+    records.events.push(Event::new(at(1000), "load-1", totals));
+    let (timeline, _) = Timeline::build(records.log(), records).unwrap();
+    let [hole] = &timeline.integrity.holes[..] else { panic!("{:?}", timeline.integrity) };
+    assert_eq!((hole.source.as_str(), hole.requests), ("load-1", 7));
+    assert!(hole.from <= at(0) && hole.to >= at(990), "{hole:?}");
+    assert_eq!(timeline.integrity.missing, ["load-1 scheduled 7 requests in the counted part, 0 have a row"]);
+}
+
+#[test]
+fn the_end_of_a_source_may_be_missing() {
+    let mut records = whole();
+    records.requests.truncate(90);
+    let (timeline, _) = Timeline::build(records.log(), records).unwrap();
+    let [hole] = &timeline.integrity.holes[..] else { panic!("{:?}", timeline.integrity) };
+    assert_eq!((hole.from, hole.requests), (at(890), 10));
+    assert!(hole.to >= hole.from);
+}
+
+#[test]
+fn a_part_that_is_there_twice_is_a_contradiction() {
+    let (_, requests) = broken(|records| records.requests.extend((40..60).map(request)));
+    assert_eq!(requests.len(), 2, "{requests:?}");
+    assert!(requests[0].contains("scheduled 80 requests in the counted part, 100 have"), "{requests:?}");
+    assert!(requests[1].contains("20 requests of load-0 have more than one row"), "{requests:?}");
+    let (_, proxies) = broken(|records| records.served.extend((40..60).map(served)));
+    assert_eq!(proxies, ["100 rows of the proxy a were received, and served/ has 120"]);
+}
+
+#[test]
+fn as_many_twice_as_are_missing_are_found_as_well() {
+    let (_, contradictions) = broken(|records| records.requests[50] = request(51));
+    assert!(contradictions[0].contains("1 requests of load-0 have more than one row"), "{contradictions:?}");
+}
+
+#[test]
+fn a_proxys_rows_that_were_received_are_there() {
+    let (missing, contradictions) = broken(|records| records.served.clear());
+    assert_eq!(missing, ["100 rows of the proxy a were received, and served/ has 0"]);
+    assert!(contradictions.is_empty(), "{contradictions:?}");
+}
+
+#[test]
+fn stamps_out_of_order_are_a_contradiction() {
+    let (_, requests) = broken(|records| records.requests[7].end = at(60));
+    assert!(requests[0].contains("1 rows of load-0 have stamps that are out of order"), "{requests:?}");
+    let (_, proxies) = broken(|records| records.served[7].end = at(60));
+    assert!(proxies[0].contains("1 rows of the proxy a have stamps"), "{proxies:?}");
+}
+
+#[test]
+fn clocks_against_causality_are_a_contradiction() {
+    for offset_ms in [-300, 300] {
+        let (_, contradictions) = broken(|records| {
+            let rows = records.requests.iter_mut();
+            rows.for_each(|row| {
+                let move_ = |stamp: &mut Stamp| *stamp = stamp.shifted_ns(offset_ms * MS);
+                let stages = [&mut row.connect_start, &mut row.connected, &mut row.sent, &mut row.head];
+                stages.into_iter().flatten().for_each(move_);
+                [&mut row.scheduled, &mut row.end].into_iter().for_each(move_);
+            });
+        });
+        assert_eq!(contradictions.len(), 1, "{offset_ms}: {contradictions:?}");
+        assert!(
+            contradictions[0].contains("read 100 of 100 requests before they were sent"),
+            "{contradictions:?}"
+        );
+    }
+    // One thread that waited is no clock that is wrong.
+    let (_, one) = broken(|records| {
+        records.served[3].end = at(1000);
+        records.served[3].head = Some(at(900));
+    });
+    assert!(one.is_empty(), "{one:?}");
+}
+
+#[test]
+fn clock_samples_that_contradict_each_other_are_found() {
+    let (_, contradictions) = broken(|records| records.events.push(sample("load-0", 450, 300)));
+    assert!(
+        contradictions.contains(&"the samples of the clock of load-0 contradict each other".to_owned()),
+        "{contradictions:?}"
+    );
+}
+
+#[test]
+fn a_record_of_the_first_format_is_not_judged_but_its_holes_are_known() {
+    let mut records = whole();
+    records.info.format = 1;
+    records.requests.retain(|row| row.seq != 50);
+    records.served.clear();
+    let (timeline, _) = Timeline::build(records.log(), records).unwrap();
+    assert!(timeline.integrity.missing.is_empty() && timeline.integrity.contradictions.is_empty());
+    assert_eq!(timeline.integrity.holes.len(), 1);
+}

@@ -1,0 +1,42 @@
+//! What the records say about the load: when it began and ended, and how much was scheduled.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rolldrop_record::{EventKind, Outcome, Stamp};
+
+/// Takes the events of the load.
+#[derive(Debug, Default)]
+pub(super) struct Collector {
+    /// When the first source began.
+    pub(super) started: Option<Stamp>,
+    /// When the first counted part began.
+    pub(super) counted: Option<Stamp>,
+    /// When the last source ended.
+    pub(super) ended: Option<Stamp>,
+    /// Number of rows that the sources reported.
+    pub(super) announced: Option<u64>,
+    pub(super) stages: Vec<(Stamp, f64, f64)>,
+    pub(super) tallies: BTreeMap<String, BTreeMap<Outcome, u64>>,
+}
+
+impl Collector {
+    pub(super) fn observe(&mut self, at: Stamp, kind: &EventKind) {
+        match kind {
+            EventKind::LoadStarted { warmup_s, .. } => {
+                let counted = at + Duration::from_secs_f64(warmup_s.max(0.0));
+                self.started = Some(self.started.map_or(at, |t| t.min(at)));
+                self.counted = Some(self.counted.map_or(counted, |t| t.min(counted)));
+            }
+            EventKind::LoadStage { from, to, .. } => self.stages.push((at, *from, *to)),
+            EventKind::LoadEnded { scheduled } => {
+                self.ended = Some(self.ended.map_or(at, |t| t.max(at)));
+                self.announced = Some(self.announced.unwrap_or(0) + scheduled);
+            }
+            EventKind::LoadCounted { of, outcomes } => {
+                self.tallies.insert(of.clone(), outcomes.clone());
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! The phases of pods' ends that their proxies recorded, by the life that they belong to.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rolldrop_record::event::ProxyPhase;
+use rolldrop_record::{EventKind, Stamp};
+
+/// The life of a pod, as far as names are concerned: with StatefulSets another one follows under the same name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LifeOf<'a> {
+    pub(super) name: &'a str,
+    pub(super) uid: &'a str,
+    /// When it was first shown.
+    pub(super) from: Stamp,
+    /// When the next one of the name was first shown.
+    pub(super) until: Option<Stamp>,
+}
+
+impl LifeOf<'_> {
+    pub(super) fn holds(&self, at: Stamp) -> bool {
+        at >= self.from && self.until.is_none_or(|until| at < until)
+    }
+}
+
+#[derive(Debug)]
+struct Seen<'a> {
+    at: Stamp,
+    source: &'a str,
+    pod: &'a str,
+    phase: ProxyPhase,
+}
+
+/// Takes the phases, and the pod of each proxy.
+#[derive(Debug, Default)]
+pub(super) struct Collector<'a> {
+    phases: Vec<Seen<'a>>,
+    pods: BTreeMap<&'a str, BTreeSet<&'a str>>,
+}
+
+impl<'a> Collector<'a> {
+    pub(super) fn observe(&mut self, at: Stamp, source: &'a str, kind: &'a EventKind) {
+        match kind {
+            EventKind::ProxyPhase { pod, phase } => {
+                self.phases.push(Seen { at, source, pod, phase: *phase });
+            }
+            EventKind::OwnPod(pod) => _ = self.pods.entry(source).or_default().insert(&pod.uid),
+            _ => {}
+        }
+    }
+
+    /// When a pod first entered a phase.
+    pub(super) fn first(&self, of: LifeOf<'_>, phase: ProxyPhase) -> Option<Stamp> {
+        self.all(of, phase).next().map(|(at, _)| at)
+    }
+
+    /// When a pod entered a phase, each time, and on whose clock.
+    pub(super) fn all<'s>(
+        &'s self,
+        of: LifeOf<'s>,
+        phase: ProxyPhase,
+    ) -> impl Iterator<Item = (Stamp, &'a str)> + 's {
+        let is_its = move |seen: &&Seen<'_>| match self.pods.get(seen.source) {
+            Some(uids) if uids.len() == 1 => uids.contains(of.uid),
+            _ => seen.pod == of.name && of.holds(seen.at),
+        };
+        self.phases
+            .iter()
+            .filter(move |seen| seen.phase == phase)
+            .filter(is_its)
+            .map(|seen| (seen.at, seen.source))
+    }
+}

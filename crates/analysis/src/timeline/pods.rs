@@ -1,0 +1,256 @@
+//! The lives of pods, and how they ended, from what the watches showed.
+
+mod ending;
+mod seen;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::RangeInclusive;
+
+use serde::{Deserialize, Serialize};
+
+use super::beats::Beats;
+use super::clocks::Clocks;
+use super::endpoints::{EndpointChange, EndpointOf, Endpoints};
+use super::explain::Histories;
+use super::phases::{self, LifeOf};
+use super::{Command, watches};
+use ending::{Ending, Evidence};
+use rolldrop_record::EndCause;
+use rolldrop_record::event::Action;
+use rolldrop_record::{EventKind, Mode, Stamp};
+use seen::Seen;
+
+/// A second, in nanoseconds.
+const SECOND_NS: i64 = 1_000_000_000;
+
+/// The start of one pod.
+#[derive(Clone, Debug)]
+pub struct PodLife {
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+    /// When a watch first showed it.
+    pub created: Stamp,
+    /// Whether it was already there when the watch began.
+    pub listed: bool,
+    /// Its address, once one was reported.
+    pub ip: Option<String>,
+    /// Whether its main containers have readiness probes; `None` if the record does not say so.
+    pub is_probed: Option<bool>,
+    /// When its address was first seen.
+    pub ip_reported: Option<Stamp>,
+    /// When it was first seen ready.
+    pub ready: Option<Stamp>,
+    /// When its endpoint was first seen ready.
+    pub endpoint_ready: Option<Stamp>,
+}
+
+/// When a deletion took effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct T0 {
+    /// Not before this.
+    pub earliest: Stamp,
+    /// Not after this.
+    pub latest: Stamp,
+    /// The basis of these.
+    pub basis: T0Basis,
+}
+
+/// How the time at which a deletion took effect is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum T0Basis {
+    /// The run's own call: from when it was sent to when it was answered.
+    OwnCall,
+    /// Beats: the run's own writes with the next smaller and the next larger version.
+    Beats,
+    /// The deletionTimestamp, which has whole seconds, and the watch.
+    Timestamp,
+    /// A gap of the watch, in which the pod vanished.
+    Gap,
+    /// The end of its containers: it was not deleted.
+    EndOfContainers,
+}
+
+impl T0Basis {
+    /// The name used in files.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            T0Basis::OwnCall => "own_call",
+            T0Basis::Beats => "beats",
+            T0Basis::Timestamp => "timestamp",
+            T0Basis::Gap => "gap",
+            T0Basis::EndOfContainers => "end_of_containers",
+        }
+    }
+}
+
+/// The stages of a pod's end that were seen.
+#[derive(Clone, Debug, Default)]
+pub struct Stages {
+    /// The coordinator's own delete call was sent.
+    pub delete_sent: Option<Stamp>,
+    /// A watch showed the deletionTimestamp.
+    pub deletion_seen: Option<Stamp>,
+    /// A watch showed the endpoint as terminating.
+    pub endpoint_terminating: Option<Stamp>,
+    /// The proxy's preStop hook was called.
+    pub kill_began: Option<Stamp>,
+    /// The proxy found the app's listener closed.
+    pub listener_closed: Option<Stamp>,
+    /// The proxy received SIGTERM.
+    pub app_exited: Option<Stamp>,
+    /// The proxy exited.
+    pub proxy_exited: Option<Stamp>,
+    /// A watch showed all main containers terminated.
+    pub containers_terminated: Option<Stamp>,
+    /// A watch showed the endpoint gone.
+    pub endpoint_removed: Option<Stamp>,
+    /// A watch showed the pod deleted.
+    pub pod_deleted: Option<Stamp>,
+}
+
+/// The end of one pod.
+#[derive(Clone, Debug)]
+pub struct PodEnd {
+    /// The pod's name.
+    pub pod: String,
+    /// Its UID.
+    pub uid: String,
+    /// Its address.
+    pub ip: Option<String>,
+    /// Whether its main containers have readiness probes; `None` if the record does not say so.
+    pub is_probed: Option<bool>,
+    /// Its node.
+    pub node: Option<String>,
+    /// Its mode, by the action behind it; [`Mode::Other`] if none is known.
+    pub mode: Mode,
+    /// The disruption behind it.
+    pub disruption: Option<u32>,
+    /// What ended it, as text; `None` if nothing shows it.
+    pub cause: Option<EndCause>,
+    /// Whether the coordinator deleted it itself.
+    pub own: bool,
+    /// Whether nothing of its end was seen: it vanished in a gap of the watch.
+    pub is_lost: bool,
+    /// When the deletion took effect.
+    pub t0: T0,
+    /// The grace period of the deletion, in seconds.
+    pub grace_s: i64,
+    /// The app's preStop sleep in seconds; `None` if a hook of another kind hides it.
+    pub pre_stop_sleep_s: Option<i64>,
+    /// The stages seen.
+    pub stages: Stages,
+    /// The exit code of the main containers: the first that is not 0.
+    pub exit_code: Option<i32>,
+}
+
+impl PodEnd {
+    /// Before this the app cannot have got its signal: it still slept in its preStop hook.
+    pub fn may_stop_from(&self) -> Stamp {
+        self.t0
+            .earliest
+            .shifted_ns(self.pre_stop_sleep_s.unwrap_or(0).clamp(0, self.grace_s.max(0)) * SECOND_NS)
+    }
+
+    /// When nothing of the pod was left, as far as it was seen.
+    pub fn gone(&self) -> Option<Stamp> {
+        self.stages.pod_deleted.or(self.stages.containers_terminated)
+    }
+}
+
+/// Takes what the watch of pods showed.
+#[derive(Debug, Default)]
+pub(super) struct Collector(BTreeMap<String, Seen>);
+
+/// The other records about pods' ends.
+pub(super) struct Others<'a> {
+    pub(super) clocks: &'a Clocks,
+    pub(super) beats: &'a Beats,
+    pub(super) endpoints: &'a Endpoints,
+    pub(super) actions: &'a [(Stamp, &'a Action)],
+    pub(super) commands: &'a [Command],
+    pub(super) histories: &'a Histories,
+    pub(super) phases: &'a phases::Collector<'a>,
+    pub(super) watches: &'a watches::Collector,
+}
+
+impl Collector {
+    pub(super) fn observe(&mut self, at: Stamp, kind: &EventKind) {
+        if let EventKind::Pod(pod) = kind {
+            self.0.entry(pod.uid.clone()).or_insert_with(|| Seen::new(at, pod)).observe(at, pod);
+        }
+    }
+
+    /// For each name the times at which pods with that name were first shown.
+    fn names(&self) -> HashMap<&str, BTreeSet<Stamp>> {
+        let mut names: HashMap<&str, BTreeSet<Stamp>> = HashMap::new();
+        for Seen { life, .. } in self.0.values() {
+            names.entry(&life.name).or_default().insert(life.created);
+        }
+        names
+    }
+
+    /// The names of pods that were being deleted before `begun`, for example by an earlier run: their ends do not
+    /// belong to this run.
+    pub(super) fn ending_before(&self, begun: Stamp) -> BTreeSet<&str> {
+        let names = self.names();
+        let is_ending = |pod: &&Seen| pod.deletion.as_ref().is_some_and(|deletion| deletion.seen < begun);
+        let is_last = |life: &&PodLife| names[life.name.as_str()].last() == Some(&life.created);
+        let ending = self.0.values().filter(is_ending).map(|pod| &pod.life);
+        ending.filter(is_last).map(|life| life.name.as_str()).collect()
+    }
+
+    /// The lives and the ends of all pods. Ends after the load are the run's own clean-up and those before it its
+    /// set-up: neither is measured.
+    pub(super) fn finish(
+        mut self,
+        others: &Others<'_>,
+        load: &RangeInclusive<Stamp>,
+    ) -> (Vec<PodLife>, Vec<PodEnd>) {
+        let Others { endpoints, watches, .. } = others;
+        let ending = others.actions.iter().filter(|(_, action)| action.mode.is_some());
+        let acted: BTreeSet<&str> = ending.clone().filter_map(|(_, a)| a.pod.as_deref()).collect();
+        // A pod that no Service ever named got no requests: its end loses none.
+        self.0.retain(|_, Seen { life: PodLife { name, .. }, .. }| {
+            endpoints.is_empty() || endpoints.ever_named(name) || acted.contains(name.as_str())
+        });
+        let evidence = Evidence {
+            clocks: others.clocks,
+            beats: others.beats,
+            endpoints,
+            actions: ending.copied().collect(),
+            commands: others.commands,
+            histories: others.histories,
+            phases: others.phases,
+            gaps: watches.pods_missed(),
+        };
+        let names = self.names();
+        let (mut lives, mut ends) = (Vec::new(), Vec::new());
+        for pod in self.0.values() {
+            let PodLife { name, uid, created, .. } = &pod.life;
+            let until = names[name.as_str()].range(*created..).find(|at| *at > created).copied();
+            let life = LifeOf { name, uid, from: *created, until };
+            let of = EndpointOf::life(life, pod.life.ip.as_deref());
+            let endpoint_ready = endpoints.first(of, EndpointChange::Ready, *created);
+            let end = Ending { evidence: &evidence, pod, life }.find();
+            ends.extend(end.filter(|end| is_under_load(end, load)));
+            lives.push(PodLife { endpoint_ready, ..pod.life.clone() });
+        }
+        lives.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
+        ends.sort_by(|a, b| (a.t0.earliest, &a.pod).cmp(&(b.t0.earliest, &b.pod)));
+        (lives, ends)
+    }
+}
+
+/// Whether a pod ended while load was sent, or may have.
+fn is_under_load(end: &PodEnd, load: &RangeInclusive<Stamp>) -> bool {
+    match end.t0.basis {
+        // It did so at some time of these.
+        T0Basis::Gap | T0Basis::EndOfContainers => {
+            end.t0.latest >= *load.start() && end.t0.earliest <= *load.end()
+        }
+        _ => end.t0.earliest >= *load.start() && end.t0.latest <= *load.end(),
+    }
+}

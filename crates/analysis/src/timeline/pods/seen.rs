@@ -1,0 +1,178 @@
+//! What the watch showed of one pod, event by event.
+
+use super::PodLife;
+use rolldrop_record::Stamp;
+use rolldrop_record::event::{Change, ContainerState, PodEvent};
+
+/// A deletion as the watch first showed it.
+#[derive(Clone, Debug)]
+pub(super) struct Deletion {
+    /// When it was shown.
+    pub(super) seen: Stamp,
+    /// Its deletionTimestamp, on the API server's clock.
+    pub(super) timestamp: Stamp,
+    /// The grace period, in seconds.
+    pub(super) grace_s: i64,
+    /// The version of the pod that showed it.
+    pub(super) version: String,
+    /// Whether that is the version that the deletion made. In a list it may be a later one.
+    pub(super) is_exact: bool,
+}
+
+/// What the watch showed of one UID.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub(super) life: PodLife,
+    pub(super) last: PodEvent,
+    pub(super) last_at: Stamp,
+    pub(super) deletion: Option<Deletion>,
+    /// When it was shown as failed or succeeded.
+    pub(super) terminal: Option<Stamp>,
+    /// When its main containers were last shown running, before they had ended.
+    pub(super) running: Option<Stamp>,
+    pub(super) containers_terminated: Option<Stamp>,
+    pub(super) deleted: Option<Stamp>,
+    pub(super) exit_code: Option<i32>,
+}
+
+impl Seen {
+    pub(super) fn new(at: Stamp, event: &PodEvent) -> Self {
+        let life = PodLife {
+            name: event.name.clone(),
+            uid: event.uid.clone(),
+            created: at,
+            listed: event.change == Change::Listed,
+            ip: None,
+            is_probed: None,
+            ip_reported: None,
+            ready: None,
+            endpoint_ready: None,
+        };
+        Self {
+            life,
+            last: event.clone(),
+            last_at: at,
+            deletion: None,
+            terminal: None,
+            running: None,
+            containers_terminated: None,
+            deleted: None,
+            exit_code: None,
+        }
+    }
+
+    pub(super) fn observe(&mut self, at: Stamp, event: &PodEvent) {
+        self.observe_start(at, event);
+        self.observe_end(at, event);
+        self.last = event.clone();
+        self.last_at = at;
+    }
+
+    fn observe_start(&mut self, at: Stamp, event: &PodEvent) {
+        if let Some(ip) = &event.ip {
+            self.life.ip_reported.get_or_insert(at);
+            self.life.ip = Some(ip.clone());
+        }
+        let is_new = self.life.ready.is_none();
+        self.life.is_probed = self.life.is_probed.or_else(|| is_probed(event, is_new));
+        if event.ready {
+            self.life.ready.get_or_insert(at);
+        }
+    }
+
+    fn observe_end(&mut self, at: Stamp, event: &PodEvent) {
+        if let (None, Some(timestamp)) = (&self.deletion, event.deletion_timestamp) {
+            self.deletion = Some(Deletion {
+                seen: at,
+                timestamp,
+                grace_s: event.deletion_grace_s.unwrap_or(event.grace_s),
+                version: event.resource_version.clone(),
+                is_exact: event.change == Change::Applied,
+            });
+        }
+        if matches!(event.phase.as_str(), "Failed" | "Succeeded") {
+            self.terminal.get_or_insert(at);
+        }
+        let main: Vec<&ContainerState> = event.containers.iter().filter(|c| !c.sidecar).collect();
+        let all_are =
+            |state: &str| !main.is_empty() && main.iter().all(|c| c.state.as_deref() == Some(state));
+        if all_are("terminated") {
+            self.containers_terminated.get_or_insert(at);
+            let codes = || main.iter().filter_map(|c| c.exit_code);
+            self.exit_code = codes().find(|c| *c != 0).or_else(|| codes().next());
+        } else if all_are("running") && self.containers_terminated.is_none() {
+            self.running = Some(at);
+        }
+        if event.change == Change::Deleted {
+            self.deleted.get_or_insert(at);
+        }
+    }
+
+    pub(super) fn pre_stop_sleep_s(&self) -> Option<i64> {
+        let mut main = self.last.containers.iter().filter(|c| !c.sidecar).peekable();
+        if main.peek().is_none() || main.clone().any(|c| c.pre_stop_other) {
+            return None;
+        }
+        // Every container counts: the first one to get its signal can refuse.
+        main.map(|c| c.pre_stop_sleep_s.unwrap_or(0)).min()
+    }
+}
+
+/// Whether the main containers of a pod are probed before it is ready, as far as one event shows it. `is_new`: it was
+/// never seen ready before.
+fn is_probed(event: &PodEvent, is_new: bool) -> Option<bool> {
+    let main = || event.containers.iter().filter(|c| !c.sidecar);
+    if main().any(|c| c.readiness_probe == Some(true)) {
+        return Some(true);
+    }
+    if main().next().is_some() && main().all(|c| c.readiness_probe == Some(false)) {
+        return Some(false);
+    }
+    // Records of older versions say nothing about probes. Without one, a pod is ready as soon as all its containers
+    // run, and an ending pod stays ready until they have ended.
+    let waits = is_new
+        && !event.ready
+        && event.deletion_timestamp.is_none()
+        && event.phase == "Running"
+        && event.containers.iter().all(|c| c.state.as_deref() == Some("running"));
+    (waits && main().next().is_some()).then_some(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn whether_a_pod_is_probed_is_recorded_or_seen_in_its_start() {
+        let event = |ready: bool, state: &str, probe: serde_json::Value| -> PodEvent {
+            let container = |name: &str, sidecar: bool, probe: &serde_json::Value| {
+                json!({"name": name, "sidecar": sidecar, "pre_stop_sleep_s": null, "pre_stop_other": false,
+                    "state": state, "reason": null, "exit_code": null, "restarts": 0, "readiness_probe": probe})
+            };
+            let pod = json!({
+                "change": "applied", "namespace": "shop", "name": "web-1", "uid": "u", "resource_version": "1",
+                "node": "n1", "ip": "10.0.0.1", "phase": "Running", "ready": ready, "deletion_timestamp": null,
+                "deletion_grace_s": null, "grace_s": 30, "disruption_target": null,
+                "containers": [container("app", false, &probe), container("proxy", true, &json!(true))],
+            });
+            serde_json::from_value(pod).unwrap()
+        };
+        let life = |events: &[PodEvent]| {
+            let mut seen = Seen::new(Stamp::from_unix_ns(1), &events[0]);
+            events.iter().for_each(|event| seen.observe(Stamp::from_unix_ns(1), event));
+            seen.life
+        };
+        let told = |events: &[PodEvent]| life(events).is_probed;
+        let null = || serde_json::Value::Null;
+        assert_eq!(told(&[event(true, "running", json!(true))]), Some(true));
+        assert_eq!(told(&[event(true, "running", json!(false))]), Some(false));
+        assert_eq!(told(&[event(false, "waiting", null()), event(true, "running", null())]), None);
+        let late = [event(false, "running", null()), event(true, "running", null())];
+        assert_eq!(told(&late), Some(true), "it ran and was not ready");
+        let lost = [event(true, "running", null()), event(false, "running", null())];
+        assert_eq!(told(&lost), None, "its node is away");
+        assert_eq!(life(&lost).ip.as_deref(), Some("10.0.0.1"));
+    }
+}

@@ -1,0 +1,344 @@
+//! The requests of a run as both ends saw them, on the coordinator's clock.
+//!
+//! Nearly all were answered, and there may be more of these than fit into memory. Each only adds to sums, so it is
+//! enough to read them in passes. The others are the subject of a run, and are held in memory.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::addresses::Addresses;
+pub use super::attempts::{Attempt, Strangers};
+use super::attempts::{Joined, Proxied};
+use super::clocks::Clocks;
+use super::consumer::KeptConnections;
+use super::integrity::{self, Integrity};
+pub use super::names::Unmatched;
+use super::names::{PodNames, Relays};
+use rolldrop_record::{ClockOffset, Event, Outcome, RequestRow, RowSource, RunId, RunInfo, ServedRow, Stamp};
+
+/// A connection: its load source, and its number there.
+pub type Connection = (Arc<str>, u64);
+
+/// A request as both ends saw it, on the coordinator's clock.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// What the client recorded.
+    pub row: RequestRow,
+    /// The pod whose proxy recorded it as well: if several did, the one that answered, or failed last.
+    pub proxy: Option<Arc<str>>,
+    /// What that proxy recorded, if the request is one of [`Requests::others`].
+    pub served: Option<Box<ServedRow>>,
+    /// The pod that the kernel sent its connection to, as far as that is known and usable.
+    pub routed: Option<Arc<str>>,
+    /// If several pods read it, the others, in order of time: a gateway in between tried again.
+    pub other_attempts: Vec<Attempt>,
+    /// Rows of proxies with its id and impossible times: they do not belong to this request.
+    pub impossible_rows: u32,
+    /// The client's stamps are within ± this many nanoseconds of the coordinator's clock.
+    pub uncertainty_ns: i64,
+}
+
+impl Request {
+    /// A request without a row of a proxy, with its stamps unchanged.
+    pub fn of(row: RequestRow) -> Self {
+        Self {
+            row,
+            proxy: None,
+            served: None,
+            routed: None,
+            other_attempts: Vec::new(),
+            impossible_rows: 0,
+            uncertainty_ns: 0,
+        }
+    }
+
+    /// When the attempt began: connecting, or sending on an open connection.
+    pub fn begun(&self) -> Stamp {
+        self.row.actually_sent().unwrap_or(self.row.scheduled)
+    }
+
+    /// Whether it opened a connection.
+    pub fn is_new_connection(&self) -> bool {
+        !self.row.conn_reused && self.row.connect_start.is_some()
+    }
+
+    /// The pod that it reached, as either end says, or that the kernel sent its connection to.
+    pub fn pod(&self) -> Option<&Arc<str>> {
+        self.named().or(self.routed.as_ref())
+    }
+
+    /// The pod that it reached, as either end says.
+    pub fn named(&self) -> Option<&Arc<str>> {
+        self.proxy.as_ref().or(self.row.pod.as_ref())
+    }
+
+    /// The connection that it was sent on, or was to be.
+    pub fn connection(&self) -> Option<Connection> {
+        Some((Arc::clone(&self.row.source), self.row.conn?))
+    }
+
+    /// The order of requests: by intended send time, then by id.
+    pub fn order(&self) -> (Stamp, &str, u64) {
+        (self.row.scheduled, &self.row.source, self.row.seq)
+    }
+}
+
+/// By what requests are joined with proxies' rows and with pods.
+#[derive(Debug)]
+pub(super) struct Joins {
+    /// The pods, as headers call them.
+    pub names: PodNames,
+    /// The pods by their addresses.
+    pub addresses: Addresses,
+    /// The pods that only pass requests on, once they are known.
+    pub relays: HashSet<Arc<str>>,
+    /// What the ids of the run's requests share.
+    pub run: Option<RunId>,
+    /// Whether the kernel's word is relied on only where answers agree with it.
+    pub needs_proof: bool,
+}
+
+impl Joins {
+    /// Has the row name no pod where it names one that passes requests on: it is not that which failed.
+    fn forget_relays(&self, row: &mut RequestRow) {
+        row.pod.take_if(|pod| self.relays.contains(pod));
+    }
+}
+
+/// All requests of a run.
+#[derive(Debug)]
+pub struct Requests<R> {
+    /// Those that were not [plainly answered](is_plain), in [order](Request::order).
+    pub others: Vec<Request>,
+    /// How many there are, these and the others.
+    pub all: u64,
+    /// Rows of proxies with an id that belong to no request.
+    pub strangers: Strangers,
+    /// Values of the pod header that name no pod which the run watched.
+    pub unmatched: Unmatched,
+    /// Connections that carried a request, not their first, of which the client does not know the pod.
+    pub unnamed: HashSet<Connection>,
+    /// How the kernel's word and that of the answers agree.
+    pub agreement: Agreement,
+    /// The pods that requests of kept connections reached.
+    pub(super) kept: KeptConnections,
+    /// The first intended send time.
+    pub(super) first_scheduled: Option<Stamp>,
+    /// When the last one ended.
+    pub(super) last_end: Option<Stamp>,
+    rows: R,
+    clocks: Clocks,
+    joins: Joins,
+    proxied: Proxied,
+    looked_at: integrity::Rows,
+}
+
+/// How the pods that the kernel sent connections to agree with those that the answers name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Agreement {
+    /// Requests of which the kernel knows the address that their connection was sent to.
+    pub routed: u64,
+    /// Those of them where that is the address of a pod.
+    pub to_pods: u64,
+    /// Those where the answer names the same pod.
+    pub agreed: u64,
+    /// Those where it names another one.
+    pub disagreed: u64,
+    /// Whether the kernel's word was relied on.
+    pub is_relied_on: bool,
+}
+
+impl Agreement {
+    /// Under IPVS the kernel's entries are believed when so many answers agree with them, and none does not.
+    const PROOF: u64 = 20;
+
+    fn is_proof(&self) -> bool {
+        self.agreed >= Self::PROOF && self.disagreed == 0
+    }
+
+    fn add(&mut self, request: &Request) {
+        self.routed += u64::from(request.row.routed_to.is_some());
+        let Some(routed) = &request.routed else { return };
+        self.to_pods += 1;
+        if let Some(pod) = request.named() {
+            *(if pod == routed { &mut self.agreed } else { &mut self.disagreed }) += 1;
+        }
+    }
+}
+
+/// Whether a request was answered, and the answer says nothing else.
+pub fn is_plain(row: &RequestRow) -> bool {
+    row.outcome == Outcome::Ok && row.grpc_status.unwrap_or(0) == 0
+}
+
+/// The numbers of requests by source and number within it; the first counts.
+fn by_id(requests: &[Request]) -> HashMap<Arc<str>, HashMap<u64, usize>> {
+    let mut by_id: HashMap<Arc<str>, HashMap<u64, usize>> = HashMap::new();
+    for (number, Request { row, .. }) in requests.iter().enumerate() {
+        by_id.entry(Arc::clone(&row.source)).or_default().entry(row.seq).or_insert(number);
+    }
+    by_id
+}
+
+impl<R: RowSource> Requests<R> {
+    /// Goes through the rows for the first time.
+    pub(super) fn open(rows: R, clocks: Clocks, mut joins: Joins) -> Result<Self, R::Error> {
+        let mut others = Vec::new();
+        let mut all = 0;
+        let mut unnamed = HashSet::new();
+        let (mut first_scheduled, mut last_end) = (None::<Stamp>, None::<Stamp>);
+        let mut looked_at = integrity::Rows::default();
+        let mut unmatched = Unmatched::default();
+        let mut proxied = Proxied::new(joins.run.clone());
+        let mut agreement = Agreement::default();
+        let mut kept = KeptConnections::default();
+        let mut relays = Relays::default();
+        rows.requests(&mut |row| {
+            let mut request = place_request(row, &clocks, Some(&joins.addresses));
+            let says = request.row.pod.clone();
+            if let Some(value) = name_pod(&mut request.row, &joins) {
+                unmatched.add(&value);
+            }
+            agreement.add(&request);
+            let row = &request.row;
+            if let Some((says, pod)) = says.zip(row.pod.as_ref()).filter(|_| row.outcome == Outcome::Ok) {
+                relays.see(&joins.names, &says, pod);
+            }
+            all += 1;
+            looked_at.add(row, request.uncertainty_ns);
+            first_scheduled = Some(first_scheduled.map_or(row.scheduled, |first| first.min(row.scheduled)));
+            last_end = last_end.max(Some(row.end));
+            proxied.expect(row, &clocks);
+            kept.see(row);
+            let is_named = row.pod.is_some() || (request.routed.is_some() && !joins.needs_proof);
+            if row.conn_reused && !is_named {
+                unnamed.extend(request.connection());
+            }
+            if !is_plain(row) {
+                others.push(request);
+            }
+        })?;
+        joins.relays = relays.finish();
+        others.iter_mut().for_each(|request| joins.forget_relays(&mut request.row));
+        others.sort_unstable_by(|a: &Request, b| a.order().cmp(&b.order()));
+        let by_id = by_id(&others);
+        proxied.begin_at(first_scheduled.unwrap_or_default());
+        let mut served: HashMap<usize, Vec<(ServedRow, Option<i64>)>> = HashMap::new();
+        rows.served(&mut |row| {
+            looked_at.add_served(&row);
+            if !proxied.is_own(&row) || joins.relays.contains(&row.pod) {
+                return;
+            }
+            looked_at.compare(&row, &clocks);
+            let uncertainty_ns = clocks.uncertainty_ns(&row.source, row.end);
+            let row = place_served(row, &clocks);
+            let Some(id) = &row.request else { return };
+            let number = by_id.get(id.source()).and_then(|of_source| of_source.get(&id.seq));
+            match number {
+                Some(number) => served.entry(*number).or_default().push((row, uncertainty_ns)),
+                None => proxied.put(&row, uncertainty_ns),
+            }
+        })?;
+        for (number, rows) in served {
+            let request = &mut others[number];
+            let joined = proxied.choose(&request.row, request.uncertainty_ns, rows);
+            request.proxy = joined.last.as_ref().map(|row| Arc::clone(&row.pod));
+            request.served = joined.last.map(Box::new);
+            (request.other_attempts, request.impossible_rows) = (joined.others, joined.impossible);
+        }
+        agreement.is_relied_on = !joins.needs_proof || agreement.is_proof();
+        if !agreement.is_relied_on {
+            others.iter_mut().for_each(|request| request.routed = None);
+        }
+        let strangers = proxied.strangers;
+        Ok(Self {
+            others,
+            all,
+            strangers,
+            unmatched,
+            unnamed,
+            kept,
+            agreement,
+            first_scheduled,
+            last_end,
+            rows,
+            clocks,
+            joins,
+            proxied,
+            looked_at,
+        })
+    }
+
+    /// Whether the record is whole, of a load that lasted from the one to the other.
+    pub(super) fn integrity(
+        &self,
+        (info, events): (&RunInfo, &[Event]),
+        lasted: (Stamp, Stamp),
+    ) -> Result<Integrity, R::Error> {
+        integrity::look(&self.looked_at, (info, events, &self.clocks), lasted, |each| {
+            self.rows.requests(&mut |row| each(&place_request(row, &self.clocks, None).row))
+        })
+    }
+
+    /// Goes through those that were plainly answered, in any order.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn plain(&self, mut each: impl FnMut(&Request)) -> Result<(), R::Error> {
+        self.rows.requests(&mut |row| {
+            if is_plain(&row) {
+                let addresses = self.agreement.is_relied_on.then_some(&self.joins.addresses);
+                let mut request = place_request(row, &self.clocks, addresses);
+                name_pod(&mut request.row, &self.joins);
+                self.joins.forget_relays(&mut request.row);
+                let joined = self.proxied.of(&request.row, request.uncertainty_ns);
+                let Joined { last: proxy, others: other_attempts, impossible: impossible_rows } = joined;
+                each(&Request { proxy, other_attempts, impossible_rows, ..request });
+            }
+        })
+    }
+
+    /// Goes through all of them, in any order.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn each(&self, mut each: impl FnMut(&Request)) -> Result<(), R::Error> {
+        self.others.iter().for_each(&mut each);
+        self.plain(each)
+    }
+}
+
+/// Has the row name the pod that its header means, or none where it means none that was watched. Returns such a
+/// value.
+fn name_pod(row: &mut RequestRow, joins: &Joins) -> Option<Arc<str>> {
+    let value = row.pod.as_ref().filter(|_| !joins.names.is_empty())?;
+    match joins.names.find(&joins.addresses, value, row.end) {
+        Some(name) => {
+            row.pod = Some(Arc::clone(name));
+            None
+        }
+        None => row.pod.take(),
+    }
+}
+
+/// A request's stamps lie close together, so one offset serves for all, and keeps their distances.
+fn place_request(mut row: RequestRow, clocks: &Clocks, addresses: Option<&Addresses>) -> Request {
+    let ClockOffset { offset_ns, uncertainty_ns } = clocks.offset(&row.source, row.end);
+    let stages = [&mut row.connect_start, &mut row.connected, &mut row.tls, &mut row.sent, &mut row.head];
+    for stamp in stages.into_iter().flatten() {
+        *stamp = stamp.shifted_ns(-offset_ns);
+    }
+    row.scheduled = row.scheduled.shifted_ns(-offset_ns);
+    row.end = row.end.shifted_ns(-offset_ns);
+    let mut request = Request { uncertainty_ns, ..Request::of(row) };
+    request.routed = addresses.and_then(|all| all.routed_to(&request.row, request.begun())).cloned();
+    request
+}
+
+/// A connection may have been accepted long before the request.
+fn place_served(mut row: ServedRow, clocks: &Clocks) -> ServedRow {
+    row.accepted = clocks.place(&row.source, row.accepted);
+    row.head = row.head.map(|at| clocks.place(&row.source, at));
+    row.end = clocks.place(&row.source, row.end);
+    row
+}

@@ -1,0 +1,186 @@
+//! Containers that ended in pods that stay: what a crash, a failed probe or too much memory does.
+
+use std::collections::BTreeMap;
+
+use rolldrop_record::event::{ActionName, ContainerState, PodEvent};
+use rolldrop_record::{EventKind, Stamp};
+
+/// How long before a watch shows a container's end that end may have been, where the watch last
+/// showed something longer ago: a kubelet looks at its containers once a second.
+const SEEN_WITHIN_NS: i64 = 2_000_000_000;
+
+/// A container that ended in a pod that stays.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Restart {
+    /// The pod's name.
+    pub pod: String,
+    /// The container's name.
+    pub container: String,
+    /// The exit code of its run, where it was seen.
+    pub exit_code: Option<i32>,
+    /// Whether the run had it killed.
+    pub is_crash: bool,
+    /// Not before this.
+    pub from: Stamp,
+    /// When the pod was ready again, if it was.
+    pub to: Option<Stamp>,
+}
+
+/// What was last seen of a container.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    running_at: Stamp,
+    restarts: i32,
+    /// The restart that is not over.
+    open: Option<usize>,
+}
+
+/// Takes in what the watch of pods shows, and the crashes that the run asked for.
+#[derive(Debug, Default)]
+pub(super) struct Collector<'a> {
+    pub(super) restarts: Vec<Restart>,
+    /// By the pod's UID and the container's name.
+    seen: BTreeMap<(String, String), Seen>,
+    crashes: BTreeMap<&'a str, Stamp>,
+}
+
+impl<'a> Collector<'a> {
+    pub(super) fn observe(&mut self, at: Stamp, kind: &'a EventKind) {
+        match kind {
+            EventKind::Pod(pod) => {
+                pod.containers.iter().filter(|container| !container.sidecar).for_each(|container| {
+                    self.observe_container(at, pod, container);
+                });
+            }
+            EventKind::Action(action) if action.action == ActionName::Crash => {
+                self.crashes.extend(action.uid.as_deref().map(|uid| (uid, at)));
+            }
+            _ => {}
+        }
+    }
+
+    fn observe_container(&mut self, at: Stamp, pod: &PodEvent, container: &ContainerState) {
+        let is_ending = pod.deletion_timestamp.is_some() || pod.disruption_target.is_some();
+        let stays = !is_ending && pod.phase == "Running";
+        let runs = container.state.as_deref() == Some("running");
+        let key = (pod.uid.clone(), container.name.clone());
+        let Some(last) = self.seen.get_mut(&key) else {
+            if runs {
+                let first = Seen { running_at: at, restarts: container.restarts, open: None };
+                self.seen.insert(key, first);
+            }
+            return;
+        };
+        let has_ended = !runs || container.restarts > last.restarts;
+        if has_ended && last.open.is_none() && stays {
+            let shown = last.running_at.max(at.shifted_ns(-SEEN_WITHIN_NS));
+            let asked = self.crashes.get(pod.uid.as_str()).filter(|asked| **asked >= last.running_at);
+            last.open = Some(self.restarts.len());
+            self.restarts.push(Restart {
+                pod: pod.name.clone(),
+                container: container.name.clone(),
+                exit_code: container.exit_code,
+                is_crash: asked.is_some(),
+                from: asked.copied().unwrap_or(shown),
+                to: None,
+            });
+        }
+        if let Some(open) = last.open {
+            let restart = &mut self.restarts[open];
+            restart.exit_code = restart.exit_code.or(container.exit_code);
+            if runs && pod.ready {
+                restart.to = Some(at);
+                last.open = None;
+            }
+        }
+        if runs {
+            (last.running_at, last.restarts) = (at, container.restarts);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rolldrop_record::Event;
+    use rolldrop_record::event::{Action, Change};
+
+    fn restarts(events: &[Event]) -> Vec<Restart> {
+        let mut collector = Collector::default();
+        events.iter().for_each(|event| collector.observe(event.at, &event.kind));
+        collector.restarts
+    }
+
+    fn pod(at_ns: i64, state: &str, restarts: i32, exit_code: Option<i32>, ready: bool) -> Event {
+        let container = ContainerState {
+            name: "app".into(),
+            sidecar: false,
+            pre_stop_sleep_s: None,
+            pre_stop_other: false,
+            state: Some(state.into()),
+            reason: None,
+            message: None,
+            exit_code,
+            restarts,
+            readiness_probe: None,
+        };
+        let pod = PodEvent {
+            change: Change::Applied,
+            namespace: "shop".into(),
+            name: "web-1".into(),
+            uid: "u".into(),
+            resource_version: "1".into(),
+            node: None,
+            ip: None,
+            phase: "Running".into(),
+            ready,
+            deletion_timestamp: None,
+            deletion_grace_s: None,
+            grace_s: 30,
+            disruption_target: None,
+            disruption_message: None,
+            reason: None,
+            owner: None,
+            containers: vec![container],
+        };
+        Event::new(Stamp::from_unix_ns(at_ns), "coordinator", EventKind::Pod(pod))
+    }
+
+    #[test]
+    fn a_container_that_ends_in_a_pod_that_stays_is_a_restart() {
+        let second = 1_000_000_000;
+        let at = Stamp::from_unix_ns;
+        let ends = [
+            pod(0, "running", 0, None, true),
+            pod(10 * second, "terminated", 0, Some(137), false),
+            pod(11 * second, "running", 1, None, false),
+            pod(12 * second, "running", 1, None, true),
+        ];
+        let restart = Restart {
+            pod: "web-1".into(),
+            container: "app".into(),
+            exit_code: Some(137),
+            is_crash: false,
+            from: at(8 * second),
+            to: Some(at(12 * second)),
+        };
+        assert_eq!(restarts(&ends), std::slice::from_ref(&restart));
+
+        let crash = Action {
+            is_undone: false,
+            disruption: 0,
+            action: ActionName::Crash,
+            mode: None,
+            pod: Some("web-1".into()),
+            uid: Some("u".into()),
+            answered: at(9 * second),
+            status: Some(200),
+            error: None,
+        };
+        let crash = Event::new(at(9 * second), "coordinator", EventKind::Action(crash));
+        let [first, rest @ ..] = ends;
+        let events: Vec<Event> = [first, crash].into_iter().chain(rest).collect();
+        let asked = Restart { from: at(9 * second), is_crash: true, ..restart };
+        assert_eq!(restarts(&events), [asked]);
+    }
+}

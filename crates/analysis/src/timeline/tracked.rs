@@ -1,0 +1,66 @@
+//! What the kernel's connection tracking said of the load's connections.
+
+use super::clocks::Clocks;
+use super::requests::Agreement;
+use rolldrop_record::service_proxy::ServiceProxy;
+use rolldrop_record::{Event, EventKind, RequestRow, Stamp};
+
+/// What the kernel's connection tracking said of the connections of the load.
+#[derive(Clone, Debug, Default)]
+pub struct Tracked {
+    /// Connections that were opened.
+    pub connections: u64,
+    /// Those of them that it had an entry for.
+    pub routed: u64,
+    /// When it said more than could be taken in: from and to.
+    pub gaps: Vec<(Stamp, Stamp)>,
+    /// How that agrees with what the answers say.
+    pub agreement: Agreement,
+}
+
+impl Tracked {
+    /// Whether a new connection surely had no entry: a rule refused it, or it met the entry of an earlier
+    /// connection from its port.
+    pub fn had_no_entry(&self, row: &RequestRow) -> bool {
+        let is_in_a_gap = |at: Stamp| self.gaps.iter().any(|(from, to)| (*from..=*to).contains(&at));
+        let is_listened_to = self.agreement.is_relied_on && self.agreement.to_pods > 0;
+        let is_opened = row.connect_start.filter(|_| !row.conn_reused && row.routed_to.is_none());
+        is_listened_to && is_opened.is_some_and(|at| !is_in_a_gap(at))
+    }
+}
+
+/// What the kube-proxies of the workers' nodes say that their mode is, if they say the same.
+pub(super) fn service_proxy(events: &[Event]) -> Option<ServiceProxy> {
+    let mut said = events.iter().filter_map(|event| match &event.kind {
+        EventKind::ConntrackEnded { service_proxy, .. } => service_proxy.as_ref(),
+        _ => None,
+    });
+    let first = said.next()?;
+    said.all(|other| other == first).then(|| first.clone())
+}
+
+/// Takes in what load workers say of it.
+#[derive(Debug, Default)]
+pub(super) struct Collector(Option<Tracked>);
+
+impl Collector {
+    pub(super) fn observe(&mut self, clocks: &Clocks, event: &Event) {
+        match &event.kind {
+            EventKind::ConntrackGap { from } => {
+                let [from, to] = [*from, event.at].map(|at| clocks.place(&event.source, at));
+                self.0.get_or_insert_default().gaps.push((from, to));
+            }
+            EventKind::ConntrackEnded { connections, routed, .. } => {
+                let tracked = self.0.get_or_insert_default();
+                tracked.connections += connections;
+                tracked.routed += routed;
+            }
+            _ => {}
+        }
+    }
+
+    /// `None` where the kernel was not asked.
+    pub(super) fn finish(self, agreement: Agreement) -> Option<Tracked> {
+        Some(Tracked { agreement, ..self.0? })
+    }
+}

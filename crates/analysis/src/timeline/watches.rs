@@ -1,0 +1,56 @@
+//! What the watches missed, and when they began with a list.
+
+use rolldrop_record::event::Change;
+use rolldrop_record::{EventKind, Stamp};
+
+/// What a watch of these is called.
+pub(super) const PODS: &str = "pods";
+pub(super) const ENDPOINT_SLICES: &str = "endpointslices";
+
+/// An interval in which a watch saw nothing.
+#[derive(Clone, Debug)]
+pub struct Gap {
+    /// The resource.
+    pub resource: String,
+    /// Whether what happened is unknown. Else it came late: when it was seen says little.
+    pub is_lost: bool,
+    /// From.
+    pub from: Stamp,
+    /// To.
+    pub to: Stamp,
+}
+
+/// Takes in gaps and lists.
+#[derive(Debug, Default)]
+pub(super) struct Collector {
+    pub(super) gaps: Vec<Gap>,
+    /// When the watch of pods last began with a list.
+    pub(super) pods_listed: Option<Stamp>,
+    /// When it last showed anything.
+    pub(super) pods_shown: Option<Stamp>,
+}
+
+impl Collector {
+    pub(super) fn observe(&mut self, at: Stamp, kind: &EventKind) {
+        match kind {
+            EventKind::WatchGap { resource, from } | EventKind::WatchLate { resource, from } => {
+                let is_lost = matches!(kind, EventKind::WatchGap { .. });
+                self.gaps.push(Gap { resource: resource.clone(), is_lost, from: *from, to: at });
+            }
+            EventKind::Pod(pod) => {
+                self.pods_shown = self.pods_shown.max(Some(at));
+                if pod.change == Change::Listed {
+                    self.pods_listed = Some(at);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The gaps of the watch of pods after which a pod was shown: only then is it known who is gone.
+    pub(super) fn pods_missed(&self) -> Vec<(Stamp, Stamp)> {
+        let of_pods = self.gaps.iter().filter(|gap| gap.is_lost && gap.resource == PODS);
+        let known = of_pods.filter(|gap| self.pods_shown.is_some_and(|at| at >= gap.to));
+        known.map(|gap| (gap.from, gap.to)).collect()
+    }
+}

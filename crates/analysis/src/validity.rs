@@ -1,0 +1,279 @@
+//! Whether the measurement can be trusted, and whether it is complete.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::figures::count;
+use super::model::{IntegrityStatus, LoadResult, Percentiles, Termination, WatchGap};
+use super::sums::Sums;
+use crate::timeline::{HandOver, Timeline};
+use rolldrop_record::Outcome;
+use rolldrop_record::event::MachineSample;
+use rolldrop_record::run_info::{Role, Rows};
+
+/// Beyond these the run is invalid, not wrong.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Share of scheduled requests that were not sent.
+    pub not_sent_share: f64,
+    /// 99th percentile of the send lag, in milliseconds.
+    pub send_lag_p99_ms: f64,
+    /// Share of CPU time taken by the hypervisor, averaged over the load.
+    pub steal: f64,
+    /// Threads of one measuring process that waited for a CPU, averaged over the load.
+    pub run_queue_delay: f64,
+    /// Share of CPU time in use on the machine that sends the load, averaged over the load. The nearer to 1, the
+    /// longer runnable threads wait: at 0.95 a queue is twenty times as long as on an idle machine. On the embedded
+    /// cluster the pods, the Service proxy and the load share that machine. A closed loop uses all there is, by
+    /// intent, and has no such limit; neither has a load that comes from pods of the cluster.
+    pub busy: f64,
+    /// 99th percentile of the send lag as a share of what is measured: of the median window, or if no pod ended of
+    /// the 99th percentile of the response time. Above a half the generator's own lag is the greater part of it.
+    pub send_lag_share: f64,
+    /// A send lag up to this, in milliseconds, is that of an ordinary scheduler, however short a window is.
+    pub send_lag_floor_ms: f64,
+}
+
+/// The stated limits.
+pub const LIMITS: Limits = Limits {
+    not_sent_share: 0.001,
+    send_lag_p99_ms: 100.0,
+    steal: 0.20,
+    run_queue_delay: 1.0,
+    busy: 0.95,
+    send_lag_share: 0.5,
+    send_lag_floor_ms: 50.0,
+};
+
+/// What a run measures, in milliseconds: the send lag must be small compared with it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Measured {
+    /// Windows; the median of their bounds.
+    Windows(f64),
+    /// Only latencies; the 99th percentile of the response time.
+    Latency(f64),
+    /// Nothing: no request was answered.
+    Nothing,
+}
+
+impl Measured {
+    /// What a run with these terminations measures.
+    pub(super) fn of(terminations: &[Termination], response: &Percentiles) -> Self {
+        let windows = terminations.iter().flat_map(|t| &t.windows);
+        let mut bounds: Vec<f64> = windows.filter_map(|w| w.upper_s.or(w.lower_s)).collect();
+        bounds.sort_by(f64::total_cmp);
+        match bounds.get(bounds.len() / 2) {
+            Some(median_s) => Self::Windows(median_s * 1e3),
+            None if response.n == 0 => Self::Nothing,
+            None => Self::Latency(response.p99),
+        }
+    }
+
+    /// Why the load generator's lag is too large to measure it, if it is.
+    pub fn drowned_by(self, load: &LoadResult) -> Option<String> {
+        let (what, measured_ms) = match self {
+            Self::Windows(ms) => ("median window", ms),
+            Self::Latency(ms) => ("99th percentile of the response time", ms),
+            Self::Nothing => return None,
+        };
+        let lag_ms = load.send_lag_us.p99 / 1000.0;
+        let limit_ms = (LIMITS.send_lag_share * measured_ms).max(LIMITS.send_lag_floor_ms);
+        // What has no intended send times has no lag.
+        let is_drowned = !load.is_closed_loop() && lag_ms > limit_ms;
+        is_drowned.then(|| {
+            format!(
+                "1 % of the requests were sent {lag_ms:.0} ms late or later, and the {what} is \
+                 {measured_ms:.0} ms (limit {limit_ms:.0} ms): the lag is the load generator's own"
+            )
+        })
+    }
+}
+
+/// Whether the record was checked.
+pub(super) fn integrity(timeline: &Timeline) -> IntegrityStatus {
+    match timeline.info.has_checks() {
+        true => IntegrityStatus::Checked,
+        false => IntegrityStatus::Unchecked,
+    }
+}
+
+/// Each reason why a load was not the one that was asked for.
+pub fn not_as_planned(load: &LoadResult) -> Vec<String> {
+    let mut why = Vec::new();
+    if load.scheduled == 0 {
+        why.push("no request was recorded".to_owned());
+    }
+    let not_sent = load.not_sent as f64 / load.scheduled.max(1) as f64;
+    if not_sent > LIMITS.not_sent_share {
+        why.push(format!(
+            "{} of {} requests were not sent ({:.2} %, limit {:.2} %)",
+            count(load.not_sent),
+            count(load.scheduled),
+            not_sent * 100.0,
+            LIMITS.not_sent_share * 100.0
+        ));
+    }
+    let lag_ms = load.send_lag_us.p99 / 1000.0;
+    if lag_ms > LIMITS.send_lag_p99_ms {
+        why.push(format!(
+            "1 % of the requests were sent {lag_ms:.0} ms late or later (limit {:.0} ms): the load generator fell \
+             behind",
+            LIMITS.send_lag_p99_ms
+        ));
+    }
+    why
+}
+
+/// Each reason why the run is invalid.
+pub(super) fn invalid(
+    timeline: &Timeline,
+    load: &LoadResult,
+    measured: Measured,
+    terminations: &[Termination],
+) -> Vec<String> {
+    let mut why = not_as_planned(load);
+    why.extend(timeline.integrity.contradictions.iter().cloned());
+    if why.is_empty() {
+        why.extend(measured.drowned_by(load));
+    }
+    let mut busiest: Option<f64> = None;
+    for (source, samples) in &timeline.machine {
+        let average = |value: fn(&MachineSample) -> f64| {
+            let during =
+                || samples.iter().filter(|(at, _)| *at >= timeline.origin && *at <= timeline.load_ended);
+            let length: f64 = during().map(|(_, s)| s.interval_s).sum();
+            let sum: f64 = during().map(|(_, s)| value(s) * s.interval_s).sum();
+            if length > 0.0 { sum / length } else { 0.0 }
+        };
+        let steal = average(|s| s.steal);
+        if steal > LIMITS.steal {
+            why.push(format!(
+                "the hypervisor took {:.0} % of the CPU time where {source} ran (limit {:.0} %)",
+                steal * 100.0,
+                LIMITS.steal * 100.0
+            ));
+        }
+        let delay = average(|s| s.run_queue_delay);
+        if delay > LIMITS.run_queue_delay {
+            why.push(format!(
+                "{delay:.2} threads of {source} waited for a CPU on average (limit {:.1}): the machine was starved",
+                LIMITS.run_queue_delay
+            ));
+        }
+        busiest = Some(average(|s| s.busy).max(busiest.unwrap_or(0.0)));
+    }
+    why.extend(busiest.and_then(|busy| too_busy(timeline, load, busy)));
+    for gap in terminations.iter().flat_map(|t| t.watch_gaps.iter().map(move |gap| (gap, &t.pod))) {
+        let (WatchGap { resource, from_s, to_s, lost }, pod) = gap;
+        if *lost {
+            let s = to_s - from_s;
+            why.push(format!("the watch of {resource} saw nothing for {s:.2} s while pod {pod} ended"));
+        }
+    }
+    why.extend(blind_at_the_end(timeline));
+    why
+}
+
+/// Why a machine that is so busy cannot measure, if it cannot.
+fn too_busy(timeline: &Timeline, load: &LoadResult, busy: f64) -> Option<String> {
+    let comes_from_pods = timeline.info.load.load_workers.is_some();
+    let limit = timeline.info.max_busy.unwrap_or(LIMITS.busy);
+    (busy >= limit && limit < 1.0 && !load.is_closed_loop() && !comes_from_pods).then(|| {
+        format!(
+            "{:.0} % of the processors' time was in use on the machine that sent the load (limit {:.0} %): what is \
+             late by that is not the cluster's",
+            busy * 100.0,
+            limit * 100.0
+        )
+    })
+}
+
+/// What happened to pods until the load ended is not known if their watch did not come back: then no termination in
+/// that time can be marked.
+fn blind_at_the_end(timeline: &Timeline) -> Option<String> {
+    let lost = timeline.gaps.iter().filter(|gap| gap.is_lost && gap.resource == "pods");
+    let unlisted = lost.filter(|gap| !timeline.was_listed_after(gap) && gap.from <= timeline.load_ended);
+    let from = unlisted.map(|gap| gap.from).min()?;
+    let s = timeline.load_ended.seconds_since(from);
+    Some(format!("the watch of pods saw nothing in the last {s:.2} s of the load"))
+}
+
+/// Each reason why the record is incomplete.
+pub(super) fn partial(timeline: &Timeline, sums: &Sums<'_>) -> Vec<String> {
+    let mut why = Vec::new();
+    if timeline.info.interrupted {
+        why.push("the run was interrupted".to_owned());
+    } else if let Some(too_much) = &timeline.info.aborted {
+        why.push(format!("the run was aborted: {too_much}"));
+    } else if !timeline.info.complete {
+        why.push("the run did not complete".to_owned());
+    }
+    why.extend(timeline.torn.iter().chain(&timeline.corrupt).cloned());
+    why.extend(timeline.integrity.missing.iter().cloned());
+    let loads = timeline.info.sources.iter().filter(|source| source.role == Role::Load);
+    let handed_over: Vec<_> = loads.filter_map(|source| Some((&source.name, source.rows?))).collect();
+    let by_count = |source: &String| sums.counts.without_rows.get(source);
+    why.extend(
+        handed_over.iter().filter_map(|(source, rows)| missing_requests(source, *rows, by_count(source))),
+    );
+    // Sources that hand over say so each for itself.
+    let rows = sums.recorded;
+    if let Some(announced) = timeline
+        .announced
+        .filter(|a| *a != rows && handed_over.is_empty() && timeline.integrity.missing.is_empty())
+    {
+        why.push(format!("{} requests were scheduled, {} were recorded", count(announced), count(rows)));
+    }
+    why.extend(timeline.hand_overs.iter().filter_map(missing_rows));
+    why.extend(sums.unrecorded.iter().map(|(pod, requests)| {
+        format!("{} requests that pod {pod} answered have no row of its proxy", count(*requests))
+    }));
+    why
+}
+
+/// What a load source is known to have recorded, or to have had in flight, that did not arrive.
+fn missing_requests(source: &str, rows: Rows, by_count: Option<&BTreeMap<Outcome, u64>>) -> Option<String> {
+    let Rows { recorded, known, in_flight, received } = rows;
+    let (received, known) = match recorded {
+        Some(recorded) if recorded == received => return None,
+        Some(recorded) => (count(received), count(recorded)),
+        None => (count(received), format!("at least {}", count(known))),
+    };
+    let counted = by_count.map_or_else(String::new, |by_count| {
+        let each: Vec<_> = by_count.iter().map(|(o, n)| format!("{} {}", count(*n), o.as_str())).collect();
+        format!("; known only as counts, in no figure: {}", each.join(", "))
+    });
+    let flying = match in_flight {
+        0 => String::new(),
+        _ => format!("; {} were in flight at its last report", count(in_flight)),
+    };
+    Some(format!(
+        "of {known} requests of {source} the rows of {received} arrived, above all of those that were not ok, \
+         which weigh too much in all shares{counted}{flying}"
+    ))
+}
+
+/// What a proxy is known to have recorded, or to have had in flight, that did not arrive.
+fn missing_rows(proxy: &HandOver) -> Option<String> {
+    let Rows { recorded, known, in_flight, received } = proxy.rows;
+    let source = &proxy.source;
+    match recorded {
+        None => {
+            let (missing, received) = (count(known.saturating_sub(received)), count(received));
+            Some(format!(
+                "the proxy {source} ended without handing over all its rows: {received} arrived, at least \
+                 {missing} did not, and {} requests were under way when it was last heard of",
+                count(in_flight)
+            ))
+        }
+        // Requests that end while a proxy says how many there were are in its rows, and not in that number.
+        Some(recorded) if recorded > received => {
+            Some(format!("the proxy {source} recorded {} rows, {} arrived", count(recorded), count(received)))
+        }
+        Some(_) => None,
+    }
+}
+
+/// Pods whose proxies' rows did not all arrive.
+pub(super) fn incomplete(timeline: &Timeline) -> BTreeSet<&str> {
+    timeline.hand_overs.iter().filter(|p| missing_rows(p).is_some()).map(|p| p.pod.as_str()).collect()
+}

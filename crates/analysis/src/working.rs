@@ -1,0 +1,116 @@
+//! Whether the target works while no pod ends: otherwise a termination has nothing to take away.
+
+use super::Judged;
+use super::figures::count;
+use super::model::{Cause, Finding, FindingKind, RequestCounts, Severity};
+use super::sums::Sums;
+use crate::timeline::Timeline;
+use rolldrop_record::{Outcome, Stamp};
+
+/// At least this share of the requests outside terminations must succeed.
+pub(crate) const WORKING_SHARE: f64 = 0.90;
+
+/// Requests outside terminations, without those that were not sent or were cut off by the run's end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Outside {
+    /// Answered with success.
+    pub(super) ok: u64,
+    /// Answered with an app error.
+    pub(super) app_errors: u64,
+    /// Lost, and no termination explains it.
+    pub(super) dropped: u64,
+}
+
+impl Outside {
+    /// `disrupted` are the periods of the terminations.
+    pub(super) fn of(
+        timeline: &Timeline,
+        sums: &Sums<'_>,
+        judged: &[Judged<'_>],
+        disrupted: &[(Stamp, Stamp)],
+    ) -> Self {
+        let first_end = timeline.ends.iter().map(|end| end.t0.earliest).min();
+        let is_outside = |judged: &&Judged<'_>| {
+            let row = &judged.request.row;
+            let begun = judged.request.begun();
+            let is_near = disrupted.iter().any(|(from, to)| (*from..=*to).contains(&row.scheduled));
+            // What follows from the end of all pods may last for longer than their windows.
+            let follows =
+                matches!(judged.cause, Cause::NoReadyEndpoint | Cause::NotReadyYet | Cause::StaleFlow)
+                    && first_end.is_some_and(|at| at <= row.end);
+            let restarts = timeline.restarts.iter();
+            let restarting = restarts
+                .map(|restart| (restart.from, restart.to))
+                .any(|(from, to)| from <= row.end && to.is_none_or(|to| begun <= to));
+            !is_near && !follows && !restarting && judged.candidates.is_empty()
+        };
+        let dropped = judged.iter().filter(is_outside).count() as u64;
+        Self { ok: sums.outside_ok, app_errors: sums.outside_app_errors, dropped }
+    }
+
+    fn all(self) -> u64 {
+        self.ok + self.app_errors + self.dropped
+    }
+
+    /// Whether enough of them succeeded; true if there are none.
+    fn is_working(self) -> bool {
+        self.ok as f64 >= WORKING_SHARE * self.all() as f64
+    }
+
+    /// The finding if it does not work.
+    pub(super) fn finding(self, requests: &RequestCounts) -> Option<Finding> {
+        if self.is_working() {
+            return None;
+        }
+        let all = self.all();
+        let what = format!(
+            "the target does not work: {} of {} requests outside terminations succeeded ({:.1} %, at least {:.0} % \
+             are needed)",
+            count(self.ok),
+            count(all),
+            self.ok as f64 / all as f64 * 100.0,
+            WORKING_SHARE * 100.0
+        );
+        let failures = requests.by_outcome.iter().filter(|(outcome, _)| **outcome != Outcome::Ok);
+        let most = failures.max_by_key(|(_, n)| **n);
+        let why = most.map_or_else(String::new, |(outcome, n)| {
+            format!(
+                "requests that already fail cannot be lost to a termination; the most frequent failure is {} ({})",
+                outcome.as_str(),
+                count(*n)
+            )
+        });
+        Some(Finding {
+            severity: Severity::Error,
+            kind: Some(FindingKind::NotWorking),
+            cause: None,
+            what,
+            why,
+            remedy:
+                "see that URL, path, method and expected statuses (load.success) are right, and that the \
+                     target answers, before pods end"
+                    .to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nine_in_ten_have_to_succeed() {
+        let finding = |ok, app_errors, dropped| {
+            Outside { ok, app_errors, dropped }.finding(&RequestCounts::default()).map(|finding| finding.what)
+        };
+        assert_eq!(finding(0, 0, 0), None);
+        assert_eq!(finding(90, 5, 5), None);
+        assert_eq!(
+            finding(1789, 200, 11).as_deref(),
+            Some(
+                "the target does not work: 1,789 of 2,000 requests outside terminations succeeded (89.5 %, at \
+                 least 90 % are needed)"
+            )
+        );
+    }
+}

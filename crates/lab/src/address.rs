@@ -1,0 +1,198 @@
+//! The addresses of a cluster.
+//!
+//! With the userspace dataplane every cluster takes one block `127.N.0.0/16` for itself, so that
+//! several can run side by side on one machine. Nodes are `127.N.0.1` onwards, Services come from
+//! `127.N.240.0/20`, and pods from what lies between. With the kernel dataplane every cluster has
+//! a network of its own, and the same addresses: nodes are `10.0.0.1` onwards, node N's pods are
+//! in `10.244.N.0/24`, and Services in `10.96.0.0/16`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+/// Second octets to choose from: well away from 127.0, where everything else lives.
+const BLOCKS: std::ops::RangeInclusive<u8> = 64..=191;
+/// First and last pod address within the block, as the lower 16 bits.
+const PODS: (u16, u16) = (0x0101, 0xEFFE);
+/// First and last Service address within the block, as the lower 16 bits.
+const SERVICES: (u16, u16) = (0xF001, 0xFFFD);
+/// The port on the block's last address but one whose listener marks the block as taken.
+const CLAIM_PORT: u16 = 10_259;
+/// First and last Service address of a private network, as the lower 16 bits.
+const PRIVATE_SERVICES: (u16, u16) = (0x0001, 0xFFFE);
+/// The control plane's place among the nodes.
+const CONTROL_PLANE: u8 = 254;
+/// First and last pod address of a node of a private network, as the lowest 8 bits.
+const NODE_PODS: (u8, u8) = (2, 254);
+
+/// One cluster's addresses. A loopback block is free again when this is dropped.
+#[derive(Debug)]
+pub struct AddressBlock(Plan);
+
+#[derive(Debug)]
+enum Plan {
+    Loopback {
+        second_octet: u8,
+        next_pod: Mutex<u16>,
+        /// Held, never accepted from: it keeps other clusters off this block.
+        _claim: TcpListener,
+    },
+    Private {
+        pods: Mutex<PrivatePods>,
+    },
+}
+
+#[derive(Debug, Default)]
+struct PrivatePods {
+    /// The address that was given last, by node.
+    last: BTreeMap<u8, u8>,
+    in_use: BTreeSet<Ipv4Addr>,
+}
+
+impl AddressBlock {
+    /// Takes the first free block of loopback addresses, trying from `start` (any number) on.
+    ///
+    /// # Errors
+    ///
+    /// The last block's error when none is free.
+    pub fn claim(start: usize) -> io::Result<Self> {
+        let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        for n in 0..BLOCKS.len() {
+            let second_octet = BLOCKS.clone().nth((start + n) % BLOCKS.len()).unwrap_or(*BLOCKS.start());
+            let at = SocketAddr::from((within([127, second_octet], 0xFFFE), CLAIM_PORT));
+            match TcpListener::bind(at) {
+                Ok(claim) => {
+                    let next_pod = Mutex::new(PODS.0);
+                    return Ok(Self(Plan::Loopback { second_octet, next_pod, _claim: claim }));
+                }
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    /// The addresses of a private network.
+    pub fn private() -> Self {
+        Self(Plan::Private { pods: Mutex::default() })
+    }
+
+    /// The address of node `index` (from 0).
+    pub fn node(&self, index: u8) -> Ipv4Addr {
+        self.among_nodes(index.saturating_add(1))
+    }
+
+    /// The control plane's address: that of the API server and of DNS, as pods see them.
+    pub fn control_plane(&self) -> Ipv4Addr {
+        self.among_nodes(CONTROL_PLANE)
+    }
+
+    fn among_nodes(&self, low: u8) -> Ipv4Addr {
+        match self.0 {
+            Plan::Loopback { second_octet, .. } => Ipv4Addr::new(127, second_octet, 0, low),
+            Plan::Private { .. } => Ipv4Addr::new(10, 0, 0, low),
+        }
+    }
+
+    /// An address for a new pod of node `index` (from 0); `None` when all are in use. Addresses are
+    /// handed out in turn: one that a pod had is not used again before some 61,000 others were
+    /// (on a private network: before the other 252 of its node).
+    pub fn next_pod(&self, index: u8) -> Option<Ipv4Addr> {
+        match &self.0 {
+            Plan::Loopback { second_octet, next_pod, .. } => {
+                let mut next = next_pod.lock().unwrap_or_else(PoisonError::into_inner);
+                let ip = *next;
+                // Skip x.x.n.0 and x.x.n.255: nothing forbids them on loopback, but they look wrong.
+                *next = loop {
+                    *next = if *next >= PODS.1 { PODS.0 } else { *next + 1 };
+                    if !matches!(*next & 0xFF, 0 | 0xFF) {
+                        break *next;
+                    }
+                };
+                Some(within([127, *second_octet], ip))
+            }
+            Plan::Private { pods } => {
+                let mut pods = pods.lock().unwrap_or_else(PoisonError::into_inner);
+                let [a, b, node, _] = node_pods(index).octets();
+                let (first, end) = NODE_PODS;
+                for _ in first..=end {
+                    let last = pods.last.get(&index).copied().unwrap_or(end);
+                    let next = if last < end { last + 1 } else { first };
+                    pods.last.insert(index, next);
+                    let ip = Ipv4Addr::new(a, b, node, next);
+                    if pods.in_use.insert(ip) {
+                        return Some(ip);
+                    }
+                }
+                None
+            }
+        }
+    }
+
+    /// Takes a pod's address back.
+    pub fn release_pod(&self, ip: Ipv4Addr) {
+        if let Plan::Private { pods } = &self.0 {
+            pods.lock().unwrap_or_else(PoisonError::into_inner).in_use.remove(&ip);
+        }
+    }
+
+    /// All addresses that a Service may have, in order.
+    pub fn services(&self) -> impl Iterator<Item = Ipv4Addr> + use<> {
+        let (high, (first, last)) = match self.0 {
+            Plan::Loopback { second_octet, .. } => ([127, second_octet], SERVICES),
+            Plan::Private { .. } => ([10, 96], PRIVATE_SERVICES),
+        };
+        (first..=last).map(move |low| within(high, low))
+    }
+}
+
+/// The network address of the pods of node `index` (from 0) of a private network: a /24.
+pub(crate) fn node_pods(index: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 244, index.saturating_add(1), 0)
+}
+
+fn within(high: [u8; 2], low: u16) -> Ipv4Addr {
+    let [third, fourth] = low.to_be_bytes();
+    Ipv4Addr::new(high[0], high[1], third, fourth)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_clusters_never_share_a_block() {
+        let first = AddressBlock::claim(7).unwrap();
+        let second = AddressBlock::claim(7).unwrap();
+        assert_ne!(first.node(0), second.node(0));
+    }
+
+    #[test]
+    fn pod_addresses_stay_in_their_range_and_come_round() {
+        let block = AddressBlock::claim(40).unwrap();
+        let first = block.next_pod(0).unwrap();
+        let mut count = 1;
+        loop {
+            let ip = block.next_pod(0).unwrap();
+            let [_, _, third, fourth] = ip.octets();
+            assert!((0x01..=0xEF).contains(&third) && !matches!(fourth, 0 | 255), "{ip}");
+            if ip == first {
+                break;
+            }
+            count += 1;
+        }
+        assert!(count > 60_000, "{count}");
+    }
+
+    #[test]
+    fn a_node_of_a_private_network_hands_out_what_is_free_in_turn() {
+        let block = AddressBlock::private();
+        let all: Vec<_> = std::iter::from_fn(|| block.next_pod(1)).collect();
+        assert_eq!((all.len(), all[0], all[252]), (253, [10, 244, 2, 2].into(), [10, 244, 2, 254].into()));
+        assert_eq!(block.next_pod(0), Some([10, 244, 1, 2].into()), "nodes do not share");
+        block.release_pod(all[7]);
+        assert_eq!(block.next_pod(1), Some(all[7]));
+        assert_eq!(block.next_pod(1), None);
+    }
+}

@@ -1,0 +1,182 @@
+//! The Kubernetes API over HTTPS on loopback, for those who hold a token.
+//!
+//! HTTP/1.1 and JSON only. Here a request becomes a call of the [registry](super::registry) and
+//! its result an answer; the semantics are the registry's. Paths are read in `route`, verbs on
+//! objects served in `objects`, watches in `watch`, pods' own ports in `proxy`, their logs in
+//! `log`.
+//!
+//! A client that is slow costs little and is cut off: it has `HEAD_TIMEOUT` for a TLS
+//! handshake and for the head of each request, and an answer that it does not read for
+//! `STALL_TIMEOUT` ends. Idle connections make room for new ones (`places`).
+
+mod auth;
+mod body;
+mod discovery;
+mod eviction;
+mod fields;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
+mod ignored;
+mod log;
+mod negotiate;
+mod node_command;
+mod objects;
+mod present;
+mod protobuf;
+mod proxy;
+mod respond;
+mod review;
+mod route;
+mod scale;
+mod table;
+mod tls;
+mod unsupported;
+mod watch;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Method, Request};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio_io_timeout::TimeoutStream;
+
+use super::Shared;
+use super::resource::Resource;
+use super::status::Status;
+use respond::Answer;
+use rolldrop_wire::places::{AnswerBody, Noticed, Patience, Place, Places};
+use route::{Query, Route, Subresource};
+
+pub(crate) use tls::{Identity, IdentityError};
+pub(crate) use watch::Serialised;
+
+/// The version that this API server says it has.
+pub(crate) const GIT_VERSION: &str = "v1.36.2+rolldrop";
+
+/// How long a client may take for the TLS handshake, and for the head of each request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a connection may be kept without a request (kube-apiserver: `IdleTimeout` in
+/// staging/src/k8s.io/apiserver/pkg/server/secure_serving.go).
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+/// How long a client may leave an answer unread before its connection ends.
+const STALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Connections at a time; when none of them is idle, more wait.
+const MAX_CONNECTIONS: usize = 512;
+
+/// Serves the API on `listener` until the cluster ends.
+pub(crate) async fn serve(listener: TcpListener, shared: Shared) {
+    let places = Places::new(MAX_CONNECTIONS, Patience { idle: IDLE_TIMEOUT, head: HEAD_TIMEOUT });
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = connections.join_next() => continue,
+            () = shared.stop.cancelled() => return,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Out of file descriptors, most likely: let some connections end first.
+                tracing::warn!(%error, "API server cannot accept");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let place = tokio::select! {
+            place = places.take() => place,
+            () = shared.stop.cancelled() => return,
+        };
+        let Some(place) = place.map(Arc::new) else { return };
+        let shared = shared.clone();
+        connections.spawn(async move {
+            tokio::select! {
+                biased;
+                () = place.closing() => {}
+                ended = serve_connection(stream, &shared, &place) => {
+                    if let Err(error) = ended {
+                        tracing::debug!(error, "API connection ended");
+                    }
+                }
+            }
+        });
+    }
+}
+
+async fn serve_connection(
+    stream: TcpStream,
+    shared: &Shared,
+    place: &Arc<Place>,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    // Watch events are small and must not wait for each other.
+    stream.set_nodelay(true)?;
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(STALL_TIMEOUT));
+    let handshake = shared.identity.acceptor.accept(Box::pin(stream));
+    let stream = tokio::time::timeout(HEAD_TIMEOUT, handshake).await??;
+    let service = service_fn(|request| async {
+        let in_hand = place.begin_request();
+        let answer = answer(request, shared).await;
+        Ok::<_, Infallible>(answer.map(|body| AnswerBody { body, _request: in_hand }))
+    });
+    let stream = Noticed { stream, place: Arc::clone(place) };
+    hyper::server::conn::http1::Builder::new()
+        // The place's own clock cuts off slow heads, and leaves idle connections more time.
+        .header_read_timeout(None)
+        .serve_connection(TokioIo::new(stream), service)
+        .await?;
+    Ok(())
+}
+
+async fn answer(request: Request<Incoming>, shared: &Shared) -> Answer {
+    let line = format!("{} {}", request.method(), request.uri());
+    let answer = match dispatch(request, shared).await {
+        Ok(answer) => answer,
+        Err(status) => respond::status(&status),
+    };
+    tracing::trace!(request = line, status = answer.status().as_u16(), "API");
+    answer
+}
+
+async fn dispatch(request: Request<Incoming>, shared: &Shared) -> Result<Answer, Status> {
+    let user = auth::authenticate(&request, shared).ok_or_else(Status::unauthorized)?;
+    let query = Query::of(request.uri());
+    let Some(route) = Route::of(request.uri().path()) else { return Ok(respond::unknown_path()) };
+    match route {
+        Route::Document(document) => {
+            if request.method() != Method::GET {
+                return Err(Status::method_not_allowed());
+            }
+            Ok(discovery::answer(document, negotiate::accept(&request)))
+        }
+        Route::Review(review) => review::answer(request, review, &user).await,
+        Route::Collection { resource, namespace } => {
+            objects::collection(request, shared, &query, resource, namespace).await
+        }
+        Route::Object { resource, namespace, name, subresource: Subresource::Proxy { port, path } } => {
+            match resource {
+                Resource::Nodes => node_command::answer(&request, shared, &query, &name, &path),
+                _ => {
+                    let target = proxy::of_pod(shared, &namespace, &name, port.as_deref())?;
+                    proxy::forward(request, target, &path).await
+                }
+            }
+        }
+        Route::Object { namespace, name, subresource: Subresource::Eviction, .. } => {
+            eviction::answer(request, shared, &query, &namespace, &name).await
+        }
+        Route::Object { namespace, name, subresource: Subresource::Unsupported(what), .. } => {
+            Err(what.answer(shared, &namespace, &name))
+        }
+        Route::Object { namespace, name, subresource: Subresource::Log, .. } => {
+            log::answer(&request, shared, &query, &namespace, &name).await
+        }
+        Route::Object { resource, namespace, name, subresource } => {
+            objects::object(request, shared, &query, resource, &namespace, &name, &subresource).await
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Entries of fuzz targets (`crate::fuzzing`): what clients of the API may send.
+
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
+use super::super::registry::{Patch, PatchKind};
+use super::super::resource::Resource;
+use super::super::schema;
+use super::body::Format;
+use super::route::{Query, Route};
+
+/// Bodies in each format, and patches. The first byte says which.
+pub(crate) fn body(input: &[u8]) {
+    let Some((kind, body)) = input.split_first() else { return };
+    let format = match kind % 4 {
+        0 => Format::Json,
+        1 => Format::Yaml,
+        2 => Format::Protobuf,
+        _ => return patch(kind / 4, body),
+    };
+    if let Ok(value) = format.parse::<Value>(body) {
+        let top = schema::of(Resource::Deployments);
+        let _ = (schema::check(top, &value), schema::unknown_fields(top, &value));
+    }
+}
+
+fn patch(kind: u8, body: &[u8]) {
+    let (kind, format) = match kind % 4 {
+        0 => (PatchKind::Json, Format::Json),
+        1 => (PatchKind::Merge, Format::Json),
+        2 => (PatchKind::Strategic, Format::Json),
+        _ => (PatchKind::Apply, Format::Yaml),
+    };
+    static CURRENT: LazyLock<Value> = LazyLock::new(|| {
+        json!({
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "web", "labels": {"app": "web"}, "finalizers": ["a/b"]},
+            "spec": {
+                "replicas": 2,
+                "template": {"spec": {"containers": [
+                    {"name": "app", "image": "a", "ports": [{"containerPort": 80}, {"containerPort": 81}]},
+                    {"name": "other", "image": "b", "env": [{"name": "A", "value": "1"}]},
+                ]}},
+            },
+        })
+    });
+    if let Ok(body) = format.parse(body) {
+        let _ = Patch { kind, body }.apply(schema::of(Resource::Deployments), &CURRENT);
+    }
+}
+
+/// Paths and their parameters, as far as HTTP lets them through.
+pub(crate) fn path(bytes: &[u8]) {
+    if let Ok(uri) = http::Uri::try_from(bytes) {
+        let _ = (Route::of(uri.path()), Query::of(&uri));
+    }
+}

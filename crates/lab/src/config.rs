@@ -1,0 +1,337 @@
+//! The parameters of an embedded cluster: `spec.cluster.embedded` of a scenario file.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde::{Deserialize, Serialize};
+
+use super::duration;
+use super::latency::Latencies;
+
+/// The most nodes that an embedded cluster may have.
+pub const MAX_NODES: u32 = 200;
+
+/// The most changes per second of background churn.
+const MAX_CHURN: f64 = 1000.0;
+
+/// The parameters of an embedded cluster, all with defaults.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct Config {
+    /// Number of nodes, at least 1. Each has its own agent and its own Service proxy.
+    pub nodes: u32,
+    /// How connections reach pods.
+    pub dataplane: DataplaneChoice,
+    /// What images say, by the last component of their names, without tag or digest.
+    pub images: BTreeMap<String, Image>,
+    /// What becomes of a connection to an address whose pod is gone, with the kernel dataplane.
+    pub gone_address: GoneAddress,
+    /// The Service proxy's own settings.
+    pub service_proxy: ServiceProxy,
+    /// The API server's own settings.
+    pub api_server: ApiServer,
+    /// The controllers' own settings.
+    pub controllers: Controllers,
+    /// The node agents' own settings.
+    pub kubelet: Kubelet,
+    /// Changes of an unrelated EndpointSlice per second, at random. Each makes the Service proxies
+    /// sync, as on a busy cluster; 0 for none.
+    pub background_churn: f64,
+    /// The cluster's DNS.
+    pub dns: Dns,
+    /// Delays of the model.
+    pub latencies: Latencies,
+    /// The share (0 to 1) of probes whose first tick finds no container yet, so that the first
+    /// probe comes a period later. Measured: 15 of 90 starts (`reference/timings.csv`, hops
+    /// "process start" and "first probe" of the cases F and the replacements of A and C; 11 of
+    /// the 15 came 1.00 to 1.02 s after the process, the other four 0.59 to 0.96 s).
+    pub first_probe_missed: f64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            nodes: 1,
+            dataplane: DataplaneChoice::Auto,
+            images: BTreeMap::new(),
+            gone_address: GoneAddress::default(),
+            service_proxy: ServiceProxy::default(),
+            api_server: ApiServer::default(),
+            controllers: Controllers::default(),
+            kubelet: Kubelet::default(),
+            background_churn: 0.0,
+            dns: Dns::default(),
+            latencies: Latencies::default(),
+            first_probe_missed: 15.0 / 90.0,
+        }
+    }
+}
+
+impl Config {
+    /// Checks what the types cannot.
+    ///
+    /// # Errors
+    ///
+    /// The first parameter that this machine or this version cannot honour.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        if self.nodes == 0 || self.nodes > MAX_NODES {
+            return Err(ConfigError::Nodes(self.nodes));
+        }
+        if !(0.0..=MAX_CHURN).contains(&self.background_churn) {
+            return Err(ConfigError::BackgroundChurn(self.background_churn));
+        }
+        let signals =
+            self.images.iter().filter_map(|(name, image)| Some((name, image.stop_signal.as_ref()?)));
+        if let Some((image, signal)) = signals.into_iter().find(|(_, name)| signal(name).is_none()) {
+            return Err(ConfigError::Signal(image.clone(), signal.clone()));
+        }
+        if !(0.0..=1.0).contains(&self.first_probe_missed) {
+            return Err(ConfigError::FirstProbeMissed(self.first_probe_missed));
+        }
+        let lease = Duration::from_secs(self.kubelet.node_lease_duration_seconds.into());
+        let pauses = [
+            ("apiServer.bookmarkPeriod", self.api_server.bookmark_period),
+            ("controllers.nodeMonitorPeriod", self.controllers.node_monitor_period),
+            ("kubelet.nodeStatusUpdateFrequency", self.kubelet.node_status_update_frequency),
+            ("kubelet.nodeLeaseDurationSeconds", lease),
+            ("kubelet.evictionMonitoringPeriod", self.kubelet.eviction_monitoring_period),
+            ("kubelet.volumeStatsAggPeriod", self.kubelet.volume_stats_agg_period),
+        ];
+        match pauses.into_iter().find(|(_, pause)| pause.is_zero()) {
+            Some((name, _)) => Err(ConfigError::NoPause(name)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A parameter that cannot be honoured.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ConfigError {
+    /// Too few or too many nodes.
+    #[error("nodes: {0} is outside 1..={MAX_NODES}")]
+    Nodes(u32),
+    /// A signal that cannot be sent.
+    #[error("images.{0}.stopSignal: there is no signal {1:?}; one is SIGQUIT")]
+    Signal(String, String),
+    /// A share that is none.
+    #[error("firstProbeMissed: {0} is outside 0..=1")]
+    FirstProbeMissed(f64),
+    /// A rate that is none, or that would keep the cluster from its work.
+    #[error("backgroundChurn: {0} is outside 0..={MAX_CHURN} changes per second")]
+    BackgroundChurn(f64),
+    /// A repetition without end.
+    #[error("{0}: it must be longer than 0")]
+    NoPause(&'static str),
+}
+
+/// What the configuration of an image says. There are no images here, so only what is told counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct Image {
+    /// Its STOPSIGNAL, such as `SIGQUIT`: what asks its containers to end that name no other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_signal: Option<String>,
+}
+
+/// The signal of that name, in Linux' or in Kubernetes' words. Real-time signals are not among those
+/// that can be sent.
+pub fn signal(name: &str) -> Option<Signal> {
+    Signal::from_str(match name {
+        "SIGCLD" => "SIGCHLD",
+        "SIGIOT" => "SIGABRT",
+        "SIGPOLL" => "SIGIO",
+        name => name,
+    })
+    .ok()
+}
+
+/// Which dataplane to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DataplaneChoice {
+    /// `kernel` where it works, else `userspace`.
+    #[default]
+    Auto,
+    /// Network namespaces and nftables rules.
+    Kernel,
+    /// Loopback addresses and TCP proxies.
+    Userspace,
+}
+
+/// What becomes of a connection to an address whose pod is gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GoneAddress {
+    /// Packets vanish, so it stalls, as was measured on a real cluster.
+    #[default]
+    Drop,
+    /// The host is unreachable.
+    Unreachable,
+}
+
+/// Settings of the Service proxy, named as kube-proxy's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct ServiceProxy {
+    /// Least time from the end of one sync to the start of the next.
+    #[serde(with = "duration")]
+    pub min_sync_period: Duration,
+}
+
+impl Default for ServiceProxy {
+    fn default() -> Self {
+        Self { min_sync_period: Duration::from_secs(1) }
+    }
+}
+
+/// Settings of the cluster's DNS server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct Dns {
+    /// How long clients may keep an answer, in whole seconds.
+    #[serde(with = "duration")]
+    pub ttl: Duration,
+}
+
+impl Default for Dns {
+    fn default() -> Self {
+        // The default of CoreDNS's plugin `kubernetes`; kubeadm sets 30 s.
+        Self { ttl: Duration::from_secs(5) }
+    }
+}
+
+impl Dns {
+    /// The time in seconds, as answers carry it.
+    pub fn ttl_seconds(&self) -> u32 {
+        u32::try_from(self.ttl.as_secs()).unwrap_or(u32::MAX)
+    }
+}
+
+/// Settings of the API server, named as kube-apiserver's options.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct ApiServer {
+    /// How long a pod that says nothing of it stays on a node that cannot be reached.
+    pub default_unreachable_toleration_seconds: u32,
+    /// How often a watch that allows bookmarks is told how far it has seen; not zero.
+    #[serde(with = "duration")]
+    pub bookmark_period: Duration,
+}
+
+impl Default for ApiServer {
+    fn default() -> Self {
+        Self {
+            // plugin/pkg/admission/defaulttolerationseconds.
+            default_unreachable_toleration_seconds: 300,
+            // `defaultBookmarkFrequency` in staging/src/k8s.io/apiserver/pkg/storage/cacher/cacher.go.
+            bookmark_period: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Settings of the controllers, named as the options and constants of kube-controller-manager.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct Controllers {
+    /// Calls that one controller may make in a second.
+    pub kube_api_qps: u32,
+    /// Calls that one controller may make at once.
+    pub kube_api_burst: u32,
+    /// Nodes: how often their health is looked at; not zero.
+    #[serde(with = "duration")]
+    pub node_monitor_period: Duration,
+    /// Nodes: how long one may show no life until its state is unknown.
+    #[serde(with = "duration")]
+    pub node_monitor_grace_period: Duration,
+    /// Job: the pause after a pod has failed, doubling with each failure in a row.
+    #[serde(with = "duration")]
+    pub job_pod_failure_back_off: Duration,
+}
+
+impl Default for Controllers {
+    fn default() -> Self {
+        Self {
+            // `RecommendedDefaultGenericControllerManagerConfiguration` in
+            // staging/src/k8s.io/controller-manager/config/v1alpha1/defaults.go.
+            kube_api_qps: 20,
+            kube_api_burst: 30,
+            // `RecommendedDefaultKubeCloudSharedConfiguration` in
+            // staging/src/k8s.io/cloud-provider/config/v1alpha1/defaults.go.
+            node_monitor_period: Duration::from_secs(5),
+            // pkg/controller/nodelifecycle/config/v1alpha1/defaults.go.
+            node_monitor_grace_period: Duration::from_secs(50),
+            // `DefaultJobPodFailureBackOff` in pkg/controller/job.
+            job_pod_failure_back_off: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Settings of the node agents, named as the constants of a kubelet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct Kubelet {
+    /// How often it is looked at whether the node's status has changed; not zero.
+    #[serde(with = "duration")]
+    pub node_status_update_frequency: Duration,
+    /// For how long the node's Lease is taken, in seconds; it is renewed after a quarter. Not zero.
+    pub node_lease_duration_seconds: u32,
+    /// How often it is looked at whether pods take up more than they may; not zero.
+    #[serde(with = "duration")]
+    pub eviction_monitoring_period: Duration,
+    /// How often it is found out how much a pod's volumes hold, up to twice as long; not zero.
+    #[serde(with = "duration")]
+    pub volume_stats_agg_period: Duration,
+}
+
+impl Default for Kubelet {
+    fn default() -> Self {
+        Self {
+            // pkg/kubelet/apis/config/v1beta1/defaults.go.
+            node_status_update_frequency: Duration::from_secs(10),
+            node_lease_duration_seconds: 40,
+            // `evictionMonitoringPeriod` in pkg/kubelet/kubelet.go.
+            eviction_monitoring_period: Duration::from_secs(10),
+            // pkg/kubelet/apis/config/v1beta1/defaults.go.
+            volume_stats_agg_period: Duration::from_secs(60),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_object_is_the_default() {
+        let config: Config = serde_json::from_str("{}").unwrap();
+        assert_eq!(config, Config::default());
+        assert_eq!(config.service_proxy.min_sync_period, Duration::from_secs(1));
+        assert_eq!(config.validate(), Ok(()));
+    }
+
+    #[test]
+    fn unknown_keys_and_impossible_values_are_refused() {
+        assert!(serde_json::from_str::<Config>(r#"{"node": 1}"#).is_err());
+        assert!(serde_json::from_str::<Config>(r#"{"latencies": {"podDeleet": "1s"}}"#).is_err());
+        let share = Config { first_probe_missed: 1.5, ..Config::default() };
+        assert_eq!(share.validate(), Err(ConfigError::FirstProbeMissed(1.5)));
+        let busy = Config { background_churn: -1.0, ..Config::default() };
+        assert_eq!(busy.validate(), Err(ConfigError::BackgroundChurn(-1.0)));
+        let mut hasty = Config::default();
+        hasty.kubelet.eviction_monitoring_period = Duration::ZERO;
+        assert_eq!(hasty.validate(), Err(ConfigError::NoPause("kubelet.evictionMonitoringPeriod")));
+        assert_eq!(Config { nodes: 0, ..Config::default() }.validate(), Err(ConfigError::Nodes(0)));
+        let odd: Config = serde_json::from_str(r#"{"images": {"nginx": {"stopSignal": "QUIT"}}}"#).unwrap();
+        assert_eq!(odd.validate(), Err(ConfigError::Signal("nginx".to_owned(), "QUIT".to_owned())));
+    }
+
+    #[test]
+    fn a_config_survives_json() {
+        let config: Config =
+            serde_json::from_str(r#"{"nodes": 3, "images": {"nginx": {"stopSignal": "SIGQUIT"}}, "latencies": {"sliceToRule": "5ms"}}"#).unwrap();
+        let again: Config = serde_json::from_str(&serde_json::to_string(&config).unwrap()).unwrap();
+        assert_eq!(config, again);
+    }
+}

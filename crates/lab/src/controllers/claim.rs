@@ -1,0 +1,90 @@
+//! Which objects belong to a controlling owner: those that its selector matches.
+//!
+//! As `ControllerRefManager` (pkg/controller/controller_ref_manager.go) does: what matches and has
+//! no controller is adopted; what is controlled but no longer matches is let go.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::{Key, controller_of, controller_reference, is_being_deleted, key};
+use crate::registry::{Part, Registry};
+use crate::resource::Resource;
+use crate::selector::{LabelSelector, Selection};
+use crate::status::Status;
+
+/// The objects of `resource` that belong to `owner`, as they are now. What is not `considered` stays
+/// as it is.
+pub(super) fn claim(
+    registry: &Registry,
+    owner: &Value,
+    resource: Resource,
+    selector: &LabelSelector,
+    considered: impl Fn(&Value) -> bool,
+) -> Result<Vec<Arc<Value>>, Status> {
+    let namespace = key(owner).0;
+    let uid = &owner["metadata"]["uid"];
+    let mut claimed = Vec::new();
+    for object in registry.list(resource, Some(&namespace), &Selection::all()).items {
+        if !considered(&object) {
+            continue;
+        }
+        let matches = selector.matches(&object["metadata"]["labels"]);
+        let owned = controller_of(&object).map(|reference| reference["uid"] == *uid);
+        match owned {
+            Some(true) if matches => claimed.push(object),
+            Some(true) if !is_being_deleted(owner) => {
+                change_owners(registry, resource, &object, |owners| {
+                    owners.retain(|owner| owner["uid"] != *uid)
+                })?;
+            }
+            None if matches && !is_being_deleted(&object) && may_adopt(registry, owner) => {
+                let reference = controller_reference(owner);
+                claimed.extend(change_owners(registry, resource, &object, |owners| owners.push(reference))?);
+            }
+            _ => {}
+        }
+    }
+    Ok(claimed)
+}
+
+/// The owners of this resource that may adopt an object without a controller.
+pub(super) fn adopters(registry: &Registry, resource: Resource, object: &Value) -> Vec<Key> {
+    let namespace = key(object).0;
+    let owners = registry.list(resource, Some(&namespace), &Selection::all()).items;
+    let selects = |owner: &&Arc<Value>| {
+        LabelSelector::from_object(&owner["spec"]["selector"]).matches(&object["metadata"]["labels"])
+    };
+    owners.iter().filter(selects).map(|owner| key(owner)).collect()
+}
+
+/// Whether the owner, as it is by now, still takes on objects.
+fn may_adopt(registry: &Registry, owner: &Value) -> bool {
+    let text = |field: &str| owner[field].as_str().unwrap_or_default();
+    let Some(resource) = Resource::of_kind(text("apiVersion"), text("kind")) else { return false };
+    let (namespace, name) = key(owner);
+    let current = registry.get(resource, &namespace, &name);
+    current.is_ok_and(|current| {
+        current["metadata"]["uid"] == owner["metadata"]["uid"] && !is_being_deleted(&current)
+    })
+}
+
+/// Changes the owner references of an object; `None` when it is gone.
+fn change_owners(
+    registry: &Registry,
+    resource: Resource,
+    object: &Value,
+    change: impl FnOnce(&mut Vec<Value>),
+) -> Result<Option<Arc<Value>>, Status> {
+    let (namespace, name) = key(object);
+    let mut owners = object["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default();
+    change(&mut owners);
+    let changed = registry.modify(resource, &namespace, &name, Part::Main, |object| {
+        object["metadata"]["ownerReferences"] = json!(owners);
+    });
+    match changed {
+        Ok(changed) => Ok(Some(changed)),
+        Err(status) if status.code() == 404 => Ok(None),
+        Err(status) => Err(status),
+    }
+}

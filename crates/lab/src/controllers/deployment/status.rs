@@ -1,0 +1,335 @@
+//! A Deployment's status: its counts and conditions, and whether its rollout still makes progress.
+//!
+//! After pkg/controller/deployment (progress.go, `calculateStatus` in sync.go).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::super::key;
+use super::replicas;
+use super::sizes::Limits;
+use crate::conditions::{find, remove, unix_seconds};
+
+const AVAILABLE: &str = "Available";
+const PROGRESSING: &str = "Progressing";
+const REPLICA_FAILURE: &str = "ReplicaFailure";
+
+const NEW_REPLICA_SET_AVAILABLE: &str = "NewReplicaSetAvailable";
+const TIMED_OUT: &str = "ProgressDeadlineExceeded";
+const PAUSED: &str = "DeploymentPaused";
+
+/// A status in the making, of a Deployment as it is stored.
+#[derive(Debug)]
+pub(super) struct Draft<'a> {
+    deployment: &'a Value,
+    status: Value,
+    conditions: Vec<Value>,
+    now: &'a str,
+}
+
+impl<'a> Draft<'a> {
+    /// The status as it stands, to change single conditions of it.
+    pub(super) fn of(deployment: &'a Value, now: &'a str) -> Self {
+        let conditions = deployment["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let status = if deployment["status"].is_object() { deployment["status"].clone() } else { json!({}) };
+        Self { deployment, status, conditions, now }
+    }
+
+    /// Counts what the ReplicaSets say, and says whether enough pods are available.
+    pub(super) fn count(&mut self, all: &[Arc<Value>], new: Option<&Value>) {
+        let sum = |field: &str| -> i64 { all.iter().map(|replica_set| count(replica_set, field)).sum() };
+        let available = sum("availableReplicas");
+        let asked_for: i64 = all.iter().map(|replica_set| replicas(replica_set)).sum();
+        let mut status = json!({
+            "observedGeneration": self.deployment["metadata"]["generation"],
+            "terminatingReplicas": sum("terminatingReplicas"),
+        });
+        let counts = [
+            ("replicas", sum("replicas")),
+            ("updatedReplicas", new.map_or(0, |new| count(new, "replicas"))),
+            ("readyReplicas", sum("readyReplicas")),
+            ("availableReplicas", available),
+            ("unavailableReplicas", (asked_for - available).max(0)),
+        ];
+        for (field, count) in counts.into_iter().filter(|(_, count)| *count != 0) {
+            status[field] = json!(count);
+        }
+        if let Some(collisions) = self.deployment["status"].get("collisionCount") {
+            status["collisionCount"] = collisions.clone();
+        }
+        self.status = status;
+        if available >= replicas(self.deployment) - Limits::of(self.deployment).max_unavailable {
+            self.set(AVAILABLE, "True", "MinimumReplicasAvailable", "Deployment has minimum availability.");
+        } else {
+            let message = "Deployment does not have minimum availability.";
+            self.set(AVAILABLE, "False", "MinimumReplicasUnavailable", message);
+        }
+    }
+
+    /// Judges a rollout's progress (`syncRolloutStatus`), after [`Draft::count`].
+    pub(super) fn judge_progress(&mut self, all: &[Arc<Value>], new: Option<&Value>) {
+        if deadline(self.deployment).is_none() {
+            remove(&mut self.conditions, PROGRESSING);
+        } else if !self.was_complete() {
+            let subject = match new {
+                Some(new) => format!("ReplicaSet \"{}\"", key(new).1),
+                None => format!("Deployment \"{}\"", key(self.deployment).1),
+            };
+            if self.is_complete() {
+                let message = format!("{subject} has successfully progressed.");
+                self.set(PROGRESSING, "True", NEW_REPLICA_SET_AVAILABLE, &message);
+            } else if self.has_progressed() {
+                self.refresh_progress("ReplicaSetUpdated", &format!("{subject} is progressing."));
+            } else if self.seconds_left().is_some_and(|left| left < 0) {
+                let message = format!("{subject} has timed out progressing.");
+                self.set(PROGRESSING, "False", TIMED_OUT, &message);
+            }
+        }
+        let failure = |replica_set: &Value| {
+            let failure = find(replica_set["status"]["conditions"].as_array()?, REPLICA_FAILURE)?.clone();
+            Some(failure)
+        };
+        match new.and_then(failure).or_else(|| all.iter().find_map(|replica_set| failure(replica_set))) {
+            Some(failure) => {
+                let text = |field: &str| failure[field].as_str().unwrap_or_default().to_owned();
+                self.set(REPLICA_FAILURE, &text("status"), &text("reason"), &text("message"));
+            }
+            None => remove(&mut self.conditions, REPLICA_FAILURE),
+        }
+    }
+
+    /// Says that a rollout has begun with a new ReplicaSet, or with one that was there.
+    pub(super) fn note_replica_set(&mut self, name: &str, is_new: bool) {
+        if deadline(self.deployment).is_none() {
+            return;
+        }
+        if is_new {
+            let message = format!("Created new replica set \"{name}\"");
+            self.set(PROGRESSING, "True", "NewReplicaSetCreated", &message);
+        } else if find(&self.conditions, PROGRESSING).is_none() {
+            let message = format!("Found new replica set \"{name}\"");
+            self.set(PROGRESSING, "True", "FoundNewReplicaSet", &message);
+        }
+    }
+
+    /// Says that the new ReplicaSet cannot be created.
+    pub(super) fn note_creation_failure(&mut self, message: &str) {
+        if deadline(self.deployment).is_some() {
+            self.set(PROGRESSING, "False", "ReplicaSetCreateError", message);
+        }
+    }
+
+    /// Says that the rollout is paused or goes on, so that a pause is not taken for a lack of
+    /// progress (`checkPausedConditions`).
+    pub(super) fn note_pause(&mut self) {
+        if deadline(self.deployment).is_none() {
+            return;
+        }
+        let reason = find(&self.conditions, PROGRESSING).map_or(&Value::Null, |progress| &progress["reason"]);
+        if reason == TIMED_OUT {
+            return;
+        }
+        match (self.deployment["spec"]["paused"] == true, reason == PAUSED) {
+            (true, false) => self.set(PROGRESSING, "Unknown", PAUSED, "Deployment is paused"),
+            (false, true) => self.set(PROGRESSING, "Unknown", "DeploymentResumed", "Deployment is resumed"),
+            _ => {}
+        }
+    }
+
+    /// Counts one more name that was taken.
+    pub(super) fn note_collision(&mut self) {
+        let collisions = self.status["collisionCount"].as_i64().unwrap_or(0);
+        self.status["collisionCount"] = json!(collisions + 1);
+    }
+
+    /// Whether all pods are of the new template and available, and no old one is left
+    /// (`DeploymentComplete`).
+    pub(super) fn is_complete(&self) -> bool {
+        let wanted = replicas(self.deployment);
+        let counts = ["updatedReplicas", "replicas", "availableReplicas"];
+        counts.iter().all(|field| self.status[*field].as_i64().unwrap_or(0) == wanted)
+            && self.status["observedGeneration"] == self.deployment["metadata"]["generation"]
+    }
+
+    /// Whether this is a completed rollout, whose progress is no longer a question.
+    fn was_complete(&self) -> bool {
+        let count = |field: &str| self.status[field].as_i64().unwrap_or(0);
+        count("replicas") == count("updatedReplicas")
+            && find(&self.conditions, PROGRESSING)
+                .is_some_and(|was| was["reason"] == NEW_REPLICA_SET_AVAILABLE)
+    }
+
+    fn has_progressed(&self) -> bool {
+        let before = |field: &str| self.deployment["status"][field].as_i64().unwrap_or(0);
+        let now = |field: &str| self.status[field].as_i64().unwrap_or(0);
+        let rises = |field: &str| now(field) > before(field);
+        let old_fall =
+            now("replicas") - now("updatedReplicas") < before("replicas") - before("updatedReplicas");
+        rises("updatedReplicas") || old_fall || rises("readyReplicas") || rises("availableReplicas")
+    }
+
+    /// How long the rollout may still go without progress; `None` when that is not in question.
+    fn seconds_left(&self) -> Option<i64> {
+        let progress = find(&self.conditions, PROGRESSING)?;
+        if [NEW_REPLICA_SET_AVAILABLE, TIMED_OUT].iter().any(|reason| progress["reason"] == *reason) {
+            return None;
+        }
+        let since = unix_seconds(&progress["lastUpdateTime"])?;
+        let now = unix_seconds(&json!(self.now))?;
+        Some(since + deadline(self.deployment)? - now)
+    }
+
+    /// When to look again whether the rollout has run out of time.
+    pub(super) fn look_again_in(&self) -> Option<Duration> {
+        if self.is_complete() {
+            return None;
+        }
+        // A second more, for times are written in whole seconds.
+        let seconds = self.seconds_left()?.max(0) + 1;
+        Some(Duration::from_secs(u64::try_from(seconds).ok()?))
+    }
+
+    /// The status to store.
+    pub(super) fn finish(mut self) -> Value {
+        self.status["conditions"] = json!(self.conditions);
+        self.status
+    }
+
+    /// Sets a condition, unless it has this status and reason already.
+    fn set(&mut self, condition_type: &str, status: &str, reason: &str, message: &str) {
+        let before = find(&self.conditions, condition_type);
+        if before.is_some_and(|before| before["status"] == status && before["reason"] == reason) {
+            return;
+        }
+        self.put(condition_type, status, reason, message);
+    }
+
+    /// Sets the progress anew even if it is the same: its time counts.
+    fn refresh_progress(&mut self, reason: &str, message: &str) {
+        self.put(PROGRESSING, "True", reason, message);
+    }
+
+    fn put(&mut self, condition_type: &str, status: &str, reason: &str, message: &str) {
+        let before = find(&self.conditions, condition_type).filter(|before| before["status"] == status);
+        let since = before.map_or_else(|| json!(self.now), |before| before["lastTransitionTime"].clone());
+        remove(&mut self.conditions, condition_type);
+        self.conditions.push(json!({
+            "type": condition_type,
+            "status": status,
+            "lastUpdateTime": self.now,
+            "lastTransitionTime": since,
+            "reason": reason,
+            "message": message,
+        }));
+    }
+}
+
+/// The rollout's time without progress, unless that is unlimited.
+fn deadline(deployment: &Value) -> Option<i64> {
+    deployment["spec"]["progressDeadlineSeconds"].as_i64().filter(|seconds| *seconds != i64::from(i32::MAX))
+}
+
+fn count(replica_set: &Value, field: &str) -> i64 {
+    replica_set["status"][field].as_i64().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: &str = "2026-01-01T00:10:00Z";
+
+    fn deployment(status: Value) -> Value {
+        json!({
+            "metadata": {"name": "web", "generation": 2},
+            "spec": {"replicas": 3, "progressDeadlineSeconds": 60, "strategy": {"type": "Recreate"}},
+            "status": status,
+        })
+    }
+
+    fn replica_set(replicas: i64, available: i64) -> Arc<Value> {
+        Arc::new(json!({
+            "metadata": {"name": "web-1"},
+            "spec": {"replicas": replicas},
+            "status": {"replicas": replicas, "readyReplicas": available, "availableReplicas": available},
+        }))
+    }
+
+    fn judged(deployment: &Value, new: &Arc<Value>) -> (Value, Option<Duration>) {
+        let mut draft = Draft::of(deployment, NOW);
+        draft.count(std::slice::from_ref(new), Some(new));
+        draft.judge_progress(std::slice::from_ref(new), Some(new));
+        let again = draft.look_again_in();
+        (draft.finish(), again)
+    }
+
+    fn progress(reason: &str, status: &str, updated: &str) -> Value {
+        json!({"type": "Progressing", "status": status, "reason": reason, "message": "",
+               "lastUpdateTime": updated, "lastTransitionTime": "2026-01-01T00:00:00Z"})
+    }
+
+    fn reason_and_times(status: &Value) -> [String; 3] {
+        let conditions = status["conditions"].as_array().unwrap();
+        let progress = find(conditions, PROGRESSING).unwrap();
+        ["reason", "lastUpdateTime", "lastTransitionTime"]
+            .map(|field| progress[field].as_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn a_complete_rollout_says_so_and_looks_as_on_a_real_cluster() {
+        let begun = progress("NewReplicaSetCreated", "True", "2026-01-01T00:09:00Z");
+        let (status, again) = judged(&deployment(json!({"conditions": [begun]})), &replica_set(3, 3));
+        assert_eq!(again, None);
+        assert_eq!(
+            status,
+            json!({
+                "observedGeneration": 2, "replicas": 3, "updatedReplicas": 3, "readyReplicas": 3,
+                "availableReplicas": 3, "terminatingReplicas": 0,
+                "conditions": [
+                    {"type": "Available", "status": "True", "lastUpdateTime": NOW, "lastTransitionTime": NOW,
+                     "reason": "MinimumReplicasAvailable", "message": "Deployment has minimum availability."},
+                    {"type": "Progressing", "status": "True", "lastUpdateTime": NOW,
+                     "lastTransitionTime": "2026-01-01T00:00:00Z", "reason": "NewReplicaSetAvailable",
+                     "message": "ReplicaSet \"web-1\" has successfully progressed."},
+                ],
+            })
+        );
+    }
+
+    #[test]
+    fn progress_is_refreshed_and_its_lack_times_out() {
+        let old = progress("ReplicaSetUpdated", "True", "2026-01-01T00:08:59Z");
+        let (status, again) = judged(&deployment(json!({"conditions": [old]})), &replica_set(3, 1));
+        let [reason, updated, since] = reason_and_times(&status);
+        assert_eq!((reason.as_str(), updated.as_str()), ("ReplicaSetUpdated", NOW));
+        assert_eq!(since, "2026-01-01T00:00:00Z");
+        assert_eq!(again, Some(Duration::from_secs(61)));
+
+        let counts = json!({"replicas": 3, "updatedReplicas": 3, "readyReplicas": 1, "availableReplicas": 1, "conditions": [old]});
+        let (status, again) = judged(&deployment(counts.clone()), &replica_set(3, 1));
+        assert_eq!(reason_and_times(&status)[0], TIMED_OUT);
+        assert_eq!(again, None);
+
+        let mut in_time = counts;
+        in_time["conditions"] = json!([progress("ReplicaSetUpdated", "True", "2026-01-01T00:09:30Z")]);
+        let (status, again) = judged(&deployment(in_time), &replica_set(3, 1));
+        assert_eq!(reason_and_times(&status)[0], "ReplicaSetUpdated");
+        assert_eq!(again, Some(Duration::from_secs(31)));
+    }
+
+    #[test]
+    fn a_pause_stops_the_clock() {
+        let mut paused = deployment(json!({"conditions": [progress("ReplicaSetUpdated", "True", NOW)]}));
+        paused["spec"]["paused"] = json!(true);
+        let mut draft = Draft::of(&paused, NOW);
+        draft.note_pause();
+        let status = draft.finish();
+        assert_eq!(reason_and_times(&status)[0], PAUSED);
+        let resumed = deployment(status);
+        let mut draft = Draft::of(&resumed, NOW);
+        draft.note_pause();
+        assert_eq!(reason_and_times(&draft.finish())[0], "DeploymentResumed");
+    }
+}

@@ -1,0 +1,347 @@
+//! Keeps the status of PodDisruptionBudgets: how many pods are healthy, how many have to be, and
+//! how many may be disrupted.
+//!
+//! After pkg/controller/disruption. The [eviction](crate::registry) takes from
+//! what is written here; a pod that it has approved counts as gone until it is, or until its time
+//! for that is over.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::deployment::sizes::{Round, amount};
+use super::worker::{self, BACK_OFF, Outcome};
+use super::{Key, condition, controller_of, follow, is_being_deleted, is_ready, key};
+use crate::Shared;
+use crate::conditions::{self, unix_seconds};
+use crate::registry::{EventType, Part, Registry, WatchEventType, covers, set_allowed_condition};
+use crate::resource::Resource;
+use crate::selector::Selection;
+
+const COMPONENT: &str = "controllermanager";
+
+/// How long an approved eviction may take to become a deletion (`DeletionTimeout`).
+const DELETION_TIMEOUT: Duration = Duration::from_secs(120);
+
+pub(super) async fn run(shared: Shared) {
+    let followed =
+        [Resource::PodDisruptionBudgets, Resource::Pods, Resource::ReplicaSets, Resource::Deployments];
+    let events = follow(&shared.registry, &followed);
+    let named = |(resource, event): super::Observed| {
+        if resource == Resource::PodDisruptionBudgets {
+            let gone = event.event_type == WatchEventType::Deleted;
+            return if gone { Vec::new() } else { vec![key(&event.object)] };
+        }
+        // Its labels or its owner's size may have been others before: any budget may be concerned.
+        let namespace = key(&event.object).0;
+        let budgets =
+            shared.registry.list(Resource::PodDisruptionBudgets, Some(&namespace), &Selection::all());
+        budgets.items.iter().map(|budget| key(budget)).collect()
+    };
+    let budgets = worker::run(events, BACK_OFF, named, |budget| {
+        let shared = shared.clone();
+        async move { reconcile(&shared, &budget) }
+    });
+    budgets.await;
+}
+
+fn reconcile(shared: &Shared, (namespace, name): &Key) -> Outcome {
+    let registry = &shared.registry;
+    let Ok(budget) = registry.get(Resource::PodDisruptionBudgets, namespace, name) else { return Ok(None) };
+    let mut pods = registry.list(Resource::Pods, Some(namespace), &Selection::all()).items;
+    pods.retain(|pod| covers(&budget, pod));
+    if pods.is_empty() && condition(&budget, "DisruptionAllowed").is_null() {
+        registry.record_event(&budget, EventType::Normal, "NoPods", "No matching pods found", COMPONENT);
+    }
+    let now = registry.now();
+    let demand = demand(registry, &budget, &pods);
+    if let Err(why) = &demand {
+        let message = format!("Failed to calculate the number of expected pods: {why}");
+        let reason = "CalculateExpectedPodCountFailed";
+        registry.record_event(&budget, EventType::Warning, reason, &message, COMPONENT);
+    }
+    let timeout = DELETION_TIMEOUT;
+    for pod in pods.iter().filter(|pod| is_overdue(&budget, pod, timeout, &now)) {
+        // The namespace twice, as there.
+        let message = format!("Pod was expected by PDB {namespace}/{namespace} to be deleted but it wasn't");
+        registry.record_event(pod, EventType::Warning, "NotDeleted", &message, COMPONENT);
+    }
+    let mut again = None;
+    registry.modify(
+        Resource::PodDisruptionBudgets,
+        namespace,
+        name,
+        Part::Status,
+        |budget| match demand {
+            Ok(demand) => again = fill_status(budget, &pods, demand, timeout, &now),
+            Err(why) => fail_safe(budget, &why, &now),
+        },
+    )?;
+    Ok(again)
+}
+
+/// How many pods there should be, and how many of them healthy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Demand {
+    expected: i64,
+    healthy: i64,
+}
+
+/// `getExpectedPodCount`: percentages are rounded up.
+fn demand(registry: &Registry, budget: &Value, pods: &[Arc<Value>]) -> Result<Demand, String> {
+    let (min_available, max_unavailable) =
+        (&budget["spec"]["minAvailable"], &budget["spec"]["maxUnavailable"]);
+    if !max_unavailable.is_null() {
+        let expected = expected_scale(registry, pods)?;
+        let healthy = (expected - amount(max_unavailable, expected, Round::Up)).max(0);
+        return Ok(Demand { expected, healthy });
+    }
+    if let Some(healthy) = min_available.as_i64() {
+        return Ok(Demand { expected: i64::try_from(pods.len()).unwrap_or(i64::MAX), healthy });
+    }
+    let expected = if min_available.is_string() { expected_scale(registry, pods)? } else { 0 };
+    Ok(Demand { expected, healthy: amount(min_available, expected, Round::Up) })
+}
+
+/// How many pods the controllers of these pods ask for together. Pods without one are not counted.
+fn expected_scale(registry: &Registry, pods: &[Arc<Value>]) -> Result<i64, String> {
+    let mut scales = BTreeMap::new();
+    for pod in pods {
+        let Some(owner) = controller_of(pod) else { continue };
+        let found = scale_of(registry, &key(pod).0, owner);
+        let (uid, scale) = found.ok_or_else(|| match kind_of(owner).filter(|kind| !kind.has_scale()) {
+            Some(kind) => format!("{} does not implement the scale subresource", kind.qualified()),
+            None => format!("found no controllers for pod {:?}", key(pod).1),
+        })?;
+        scales.insert(uid, scale);
+    }
+    Ok(scales.values().sum())
+}
+
+fn kind_of(owner: &Value) -> Option<Resource> {
+    Resource::of_kind(owner["apiVersion"].as_str()?, owner["kind"].as_str()?)
+}
+
+/// The topmost controller with a scale of its own: a Deployment, or a ReplicaSet without one.
+fn scale_of(registry: &Registry, namespace: &str, owner: &Value) -> Option<(String, i64)> {
+    let text = |field: &str| owner[field].as_str().unwrap_or_default();
+    let resource = kind_of(owner).filter(|resource| resource.has_scale())?;
+    let object = registry.get(resource, namespace, text("name")).ok()?;
+    if object["metadata"]["uid"] != owner["uid"] {
+        return None;
+    }
+    if let Some(above) = controller_of(&object).and_then(|above| scale_of(registry, namespace, above)) {
+        return Some(above);
+    }
+    Some((text("uid").to_owned(), object["spec"]["replicas"].as_i64().unwrap_or(0)))
+}
+
+/// Writes the counts, and answers when an approved eviction that nothing came of is forgotten.
+fn fill_status(
+    budget: &mut Value,
+    pods: &[Arc<Value>],
+    demand: Demand,
+    timeout: Duration,
+    now: &str,
+) -> Option<Duration> {
+    let now_seconds = unix_seconds(&json!(now)).unwrap_or(0);
+    let mut disrupted = Map::new();
+    let (mut healthy, mut again) = (0, None);
+    for pod in pods.iter().filter(|pod| !is_being_deleted(pod)) {
+        let (_, name) = key(pod);
+        let approved = &budget["status"]["disruptedPods"][&name];
+        let left = time_left(approved, timeout, now_seconds);
+        if let Some(left) = left {
+            again = Some(again.map_or(left, |other: Duration| other.min(left)));
+            disrupted.insert(name, approved.clone());
+        } else {
+            healthy += i64::from(is_ready(pod));
+        }
+    }
+    let allowed = if demand.expected > 0 { (healthy - demand.healthy).max(0) } else { 0 };
+    let before = budget["status"].clone();
+    let mut status = json!({
+        "observedGeneration": budget["metadata"]["generation"],
+        "disruptionsAllowed": allowed,
+        "currentHealthy": healthy,
+        "desiredHealthy": demand.healthy,
+        "expectedPods": demand.expected,
+        "conditions": before["conditions"].as_array().cloned().unwrap_or_default(),
+    });
+    if !disrupted.is_empty() {
+        status["disruptedPods"] = Value::Object(disrupted);
+    }
+    budget["status"] = status;
+    set_allowed_condition(budget, now);
+    again
+}
+
+/// Whether an eviction of the pod was approved, and nothing came of it.
+fn is_overdue(budget: &Value, pod: &Value, timeout: Duration, now: &str) -> bool {
+    let approved = &budget["status"]["disruptedPods"][&key(pod).1];
+    let now_seconds = unix_seconds(&json!(now)).unwrap_or(0);
+    approved.is_string() && !is_being_deleted(pod) && time_left(approved, timeout, now_seconds).is_none()
+}
+
+/// What is left of a time that began at a written point; `None` when it is over.
+fn time_left(since: &Value, time: Duration, now_seconds: i64) -> Option<Duration> {
+    let passed = u64::try_from(now_seconds - unix_seconds(since)?).unwrap_or(0);
+    time.checked_sub(Duration::from_secs(passed)).filter(|left| !left.is_zero())
+}
+
+/// Allows nothing while it is not known what there should be.
+fn fail_safe(budget: &mut Value, why: &str, now: &str) {
+    budget["status"]["disruptionsAllowed"] = json!(0);
+    let condition = json!({
+        "type": "DisruptionAllowed",
+        "status": "False",
+        "observedGeneration": budget["status"]["observedGeneration"],
+        "reason": "SyncFailed",
+        "message": why,
+    });
+    conditions::put(budget, condition, now);
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::super::replica_set;
+    use super::super::tests::bench::Bench;
+    use super::*;
+    use crate::registry::{Approval, Effect};
+
+    async fn bench_with(budget: Value) -> Bench {
+        let bench = Bench::start(&[|shared| run(shared).boxed(), |shared| replica_set::run(shared).boxed()]);
+        bench.create(
+            Resource::ReplicaSets,
+            json!({
+                "metadata": {"name": "web"},
+                "spec": {
+                    "replicas": 3,
+                    "selector": {"matchLabels": {"app": "web"}},
+                    "template": {
+                        "metadata": {"labels": {"app": "web"}},
+                        "spec": {"containers": [{"name": "app", "image": "host", "command": ["true"]}]},
+                    },
+                },
+            }),
+        );
+        let mut spec = budget;
+        spec["selector"] = json!({"matchLabels": {"app": "web"}});
+        bench.create(Resource::PodDisruptionBudgets, json!({"metadata": {"name": "web"}, "spec": spec}));
+        bench.holds("three pods", |bench| !bench.run_nodes() && bench.live_pods().len() == 3).await;
+        bench
+    }
+
+    /// Allowed, healthy, desired, expected.
+    fn counts(bench: &Bench) -> [i64; 4] {
+        let status = bench.get(Resource::PodDisruptionBudgets, "web")["status"].clone();
+        ["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"]
+            .map(|field| status[field].as_i64().unwrap())
+    }
+
+    async fn counts_become(bench: &Bench, expected: [i64; 4]) {
+        bench.holds(&format!("{expected:?}"), |bench| counts(bench) == expected).await;
+    }
+
+    #[tokio::test]
+    async fn budgets_are_numbers_or_percentages() {
+        let cases = [
+            (json!({"minAvailable": 2}), [1, 3, 2, 3]),
+            (json!({"minAvailable": "50%"}), [1, 3, 2, 3]),
+            (json!({"maxUnavailable": 1}), [1, 3, 2, 3]),
+            (json!({"maxUnavailable": "50%"}), [2, 3, 1, 3]),
+            (json!({"maxUnavailable": 0}), [0, 3, 3, 3]),
+        ];
+        for (spec, expected) in cases {
+            counts_become(&bench_with(spec).await, expected).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_status_looks_as_on_a_real_cluster() {
+        let bench = bench_with(json!({"minAvailable": 3})).await;
+        counts_become(&bench, [0, 3, 3, 3]).await;
+        let mut status = bench.get(Resource::PodDisruptionBudgets, "web")["status"].clone();
+        status["conditions"][0].as_object_mut().unwrap().remove("lastTransitionTime");
+        assert_eq!(
+            status,
+            json!({
+                "observedGeneration": 1, "disruptionsAllowed": 0, "currentHealthy": 3, "desiredHealthy": 3,
+                "expectedPods": 3,
+                "conditions": [{
+                    "type": "DisruptionAllowed", "status": "False", "observedGeneration": 1,
+                    "reason": "InsufficientPods", "message": "",
+                }],
+            })
+        );
+    }
+
+    #[tokio::test]
+    async fn an_eviction_uses_the_budget_up_until_its_pod_is_replaced() {
+        let bench = bench_with(json!({"minAvailable": 2})).await;
+        counts_become(&bench, [1, 3, 2, 3]).await;
+        let pods = bench.live_pods();
+        let evict = |n: usize| bench.registry().approve_eviction(&pods[n], Effect::Stored);
+        assert_eq!(bench.registry().approve_eviction(&pods[0], Effect::DryRun), Ok(Approval::Paid));
+        assert_eq!(evict(0), Ok(Approval::Paid));
+        let refused = evict(1).unwrap_err();
+        assert_eq!(refused.code(), 429);
+        counts_become(&bench, [0, 2, 2, 3]).await;
+        let name = key(&pods[0]).1;
+        bench.registry().delete(Resource::Pods, "default", &name, &Default::default()).unwrap();
+        bench.holds("replaced", |bench| !bench.run_nodes() && counts(bench) == [1, 3, 2, 3]).await;
+        assert_eq!(evict(1), Ok(Approval::Paid));
+    }
+
+    #[tokio::test]
+    async fn an_unhealthy_pod_may_go_while_enough_are_healthy() {
+        let bench = bench_with(json!({"minAvailable": 2})).await;
+        counts_become(&bench, [1, 3, 2, 3]).await;
+        let name = key(&bench.live_pods()[0]).1;
+        bench.set_ready(&name, false);
+        counts_become(&bench, [0, 2, 2, 3]).await;
+        let unhealthy = bench.get(Resource::Pods, &name);
+        assert_eq!(bench.registry().approve_eviction(&unhealthy, Effect::Stored), Ok(Approval::Unchanged));
+        let second = bench.live_pods().into_iter().find(|pod| key(pod).1 != name).unwrap();
+        bench.set_ready(&key(&second).1, false);
+        counts_become(&bench, [0, 1, 2, 3]).await;
+        assert_eq!(bench.registry().approve_eviction(&unhealthy, Effect::Stored).unwrap_err().code(), 429);
+        bench.modify(Resource::PodDisruptionBudgets, "web", Part::Main, |budget| {
+            budget["spec"]["unhealthyPodEvictionPolicy"] = json!("AlwaysAllow");
+        });
+        assert_eq!(bench.registry().approve_eviction(&unhealthy, Effect::Stored), Ok(Approval::Unchanged));
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_calculated_or_did_not_happen_is_an_event() {
+        let owner =
+            json!({"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": true});
+        let bench = bench_with(json!({"maxUnavailable": 1})).await;
+        counts_become(&bench, [1, 3, 2, 3]).await;
+        let labels = json!({"app": "web"});
+        let app = json!({"name": "app", "image": "host", "command": ["true"]});
+        bench.create(
+            Resource::Pods,
+            json!({"metadata": {"name": "j-1", "labels": labels, "ownerReferences": [owner]}, "spec": {"containers": [app]}}),
+        );
+        let why = "Failed to calculate the number of expected pods: \
+                   jobs.batch does not implement the scale subresource";
+        let said = |bench: &Bench| bench.events("CalculateExpectedPodCountFailed");
+        bench.holds("it is said", |bench| said(bench) == [why]).await;
+        counts_become(&bench, [0, 3, 2, 3]).await;
+
+        let budget =
+            json!({"metadata": {"name": "web"}, "status": {"disruptedPods": {"a": "2026-01-01T00:00:00Z"}}});
+        let is_overdue =
+            |pod: Value, now: &str| super::is_overdue(&budget, &pod, Duration::from_secs(1), now);
+        let pod = json!({"metadata": {"name": "a"}});
+        assert!(!is_overdue(pod.clone(), "2026-01-01T00:00:00Z") && is_overdue(pod, "2026-01-01T00:00:01Z"));
+        let going = json!({"metadata": {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        assert!(!is_overdue(going, "2026-01-01T00:00:09Z"));
+        assert!(!is_overdue(json!({"metadata": {"name": "b"}}), "2026-01-01T00:00:09Z"));
+    }
+}

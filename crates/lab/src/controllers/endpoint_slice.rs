@@ -1,0 +1,349 @@
+//! Shows in EndpointSlices (and in the legacy [Endpoints](super::endpoints)) which pods back a
+//! Service.
+//!
+//! Pods are seen through a [`view`] that takes its time; from then on every slice that is written
+//! shows their state. Conditions follow staging/src/k8s.io/endpointslice/utils.go: a terminating
+//! pod stays, as `terminating`, until it is terminal or gone. Which endpoint goes into which slice
+//! is decided in [`packing`]. Services without a selector are left alone.
+
+mod packing;
+mod view;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+use serde_json::{Value, json};
+
+use super::client_rate::ClientRate;
+use super::queue::Queue;
+use super::worker::{self, BackOff, Outcome};
+use super::{
+    Key, Observed, controller_reference, endpoints, follow, is_being_deleted, is_controlled_by, is_ready,
+    is_terminal, key,
+};
+use crate::Shared;
+use crate::registry::{DeleteOptions, EventType, Part, WatchEventType};
+use crate::resource::Resource;
+use crate::selector::{LabelSelector, Selection};
+use crate::status::Status;
+use view::View;
+
+const COMPONENT: &str = "endpoint-slice-controller";
+const MANAGED_BY: &str = "endpointslice-controller.k8s.io";
+const HEADLESS: &str = "service.kubernetes.io/headless";
+
+fn lock(view: &Mutex<View>) -> MutexGuard<'_, View> {
+    view.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The pause after a failed write, doubling, and the longest (`defaultSyncBackOff`, `maxSyncBackOff` in
+/// pkg/controller/endpointslice).
+const SYNC_BACK_OFF: BackOff = BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(1000) };
+
+pub(super) async fn run(shared: Shared) {
+    let view = Arc::new(Mutex::new(View::default()));
+    let rate = ClientRate::of(&shared.config);
+    let legacy_rate = ClientRate::of(&shared.config);
+    let changes = changed_services(shared.clone(), Arc::clone(&view));
+    worker::run(
+        changes,
+        SYNC_BACK_OFF,
+        |services| services,
+        |service| {
+            let (shared, view) = (shared.clone(), Arc::clone(&view));
+            let (rate, legacy_rate) = (rate.clone(), legacy_rate.clone());
+            async move { sync(&shared, &view, &rate, &legacy_rate, &service).await }
+        },
+    )
+    .await;
+}
+
+/// The Services whose slices may have to change, as soon as that is visible.
+fn changed_services(shared: Shared, view: Arc<Mutex<View>>) -> BoxStream<'static, Vec<Key>> {
+    let events = follow(&shared.registry, &[Resource::Services, Resource::Pods]);
+    let start = (shared, view, events, Queue::new());
+    stream::unfold(start, |(shared, view, mut events, mut queue)| async move {
+        let services = tokio::select! {
+            Some(event) = events.next() => observe(&shared, &view, event, &mut queue),
+            pod = queue.next() => {
+                let mut seen = lock(&view);
+                let changed = seen.advance(&pod);
+                if let Some(wait) = seen.next_due(&pod) {
+                    queue.add(pod.clone(), wait);
+                }
+                selecting(&shared, &pod.0, &changed)
+            }
+        };
+        Some((services, (shared, view, events, queue)))
+    })
+    .boxed()
+}
+
+/// Takes note of an event, and answers the Services that it concerns at once.
+fn observe(
+    shared: &Shared,
+    view: &Mutex<View>,
+    (resource, event): Observed,
+    queue: &mut Queue<Key>,
+) -> Vec<Key> {
+    let object_key = key(&event.object);
+    let removed = event.event_type == WatchEventType::Deleted;
+    if resource == Resource::Pods {
+        let state = (!removed).then_some(event.object);
+        let wait = lock(view).observe(object_key.clone(), state, shared);
+        queue.add(object_key, wait);
+        return Vec::new();
+    }
+    if removed {
+        endpoints::remove(shared, &event.object);
+        return Vec::new();
+    }
+    vec![object_key]
+}
+
+/// The Services of a namespace that select a pod in any of these states.
+fn selecting(shared: &Shared, namespace: &str, states: &[Arc<Value>]) -> Vec<Key> {
+    let mut services = BTreeSet::new();
+    for service in shared.registry.list(Resource::Services, Some(namespace), &Selection::all()).items {
+        let Some(selector) = LabelSelector::from_map(&service["spec"]["selector"]) else { continue };
+        if states.iter().any(|pod| selector.matches(&pod["metadata"]["labels"])) {
+            services.insert(key(&service));
+        }
+    }
+    services.into_iter().collect()
+}
+
+/// Ports, and the endpoints that have them.
+pub(super) type Group = (Value, Vec<Value>);
+
+/// Writes the slices of one Service as far as they differ from what they should be.
+async fn sync(
+    shared: &Shared,
+    view: &Mutex<View>,
+    rate: &ClientRate,
+    legacy_rate: &ClientRate,
+    (namespace, name): &Key,
+) -> Outcome {
+    let registry = &shared.registry;
+    let Ok(service) = registry.get(Resource::Services, namespace, name) else { return Ok(None) };
+    let Some(selector) = LabelSelector::from_map(&service["spec"]["selector"]) else { return Ok(None) };
+    if service["spec"]["type"] == "ExternalName" || is_being_deleted(&service) {
+        return Ok(None);
+    }
+    let mut pods = lock(view).pods_in(namespace);
+    pods.retain(|pod| selector.matches(&pod["metadata"]["labels"]));
+    let groups = endpoints_by_ports(&service, pods.iter().map(Arc::as_ref));
+    // Two controllers in Kubernetes, each with a client of its own.
+    let (legacy, slices) = futures::join!(
+        endpoints::write(shared, legacy_rate, &service, groups.values()),
+        write_slices(shared, rate, &service, &groups),
+    );
+    let Err(why) = slices else { return legacy.map(|()| None) };
+    let message = format!("Error updating Endpoint Slices for Service {namespace}/{name}: {why}");
+    registry.record_event(&service, EventType::Warning, "FailedToUpdateEndpointSlices", &message, COMPONENT);
+    Err(Status::internal(message))
+}
+
+/// Puts before a failure what it is that failed.
+fn failed(to: &str, service: &Value) -> impl Fn(Status) -> Status {
+    let (namespace, name) = key(service);
+    let what = format!("failed to {to} EndpointSlice for Service {namespace}/{name}");
+    move |status| Status::internal(format!("{what}: {status}"))
+}
+
+async fn write_slices(
+    shared: &Shared,
+    rate: &ClientRate,
+    service: &Value,
+    groups: &BTreeMap<String, Group>,
+) -> Result<(), Status> {
+    let (namespace, name) = key(service);
+    let own =
+        json!({"kubernetes.io/service-name": name, "endpointslice.kubernetes.io/managed-by": MANAGED_BY});
+    let of_service = Selection::labels(LabelSelector::from_map(&own).unwrap_or_default());
+    let mut slices = shared.registry.list(Resource::EndpointSlices, Some(&namespace), &of_service).items;
+    slices.retain(|slice| is_controlled_by(slice, service) && !is_being_deleted(slice));
+    let labels = labels(service, own);
+
+    let (mut spare, mut fresh, mut writes) = (Vec::new(), Vec::new(), Vec::new());
+    for slice in &slices {
+        if !groups.contains_key(&slice["ports"].to_string()) {
+            spare.push(slice);
+        }
+    }
+    for (ports, endpoints) in groups.values() {
+        let of_group: Vec<_> = slices.iter().filter(|slice| slice["ports"] == *ports).collect();
+        let existing: Vec<_> = of_group
+            .iter()
+            .map(|slice| slice["endpoints"].as_array().map_or(&[][..], Vec::as_slice))
+            .collect();
+        let mut plan = packing::plan(&existing, endpoints.clone());
+        if endpoints.is_empty() {
+            // A Service without endpoints shows that by one empty slice.
+            if plan.delete.is_empty() {
+                plan.create.push(Vec::new());
+            } else {
+                plan.delete.remove(0);
+            }
+        }
+        let changed: BTreeSet<_> = plan.update.iter().map(|(at, _)| *at).collect();
+        for (at, endpoints) in plan.update {
+            writes.push((of_group[at], ports, endpoints));
+        }
+        for (at, slice) in of_group.iter().enumerate() {
+            if plan.delete.contains(&at) {
+                spare.push(slice);
+            } else if !changed.contains(&at) && slice["metadata"]["labels"] != labels {
+                writes.push((slice, ports, existing[at].to_vec()));
+            }
+        }
+        fresh.extend(plan.create.into_iter().map(|endpoints| (ports, endpoints)));
+    }
+    // Slices that are no longer needed are put to new use before new ones are made.
+    for (ports, endpoints) in fresh {
+        match spare.pop() {
+            Some(slice) => writes.push((slice, ports, endpoints)),
+            None => {
+                rate.permit().await;
+                let slice = new_slice(service, &labels, ports, endpoints);
+                match shared.registry.create(Resource::EndpointSlices, &namespace, slice) {
+                    // There is nothing to be done any more.
+                    Err(status) if status.is_about_a_terminating_namespace() => return Ok(()),
+                    created => created.map_err(failed("create", service))?,
+                };
+            }
+        }
+    }
+    for (slice, ports, endpoints) in writes {
+        rate.permit().await;
+        let slice_name = key(slice).1;
+        let change = |slice: &mut Value| {
+            slice["metadata"]["labels"] = labels.clone();
+            slice["ports"] = ports.clone();
+            slice["endpoints"] = json!(endpoints);
+        };
+        let resource = Resource::EndpointSlices;
+        let written = shared.registry.modify(resource, &namespace, &slice_name, Part::Main, change);
+        written.map_err(failed(&format!("update {slice_name}"), service))?;
+    }
+    for slice in spare {
+        rate.permit().await;
+        let (slice_name, options) = (key(slice).1, DeleteOptions::default());
+        match shared.registry.delete(Resource::EndpointSlices, &namespace, &slice_name, &options) {
+            Err(status) if status.code() != 404 => {
+                return Err(failed(&format!("delete {slice_name}"), service)(status));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn new_slice(service: &Value, labels: &Value, ports: &Value, endpoints: Vec<Value>) -> Value {
+    json!({
+        "metadata": {
+            "generateName": format!("{}-", key(service).1),
+            "labels": labels,
+            "ownerReferences": [controller_reference(service)],
+        },
+        "addressType": "IPv4",
+        "endpoints": endpoints,
+        "ports": ports,
+    })
+}
+
+/// The labels of a Service's slices: its own, and those by which slices are found.
+fn labels(service: &Value, own: Value) -> Value {
+    let mut labels = own;
+    for (name, value) in service["metadata"]["labels"].as_object().into_iter().flatten() {
+        if labels.get(name).is_none() && name != HEADLESS {
+            labels[name] = value.clone();
+        }
+    }
+    if service["spec"]["clusterIP"] == "None" {
+        labels[HEADLESS] = json!("");
+    }
+    labels
+}
+
+/// Endpoints grouped by the ports that the Service's target ports mean in their pods. There is
+/// always one group, if only an empty one.
+fn endpoints_by_ports<'a>(service: &Value, pods: impl Iterator<Item = &'a Value>) -> BTreeMap<String, Group> {
+    let mut groups: BTreeMap<String, Group> = BTreeMap::new();
+    for pod in pods {
+        if let Some(endpoint) = endpoint(pod, service) {
+            let ports = ports(service, pod);
+            groups.entry(ports.to_string()).or_insert_with(|| (ports, Vec::new())).1.push(endpoint);
+        }
+    }
+    if groups.is_empty() {
+        groups.insert(json!([]).to_string(), (json!([]), Vec::new()));
+    }
+    groups
+}
+
+/// A pod's entry in a slice, if it is to have one.
+fn endpoint(pod: &Value, service: &Value) -> Option<Value> {
+    let ip = pod["status"]["podIP"].as_str().filter(|ip| !ip.is_empty() && !is_terminal(pod))?;
+    let publish_not_ready = service["spec"]["publishNotReadyAddresses"] == true;
+    let terminating = is_being_deleted(pod);
+    let serving = publish_not_ready || is_ready(pod);
+    let ready = publish_not_ready || (serving && !terminating);
+    let mut endpoint = json!({
+        "addresses": [ip],
+        "conditions": {"ready": ready, "serving": serving, "terminating": terminating},
+        "targetRef": {
+            "kind": "Pod",
+            "namespace": pod["metadata"]["namespace"],
+            "name": pod["metadata"]["name"],
+            "uid": pod["metadata"]["uid"],
+        },
+    });
+    if pod["spec"]["nodeName"].is_string() {
+        endpoint["nodeName"] = pod["spec"]["nodeName"].clone();
+    }
+    // By this name DNS finds the pod: HOSTNAME.SERVICE.
+    let has_name = pod["spec"]["hostname"].as_str().is_some_and(|name| !name.is_empty());
+    if has_name && pod["spec"]["subdomain"] == service["metadata"]["name"] {
+        endpoint["hostname"] = pod["spec"]["hostname"].clone();
+    }
+    Some(endpoint)
+}
+
+/// A Service's ports as they are in a pod; a named target port that the pod lacks is left out.
+fn ports(service: &Value, pod: &Value) -> Value {
+    let mut ports = Vec::new();
+    for port in service["spec"]["ports"].as_array().into_iter().flatten() {
+        let number = match &port["targetPort"] {
+            Value::String(name) => container_port(pod, name, &port["protocol"]),
+            Value::Number(number) => Some(json!(number)),
+            _ => Some(port["port"].clone()),
+        };
+        if let Some(number) = number {
+            let name = port["name"].as_str().unwrap_or_default();
+            let mut shown = json!({"name": name, "protocol": port["protocol"], "port": number});
+            if port["appProtocol"].is_string() {
+                shown["appProtocol"] = port["appProtocol"].clone();
+            }
+            ports.push(shown);
+        }
+    }
+    Value::Array(ports)
+}
+
+/// A named port of a pod's containers, native sidecars included.
+fn container_port(pod: &Value, name: &str, protocol: &Value) -> Option<Value> {
+    let list = |name: &str| pod["spec"][name].as_array().into_iter().flatten();
+    let sidecars = list("initContainers").filter(|container| container["restartPolicy"] == "Always");
+    let mut ports = list("containers")
+        .chain(sidecars)
+        .flat_map(|container| container["ports"].as_array().into_iter().flatten());
+    let port = ports.find(|port| port["name"] == name && port["protocol"] == *protocol)?;
+    Some(port["containerPort"].clone())
+}
+
+#[cfg(test)]
+mod tests;

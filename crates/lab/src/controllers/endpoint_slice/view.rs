@@ -1,0 +1,215 @@
+//! The pods as the EndpointSlice controller sees them: each change becomes visible to it after the
+//! measured latency of its kind.
+//!
+//! Changes of one pod keep their order, and so do the deletions of a namespace's pods; those that
+//! come together are shown together. Otherwise one pod's slow change does not hold up another's.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::super::{Key, is_being_deleted, is_terminal};
+use crate::Shared;
+use crate::latency::{Latencies, Latency};
+
+/// Deletions so close to the first one are shown with it: of 30 that were measured in rollouts of six
+/// (timings.csv, D), 20 came out in one slice with another, which had been seen to be deleted 0.2 to
+/// 5.4 ms before or after.
+const TOGETHER: Duration = Duration::from_micros(5_400);
+
+/// The pods that are visible, and what is about to become so.
+#[derive(Debug, Default)]
+pub(super) struct View {
+    pods: BTreeMap<Key, Arc<Value>>,
+    /// Changes that are not yet visible, in order, each with the time when it will be.
+    coming: BTreeMap<Key, VecDeque<Coming>>,
+    /// The last deletions in each namespace that are not yet visible.
+    deletions: BTreeMap<String, Deletions>,
+}
+
+/// Deletions that become visible together.
+#[derive(Debug)]
+struct Deletions {
+    first_observed: Instant,
+    visible: Instant,
+    pods: Vec<Key>,
+}
+
+/// A change of a pod.
+#[derive(Debug)]
+struct Coming {
+    observed: Instant,
+    visible: Instant,
+    /// `None`: gone.
+    state: Option<Arc<Value>>,
+}
+
+impl View {
+    /// Takes note of a pod's new state (`None`: gone) and answers when its next change is visible.
+    pub(super) fn observe(&mut self, pod: Key, state: Option<Arc<Value>>, shared: &Shared) -> Duration {
+        let seen = self.pods.get(&pod);
+        let coming = self.coming.entry(pod.clone()).or_default();
+        let before = coming.back().map_or(seen, |earlier| earlier.state.as_ref());
+        let latency = hop(before.map(Arc::as_ref), state.as_deref(), &shared.config.latencies);
+        let was = |fact: fn(&Value) -> bool| before.is_some_and(|before| fact(before));
+        let is_deletion = state.as_deref().is_some_and(is_being_deleted) && !was(is_being_deleted);
+        let observed = Instant::now();
+        let soonest = observed + shared.sampler.sample(&latency);
+        // A change never overtakes an earlier one of the same pod, nor comes closer to it: the
+        // controller writes slices for both.
+        let visible = coming.back().map_or(soonest, |earlier| {
+            soonest.max(earlier.visible + observed.saturating_duration_since(earlier.observed))
+        });
+        coming.push_back(Coming { observed, visible, state });
+        if is_deletion {
+            self.show_together(pod.clone(), observed, visible);
+        }
+        let first = self.coming.get(&pod).and_then(VecDeque::front);
+        first.map_or(visible, |first| first.visible).saturating_duration_since(observed)
+    }
+
+    /// Lets a deletion become visible with those that came just before, and not before earlier ones.
+    fn show_together(&mut self, pod: Key, observed: Instant, visible: Instant) {
+        self.deletions.retain(|_, last| last.visible > observed);
+        let group = self.deletions.entry(pod.0.clone()).or_insert_with(|| Deletions {
+            first_observed: observed,
+            visible,
+            pods: Vec::new(),
+        });
+        group.visible = group.visible.max(visible);
+        if observed.saturating_duration_since(group.first_observed) > TOGETHER {
+            group.first_observed = observed;
+            group.pods.clear();
+        }
+        group.pods.push(pod);
+        for pod in &group.pods {
+            for coming in self.coming.get_mut(pod).into_iter().flatten() {
+                if coming.state.as_deref().is_none_or(is_being_deleted) {
+                    coming.visible = coming.visible.max(group.visible);
+                }
+            }
+        }
+    }
+
+    /// Makes all changes of a pod visible that are due, and answers the states that it went through.
+    pub(super) fn advance(&mut self, pod: &Key) -> Vec<Arc<Value>> {
+        let mut states: Vec<_> = self.pods.get(pod).cloned().into_iter().collect();
+        let now = Instant::now();
+        let Some(coming) = self.coming.get_mut(pod) else { return states };
+        while coming.front().is_some_and(|first| first.visible <= now) {
+            match coming.pop_front().and_then(|first| first.state) {
+                Some(state) => {
+                    self.pods.insert(pod.clone(), Arc::clone(&state));
+                    states.push(state);
+                }
+                None => {
+                    self.pods.remove(pod);
+                }
+            }
+        }
+        if coming.is_empty() {
+            self.coming.remove(pod);
+        }
+        states
+    }
+
+    /// When the next change of a pod becomes visible.
+    pub(super) fn next_due(&self, pod: &Key) -> Option<Duration> {
+        let first = self.coming.get(pod)?.front()?;
+        Some(first.visible.saturating_duration_since(Instant::now()))
+    }
+
+    /// The visible pods of a namespace.
+    pub(super) fn pods_in(&self, namespace: &str) -> Vec<Arc<Value>> {
+        let in_namespace = self.pods.range((namespace.to_owned(), String::new())..);
+        in_namespace.take_while(|((home, _), _)| home == namespace).map(|(_, pod)| Arc::clone(pod)).collect()
+    }
+}
+
+/// The latency of the hop from a pod's change to the slice that shows it.
+fn hop(before: Option<&Value>, after: Option<&Value>, latencies: &Latencies) -> Latency {
+    let was = |fact: fn(&Value) -> bool| before.is_some_and(fact);
+    let Some(after) = after else { return latencies.terminated_to_slice };
+    if is_terminal(after) && !was(is_terminal) {
+        latencies.terminated_to_slice
+    } else if is_being_deleted(after) && !was(is_being_deleted) {
+        latencies.deletion_to_slice
+    } else if has_address(after) && !was(has_address) {
+        latencies.running_to_endpoint
+    } else if before.is_some_and(|before| before["metadata"]["labels"] != after["metadata"]["labels"]) {
+        latencies.terminated_to_slice
+    } else {
+        latencies.ready_to_slice
+    }
+}
+
+fn has_address(pod: &Value) -> bool {
+    pod["status"]["podIP"].is_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::super::tests::bench::Bench;
+    use super::*;
+    use crate::Config;
+
+    #[tokio::test(start_paused = true)]
+    async fn deletions_become_visible_together_and_in_their_order() {
+        let bench = Bench::start(&[]);
+        let latencies =
+            Latencies { deletion_to_slice: Latencies::default().deletion_to_slice, ..Latencies::ZERO };
+        let config = Config { latencies, ..Config::default() };
+        let shared = Shared { config: Arc::new(config), ..bench.shared.clone() };
+        let mut view = View::default();
+        let pods: Vec<Key> = (0..20).map(|n| ("shop".to_owned(), format!("web-{n}"))).collect();
+        let state =
+            |deleted: Option<&str>| Some(Arc::new(json!({"metadata": {"deletionTimestamp": deleted}})));
+        for pod in &pods {
+            view.observe(pod.clone(), state(None), &shared);
+        }
+        for (n, pod) in pods.iter().enumerate() {
+            if n == 10 {
+                tokio::time::advance(TOGETHER + Duration::from_millis(1)).await;
+            }
+            view.observe(pod.clone(), state(Some("x")), &shared);
+        }
+        let visible: Vec<_> = pods.iter().map(|pod| view.coming[pod].back().unwrap().visible).collect();
+        assert!(visible.is_sorted(), "{visible:?}");
+        assert_eq!(visible.first(), visible.get(9));
+        assert_eq!(visible.get(10), visible.last());
+    }
+
+    #[test]
+    fn each_kind_of_change_has_its_own_hop() {
+        let latencies = Latencies::default();
+        let hop_of = |before: Option<&Value>, after: Option<&Value>| hop(before, after, &latencies);
+        let running = json!({
+            "metadata": {"labels": {"app": "web"}},
+            "status": {"podIP": "127.64.1.1", "phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
+        });
+        let changed = |change: fn(&mut Value)| {
+            let mut pod = running.clone();
+            change(&mut pod);
+            pod
+        };
+        let pending = changed(|pod| pod["status"]["podIP"] = Value::Null);
+        let unready = changed(|pod| pod["status"]["conditions"][0]["status"] = json!("False"));
+        let deleted = changed(|pod| pod["metadata"]["deletionTimestamp"] = json!("x"));
+        let relabelled = changed(|pod| pod["metadata"]["labels"] = json!({"app": "debug"}));
+        let ended = changed(|pod| {
+            pod["metadata"]["deletionTimestamp"] = json!("x");
+            pod["status"]["phase"] = json!("Failed");
+        });
+        assert_eq!(hop_of(Some(&pending), Some(&running)), latencies.running_to_endpoint);
+        assert_eq!(hop_of(Some(&unready), Some(&running)), latencies.ready_to_slice);
+        assert_eq!(hop_of(Some(&running), Some(&deleted)), latencies.deletion_to_slice);
+        assert_eq!(hop_of(Some(&running), Some(&relabelled)), latencies.terminated_to_slice);
+        assert_eq!(hop_of(Some(&deleted), Some(&ended)), latencies.terminated_to_slice);
+        assert_eq!(hop_of(Some(&ended), None), latencies.terminated_to_slice);
+    }
+}

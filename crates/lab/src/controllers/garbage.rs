@@ -1,0 +1,133 @@
+//! Deletes what has lost all its owners.
+//!
+//! After pkg/controller/garbagecollector, in the background only: dependents are deleted once their owner
+//! is gone. A deletion in the foreground is one in the background here.
+
+use std::sync::Arc;
+
+use futures::StreamExt;
+use serde_json::{Value, json};
+
+use super::{follow, is_being_deleted, key};
+use crate::Shared;
+use crate::registry::{DeleteOptions, Part, Registry, WatchEventType};
+use crate::resource::Resource;
+
+pub(super) async fn run(shared: Shared) {
+    let registry = &shared.registry;
+    let mut events = follow(registry, &Resource::ALL);
+    while let Some((resource, event)) = events.next().await {
+        let object = &event.object;
+        match event.event_type {
+            WatchEventType::Deleted => {
+                for (resource, dependent) in dependents(registry, object) {
+                    collect(registry, resource, &dependent);
+                }
+            }
+            // An object may come after its owner has gone.
+            WatchEventType::Added => collect(registry, resource, object),
+            WatchEventType::Modified => {}
+        }
+    }
+}
+
+fn references(object: &Value) -> &[Value] {
+    object["metadata"]["ownerReferences"].as_array().map_or(&[], Vec::as_slice)
+}
+
+fn dependents(registry: &Registry, owner: &Value) -> Vec<(Resource, Arc<Value>)> {
+    registry.dependents(owner["metadata"]["uid"].as_str().unwrap_or_default())
+}
+
+/// Whether the owner that a reference names is gone. One of a kind that this cluster does not have counts
+/// as there.
+fn is_gone(registry: &Registry, object: &Value, reference: &Value) -> bool {
+    let text = |field: &str| reference[field].as_str().unwrap_or_default();
+    let Some(kind) = Resource::of_kind(text("apiVersion"), text("kind")) else { return false };
+    let home = if kind.namespaced() { key(object).0 } else { String::new() };
+    let owner = registry.get(kind, &home, text("name"));
+    !owner.is_ok_and(|owner| owner["metadata"]["uid"] == reference["uid"])
+}
+
+/// Deletes a dependent whose owners are all gone; of some that are, it loses the reference.
+fn collect(registry: &Registry, resource: Resource, object: &Value) {
+    if references(object).is_empty() || is_being_deleted(object) {
+        return;
+    }
+    let (namespace, name) = key(object);
+    let gone: Vec<_> = references(object)
+        .iter()
+        .filter(|reference| is_gone(registry, object, reference))
+        .map(|reference| reference["uid"].clone())
+        .collect();
+    let collected = if gone.len() == references(object).len() {
+        let options = DeleteOptions::of(object["metadata"]["uid"].as_str().unwrap_or_default());
+        registry.delete(resource, &namespace, &name, &options).map(|_| ())
+    } else if !gone.is_empty() {
+        let changed = registry.modify(resource, &namespace, &name, Part::Main, |object| {
+            let mut kept = references(object).to_vec();
+            kept.retain(|reference| !gone.contains(&reference["uid"]));
+            object["metadata"]["ownerReferences"] = json!(kept);
+        });
+        changed.map(|_| ())
+    } else {
+        Ok(())
+    };
+    if let Err(status) = collected {
+        tracing::debug!(%status, "not collected");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::super::tests::bench::Bench;
+    use super::*;
+
+    const MAPS: Resource = Resource::ConfigMaps;
+
+    /// A config map that belongs to others.
+    fn map(bench: &Bench, name: &str, owners: &[&str]) {
+        let reference = |owner: &&str| {
+            let uid = bench.get(MAPS, owner)["metadata"]["uid"].clone();
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "name": owner, "uid": uid})
+        };
+        let owners: Vec<_> = owners.iter().map(reference).collect();
+        bench.create(MAPS, json!({"metadata": {"name": name, "ownerReferences": owners}}));
+    }
+
+    fn delete(bench: &Bench, name: &str) {
+        bench.registry().delete(MAPS, "default", name, &DeleteOptions::default()).unwrap();
+    }
+
+    fn names(bench: &Bench) -> Vec<String> {
+        bench.list(MAPS).iter().map(|map| key(map).1).collect()
+    }
+
+    fn start() -> Bench {
+        Bench::start(&[|shared| run(shared).boxed()])
+    }
+
+    #[tokio::test]
+    async fn all_below_an_owner_go_with_it() {
+        let bench = start();
+        map(&bench, "top", &[]);
+        map(&bench, "middle", &["top"]);
+        map(&bench, "bottom", &["middle"]);
+        delete(&bench, "top");
+        bench.holds("all are gone", |bench| names(bench).is_empty()).await;
+    }
+
+    #[tokio::test]
+    async fn who_has_another_owner_stays_with_it() {
+        let bench = start();
+        map(&bench, "going", &[]);
+        map(&bench, "staying", &[]);
+        map(&bench, "shared", &["going", "staying"]);
+        delete(&bench, "going");
+        bench.holds("one owner", |bench| references(&bench.get(MAPS, "shared")).len() == 1).await;
+        assert_eq!(names(&bench), ["shared", "staying"]);
+        assert_eq!(references(&bench.get(MAPS, "shared"))[0]["name"], "staying");
+    }
+}

@@ -1,0 +1,62 @@
+//! Empties namespaces that are being deleted, and then removes them.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+
+use super::queue::Queue;
+use super::{follow, is_being_deleted, key};
+use crate::Shared;
+use crate::registry::{DeleteOptions, WatchEventType};
+use crate::resource::Resource;
+use crate::selector::Selection;
+
+/// What owns pods goes before them, so that nothing makes new ones.
+const MAKERS: [Resource; 3] = [Resource::Deployments, Resource::ReplicaSets, Resource::Jobs];
+
+/// Everything that lives in namespaces, in the order in which it goes.
+fn contents() -> impl Iterator<Item = Resource> {
+    let others =
+        Resource::ALL.into_iter().filter(|resource| resource.namespaced() && !MAKERS.contains(resource));
+    MAKERS.into_iter().chain(others)
+}
+
+pub(super) async fn run(shared: Shared) {
+    // Only pods take their time; everything else goes at once.
+    let mut events = follow(&shared.registry, &[Resource::Namespaces, Resource::Pods]);
+    let mut queue = Queue::new();
+    loop {
+        tokio::select! {
+            Some((resource, event)) = events.next() => match (resource, event.event_type) {
+                (Resource::Namespaces, WatchEventType::Added | WatchEventType::Modified) => {
+                    queue.add(key(&event.object).1, Duration::ZERO);
+                }
+                (Resource::Pods, WatchEventType::Deleted) => queue.add(key(&event.object).0, Duration::ZERO),
+                _ => {}
+            },
+            namespace = queue.next() => empty(&shared, &namespace),
+        }
+    }
+}
+
+fn empty(shared: &Shared, namespace: &str) {
+    let registry = &shared.registry;
+    if !registry.get(Resource::Namespaces, "", namespace).is_ok_and(|object| is_being_deleted(&object)) {
+        return;
+    }
+    for resource in contents() {
+        for object in registry.list(resource, Some(namespace), &Selection::all()).items {
+            if let Err(status) =
+                registry.delete(resource, namespace, &key(&object).1, &DeleteOptions::default())
+            {
+                tracing::debug!(%status, "not deleted with its namespace");
+            }
+        }
+    }
+    let is_empty = |resource| registry.list(resource, Some(namespace), &Selection::all()).items.is_empty();
+    if contents().all(is_empty)
+        && let Err(status) = registry.remove_namespace(namespace)
+    {
+        tracing::debug!(%status, "namespace not removed");
+    }
+}

@@ -1,0 +1,193 @@
+//! Binds pods to nodes.
+//!
+//! Where a pod may go and where it goes best is decided in [`fit`]. A pod for which there is no
+//! node says so in its condition and in an event, and is tried again when nodes change or pods go,
+//! but not more often than the scheduler's back-off allows (pkg/scheduler/backend/queue).
+
+mod fit;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::StreamExt;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::queue::Queue;
+use super::worker::BackOff;
+use super::{Key, condition, conditions, follow, is_being_deleted, is_terminal, key};
+use crate::Shared;
+use crate::registry::{EventType, Part, WatchEventType};
+use crate::resource::Resource;
+use crate::selector::Selection;
+
+const COMPONENT: &str = "default-scheduler";
+
+/// The pause after a pod fitted nowhere, doubling, and the longest (`DefaultPodInitialBackoffDuration`,
+/// `DefaultPodMaxBackoffDuration` in pkg/scheduler/backend/queue).
+const POD_BACK_OFF: BackOff = BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(10) };
+
+pub(super) async fn run(shared: Shared) {
+    let mut events = follow(&shared.registry, &[Resource::Pods, Resource::Nodes]);
+    let mut queue = Queue::new();
+    let mut waiting = Waiting::default();
+    loop {
+        tokio::select! {
+            Some((resource, event)) = events.next() => {
+                let gone = event.event_type == WatchEventType::Deleted;
+                if resource == Resource::Pods && is_waiting(&event.object) && !gone {
+                    if event.event_type == WatchEventType::Added {
+                        let latency = &shared.config.latencies.created_to_scheduled;
+                        queue.add(key(&event.object), shared.sampler.sample(latency));
+                    }
+                    continue;
+                }
+                let makes_room = resource == Resource::Nodes || gone || is_terminal(&event.object);
+                if makes_room {
+                    for (pod, delay) in waiting.all() {
+                        queue.add(pod, delay);
+                    }
+                }
+            }
+            pod = queue.next() => schedule(&shared, &pod, &mut waiting),
+        }
+    }
+}
+
+/// Pods for which there was no node, each with the number of attempts and the time of the last.
+#[derive(Debug, Default)]
+struct Waiting(BTreeMap<Key, (u32, Instant)>);
+
+impl Waiting {
+    fn note(&mut self, pod: &Key) {
+        let (attempts, last) = self.0.entry(pod.clone()).or_insert_with(|| (0, Instant::now()));
+        *attempts += 1;
+        *last = Instant::now();
+    }
+
+    /// All of them, each with the time until it may be tried again.
+    fn all(&self) -> Vec<(Key, Duration)> {
+        let delay = |(attempts, last): &(u32, Instant)| {
+            (*last + POD_BACK_OFF.after(*attempts)).saturating_duration_since(Instant::now())
+        };
+        self.0.iter().map(|(pod, tried)| (pod.clone(), delay(tried))).collect()
+    }
+}
+
+fn is_waiting(pod: &Value) -> bool {
+    !pod["spec"]["nodeName"].is_string() && !is_being_deleted(pod)
+}
+
+fn schedule(shared: &Shared, pod_key: &Key, waiting: &mut Waiting) {
+    let registry = &shared.registry;
+    let (namespace, name) = pod_key;
+    let pod = registry.get(Resource::Pods, namespace, name);
+    let Some(pod) = pod.ok().filter(|pod| is_waiting(pod)) else {
+        waiting.0.remove(pod_key);
+        return;
+    };
+    let nodes = registry.list(Resource::Nodes, None, &Selection::all()).items;
+    let pods = registry.list(Resource::Pods, None, &Selection::all()).items;
+    let best = match fit::Cluster::new(&nodes, &pods).place(&pod) {
+        Ok(best) => best,
+        Err(message) => {
+            waiting.note(pod_key);
+            return mark_unschedulable(shared, &pod, &message);
+        }
+    };
+    waiting.0.remove(pod_key);
+    let node = &best[shared.sampler.index(best.len())];
+    match registry.bind(namespace, name, node) {
+        Ok(pod) => {
+            let message = format!("Successfully assigned {namespace}/{name} to {node}");
+            registry.record_event(&pod, EventType::Normal, "Scheduled", &message, COMPONENT);
+        }
+        Err(status) => tracing::debug!(%status, "not bound"),
+    }
+}
+
+fn mark_unschedulable(shared: &Shared, pod: &Value, message: &str) {
+    let registry = &shared.registry;
+    let scheduled = json!({
+        "type": "PodScheduled",
+        "observedGeneration": pod["metadata"]["generation"],
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": message,
+        "lastProbeTime": null,
+    });
+    if condition(pod, "PodScheduled")["message"] != message {
+        let (namespace, name) = key(pod);
+        let now = registry.now();
+        let marked = registry.modify(Resource::Pods, &namespace, &name, Part::Status, |pod| {
+            conditions::put(pod, scheduled, &now);
+        });
+        if let Err(status) = marked {
+            tracing::debug!(%status, "not marked as unschedulable");
+        }
+    }
+    registry.record_event(pod, EventType::Warning, "FailedScheduling", message, COMPONENT);
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::super::tests::bench::Bench;
+    use super::*;
+
+    fn node(name: &str) -> Value {
+        json!({"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}})
+    }
+
+    fn pod(name: &str) -> Value {
+        json!({
+            "metadata": {"name": name},
+            "spec": {"containers": [{"name": "app", "image": "host", "command": ["true"]}]},
+        })
+    }
+
+    fn node_of(bench: &Bench, name: &str) -> Option<String> {
+        bench.get(Resource::Pods, name)["spec"]["nodeName"].as_str().map(str::to_owned)
+    }
+
+    #[tokio::test]
+    async fn a_pod_waits_for_a_node_and_says_so() {
+        let bench = Bench::start(&[|shared| run(shared).boxed()]);
+        bench.create(Resource::Nodes, node("node-1"));
+        bench.modify(Resource::Nodes, "node-1", Part::Main, |node| {
+            node["spec"]["unschedulable"] = json!(true)
+        });
+        bench.create(Resource::Pods, pod("a"));
+        bench.holds("it says so", |bench| !bench.events("FailedScheduling").is_empty()).await;
+        let message = &bench.events("FailedScheduling")[0];
+        assert!(message.starts_with("0/1 nodes are available: 1 node(s) were unschedulable."), "{message}");
+        let waiting = bench.get(Resource::Pods, "a");
+        assert_eq!(condition(&waiting, "PodScheduled")["reason"], "Unschedulable");
+        assert_eq!(node_of(&bench, "a"), None);
+        bench.modify(Resource::Nodes, "node-1", Part::Main, |node| {
+            node["spec"]["unschedulable"] = json!(false)
+        });
+        bench.holds("bound", |bench| node_of(bench, "a").as_deref() == Some("node-1")).await;
+        assert_eq!(bench.events("Scheduled"), ["Successfully assigned default/a to node-1"]);
+    }
+
+    #[tokio::test]
+    async fn pods_spread_over_nodes() {
+        let bench = Bench::start(&[|shared| run(shared).boxed()]);
+        for name in ["node-1", "node-2", "node-3"] {
+            bench.create(Resource::Nodes, node(name));
+        }
+        for n in 0..9 {
+            bench.create(Resource::Pods, pod(&format!("a-{n}")));
+        }
+        let bound = |bench: &Bench, node: &str| {
+            bench.list(Resource::Pods).iter().filter(|pod| pod["spec"]["nodeName"] == node).count()
+        };
+        bench
+            .holds("three on each", |bench| {
+                ["node-1", "node-2", "node-3"].iter().all(|node| bound(bench, node) == 3)
+            })
+            .await;
+    }
+}

@@ -1,0 +1,254 @@
+//! Which nodes a pod fits on, which of them suits best, and why the others do not. Pure.
+//!
+//! Rules and wording are those of the scheduler's filter plugins (pkg/scheduler/framework/plugins);
+//! they are asked in the order of its default profile, and the first that refuses a node gives the
+//! reason. There are no resources but the number of pods here, and the lab does not act on affinity to other
+//! pods or on topology spread: pods of one owner spread over the nodes by themselves.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::super::taints::{self, NO_EXECUTE, NO_SCHEDULE, PREFER_NO_SCHEDULE};
+use super::super::{controller_of, is_being_deleted, is_terminal, key};
+use crate::selector::LabelSelector;
+
+/// Why a pod does not fit on a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    /// As it is counted in the message.
+    reason: &'static str,
+    /// Whether fewer pods on the nodes would help.
+    resolvable: bool,
+}
+
+const fn lasting(reason: &'static str) -> Refusal {
+    Refusal { reason, resolvable: false }
+}
+
+const fn passing(reason: &'static str) -> Refusal {
+    Refusal { reason, resolvable: true }
+}
+
+/// What is known about the cluster while one pod is placed.
+pub(super) struct Cluster<'a> {
+    nodes: &'a [Arc<Value>],
+    /// Pods on nodes that have not ended.
+    pods: Vec<&'a Value>,
+}
+
+impl<'a> Cluster<'a> {
+    pub(super) fn new(nodes: &'a [Arc<Value>], pods: &'a [Arc<Value>]) -> Self {
+        let placed = |pod: &&Value| pod["spec"]["nodeName"].is_string() && !is_terminal(pod);
+        Self { nodes, pods: pods.iter().map(Arc::as_ref).filter(placed).collect() }
+    }
+
+    /// The nodes that suit `pod` best, alike, or the message that says why there is none.
+    pub(super) fn place(&self, pod: &Value) -> Result<Vec<String>, String> {
+        if self.nodes.is_empty() {
+            return Err("no nodes available to schedule pods".to_owned());
+        }
+        let mut refusals = Vec::new();
+        let mut suitable: BTreeMap<_, Vec<String>> = BTreeMap::new();
+        for node in self.nodes {
+            match self.refusal(pod, node) {
+                Some(refusal) => refusals.push(refusal),
+                None => suitable.entry(self.cost(pod, node)).or_default().push(key(node).1),
+            }
+        }
+        suitable.pop_first().map(|(_, best)| best).ok_or_else(|| message(&refusals))
+    }
+
+    fn refusal(&self, pod: &Value, node: &Value) -> Option<Refusal> {
+        let unschedulable = taint("node.kubernetes.io/unschedulable");
+        if node["spec"]["unschedulable"] == true && !taints::is_tolerated(pod, &unschedulable) {
+            return Some(lasting("node(s) were unschedulable"));
+        }
+        let mut hard = taints::of(node, &[NO_SCHEDULE, NO_EXECUTE]);
+        if hard.any(|taint| !taints::is_tolerated(pod, taint)) {
+            return Some(lasting("node(s) had untolerated taint(s)"));
+        }
+        if !matches_affinity(pod, node) {
+            return Some(lasting("node(s) didn't match Pod's node affinity/selector"));
+        }
+        let on_node = self.pods.iter().filter(|other| other["spec"]["nodeName"] == node["metadata"]["name"]);
+        let room = node["status"]["allocatable"]["pods"].as_str().and_then(|pods| pods.parse::<usize>().ok());
+        if room.is_some_and(|room| on_node.count() >= room) {
+            return Some(passing("Too many pods"));
+        }
+        None
+    }
+
+    /// What speaks against a node that a pod fits on, the most important first: taints that ask for
+    /// other nodes, pods of the same owner, other pods.
+    fn cost(&self, pod: &Value, node: &Value) -> (usize, usize, usize) {
+        let soft =
+            taints::of(node, &[PREFER_NO_SCHEDULE]).filter(|taint| !taints::is_tolerated(pod, taint)).count();
+        let owner = controller_of(pod).map(|owner| &owner["uid"]);
+        let on_node: Vec<_> =
+            self.pods.iter().filter(|other| other["spec"]["nodeName"] == node["metadata"]["name"]).collect();
+        let of_owner = |other: &&&&Value| {
+            owner.is_some()
+                && controller_of(other).map(|owner| &owner["uid"]) == owner
+                && !is_being_deleted(other)
+        };
+        let siblings = on_node.iter().filter(of_owner).count();
+        (soft, siblings, on_node.len())
+    }
+}
+
+fn taint(taint_key: &str) -> Value {
+    serde_json::json!({"key": taint_key, "effect": NO_SCHEDULE})
+}
+
+/// Whether a node has what `nodeSelector` and the required node affinity ask for.
+pub(super) fn matches_affinity(pod: &Value, node: &Value) -> bool {
+    let labels = &node["metadata"]["labels"];
+    if !LabelSelector::from_map(&pod["spec"]["nodeSelector"]).is_none_or(|selector| selector.matches(labels))
+    {
+        return false;
+    }
+    let required = &pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    let Some(terms) = required["nodeSelectorTerms"].as_array() else { return true };
+    terms.iter().any(|term| {
+        let list = |name: &str| term[name].as_array().map_or(&[][..], Vec::as_slice);
+        let (expressions, fields) = (list("matchExpressions"), list("matchFields"));
+        // A term that asks for nothing matches nothing.
+        !(expressions.is_empty() && fields.is_empty())
+            && expressions.iter().all(|expression| holds(expression, |name| labels[name].as_str()))
+            && fields.iter().all(|field| {
+                holds(field, |name| {
+                    (name == "metadata.name").then(|| node["metadata"]["name"].as_str()).flatten()
+                })
+            })
+    })
+}
+
+fn holds<'a>(expression: &Value, value_of: impl FnOnce(&str) -> Option<&'a str>) -> bool {
+    let value = value_of(expression["key"].as_str().unwrap_or_default());
+    let values = expression["values"].as_array().map_or(&[][..], Vec::as_slice);
+    let among = || value.is_some_and(|value| values.iter().any(|other| other == value));
+    let numbers = || {
+        let number = |text: &str| text.parse::<i64>().ok();
+        value.and_then(number).zip(values.first().and_then(Value::as_str).and_then(number))
+    };
+    match expression["operator"].as_str().unwrap_or_default() {
+        "In" => among(),
+        "NotIn" => !among(),
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => numbers().is_some_and(|(value, limit)| value > limit),
+        "Lt" => numbers().is_some_and(|(value, limit)| value < limit),
+        _ => false,
+    }
+}
+
+/// `FitError` (pkg/scheduler/framework/types.go), with what preemption adds to it.
+fn message(refusals: &[Refusal]) -> String {
+    let nodes = refusals.len();
+    let count = |reasons: &mut dyn Iterator<Item = &'static str>| {
+        let mut counts: BTreeMap<_, usize> = BTreeMap::new();
+        reasons.for_each(|reason| *counts.entry(reason).or_default() += 1);
+        let mut counts: Vec<_> =
+            counts.into_iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+        counts.sort();
+        counts.join(", ")
+    };
+    let reasons = count(&mut refusals.iter().map(|refusal| refusal.reason));
+    let preemption = count(&mut refusals.iter().map(|refusal| match refusal.resolvable {
+        true => "No preemption victims found for incoming pod",
+        false => "Preemption is not helpful for scheduling",
+    }));
+    format!(
+        "0/{nodes} nodes are available: {reasons}. no new claims to deallocate, \
+         preemption: 0/{nodes} nodes are available: {preemption}."
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn node(name: &str, change: impl FnOnce(&mut Value)) -> Arc<Value> {
+        let mut node = json!({
+            "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+            "spec": {},
+            "status": {"allocatable": {"pods": "110"}},
+        });
+        change(&mut node);
+        Arc::new(node)
+    }
+
+    fn pod(name: &str, node: Option<&str>, change: impl FnOnce(&mut Value)) -> Arc<Value> {
+        let mut pod = json!({
+            "metadata": {
+                "name": name, "namespace": "default", "labels": {"app": "web"},
+                "ownerReferences": [{"uid": "rs", "controller": true}],
+            },
+            "spec": {"nodeName": node},
+        });
+        change(&mut pod);
+        Arc::new(pod)
+    }
+
+    fn three() -> [Arc<Value>; 3] {
+        ["node-1", "node-2", "node-3"].map(|name| node(name, |_| {}))
+    }
+
+    #[test]
+    fn pods_of_one_owner_spread() {
+        let nodes = three();
+        let other = |pod: &mut Value| pod["metadata"]["ownerReferences"][0]["uid"] = json!("other");
+        let pods = [
+            pod("a", Some("node-1"), |_| {}),
+            pod("b", Some("node-2"), other),
+            pod("c", Some("node-2"), other),
+        ];
+        let place = |pods: &[Arc<Value>]| Cluster::new(&nodes, pods).place(&pod("new", None, |_| {}));
+        assert_eq!(place(&pods).unwrap(), ["node-3"]);
+        assert_eq!(place(&[]).unwrap(), ["node-1", "node-2", "node-3"]);
+        let crowded = [pods.as_slice(), &[pod("d", Some("node-3"), |_| {})]].concat();
+        assert_eq!(place(&crowded).unwrap(), ["node-2"]);
+    }
+
+    #[test]
+    fn refusals_are_counted_in_the_words_of_the_scheduler() {
+        let nodes = [
+            node("node-1", |node| node["spec"]["unschedulable"] = json!(true)),
+            node("node-2", |node| node["spec"]["taints"] = json!([{"key": "k", "effect": "NoExecute"}])),
+            node("node-3", |_| {}),
+            node("node-4", |_| {}),
+        ];
+        let wants = pod("new", None, |pod| pod["spec"]["nodeSelector"] = json!({"disk": "ssd"}));
+        let message = Cluster::new(&nodes, &[]).place(&wants).unwrap_err();
+        assert_eq!(
+            message,
+            "0/4 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) were unschedulable, \
+             2 node(s) didn't match Pod's node affinity/selector. no new claims to deallocate, \
+             preemption: 0/4 nodes are available: 4 Preemption is not helpful for scheduling."
+        );
+        assert_eq!(Cluster::new(&[], &[]).place(&wants).unwrap_err(), "no nodes available to schedule pods");
+    }
+
+    #[test]
+    fn node_affinity_reads_all_operators() {
+        let node = node("node-1", |node| node["metadata"]["labels"] = json!({"zone": "a", "cpus": "8"}));
+        let matches = |key: &str, operator: &str, values: Value| {
+            let term = json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]});
+            let pod = pod("new", None, |pod| {
+                pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] =
+                    json!({"nodeSelectorTerms": [term]});
+            });
+            matches_affinity(&pod, &node)
+        };
+        assert!(matches("zone", "In", json!(["a", "b"])));
+        assert!(!matches("zone", "NotIn", json!(["a"])));
+        assert!(matches("gone", "NotIn", json!(["a"])));
+        assert!(matches("zone", "Exists", json!([])));
+        assert!(matches("gone", "DoesNotExist", json!([])));
+        assert!(matches("cpus", "Gt", json!(["4"])) && !matches("cpus", "Lt", json!(["4"])));
+    }
+}

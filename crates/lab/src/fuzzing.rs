@@ -1,0 +1,23 @@
+//! Fuzz targets: what clients of the API, of DNS and apps that are probed may send.
+
+use crate::api;
+use crate::resource::Resource;
+use crate::selector::Selection;
+
+rolldrop_testing::targets! {
+    api_body: crate::api::fuzzing::body,
+    api_query: super::api_query,
+    dns: crate::dns::fuzz,
+    grpc_probe: crate::node::grpc_check::fuzz,
+}
+
+/// Paths with their parameters, and the selectors among these.
+fn api_query(bytes: &[u8]) {
+    api::fuzzing::path(bytes);
+    let text = String::from_utf8_lossy(bytes);
+    let (labels, fields) = text.split_once('\n').unwrap_or((&text, ""));
+    if let Ok(selection) = Selection::parse(Resource::Pods, labels, fields) {
+        let pod = serde_json::json!({"metadata": {"name": "a", "labels": {"app": "web"}}});
+        let _ = selection.matches(&pod);
+    }
+}

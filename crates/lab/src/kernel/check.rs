@@ -1,0 +1,55 @@
+//! Whether the kernel dataplane works here, found out by using all of it.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use super::{Fabric, KernelError, NodePlan, Tool, enter, names_dir};
+use crate::config::GoneAddress;
+use crate::service_proxy::rules;
+
+/// The subcommand of `rolldrop cluster` that runs [`run`].
+pub const COMMAND: &str = "check-kernel";
+
+/// Tries the kernel dataplane in a process of its own: one that entered namespaces cannot leave
+/// them.
+///
+/// # Errors
+///
+/// Why it does not work.
+pub fn check() -> Result<(), KernelError> {
+    let tried = |error: std::io::Error| KernelError::Tried(error.to_string());
+    let program = std::env::current_exe().map_err(tried)?;
+    let mut command = Command::new(program);
+    command.args(["cluster", COMMAND]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let output = command.output().map_err(tried)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said.lines().last().unwrap_or("it ended without a word").trim_start_matches("rolldrop: ");
+    Err(KernelError::Tried(said.to_owned()))
+}
+
+/// Uses every part of the dataplane once, in this process; `scratch` is an empty directory.
+///
+/// # Errors
+///
+/// The first part that does not work.
+pub fn run(scratch: &Path) -> Result<(), KernelError> {
+    let nft = Tool::find("nft")?;
+    Tool::find("ip")?;
+    let network = |source| KernelError::Network { source };
+    let address = Ipv4Addr::new(10, 0, 0, 1);
+    let plan = NodePlan { name: "node-1".to_owned(), address, pods: Ipv4Addr::new(10, 244, 1, 0) };
+    let control_plane = Ipv4Addr::new(10, 0, 0, 254);
+    let gone = GoneAddress::default();
+    let entered = enter(&[])?;
+    let fabric = Arc::new(Fabric::build(entered, control_plane, &[plan], gone, names_dir(scratch))?);
+    let rules = fabric.on_node(0, || nft.run(&["-f", "-"], &rules::trial(address)));
+    rules.map_err(|source| KernelError::Rules { source })?;
+    let pod = fabric.pod(0, "default/trial", Ipv4Addr::new(10, 244, 1, 2)).map_err(network)?;
+    pod.place(&[]).map_err(network)?;
+    pod.remove().map_err(network)
+}

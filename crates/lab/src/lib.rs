@@ -1,0 +1,384 @@
+//! The embedded cluster: a Kubernetes API with real processes as pods.
+//!
+//! Everything runs in one process: [`store`] keeps the objects, [`registry`] gives them
+//! Kubernetes' semantics, [`api`] serves them over HTTP, [`controllers`] drive them, and
+//! per node an agent ([`node`]) runs pods and a Service proxy ([`service_proxy`]) routes to
+//! them, on one of two dataplanes ([`network`]). It shares no code with what measures it, the clock aside.
+
+mod address;
+mod api;
+mod bootstrap;
+mod conditions;
+pub mod config;
+mod controllers;
+pub mod descendants;
+mod dns;
+mod duration;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
+pub mod kernel;
+mod latency;
+mod network;
+mod node;
+pub mod parameters;
+mod registry;
+mod resource;
+mod schema;
+mod selector;
+mod service_proxy;
+mod status;
+mod store;
+mod tokens;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+pub use config::Config;
+use kernel::join::Whereabouts;
+use kernel::{Fabric, NodePlan};
+use latency::Sampler;
+use network::Network;
+use node::NodeInfo;
+use registry::{DeleteOptions, Deleted, Registry};
+use resource::Resource;
+use rolldrop_record::Clock;
+use status::Status;
+use tokens::Tokens;
+
+/// Where pods reach the API server on a private network, behind the Service `kubernetes`.
+const API_PORT: u16 = 6443;
+/// The extension of a kubeconfig that says where an embedded cluster is on this machine.
+pub const EXTENSION: &str = "rolldrop.dev/cluster";
+
+/// What every task of an embedded cluster works with. Clones share it all.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// The objects.
+    pub registry: Registry,
+    /// The cluster's parameters.
+    pub config: Arc<Config>,
+    /// Draws the delays.
+    pub sampler: Sampler,
+    /// The process's clock.
+    pub clock: Clock,
+    /// Reaches the node agents.
+    pub agents: node::Agents,
+    /// The API server's certificate.
+    pub identity: api::Identity,
+    /// Who may use the API.
+    pub tokens: Tokens,
+    /// How connections reach pods.
+    pub network: Network,
+    /// What watchers of the API were sent last.
+    pub serialised: api::Serialised,
+    /// Where logs of pods and of Service proxies go.
+    pub log_dir: Arc<PathBuf>,
+    /// Cancelled when the cluster is to end.
+    pub stop: CancellationToken,
+}
+
+impl Shared {
+    /// Deletes a pod as the API server does, which takes time: until it is marked, and once more
+    /// until it goes if it has no grace. Cut off in between, it goes at once.
+    async fn delete_pod(
+        &self,
+        namespace: &str,
+        name: &str,
+        options: &DeleteOptions,
+    ) -> Result<Deleted, Status> {
+        let latencies = &self.config.latencies;
+        tokio::time::sleep(self.sampler.sample(&latencies.pod_delete)).await;
+        Ok(match self.registry.begin_delete(Resource::Pods, namespace, name, options)? {
+            Deleted::Due(due) => {
+                tokio::time::sleep(self.sampler.sample(&latencies.marked_to_deleted)).await;
+                Deleted::Removed(due.finish())
+            }
+            deleted => deleted,
+        })
+    }
+}
+
+/// An embedded cluster could not start, or not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum EmbeddedError {
+    /// A parameter cannot be honoured.
+    #[error(transparent)]
+    Config(#[from] config::ConfigError),
+    /// No addresses are left for one more cluster.
+    #[error("take a block of loopback addresses")]
+    Addresses(#[source] io::Error),
+    /// The log directory cannot be made.
+    #[error("create the log directory {}", path.display())]
+    LogDir {
+        /// The directory.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The API server's port cannot be used.
+    #[error("listen for clients of the API")]
+    Listen(#[source] io::Error),
+    /// The kernel dataplane cannot be set up.
+    #[error("set the kernel dataplane up")]
+    Kernel(#[from] kernel::KernelError),
+    /// The API server's certificate cannot be made.
+    #[error("make the API server's certificate")]
+    Identity(#[from] api::IdentityError),
+    /// No port for DNS can be opened.
+    #[error("open a port for DNS")]
+    Dns(#[source] io::Error),
+    /// The first objects cannot be created.
+    #[error("create the cluster's own objects")]
+    Bootstrap(#[source] status::Status),
+    /// The Service proxies failed.
+    #[error(transparent)]
+    ServiceProxy(#[from] service_proxy::ServiceProxyError),
+    /// The first process of the containers' PID namespace was killed, and they with it.
+    #[error("all containers were killed from outside")]
+    Containers(#[source] Option<io::Error>),
+    /// A part of the cluster panicked; its message is in the log.
+    #[error("a part of the cluster ended unexpectedly")]
+    Ended,
+}
+
+/// Where an embedded cluster lives.
+#[derive(Debug)]
+pub struct Options {
+    /// Where logs of pods and of Service proxies go; made if need be.
+    pub log_dir: PathBuf,
+    /// Where the API server listens for clients outside, on loopback.
+    pub listener: std::net::TcpListener,
+    /// The namespaces that this process is in, if the cluster is to use the kernel dataplane.
+    pub entered: Option<kernel::Entered>,
+    /// The program that runs for the image `rolldrop`.
+    pub own_binary: PathBuf,
+}
+
+/// A running embedded cluster. It ends when dropped, but only [`Embedded::stop`] waits for that.
+#[derive(Debug)]
+pub struct Embedded {
+    server: SocketAddr,
+    dns: SocketAddr,
+    identity: api::Identity,
+    token: String,
+    whereabouts: Whereabouts,
+    stop: CancellationToken,
+    tasks: JoinSet<Result<(), EmbeddedError>>,
+}
+
+impl Embedded {
+    /// Starts a cluster in this process. When this returns, its API answers.
+    ///
+    /// # Errors
+    ///
+    /// A parameter that cannot be honoured, or what the machine refuses.
+    pub async fn start(config: Config, options: Options) -> Result<Self, EmbeddedError> {
+        config.validate()?;
+        std::fs::create_dir_all(&options.log_dir)
+            .map_err(|source| EmbeddedError::LogDir { path: options.log_dir.clone(), source })?;
+        let sampler = Sampler::random();
+        let addresses = match options.entered {
+            Some(_) => address::AddressBlock::private(),
+            None => address::AddressBlock::claim(sampler.index(usize::from(u8::MAX)))
+                .map_err(EmbeddedError::Addresses)?,
+        };
+        let clock = Clock::start();
+        let registry = Registry::new(clock, addresses, config.api_server.clone());
+        let network = match options.entered {
+            Some(entered) => {
+                Network::Kernel(Arc::new(fabric(entered, &registry, &config, &options.log_dir)?))
+            }
+            None => Network::Userspace,
+        };
+        let mut listeners = vec![listen(options.listener).map_err(EmbeddedError::Listen)?];
+        let server = listeners[0].local_addr().map_err(EmbeddedError::Listen)?;
+        let inside = match network {
+            Network::Userspace => server,
+            Network::Kernel(_) => {
+                let address = SocketAddr::from((registry.control_plane_address(), API_PORT));
+                listeners.push(TcpListener::bind(address).await.map_err(EmbeddedError::Listen)?);
+                address
+            }
+        };
+        let nodes = bootstrap::create_objects(&registry, &config, network.proxy_mode(), inside)
+            .map_err(EmbeddedError::Bootstrap)?;
+        let dns = dns::Server::bind(registry.control_plane_address()).await.map_err(EmbeddedError::Dns)?;
+        let dns_address = dns.address();
+        dns.announce(&registry).map_err(EmbeddedError::Bootstrap)?;
+        let identity = api::Identity::new(&server_addresses(&registry, nodes.len()))?;
+        let tokens = Tokens::default();
+        let token = tokens.issue_admin();
+
+        let stop = CancellationToken::new();
+        let log_dir = Arc::new(options.log_dir);
+        let shared = Shared {
+            registry,
+            config: Arc::new(config),
+            sampler,
+            clock,
+            agents: node::Agents::default(),
+            identity: identity.clone(),
+            tokens,
+            network: network.clone(),
+            serialised: api::Serialised::default(),
+            log_dir: Arc::clone(&log_dir),
+            stop: stop.clone(),
+        };
+        let tasks = run(shared, listeners, dns, nodes, &options.own_binary);
+        let namespaces = matches!(network, Network::Kernel(_)).then_some(log_dir.as_path());
+        let whereabouts = Whereabouts::of_this_process(namespaces);
+        Ok(Self { server, dns: dns_address, identity, token, whereabouts, stop, tasks })
+    }
+
+    /// The API server's URL.
+    pub fn server(&self) -> String {
+        format!("https://{}", self.server)
+    }
+
+    /// Where the cluster's DNS server answers, over UDP and TCP.
+    pub fn dns(&self) -> SocketAddr {
+        self.dns
+    }
+
+    /// A kubeconfig for this cluster. JSON is YAML, too.
+    pub fn kubeconfig(&self) -> String {
+        let authority = BASE64_STANDARD.encode(self.identity.authority_pem());
+        let cluster = json!({
+            "server": self.server(),
+            "certificate-authority-data": authority,
+            "extensions": [{"name": EXTENSION, "extension": self.whereabouts}],
+        });
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "rolldrop", "cluster": cluster}],
+            "users": [{"name": "rolldrop", "user": {"token": self.token}}],
+            "contexts": [{
+                "name": "rolldrop",
+                "context": {"cluster": "rolldrop", "user": "rolldrop", "namespace": "default"},
+            }],
+            "current-context": "rolldrop",
+        });
+        format!("{config:#}\n")
+    }
+
+    /// Waits until a part of the cluster ends by itself, which none should.
+    pub async fn failure(&mut self) -> EmbeddedError {
+        match self.tasks.join_next().await {
+            Some(Ok(Err(error))) => error,
+            _ => EmbeddedError::Ended,
+        }
+    }
+
+    /// Ends the cluster: kills its pods and waits for its tasks.
+    pub async fn stop(mut self) {
+        self.stop.cancel();
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+/// Runs all parts of a cluster until it is stopped, each in a task.
+fn run(
+    shared: Shared,
+    listeners: Vec<TcpListener>,
+    dns: dns::Server,
+    nodes: Vec<String>,
+    own_binary: &Path,
+) -> JoinSet<Result<(), EmbeddedError>> {
+    let mut tasks = JoinSet::new();
+    for listener in listeners {
+        let shared = shared.clone();
+        tasks.spawn(async move {
+            api::serve(listener, shared).await;
+            Ok(())
+        });
+    }
+    if let Network::Kernel(fabric) = &shared.network {
+        let (fabric, stop) = (Arc::clone(fabric), shared.stop.clone());
+        tasks.spawn(async move {
+            tokio::select! {
+                ended = fabric.ended() => Err(EmbeddedError::Containers(ended.err())),
+                () = stop.cancelled() => Ok(()),
+            }
+        });
+    }
+    {
+        let shared = shared.clone();
+        tasks.spawn(async move {
+            dns.serve(shared).await;
+            Ok(())
+        });
+    }
+    for (index, name) in (0..).zip(&nodes) {
+        let node = NodeInfo {
+            name: name.clone(),
+            index,
+            address: shared.registry.node_address(index),
+            own_binary: own_binary.to_owned(),
+        };
+        let shared = shared.clone();
+        tasks.spawn(async move {
+            node::run(shared, node).await;
+            Ok(())
+        });
+    }
+    {
+        let shared = shared.clone();
+        tasks.spawn(async move { Ok(service_proxy::run(shared, nodes).await?) });
+    }
+    tasks.spawn(async move {
+        controllers::run(shared).await;
+        Ok(())
+    });
+    tasks
+}
+
+/// Where else than on loopback the API server is reached: by the nodes, and by pods at the
+/// address of the Service `kubernetes`.
+fn server_addresses(registry: &Registry, nodes: usize) -> Vec<IpAddr> {
+    let nodes = (0..=u8::MAX).take(nodes).map(|index| registry.node_address(index));
+    let inside = [Some(registry.control_plane_address()), registry.kubernetes_service_address()];
+    nodes.chain(inside.into_iter().flatten()).map(IpAddr::from).collect()
+}
+
+fn listen(listener: std::net::TcpListener) -> io::Result<TcpListener> {
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
+/// Makes the network of the kernel dataplane.
+fn fabric(
+    entered: kernel::Entered,
+    registry: &Registry,
+    config: &Config,
+    log_dir: &Path,
+) -> Result<Fabric, kernel::KernelError> {
+    let plan = |index| NodePlan {
+        name: bootstrap::node_name(index),
+        address: registry.node_address(index),
+        pods: address::node_pods(index),
+    };
+    let plans: Vec<_> = (0..=u8::MAX).zip(0..config.nodes).map(|(index, _)| plan(index)).collect();
+    let (names, control_plane) = (kernel::names_dir(log_dir), registry.control_plane_address());
+    let fabric = Fabric::build(entered, control_plane, &plans, config.gone_address, names)?;
+    fabric.look_names_up_by(&dns::resolv_conf("default", control_plane))?;
+    Ok(fabric)
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+//! Where pods live: the one seam between the two dataplanes and all that runs pods.
+//!
+//! A [`Sandbox`] is a pod's place, as a container runtime has it: its address, and on the kernel
+//! dataplane its namespaces. On the userspace dataplane it is an address of loopback and nothing
+//! else: the pod's processes share the machine's network and files.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use tokio::process::{Child, Command};
+
+pub(crate) use super::kernel::{Bind, Store};
+use super::kernel::{Fabric, Place, PodNetwork};
+use super::registry::Registry;
+
+/// How connections reach pods.
+#[derive(Clone, Debug)]
+pub enum Network {
+    /// Loopback addresses, and TCP proxies for Services.
+    Userspace,
+    /// Namespaces, and nftables rules for Services.
+    Kernel(Arc<Fabric>),
+}
+
+impl Network {
+    /// Where files for containers can be made; none where nothing can be mounted.
+    pub fn store(&self) -> Option<Store> {
+        match self {
+            Self::Userspace => None,
+            Self::Kernel(fabric) => Some(fabric.store()),
+        }
+    }
+
+    /// The proxy mode, as a kube-proxy's configuration calls it.
+    pub fn proxy_mode(&self) -> &'static str {
+        match self {
+            Self::Userspace => "userspace",
+            Self::Kernel(_) => "nftables",
+        }
+    }
+}
+
+/// The place of one pod.
+#[derive(Debug)]
+pub(crate) struct Sandbox {
+    network: Network,
+    registry: Registry,
+    node_index: u8,
+    /// `namespace/name`.
+    pod: String,
+    address: OnceLock<Ipv4Addr>,
+    /// On the kernel dataplane, while it is there.
+    namespaces: Mutex<Option<Arc<PodNetwork>>>,
+}
+
+impl Sandbox {
+    /// A place for the pod `pod` (`namespace/name`) of node `node_index` (from 0), yet to be made.
+    pub(crate) fn new(network: Network, registry: Registry, node_index: u8, pod: String) -> Self {
+        Self { network, registry, node_index, pod, address: OnceLock::new(), namespaces: Mutex::default() }
+    }
+
+    /// The pod's address, once it has one.
+    pub(crate) fn address(&self) -> Option<Ipv4Addr> {
+        self.address.get().copied()
+    }
+
+    /// Gives the pod its address and, on the kernel dataplane, its network.
+    ///
+    /// # Errors
+    ///
+    /// No address is free, or what the system refuses. It may be tried again.
+    pub(crate) async fn prepare(&self) -> io::Result<()> {
+        let taken = || io::Error::other("all addresses of the node's pods are in use");
+        let address = match self.address() {
+            Some(address) => address,
+            None => {
+                let address = self.registry.next_pod_address(self.node_index).ok_or_else(taken)?;
+                *self.address.get_or_init(|| address)
+            }
+        };
+        if let Network::Kernel(fabric) = &self.network {
+            let (fabric, index, pod) = (Arc::clone(fabric), self.node_index, self.pod.clone());
+            let made = tokio::task::spawn_blocking(move || fabric.pod(index, &pod, address)).await?;
+            *self.lock() = Some(Arc::new(made?));
+        }
+        Ok(())
+    }
+
+    /// A place for a container of the pod, with these files mounted (on the kernel dataplane;
+    /// elsewhere a container sees the machine's files as they are).
+    ///
+    /// # Errors
+    ///
+    /// What cannot be mounted.
+    pub(crate) fn place(&self, binds: &[Bind]) -> io::Result<Placement> {
+        match &self.network {
+            Network::Userspace => Ok(Placement(None)),
+            Network::Kernel(_) => {
+                let gone = || io::Error::other("the pod's sandbox is not there");
+                let namespaces = self.lock().clone().ok_or_else(gone)?;
+                Ok(Placement(Some(Arc::new(namespaces.place(binds)?))))
+            }
+        }
+    }
+
+    /// Takes the pod off the network. Its address is gone when this returns.
+    pub(crate) async fn remove(&self) {
+        let Some(namespaces) = self.lock().take() else { return };
+        let removed = tokio::task::spawn_blocking(move || namespaces.remove()).await;
+        if let Err(error) = removed.map_err(io::Error::from).flatten() {
+            tracing::warn!(%error, pod = %self.pod, "the pod's network is not removed");
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<PodNetwork>>> {
+        self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        if let Some(address) = self.address() {
+            self.registry.release_pod_address(address);
+        }
+    }
+}
+
+/// Where the processes of one container start. Clones mean the same place.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Placement(Option<Arc<Place>>);
+
+impl Placement {
+    /// Whether it is the machine itself, where nothing but this process ends what was started.
+    pub(crate) fn is_the_machine(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Starts a command there.
+    ///
+    /// # Errors
+    ///
+    /// The command cannot be started.
+    pub(crate) fn spawn(&self, command: &mut Command) -> io::Result<Child> {
+        match &self.0 {
+            None => command.spawn(),
+            Some(place) => place.spawn(command),
+        }
+    }
+}
+
+impl PartialEq for Placement {
+    fn eq(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (None, None) => true,
+            (Some(this), Some(other)) => Arc::ptr_eq(this, other),
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Placement {}

@@ -1,0 +1,274 @@
+//! The node agent: a kubelet's job with processes of this machine.
+//!
+//! One agent per node follows the pods that are bound to it and runs a worker for each
+//! (`pod`): containers are child processes in process groups of their own, started,
+//! probed and restarted by `container`, ended by `ending` and `stop` in the order and with the
+//! arithmetic of Kubernetes (`grace`); those that take up too much are evicted (`eviction`). It speaks to the rest of the cluster only through
+//! the registry, as a kubelet speaks to the API server, and shows there that it is alive
+//! (`heartbeat`); [`Agents`] reaches it from outside.
+//! Images and resource limits do not exist here.
+
+mod action;
+mod agents;
+mod container;
+mod context;
+mod ending;
+mod env;
+mod eviction;
+mod expand;
+mod grace;
+pub(crate) mod grpc_check;
+mod heartbeat;
+mod http_get;
+mod launch;
+mod logs;
+mod mode;
+mod pod;
+mod probe;
+mod process;
+mod quantity;
+mod service_account;
+mod status;
+mod stop;
+mod view;
+mod volumes;
+
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+
+use super::Shared;
+use super::registry::{EventType, Part, Watch, WatchEvent, WatchEventType, WatchFrom};
+use super::resource::Resource;
+use super::selector::Selection;
+pub(crate) use agents::{Agents, Command};
+use context::PodContext;
+pub(super) use heartbeat::{Readiness, post as post_node_status};
+pub(crate) use logs::{LogEntry, container_log, next_log, pod_log_dir, previous_container_log};
+use mode::Mode;
+use pod::{PodWorker, Seen};
+use status::Verdict;
+
+/// What events name as their source.
+const COMPONENT: &str = "kubelet";
+
+/// What an agent knows of its node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NodeInfo {
+    /// The node's name.
+    pub name: String,
+    /// Its place among the nodes, from 0.
+    pub index: u8,
+    /// The node's address.
+    pub address: Ipv4Addr,
+    /// The program that runs for the image `rolldrop`.
+    pub own_binary: PathBuf,
+}
+
+/// Runs the pods of one node until the cluster stops; no process of theirs is left then.
+pub(crate) async fn run(shared: Shared, node: NodeInfo) {
+    let mut commands = shared.agents.commands_of(&node.name);
+    let mut agent = Agent {
+        selection: Selection::field("spec.nodeName", &node.name),
+        node: Arc::new(node),
+        shared,
+        pods: HashMap::new(),
+        mode: watch::Sender::new(Mode::default()),
+        housekeeping: watch::Sender::default(),
+    };
+    let stop = agent.shared.stop.clone();
+    let heartbeat = heartbeat::run(agent.shared.clone(), agent.node.name.clone(), agent.mode.subscribe());
+    let mut workers = JoinSet::new();
+    tokio::select! {
+        () = agent.follow(&mut workers, &mut commands) => {}
+        () = heartbeat => {}
+        () = stop.cancelled() => {}
+    }
+    // The workers see the same token, kill what runs, and end.
+    while workers.join_next().await.is_some() {}
+}
+
+struct Agent {
+    shared: Shared,
+    node: Arc<NodeInfo>,
+    selection: Selection,
+    /// The pods with a worker, by uid.
+    pods: HashMap<String, watch::Sender<Seen>>,
+    mode: watch::Sender<Mode>,
+    /// Tells the pods when it is time to see what they take up.
+    housekeeping: watch::Sender<()>,
+}
+
+/// Why an agent no longer follows its pods.
+enum Pause {
+    /// It fell behind, and lists them again.
+    Behind,
+    /// It ends, to start again at once.
+    Restart,
+    /// It ends, or the node is off, until it is told to restart.
+    Stop,
+}
+
+impl Agent {
+    /// Hands the pods' changes to their workers. Never returns.
+    async fn follow(
+        &mut self,
+        workers: &mut JoinSet<String>,
+        commands: &mut mpsc::UnboundedReceiver<Command>,
+    ) {
+        loop {
+            let watch =
+                self.shared.registry.watch(Resource::Pods, None, self.selection.clone(), WatchFrom::Existing);
+            if let Ok(mut watch) = watch {
+                self.forget_missing();
+                match self.serve(&mut watch, workers, commands).await {
+                    Pause::Behind => {}
+                    Pause::Restart => self.stay_down(async {}).await,
+                    Pause::Stop => self.stay_down(restart_command(commands)).await,
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Hands the pods' changes to their workers, as long as nothing keeps it from that.
+    async fn serve(
+        &mut self,
+        watch: &mut Watch,
+        workers: &mut JoinSet<String>,
+        commands: &mut mpsc::UnboundedReceiver<Command>,
+    ) -> Pause {
+        let mut housekeeping = interval(self.shared.config.kubelet.eviction_monitoring_period);
+        housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                event = watch.next() => match event {
+                    Ok(event) => self.handle(event, workers),
+                    Err(_) => return Pause::Behind,
+                },
+                Some(uid) = workers.join_next() => {
+                    if let Ok(uid) = uid {
+                        self.pods.remove(&uid);
+                    }
+                }
+                _ = housekeeping.tick() => self.housekeeping.send_replace(()),
+                Some(command) = commands.recv() => match command {
+                    Command::Restart => return Pause::Restart,
+                    Command::Stop => return Pause::Stop,
+                    Command::Shutdown { grace_seconds } => self.shut_down(grace_seconds),
+                },
+            }
+            if self.is_off() {
+                return Pause::Stop;
+            }
+        }
+    }
+
+    /// Ends, and starts again after a while. Nothing is noticed meanwhile; processes live on.
+    async fn stay_down(&self, until: impl Future<Output = ()>) {
+        self.mode.send_modify(|mode| (mode.down, mode.restarts) = (true, mode.restarts + 1));
+        until.await;
+        sleep(self.shared.sampler.sample(&self.shared.config.latencies.node_agent_restart)).await;
+        self.mode.send_modify(|mode| (mode.down, mode.shutdown_grace) = (false, None));
+        let registry = &self.shared.registry;
+        if let Ok(node) = registry.get(Resource::Nodes, "", &self.node.name) {
+            registry.record_event(&node, EventType::Normal, "Starting", "Starting kubelet.", COMPONENT);
+        }
+    }
+
+    fn shut_down(&self, grace_seconds: i64) {
+        let posted = post_node_status(&self.shared.registry, &self.node.name, Readiness::ShuttingDown);
+        if let Err(status) = posted {
+            tracing::debug!(%status, node = self.node.name, "node status");
+        }
+        self.mode.send_modify(|mode| mode.shutdown_grace = Some(grace_seconds));
+    }
+
+    /// Whether the node was shut down, and its last pod has ended.
+    fn is_off(&self) -> bool {
+        let over = |seen: &watch::Sender<Seen>| is_over(&seen.borrow().object);
+        self.mode.borrow().shutdown_grace.is_some() && self.pods.values().all(over)
+    }
+
+    /// Pods that vanished while no watch was open.
+    fn forget_missing(&self) {
+        let list = self.shared.registry.list(Resource::Pods, None, &self.selection);
+        for (uid, seen) in &self.pods {
+            if !list.items.iter().any(|pod| pod["metadata"]["uid"] == **uid) {
+                seen.send_modify(|seen| seen.gone = true);
+            }
+        }
+    }
+
+    fn handle(&mut self, event: WatchEvent, workers: &mut JoinSet<String>) {
+        let WatchEvent { event_type, object } = event;
+        let Some(uid) = object["metadata"]["uid"].as_str().map(str::to_owned) else { return };
+        let gone = event_type == WatchEventType::Deleted;
+        if let Some(worker) = self.pods.get(&uid) {
+            worker.send_replace(Seen { object, gone });
+            return;
+        }
+        if gone || is_over(&object) {
+            return;
+        }
+        if self.mode.borrow().shutdown_grace.is_some() {
+            self.reject(&object);
+            return;
+        }
+        let pod = match Pod::deserialize(&*object) {
+            Ok(pod) => pod,
+            Err(error) => {
+                // The registry has checked its shape, so this is a fault of ours.
+                tracing::error!(%error, uid, "a pod cannot be read");
+                return;
+            }
+        };
+        let (sender, seen) = watch::channel(Seen { object: Arc::clone(&object), gone: false });
+        let (shared, node, mode) = (self.shared.clone(), Arc::clone(&self.node), self.mode.subscribe());
+        let context = PodContext::new(shared, node, object, pod, mode, self.housekeeping.subscribe());
+        let stop = self.shared.stop.clone();
+        self.pods.insert(uid.clone(), sender);
+        workers.spawn(async move {
+            PodWorker::run(context, seen, stop).await;
+            uid
+        });
+    }
+
+    /// Refuses a pod that came while the node shuts down.
+    fn reject(&self, pod: &Value) {
+        let text = |field: &str| pod["metadata"][field].as_str().unwrap_or_default();
+        let verdict = Verdict::NotAdmitted;
+        let registry = &self.shared.registry;
+        let (namespace, name) = (text("namespace"), text("name"));
+        let written = registry.modify(Resource::Pods, namespace, name, Part::Status, |pod| {
+            pod["status"]["phase"] = json!("Failed");
+            pod["status"]["reason"] = json!(verdict.reason());
+            pod["status"]["message"] = json!(verdict.message());
+        });
+        if let Err(status) = written {
+            tracing::debug!(%status, name, "pod status");
+        }
+        registry.record_event(pod, EventType::Warning, verdict.reason(), verdict.message(), COMPONENT);
+    }
+}
+
+/// Waits until the agent is told to start again.
+async fn restart_command(commands: &mut mpsc::UnboundedReceiver<Command>) {
+    while commands.recv().await.is_some_and(|command| command != Command::Restart) {}
+}
+
+/// Whether nothing is left to be done for a pod.
+fn is_over(pod: &Value) -> bool {
+    matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
+}
+
+#[cfg(test)]
+mod tests;

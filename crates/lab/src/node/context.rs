@@ -1,0 +1,419 @@
+//! What the parts of a pod share: its manifest, its surroundings, and how to speak of it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::mem;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use serde_json::Value;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::action::Target;
+use super::env::{self, Data, KeySource, Surroundings};
+use super::eviction;
+use super::launch::{self, LaunchError};
+use super::logs::{self, LogFile};
+use super::mode::{Mode, until_up};
+use super::process::{Keeper, Process};
+use super::service_account;
+use super::view::Kind;
+use super::volumes::{self, Made, VolumeError};
+use super::{COMPONENT, NodeInfo};
+use crate::Shared;
+use crate::config::Kubelet;
+use crate::dns;
+use crate::latency::{Latencies, Latency};
+use crate::network::{Bind, Sandbox, Store};
+use crate::registry::{ContainerSource, EventType};
+use crate::resource::Resource;
+use crate::selector::Selection;
+
+/// No volume's name, since it has a dot.
+const RESOLV_CONF: &str = "resolv.conf";
+
+/// What the parts of a pod share.
+pub(super) struct PodContext {
+    pub(super) shared: Shared,
+    pub(super) node: Arc<NodeInfo>,
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) uid: String,
+    /// The pod as it was bound.
+    pod: Pod,
+    object: Arc<Value>,
+    /// Where the pod lives.
+    pub(super) sandbox: Sandbox,
+    pub(super) host_ip: String,
+    log_dir: PathBuf,
+    /// Those that are made for it; none where nothing can be mounted.
+    volumes: OnceLock<Made>,
+    /// The pod's token, once it was asked for.
+    token: OnceLock<String>,
+    /// A container's view has changed.
+    pub(super) changed: Notify,
+    /// Hooks that outlast their container.
+    beside: Mutex<JoinSet<()>>,
+    /// What the agent is doing.
+    pub(super) mode: watch::Receiver<Mode>,
+    /// When it is time to see what the pod takes up.
+    pub(super) housekeeping: watch::Receiver<()>,
+}
+
+impl PodContext {
+    pub(super) fn new(
+        shared: Shared,
+        node: Arc<NodeInfo>,
+        object: Arc<Value>,
+        pod: Pod,
+        mode: watch::Receiver<Mode>,
+        housekeeping: watch::Receiver<()>,
+    ) -> Self {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let (namespace, name, uid) =
+            (text(&pod.metadata.namespace), text(&pod.metadata.name), text(&pod.metadata.uid));
+        let log_dir = logs::pod_log_dir(&shared.log_dir, &namespace, &name, &uid);
+        let (network, registry) = (shared.network.clone(), shared.registry.clone());
+        let sandbox = Sandbox::new(network, registry, node.index, format!("{namespace}/{name}"));
+        let host_ip = node.address.to_string();
+        let (changed, beside) = (Notify::new(), Mutex::default());
+        let (volumes, token) = (OnceLock::new(), OnceLock::new());
+        Self {
+            shared,
+            node,
+            namespace,
+            name,
+            uid,
+            pod,
+            object,
+            sandbox,
+            host_ip,
+            log_dir,
+            volumes,
+            token,
+            changed,
+            beside,
+            mode,
+            housekeeping,
+        }
+    }
+
+    /// Waits until the agent is there to act.
+    pub(super) async fn until_up(&self) {
+        until_up(&self.mode).await;
+    }
+
+    /// The pod's address; empty while it has none.
+    pub(super) fn pod_ip(&self) -> String {
+        self.sandbox.address().map(|address| address.to_string()).unwrap_or_default()
+    }
+
+    /// The pod as it was bound.
+    pub(super) fn pod(&self) -> &Pod {
+        &self.pod
+    }
+
+    /// What each of the pod's own volumes holds, in bytes.
+    pub(super) fn volume_usage(&self) -> BTreeMap<String, u64> {
+        self.volumes.get().map(volumes::usage).unwrap_or_default()
+    }
+
+    /// What the logs of each container take up, in bytes.
+    pub(super) fn log_usage(&self) -> BTreeMap<String, u64> {
+        let mut usage = BTreeMap::new();
+        for entry in std::fs::read_dir(&self.log_dir).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            // `CONTAINER.log` and the like; directories are no logs.
+            if let Some((container, _)) = name.to_str().and_then(|name| name.split_once('.')) {
+                *usage.entry(container.to_owned()).or_default() += eviction::disk_usage(&entry.path());
+            }
+        }
+        usage
+    }
+
+    fn spec(&self) -> Option<&PodSpec> {
+        self.pod.spec.as_ref()
+    }
+
+    pub(super) fn containers(&self) -> Vec<(Container, Kind)> {
+        let Some(spec) = self.spec() else { return Vec::new() };
+        let init = spec.init_containers.iter().flatten().map(|container| {
+            let sidecar = container.restart_policy.as_deref() == Some("Always");
+            (container.clone(), if sidecar { Kind::Sidecar } else { Kind::Init })
+        });
+        init.chain(spec.containers.iter().map(|container| (container.clone(), Kind::Main))).collect()
+    }
+
+    pub(super) fn has_init_containers(&self) -> bool {
+        self.spec().is_some_and(|spec| spec.init_containers.iter().flatten().next().is_some())
+    }
+
+    pub(super) fn restart_policy(&self) -> Option<&str> {
+        self.spec()?.restart_policy.as_deref()
+    }
+
+    /// The grace period when no deletion says another.
+    pub(super) fn grace_period_seconds(&self) -> i64 {
+        self.spec().and_then(|spec| spec.termination_grace_period_seconds).unwrap_or(30)
+    }
+
+    /// How long the pod may run.
+    pub(super) fn active_deadline(&self) -> Option<Duration> {
+        let seconds = self.spec()?.active_deadline_seconds?;
+        Some(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
+    }
+
+    /// The pod as messages of a kubelet name it.
+    pub(super) fn full_name(&self) -> String {
+        format!("{}_{}({})", self.name, self.namespace, self.uid)
+    }
+
+    /// Draws a delay of the model.
+    pub(super) fn sample(&self, latency: impl Fn(&Latencies) -> Latency) -> Duration {
+        self.shared.sampler.sample(&latency(&self.shared.config.latencies))
+    }
+
+    /// The node agent's settings.
+    pub(super) fn kubelet(&self) -> &Kubelet {
+        &self.shared.config.kubelet
+    }
+
+    /// Waits as long as the model says.
+    pub(super) async fn delay(&self, latency: impl Fn(&Latencies) -> Latency) {
+        sleep(self.sample(latency)).await;
+    }
+
+    /// Records an ordinary event about the pod as a whole.
+    pub(super) fn note_pod(&self, reason: &str, message: &str) {
+        self.shared.registry.record_event(&self.object, EventType::Normal, reason, message, COMPONENT);
+    }
+
+    /// Records a warning about the pod as a whole.
+    pub(super) fn warn_pod(&self, reason: &str, message: &str) {
+        self.shared.registry.record_event(&self.object, EventType::Warning, reason, message, COMPONENT);
+    }
+
+    /// Records an ordinary event about a container.
+    pub(super) fn note(&self, container: &str, reason: &str, message: &str) {
+        self.record(container, EventType::Normal, reason, message);
+    }
+
+    /// Records a warning about a container.
+    pub(super) fn warn(&self, container: &str, reason: &str, message: &str) {
+        self.record(container, EventType::Warning, reason, message);
+    }
+
+    fn record(&self, container: &str, event_type: EventType, reason: &str, message: &str) {
+        let init = self.spec().and_then(|spec| spec.init_containers.as_ref()).into_iter().flatten();
+        let list =
+            if init.into_iter().any(|init| init.name == container) { "initContainers" } else { "containers" };
+        let source = ContainerSource { path: format!("spec.{list}{{{container}}}"), node: &self.node.name };
+        let registry = &self.shared.registry;
+        registry.record_event_of(&self.object, Some(&source), event_type, reason, message, COMPONENT);
+    }
+
+    /// Makes the pod's volumes.
+    ///
+    /// # Errors
+    ///
+    /// The first that cannot be made. It may be tried again.
+    pub(super) fn make_volumes(&self) -> Result<(), VolumeError> {
+        let make = |store: &Store| {
+            self.with_surroundings(|around| volumes::make(&self.pod, store, around, &|| self.token()))
+        };
+        if let Some(store) = self.store() {
+            let made = make(&store)?;
+            self.volumes.get_or_init(|| made);
+            return Ok(());
+        }
+        volumes::need_no_mount(&self.pod)?;
+        // The service account's files are there, if elsewhere.
+        if let Some(dir) = self.service_account_dir() {
+            let parent = self.unmounted_volumes();
+            make(&Store { made_at: parent.clone(), known_as: parent })?;
+            let written = service_account::write_kubeconfig(&dir, &self.service_variables(), &self.namespace);
+            written.map_err(|error| VolumeError::of_service_account(&self.pod, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Where volumes are made that cannot be mounted.
+    fn unmounted_volumes(&self) -> PathBuf {
+        let dir = self.log_dir.join("volumes");
+        // Containers need not start where this process did.
+        std::path::absolute(&dir).unwrap_or(dir)
+    }
+
+    /// Where the files of the pod's service account are, if it has one and they cannot be mounted.
+    fn service_account_dir(&self) -> Option<PathBuf> {
+        let volume = service_account::volume(&self.pod).filter(|_| self.store().is_none())?;
+        Some(self.unmounted_volumes().join(volume))
+    }
+
+    /// Where names are looked up: in the cluster's DNS, unless the pod's `dnsPolicy` says as the
+    /// machine does, or nothing can be mounted.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    fn name_resolution(&self) -> io::Result<Option<Bind>> {
+        let policy = self.spec().and_then(|spec| spec.dns_policy.as_deref());
+        let service = self.shared.registry.get(Resource::Services, "kube-system", "kube-dns");
+        let (Some(store), Ok(service)) = (self.store(), service) else { return Ok(None) };
+        let Some(server) = service["spec"]["clusterIP"].as_str().filter(|_| policy != Some("Default")) else {
+            return Ok(None);
+        };
+        let text = dns::resolv_conf(&self.namespace, server);
+        std::fs::create_dir_all(&store.made_at)?;
+        std::fs::write(store.made_at.join(RESOLV_CONF), text)?;
+        let target = PathBuf::from("/etc").join(RESOLV_CONF);
+        Ok(Some(Bind { source: store.known_as.join(RESOLV_CONF), target, read_only: false }))
+    }
+
+    /// Where the pod's volumes are made.
+    fn store(&self) -> Option<Store> {
+        let Store { made_at, known_as } = self.shared.network.store()?;
+        Some(Store { made_at: made_at.join(&self.uid), known_as: known_as.join(&self.uid) })
+    }
+
+    /// Runs `hook` until it ends or the pod is gone.
+    pub(super) fn run_beside(&self, hook: impl Future<Output = ()> + Send + 'static) {
+        self.beside.lock().unwrap_or_else(PoisonError::into_inner).spawn(hook);
+    }
+
+    /// Takes away what the pod had of its own: volumes, the token, and what still runs beside it.
+    pub(super) async fn clean_up(&self) {
+        let mut beside = mem::take(&mut *self.beside.lock().unwrap_or_else(PoisonError::into_inner));
+        beside.shutdown().await;
+        self.revoke_token();
+        let Some(store) = self.store() else { return };
+        if let Err(error) = std::fs::remove_dir_all(&store.made_at)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(%error, pod = %self.name, "volumes are not removed");
+        }
+    }
+
+    fn token(&self) -> String {
+        let account = env::service_account(&self.pod);
+        let issue = || self.shared.tokens.issue(&self.namespace, account);
+        self.token.get_or_init(issue).clone()
+    }
+
+    /// Ends the validity of the pod's token.
+    pub(super) fn revoke_token(&self) {
+        if let Some(token) = self.token.get() {
+            self.shared.tokens.revoke(token);
+        }
+    }
+
+    fn with_surroundings<T>(&self, then: impl FnOnce(&Surroundings<'_>) -> T) -> T {
+        let mut given = self.service_variables();
+        if let Some(dir) = self.service_account_dir() {
+            given.extend(service_account::variables(&dir));
+        }
+        then(&Surroundings {
+            pod: &self.pod,
+            pod_ip: &self.pod_ip(),
+            host_ip: &self.host_ip,
+            data: &|kind, name| self.data(kind, name),
+            given: &given,
+            allocatable: &self.allocatable(),
+        })
+    }
+
+    /// Starts a container's process.
+    pub(super) fn launch(&self, container: &Container) -> Result<(Process, Keeper, Target), LaunchError> {
+        let (binary, volumes) = (&self.node.own_binary, self.volumes.get());
+        let mut launch =
+            self.with_surroundings(|around| launch::launch(container, around, binary, volumes))?;
+        let image = container.image.as_deref().unwrap_or_default();
+        let present =
+            format!("Container image \"{image}\" already present on machine and can be accessed by the pod");
+        self.note(&container.name, "Pulled", &present);
+        self.note(&container.name, "Created", "Container created");
+        let mut binds: Vec<_> = launch.mounts.iter().map(|mount| mount.bind.clone()).collect();
+        binds.extend(self.name_resolution().map_err(|error| LaunchError::Place(error.to_string()))?);
+        launch.placement =
+            self.sandbox.place(&binds).map_err(|error| LaunchError::Place(error.to_string()))?;
+        let path = logs::container_log(&self.log_dir, &container.name);
+        let start = std::fs::create_dir_all(&self.log_dir)
+            .and_then(|()| LogFile::begin(&path, self.shared.clock))
+            .and_then(|log| launch.start(log));
+        let (process, keeper) = start.map_err(|error| LaunchError::Start {
+            program: launch.program.display().to_string(),
+            why: error.to_string(),
+        })?;
+        let ports = container.ports.clone().unwrap_or_default();
+        Ok((process, keeper, Target { pod_ip: self.pod_ip(), ports, launch }))
+    }
+
+    /// The data of a ConfigMap or Secret in the pod's namespace.
+    fn data(&self, kind: KeySource, name: &str) -> Option<Data> {
+        let resource = match kind {
+            KeySource::ConfigMap => Resource::ConfigMaps,
+            KeySource::Secret => Resource::Secrets,
+        };
+        let Ok(object) = self.shared.registry.get(resource, &self.namespace, name) else {
+            // The one that every namespace has.
+            let is_root_ca = kind == KeySource::ConfigMap && name == service_account::ROOT_CA;
+            let ca = || self.shared.identity.authority_pem().as_bytes().to_vec();
+            return is_root_ca.then(|| Data::from([("ca.crt".to_owned(), ca())]));
+        };
+        let entries = |field: &str| object[field].as_object().into_iter().flatten();
+        let decoded = |text: &str| BASE64_STANDARD.decode(text).unwrap_or_default();
+        let mut data = Data::new();
+        for (key, value) in entries("data") {
+            let text = value.as_str().unwrap_or_default();
+            let bytes = match kind {
+                KeySource::ConfigMap => text.as_bytes().to_vec(),
+                KeySource::Secret => decoded(text),
+            };
+            data.insert(key.clone(), bytes);
+        }
+        for (key, value) in entries("binaryData") {
+            data.insert(key.clone(), decoded(value.as_str().unwrap_or_default()));
+        }
+        Some(data)
+    }
+
+    /// The variables of the Services that exist now: those of the pod's namespace, unless it
+    /// wants none, and in any case that of the API server.
+    fn service_variables(&self) -> BTreeMap<String, String> {
+        let registry = &self.shared.registry;
+        let mut variables = BTreeMap::new();
+        if self.spec().and_then(|spec| spec.enable_service_links) != Some(false) {
+            let list = registry.list(Resource::Services, Some(&self.namespace), &Selection::all());
+            variables.extend(list.items.iter().flat_map(|service| env::service_variables(service)));
+        }
+        if let Ok(service) = registry.get(Resource::Services, "default", "kubernetes") {
+            variables.extend(env::service_variables(&service));
+        }
+        variables
+    }
+
+    fn allocatable(&self) -> BTreeMap<String, Quantity> {
+        let node = self.shared.registry.get(Resource::Nodes, "", &self.node.name);
+        let allocatable = node.map(|node| node["status"]["allocatable"].clone()).unwrap_or_default();
+        let quantity = |value: &Value| Quantity(value.as_str().unwrap_or_default().to_owned());
+        allocatable.as_object().into_iter().flatten().map(|(name, v)| (name.clone(), quantity(v))).collect()
+    }
+}
+
+impl Drop for PodContext {
+    fn drop(&mut self) {
+        let volumes = self.unmounted_volumes();
+        if let Err(error) = std::fs::remove_dir_all(&volumes)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(%error, "{} is not removed", volumes.display());
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! The log files of containers: where they are, what is in them, and how they stay small.
+//!
+//! The agent reads what a container's processes write and puts it into a file line by line, as a
+//! container runtime does: `TIME STREAM TAG TEXT`, where the tag `F` ends a line and `P` says that
+//! it goes on in the next entry. A file that has grown too large is renamed and a new one begun,
+//! so that no line is lost and none is in two files.
+//!
+//! Source: the format is that of the container runtime interface (kubernetes/kubernetes,
+//! `staging/src/k8s.io/cri-client/pkg/logs`).
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::{ChildStderr, ChildStdout};
+
+use rolldrop_record::Clock;
+
+/// A log larger than this is put aside (the kubelet's `containerLogMaxSize`).
+const MAX_BYTES: u64 = 10 * 1024 * 1024;
+/// Files of one container's run, the current one included (the kubelet's `containerLogMaxFiles`).
+const MAX_FILES: usize = 5;
+/// A longer line is divided (containerd's `max_container_log_line_size`).
+const MAX_TEXT_BYTES: usize = 16 * 1024;
+const CHUNK_BYTES: usize = 16 * 1024;
+
+/// Where the log files of a pod's containers are: see [`container_log`].
+pub(crate) fn pod_log_dir(log_dir: &Path, namespace: &str, name: &str, uid: &str) -> PathBuf {
+    log_dir.join("pods").join(format!("{namespace}_{name}_{uid}"))
+}
+
+/// What a container's current run has written, stdout and stderr together.
+pub(crate) fn container_log(pod_log_dir: &Path, container: &str) -> PathBuf {
+    pod_log_dir.join(format!("{container}.log"))
+}
+
+/// What the run before wrote.
+pub(crate) fn previous_container_log(pod_log_dir: &Path, container: &str) -> PathBuf {
+    pod_log_dir.join(format!("{container}.previous.log"))
+}
+
+/// One entry of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LogEntry<'a> {
+    /// When it was read, in RFC 3339.
+    pub time: &'a str,
+    /// Whether the line ends with it.
+    pub ends_line: bool,
+    /// The text, without an end of line.
+    pub text: &'a [u8],
+}
+
+impl<'a> LogEntry<'a> {
+    /// Reads an entry, given without its end of line. `None`: it is none.
+    pub(crate) fn parse(entry: &'a [u8]) -> Option<Self> {
+        let mut parts = entry.splitn(4, |byte| *byte == b' ');
+        let (time, _stream, tag, text) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        Some(Self { time: std::str::from_utf8(time).ok()?, ends_line: tag == b"F", text })
+    }
+}
+
+/// The log that comes after the file with this inode number, in a container's run whose current
+/// log is at `path`: the current one, or one that was put aside. `None` if there is none.
+pub(crate) fn next_log(path: &Path, inode: u64) -> Option<PathBuf> {
+    let mut files = set_aside(path).into_iter().map(|(_, file)| file).chain([path.to_owned()]);
+    let is_it = |file: &PathBuf| fs::metadata(file).is_ok_and(|found| found.ino() == inode);
+    files.find(is_it)?;
+    files.next()
+}
+
+/// The logs that were put aside, the oldest first: `app.log.1`, `app.log.2`, …
+fn set_aside(path: &Path) -> Vec<(u64, PathBuf)> {
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+        return Vec::new();
+    };
+    let number = |file: &fs::DirEntry| {
+        file.file_name().to_str()?.strip_prefix(name)?.strip_prefix('.')?.parse::<u64>().ok()
+    };
+    let files = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut found: Vec<_> = files.filter_map(|file| Some((number(&file)?, file.path()))).collect();
+    found.sort_unstable();
+    found
+}
+
+/// The log of one run of a container.
+#[derive(Debug)]
+pub(super) struct LogFile {
+    path: PathBuf,
+    file: File,
+    length: u64,
+    clock: Clock,
+}
+
+impl LogFile {
+    /// Begins a run: the log of the one before becomes the previous one, older ones go.
+    ///
+    /// # Errors
+    ///
+    /// The operating system's.
+    pub(super) fn begin(path: &Path, clock: Clock) -> io::Result<Self> {
+        if path.exists() {
+            fs::rename(path, path.with_extension("previous.log"))?;
+        }
+        for (_, file) in set_aside(path) {
+            fs::remove_file(file)?;
+        }
+        Ok(Self { path: path.to_owned(), file: File::create_new(path)?, length: 0, clock })
+    }
+
+    fn write(&mut self, entries: &[u8]) -> io::Result<()> {
+        if self.length > MAX_BYTES {
+            self.put_aside()?;
+        }
+        self.file.write_all(entries)?;
+        self.length += entries.len() as u64;
+        Ok(())
+    }
+
+    /// Begins a new file, and keeps as many old ones as may be.
+    fn put_aside(&mut self) -> io::Result<()> {
+        let old = set_aside(&self.path);
+        let number = old.last().map_or(1, |(number, _)| number + 1);
+        let mut name = self.path.clone().into_os_string();
+        name.push(format!(".{number}"));
+        fs::rename(&self.path, name)?;
+        (self.file, self.length) = (File::create_new(&self.path)?, 0);
+        for (_, file) in old.iter().rev().skip(MAX_FILES - 2) {
+            fs::remove_file(file)?;
+        }
+        Ok(())
+    }
+}
+
+/// Takes down what a process and its descendants write.
+#[derive(Debug)]
+pub(super) struct Recorder {
+    log: LogFile,
+    stdout: Stream<ChildStdout>,
+    stderr: Stream<ChildStderr>,
+}
+
+impl Recorder {
+    pub(super) fn new(log: LogFile, stdout: Option<ChildStdout>, stderr: Option<ChildStderr>) -> Self {
+        Self { log, stdout: Stream::new("stdout", stdout), stderr: Stream::new("stderr", stderr) }
+    }
+
+    /// Waits for something to be written and takes it down; answers whether more may come. Safe
+    /// to cancel.
+    pub(super) async fn step(&mut self) -> bool {
+        let clock = self.log.clock;
+        let entries = tokio::select! {
+            entries = self.stdout.next(clock), if self.stdout.source.is_some() => entries,
+            entries = self.stderr.next(clock), if self.stderr.source.is_some() => entries,
+            else => return false,
+        };
+        self.write(&entries);
+        true
+    }
+
+    /// Takes down what has been written up to now, without waiting for more: whoever could write
+    /// has ended.
+    pub(super) fn finish(mut self) {
+        let clock = self.log.clock;
+        for entries in [self.stdout.rest(clock), self.stderr.rest(clock)] {
+            self.write(&entries);
+        }
+    }
+
+    /// Files of this machine are written at once, so that nothing is lost when `step` is cancelled.
+    fn write(&mut self, entries: &[u8]) {
+        if let Err(error) = self.log.write(entries) {
+            tracing::warn!(%error, log = %self.log.path.display(), "a part of a log is lost");
+        }
+    }
+}
+
+/// One of a container's two outputs.
+#[derive(Debug)]
+struct Stream<T> {
+    name: &'static str,
+    /// `None` once it has ended.
+    source: Option<T>,
+    /// The beginning of a line that has not ended.
+    line: Vec<u8>,
+}
+
+impl<T: AsyncRead + AsFd + Unpin> Stream<T> {
+    fn new(name: &'static str, source: Option<T>) -> Self {
+        Self { name, source, line: Vec::new() }
+    }
+
+    /// The entries of what comes next.
+    async fn next(&mut self, clock: Clock) -> Vec<u8> {
+        let mut entries = Vec::new();
+        let Some(source) = &mut self.source else { return entries };
+        let mut chunk = [0; CHUNK_BYTES];
+        match source.read(&mut chunk).await {
+            Ok(read @ 1..) => self.take(&chunk[..read], clock, &mut entries),
+            _ => {
+                self.source = None;
+                self.end(clock, &mut entries);
+            }
+        }
+        entries
+    }
+
+    /// The entries of what is there already.
+    fn rest(&mut self, clock: Clock) -> Vec<u8> {
+        let mut entries = Vec::new();
+        if let Some(source) = self.source.take() {
+            read_available(&source, |chunk| self.take(chunk, clock, &mut entries));
+            self.end(clock, &mut entries);
+        }
+        entries
+    }
+
+    fn take(&mut self, chunk: &[u8], clock: Clock, entries: &mut Vec<u8>) {
+        let time = time_of(clock);
+        for piece in chunk.split_inclusive(|byte| *byte == b'\n') {
+            let (text, ends) = piece.strip_suffix(b"\n").map_or((piece, false), |text| (text, true));
+            self.line.extend_from_slice(text);
+            while self.line.len() > MAX_TEXT_BYTES {
+                let rest = self.line.split_off(MAX_TEXT_BYTES);
+                self.entry(&time, "P", entries);
+                self.line = rest;
+            }
+            if ends {
+                self.entry(&time, "F", entries);
+            }
+        }
+    }
+
+    /// A last line needs no end.
+    fn end(&mut self, clock: Clock, entries: &mut Vec<u8>) {
+        if !self.line.is_empty() {
+            self.entry(&time_of(clock), "F", entries);
+        }
+    }
+
+    fn entry(&mut self, time: &str, tag: &str, entries: &mut Vec<u8>) {
+        entries.extend_from_slice(format!("{time} {} {tag} ", self.name).as_bytes());
+        entries.append(&mut self.line);
+        entries.push(b'\n');
+    }
+}
+
+/// Reads what can be read of a pipe without waiting. It is one of the runtime's, so that reading
+/// never blocks.
+pub(super) fn read_available(source: &impl AsFd, mut take: impl FnMut(&[u8])) {
+    let mut chunk = [0; CHUNK_BYTES];
+    while let Ok(read @ 1..) = nix::unistd::read(source, &mut chunk) {
+        take(&chunk[..read]);
+    }
+}
+
+fn time_of(clock: Clock) -> String {
+    let now = Timestamp::from_nanosecond(clock.now().unix_ns().into());
+    now.map(|now| now.to_string()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries_of(path: &Path) -> Vec<String> {
+        let bytes = fs::read(path).unwrap();
+        let entries = bytes.split(|byte| *byte == b'\n').filter(|entry| !entry.is_empty());
+        let shown = |entry| {
+            let LogEntry { time, ends_line, text } = LogEntry::parse(entry).unwrap();
+            time.parse::<Timestamp>().unwrap();
+            format!("{}{}", String::from_utf8_lossy(text), if ends_line { "" } else { "…" })
+        };
+        entries.map(shown).collect()
+    }
+
+    fn stream() -> Stream<ChildStdout> {
+        Stream::new("stdout", None)
+    }
+
+    #[test]
+    fn lines_are_entries_however_they_are_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = container_log(dir.path(), "app");
+        let mut log = LogFile::begin(&path, Clock::start()).unwrap();
+        let (mut stream, mut entries) = (stream(), Vec::new());
+        let long = "x".repeat(MAX_TEXT_BYTES + 1);
+        for chunk in ["one\ntw", "o\n\nthr", "ee ", &long, "\nlast"] {
+            stream.take(chunk.as_bytes(), log.clock, &mut entries);
+        }
+        stream.end(log.clock, &mut entries);
+        log.write(&entries).unwrap();
+        let long = format!("three {long}");
+        let (head, tail) = long.split_at(MAX_TEXT_BYTES);
+        assert_eq!(entries_of(&path), ["one", "two", "", &format!("{head}…"), tail, "last"]);
+    }
+
+    #[test]
+    fn logs_are_put_aside_without_losing_a_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = container_log(dir.path(), "app");
+        let mut log = LogFile::begin(&path, Clock::start()).unwrap();
+        let text = "x".repeat(1024 * 1024);
+        for number in 0_usize..70 {
+            log.write(format!("2026-01-01T00:00:00Z stdout F {number} {text}\n").as_bytes()).unwrap();
+        }
+        let mut files: Vec<_> = set_aside(&path).into_iter().map(|(_, file)| file).collect();
+        files.push(path.clone());
+        assert_eq!(files.len(), MAX_FILES);
+        let numbers = files
+            .iter()
+            .flat_map(|file| entries_of(file))
+            .map(|entry| entry.split(' ').next().unwrap().parse::<usize>().unwrap());
+        let numbers: Vec<_> = numbers.collect();
+        assert!(numbers.len() > 40 && numbers.iter().copied().eq(70 - numbers.len()..70), "{numbers:?}");
+        for pair in files.windows(2) {
+            assert_eq!(next_log(&path, fs::metadata(&pair[0]).unwrap().ino()).as_ref(), Some(&pair[1]));
+        }
+        assert_eq!(next_log(&path, fs::metadata(&path).unwrap().ino()), None);
+    }
+
+    #[test]
+    fn the_run_before_keeps_its_log() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = container_log(dir.path(), "app");
+        for run in ["one", "two", "three"] {
+            let mut log = LogFile::begin(&path, Clock::start()).unwrap();
+            log.write(run.as_bytes()).unwrap();
+        }
+        assert_eq!(fs::read(&path).unwrap(), b"three");
+        assert_eq!(fs::read(previous_container_log(dir.path(), "app")).unwrap(), b"two");
+    }
+}

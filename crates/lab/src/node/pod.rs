@@ -1,0 +1,362 @@
+//! The life of one pod on its node.
+//!
+//! Source: kubernetes/kubernetes, `pkg/kubelet/kubelet.go` (`SyncPod`, `SyncTerminatingPod`,
+//! `SyncTerminatedPod`) and `pkg/kubelet/pod_workers.go`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::container::Supervisor;
+use super::context::PodContext;
+use super::ending::end_containers;
+use super::eviction::{GRACE_SECONDS, until_over_limit};
+use super::grace::Grace;
+use super::status::{ContainerSnapshot, RestartsOf, Sandbox, Snapshot, Verdict};
+use super::view::{Ended, Handle, Kind, Order, State};
+use crate::registry::{DeleteOptions, Part};
+use crate::resource::Resource;
+
+/// The pause after a volume could not be made, doubling, and the longest (`initialDurationBeforeRetry`,
+/// `maxDurationBeforeRetry` in pkg/util/goroutinemap/exponentialbackoff).
+const VOLUME_INITIAL_BACK_OFF: Duration = Duration::from_millis(500);
+const VOLUME_MAX_BACK_OFF: Duration = Duration::from_secs(122);
+/// The pause after a sandbox could not be made (`backOffOnTransientErrorPeriod` in pkg/kubelet).
+const BACK_OFF_ON_TRANSIENT_ERROR: Duration = Duration::from_secs(1);
+/// How often a pod's status is written again if somebody has changed it (`syncPeriod` in
+/// pkg/kubelet/status).
+const STATUS_SYNC_PERIOD: Duration = Duration::from_secs(10);
+
+/// The newest that the API server says of a pod.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub(super) object: Arc<Value>,
+    /// The object is gone.
+    pub(super) gone: bool,
+}
+
+impl Seen {
+    fn is_ending(&self) -> bool {
+        self.gone || self.object["metadata"]["deletionTimestamp"].is_string()
+    }
+
+    fn generation(&self) -> i64 {
+        self.object["metadata"]["generation"].as_i64().unwrap_or(1)
+    }
+}
+
+/// Why a pod ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Why {
+    Deleted,
+    /// No main container will run any more.
+    Completed,
+    DeadlineExceeded,
+    NodeShutdown(i64),
+    /// It takes up too much; how so.
+    Evicted(String),
+}
+
+/// Runs one pod.
+pub(super) struct PodWorker {
+    context: Arc<PodContext>,
+    seen: watch::Receiver<Seen>,
+    containers: Vec<Handle>,
+    sandbox: Sandbox,
+    restarts: RestartsOf,
+    verdict: Option<Verdict>,
+    observed_generation: AtomicI64,
+    started_at: String,
+}
+
+impl PodWorker {
+    /// Runs the pod to its end. Cancelled, it kills every process of the pod.
+    pub(super) async fn run(context: PodContext, seen: watch::Receiver<Seen>, stop: CancellationToken) {
+        let context = Arc::new(context);
+        let mut supervisors = JoinSet::new();
+        let mut containers = Vec::new();
+        for (spec, kind) in context.containers() {
+            let (supervisor, handle) = Supervisor::new(Arc::clone(&context), spec, kind);
+            supervisors.spawn(supervisor.run());
+            containers.push(handle);
+        }
+        let observed_generation = AtomicI64::new(seen.borrow().generation());
+        let started_at = context.shared.registry.now();
+        let mut worker = Self {
+            context,
+            seen,
+            containers,
+            sandbox: Sandbox::Preparing,
+            restarts: RestartsOf::Containers,
+            verdict: None,
+            observed_generation,
+            started_at,
+        };
+        let context = Arc::clone(&worker.context);
+        let mut seen = worker.seen.clone();
+        // A token does not outlive its pod's object, though containers may.
+        let disown = async {
+            if seen.wait_for(|seen| seen.gone).await.is_ok() {
+                context.revoke_token();
+            }
+            std::future::pending().await
+        };
+        tokio::select! {
+            () = worker.live_and_end() => {}
+            () = disown => {}
+            () = stop.cancelled() => {}
+        }
+        supervisors.shutdown().await;
+        context.clean_up().await;
+    }
+
+    async fn live_and_end(&mut self) {
+        let why = {
+            let (mut seen, mut mode) = (self.seen.clone(), self.context.mode.clone());
+            // The agent holds the other ends as long as this runs.
+            let deletion = async { drop(seen.wait_for(Seen::is_ending).await) };
+            let shutdown = async {
+                let mode = mode.wait_for(|mode| mode.shutdown_grace.is_some()).await;
+                mode.ok().and_then(|mode| mode.shutdown_grace).unwrap_or(0)
+            };
+            let deadline = self.context.active_deadline();
+            let deadline = async {
+                match deadline {
+                    Some(deadline) => sleep(deadline).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let context = Arc::clone(&self.context);
+            tokio::select! {
+                () = deletion => Why::Deleted,
+                message = until_over_limit(&context) => Why::Evicted(message),
+                grace = shutdown => Why::NodeShutdown(grace),
+                () = deadline => Why::DeadlineExceeded,
+                () = self.live() => Why::Completed,
+            }
+        };
+        self.context.until_up().await;
+        match &why {
+            Why::Deleted | Why::Completed => {}
+            Why::DeadlineExceeded => {
+                let verdict = Verdict::DeadlineExceeded;
+                self.context.note_pod(verdict.reason(), verdict.message());
+                self.verdict = Some(verdict);
+            }
+            Why::NodeShutdown(_) => self.verdict = Some(Verdict::NodeShutdown),
+            Why::Evicted(message) => {
+                let verdict = Verdict::Evicted(message.clone());
+                self.context.warn_pod(verdict.reason(), verdict.message());
+                self.verdict = Some(verdict);
+            }
+        }
+        self.end(&why).await;
+        if why != Why::Deleted {
+            let _ = self.seen.wait_for(Seen::is_ending).await;
+        }
+        self.context.delay(|latencies| latencies.terminated_to_final_delete).await;
+        self.context.until_up().await;
+        let PodContext { shared, namespace, name, uid, .. } = &*self.context;
+        // An object that is gone already was deleted by force.
+        if let Err(status) = shared.delete_pod(namespace, name, &DeleteOptions::new(0, uid)).await {
+            tracing::debug!(%status, pod = %name, "final delete");
+        }
+    }
+
+    /// From the binding until every main container has ended for good.
+    async fn live(&mut self) {
+        self.write_status();
+        self.mount_volumes().await;
+        self.prepare_sandbox().await;
+        self.sandbox = Sandbox::Ready;
+        self.write_status();
+
+        let this = &*self;
+        tokio::select! {
+            () = run_in_order(&this.containers) => {}
+            () = this.keep_status() => {}
+        }
+    }
+
+    /// Makes the pod's volumes, as often as it takes.
+    async fn mount_volumes(&self) {
+        let mut wait = VOLUME_INITIAL_BACK_OFF;
+        while let Err(error) = self.context.make_volumes() {
+            self.context.warn_pod("FailedMount", &error.to_string());
+            sleep(wait).await;
+            wait = wait.saturating_mul(2).min(VOLUME_MAX_BACK_OFF);
+        }
+    }
+
+    /// Makes the pod's sandbox, as often as it takes; what that really takes is part of the
+    /// measured time.
+    async fn prepare_sandbox(&self) {
+        let measured = self.context.delay(|latencies| latencies.scheduled_to_sandbox);
+        let prepared = async {
+            while let Err(error) = self.context.sandbox.prepare().await {
+                let message = format!("Failed to create pod sandbox: {error}");
+                self.context.warn_pod("FailedCreatePodSandBox", &message);
+                sleep(BACK_OFF_ON_TRANSIENT_ERROR).await;
+            }
+        };
+        tokio::join!(measured, prepared);
+    }
+
+    /// Writes the status after every change, and now and then in case somebody else has written
+    /// another. Never returns.
+    async fn keep_status(&self) {
+        let mut mode = self.context.mode.clone();
+        loop {
+            tokio::select! {
+                () = self.context.changed.notified() => {}
+                () = sleep(STATUS_SYNC_PERIOD) => {}
+                // An agent that starts writes at once.
+                _ = mode.changed() => {}
+            }
+            self.context.until_up().await;
+            self.write_status();
+        }
+    }
+
+    /// Ends all containers, and writes the terminal status. Should the node agent restart
+    /// meanwhile, it begins anew.
+    async fn end(&mut self, why: &Why) {
+        let generation = self.seen.borrow().generation();
+        for container in &self.containers {
+            container.order.send_replace(Order::Stop);
+        }
+        for container in &mut self.containers {
+            // A supervisor ends only with this worker.
+            let _ = container.view.wait_for(|view| view.accepted_stop).await;
+        }
+        let exits = loop {
+            let mut mode = self.context.mode.clone();
+            let restarts = mode.borrow_and_update().restarts;
+            tokio::select! {
+                exits = self.end_once(generation, self.grace(why)) => break exits,
+                // What was being waited for is forgotten.
+                _ = mode.wait_for(|mode| mode.restarts != restarts) => {}
+            }
+            self.context.until_up().await;
+        };
+        self.observed_generation.store(generation, Ordering::Relaxed);
+        self.sandbox = Sandbox::Gone;
+        self.restarts = RestartsOf::Nothing;
+        self.write_status_with(&exits);
+    }
+
+    fn grace(&self, why: &Why) -> Grace {
+        let own = self.context.grace_period_seconds();
+        let seen = self.seen.borrow();
+        Grace::new(match why {
+            // What the object says now: after a restart nothing else is known.
+            Why::Deleted => seen.object["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0),
+            Why::NodeShutdown(grace) => own.min(*grace),
+            Why::Evicted(_) => GRACE_SECONDS,
+            Why::Completed | Why::DeadlineExceeded => own,
+        })
+    }
+
+    /// What the status said of a container when its end began stays until all have ended and
+    /// the kubelet has looked, but for its readiness.
+    async fn end_once(&self, generation: i64, grace: Grace) -> Vec<Option<Ended>> {
+        let observed = self.context.delay(|latencies| latencies.deletion_to_observed_generation);
+        let ending = async {
+            let exits = end_containers(&self.context, &self.containers, grace).await;
+            let status = self.context.delay(|latencies| latencies.process_gone_to_status);
+            let network = async {
+                self.context.delay(|latencies| latencies.process_gone_to_address_gone).await;
+                self.context.sandbox.remove().await;
+            };
+            tokio::join!(status, network);
+            exits
+        };
+        tokio::pin!(observed, ending);
+        let shown = &self.observed_generation;
+        loop {
+            tokio::select! {
+                exits = &mut ending => return exits,
+                () = &mut observed, if shown.load(Ordering::Relaxed) != generation => {
+                    shown.store(generation, Ordering::Relaxed);
+                    self.write_status();
+                }
+                () = self.context.changed.notified() => self.write_status(),
+            }
+        }
+    }
+
+    fn write_status(&self) {
+        self.write_status_with(&[]);
+    }
+
+    /// Writes the status; `ends` says how the containers ended that the status does not yet
+    /// show as ended, in their order.
+    fn write_status_with(&self, ends: &[Option<Ended>]) {
+        let registry = &self.context.shared.registry;
+        let now = registry.now();
+        let pod_ip = self.context.pod_ip();
+        let containers = self.containers.iter().enumerate().map(|(n, container)| {
+            let mut view = container.view.borrow().clone();
+            if let Some(Some(ended)) = ends.get(n) {
+                view.state = State::Terminated(ended.clone());
+            }
+            ContainerSnapshot { spec: &container.spec, kind: container.kind, view }
+        });
+        let snapshot = Snapshot {
+            containers: containers.collect(),
+            sandbox: self.sandbox,
+            pod_ip: &pod_ip,
+            host_ip: &self.context.host_ip,
+            started_at: &self.started_at,
+            restarts: self.restarts,
+            verdict: self.verdict.as_ref(),
+            observed_generation: self.observed_generation.load(Ordering::Relaxed),
+            now: &now,
+        };
+        let PodContext { namespace, name, uid, .. } = &*self.context;
+        let written = registry.modify(Resource::Pods, namespace, name, Part::Status, |pod| {
+            // The name may belong to another pod by now.
+            if pod["metadata"]["uid"] == **uid {
+                snapshot.write_into(pod);
+            }
+        });
+        if let Err(status) = written {
+            tracing::debug!(%status, pod = %name, "pod status");
+        }
+    }
+}
+
+/// Starts the containers in their order and waits until no main container will run any more.
+async fn run_in_order(containers: &[Handle]) {
+    for container in containers.iter().filter(|container| container.kind != Kind::Main) {
+        container.order.send_replace(Order::Run);
+        let mut view = container.view.clone();
+        match container.kind {
+            Kind::Sidecar => drop(view.wait_for(|view| view.started).await),
+            Kind::Init | Kind::Main => {
+                let failed = match view.wait_for(|view| view.done).await {
+                    Ok(view) => !matches!(&view.state, State::Terminated(ended) if ended.code == 0),
+                    Err(_) => true,
+                };
+                if failed {
+                    return;
+                }
+            }
+        }
+    }
+    let mains: Vec<_> = containers.iter().filter(|container| container.kind == Kind::Main).collect();
+    for container in &mains {
+        container.order.send_replace(Order::Run);
+        // A kubelet starts one after the other, and waits for each postStart hook.
+        let _ = container.view.clone().wait_for(|view| view.settled).await;
+    }
+    for container in mains {
+        let _ = container.view.clone().wait_for(|view| view.done).await;
+    }
+}

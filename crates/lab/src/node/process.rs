@@ -1,0 +1,385 @@
+//! One container's process: started, signalled, and waited for, with all that it starts.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::sys::prctl::{set_child_subreaper, set_pdeathsig};
+use nix::sys::signal::{SigHandler, Signal, kill, killpg, signal};
+use nix::unistd::Pid;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::{Child, Command};
+use tokio::sync::{mpsc, watch};
+
+use super::logs::{LogFile, Recorder, read_available};
+use super::volumes::Mount;
+use crate::descendants::{self, Member};
+use crate::network::Placement;
+
+/// The variable in the environment of everything that runs in a container, and its value, tell
+/// what belongs to it.
+const MARK: &str = "ROLLDROP_CONTAINER_ID";
+/// What is kept of a command's output, as much as a kubelet keeps of a probe's.
+const MAX_OUTPUT_BYTES: usize = 10 * 1024;
+
+/// What to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Launch {
+    pub(super) program: PathBuf,
+    pub(super) args: Vec<String>,
+    /// The whole environment but for the marks: nothing is inherited.
+    pub(super) env: Vec<(String, String)>,
+    /// `None` is the agent's own directory.
+    pub(super) working_dir: Option<PathBuf>,
+    /// The container's id, new for each of its runs.
+    pub(super) container_id: String,
+    /// Where it starts.
+    pub(super) placement: Placement,
+    /// What is mounted there.
+    pub(super) mounts: Vec<Mount>,
+    /// This program, where the image has it.
+    pub(super) own_program: Option<PathBuf>,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Exit {
+    /// As a container runtime counts: 128 + the signal when one ended it.
+    pub(super) code: i32,
+}
+
+impl Exit {
+    fn of(status: ExitStatus) -> Self {
+        let by_signal = status.signal().map(|signal| 128 + signal);
+        Self { code: status.code().or(by_signal).unwrap_or(255) }
+    }
+}
+
+/// A started process. Clones mean the same one.
+#[derive(Clone, Debug)]
+pub(super) struct Process {
+    signals: mpsc::UnboundedSender<Signal>,
+    exit: watch::Receiver<Option<Exit>>,
+    stop_signalled: Arc<AtomicBool>,
+}
+
+/// Owns a started process; see [`Keeper::run`].
+pub(super) struct Keeper {
+    child: Child,
+    group: ProcessGroup,
+    recorder: Recorder,
+    mark: String,
+    signals: mpsc::UnboundedReceiver<Signal>,
+    exit: watch::Sender<Option<Exit>>,
+}
+
+impl Launch {
+    /// Starts the program with its output in the log.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be started.
+    pub(super) fn start(&self, log: LogFile) -> io::Result<(Process, Keeper)> {
+        let mut command = self.command();
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        begin_as_in_a_container(&mut command, self.placement.is_the_machine());
+        let mut child = self.placement.spawn(&mut command)?;
+        let recorder = Recorder::new(log, child.stdout.take(), child.stderr.take());
+        let group = ProcessGroup::of(&child)?;
+        let (signals, signals_of_keeper) = mpsc::unbounded_channel();
+        let (exit_of_keeper, exit) = watch::channel(None);
+        let mark = format!("{MARK}={}", self.container_id);
+        let keeper =
+            Keeper { child, group, recorder, mark, signals: signals_of_keeper, exit: exit_of_keeper };
+        Ok((Process { signals, exit, stop_signalled: Arc::default() }, keeper))
+    }
+
+    /// Runs the program to its end; answers that and the beginning of what it wrote. Dropped
+    /// before, it is killed.
+    ///
+    /// # Errors
+    ///
+    /// The program cannot be started.
+    pub(super) async fn run(&self) -> io::Result<(Exit, String)> {
+        let mut child = self.placement.spawn(self.command().stdout(Stdio::piped()).stderr(Stdio::piped()))?;
+        let group = ProcessGroup::of(&child)?;
+        let (mut stdout, mut stderr) = (child.stdout.take(), child.stderr.take());
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let exit = tokio::select! {
+            exit = child.wait() => exit?,
+            // They never end by themselves before.
+            never = async { tokio::join!(read_some(&mut stdout, &mut out), read_some(&mut stderr, &mut err)).0 } => match never {},
+        };
+        drop(group);
+        // What it left running may hold the other end for as long as it likes.
+        stdout.iter().for_each(|stdout| read_available(stdout, |chunk| keep_some(&mut out, chunk)));
+        stderr.iter().for_each(|stderr| read_available(stderr, |chunk| keep_some(&mut err, chunk)));
+        out.extend(err);
+        out.truncate(MAX_OUTPUT_BYTES);
+        Ok((Exit::of(exit), String::from_utf8_lossy(&out).into_owned()))
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.args).env_clear().envs(self.env.iter().map(|(name, value)| (name, value)));
+        let (mark, cluster) = descendants::mark();
+        command.env(mark, cluster).env(MARK, &self.container_id);
+        command.stdin(Stdio::null()).process_group(0).kill_on_drop(true);
+        if let Some(dir) = &self.working_dir {
+            command.current_dir(dir);
+        }
+        command
+    }
+}
+
+/// Makes the command's process the parent of its orphaned descendants, as a container's first
+/// process is: so they can be found below it as long as it lives. And has it heed the signals that
+/// a shell lets its background jobs ignore, and nohup its command, which programs inherit.
+///
+/// On the machine itself it dies with this process, should nobody be left to kill it: with the thread that starts
+/// it, which is one of the runtime's own workers and lives as long. What it starts itself does not.
+#[expect(unsafe_code, reason = "there is no safe way to run a system call between fork and exec")]
+fn begin_as_in_a_container(command: &mut Command, is_on_the_machine: bool) {
+    let begin = move || {
+        set_child_subreaper(true)?;
+        if is_on_the_machine {
+            set_pdeathsig(Signal::SIGKILL)?;
+        }
+        for ignored in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT] {
+            // SAFETY: no handler is set, and there is none yet in a process that is to be replaced.
+            unsafe { signal(ignored, SigHandler::SigDfl) }?;
+        }
+        Ok(())
+    };
+    // SAFETY: the closure makes system calls, and neither allocates nor takes a lock.
+    unsafe {
+        command.pre_exec(begin);
+    }
+}
+
+/// Reads, and keeps the beginning. Never returns.
+async fn read_some(source: &mut Option<impl AsyncRead + Unpin>, kept: &mut Vec<u8>) -> Infallible {
+    let mut chunk = [0; 4096];
+    while let Some(open) = source
+        && let Ok(read @ 1..) = open.read(&mut chunk).await
+    {
+        keep_some(kept, &chunk[..read]);
+    }
+    std::future::pending().await
+}
+
+fn keep_some(kept: &mut Vec<u8>, chunk: &[u8]) {
+    let room = MAX_OUTPUT_BYTES.saturating_sub(kept.len());
+    kept.extend_from_slice(&chunk[..chunk.len().min(room)]);
+}
+
+impl Process {
+    /// Sends the stop signal, unless that was done before: a runtime sends it once, however
+    /// often it is asked to stop a container.
+    pub(super) fn stop(&self, signal: Signal) {
+        if !self.stop_signalled.swap(true, Ordering::Relaxed) {
+            let _ = self.signals.send(signal);
+        }
+    }
+
+    /// Ends the process and its group by force.
+    pub(super) fn kill(&self) {
+        let _ = self.signals.send(Signal::SIGKILL);
+    }
+
+    /// Waits for the end.
+    pub(super) async fn exited(&self) -> Exit {
+        let mut exit = self.exit.clone();
+        // The keeper was aborted with the cluster: nobody is left to hear of it.
+        match exit.wait_for(Option::is_some).await {
+            Ok(exit) => (*exit).unwrap_or(Exit { code: 137 }),
+            Err(_) => Exit { code: 137 },
+        }
+    }
+
+    /// Whether it has ended.
+    pub(super) fn has_exited(&self) -> bool {
+        self.exit.borrow().is_some() || self.exit.has_changed().is_err()
+    }
+}
+
+impl Keeper {
+    /// Delivers signals until the process has ended, and takes down with it all that it has
+    /// started, as the end of a container's first process does. Dropped before, it kills the
+    /// process and its group.
+    pub(super) async fn run(mut self) {
+        let mut members = BTreeSet::new();
+        let mut recording = true;
+        let status = loop {
+            tokio::select! {
+                status = self.child.wait() => break status,
+                Some(signal) = self.signals.recv() => {
+                    // What it has started by now is found wherever it hides afterwards.
+                    members.extend(self.below().await);
+                    self.group.signal(signal);
+                }
+                more = self.recorder.step(), if recording => recording = more,
+            }
+        };
+        drop(self.group);
+        let mark = self.mark;
+        let _ = tokio::task::spawn_blocking(move || descendants::kill_marked(&mark, &members)).await;
+        // All that was written is in the log before anybody hears of the end.
+        self.recorder.finish();
+        let exit = status.map_or(Exit { code: 255 }, Exit::of);
+        self.exit.send_replace(Some(exit));
+    }
+
+    async fn below(&self) -> BTreeSet<Member> {
+        let pid = self.group.0.as_raw();
+        tokio::task::spawn_blocking(move || descendants::below(pid)).await.unwrap_or_default()
+    }
+}
+
+/// A process group that is killed when this is dropped.
+struct ProcessGroup(Pid);
+
+impl ProcessGroup {
+    fn of(child: &Child) -> io::Result<Self> {
+        let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
+        pid.map(|pid| Self(Pid::from_raw(pid))).ok_or_else(|| io::Error::other("the process has no id"))
+    }
+
+    /// SIGKILL goes to the whole group; any other signal to its leader alone, as a runtime
+    /// signals a container's first process alone.
+    fn signal(&self, signal: Signal) {
+        // ESRCH: it has ended by itself.
+        let _ = match signal {
+            Signal::SIGKILL => killpg(self.0, signal),
+            _ => kill(self.0, signal),
+        };
+    }
+}
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        self.signal(Signal::SIGKILL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use rolldrop_record::Clock;
+
+    fn shell(script: &str) -> Launch {
+        Launch {
+            program: "/bin/sh".into(),
+            args: vec!["-c".into(), script.into()],
+            env: vec![("PATH".into(), std::env::var("PATH").unwrap())],
+            working_dir: None,
+            container_id: format!("{:032x}", rand::random::<u128>()),
+            placement: Placement::default(),
+            mounts: Vec::new(),
+            own_program: None,
+        }
+    }
+
+    fn log_at(path: &Path) -> LogFile {
+        LogFile::begin(path, Clock::start()).unwrap()
+    }
+
+    async fn wait_for_text(log: &Path, text: &str) {
+        while !std::fs::read_to_string(log).unwrap().contains(text) {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn exit_codes_are_those_of_a_container_runtime() {
+        for (script, code) in [("exit 7", 7), ("kill -TERM $$", 143), ("kill -KILL $$", 137)] {
+            assert_eq!(shell(script).run().await.unwrap().0, Exit { code }, "{script}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_signal_reaches_the_process_and_its_end_takes_the_group_down() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        // The child of the shell would outlive it by far.
+        let (process, keeper) =
+            shell("trap 'exit 3' TERM; sleep 1000 & echo child $!; wait").start(log_at(&log)).unwrap();
+        let keeper = tokio::spawn(keeper.run());
+        wait_for_text(&log, "child").await;
+        process.stop(Signal::SIGTERM);
+        assert_eq!(process.exited().await, Exit { code: 3 });
+        keeper.await.unwrap();
+        let text = std::fs::read_to_string(&log).unwrap();
+        let child: i32 = text.trim().rsplit(' ').next().unwrap().parse().unwrap();
+        while is_alive(child) {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_process_that_hides_ends_with_the_one_that_started_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        // One leaves session, group and parent; the other clears its environment, too.
+        let hidden = "sh -c 'trap \"\" TERM; echo hidden $$; while :; do sleep 1; done'";
+        let script = format!(
+            "trap 'exit 3' TERM; (setsid {hidden} &); (env -i setsid {hidden} &); while :; do sleep 0.05; done"
+        );
+        let (process, keeper) = shell(&script).start(log_at(&log)).unwrap();
+        let keeper = tokio::spawn(keeper.run());
+        let pids = loop {
+            let text = std::fs::read_to_string(&log).unwrap();
+            let pids: Vec<i32> =
+                text.lines().filter_map(|line| line.split_once("hidden ")?.1.parse().ok()).collect();
+            if pids.len() == 2 {
+                break pids;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        };
+        process.stop(Signal::SIGTERM);
+        assert_eq!(process.exited().await, Exit { code: 3 });
+        keeper.await.unwrap();
+        for pid in pids {
+            assert!(!is_alive(pid), "{pid} lives");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_output_of_a_command_is_bounded_and_need_not_end() {
+        let (exit, output) = shell("yes | head -c 100000; echo end >&2").run().await.unwrap();
+        assert_eq!((exit.code, output.len()), (0, MAX_OUTPUT_BYTES));
+        // What it left behind holds the pipe.
+        let (exit, output) = shell("setsid sleep 30 & echo done; exit 4").run().await.unwrap();
+        assert_eq!((exit.code, output.as_str()), (4, "done\n"));
+    }
+
+    /// Whether a process runs; one that has ended but was not reaped does not.
+    fn is_alive(pid: i32) -> bool {
+        std::fs::read_to_string(format!("/proc/{pid}/stat"))
+            .is_ok_and(|stat| !stat.rsplit(')').next().unwrap().trim_start().starts_with('Z'))
+    }
+
+    #[tokio::test]
+    async fn a_keeper_that_is_dropped_kills() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        let (process, keeper) =
+            shell("trap '' TERM; echo pid $$; while :; do sleep 1; done").start(log_at(&log)).unwrap();
+        let keeper = tokio::spawn(keeper.run());
+        wait_for_text(&log, "pid").await;
+        let text = std::fs::read_to_string(&log).unwrap();
+        let pid: i32 = text.trim().rsplit(' ').next().unwrap().parse().unwrap();
+        keeper.abort();
+        while is_alive(pid) {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        assert_eq!(process.exited().await, Exit { code: 137 });
+    }
+}

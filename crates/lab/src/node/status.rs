@@ -1,0 +1,432 @@
+//! The status of a pod, as a kubelet writes it. Pure.
+
+use k8s_openapi::api::core::v1::Container;
+use serde_json::{Value, json};
+
+use super::view::{Ended, Kind, State, View};
+use crate::conditions;
+
+/// Everything that a pod's status says.
+pub(super) struct Snapshot<'a> {
+    pub(super) containers: Vec<ContainerSnapshot<'a>>,
+    pub(super) sandbox: Sandbox,
+    pub(super) pod_ip: &'a str,
+    pub(super) host_ip: &'a str,
+    pub(super) started_at: &'a str,
+    /// Whether containers that have ended may be started again.
+    pub(super) restarts: RestartsOf,
+    /// Why the pod fails, whatever its containers did.
+    pub(super) verdict: Option<&'a Verdict>,
+    /// The generation of the pod that the agent has acted upon.
+    pub(super) observed_generation: i64,
+    pub(super) now: &'a str,
+}
+
+/// One container.
+pub(super) struct ContainerSnapshot<'a> {
+    pub(super) spec: &'a Container,
+    pub(super) kind: Kind,
+    pub(super) view: View,
+}
+
+/// The pod's sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sandbox {
+    Preparing,
+    Ready,
+    /// Taken down: the pod is over.
+    Gone,
+}
+
+/// Whether a pod whose containers have all ended is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RestartsOf {
+    /// It is: their exit codes say how.
+    Nothing,
+    /// It is not, unless they are marked as done.
+    Containers,
+}
+
+/// Why a kubelet itself ends a pod. It shows once all containers have ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// `activeDeadlineSeconds` are over.
+    DeadlineExceeded,
+    /// The node shuts down.
+    NodeShutdown,
+    /// It came to a node that shuts down.
+    NotAdmitted,
+    /// It takes up too much; how so.
+    Evicted(String),
+}
+
+impl Verdict {
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Self::DeadlineExceeded => "DeadlineExceeded",
+            Self::NodeShutdown => "Terminated",
+            Self::NotAdmitted => "NodeShutdown",
+            Self::Evicted(_) => "Evicted",
+        }
+    }
+
+    pub(super) fn message(&self) -> &str {
+        match self {
+            Self::DeadlineExceeded => "Pod was active on the node longer than the specified deadline",
+            Self::NodeShutdown => "Pod was terminated in response to imminent node shutdown.",
+            Self::NotAdmitted => "Pod was rejected as the node is shutting down.",
+            Self::Evicted(message) => message,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Pending,
+    Running,
+    Succeeded,
+    Failed,
+}
+
+impl Phase {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Running => "Running",
+            Self::Succeeded => "Succeeded",
+            Self::Failed => "Failed",
+        }
+    }
+}
+
+impl Snapshot<'_> {
+    /// Writes the status into the pod. What others keep in it (conditions of the scheduler, of
+    /// an eviction, of readiness gates) stays.
+    pub(super) fn write_into(&self, pod: &mut Value) {
+        let phase = self.phase();
+        let closed_gates = closed_readiness_gates(pod);
+        for (kind, holds, reason, message) in self.conditions(phase, &closed_gates) {
+            let condition = condition(kind, holds, reason, &message, self.observed_generation);
+            conditions::put(pod, condition, self.now);
+        }
+        let status = &mut pod["status"];
+        let mut conditions = status["conditions"].as_array_mut().into_iter().flatten();
+        if let Some(scheduled) = conditions.find(|condition| condition["type"] == "PodScheduled") {
+            scheduled["observedGeneration"] = json!(self.observed_generation);
+        }
+        if let Some(verdict) = self.verdict.filter(|_| phase == Phase::Failed) {
+            status["reason"] = json!(verdict.reason());
+            status["message"] = json!(verdict.message());
+        }
+        status["observedGeneration"] = json!(self.observed_generation);
+        status["phase"] = json!(phase.name());
+        status["hostIP"] = json!(self.host_ip);
+        status["hostIPs"] = json!([{"ip": self.host_ip}]);
+        status["startTime"] = json!(self.started_at);
+        status["qosClass"] =
+            status["qosClass"].as_str().map_or_else(|| json!("BestEffort"), |class| json!(class));
+        // The address shows with the first container, as on a real node.
+        if phase != Phase::Pending
+            || self.containers.iter().any(|c| matches!(c.view.state, State::Running { .. }))
+        {
+            status["podIP"] = json!(self.pod_ip);
+            status["podIPs"] = json!([{"ip": self.pod_ip}]);
+        }
+        let statuses = |init: bool| -> Vec<Value> {
+            let of_kind = self.containers.iter().filter(|c| (c.kind != Kind::Main) == init);
+            of_kind.map(|c| c.to_json(self.sandbox)).collect()
+        };
+        let init = statuses(true);
+        if !init.is_empty() {
+            status["initContainerStatuses"] = json!(init);
+        }
+        status["containerStatuses"] = json!(statuses(false));
+        if let Some(verdict @ Verdict::NodeShutdown) = self.verdict.filter(|_| phase == Phase::Failed) {
+            let (reason, generation) = ("TerminationByKubelet", Some(self.observed_generation));
+            conditions::disruption_target(pod, reason, verdict.message(), generation, self.now);
+        }
+    }
+
+    fn of(&self, kind: Kind) -> impl Iterator<Item = &ContainerSnapshot<'_>> {
+        self.containers.iter().filter(move |container| container.kind == kind)
+    }
+
+    /// Source: kubernetes/kubernetes, `pkg/kubelet/kubelet_pods.go` (`getPhase`).
+    fn phase(&self) -> Phase {
+        if self.verdict.is_some() && self.restarts == RestartsOf::Nothing {
+            return Phase::Failed;
+        }
+        let codes: Option<Vec<i32>> = self.of(Kind::Main).map(|c| c.final_code(self.restarts)).collect();
+        let init_failed =
+            self.of(Kind::Init).any(|c| c.final_code(self.restarts).is_some_and(|code| code != 0));
+        match codes {
+            _ if init_failed => Phase::Failed,
+            Some(codes) if codes.iter().all(|code| *code == 0) => Phase::Succeeded,
+            Some(_) => Phase::Failed,
+            None if !self.initialized() => Phase::Pending,
+            None if self.of(Kind::Main).any(ContainerSnapshot::never_ran) => Phase::Pending,
+            None => Phase::Running,
+        }
+    }
+
+    fn initialized(&self) -> bool {
+        let completed = self.of(Kind::Init).all(ContainerSnapshot::has_completed);
+        let main_ran = self.of(Kind::Main).any(|c| !c.never_ran());
+        completed && (main_ran || self.of(Kind::Sidecar).all(|c| c.view.started))
+    }
+
+    /// Source: kubernetes/kubernetes, `pkg/kubelet/status/generate.go`.
+    fn conditions(
+        &self,
+        phase: Phase,
+        closed_gates: &[String],
+    ) -> [(&'static str, bool, &'static str, String); 5] {
+        let names = |containers: &mut dyn Iterator<Item = &ContainerSnapshot<'_>>| {
+            containers.map(|c| c.spec.name.as_str()).collect::<Vec<_>>().join(" ")
+        };
+        let unready = names(&mut self.containers.iter().filter(|c| c.kind != Kind::Init && !c.view.ready));
+        let (ready, reason, message) = match phase {
+            Phase::Succeeded => (false, "PodCompleted", String::new()),
+            Phase::Failed => (false, "PodFailed", String::new()),
+            _ if unready.is_empty() => (true, "", String::new()),
+            _ => (false, "ContainersNotReady", format!("containers with unready status: [{unready}]")),
+        };
+        let (ready_reason, ready_message) = if ready && !closed_gates.is_empty() {
+            ("ReadinessGatesNotReady", closed_gates.join(", "))
+        } else {
+            (reason, message.clone())
+        };
+        let incomplete = names(&mut self.containers.iter().filter(|c| match c.kind {
+            Kind::Init => !c.has_completed(),
+            Kind::Sidecar => !c.view.started,
+            Kind::Main => false,
+        }));
+        let initialized = self.initialized() || phase == Phase::Succeeded;
+        let (init_reason, init_message) = match (initialized, phase) {
+            (true, Phase::Succeeded) => ("PodCompleted", String::new()),
+            (true, _) => ("", String::new()),
+            (false, _) => {
+                ("ContainersNotInitialized", format!("containers with incomplete status: [{incomplete}]"))
+            }
+        };
+        [
+            ("PodReadyToStartContainers", self.sandbox == Sandbox::Ready, "", String::new()),
+            ("Initialized", initialized, init_reason, init_message),
+            ("Ready", ready && closed_gates.is_empty(), ready_reason, ready_message),
+            ("ContainersReady", ready, reason, message),
+            ("PodScheduled", true, "", String::new()),
+        ]
+    }
+}
+
+impl ContainerSnapshot<'_> {
+    fn final_code(&self, restarts: RestartsOf) -> Option<i32> {
+        match &self.view.state {
+            State::Terminated(ended) if self.view.done || restarts == RestartsOf::Nothing => Some(ended.code),
+            _ => None,
+        }
+    }
+
+    fn never_ran(&self) -> bool {
+        matches!(self.view.state, State::Waiting { .. }) && self.view.last.is_none()
+    }
+
+    /// An init container that has completed counts as ready.
+    fn has_completed(&self) -> bool {
+        self.kind == Kind::Init && matches!(&self.view.state, State::Terminated(ended) if ended.code == 0)
+    }
+
+    fn to_json(&self, sandbox: Sandbox) -> Value {
+        let View { state, last, restarts, started, ready, .. } = &self.view;
+        let over = sandbox == Sandbox::Gone;
+        let container_id = match state {
+            State::Running { container_id, .. } => Some(container_id),
+            State::Terminated(ended) => ended.container_id.as_ref(),
+            State::Waiting { .. } => last.as_ref().and_then(|ended| ended.container_id.as_ref()),
+        };
+        let image = self.spec.image.as_deref().unwrap_or_default();
+        let mut status = json!({
+            "name": self.spec.name,
+            "image": image,
+            "imageID": if container_id.is_some() { image } else { "" },
+            "ready": (*ready && !over) || self.has_completed(),
+            "started": *started && !over,
+            "restartCount": restarts,
+            "state": state_json(state),
+            "lastState": last.as_ref().map_or_else(|| json!({}), |ended| json!({"terminated": ended_json(ended)})),
+            "resources": self.spec.resources.as_ref().map_or_else(|| json!({}), |resources| json!(resources)),
+        });
+        if let Some(id) = container_id {
+            status["containerID"] = json!(full_id(id));
+        }
+        let mounts = self.spec.volume_mounts.iter().flatten().map(|mount| {
+            let mut status = json!({"name": mount.name, "mountPath": mount.mount_path});
+            if mount.read_only == Some(true) {
+                status["readOnly"] = json!(true);
+                status["recursiveReadOnly"] = json!("Disabled");
+            }
+            status
+        });
+        let mounts: Vec<_> = mounts.collect();
+        if !mounts.is_empty() {
+            status["volumeMounts"] = json!(mounts);
+        }
+        status
+    }
+}
+
+/// A container's id with the name of what runs it.
+fn full_id(id: &str) -> String {
+    format!("processes://{id}")
+}
+
+fn state_json(state: &State) -> Value {
+    match state {
+        State::Waiting { reason, message } if message.is_empty() => json!({"waiting": {"reason": reason}}),
+        State::Waiting { reason, message } => json!({"waiting": {"reason": reason, "message": message}}),
+        State::Running { started_at, .. } => json!({"running": {"startedAt": started_at}}),
+        State::Terminated(ended) => json!({"terminated": ended_json(ended)}),
+    }
+}
+
+fn ended_json(ended: &Ended) -> Value {
+    let Some(id) = &ended.container_id else {
+        return json!({
+            "exitCode": ended.code,
+            "reason": "ContainerStatusUnknown",
+            "message": "The container could not be located when the pod was terminated",
+            "startedAt": null,
+            "finishedAt": null,
+        });
+    };
+    json!({
+        "exitCode": ended.code,
+        "reason": if ended.code == 0 { "Completed" } else { "Error" },
+        "startedAt": ended.started_at,
+        "finishedAt": ended.finished_at,
+        "containerID": full_id(id),
+    })
+}
+
+/// What keeps a pod whose containers are ready from being ready, in words.
+fn closed_readiness_gates(pod: &Value) -> Vec<String> {
+    let gates = pod["spec"]["readinessGates"].as_array().into_iter().flatten();
+    let conditions = pod["status"]["conditions"].as_array();
+    let why = |gate: &Value| {
+        let kind = &gate["conditionType"];
+        match conditions.into_iter().flatten().find(|condition| condition["type"] == *kind) {
+            Some(condition) if condition["status"] == "True" => None,
+            Some(condition) => Some(format!(
+                "the status of pod readiness gate {kind} is not \"True\", but {}",
+                condition["status"].as_str().unwrap_or_default()
+            )),
+            None => Some(format!("corresponding condition of pod readiness gate {kind} does not exist.")),
+        }
+    };
+    gates.filter_map(why).collect()
+}
+
+fn condition(kind: &str, holds: bool, reason: &str, message: &str, observed_generation: i64) -> Value {
+    let mut condition = json!({
+        "type": kind,
+        "status": if holds { "True" } else { "False" },
+        "observedGeneration": observed_generation,
+        "lastProbeTime": null,
+    });
+    if !reason.is_empty() {
+        condition["reason"] = json!(reason);
+    }
+    if !message.is_empty() {
+        condition["message"] = json!(message);
+    }
+    condition
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn container(name: &str, kind: Kind, change: impl FnOnce(&mut View)) -> ContainerSnapshot<'static> {
+        let mut view = View::new("ContainerCreating");
+        change(&mut view);
+        // Leaked, as a test may.
+        let spec = Box::leak(Box::new(Container { name: name.to_owned(), ..Container::default() }));
+        ContainerSnapshot { spec, kind, view }
+    }
+
+    fn running(view: &mut View) {
+        view.state = State::Running { started_at: "T0".to_owned(), container_id: "1".to_owned() };
+        (view.started, view.ready) = (true, true);
+    }
+
+    fn ended(code: i32) -> impl FnOnce(&mut View) {
+        move |view| {
+            let (started_at, finished_at) = ("T0".to_owned(), "T1".to_owned());
+            let container_id = Some("1".to_owned());
+            view.state = State::Terminated(Ended { code, container_id, started_at, finished_at });
+            view.done = true;
+        }
+    }
+
+    fn snapshot(containers: Vec<ContainerSnapshot<'_>>) -> Snapshot<'_> {
+        Snapshot {
+            containers,
+            sandbox: Sandbox::Ready,
+            pod_ip: "127.64.1.1",
+            host_ip: "127.64.0.1",
+            started_at: "T0",
+            restarts: RestartsOf::Containers,
+            verdict: None,
+            observed_generation: 1,
+            now: "T2",
+        }
+    }
+
+    fn condition<'a>(pod: &'a Value, kind: &str) -> &'a Value {
+        pod["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == kind).unwrap()
+    }
+
+    #[test]
+    fn the_phase_follows_the_main_containers() {
+        use Kind::{Init, Main, Sidecar};
+        let waiting = |_: &mut View| {};
+        let cases = [
+            (vec![container("a", Main, waiting)], Phase::Pending),
+            (vec![container("a", Main, running)], Phase::Running),
+            (vec![container("a", Main, running), container("b", Main, waiting)], Phase::Pending),
+            (vec![container("a", Main, ended(0)), container("b", Main, running)], Phase::Running),
+            (vec![container("a", Main, ended(0)), container("b", Main, ended(0))], Phase::Succeeded),
+            (vec![container("a", Main, ended(0)), container("b", Main, ended(143))], Phase::Failed),
+            // A sidecar's end says nothing of the pod's.
+            (vec![container("s", Sidecar, ended(137)), container("a", Main, ended(0))], Phase::Succeeded),
+            (vec![container("i", Init, running), container("a", Main, waiting)], Phase::Pending),
+            (vec![container("i", Init, ended(1)), container("a", Main, waiting)], Phase::Failed),
+        ];
+        for (n, (containers, phase)) in cases.into_iter().enumerate() {
+            assert_eq!(snapshot(containers).phase(), phase, "case {n}");
+        }
+    }
+
+    #[test]
+    fn conditions_of_others_stay_and_transitions_are_dated_once() {
+        let mut pod = json!({"status": {"conditions": [
+            {"type": "DisruptionTarget", "status": "True"},
+            {"type": "Initialized", "status": "True", "lastTransitionTime": "T1"},
+            {"type": "Ready", "status": "False", "lastTransitionTime": "T1"},
+        ]}});
+        snapshot(vec![container("a", Kind::Main, running)]).write_into(&mut pod);
+        assert_eq!(condition(&pod, "DisruptionTarget")["status"], "True");
+        assert_eq!(condition(&pod, "Initialized")["lastTransitionTime"], "T1");
+        let ready = condition(&pod, "Ready");
+        assert_eq!((&ready["status"], &ready["lastTransitionTime"]), (&json!("True"), &json!("T2")));
+        assert_eq!(pod["status"]["podIP"], "127.64.1.1");
+    }
+
+    #[test]
+    fn a_readiness_gate_holds_back_the_pod_but_not_its_containers() {
+        let mut pod = json!({"spec": {"readinessGates": [{"conditionType": "lb"}]}, "status": {}});
+        snapshot(vec![container("a", Kind::Main, running)]).write_into(&mut pod);
+        assert_eq!(condition(&pod, "ContainersReady")["status"], "True");
+        assert_eq!(condition(&pod, "Ready")["status"], "False");
+    }
+}

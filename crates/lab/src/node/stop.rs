@@ -1,0 +1,171 @@
+//! Ends one container: preStop hook, its turn, stop signal, SIGKILL.
+//!
+//! Source: kubernetes/kubernetes, `pkg/kubelet/kuberuntime/kuberuntime_container.go`
+//! (`killContainer`, `executePreStopHook`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
+use nix::sys::signal::Signal;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::action::{Action, Target};
+use super::context::PodContext;
+use super::grace::Grace;
+use super::launch::image_name;
+use super::process::{Exit, Process};
+use crate::config::{Image, signal};
+
+/// Ends a container's process within the grace period. `turn` ends when the containers
+/// that must end before this one have. `message` is that of the event.
+pub(super) async fn stop(
+    context: &Arc<PodContext>,
+    container: &Container,
+    target: &Target,
+    process: &Process,
+    mut grace: Grace,
+    message: &str,
+    turn: impl Future<Output = ()>,
+) -> Exit {
+    let lifecycle = container.lifecycle.as_ref();
+    context.note(&container.name, "Killing", message);
+
+    let mut hook = None;
+    if let Some(handler) = lifecycle.and_then(|lifecycle| lifecycle.pre_stop.as_ref())
+        && let Some(longest) = grace.longest_wait()
+    {
+        context.delay(|latencies| latencies.kubelet_delete_to_pre_stop).await;
+        let begin = Instant::now();
+        let mut started = Hook::start(context, container, handler, target);
+        // A hook that outlasts the grace period runs on beside what follows.
+        if timeout(longest, started.wait(process)).await.is_err() {
+            hook = Some(started);
+        }
+        grace = grace.after(begin.elapsed());
+        context.delay(|latencies| latencies.pre_stop_to_stop_signal).await;
+    } else {
+        context.delay(|latencies| latencies.kubelet_delete_to_stop_signal).await;
+    }
+
+    if let Some(longest) = grace.longest_wait() {
+        let begin = Instant::now();
+        // Whether the others have ended or the grace period has: it is this one's turn.
+        let _ = timeout(longest, turn).await;
+        grace = grace.after(begin.elapsed());
+    }
+
+    process.stop(stop_signal(container, &context.shared.config.images));
+    let to_kill = grace.stop_to_kill();
+    let exit = match timeout(to_kill, beside(&mut hook, process)).await {
+        Ok(exit) => exit,
+        Err(_) => {
+            process.kill();
+            beside(&mut hook, process).await
+        }
+    };
+    if let Some(mut hook) = hook {
+        // A request ends when its connection does, which may be another container's.
+        let process = process.clone();
+        context.run_beside(async move { hook.wait(&process).await });
+    }
+    exit
+}
+
+/// The end of the process, while a hook runs on that may end before it.
+async fn beside(hook: &mut Option<Hook>, process: &Process) -> Exit {
+    if let Some(running) = hook {
+        tokio::select! {
+            exit = process.exited() => return exit,
+            () = running.wait(process) => *hook = None,
+        }
+    }
+    process.exited().await
+}
+
+/// The signal that asks a container to end: its own `lifecycle.stopSignal`, or its image's, or SIGTERM.
+fn stop_signal(container: &Container, images: &BTreeMap<String, Image>) -> Signal {
+    let own = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.stop_signal.as_deref());
+    let image = images.get(image_name(container.image.as_deref().unwrap_or_default()));
+    let name = own.or_else(|| image.and_then(|image| image.stop_signal.as_deref()));
+    name.and_then(signal).unwrap_or(Signal::SIGTERM)
+}
+
+/// A running preStop hook.
+struct Hook {
+    context: Arc<PodContext>,
+    container: String,
+    /// A command ends with the container that it runs in.
+    ends_with_container: bool,
+    run: JoinSet<Result<(), String>>,
+}
+
+impl Hook {
+    fn start(
+        context: &Arc<PodContext>,
+        container: &Container,
+        handler: &LifecycleHandler,
+        target: &Target,
+    ) -> Self {
+        let action = Action::of_hook(handler, target);
+        let ends_with_container = matches!(action, Ok(Action::Exec { .. }));
+        let until_it_arrives = match action {
+            Ok(Action::HttpGet(_)) => context.sample(|latencies| latencies.pre_stop_to_http_request),
+            _ => Duration::ZERO,
+        };
+        let mut run = JoinSet::new();
+        run.spawn(async move {
+            sleep(until_it_arrives).await;
+            match action {
+                Ok(action) => action.run_hook().await,
+                Err(error) => Err(error.to_string()),
+            }
+        });
+        Self { context: Arc::clone(context), container: container.name.clone(), ends_with_container, run }
+    }
+
+    /// Waits for its end, and says so if it failed.
+    async fn wait(&mut self, process: &Process) {
+        let result = tokio::select! {
+            result = self.run.join_next() => match result {
+                Some(result) => result.unwrap_or_else(|error| Err(error.to_string())),
+                None => return,
+            },
+            _ = process.exited(), if self.ends_with_container => {
+                self.run.abort_all();
+                Err("the container has ended".to_owned())
+            }
+        };
+        if let Err(why) = result {
+            tracing::debug!(container = self.container, why, "preStop hook");
+            // Without the reason, which may hold a secret.
+            self.context.warn(&self.container, "FailedPreStopHook", "PreStopHook failed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_stop_signal_is_the_containers_or_the_images_or_sigterm() {
+        let image = Image { stop_signal: Some("SIGQUIT".to_owned()) };
+        let images = BTreeMap::from([("nginx".to_owned(), image)]);
+        let signal_of = |image: &str, lifecycle| {
+            let container = json!({"name": "c", "image": image, "lifecycle": lifecycle});
+            stop_signal(&serde_json::from_value(container).unwrap(), &images)
+        };
+        for (name, signal) in
+            [("SIGINT", Signal::SIGINT), ("SIGUSR1", Signal::SIGUSR1), ("SIGPOLL", Signal::SIGIO)]
+        {
+            assert_eq!(signal_of("nginx", json!({"stopSignal": name})), signal);
+        }
+        assert_eq!(signal_of("docker.io/library/nginx:1.27", json!({})), Signal::SIGQUIT);
+        assert_eq!(signal_of("nginx-unprivileged", json!({})), Signal::SIGTERM);
+    }
+}

@@ -1,0 +1,348 @@
+//! Kubernetes' semantics on top of the [`Store`]: what the HTTP handlers, the controllers
+//! and the node agents all work with.
+//!
+//! It knows names, defaults, generations, optimistic concurrency, selectors, graceful
+//! deletion and addresses of Services. It knows nothing of HTTP and takes no time: delays
+//! are the business of whoever calls.
+
+mod admission;
+mod defaults;
+mod deletion;
+mod event;
+mod eviction;
+mod page;
+mod patch;
+mod service;
+mod validation;
+mod write;
+
+use std::collections::{HashMap, VecDeque};
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex};
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::address::AddressBlock;
+use super::conditions;
+use super::config::ApiServer;
+use super::resource::Resource;
+use super::selector::Selection;
+use super::status::{FieldError, Status};
+use super::store::{self, Change, Step, Store};
+use rolldrop_record::Clock;
+
+pub(crate) use deletion::{DeleteOptions, Deleted, Propagation};
+pub(crate) use event::{ContainerSource, EventType};
+pub(crate) use eviction::{Approval, covers, set_allowed_condition, still_processed};
+pub(crate) use page::PageRequest;
+pub(crate) use patch::{Patch, PatchKind};
+pub(crate) use validation::check_shape_of;
+pub(crate) use write::Effect;
+
+/// The namespace of the nodes' Leases.
+pub(crate) const NODE_LEASES: &str = "kube-node-lease";
+
+/// The objects of one cluster under Kubernetes' rules. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Registry {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    store: Store,
+    clock: Clock,
+    addresses: AddressBlock,
+    settings: ApiServer,
+    /// Held from choosing a Service's address until the Service is stored.
+    service_addresses: Mutex<()>,
+    /// The name of the event that says what has this hash.
+    events: Mutex<HashMap<u64, String>>,
+}
+
+/// Which part of an object a write may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Everything but the status.
+    Main,
+    /// The status alone.
+    Status,
+}
+
+impl Part {
+    /// The path element under which clients write it; empty for the object itself.
+    pub fn subresource(self) -> &'static str {
+        match self {
+            Self::Main => "",
+            Self::Status => "status",
+        }
+    }
+}
+
+/// The answer to a list.
+#[derive(Clone, Debug)]
+pub struct List {
+    /// The objects, in order of namespace and name.
+    pub items: Vec<Arc<Value>>,
+    /// The version at which the list is true; a watch goes on from it.
+    pub version: u64,
+}
+
+/// Where a watch begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatchFrom {
+    /// With one `Added` for every object that exists now.
+    Existing,
+    /// After this version.
+    Version(u64),
+}
+
+/// What happened to an object, from the point of view of a watch's selection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatchEventType {
+    /// It came to exist, or to be selected.
+    Added,
+    /// It changed.
+    Modified,
+    /// It ceased to exist, or to be selected.
+    Deleted,
+}
+
+/// One event of a watch.
+#[derive(Clone, Debug)]
+pub struct WatchEvent {
+    /// What happened.
+    pub event_type: WatchEventType,
+    /// The object after it, or its last state.
+    pub object: Arc<Value>,
+}
+
+impl Registry {
+    /// An empty cluster.
+    pub fn new(clock: Clock, addresses: AddressBlock, settings: ApiServer) -> Self {
+        let inner = Inner {
+            store: Store::default(),
+            clock,
+            addresses,
+            settings,
+            service_addresses: Mutex::new(()),
+            events: Mutex::default(),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Now, as objects write it: RFC 3339 in whole seconds.
+    pub fn now(&self) -> String {
+        rfc3339(self.now_seconds())
+    }
+
+    /// Now, as Leases write it: RFC 3339 in microseconds.
+    pub fn now_in_micros(&self) -> String {
+        let now = Timestamp::from_nanosecond(self.inner.clock.now().unix_ns().into()).unwrap_or_default();
+        now.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()
+    }
+
+    fn now_seconds(&self) -> i64 {
+        self.inner.clock.now().unix_ns().div_euclid(1_000_000_000)
+    }
+
+    /// The address of node `index` (from 0).
+    pub fn node_address(&self, index: u8) -> Ipv4Addr {
+        self.inner.addresses.node(index)
+    }
+
+    /// The control plane's address, as pods see it.
+    pub fn control_plane_address(&self) -> Ipv4Addr {
+        self.inner.addresses.control_plane()
+    }
+
+    /// The address of the Service `kubernetes`.
+    pub fn kubernetes_service_address(&self) -> Option<Ipv4Addr> {
+        self.inner.addresses.services().next()
+    }
+
+    /// All addresses that a Service may have, in order.
+    pub fn service_addresses(&self) -> impl Iterator<Item = Ipv4Addr> + use<> {
+        self.inner.addresses.services()
+    }
+
+    /// An address for a new pod of a node (see [`AddressBlock::next_pod`]).
+    pub fn next_pod_address(&self, node_index: u8) -> Option<Ipv4Addr> {
+        self.inner.addresses.next_pod(node_index)
+    }
+
+    /// Takes a pod's address back.
+    pub fn release_pod_address(&self, ip: Ipv4Addr) {
+        self.inner.addresses.release_pod(ip);
+    }
+
+    /// One object. The namespace of cluster-wide resources is empty.
+    ///
+    /// # Errors
+    ///
+    /// 404 when there is none.
+    pub fn get(&self, resource: Resource, namespace: &str, name: &str) -> Result<Arc<Value>, Status> {
+        self.inner.store.get(resource, namespace, name).ok_or_else(|| Status::not_found(resource, name))
+    }
+
+    /// The objects of a resource in one namespace or in all, as far as they are selected.
+    pub fn list(&self, resource: Resource, namespace: Option<&str>, selection: &Selection) -> List {
+        let (mut items, version) = self.inner.store.list(resource, namespace);
+        items.retain(|object| selection.matches(object));
+        List { items, version }
+    }
+
+    /// The objects, of whatever kind, whose `ownerReferences` name this uid.
+    pub fn dependents(&self, owner: &str) -> Vec<(Resource, Arc<Value>)> {
+        self.inner.store.dependents(owner)
+    }
+
+    /// Follows a resource in one namespace or in all, as far as it is selected.
+    ///
+    /// # Errors
+    ///
+    /// 410 when the history does not reach back to the given version.
+    pub fn watch(
+        &self,
+        resource: Resource,
+        namespace: Option<&str>,
+        selection: Selection,
+        from: WatchFrom,
+    ) -> Result<Watch, Status> {
+        let (existing, version) = match from {
+            WatchFrom::Existing => {
+                let list = self.list(resource, namespace, &selection);
+                (list.items.into(), list.version)
+            }
+            WatchFrom::Version(version) => (VecDeque::new(), version),
+        };
+        let changes = self.inner.store.watch(resource, version).map_err(expired)?;
+        Ok(Watch { existing, changes, namespace: namespace.map(str::to_owned), selection })
+    }
+
+    /// Binds a pod to a node, as the scheduler does. A pod that is bound or being deleted stays
+    /// as it is.
+    ///
+    /// # Errors
+    ///
+    /// 404 when the pod is gone.
+    pub fn bind(&self, namespace: &str, name: &str, node: &str) -> Result<Arc<Value>, Status> {
+        let now = self.now();
+        let bound = self.inner.store.modify(Resource::Pods, namespace, name, |current| {
+            if current["spec"]["nodeName"].is_string() || current["metadata"]["deletionTimestamp"].is_string()
+            {
+                return Ok(Step::Keep);
+            }
+            let mut pod = current.clone();
+            pod["spec"]["nodeName"] = json!(node);
+            let scheduled = json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null});
+            conditions::put(&mut pod, scheduled, &now);
+            Ok(Step::Replace(pod))
+        })?;
+        bound.ok_or_else(|| Status::not_found(Resource::Pods, name))
+    }
+}
+
+fn copy_or_remove(from: &Value, to: &mut Value, field: &str) {
+    match from.get(field) {
+        Some(value) => to[field] = value.clone(),
+        None => remove(to, field),
+    }
+}
+
+/// Takes a field out of an object; no harm if it is not there.
+fn remove(object: &mut Value, field: &str) {
+    if let Some(map) = object.as_object_mut() {
+        map.remove(field);
+    }
+}
+
+fn rfc3339(unix_seconds: i64) -> String {
+    Timestamp::from_second(unix_seconds).map(|time| time.to_string()).unwrap_or_default()
+}
+
+/// A number in the letters and digits of generated names: none that could spell a word.
+pub(super) fn in_name_characters(mut number: u64, length: usize) -> String {
+    const CHARACTERS: [char; 27] = [
+        'b', 'c', 'd', 'f', 'g', 'h', 'j', 'k', 'l', 'm', 'n', 'p', 'q', 'r', 's', 't', 'v', 'w', 'x', 'z',
+        '2', '4', '5', '6', '7', '8', '9',
+    ];
+    let mut text = String::new();
+    for _ in 0..length {
+        text.push(CHARACTERS[usize::try_from(number % 27).unwrap_or(0)]);
+        number /= 27;
+    }
+    text
+}
+
+fn random_uid() -> String {
+    let random: u128 = rand::random();
+    // The version (4) and variant bits of a random UUID.
+    let bits = random & !(0xF << 76) & !(0x3 << 62) | (0x4 << 76) | (0x2 << 62);
+    let hex = format!("{bits:032x}");
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+fn expired(gone: store::Gone) -> Status {
+    Status::expired(gone.version, gone.oldest)
+}
+
+/// Follows a selection of objects. Safe to cancel at any await.
+#[derive(Debug)]
+pub struct Watch {
+    existing: VecDeque<Arc<Value>>,
+    changes: store::Watch,
+    namespace: Option<String>,
+    selection: Selection,
+}
+
+impl Watch {
+    /// The next event, waiting for it if need be.
+    ///
+    /// # Errors
+    ///
+    /// 410 when the watch has fallen behind the history; list again.
+    pub async fn next(&mut self) -> Result<WatchEvent, Status> {
+        if let Some(object) = self.existing.pop_front() {
+            return Ok(WatchEvent { event_type: WatchEventType::Added, object });
+        }
+        loop {
+            let change = self.changes.next().await.map_err(expired)?;
+            if let Some(event) = self.select(change) {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// The version up to which this watch has seen everything: a later watch may begin there.
+    /// `None` while there is something to read.
+    pub fn caught_up(&mut self) -> Option<u64> {
+        if self.existing.is_empty() { self.changes.caught_up() } else { None }
+    }
+
+    fn select(&self, change: Change) -> Option<WatchEvent> {
+        let Change { before, object, removed, version, .. } = change;
+        if self.namespace.as_ref().is_some_and(|namespace| object["metadata"]["namespace"] != **namespace) {
+            return None;
+        }
+        let was_selected = before.as_ref().is_some_and(|before| self.selection.matches(before));
+        let is_selected = !removed && self.selection.matches(&object);
+        let (event_type, object) = match (was_selected, is_selected) {
+            (false, false) => return None,
+            (false, true) => (WatchEventType::Added, object),
+            (true, true) => (WatchEventType::Modified, object),
+            (true, false) if removed => (WatchEventType::Deleted, object),
+            // No longer selected: the last state that was, at the version of the change.
+            (true, false) => {
+                let mut last = before.as_deref().cloned().unwrap_or_default();
+                last["metadata"]["resourceVersion"] = json!(version.to_string());
+                (WatchEventType::Deleted, Arc::new(last))
+            }
+        };
+        Some(WatchEvent { event_type, object })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! The admission plugins that every cluster runs and that look at other objects than the one that
+//! is created: what they fill in is nobody's.
+//!
+//! Source: kubernetes/kubernetes, `plugin/pkg/admission/serviceaccount` and
+//! `plugin/pkg/admission/network/defaultingressclass`.
+
+use serde_json::{Value, json};
+
+use super::{Registry, in_name_characters};
+use crate::resource::Resource;
+use crate::selector::Selection;
+use crate::status::Status;
+
+/// The name of the volume with a pod's service account token begins so.
+const TOKEN_VOLUME: &str = "kube-api-access-";
+/// Where containers find it.
+const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// The service account of pods that name none. Every namespace has it.
+const DEFAULT_ACCOUNT: &str = "default";
+
+impl Registry {
+    /// Completes an object that is created.
+    ///
+    /// # Errors
+    ///
+    /// 403 for a pod whose service account does not exist.
+    pub(super) fn admit(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        object: &mut Value,
+    ) -> Result<(), Status> {
+        match resource {
+            Resource::Pods => self.admit_pod(namespace, object),
+            Resource::Ingresses => {
+                self.choose_ingress_class(object);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Mounts a service account token in every container, unless pod or account forbid it.
+    fn admit_pod(&self, namespace: &str, pod: &mut Value) -> Result<(), Status> {
+        let named = ["serviceAccountName", "serviceAccount"]
+            .into_iter()
+            .find_map(|field| pod["spec"][field].as_str().filter(|name| !name.is_empty()).map(str::to_owned));
+        let name = named.unwrap_or_else(|| DEFAULT_ACCOUNT.to_owned());
+        let account = match self.get(Resource::ServiceAccounts, namespace, &name) {
+            Ok(account) => account["automountServiceAccountToken"].clone(),
+            // It is about to be made; a real API server waits for it here.
+            Err(_) if name == DEFAULT_ACCOUNT => Value::Null,
+            Err(_) => {
+                let pod = pod["metadata"]["name"].as_str().unwrap_or_default();
+                let why = format!(
+                    "error looking up service account {namespace}/{name}: serviceaccount {name:?} not found"
+                );
+                return Err(Status::forbidden(Resource::Pods, pod, &why));
+            }
+        };
+        let own = &pod["spec"]["automountServiceAccountToken"];
+        if own.as_bool().or(account.as_bool()).unwrap_or(true) {
+            mount_token(&mut pod["spec"]);
+        }
+        pod["spec"]["serviceAccountName"] = json!(name);
+        Ok(())
+    }
+
+    /// Gives an Ingress that names no class the default one, of several the newest.
+    fn choose_ingress_class(&self, ingress: &mut Value) {
+        let named_before = &ingress["metadata"]["annotations"]["kubernetes.io/ingress.class"];
+        if ingress["spec"]["ingressClassName"].is_string() || named_before.is_string() {
+            return;
+        }
+        let classes = self.list(Resource::IngressClasses, None, &Selection::all()).items;
+        let is_default = |class: &&std::sync::Arc<Value>| {
+            class["metadata"]["annotations"]["ingressclass.kubernetes.io/is-default-class"] == "true"
+        };
+        // They come in the order of their names, and the first of those that are as new is taken.
+        let newest = classes.iter().filter(is_default).rev().max_by_key(|class| {
+            class["metadata"]["creationTimestamp"].as_str().unwrap_or_default().to_owned()
+        });
+        if let Some(class) = newest {
+            ingress["spec"]["ingressClassName"] = class["metadata"]["name"].clone();
+        }
+    }
+}
+
+fn mount_token(spec: &mut Value) {
+    let volumes = spec["volumes"].as_array().into_iter().flatten();
+    let mut names = volumes.filter_map(|volume| volume["name"].as_str());
+    let given = names.find(|name| name.starts_with(TOKEN_VOLUME)).map(str::to_owned);
+    let is_given = given.is_some();
+    let name = given.unwrap_or_else(|| TOKEN_VOLUME.to_owned() + &in_name_characters(rand::random(), 5));
+    let mut is_mounted = false;
+    for list in ["initContainers", "containers"] {
+        for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            let mounts = container["volumeMounts"].as_array().into_iter().flatten();
+            if mounts.into_iter().any(|mount| mount["mountPath"] == TOKEN_PATH) {
+                continue;
+            }
+            push(
+                &mut container["volumeMounts"],
+                json!({"name": name, "readOnly": true, "mountPath": TOKEN_PATH}),
+            );
+            is_mounted = true;
+        }
+    }
+    if is_mounted && !is_given {
+        let sources = json!([
+            {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+            {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+            {"downwardAPI": {"items": [
+                {"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}},
+            ]}},
+        ]);
+        push(
+            &mut spec["volumes"],
+            json!({"name": name, "projected": {"sources": sources, "defaultMode": 0o644}}),
+        );
+    }
+}
+
+fn push(list: &mut Value, element: Value) {
+    match list {
+        Value::Array(list) => list.push(element),
+        _ => *list = json!([element]),
+    }
+}

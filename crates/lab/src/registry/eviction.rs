@@ -1,0 +1,212 @@
+//! Evictions: deleting a pod with the consent of its PodDisruptionBudget.
+//!
+//! The rules and the wording are those of pkg/registry/core/pod/storage/eviction.go. Taking from
+//! the budget, marking the pod and deleting it are three steps, between which a caller lets time
+//! pass.
+
+use serde_json::{Value, json};
+
+use super::deletion::check_preconditions;
+use super::{DeleteOptions, Effect, Part, Registry, Resource, Status, Step};
+use crate::conditions;
+use crate::selector::{LabelSelector, Selection};
+
+/// How many evictions a budget may have outstanding (`MaxDisruptedPodSize`).
+const MAX_DISRUPTED_PODS: usize = 2000;
+
+const WOULD_VIOLATE: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
+
+/// What an approved eviction relies on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Approval {
+    /// Nothing: the budget, if there is one, has been charged.
+    Paid,
+    /// The pod's state, which cost the budget nothing: it must not have changed when the pod is
+    /// deleted.
+    Unchanged,
+}
+
+impl Registry {
+    /// Decides whether `pod` may be evicted now, and takes it from its budget.
+    ///
+    /// # Errors
+    ///
+    /// 429 when the budget does not allow it or is not up to date, 500 when several budgets cover
+    /// the pod.
+    pub fn approve_eviction(&self, pod: &Value, effect: Effect) -> Result<Approval, Status> {
+        let phase = pod["status"]["phase"].as_str().unwrap_or_default();
+        let going = pod["metadata"]["deletionTimestamp"].is_string();
+        match phase {
+            _ if going => return Ok(Approval::Paid),
+            "Succeeded" | "Failed" => return Ok(Approval::Paid),
+            "Pending" => return Ok(Approval::Unchanged),
+            _ => {}
+        }
+        let namespace = pod["metadata"]["namespace"].as_str().unwrap_or_default();
+        let budgets = self.budgets_of(pod);
+        let budget = match &budgets[..] {
+            [] => return Ok(Approval::Paid),
+            [budget] => budget,
+            _ => {
+                let message = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+                return Err(Status::internal(message));
+            }
+        };
+        let count = |field: &str| budget["status"][field].as_i64().unwrap_or(0);
+        let ready = conditions::of(pod, "Ready")["status"] == "True";
+        // A pod that is not ready counts for nothing, so its end costs nothing.
+        let always = budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow";
+        let desired = count("desiredHealthy");
+        if !ready && (always || (count("currentHealthy") >= desired && desired > 0)) {
+            return Ok(Approval::Unchanged);
+        }
+        let budget_name = budget["metadata"]["name"].as_str().unwrap_or_default();
+        let pod_name = pod["metadata"]["name"].as_str().unwrap_or_default();
+        let now = self.now();
+        let resource = Resource::PodDisruptionBudgets;
+        self.modify_with(resource, namespace, budget_name, Part::Status, effect, |budget| {
+            charge(budget, pod_name, &now)
+        })?;
+        Ok(Approval::Paid)
+    }
+
+    /// The budgets that cover a pod.
+    fn budgets_of(&self, pod: &Value) -> Vec<std::sync::Arc<Value>> {
+        let namespace = pod["metadata"]["namespace"].as_str();
+        let mut budgets = self.list(Resource::PodDisruptionBudgets, namespace, &Selection::all()).items;
+        budgets.retain(|budget| covers(budget, pod));
+        budgets
+    }
+
+    /// Says on a pod that it is about to be evicted, if it is as the preconditions ask for.
+    ///
+    /// # Errors
+    ///
+    /// 404 when it is gone, 409 when a precondition does not hold.
+    pub fn mark_for_eviction(
+        &self,
+        namespace: &str,
+        name: &str,
+        options: &DeleteOptions,
+    ) -> Result<std::sync::Arc<Value>, Status> {
+        let now = self.now();
+        let marked = self.inner.store.modify(Resource::Pods, namespace, name, |current| {
+            check_preconditions(Resource::Pods, name, current, options)?;
+            let mut pod = current.clone();
+            let (reason, message) = ("EvictionByEvictionAPI", "Eviction API: evicting");
+            conditions::disruption_target(&mut pod, reason, message, None, &now);
+            Ok(if pod == *current { Step::Keep } else { Step::Replace(pod) })
+        })?;
+        marked.ok_or_else(|| Status::not_found(Resource::Pods, name))
+    }
+}
+
+/// Whether a PodDisruptionBudget covers a pod. An empty selector covers all pods, none none.
+pub(crate) fn covers(budget: &Value, pod: &Value) -> bool {
+    budget["spec"]["selector"].is_object()
+        && LabelSelector::from_object(&budget["spec"]["selector"]).matches(&pod["metadata"]["labels"])
+}
+
+/// Takes one more disruption from a budget (`checkAndDecrement`).
+fn charge(budget: &mut Value, pod: &str, now: &str) -> Result<(), Status> {
+    let name = budget["metadata"]["name"].as_str().unwrap_or_default();
+    let status = &budget["status"];
+    let count = |field: &str| status[field].as_i64().unwrap_or(0);
+    if count("observedGeneration") < budget["metadata"]["generation"].as_i64().unwrap_or(0) {
+        return Err(still_processed(name));
+    }
+    if status["disruptedPods"].as_object().is_some_and(|pods| pods.len() > MAX_DISRUPTED_PODS) {
+        let why = "DisruptedPods map too big - too many evictions not confirmed by PDB controller";
+        return Err(Status::forbidden(Resource::PodDisruptionBudgets, name, why));
+    }
+    let allowed = count("disruptionsAllowed");
+    if allowed == 0 {
+        let condition = conditions::of(budget, "DisruptionAllowed");
+        let text = |field: &str| condition[field].as_str().unwrap_or_default();
+        let (healthy, desired) = (count("currentHealthy"), count("desiredHealthy"));
+        let why = if text("reason") == "SyncFailed" && !text("message").is_empty() {
+            let message = text("message");
+            format!(
+                "The disruption budget {name} does not allow evicting pods currently because it failed sync: {message}"
+            )
+        } else if healthy <= desired {
+            format!("The disruption budget {name} needs {desired} healthy pods and has {healthy} currently")
+        } else {
+            format!("The disruption budget {name} does not allow evicting pods currently")
+        };
+        return Err(Status::too_many_requests(WOULD_VIOLATE, "DisruptionBudget", &why, None));
+    }
+    budget["status"]["disruptionsAllowed"] = json!(allowed - 1);
+    budget["status"]["disruptedPods"][pod] = json!(now);
+    if allowed == 1 {
+        set_allowed_condition(budget, now);
+    }
+    Ok(())
+}
+
+/// 429, to be tried again soon: the budget is not up to date.
+pub(crate) fn still_processed(budget: &str) -> Status {
+    let why = format!("The disruption budget {budget} is still being processed by the server.");
+    Status::too_many_requests(WOULD_VIOLATE, "DisruptionBudget", &why, Some(10))
+}
+
+/// Says in a budget's condition whether it allows a disruption (`UpdateDisruptionAllowedCondition`).
+pub(crate) fn set_allowed_condition(budget: &mut Value, now: &str) {
+    let allowed = budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0) > 0;
+    let condition = json!({
+        "type": "DisruptionAllowed",
+        "status": if allowed { "True" } else { "False" },
+        "observedGeneration": budget["status"]["observedGeneration"],
+        "reason": if allowed { "SufficientPods" } else { "InsufficientPods" },
+        "message": "",
+    });
+    conditions::put(budget, condition, now);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: &str = "2026-01-01T00:00:00Z";
+
+    fn budget(allowed: i64, healthy: i64, desired: i64) -> Value {
+        json!({
+            "metadata": {"name": "web", "generation": 1},
+            "status": {
+                "observedGeneration": 1, "disruptionsAllowed": allowed,
+                "currentHealthy": healthy, "desiredHealthy": desired,
+            },
+        })
+    }
+
+    #[test]
+    fn each_eviction_takes_one_from_the_budget() {
+        let mut charged = budget(2, 4, 2);
+        charge(&mut charged, "a", NOW).unwrap();
+        assert_eq!(charged["status"]["disruptionsAllowed"], 1);
+        assert_eq!(charged["status"]["disruptedPods"], json!({"a": NOW}));
+        charge(&mut charged, "b", NOW).unwrap();
+        assert_eq!(charged["status"]["disruptionsAllowed"], 0);
+        assert_eq!(charged["status"]["conditions"][0]["reason"], "InsufficientPods");
+        let refused = charge(&mut charged, "c", NOW).unwrap_err().to_json();
+        assert_eq!(
+            (&refused["code"], &refused["reason"], &refused["message"]),
+            (&json!(429), &json!("TooManyRequests"), &json!(WOULD_VIOLATE))
+        );
+    }
+
+    #[test]
+    fn an_exhausted_budget_answers_as_recorded() {
+        let refused = charge(&mut budget(0, 1, 1), "a", NOW).unwrap_err().to_json();
+        let cause = "The disruption budget web needs 1 healthy pods and has 1 currently";
+        assert_eq!(refused["details"], json!({"causes": [{"reason": "DisruptionBudget", "message": cause}]}));
+    }
+
+    #[test]
+    fn a_budget_that_is_not_up_to_date_asks_for_patience() {
+        let mut stale = budget(1, 2, 1);
+        stale["metadata"]["generation"] = json!(2);
+        let refused = charge(&mut stale, "a", NOW).unwrap_err().to_json();
+        assert_eq!(refused["details"]["retryAfterSeconds"], 10);
+    }
+}

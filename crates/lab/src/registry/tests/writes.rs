@@ -1,0 +1,190 @@
+//! Dry runs, finalizers and pages.
+
+use super::*;
+use crate::registry::page::Page;
+
+fn config_map(finalizers: Value) -> Value {
+    json!({"metadata": {"name": "a", "finalizers": finalizers}, "data": {"n": "1"}})
+}
+
+#[test]
+fn a_dry_run_answers_and_changes_nothing() {
+    let registry = registry();
+    let version = || registry.list(Resource::Pods, None, &Selection::all()).version;
+    let before = version();
+    let created = registry.create_with(Resource::Pods, "default", pod("a"), Effect::DryRun).unwrap();
+    assert_eq!(created["spec"]["terminationGracePeriodSeconds"], 30);
+    assert_eq!(created["metadata"].get("resourceVersion"), None);
+    let bad = json!({"metadata": {"name": "b"}, "spec": {"containers": []}});
+    assert_eq!(registry.create_with(Resource::Pods, "default", bad, Effect::DryRun).unwrap_err().code(), 422);
+    assert_eq!(version(), before);
+
+    registry.create(Resource::Deployments, "default", deployment()).unwrap();
+    let taken = registry.create_with(Resource::Deployments, "default", deployment(), Effect::DryRun);
+    assert_eq!(taken.unwrap_err().code(), 409);
+    let before = version();
+    let patch = Patch { kind: PatchKind::Merge, body: json!({"spec": {"replicas": 9}}) };
+    let patched = registry
+        .patch(Resource::Deployments, "default", "web", Part::Main, &patch, Effect::DryRun, |_| Ok(()))
+        .unwrap();
+    assert_eq!((&patched["spec"]["replicas"], &patched["metadata"]["generation"]), (&json!(9), &json!(2)));
+    let options = DeleteOptions { dry_run: vec!["All".to_owned()], ..DeleteOptions::default() };
+    registry.delete(Resource::Deployments, "default", "web", &options).unwrap();
+    assert_eq!(registry.get(Resource::Deployments, "default", "web").unwrap()["spec"]["replicas"], 1);
+    let options = DeleteOptions { dry_run: vec!["Some".to_owned()], ..DeleteOptions::default() };
+    assert_eq!(registry.delete(Resource::Deployments, "default", "web", &options).unwrap_err().code(), 422);
+    assert_eq!(version(), before);
+}
+
+#[test]
+fn finalizers_keep_an_object_until_the_last_is_gone() {
+    let registry = registry();
+    let maps = Resource::ConfigMaps;
+    registry.create(maps, "default", config_map(json!(["example.org/a", "example.org/b"]))).unwrap();
+    let delete = || registry.delete(maps, "default", "a", &DeleteOptions::default());
+    let Deleted::Terminating(marked) = delete().unwrap() else { panic!("gone") };
+    assert!(marked["metadata"]["deletionTimestamp"].is_string());
+    assert_eq!(delete().unwrap().object(), &marked, "a second delete changes nothing");
+    let keep = |finalizers: Value| {
+        registry.modify(maps, "default", "a", Part::Main, |map| map["metadata"]["finalizers"] = finalizers)
+    };
+    assert!(keep(json!(["example.org/b"])).unwrap()["metadata"]["deletionTimestamp"].is_string());
+    assert!(registry.get(maps, "default", "a").is_ok());
+    keep(json!([])).unwrap();
+    assert_eq!(registry.get(maps, "default", "a").unwrap_err().code(), 404);
+    // Taken off a living object they only change it.
+    registry.create(maps, "default", config_map(json!(["example.org/a"]))).unwrap();
+    keep(json!([])).unwrap();
+    assert!(registry.get(maps, "default", "a").is_ok());
+}
+
+#[test]
+fn a_pod_whose_grace_is_over_still_waits_for_its_finalizers() {
+    let registry = registry();
+    let mut held = pod("a");
+    held["metadata"]["finalizers"] = json!(["example.org/a"]);
+    registry.create(Resource::Pods, "default", held).unwrap();
+    let marked = delete(&registry, Some(0)).unwrap();
+    assert!(matches!(marked, Deleted::Terminating(_)));
+    assert_eq!(marked.object()["metadata"]["deletionGracePeriodSeconds"], 0);
+    registry
+        .modify(Resource::Pods, "default", "a", Part::Main, |pod| pod["metadata"]["finalizers"] = json!([]))
+        .unwrap();
+    assert!(registry.get(Resource::Pods, "default", "a").is_err());
+}
+
+#[test]
+fn a_marked_pod_goes_even_if_whoever_deletes_it_is_cut_off() {
+    for is_cut_off in [false, true] {
+        let registry = registry_with_pod();
+        let options = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
+        let begin = || registry.begin_delete(Resource::Pods, "default", "a", &options).unwrap();
+        let Deleted::Due(due) = begin() else { panic!("not due") };
+        assert!(registry.get(Resource::Pods, "default", "a").is_ok());
+        // Whoever comes in between is told the same.
+        let Deleted::Due(other) = begin() else { panic!("not due") };
+        if is_cut_off {
+            drop(due);
+        } else {
+            assert_eq!(due.finish()["metadata"]["deletionGracePeriodSeconds"], 0);
+        }
+        assert!(registry.get(Resource::Pods, "default", "a").is_err());
+        assert_eq!(other.finish()["metadata"]["name"], "a");
+    }
+}
+
+#[test]
+fn some_updates_must_say_from_which_version() {
+    let registry = registry();
+    for (resource, refused) in
+        [(Resource::Leases, true), (Resource::PodDisruptionBudgets, true), (Resource::EndpointSlices, false)]
+    {
+        let mut object = json!({"metadata": {"name": "a"}, "spec": {}});
+        if resource == Resource::EndpointSlices {
+            object = json!({"metadata": {"name": "a"}, "addressType": "IPv4", "endpoints": []});
+        }
+        let created = registry.create(resource, "default", object.clone()).unwrap();
+        let options = Effect::Stored;
+        let update =
+            |object: Value| registry.update_with(resource, "default", "a", Part::Main, object, options);
+        match update(object.clone()) {
+            Err(status) if refused => {
+                assert_eq!(status.code(), 422);
+                assert!(status.to_string().contains("must be specified for an update"), "{status}");
+            }
+            result => assert!(result.is_ok() && !refused, "{resource:?}"),
+        }
+        object["metadata"]["resourceVersion"] =
+            registry.get(resource, "default", "a").unwrap()["metadata"]["resourceVersion"].clone();
+        object["metadata"]["uid"] = created["metadata"]["uid"].clone();
+        update(object).unwrap();
+    }
+}
+
+#[test]
+fn a_finalizer_that_comes_in_time_keeps_a_marked_pod() {
+    let registry = registry_with_pod();
+    let options = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
+    let Deleted::Due(due) = registry.begin_delete(Resource::Pods, "default", "a", &options).unwrap() else {
+        panic!("not due")
+    };
+    let set = |finalizers: Value| {
+        registry.modify(Resource::Pods, "default", "a", Part::Main, |pod| {
+            pod["metadata"]["finalizers"] = finalizers;
+        })
+    };
+    set(json!(["example.org/a"])).unwrap();
+    due.finish();
+    assert!(registry.get(Resource::Pods, "default", "a").is_ok());
+    set(json!([])).unwrap();
+    assert!(registry.get(Resource::Pods, "default", "a").is_err());
+}
+
+#[test]
+fn a_terminating_namespace_takes_nothing_new() {
+    let registry = registry();
+    registry.create(Resource::Namespaces, "", json!({"metadata": {"name": "shop"}})).unwrap();
+    registry.delete(Resource::Namespaces, "", "shop", &DeleteOptions::default()).unwrap();
+    let refused = registry.create(Resource::Pods, "shop", pod("a")).unwrap_err();
+    assert_eq!(refused.code(), 403);
+    assert_eq!(refused.to_json()["details"]["causes"][0]["reason"], "NamespaceTerminating");
+    for name in ["default", "kube-system"] {
+        let refused = registry.delete(Resource::Namespaces, "", name, &DeleteOptions::default()).unwrap_err();
+        assert_eq!(refused.code(), 403);
+    }
+}
+
+#[test]
+fn pages_show_one_state_until_it_is_forgotten() {
+    let registry = registry();
+    let names = |page: &Page| {
+        let name = |object: &Arc<Value>| object["metadata"]["name"].as_str().unwrap().to_owned();
+        page.list.items.iter().map(name).collect::<Vec<_>>()
+    };
+    for name in ["a", "b", "c", "d", "e"] {
+        registry.create(Resource::Pods, "default", pod(name)).unwrap();
+    }
+    let all = Selection::all();
+    let list = |token: &str| {
+        let request = PageRequest { limit: 2, token: token.to_owned(), ..PageRequest::default() };
+        registry.list_page(Resource::Pods, Some("default"), &all, &request)
+    };
+    let first = list("").unwrap();
+    assert_eq!((names(&first), first.remaining), (vec!["a".to_owned(), "b".to_owned()], Some(3)));
+    registry.delete(Resource::Pods, "default", "c", &DeleteOptions::default()).unwrap();
+    registry.create(Resource::Pods, "default", pod("ca")).unwrap();
+    let second = list(first.next.as_deref().unwrap()).unwrap();
+    assert_eq!(names(&second), ["c", "d"]);
+    assert_eq!(second.list.version, first.list.version);
+    let third = list(second.next.as_deref().unwrap()).unwrap();
+    assert_eq!((names(&third), third.next, third.remaining), (vec!["e".to_owned()], None, None));
+    assert_eq!(list("nonsense").unwrap_err().code(), 400);
+    for n in 0..9_000 {
+        registry
+            .modify(Resource::Pods, "default", "a", Part::Status, |pod| {
+                pod["status"]["message"] = json!(n.to_string())
+            })
+            .unwrap();
+    }
+    assert_eq!(list(first.next.as_deref().unwrap()).unwrap_err().reason(), "Expired");
+}

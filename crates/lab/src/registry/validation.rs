@@ -1,0 +1,190 @@
+//! Refusing what Kubernetes would refuse, field by field.
+//!
+//! Checks, paths and messages are those of pkg/apis/*/validation for what this cluster honours
+//! and people get wrong. Fields that it does not honour are kept as they are.
+
+mod container;
+mod metadata;
+mod pod;
+mod service;
+mod workload;
+
+use serde_json::{Value, json};
+
+use super::Resource;
+use crate::schema::{self, Structure};
+use crate::status::{FieldError, Status};
+
+/// Refuses what is not an object of this resource: another kind, or fields of a wrong type.
+pub(super) fn check_shape(resource: Resource, object: &Value) -> Result<(), Status> {
+    check_shape_of(schema::of(resource), resource.api_version(), object)
+}
+
+/// Refuses an object of another kind than `top`, or with fields of the wrong type.
+///
+/// # Errors
+///
+/// 400, in the words of a real server where it is about a type.
+pub(crate) fn check_shape_of(top: &Structure, api_version: &str, object: &Value) -> Result<(), Status> {
+    let kind = top.name;
+    if !object.is_object() {
+        return Err(Status::bad_request(format!("the object provided must be of type {kind}")));
+    }
+    for (field, expected) in [("kind", kind), ("apiVersion", api_version)] {
+        if let Some(found) = object[field].as_str().filter(|found| *found != expected) {
+            let message =
+                format!("the {field} of the object ({found}) does not match the request ({expected})");
+            return Err(Status::bad_request(message));
+        }
+    }
+    schema::check(top, object).map_err(|error| {
+        Status::bad_request(format!("{kind} in version \"v1\" cannot be handled as a {kind}: {error}"))
+    })
+}
+
+/// Refuses an object whose fields are wrong, or a change that is not allowed.
+pub(super) fn validate(
+    resource: Resource,
+    name: &str,
+    current: Option<&Value>,
+    object: &Value,
+) -> Result<(), Status> {
+    let mut errors = Errors::default();
+    metadata::validate(resource, current, object, &mut errors);
+    let (spec, old) = (&object["spec"], current.map(|current| &current["spec"]));
+    match resource {
+        Resource::Pods => match old {
+            None => pod::validate_spec(spec, "spec", &mut errors),
+            Some(old) => pod::validate_update(old, spec, &mut errors),
+        },
+        Resource::Services => service::validate(spec, old, &mut errors),
+        Resource::Deployments => workload::validate_deployment(spec, old, &mut errors),
+        Resource::ReplicaSets => workload::validate_replica_set(spec, old, &mut errors),
+        Resource::Jobs => workload::validate_job(spec, old, &mut errors),
+        Resource::PodDisruptionBudgets => workload::validate_budget(spec, &mut errors),
+        Resource::ConfigMaps | Resource::Secrets => validate_data(object, &mut errors),
+        _ => {}
+    }
+    if errors.list.is_empty() { Ok(()) } else { Err(Status::invalid(resource, name, &errors.list)) }
+}
+
+fn validate_data(object: &Value, errors: &mut Errors) {
+    const MAX_BYTES: usize = 1024 * 1024;
+    let mut total = 0;
+    for field in ["data", "binaryData"] {
+        for (key, value) in object[field].as_object().into_iter().flatten() {
+            total += value.as_str().map_or(0, str::len);
+            let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+            if key.is_empty() || key.len() > 253 || !key.chars().all(allowed) || key == "." || key == ".." {
+                let why = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. \
+                           'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
+                errors.invalid(&format!("{field}[{key}]"), &json!(key), why);
+            }
+        }
+    }
+    if total > MAX_BYTES {
+        errors.too_long("data", &format!("may not be more than {MAX_BYTES} bytes"));
+    }
+}
+
+/// The errors found so far.
+#[derive(Default)]
+pub(super) struct Errors {
+    list: Vec<FieldError>,
+}
+
+impl Errors {
+    fn push(&mut self, error: FieldError) {
+        if !self.list.contains(&error) {
+            self.list.push(error);
+        }
+    }
+
+    fn required(&mut self, field: &str, why: &str) {
+        self.push(FieldError::required_because(field, why));
+    }
+
+    fn invalid(&mut self, field: &str, value: &Value, why: &str) {
+        self.push(FieldError::invalid(field, value, why));
+    }
+
+    fn unsupported(&mut self, field: &str, value: &Value, supported: &[&str]) {
+        let list: Vec<_> = supported.iter().map(|value| format!("{value:?}")).collect();
+        self.push(FieldError::unsupported(field, value, &format!("supported values: {}", list.join(", "))));
+    }
+
+    fn duplicate(&mut self, field: &str, value: &Value) {
+        self.push(FieldError::duplicate(field, value));
+    }
+
+    fn not_found(&mut self, field: &str, value: &Value) {
+        self.push(FieldError::not_found(field, value));
+    }
+
+    fn forbidden(&mut self, field: &str, why: &str) {
+        self.push(FieldError::forbidden(field, why));
+    }
+
+    fn too_long(&mut self, field: &str, why: &str) {
+        self.push(FieldError::too_long(field, why));
+    }
+
+    /// A number that may be left out, but not be negative.
+    fn check_not_negative(&mut self, holder: &Value, path: &str, name: &str) {
+        if holder[name].as_i64().is_some_and(|number| number < 0) {
+            self.invalid(&format!("{path}.{name}"), &holder[name], "must be greater than or equal to 0");
+        }
+    }
+
+    fn check_port_number(&mut self, port: &Value, field: &str) {
+        if !port.as_i64().is_some_and(|port| (1..=65_535).contains(&port)) {
+            self.invalid(field, port, "must be between 1 and 65535, inclusive");
+        }
+    }
+
+    /// A port by number or by name.
+    fn check_port(&mut self, port: &Value, field: &str) {
+        match port.as_str() {
+            Some(name) => self.check_port_name(name, field),
+            None => self.check_port_number(port, field),
+        }
+    }
+
+    fn check_port_name(&mut self, name: &str, field: &str) {
+        let value = json!(name);
+        if name.is_empty() || name.len() > 15 {
+            self.invalid(field, &value, "must be no more than 15 characters");
+        }
+        if !name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-') {
+            self.invalid(
+                field,
+                &value,
+                "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)",
+            );
+        }
+        if !name.chars().any(|c| c.is_ascii_lowercase()) {
+            self.invalid(field, &value, "must contain at least one letter (a-z)");
+        }
+        if name.contains("--") {
+            self.invalid(field, &value, "must not contain consecutive hyphens");
+        }
+        if name.starts_with('-') || name.ends_with('-') {
+            self.invalid(field, &value, "must not begin or end with a hyphen");
+        }
+    }
+
+    /// A value that has a default and must be one of a few; they are in alphabetical order.
+    fn check_one_of(&mut self, value: &Value, field: &str, supported: &[&str]) {
+        if value.as_str().is_none_or(|value| !supported.contains(&value)) {
+            self.unsupported(field, value, supported);
+        }
+    }
+}
+
+fn elements<'a>(object: &'a Value, list: &str) -> impl Iterator<Item = (usize, &'a Value)> {
+    object[list].as_array().into_iter().flatten().enumerate()
+}
+
+fn is_blank(value: &Value) -> bool {
+    value.as_str().is_none_or(str::is_empty)
+}

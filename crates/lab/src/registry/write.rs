@@ -1,0 +1,377 @@
+//! Writing objects: what becomes of what a client or a controller wants, before it is stored.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::deletion::{has_finalizers, is_due};
+use super::{
+    Part, Patch, PatchKind, Registry, copy_or_remove, defaults, in_name_characters, random_uid, remove,
+    service, validation,
+};
+use crate::resource::Resource;
+use crate::schema;
+use crate::status::{FieldError, Status};
+use crate::store::Step;
+
+/// What becomes of the result of a write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Effect {
+    /// It is stored.
+    #[default]
+    Stored,
+    /// It is returned only.
+    DryRun,
+}
+
+impl Registry {
+    /// Stores a new object, named by itself or after its `generateName`, with defaults filled in.
+    ///
+    /// # Errors
+    ///
+    /// 400 and 422 for an object that is wrong, 403 and 404 for its namespace, 409 when the name
+    /// is taken.
+    pub fn create(&self, resource: Resource, namespace: &str, object: Value) -> Result<Arc<Value>, Status> {
+        self.create_with(resource, namespace, object, Effect::Stored)
+    }
+
+    /// Stores a new object for a client.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::create`].
+    pub fn create_with(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        mut object: Value,
+        effect: Effect,
+    ) -> Result<Arc<Value>, Status> {
+        validation::check_shape(resource, &object)?;
+        self.check_namespace(resource, namespace, &object)?;
+        let metadata = &mut object["metadata"];
+        if metadata.get("resourceVersion").and_then(Value::as_str).is_some_and(|version| !version.is_empty())
+        {
+            return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
+        }
+        let generated =
+            metadata["generateName"].as_str().filter(|prefix| !prefix.is_empty()).map(str::to_owned);
+        let given = metadata["name"].as_str().filter(|name| !name.is_empty()).map(str::to_owned);
+        let name = given.or_else(|| generated.map(|prefix| prefix + &in_name_characters(rand::random(), 5)));
+        let name = name.ok_or_else(|| {
+            let causes = [FieldError::required_because("metadata.name", "name or generateName is required")];
+            Status::invalid(resource, "", &causes)
+        })?;
+        metadata["name"] = json!(name);
+        metadata["uid"] = json!(random_uid());
+        metadata["creationTimestamp"] = json!(self.now());
+        if resource.namespaced() {
+            metadata["namespace"] = json!(namespace);
+        }
+        if resource.has_generation() {
+            metadata["generation"] = json!(1);
+        }
+        for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink"] {
+            remove(metadata, field);
+        }
+        if resource.has_status() && resource != Resource::Nodes {
+            remove(&mut object, "status");
+        }
+        schema::prune(schema::of(resource), &mut object);
+        defaults::fill_defaults(resource, &mut object);
+        self.admit(resource, namespace, &mut object)?;
+        defaults::prepare(resource, &mut object, &self.inner.settings);
+        validation::validate(resource, &name, None, &object)?;
+        let allocation = self.begin_allocation(resource, namespace, &name);
+        if let Some(allocation) = &allocation {
+            self.allocate_for_service(&name, &mut object, &allocation.others)?;
+        }
+        let taken = || Status::already_exists(resource, &name);
+        if effect == Effect::DryRun {
+            return match self.inner.store.get(resource, namespace, &name) {
+                Some(_) => Err(taken()),
+                None => Ok(Arc::new(object)),
+            };
+        }
+        self.inner.store.create(resource, namespace, &name, object).ok_or_else(taken)
+    }
+
+    fn check_namespace(&self, resource: Resource, namespace: &str, object: &Value) -> Result<(), Status> {
+        if !resource.namespaced() {
+            return Ok(());
+        }
+        let own = object["metadata"]["namespace"].as_str().unwrap_or_default();
+        if !own.is_empty() && own != namespace {
+            let message =
+                "the namespace of the provided object does not match the namespace sent on the request";
+            return Err(Status::bad_request(message));
+        }
+        let home = self.get(Resource::Namespaces, "", namespace)?;
+        if home["metadata"]["deletionTimestamp"].is_string() {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            return Err(Status::namespace_terminating(resource, name, namespace));
+        }
+        Ok(())
+    }
+
+    /// Puts `object` in the place of the one of that name, but for its status.
+    ///
+    /// # Errors
+    ///
+    /// 404 when there is none; 409 when `object` carries a resourceVersion or uid that is not the
+    /// current one; 400 and 422 when it is wrong.
+    pub fn update(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        name: &str,
+        object: Value,
+    ) -> Result<Arc<Value>, Status> {
+        self.write(resource, namespace, name, Part::Main, Effect::Stored, |_| Ok(object))
+    }
+
+    /// Puts a part of `object` in the place of that of the one of that name, for a client.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::update`]; 422 for an object without a resourceVersion where one is required.
+    pub fn update_with(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        name: &str,
+        part: Part,
+        object: Value,
+        effect: Effect,
+    ) -> Result<Arc<Value>, Status> {
+        // Those whose strategy in pkg/registry does not `AllowUnconditionalUpdate`.
+        let needs_version = matches!(resource, Resource::Leases | Resource::PodDisruptionBudgets);
+        if needs_version && object["metadata"]["resourceVersion"].as_str().is_none_or(str::is_empty) {
+            let why = "must be specified for an update";
+            let error = FieldError::invalid("metadata.resourceVersion", &json!(0), why);
+            return Err(Status::invalid(resource, name, &[error]));
+        }
+        self.write(resource, namespace, name, part, effect, |_| Ok(object))
+    }
+
+    /// Changes one part of an object in place, with nothing in between. `change` runs under the
+    /// store's lock: it must not call the registry.
+    ///
+    /// # Errors
+    ///
+    /// 404 when there is no such object, 422 when the result is wrong.
+    pub fn modify(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        name: &str,
+        part: Part,
+        change: impl FnOnce(&mut Value),
+    ) -> Result<Arc<Value>, Status> {
+        let make = |object: &mut Value| {
+            change(object);
+            Ok(())
+        };
+        self.modify_with(resource, namespace, name, part, Effect::Stored, make)
+    }
+
+    /// Changes one part of an object in place, with nothing in between, unless `change` refuses
+    /// what it finds. `change` runs under the store's lock: it must not call the registry.
+    ///
+    /// # Errors
+    ///
+    /// 404 when there is no such object, 422 when the result is wrong, and what `change` answers.
+    pub fn modify_with(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        name: &str,
+        part: Part,
+        effect: Effect,
+        change: impl FnOnce(&mut Value) -> Result<(), Status>,
+    ) -> Result<Arc<Value>, Status> {
+        self.write(resource, namespace, name, part, effect, |current| {
+            let mut object = current.clone();
+            change(&mut object)?;
+            Ok(object)
+        })
+    }
+
+    /// Applies a patch to one part of an object, unless `judge` refuses what it makes of the object; `judge`
+    /// sees that with the fields that are unknown. A server-side apply creates what does not exist, and is
+    /// merged like a strategic patch: the lab does not record who owns which field.
+    ///
+    /// # Errors
+    ///
+    /// 404, 409, 422 as [`Registry::update`]; 400 for a patch that is wrong in itself, and what `judge` returns.
+    #[expect(clippy::too_many_arguments, reason = "an object's path takes three, and a patch has options")]
+    pub fn patch(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        name: &str,
+        part: Part,
+        patch: &Patch,
+        effect: Effect,
+        mut judge: impl FnMut(&Value) -> Result<(), Status>,
+    ) -> Result<Arc<Value>, Status> {
+        let result = self.write(resource, namespace, name, part, effect, |current| {
+            let patched = patch.apply(schema::of(resource), current)?;
+            judge(&patched)?;
+            Ok(patched)
+        });
+        match result {
+            Err(status) if status.code() == 404 && part == Part::Main && patch.kind == PatchKind::Apply => {
+                if patch.body["metadata"]["uid"].is_string() {
+                    let why =
+                        "uid mismatch: the provided object specified a uid, and no existing object was found";
+                    return Err(Status::conflict(resource, name, why));
+                }
+                let mut object = patch.body.clone();
+                object["metadata"]["name"] = json!(name);
+                judge(&object)?;
+                self.create_with(resource, namespace, object, effect)
+            }
+            result => result,
+        }
+    }
+
+    /// The one way to change an object: builds the new state from the current one, keeps what the
+    /// caller may not change, fills in defaults, checks, and counts the generation.
+    fn write(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        name: &str,
+        part: Part,
+        effect: Effect,
+        make: impl FnOnce(&Value) -> Result<Value, Status>,
+    ) -> Result<Arc<Value>, Status> {
+        let allocation = match part {
+            Part::Main => self.begin_allocation(resource, namespace, name),
+            Part::Status => None,
+        };
+        let mut would_be = None;
+        let written = self.inner.store.modify(resource, namespace, name, |current| {
+            let made = make(current)?;
+            validation::check_shape(resource, &made)?;
+            check_identity(resource, name, current, &made)?;
+            let mut new = match part {
+                Part::Status => {
+                    let mut new = current.clone();
+                    new["status"] = made.get("status").cloned().unwrap_or_else(|| json!({}));
+                    new
+                }
+                Part::Main => {
+                    let mut new = made;
+                    keep_system_fields(resource, current, &mut new);
+                    new
+                }
+            };
+            schema::prune(schema::of(resource), &mut new);
+            if part == Part::Main {
+                defaults::fill_defaults(resource, &mut new);
+                defaults::prepare(resource, &mut new, &self.inner.settings);
+                validation::validate(resource, name, Some(current), &new)?;
+                if let Some(allocation) = &allocation {
+                    self.allocate_for_service(name, &mut new, &allocation.others)?;
+                }
+                if resource.has_generation() && differs_in_substance(current, &new) {
+                    let generation = current["metadata"]["generation"].as_i64().unwrap_or(0);
+                    new["metadata"]["generation"] = json!(generation + 1);
+                }
+            }
+            if effect == Effect::DryRun {
+                would_be = Some(Arc::new(new));
+                return Ok(Step::Keep);
+            }
+            Ok(step_to(resource, current, new))
+        })?;
+        let written = written.ok_or_else(|| Status::not_found(resource, name))?;
+        Ok(would_be.unwrap_or(written))
+    }
+}
+
+/// Nothing, when nothing changes; the last finalizer of an object on its way out takes it along.
+fn step_to(resource: Resource, current: &Value, new: Value) -> Step {
+    if new == *current {
+        Step::Keep
+    } else if has_finalizers(current) && is_due(resource, &new) {
+        Step::ReplaceThenRemove(new)
+    } else {
+        Step::Replace(new)
+    }
+}
+
+/// Refuses a write that was meant for another object or for an older state.
+fn check_identity(resource: Resource, name: &str, current: &Value, made: &Value) -> Result<(), Status> {
+    let metadata = &made["metadata"];
+    let own_name = metadata["name"].as_str().unwrap_or(name);
+    if own_name != name {
+        let message =
+            format!("the name of the object ({own_name}) does not match the name on the URL ({name})");
+        return Err(Status::bad_request(message));
+    }
+    let own_namespace = metadata["namespace"].as_str().filter(|namespace| !namespace.is_empty());
+    if own_namespace.is_some_and(|namespace| current["metadata"]["namespace"] != namespace) {
+        let message = "the namespace of the provided object does not match the namespace sent on the request";
+        return Err(Status::bad_request(message));
+    }
+    let meant = |field: &str| metadata[field].as_str().filter(|text| !text.is_empty());
+    if let Some(uid) = meant("uid")
+        && current["metadata"]["uid"] != uid
+    {
+        let why = format!(
+            "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+            current["metadata"]["uid"].as_str().unwrap_or_default()
+        );
+        return Err(Status::conflict(resource, name, &why));
+    }
+    if let Some(version) = meant("resourceVersion")
+        && current["metadata"]["resourceVersion"] != version
+    {
+        let why =
+            "the object has been modified; please apply your changes to the latest version and try again";
+        return Err(Status::conflict(resource, name, why));
+    }
+    Ok(())
+}
+
+/// Carries over what no client may write.
+fn keep_system_fields(resource: Resource, current: &Value, new: &mut Value) {
+    const KEPT: [&str; 9] = [
+        "name",
+        "generateName",
+        "namespace",
+        "uid",
+        "resourceVersion",
+        "generation",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+    ];
+    for field in KEPT {
+        copy_or_remove(&current["metadata"], &mut new["metadata"], field);
+    }
+    remove(&mut new["metadata"], "managedFields");
+    if resource.has_status() {
+        copy_or_remove(current, new, "status");
+    }
+    if resource == Resource::Services {
+        service::keep_allocated(&current["spec"], &mut new["spec"]);
+    }
+    if resource == Resource::Namespaces {
+        copy_or_remove(current, new, "spec");
+    }
+}
+
+/// Whether anything but metadata and status differs.
+fn differs_in_substance(a: &Value, b: &Value) -> bool {
+    let substance = |value: &Value, other: &Value| {
+        let fields = value.as_object().into_iter().flatten();
+        fields
+            .filter(|(key, _)| *key != "metadata" && *key != "status")
+            .any(|(key, value)| other.get(key) != Some(value))
+    };
+    substance(a, b) || substance(b, a)
+}

@@ -1,0 +1,320 @@
+//! Objects against the schema: wrong types, unknown fields, and what a typed reader would not keep.
+
+use base64::Engine as _;
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+
+use super::{Field, Kind, Structure, structure};
+
+/// Refuses an object with a field of the wrong type.
+///
+/// # Errors
+///
+/// What a Go program says that reads such an object.
+pub(crate) fn check(top: &Structure, object: &Value) -> Result<(), String> {
+    match object {
+        Value::Object(map) => check_fields(top, map, ""),
+        other => Err(format!("json: cannot unmarshal {} into Go value of type v1.{}", word(other), top.name)),
+    }
+}
+
+fn check_fields(of: &Structure, map: &Map<String, Value>, path: &str) -> Result<(), String> {
+    for (name, value) in map {
+        if let Some(field) = of.fields.get(name.as_str()) {
+            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            check_kind(&field.kind, value, of.name, &path)?;
+        }
+    }
+    Ok(())
+}
+
+fn check_kind(kind: &Kind, value: &Value, holder: &str, path: &str) -> Result<(), String> {
+    let wrong = || {
+        let found = match (kind, value) {
+            (Kind::Integer { .. }, Value::Number(number)) => format!("number {number}"),
+            _ => word(value).to_owned(),
+        };
+        Err(format!(
+            "json: cannot unmarshal {found} into Go struct field {holder}.{path} of type {}",
+            go_type(kind)
+        ))
+    };
+    match (kind, value) {
+        (Kind::Any, _) | (_, Value::Null) => Ok(()),
+        (Kind::String, Value::String(_)) | (Kind::Bool, Value::Bool(_)) => Ok(()),
+        (Kind::Integer { bits }, Value::Number(number)) => match number.as_i64() {
+            Some(number) if *bits == 64 || i32::try_from(number).is_ok() => Ok(()),
+            _ => wrong(),
+        },
+        (Kind::IntOrString, Value::String(_)) => Ok(()),
+        (Kind::IntOrString, Value::Number(number))
+            if number.as_i64().is_some_and(|n| i32::try_from(n).is_ok()) =>
+        {
+            Ok(())
+        }
+        (Kind::Quantity, Value::Number(_)) => Ok(()),
+        (Kind::Quantity, Value::String(text)) if is_quantity(text) => Ok(()),
+        (Kind::Quantity, Value::String(_)) => {
+            Err("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+                .to_owned())
+        }
+        (Kind::Time | Kind::MicroTime, Value::String(text)) if text.parse::<Timestamp>().is_ok() => Ok(()),
+        (Kind::Time | Kind::MicroTime, Value::String(text)) => {
+            let fraction = if *kind == Kind::MicroTime { ".000000" } else { "" };
+            Err(format!(
+                "parsing time {text:?} as \"2006-01-02T15:04:05{fraction}Z07:00\": cannot parse {text:?} as \"2006\""
+            ))
+        }
+        (Kind::Bytes, Value::String(text)) => {
+            let decoded = base64::engine::general_purpose::STANDARD.decode(text);
+            decoded.map(|_| ()).map_err(|error| format!("illegal base64 data in {path}: {error}"))
+        }
+        (Kind::Structure(index), Value::Object(map)) => check_fields(structure(*index), map, path),
+        (Kind::List(element), Value::Array(list)) => {
+            list.iter().try_for_each(|value| check_kind(element, value, holder, path))
+        }
+        (Kind::Map(element), Value::Object(map)) => map
+            .iter()
+            .try_for_each(|(key, value)| check_kind(element, value, holder, &format!("{path}.{key}"))),
+        _ => wrong(),
+    }
+}
+
+fn word(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+fn go_type(kind: &Kind) -> String {
+    match kind {
+        Kind::String => "string".to_owned(),
+        Kind::Bool => "bool".to_owned(),
+        Kind::Integer { bits } => format!("int{bits}"),
+        Kind::Quantity => "resource.Quantity".to_owned(),
+        Kind::IntOrString => "intstr.IntOrString".to_owned(),
+        Kind::Time => "v1.Time".to_owned(),
+        Kind::MicroTime => "v1.MicroTime".to_owned(),
+        Kind::Bytes => "[]uint8".to_owned(),
+        Kind::Any => "interface {}".to_owned(),
+        Kind::Structure(index) => format!("v1.{}", structure(*index).name),
+        Kind::List(element) => format!("[]{}", go_type(element)),
+        Kind::Map(element) => format!("map[string]{}", go_type(element)),
+    }
+}
+
+/// Whether `text` is a number with one of Kubernetes' units.
+pub(crate) fn is_quantity(text: &str) -> bool {
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let digits = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
+    let (number, unit) = unsigned.split_at(digits);
+    let is_number = number.bytes().any(|byte| byte.is_ascii_digit()) && number.matches('.').count() <= 1;
+    let is_unit = match unit {
+        "" | "n" | "u" | "m" | "k" | "M" | "G" | "T" | "P" | "E" | "Ki" | "Mi" | "Gi" | "Ti" | "Pi"
+        | "Ei" => true,
+        exponent => exponent.strip_prefix(['e', 'E']).is_some_and(|exponent| exponent.parse::<i16>().is_ok()),
+    };
+    is_number && is_unit
+}
+
+/// The paths of an object's fields that Kubernetes does not know.
+pub(crate) fn unknown_fields(top: &Structure, object: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    if let Value::Object(map) = object {
+        find_unknown(top, map, "", &mut found);
+    }
+    found
+}
+
+fn find_unknown(of: &Structure, map: &Map<String, Value>, path: &str, found: &mut Vec<String>) {
+    for (name, value) in map {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        match of.fields.get(name.as_str()) {
+            Some(field) => find_unknown_in(&field.kind, value, &path, found),
+            None => found.push(path),
+        }
+    }
+}
+
+fn find_unknown_in(kind: &Kind, value: &Value, path: &str, found: &mut Vec<String>) {
+    match (kind, value) {
+        (Kind::Structure(index), Value::Object(map)) => find_unknown(structure(*index), map, path, found),
+        (Kind::List(element), Value::Array(list)) => {
+            for (number, value) in list.iter().enumerate() {
+                find_unknown_in(element, value, &format!("{path}[{number}]"), found);
+            }
+        }
+        (Kind::Map(element), Value::Object(map)) => {
+            for (key, value) in map {
+                find_unknown_in(element, value, &format!("{path}.{key}"), found);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Takes out of an object what would be gone after a typed program has read and written it:
+/// unknown fields, nulls, and what is empty or zero where that says nothing.
+pub(crate) fn prune(top: &Structure, object: &mut Value) {
+    if let Some(map) = object.as_object_mut() {
+        prune_fields(top, map);
+    }
+}
+
+fn prune_fields(of: &Structure, map: &mut Map<String, Value>) {
+    map.retain(|name, value| {
+        let Some(field) = of.fields.get(name.as_str()) else { return false };
+        prune_kind(&field.kind, value);
+        stays(field, value)
+    });
+    for (name, field) in of.fields.iter().filter(|(_, field)| field.shows_null) {
+        if !map.contains_key(*name) {
+            map.insert((*name).to_owned(), Value::Null);
+        }
+        debug_assert!(matches!(field.kind, Kind::Time | Kind::MicroTime));
+    }
+}
+
+fn prune_kind(kind: &Kind, value: &mut Value) {
+    match (kind, value) {
+        (Kind::Structure(index), Value::Object(map)) => prune_fields(structure(*index), map),
+        (Kind::List(element), Value::Array(list)) => {
+            list.iter_mut().for_each(|value| prune_kind(element, value));
+        }
+        (Kind::Map(element), Value::Object(map)) => {
+            map.values_mut().for_each(|value| prune_kind(element, value));
+        }
+        _ => {}
+    }
+}
+
+fn stays(field: &Field, value: &Value) -> bool {
+    match value {
+        Value::Null => field.shows_null,
+        _ if !field.omits_zero => true,
+        Value::Bool(value) => *value,
+        Value::Number(number) => number.as_i64() != Some(0),
+        Value::String(text) => !text.is_empty(),
+        Value::Array(list) => !list.is_empty(),
+        Value::Object(map) => !map.is_empty(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::of;
+    use super::*;
+    use crate::resource::Resource;
+
+    fn complaint(spec: Value) -> String {
+        check(of(Resource::Deployments), &json!({"spec": spec})).unwrap_err()
+    }
+
+    #[test]
+    fn wrong_types_are_named_as_a_real_server_names_them() {
+        assert_eq!(
+            complaint(json!({"replicas": "two"})),
+            "json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32"
+        );
+        assert_eq!(
+            complaint(json!({"replicas": 1.5})),
+            "json: cannot unmarshal number 1.5 into Go struct field DeploymentSpec.spec.replicas of type int32"
+        );
+        assert_eq!(
+            complaint(json!({"template": {"spec": {"containers": {"name": "a"}}}})),
+            "json: cannot unmarshal object into Go struct field PodSpec.spec.template.spec.containers of type []v1.Container"
+        );
+        let limits =
+            json!({"template": {"spec": {"containers": [{"resources": {"limits": {"cpu": "much"}}}]}}});
+        assert!(complaint(limits).starts_with("quantities must match"));
+        assert!(complaint(json!({"replicas": 3_000_000_000_u32})).contains("int32"));
+    }
+
+    #[test]
+    fn quantities_are_numbers_with_known_units() {
+        for good in ["1", "100m", "1.5", "0.5Gi", "128Mi", "1e3", "1E-3", "+2k", ".5"] {
+            assert!(is_quantity(good), "{good}");
+        }
+        for bad in ["", "m", "1x", "1 Gi", "1.2.3", "Gi1", "1e", "ten"] {
+            assert!(!is_quantity(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn unknown_fields_are_found_at_any_depth() {
+        let object = json!({
+            "spec": {
+                "replicaz": 1,
+                "selector": {"matchLabels": {"anything": "goes"}},
+                "template": {"spec": {"containers": [{"name": "a"}, {"imago": null}]}},
+            },
+        });
+        assert_eq!(
+            unknown_fields(of(Resource::Deployments), &object),
+            ["spec.replicaz", "spec.template.spec.containers[1].imago"]
+        );
+    }
+
+    #[test]
+    fn what_says_nothing_is_not_kept() {
+        let mut pod = json!({
+            "metadata": {"name": "a", "creationTimestamp": null, "labels": {}, "nonsense": 1},
+            "spec": {
+                "hostNetwork": false,
+                "automountServiceAccountToken": false,
+                "nodeName": "",
+                "containers": [{"name": "a", "args": [], "resources": {}, "env": [{"name": "A", "value": ""}]}],
+                "volumes": [{"name": "v", "emptyDir": {}}],
+            },
+            "status": {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": null}]},
+        });
+        prune(of(Resource::Pods), &mut pod);
+        let expected = json!({
+            "metadata": {"name": "a"},
+            "spec": {
+                "automountServiceAccountToken": false,
+                "containers": [{"name": "a", "resources": {}, "env": [{"name": "A"}]}],
+                "volumes": [{"name": "v", "emptyDir": {}}],
+            },
+            "status": {
+                "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": null, "lastProbeTime": null}],
+            },
+        });
+        assert_eq!(pod, expected);
+    }
+
+    #[test]
+    fn what_a_real_server_shows_passes_unchanged() {
+        for (resource, file) in [
+            (Resource::Deployments, "deployment-get"),
+            (Resource::Services, "service-get"),
+            (Resource::PodDisruptionBudgets, "pdb-get"),
+            (Resource::Endpoints, "endpoints-get"),
+            (Resource::Pods, "pod-list"),
+            (Resource::ReplicaSets, "replicaset-list"),
+            (Resource::EndpointSlices, "endpointslice-list"),
+            (Resource::Nodes, "node-list"),
+            (Resource::Events, "event-list"),
+        ] {
+            let path = format!("{}/../../tests/reference/api/{file}.json", env!("CARGO_MANIFEST_DIR"));
+            let golden: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+            let answer = &golden["response"];
+            let objects = answer["items"].as_array().cloned().unwrap_or_else(|| vec![answer.clone()]);
+            assert!(!objects.is_empty());
+            for object in objects {
+                assert_eq!(check(of(resource), &object), Ok(()), "{file}");
+                assert_eq!(unknown_fields(of(resource), &object), Vec::<String>::new(), "{file}");
+                let mut pruned = object.clone();
+                prune(of(resource), &mut pruned);
+                assert_eq!(pruned, object, "{file}");
+            }
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! The Service proxy of every node.
+//!
+//! Each node has its own table of Service ports and endpoints (`table`), synced with
+//! kube-proxy's own timing (`runner`) and the measured delay of a sync. What puts a table into
+//! effect is the dataplane's: TCP proxies on loopback addresses (`userspace`), or nftables rules
+//! in the node's network namespace (`kernel`, `rules`, `nft`; `conntrack` forgets UDP flows to
+//! endpoints that are gone). On both, every node's own address has
+//! the node ports of Services by that node's table. What took effect when is in
+//! `service-proxy.jsonl` (`truth`).
+//!
+//! It routes to endpoints as EndpointSlices show them and knows nothing of pods.
+
+mod conntrack;
+mod dataplane;
+mod kernel;
+mod nft;
+pub(super) mod rules;
+mod runner;
+mod table;
+mod truth;
+mod userspace;
+
+use std::io;
+use std::path::PathBuf;
+
+use k8s_openapi::serde::de::DeserializeOwned;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::Shared;
+use super::network::Network;
+use super::registry::{EventType, WatchFrom};
+use super::resource::Resource;
+use super::selector::Selection;
+use rolldrop_record::clock::Stamp;
+use runner::{Due, Throttle};
+use table::{Routes, ServicePort, Table};
+use truth::{Line, TruthLog};
+
+/// The log's name in the cluster's log directory.
+pub(crate) const LOG_FILE: &str = "service-proxy.jsonl";
+
+/// The Service proxies could not run.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceProxyError {
+    /// Their log cannot be written.
+    #[error("write {}", path.display())]
+    Log {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The kernel dataplane's program is gone.
+    #[error(transparent)]
+    Kernel(#[from] super::kernel::KernelError),
+}
+
+/// Runs the Service proxies of `nodes` until the cluster stops.
+///
+/// # Errors
+///
+/// The log cannot be opened or written, or `nft` is missing.
+pub(crate) async fn run(shared: Shared, nodes: Vec<String>) -> Result<(), ServiceProxyError> {
+    let path = shared.log_dir.join(LOG_FILE);
+    let log_error = |source| ServiceProxyError::Log { path: path.clone(), source };
+    let (truth, writer) = TruthLog::open(&path).await.map_err(log_error)?;
+
+    let mut tasks = JoinSet::new();
+    for (index, name) in (0..).zip(nodes) {
+        let node = ProxiedNode { shared: shared.clone(), name, index, truth: truth.clone() };
+        let dataplane = match &shared.network {
+            Network::Userspace => Dataplane::Userspace(userspace::Listeners::default()),
+            Network::Kernel(fabric) => Dataplane::Kernel(kernel::Rules::new(fabric.clone(), index)?),
+        };
+        tasks.spawn(NodeProxy { node, dataplane, table: Table::new() }.run());
+    }
+    drop(truth);
+
+    let writing = writer.run();
+    tokio::pin!(writing);
+    tokio::select! {
+        () = shared.stop.cancelled() => {}
+        // The writer ends only when it fails, as long as a proxy lives.
+        written = &mut writing => return written.map_err(log_error),
+    }
+    tasks.shutdown().await;
+    writing.await.map_err(log_error)
+}
+
+/// The node that a proxy works for.
+struct ProxiedNode {
+    shared: Shared,
+    name: String,
+    /// Its place among the nodes, from 0.
+    index: u8,
+    truth: TruthLog,
+}
+
+/// The proxy of one node.
+struct NodeProxy {
+    node: ProxiedNode,
+    dataplane: Dataplane,
+    /// What the last sync was for.
+    table: Table,
+}
+
+/// What puts a table into effect.
+enum Dataplane {
+    Userspace(userspace::Listeners),
+    Kernel(kernel::Rules),
+}
+
+impl NodeProxy {
+    async fn run(mut self) {
+        let changes = Notify::new();
+        let shared = self.node.shared.clone();
+        let mut throttle = Throttle::new(shared.config.service_proxy.min_sync_period);
+        let syncing = async {
+            loop {
+                let due = throttle.due(&changes).await;
+                if self.sync(due).await == Synced::No {
+                    changes.notify_one();
+                }
+                throttle.completed();
+            }
+        };
+        tokio::join!(
+            announce(&shared, Resource::Services, &changes),
+            announce(&shared, Resource::EndpointSlices, &changes),
+            syncing,
+        );
+    }
+
+    /// One sync: takes the objects as they are now; the result is in effect when the
+    /// measured duration of a sync has passed.
+    async fn sync(&mut self, due: Due) -> Synced {
+        let shared = &self.node.shared;
+        let table = compute(shared, &self.node.name);
+        let latencies = &shared.config.latencies;
+        let duration = shared.sampler.sample(match due {
+            Due::HeldBack => &latencies.throttled_sync,
+            Due::AtOnce if table == self.table => &latencies.unchanged_sync,
+            Due::AtOnce => &latencies.slice_to_rule,
+        });
+        self.table.clone_from(&table);
+        match &mut self.dataplane {
+            Dataplane::Userspace(listeners) => {
+                sleep(duration).await;
+                listeners.apply(&self.node, table);
+                Synced::Yes
+            }
+            Dataplane::Kernel(rules) => {
+                // The measured duration holds what programming the kernel takes.
+                sleep(duration.saturating_sub(rules.usual_duration())).await;
+                rules.apply(&self.node, table).await
+            }
+        }
+    }
+}
+
+/// Whether a table is in effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Synced {
+    Yes,
+    /// It is to be tried again.
+    No,
+}
+
+impl ProxiedNode {
+    /// Writes down that these routes are in effect, from the second of these times on, and the former
+    /// ones were until the first.
+    fn report(&self, port: &ServicePort, routes: &Routes, [swap_begin_ns, t_ns]: [Stamp; 2]) {
+        let others_for_node_port = port.node_port.is_some() && port.internal != port.external;
+        self.truth.write(&Line::Sync {
+            t_ns,
+            swap_begin_ns,
+            node: &self.name,
+            service: &port.service,
+            port: port.address.port(),
+            endpoints: &routes.internal,
+            node_port_endpoints: others_for_node_port.then_some(&*routes.external),
+        });
+    }
+
+    /// Records a warning about a Service (`namespace/name`).
+    fn warn(&self, service: &str, reason: &str, message: &str) {
+        tracing::warn!(%service, node = self.name, "{message}");
+        let Some((namespace, name)) = service.split_once('/') else { return };
+        let registry = &self.shared.registry;
+        if let Ok(service) = registry.get(Resource::Services, namespace, name) {
+            registry.record_event(&service, EventType::Warning, reason, message, "service-proxy");
+        }
+    }
+}
+
+/// The table of a node for the objects as they are now.
+fn compute(shared: &Shared, node: &str) -> Table {
+    let services = objects(shared, Resource::Services);
+    let slices = objects(shared, Resource::EndpointSlices);
+    table::compute(&services, &slices, node)
+}
+
+/// Announces every change of a resource, whatever it changes. Never returns.
+async fn announce(shared: &Shared, resource: Resource, changes: &Notify) {
+    loop {
+        let watch = shared.registry.watch(resource, None, Selection::all(), WatchFrom::Existing);
+        if let Ok(mut watch) = watch {
+            while watch.next().await.is_ok() {
+                changes.notify_one();
+            }
+        }
+        // The watch fell behind the history. What it missed is a change, too.
+        changes.notify_one();
+        tokio::task::yield_now().await;
+    }
+}
+
+/// All objects of a resource. One that cannot be read is no Service or slice to route by.
+fn objects<T: DeserializeOwned>(shared: &Shared, resource: Resource) -> Vec<T> {
+    let list = shared.registry.list(resource, None, &Selection::all());
+    list.items.iter().filter_map(|object| T::deserialize(&**object).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,260 @@
+//! Carries connections: a listener per Service port, a TCP proxy per connection.
+//!
+//! The client sees what it would see of the pod: an end of stream is passed on as
+//! one, a reset as a reset, and a connection that cannot be passed on is reset,
+//! never answered. What differs from a kernel's rules: a refusal shows as a reset
+//! after the connection was made, and a vanished address never stalls a client.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use rand::RngExt;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::table::Backend;
+use super::truth::{Line, Routed, TruthLog};
+use rolldrop_record::clock::{Clock, Stamp};
+
+/// Connections that may wait in the accept queue.
+const BACKLOG: i32 = 4096;
+/// How long the kernel may try to reach a pod whose accept queue is full.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The endpoints of one Service port as they are in effect now.
+#[derive(Debug, Default)]
+pub(super) struct InEffect(RwLock<Arc<[Backend]>>);
+
+impl InEffect {
+    /// Puts new endpoints into effect; answers the stamps just before and just after.
+    pub(super) fn swap(&self, clock: Clock, backends: Arc<[Backend]>) -> (Stamp, Stamp) {
+        let mut current = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let begin = clock.now();
+        *current = backends;
+        (begin, clock.now())
+    }
+
+    /// Picks an endpoint. The stamp is taken under the same lock as the swap, so the
+    /// log never shows a connection routed by a table that was no longer in effect.
+    fn pick(&self, clock: Clock) -> (Stamp, Option<Backend>) {
+        let current = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let backend = match current.len() {
+            0 => None,
+            n => current.get(rand::rng().random_range(0..n)).cloned(),
+        };
+        (clock.now(), backend)
+    }
+}
+
+/// Serves one Service port at one address.
+pub(super) struct PortProxy {
+    /// `namespace/name`.
+    pub(super) service: Arc<str>,
+    pub(super) address: SocketAddr,
+    pub(super) in_effect: Arc<InEffect>,
+    pub(super) truth: TruthLog,
+    pub(super) clock: Clock,
+}
+
+impl PortProxy {
+    /// Listens on the address.
+    pub(super) fn listen(&self) -> io::Result<TcpListener> {
+        let socket = Socket::new(Domain::for_address(self.address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&self.address.into())?;
+        socket.listen(BACKLOG)?;
+        TcpListener::from_std(socket.into())
+    }
+
+    /// Accepts and carries connections until dropped, which ends them all.
+    pub(super) async fn serve(self, listener: TcpListener) {
+        let shared = Arc::new(self);
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok((client, from)) => {
+                        connections.spawn(Arc::clone(&shared).carry(client, from));
+                    }
+                    Err(error) => {
+                        // Most likely no descriptors are left: waiting frees some.
+                        tracing::warn!(service = %shared.service, %error, "accept");
+                        sleep(Duration::from_millis(10)).await;
+                    }
+                },
+                Some(_) = connections.join_next() => {}
+            }
+        }
+    }
+
+    async fn carry(self: Arc<Self>, client: TcpStream, from: SocketAddr) {
+        let (t_ns, backend) = self.in_effect.pick(self.clock);
+        let log = |pod, result| {
+            self.truth.write(&Line::Connection { t_ns, service: &self.service, client: from, pod, result });
+        };
+        let Some(Backend { pod, address }) = backend else {
+            log(None, Routed::NoEndpoint);
+            return reset(client);
+        };
+        match connect(address).await {
+            Ok(server) => {
+                log(Some(&pod), Routed::Connected);
+                pass_on(client, server).await;
+            }
+            Err(error) => {
+                let result = match error.kind() {
+                    // Made, and reset before this task came to see it.
+                    io::ErrorKind::ConnectionReset => Routed::Connected,
+                    io::ErrorKind::ConnectionRefused => Routed::Refused,
+                    _ => Routed::Unreachable,
+                };
+                log(Some(&pod), result);
+                reset(client);
+            }
+        }
+    }
+}
+
+async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+    timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await.map_err(io::Error::from)?
+}
+
+/// Copies both ways until both sides have ended, or one was reset.
+async fn pass_on(mut client: TcpStream, mut server: TcpStream) {
+    // Failing to set it costs some milliseconds and no correctness.
+    let _ = client.set_nodelay(true);
+    let _ = server.set_nodelay(true);
+    if copy_bidirectional(&mut client, &mut server).await.is_err() {
+        reset(client);
+        reset(server);
+    }
+}
+
+/// Closes with a reset instead of an end of stream.
+fn reset(stream: TcpStream) {
+    // It fails only on a socket that is already dead.
+    let _ = stream.set_zero_linger();
+    drop(stream);
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    struct Fixture {
+        address: SocketAddr,
+        in_effect: Arc<InEffect>,
+        log: std::path::PathBuf,
+        tasks: JoinSet<()>,
+        writer: tokio::task::JoinHandle<io::Result<()>>,
+        _dir: tempfile::TempDir,
+    }
+
+    async fn proxy() -> Fixture {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("truth.jsonl");
+        let (truth, writer) = TruthLog::open(&log).await.unwrap();
+        let in_effect = Arc::new(InEffect::default());
+        let proxy = PortProxy {
+            service: "shop/web".into(),
+            address: ([127, 0, 0, 1], 0).into(),
+            in_effect: Arc::clone(&in_effect),
+            truth,
+            clock: Clock::start(),
+        };
+        let listener = proxy.listen().unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(proxy.serve(listener));
+        Fixture { address, in_effect, log, tasks, writer: tokio::spawn(writer.run()), _dir: dir }
+    }
+
+    impl Fixture {
+        fn route_to(&self, address: SocketAddr) {
+            self.in_effect.swap(Clock::start(), [Backend { pod: "web-1".into(), address }].into());
+        }
+
+        /// Ends the proxy and answers the results that it logged.
+        async fn results(mut self) -> Vec<String> {
+            self.tasks.shutdown().await;
+            self.writer.await.unwrap().unwrap();
+            let text = std::fs::read_to_string(&self.log).unwrap();
+            text.lines()
+                .map(|line| {
+                    serde_json::from_str::<serde_json::Value>(line).unwrap()["result"]
+                        .as_str()
+                        .unwrap()
+                        .into()
+                })
+                .collect()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_half_closed_connection_still_answers() {
+        let proxy = proxy().await;
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        proxy.route_to(server.local_addr().unwrap());
+        let mut client = TcpStream::connect(proxy.address).await.unwrap();
+        client.write_all(b"ping").await.unwrap();
+        client.shutdown().await.unwrap();
+        let (mut pod, _) = server.accept().await.unwrap();
+        let mut asked = String::new();
+        pod.read_to_string(&mut asked).await.unwrap();
+        pod.write_all(b"pong").await.unwrap();
+        drop(pod);
+        let mut answered = String::new();
+        client.read_to_string(&mut answered).await.unwrap();
+        assert_eq!((asked.as_str(), answered.as_str()), ("ping", "pong"));
+        assert_eq!(proxy.results().await, ["connected"]);
+    }
+
+    #[tokio::test]
+    async fn a_reset_is_passed_on_as_a_reset() {
+        let proxy = proxy().await;
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        proxy.route_to(server.local_addr().unwrap());
+        let mut client = TcpStream::connect(proxy.address).await.unwrap();
+        let (pod, _) = server.accept().await.unwrap();
+        reset(pod);
+        let error = client.read_u8().await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        assert_eq!(proxy.results().await, ["connected"]);
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_passed_on_is_reset() {
+        let proxy = proxy().await;
+        let mut client = TcpStream::connect(proxy.address).await.unwrap();
+        assert_eq!(client.read_u8().await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+
+        let gone = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = gone.local_addr().unwrap();
+        drop(gone);
+        proxy.route_to(address);
+        let mut client = TcpStream::connect(proxy.address).await.unwrap();
+        assert_eq!(client.read_u8().await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        assert_eq!(proxy.results().await, ["no_endpoint", "refused"]);
+    }
+
+    #[tokio::test]
+    async fn an_established_connection_outlives_its_endpoint() {
+        let proxy = proxy().await;
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        proxy.route_to(server.local_addr().unwrap());
+        let mut client = TcpStream::connect(proxy.address).await.unwrap();
+        let (mut pod, _) = server.accept().await.unwrap();
+        proxy.in_effect.swap(Clock::start(), [].into());
+        client.write_all(b"x").await.unwrap();
+        assert_eq!(pod.read_u8().await.unwrap(), b'x');
+        assert_eq!(proxy.results().await, ["connected"]);
+    }
+}

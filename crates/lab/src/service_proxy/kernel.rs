@@ -1,0 +1,109 @@
+//! Puts a node's table into effect with nftables rules in the node's network namespace.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::nft::Nft;
+use super::rules::{self, Node};
+use super::table::{Endpoints, Protocol, ServicePort, Table};
+use super::{ProxiedNode, Synced, conntrack};
+use crate::address::node_pods;
+use crate::kernel::{Fabric, KernelError};
+use rolldrop_record::clock::Stamp;
+
+/// The rules of a node.
+#[derive(Debug)]
+pub(super) struct Rules {
+    nft: Nft,
+    fabric: Arc<Fabric>,
+    /// `None` before the first transaction, and after one that failed.
+    in_effect: Option<Table>,
+    /// What the last transaction took.
+    took: Duration,
+}
+
+impl Rules {
+    /// Nothing yet, on node `index` (from 0).
+    pub(super) fn new(fabric: Arc<Fabric>, index: u8) -> Result<Self, KernelError> {
+        let nft = Nft::new(Arc::clone(&fabric), index)?;
+        Ok(Self { nft, fabric, in_effect: None, took: Duration::ZERO })
+    }
+
+    /// What programming the kernel takes, by the last time.
+    pub(super) fn usual_duration(&self) -> Duration {
+        self.took
+    }
+
+    /// Puts a table into effect, in one transaction.
+    pub(super) async fn apply(&mut self, node: &ProxiedNode, table: Table) -> Synced {
+        let own =
+            Node { address: node.shared.registry.node_address(node.index), pods: node_pods(node.index) };
+        let script = rules::script(self.in_effect.as_ref(), &table, own);
+        let swap_begin_ns = node.shared.clock.now();
+        if !script.is_empty()
+            && let Err(error) = self.program(script).await
+        {
+            tracing::warn!(%error, node = node.name, "the rules for Services are not changed");
+            self.in_effect = None;
+            return Synced::No;
+        }
+        let t_ns = node.shared.clock.now();
+        let before = self.in_effect.replace(table).unwrap_or_default();
+        self.report(node, &before, [swap_begin_ns, t_ns]);
+        self.forget_flows(node, &before).await;
+        Synced::Yes
+    }
+
+    async fn program(&mut self, script: String) -> io::Result<()> {
+        let begun = Instant::now();
+        let done = match self.in_effect {
+            Some(_) => self.nft.run_lines(script).await,
+            None => self.nft.run_script(script).await,
+        };
+        self.took = begun.elapsed();
+        if done.is_ok() && self.in_effect.is_none() {
+            self.nft.stay().await;
+            if self.nft.stays() {
+                // It is quicker than the process that this was.
+                self.took = Duration::ZERO;
+            }
+        }
+        done
+    }
+
+    /// Says what has changed, and when.
+    fn report(&self, node: &ProxiedNode, before: &Table, at: [Stamp; 2]) {
+        let nothing = Endpoints::default();
+        let now = self.in_effect.iter().flatten();
+        let gone = before.keys().filter(|port| !self.in_effect.iter().any(|table| table.contains_key(*port)));
+        for (port, endpoints) in gone.map(|port| (port, &nothing)).chain(now) {
+            let routes = port.routes(endpoints);
+            if port.routes(before.get(port).unwrap_or(&nothing)) != routes {
+                node.report(port, &routes, at);
+            }
+        }
+    }
+
+    /// Forgets UDP flows to what serves no longer, so that a client that goes on sending reaches
+    /// another endpoint. One of TCP ends by itself.
+    async fn forget_flows(&self, node: &ProxiedNode, before: &Table) {
+        let Some(now) = &self.in_effect else { return };
+        let is_changed = |(port, endpoints): &(&ServicePort, &Endpoints)| {
+            // One that sent before there was an endpoint goes on to where there is none.
+            let served = before.get(*port).is_some_and(|before| before.serving == endpoints.serving);
+            port.protocol == Protocol::Udp && !served
+        };
+        if !now.iter().any(|change| is_changed(&change)) {
+            return;
+        }
+        let (table, fabric, index) = (now.clone(), Arc::clone(&self.fabric), node.index);
+        let forget = move || fabric.on_node(index, || conntrack::forget_stale_udp(&table));
+        match tokio::task::spawn_blocking(forget).await.map_err(io::Error::from).flatten() {
+            Ok(forgotten) => tracing::debug!(node = node.name, forgotten, "UDP flows"),
+            Err(error) => tracing::warn!(%error, node = node.name, "stale UDP flows stay"),
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Transactions for `nft`: by a process that stays, where `nft` can, and else by one for each.
+//!
+//! To start a process, and to load what it is linked with, takes tens of milliseconds on a busy
+//! machine, more than some of the measured delays that a transaction is to end. An interactive
+//! `nft` takes a transaction per line in less than one. It says nothing of a transaction that
+//! was committed, so a line that is no command follows each, and its complaint is the answer.
+
+use std::io;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStderr, ChildStdin, Command};
+use tokio::time::timeout;
+
+use crate::kernel::{Fabric, KernelError, Tool};
+
+/// How long a transaction may take before the process counts as stuck.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Runs transactions in the network namespace of one node.
+#[derive(Debug)]
+pub(super) struct Nft {
+    fabric: Arc<Fabric>,
+    tool: Tool,
+    /// The node's place, from 0.
+    node: u8,
+    interactive: Interactive,
+}
+
+#[derive(Debug)]
+enum Interactive {
+    /// It was not asked for yet, or has ended.
+    NotRunning,
+    Running(Box<Session>),
+    /// This `nft` was built without it.
+    Unsupported,
+}
+
+impl Nft {
+    /// Finds `nft`; nothing is started yet.
+    pub(super) fn new(fabric: Arc<Fabric>, node: u8) -> Result<Self, KernelError> {
+        Ok(Self { fabric, tool: Tool::find("nft")?, node, interactive: Interactive::NotRunning })
+    }
+
+    /// Runs a script of any form in a process of its own, in one transaction.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be started, or what `nft` says of the script.
+    pub(super) async fn run_script(&self, script: String) -> io::Result<()> {
+        let (fabric, tool, node) = (Arc::clone(&self.fabric), self.tool.clone(), self.node);
+        let run = move || fabric.on_node(node, || tool.run(&["-f", "-"], &script));
+        tokio::task::spawn_blocking(run).await.map_err(io::Error::from).flatten()
+    }
+
+    /// Runs a script of one command per line in one transaction, in the process that stays.
+    ///
+    /// # Errors
+    ///
+    /// What `nft` says of the script; the process does not answer.
+    pub(super) async fn run_lines(&mut self, script: String) -> io::Result<()> {
+        let Interactive::Running(session) = &mut self.interactive else {
+            return self.run_script(script).await;
+        };
+        let done = session.run(&script).await;
+        if done.is_err() {
+            self.interactive = Interactive::NotRunning;
+        }
+        done
+    }
+
+    /// Starts the process that stays, unless it runs or is not to be had.
+    pub(super) async fn stay(&mut self) {
+        if matches!(self.interactive, Interactive::NotRunning) {
+            self.interactive = match self.session().await {
+                Ok(session) => Interactive::Running(Box::new(session)),
+                Err(error) => {
+                    tracing::debug!(%error, "no interactive nft: a process for each transaction");
+                    Interactive::Unsupported
+                }
+            };
+        }
+    }
+
+    /// Whether the process that stays runs.
+    pub(super) fn stays(&self) -> bool {
+        matches!(self.interactive, Interactive::Running(_))
+    }
+
+    async fn session(&self) -> io::Result<Session> {
+        let mut command = Command::from(self.tool.command());
+        command
+            .arg("--interactive")
+            // What a user typed there is not ours, nor does this belong among it.
+            .env("HOME", "/dev/null")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        let runtime = tokio::runtime::Handle::current();
+        let mut child = self.fabric.on_node(self.node, || {
+            let _reactor = runtime.enter();
+            command.spawn()
+        })?;
+        let gone = || io::Error::other("its pipes are gone");
+        let input = child.stdin.take().ok_or_else(gone)?;
+        let said = BufReader::new(child.stderr.take().ok_or_else(gone)?).lines();
+        let mut session = Session { input, said, transactions: 0, _child: child };
+        session.run("").await?;
+        Ok(session)
+    }
+}
+
+/// An interactive `nft`. It ends with this value, and with its standard input.
+#[derive(Debug)]
+struct Session {
+    input: ChildStdin,
+    said: Lines<BufReader<ChildStderr>>,
+    transactions: u64,
+    _child: Child,
+}
+
+impl Session {
+    async fn run(&mut self, script: &str) -> io::Result<()> {
+        self.transactions += 1;
+        let end = format!("end-of-{}", self.transactions);
+        let commands: Vec<_> = script.lines().collect();
+        let lines = format!("{}\n{end}\n", commands.join("; "));
+        let answered = timeout(LIMIT, async {
+            self.input.write_all(lines.as_bytes()).await?;
+            let mut said = Vec::new();
+            loop {
+                let line = self.said.next_line().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+                if line.trim() == end {
+                    return Ok::<_, io::Error>(said);
+                }
+                said.push(line);
+            }
+        });
+        let said = answered.await??;
+        complaint(&said).map_or(Ok(()), |said| Err(io::Error::other(said)))
+    }
+}
+
+/// What was said of the commands before the one that is none, whose own error comes last.
+fn complaint(said: &[String]) -> Option<String> {
+    let (_of_the_end, said) = said.split_last()?;
+    // Marks below what is wrong; those of the last end come first.
+    let is_text = |line: &&str| !line.is_empty() && line.chars().any(|c| !matches!(c, '^' | '~' | ' '));
+    let text: Vec<_> = said.iter().map(|line| line.trim()).filter(is_text).collect();
+    (!text.is_empty()).then(|| text.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_complaint_is_what_was_said_before_the_end() {
+        let said = |text: &str| complaint(&text.lines().map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!(said("Error: syntax error, unexpected string"), None);
+        assert_eq!(said("^^^^^^^^\nError: syntax error, unexpected string"), None);
+        let refused = "^^^^^^^^\nError: No such file or directory\nflush chain ip kube-proxy x\n      \
+                       ^^^^\nError: syntax error, unexpected string";
+        assert_eq!(
+            said(refused).as_deref(),
+            Some("Error: No such file or directory; flush chain ip kube-proxy x")
+        );
+    }
+}

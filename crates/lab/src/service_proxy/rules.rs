@@ -1,0 +1,360 @@
+//! The nftables rules of a node, as scripts for `nft -f`. Pure.
+//!
+//! Named and laid out like those of kube-proxy's nftables mode: a map from addresses of Services
+//! to a chain each, which picks an endpoint at random; the same for node ports; Services without
+//! endpoints are rejected, and what the policy Local leaves without one is dropped. A script changes
+//! what differs between two tables, in one transaction. Like kube-proxy's it leaves established
+//! connections alone: they follow their conntrack entries, and so does whatever meets the entry of
+//! an earlier connection.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Write};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use super::table::{Backend, Endpoints, Policy, ServicePort, Table, Way};
+use crate::address::node_pods;
+
+/// The mark of packets whose answers must come back through this node.
+const MASQUERADE_MARK: &str = "0x4000";
+
+/// The node whose rules they are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Node {
+    pub(super) address: Ipv4Addr,
+    /// Network address of its pods' /24.
+    pub(super) pods: Ipv4Addr,
+}
+
+/// The script that turns `before` (nothing yet, or nobody knows what) into `after`. Empty when they
+/// are the same.
+pub(super) fn script(before: Option<&Table>, after: &Table, node: Node) -> String {
+    let mut script = Script::default();
+    let nothing = Table::new();
+    let before = match before {
+        Some(before) if before == after => return String::new(),
+        Some(before) => before,
+        None => {
+            script.0.push_str(&base(node.address));
+            &nothing
+        }
+    };
+    for port in before.keys().chain(after.keys()).collect::<BTreeSet<_>>() {
+        let (former, now) = (before.get(port), after.get(port));
+        if former != now {
+            let rules = |endpoints: Option<&Endpoints>| endpoints.map(|it| PortRules::of(port, it, node));
+            script.change(&rules(former).unwrap_or_default(), &rules(now).unwrap_or_default());
+        }
+    }
+    script.hairpins(before, after);
+    script.0
+}
+
+/// A script that needs all that the others need, for trying out.
+pub(crate) fn trial(address: Ipv4Addr) -> String {
+    let node = Node { address, pods: node_pods(0) };
+    let service: Arc<str> = "default/trial".into();
+    let address = std::net::SocketAddr::from(([10, 96, 0, 1], 80));
+    let port = ServicePort {
+        address,
+        protocol: super::table::Protocol::Tcp,
+        node_port: Some(30000),
+        internal: Policy::Cluster,
+        external: Policy::Local,
+        service,
+    };
+    let backend = |low| Backend { pod: "trial".into(), address: ([10, 244, 1, low], 8080).into() };
+    let cluster = [backend(2), backend(3)].into();
+    let table = Table::from([(port, Endpoints { cluster, ..Endpoints::default() })]);
+    script(None, &table, node)
+}
+
+/// What is there whatever the Services are, in place of what was there.
+fn base(node: Ipv4Addr) -> String {
+    format!(
+        "table ip kube-proxy
+delete table ip kube-proxy
+table ip kube-proxy {{
+  set hairpin-connections {{ type ipv4_addr . ipv4_addr; }}
+  map service-ips {{ type ipv4_addr . inet_proto . inet_service : verdict; }}
+  map service-nodeports {{ type inet_proto . inet_service : verdict; }}
+  map no-endpoint-services {{ type ipv4_addr . inet_proto . inet_service : verdict; }}
+  map no-endpoint-nodeports {{ type inet_proto . inet_service : verdict; }}
+  chain services {{
+    ip daddr . meta l4proto . th dport vmap @service-ips
+    ip daddr {node} meta l4proto . th dport vmap @service-nodeports
+  }}
+  chain nat-prerouting {{
+    type nat hook prerouting priority -100
+    jump services
+  }}
+  chain nat-output {{
+    type nat hook output priority -100
+    jump services
+  }}
+  chain nat-postrouting {{
+    type nat hook postrouting priority 100
+    meta mark & {MASQUERADE_MARK} != 0 snat to {node}
+    ct status dnat ip saddr . ip daddr @hairpin-connections snat to {node}
+  }}
+  chain reject-chain {{
+    reject
+  }}
+  chain service-endpoints-check {{
+    ip daddr . meta l4proto . th dport vmap @no-endpoint-services
+    ip daddr {node} meta l4proto . th dport vmap @no-endpoint-nodeports
+  }}
+  chain filter-input {{
+    type filter hook input priority 0
+    ct state new jump service-endpoints-check
+  }}
+  chain filter-forward {{
+    type filter hook forward priority 0
+    ct state new jump service-endpoints-check
+  }}
+  chain filter-output {{
+    type filter hook output priority 0
+    ct state new jump service-endpoints-check
+  }}
+}}
+"
+    )
+}
+
+#[derive(Default)]
+struct Script(String);
+
+impl Script {
+    fn line(&mut self, line: fmt::Arguments<'_>) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.0, "{line}");
+    }
+
+    /// Takes away what a port no longer has, and gives it what it has not yet. A chain must be there
+    /// before a rule names it, and as long as one does.
+    fn change(&mut self, before: &PortRules, after: &PortRules) {
+        for element in before.elements.difference(&after.elements) {
+            self.line(format_args!("delete element ip kube-proxy {element}"));
+        }
+        let gone = || before.chains.keys().filter(|name| !after.chains.contains_key(*name));
+        for name in after.chains.keys().filter(|name| !before.chains.contains_key(*name)) {
+            self.line(format_args!("add chain ip kube-proxy {name}"));
+        }
+        for name in gone() {
+            self.line(format_args!("flush chain ip kube-proxy {name}"));
+        }
+        for (name, rules) in &after.chains {
+            match before.chains.get(name) {
+                Some(former) if former == rules => continue,
+                Some(_) => self.line(format_args!("flush chain ip kube-proxy {name}")),
+                None => {}
+            }
+            for rule in rules {
+                self.line(format_args!("add rule ip kube-proxy {name} {rule}"));
+            }
+        }
+        for name in gone() {
+            self.line(format_args!("delete chain ip kube-proxy {name}"));
+        }
+        for element in after.elements.difference(&before.elements) {
+            self.line(format_args!("add element ip kube-proxy {element}"));
+        }
+    }
+
+    /// A pod that reaches itself by its Service must see another sender than itself.
+    fn hairpins(&mut self, before: &Table, after: &Table) {
+        let addresses = |table: &Table| -> BTreeSet<IpAddr> {
+            let all = table.values().flat_map(|endpoints| endpoints.cluster.iter().chain(&*endpoints.local));
+            all.map(|backend| backend.address.ip()).collect()
+        };
+        let (before, after) = (addresses(before), addresses(after));
+        for (verb, changed) in [("delete", before.difference(&after)), ("add", after.difference(&before))] {
+            for ip in changed {
+                self.line(format_args!("{verb} element ip kube-proxy hairpin-connections {{ {ip} . {ip} }}"));
+            }
+        }
+    }
+}
+
+/// What there is for one Service port on a node.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct PortRules {
+    /// Rules by the names of their chains.
+    chains: BTreeMap<String, Vec<String>>,
+    /// Elements of maps, each with its map.
+    elements: BTreeSet<String>,
+}
+
+impl PortRules {
+    fn of(port: &ServicePort, endpoints: &Endpoints, node: Node) -> Self {
+        let mut rules = Self::default();
+        let ServicePort { address, protocol, .. } = port;
+        let own = format!("{} . {protocol} . {}", address.ip(), address.port());
+        for (kind, backends) in [("service", &endpoints.cluster), ("local", &endpoints.local)] {
+            if !backends.is_empty() {
+                rules.chains.insert(chain(kind, port), vec![dnat(port, backends)]);
+            }
+        }
+        let way = endpoints.way(port.internal);
+        rules.elements.insert(match (verdict(way), port.internal) {
+            (Some(verdict), _) => format!("no-endpoint-services {{ {own} : {verdict} }}"),
+            (None, Policy::Cluster) => format!("service-ips {{ {own} : goto {} }}", chain("service", port)),
+            (None, Policy::Local) => format!("service-ips {{ {own} : goto {} }}", chain("local", port)),
+        });
+        if let Some(node_port) = port.node_port {
+            rules.node_port(port, node_port, endpoints, node);
+        }
+        rules
+    }
+
+    fn node_port(&mut self, port: &ServicePort, node_port: u16, endpoints: &Endpoints, node: Node) {
+        let own = format!("{} . {node_port}", port.protocol);
+        let way = endpoints.way(port.external);
+        if way != Way::Rejected {
+            let (external, everywhere) = (chain("external", port), chain("service", port));
+            let masquerade = format!("meta mark set meta mark | {MASQUERADE_MARK}");
+            let mut rules = Vec::new();
+            match port.external {
+                Policy::Cluster => rules.push(format!("{masquerade} goto {everywhere}")),
+                // The policy is for what comes from outside, not for the node and its pods.
+                Policy::Local => {
+                    rules.push(format!("ip saddr {}/24 goto {everywhere}", node.pods));
+                    rules.push(format!("ip saddr {} {masquerade} goto {everywhere}", node.address));
+                }
+            }
+            if port.external == Policy::Local && way != Way::Dropped {
+                rules.push(format!("goto {}", chain("local", port)));
+            }
+            self.elements.insert(format!("service-nodeports {{ {own} : goto {external} }}"));
+            self.chains.insert(external, rules);
+        }
+        if let Some(verdict) = verdict(way) {
+            self.elements.insert(format!("no-endpoint-nodeports {{ {own} : {verdict} }}"));
+        }
+    }
+}
+
+/// What becomes of connections that go to no endpoint.
+fn verdict(way: Way<'_>) -> Option<&'static str> {
+    match way {
+        Way::To(_) => None,
+        Way::Rejected => Some("goto reject-chain"),
+        Way::Dropped => Some("drop"),
+    }
+}
+
+/// The rule that picks one of these at random.
+fn dnat(port: &ServicePort, backends: &[Backend]) -> String {
+    let choices = backends.iter().enumerate();
+    let choices: Vec<_> = choices
+        .map(|(n, backend)| format!("{n} : {} . {}", backend.address.ip(), backend.address.port()))
+        .collect();
+    format!(
+        "meta l4proto {} dnat ip to numgen random mod {} map {{ {} }}",
+        port.protocol,
+        backends.len(),
+        choices.join(", ")
+    )
+}
+
+/// The name of a port's chain, such as `service-shop/web/tcp/80`.
+fn chain(kind: &str, port: &ServicePort) -> String {
+    format!("{kind}-{}/{}/{}", port.service, port.protocol, port.address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::table::Protocol;
+    use super::*;
+
+    const NODE: Node = Node { address: Ipv4Addr::new(10, 0, 0, 1), pods: Ipv4Addr::new(10, 244, 1, 0) };
+
+    fn port(node_port: Option<u16>) -> ServicePort {
+        let (internal, external) = (Policy::Cluster, Policy::Cluster);
+        let address = ([10, 96, 0, 5], 80).into();
+        ServicePort {
+            address,
+            protocol: Protocol::Tcp,
+            node_port,
+            internal,
+            external,
+            service: "shop/web".into(),
+        }
+    }
+
+    fn backends(pods: &[u8]) -> Arc<[Backend]> {
+        let backend = |low: &u8| Backend { pod: "web".into(), address: ([10, 244, 1, *low], 8080).into() };
+        pods.iter().map(backend).collect()
+    }
+
+    fn table(node_port: Option<u16>, pods: &[u8]) -> Table {
+        Table::from([(port(node_port), Endpoints { cluster: backends(pods), ..Endpoints::default() })])
+    }
+
+    /// The same with the policy Local for connections from outside.
+    fn local_table(pods: &[u8], local: &[u8]) -> Table {
+        let port = ServicePort { external: Policy::Local, ..port(Some(30080)) };
+        let (cluster, local) = (backends(pods), backends(local));
+        Table::from([(port, Endpoints { cluster, local, ..Endpoints::default() })])
+    }
+
+    #[test]
+    fn without_a_local_endpoint_what_comes_from_outside_is_dropped() {
+        let script = script(Some(&local_table(&[2, 3], &[2])), &local_table(&[3], &[]), NODE);
+        insta::assert_snapshot!(script, @r"
+        flush chain ip kube-proxy local-shop/web/tcp/80
+        flush chain ip kube-proxy external-shop/web/tcp/80
+        add rule ip kube-proxy external-shop/web/tcp/80 ip saddr 10.244.1.0/24 goto service-shop/web/tcp/80
+        add rule ip kube-proxy external-shop/web/tcp/80 ip saddr 10.0.0.1 meta mark set meta mark | 0x4000 goto service-shop/web/tcp/80
+        flush chain ip kube-proxy service-shop/web/tcp/80
+        add rule ip kube-proxy service-shop/web/tcp/80 meta l4proto tcp dnat ip to numgen random mod 1 map { 0 : 10.244.1.3 . 8080 }
+        delete chain ip kube-proxy local-shop/web/tcp/80
+        add element ip kube-proxy no-endpoint-nodeports { tcp . 30080 : drop }
+        delete element ip kube-proxy hairpin-connections { 10.244.1.2 . 10.244.1.2 }
+        ");
+    }
+
+    #[test]
+    fn nothing_is_done_when_nothing_changes() {
+        assert_eq!(script(Some(&table(None, &[2])), &table(None, &[2]), NODE), "");
+        assert!(script(None, &Table::new(), NODE).starts_with("table ip kube-proxy\ndelete table"));
+    }
+
+    #[test]
+    fn an_endpoint_goes_in_one_rule() {
+        let script = script(Some(&table(Some(30080), &[2, 3])), &table(Some(30080), &[3]), NODE);
+        insta::assert_snapshot!(script, @r"
+        flush chain ip kube-proxy service-shop/web/tcp/80
+        add rule ip kube-proxy service-shop/web/tcp/80 meta l4proto tcp dnat ip to numgen random mod 1 map { 0 : 10.244.1.3 . 8080 }
+        delete element ip kube-proxy hairpin-connections { 10.244.1.2 . 10.244.1.2 }
+        ");
+    }
+
+    #[test]
+    fn a_service_comes_loses_its_endpoints_and_goes() {
+        let come = script(Some(&Table::new()), &table(Some(30080), &[2]), NODE);
+        insta::assert_snapshot!(come, @r"
+        add chain ip kube-proxy external-shop/web/tcp/80
+        add chain ip kube-proxy service-shop/web/tcp/80
+        add rule ip kube-proxy external-shop/web/tcp/80 meta mark set meta mark | 0x4000 goto service-shop/web/tcp/80
+        add rule ip kube-proxy service-shop/web/tcp/80 meta l4proto tcp dnat ip to numgen random mod 1 map { 0 : 10.244.1.2 . 8080 }
+        add element ip kube-proxy service-ips { 10.96.0.5 . tcp . 80 : goto service-shop/web/tcp/80 }
+        add element ip kube-proxy service-nodeports { tcp . 30080 : goto external-shop/web/tcp/80 }
+        add element ip kube-proxy hairpin-connections { 10.244.1.2 . 10.244.1.2 }
+        ");
+        let empty = script(Some(&table(Some(30080), &[2])), &table(Some(30080), &[]), NODE);
+        insta::assert_snapshot!(empty, @r"
+        delete element ip kube-proxy service-ips { 10.96.0.5 . tcp . 80 : goto service-shop/web/tcp/80 }
+        delete element ip kube-proxy service-nodeports { tcp . 30080 : goto external-shop/web/tcp/80 }
+        flush chain ip kube-proxy external-shop/web/tcp/80
+        flush chain ip kube-proxy service-shop/web/tcp/80
+        delete chain ip kube-proxy external-shop/web/tcp/80
+        delete chain ip kube-proxy service-shop/web/tcp/80
+        add element ip kube-proxy no-endpoint-nodeports { tcp . 30080 : goto reject-chain }
+        add element ip kube-proxy no-endpoint-services { 10.96.0.5 . tcp . 80 : goto reject-chain }
+        delete element ip kube-proxy hairpin-connections { 10.244.1.2 . 10.244.1.2 }
+        ");
+        let gone = script(Some(&table(None, &[])), &Table::new(), NODE);
+        insta::assert_snapshot!(gone, @"delete element ip kube-proxy no-endpoint-services { 10.96.0.5 . tcp . 80 : goto reject-chain }");
+    }
+}

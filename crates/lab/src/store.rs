@@ -1,0 +1,563 @@
+//! Objects, their one rising version, and the history that watchers read.
+//!
+//! The store knows nothing of Kubernetes' rules ([`super::registry`] does). A watcher
+//! is a cursor into the history that all watchers of a resource share, so one that
+//! never reads costs nothing; one that falls out of the history is told so.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::resource::Resource;
+
+/// Changes remembered per resource.
+const HISTORY: usize = 8192;
+/// How much the remembered changes of all resources may weigh (see [`weight`]). As values they
+/// take a few times as much.
+const HISTORY_BYTES: usize = 16 * 1024 * 1024;
+
+/// All objects of a cluster. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Store {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// Tells watchers that the version has risen.
+    version: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    version: u64,
+    tables: BTreeMap<Resource, Table>,
+    /// The objects whose `ownerReferences` name an object, by its uid.
+    dependents: HashMap<String, BTreeSet<(Resource, Key)>>,
+    /// What all remembered changes weigh.
+    history_bytes: usize,
+}
+
+/// Namespace (empty for cluster-wide resources) and name.
+pub(super) type Key = (String, String);
+
+#[derive(Debug, Default)]
+struct Table {
+    objects: BTreeMap<Key, Arc<Value>>,
+    history: VecDeque<Change>,
+    /// The version of the newest change that the history has lost.
+    forgotten: u64,
+}
+
+/// One change of one object.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    /// The version that the change made.
+    pub version: u64,
+    /// The object as it was before; `None` when it was created.
+    pub before: Option<Arc<Value>>,
+    /// The object after the change; when it was removed, its last state with the removal's version.
+    pub object: Arc<Value>,
+    /// Whether the change removed the object.
+    pub removed: bool,
+    bytes: usize,
+}
+
+/// What a call of [`Store::modify`] makes of an object.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Leave it as it is.
+    Keep,
+    /// Put this in its place.
+    Replace(Value),
+    /// Remove it.
+    Remove,
+    /// Put this in its place, and then remove it: watchers see both.
+    ReplaceThenRemove(Value),
+}
+
+/// A part of a list.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) objects: Vec<Arc<Value>>,
+    /// How many objects follow, whether they are selected or not.
+    pub(super) following: usize,
+    /// The version at which the list is true.
+    pub(super) version: u64,
+}
+
+impl Part {
+    fn empty(version: u64) -> Self {
+        Self { objects: Vec::new(), following: 0, version }
+    }
+}
+
+/// A watch begins before what the history still holds, or has fallen behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("too old resource version: {version} ({oldest})")]
+pub(crate) struct Gone {
+    /// Where the watch stood.
+    pub version: u64,
+    /// The oldest version from which a watch can go on.
+    pub oldest: u64,
+}
+
+impl Store {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The version of the newest change.
+    pub(crate) fn version(&self) -> u64 {
+        self.lock().version
+    }
+
+    /// One object.
+    pub(crate) fn get(&self, resource: Resource, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        self.lock().tables.get(&resource)?.objects.get(&(namespace.to_owned(), name.to_owned())).cloned()
+    }
+
+    /// All objects of a resource, or those of one namespace, in order of namespace and name,
+    /// with the version at which the list is true.
+    pub(crate) fn list(&self, resource: Resource, namespace: Option<&str>) -> (Vec<Arc<Value>>, u64) {
+        let state = self.lock();
+        let objects = state.tables.get(&resource).map_or_else(Vec::new, |table| match namespace {
+            None => table.objects.values().cloned().collect(),
+            Some(namespace) => {
+                let start = (namespace.to_owned(), String::new());
+                let from_start = table.objects.range((Bound::Included(start), Bound::Unbounded));
+                from_start
+                    .take_while(|(key, _)| key.0 == namespace)
+                    .map(|(_, object)| Arc::clone(object))
+                    .collect()
+            }
+        });
+        (objects, state.version)
+    }
+
+    /// The objects, of whatever kind, whose `ownerReferences` name this uid.
+    pub(crate) fn dependents(&self, owner: &str) -> Vec<(Resource, Arc<Value>)> {
+        let state = self.lock();
+        let keys = state.dependents.get(owner).into_iter().flatten();
+        let object = |(resource, key): &(Resource, Key)| {
+            Some((*resource, Arc::clone(state.tables.get(resource)?.objects.get(key)?)))
+        };
+        keys.filter_map(object).collect()
+    }
+
+    /// Of what [`Store::list`] returned when the newest change was `version` (now, if that is none): the first `most`
+    /// objects after `start` that are selected, and how many objects follow them, selected or not. No more are
+    /// looked at than that takes. `is_selected` must not call the store.
+    ///
+    /// # Errors
+    ///
+    /// [`Gone`] when the history no longer reaches back that far.
+    pub(super) fn page_at(
+        &self,
+        resource: Resource,
+        namespace: Option<&str>,
+        version: Option<u64>,
+        start: Option<Key>,
+        most: usize,
+        is_selected: impl Fn(&Value) -> bool,
+    ) -> Result<Part, Gone> {
+        let state = self.lock();
+        let version = version.unwrap_or(state.version);
+        let Some(table) = state.tables.get(&resource) else { return Ok(Part::empty(version)) };
+        if version < table.forgotten {
+            return Err(Gone { version, oldest: table.forgotten });
+        }
+        // What has changed since, as it was then.
+        let mut then: BTreeMap<Key, Option<&Arc<Value>>> = BTreeMap::new();
+        for change in table.history.iter().rev().take_while(|change| change.version > version) {
+            let text = |field: &str| change.object["metadata"][field].as_str().unwrap_or_default().to_owned();
+            then.insert((text("namespace"), text("name")), change.before.as_ref());
+        }
+        let first = match (start, namespace) {
+            (Some(start), _) => Bound::Excluded(start),
+            (None, Some(namespace)) => Bound::Included((namespace.to_owned(), String::new())),
+            (None, None) => Bound::Unbounded,
+        };
+        let range = || (first.clone(), Bound::Unbounded);
+        let unchanged = table.objects.range(range()).filter(|(key, _)| !then.contains_key(*key));
+        let mut unchanged = unchanged.peekable();
+        let mut changed = then.range(range()).filter_map(|(key, object)| Some((key, (*object)?))).peekable();
+        let in_order = std::iter::from_fn(|| match (unchanged.peek(), changed.peek()) {
+            (Some((one, _)), Some((other, _))) if one > other => changed.next(),
+            (None, _) => changed.next(),
+            (Some(_), _) => unchanged.next(),
+        });
+        let mut all = in_order.take_while(|(key, _)| namespace.is_none_or(|namespace| key.0 == namespace));
+        let selected = all.by_ref().filter(|(_, object)| is_selected(object));
+        let objects = selected.take(most).map(|(_, object)| Arc::clone(object)).collect();
+        let following = all.count();
+        Ok(Part { objects, following, version })
+    }
+
+    /// Stores a new object, or answers `None` when the name is taken.
+    pub(crate) fn create(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        name: &str,
+        object: Value,
+    ) -> Option<Arc<Value>> {
+        let mut state = self.lock();
+        let key = (namespace.to_owned(), name.to_owned());
+        if state.tables.entry(resource).or_default().objects.contains_key(&key) {
+            return None;
+        }
+        let object = state.put(resource, key, object);
+        self.announce(state);
+        Some(object)
+    }
+
+    /// Changes one object as `change` decides, with nothing in between. `None` when there is no
+    /// such object; otherwise the object as it is now (or as it was last, when removed).
+    ///
+    /// `change` runs under the store's lock: it must not call the store.
+    ///
+    /// # Errors
+    ///
+    /// What `change` answers; nothing has changed then.
+    pub(crate) fn modify<E>(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        name: &str,
+        change: impl FnOnce(&Value) -> Result<Step, E>,
+    ) -> Result<Option<Arc<Value>>, E> {
+        let mut state = self.lock();
+        let key = (namespace.to_owned(), name.to_owned());
+        let Some(before) = state.tables.get(&resource).and_then(|table| table.objects.get(&key)).cloned()
+        else {
+            return Ok(None);
+        };
+        let after = match change(&before)? {
+            Step::Keep => return Ok(Some(before)),
+            Step::Replace(object) => state.put(resource, key, object),
+            Step::Remove => state.remove(resource, &key),
+            Step::ReplaceThenRemove(object) => {
+                state.put(resource, key.clone(), object);
+                state.remove(resource, &key)
+            }
+        };
+        self.announce(state);
+        Ok(Some(after))
+    }
+
+    /// Follows the changes of a resource after `version`.
+    ///
+    /// # Errors
+    ///
+    /// [`Gone`] when the history no longer reaches back that far.
+    pub(crate) fn watch(&self, resource: Resource, version: u64) -> Result<Watch, Gone> {
+        let watch =
+            Watch { store: self.clone(), resource, version, announced: self.shared.version.subscribe() };
+        watch.next_change().map(|_| watch)
+    }
+
+    fn announce(&self, state: MutexGuard<'_, State>) {
+        let version = state.version;
+        drop(state);
+        // Two writers may get here in either order; the version never falls.
+        self.shared.version.send_if_modified(|announced| {
+            let rises = version > *announced;
+            *announced = version.max(*announced);
+            rises
+        });
+    }
+}
+
+impl State {
+    fn put(&mut self, resource: Resource, key: Key, mut object: Value) -> Arc<Value> {
+        self.version += 1;
+        set_version(&mut object, self.version);
+        let object = Arc::new(object);
+        let table = self.tables.entry(resource).or_default();
+        let before = table.objects.insert(key.clone(), Arc::clone(&object));
+        self.index(resource, &key, before.as_deref(), Some(&object));
+        let bytes = weight(&object);
+        let change =
+            Change { version: self.version, before, object: Arc::clone(&object), removed: false, bytes };
+        self.remember(resource, change);
+        object
+    }
+
+    /// Removes an object that exists.
+    fn remove(&mut self, resource: Resource, key: &Key) -> Arc<Value> {
+        self.version += 1;
+        let table = self.tables.entry(resource).or_default();
+        let before = table.objects.remove(key);
+        self.index(resource, key, before.as_deref(), None);
+        let mut last = before.as_deref().cloned().unwrap_or_default();
+        set_version(&mut last, self.version);
+        let object = Arc::new(last);
+        let bytes = weight(&object);
+        let change =
+            Change { version: self.version, before, object: Arc::clone(&object), removed: true, bytes };
+        self.remember(resource, change);
+        object
+    }
+
+    /// Notes whose dependent an object is no longer, and whose it is now.
+    fn index(&mut self, resource: Resource, key: &Key, before: Option<&Value>, after: Option<&Value>) {
+        for owner in before.into_iter().flat_map(owner_uids) {
+            if let Some(dependents) = self.dependents.get_mut(owner) {
+                dependents.remove(&(resource, key.clone()));
+                if dependents.is_empty() {
+                    self.dependents.remove(owner);
+                }
+            }
+        }
+        for owner in after.into_iter().flat_map(owner_uids) {
+            self.dependents.entry(owner.to_owned()).or_default().insert((resource, key.clone()));
+        }
+    }
+
+    fn remember(&mut self, resource: Resource, change: Change) {
+        self.history_bytes += change.bytes;
+        let table = self.tables.entry(resource).or_default();
+        table.history.push_back(change);
+        if table.history.len() > HISTORY {
+            self.history_bytes -= table.forget_oldest();
+        }
+        // What is too much goes in order of age, whatever it is about; the newest always stays.
+        while self.history_bytes > HISTORY_BYTES {
+            let age = |table: &&mut Table| table.history.front().map_or(u64::MAX, |change| change.version);
+            match self.tables.values_mut().min_by_key(age) {
+                Some(table) if age(&table) < self.version => self.history_bytes -= table.forget_oldest(),
+                _ => break,
+            }
+        }
+    }
+}
+
+impl Table {
+    /// Forgets the oldest change, and answers what it weighed.
+    fn forget_oldest(&mut self) -> usize {
+        let Some(oldest) = self.history.pop_front() else { return 0 };
+        self.forgotten = oldest.version;
+        oldest.bytes
+    }
+}
+
+/// About how many bytes a value takes as JSON.
+pub(super) fn weight(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 5,
+        Value::String(text) => text.len() + 3,
+        Value::Array(list) => list.iter().map(weight).sum::<usize>() + 2,
+        Value::Object(map) => map.iter().map(|(key, value)| key.len() + 4 + weight(value)).sum::<usize>() + 2,
+    }
+}
+
+fn owner_uids(object: &Value) -> impl Iterator<Item = &str> {
+    let references = object["metadata"]["ownerReferences"].as_array();
+    references.into_iter().flatten().filter_map(|reference| reference["uid"].as_str())
+}
+
+fn set_version(object: &mut Value, version: u64) {
+    object["metadata"]["resourceVersion"] = json!(version.to_string());
+}
+
+/// A place in the history of one resource.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    store: Store,
+    resource: Resource,
+    /// The newest version that has been handed out.
+    version: u64,
+    announced: watch::Receiver<u64>,
+}
+
+impl Watch {
+    /// The next change, waiting for it if need be. Safe to cancel.
+    ///
+    /// # Errors
+    ///
+    /// [`Gone`] when the history has moved on past this watch.
+    pub(crate) async fn next(&mut self) -> Result<Change, Gone> {
+        loop {
+            self.announced.mark_unchanged();
+            if let Some(change) = self.next_change()? {
+                self.version = change.version;
+                return Ok(change);
+            }
+            // Fails only when the store is gone, which `self.store` prevents.
+            let _ = self.announced.changed().await;
+        }
+    }
+
+    /// The version up to which this watch has handed out everything, or `None` while there is more.
+    /// Moves the watch there, so that it does not fall behind a history of others' changes.
+    pub(crate) fn caught_up(&mut self) -> Option<u64> {
+        let version = self.store.version();
+        match self.next_change() {
+            Ok(None) => {
+                self.version = version;
+                Some(version)
+            }
+            Ok(Some(_)) | Err(_) => None,
+        }
+    }
+
+    fn next_change(&self) -> Result<Option<Change>, Gone> {
+        let state = self.store.lock();
+        let Some(table) = state.tables.get(&self.resource) else { return Ok(None) };
+        if self.version < table.forgotten {
+            return Err(Gone { version: self.version, oldest: table.forgotten });
+        }
+        let next = table.history.partition_point(|change| change.version <= self.version);
+        Ok(table.history.get(next).cloned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+
+    fn object(n: u64) -> Value {
+        json!({"metadata": {"name": "a"}, "n": n})
+    }
+
+    fn replace(store: &Store, n: u64) {
+        store
+            .modify(Resource::Pods, "default", "a", |_| Ok::<_, Infallible>(Step::Replace(object(n))))
+            .unwrap()
+            .unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_watch_sees_every_change_once_and_in_order() {
+        let store = Store::default();
+        let mut watch = store.watch(Resource::Pods, 0).unwrap();
+        store.create(Resource::Pods, "default", "a", object(0)).unwrap();
+        assert!(store.create(Resource::Pods, "default", "a", object(9)).is_none());
+        store.create(Resource::Services, "default", "a", object(0)).unwrap();
+        replace(&store, 1);
+        store
+            .modify(Resource::Pods, "default", "a", |_| {
+                Ok::<_, Infallible>(Step::ReplaceThenRemove(object(2)))
+            })
+            .unwrap();
+        let mut seen = Vec::new();
+        for _ in 0..4 {
+            let change = watch.next().await.unwrap();
+            assert_eq!(change.object["metadata"]["resourceVersion"], change.version.to_string());
+            seen.push((change.version, change.object["n"].as_u64(), change.before.is_some(), change.removed));
+        }
+        let expected = [
+            (1, Some(0), false, false),
+            (3, Some(1), true, false),
+            (4, Some(2), true, false),
+            (5, Some(2), true, true),
+        ];
+        assert_eq!(seen, expected);
+        assert!(store.get(Resource::Pods, "default", "a").is_none());
+    }
+
+    #[test]
+    fn dependents_are_found_by_their_owners() {
+        let store = Store::default();
+        let owned = |owners: &[&str]| {
+            let references: Vec<_> = owners.iter().map(|uid| json!({"uid": uid})).collect();
+            json!({"metadata": {"name": "a", "ownerReferences": references}})
+        };
+        let is_dependent = |owner: &str| !store.dependents(owner).is_empty();
+        store.create(Resource::Pods, "default", "a", owned(&["x", "y"])).unwrap();
+        assert!(is_dependent("x") && is_dependent("y"));
+        let replaced = store.modify(Resource::Pods, "default", "a", |_| {
+            Ok::<_, Infallible>(Step::Replace(owned(&["y", "z"])))
+        });
+        assert_eq!(store.dependents("z"), [(Resource::Pods, replaced.unwrap().unwrap())]);
+        assert!(!is_dependent("x") && is_dependent("y"));
+        store.modify(Resource::Pods, "default", "a", |_| Ok::<_, Infallible>(Step::Remove)).unwrap();
+        assert!(store.lock().dependents.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_waiting_watch_wakes_up() {
+        let store = Store::default();
+        let mut watch = store.watch(Resource::Pods, 0).unwrap();
+        let waiting = tokio::spawn(async move { watch.next().await.unwrap().version });
+        tokio::task::yield_now().await;
+        store.create(Resource::Pods, "default", "a", object(0)).unwrap();
+        assert_eq!(waiting.await.unwrap(), 1);
+    }
+
+    #[tokio::test]
+    async fn history_is_bounded_and_says_when_it_was_outrun() {
+        let store = Store::default();
+        store.create(Resource::Pods, "default", "a", object(0)).unwrap();
+        let mut slow = store.watch(Resource::Pods, 0).unwrap();
+        for n in 0..HISTORY as u64 + 10 {
+            replace(&store, n);
+        }
+        let gone = slow.next().await.unwrap_err();
+        assert_eq!(gone, Gone { version: 0, oldest: 11 });
+        assert!(store.watch(Resource::Pods, 10).is_err());
+        assert_eq!(store.watch(Resource::Pods, 11).unwrap().next().await.unwrap().version, 12);
+        assert_eq!(store.lock().tables[&Resource::Pods].history.len(), HISTORY);
+    }
+
+    #[test]
+    fn history_is_bounded_by_what_it_weighs() {
+        let store = Store::default();
+        store.create(Resource::Pods, "default", "a", object(0)).unwrap();
+        let big = json!({"metadata": {"name": "b"}, "data": "x".repeat(HISTORY_BYTES / 4)});
+        store.create(Resource::ConfigMaps, "default", "b", big.clone()).unwrap();
+        for _ in 0..10 {
+            let replace = |_: &Value| Ok::<_, Infallible>(Step::Replace(big.clone()));
+            store.modify(Resource::ConfigMaps, "default", "b", replace).unwrap();
+        }
+        let state = store.lock();
+        assert!(state.history_bytes <= HISTORY_BYTES);
+        assert_eq!(state.tables[&Resource::ConfigMaps].history.len(), 3);
+        assert_eq!(state.tables[&Resource::Pods].forgotten, 1, "the oldest goes first");
+    }
+
+    #[test]
+    fn a_list_of_the_past_is_what_it_was() {
+        let store = Store::default();
+        let named = |name: &str, n: u64| json!({"metadata": {"namespace": "default", "name": name}, "n": n});
+        store.create(Resource::Pods, "default", "a", named("a", 0)).unwrap();
+        store.create(Resource::Pods, "default", "b", named("b", 0)).unwrap();
+        let (then, version) = store.list(Resource::Pods, None);
+        let step = |name: &str, step| {
+            store.modify(Resource::Pods, "default", name, |_| Ok::<_, Infallible>(step)).unwrap();
+        };
+        step("a", Step::Replace(named("a", 1)));
+        step("b", Step::Remove);
+        store.create(Resource::Pods, "default", "c", named("c", 0)).unwrap();
+        let page = |namespace: &str, start: Option<&str>, most: usize, is_selected: fn(&Value) -> bool| {
+            let start = start.map(|name| (namespace.to_owned(), name.to_owned()));
+            let at = Some(version);
+            let part = store.page_at(Resource::Pods, Some(namespace), at, start, most, is_selected).unwrap();
+            assert_eq!(part.version, version);
+            (part.objects, part.following)
+        };
+        assert_eq!(page("default", None, 9, |_| true), (then.clone(), 0));
+        assert_eq!(page("default", None, 1, |_| true), (then[..1].to_vec(), 1));
+        assert_eq!(page("default", Some("a"), 1, |_| true), (then[1..].to_vec(), 0));
+        assert_eq!(page("default", None, 1, |pod| pod["metadata"]["name"] == "b"), (then[1..].to_vec(), 0));
+        assert_eq!(page("other", None, 9, |_| true), (Vec::new(), 0));
+    }
+
+    #[test]
+    fn a_namespace_lists_its_own() {
+        let store = Store::default();
+        for (namespace, name) in [("a", "x"), ("ab", "y"), ("a", "z")] {
+            store.create(Resource::Pods, namespace, name, object(0)).unwrap();
+        }
+        assert_eq!(store.list(Resource::Pods, Some("a")).0.len(), 2);
+        assert_eq!(store.list(Resource::Pods, None), (store.list(Resource::Pods, None).0, 3));
+        assert_eq!(store.list(Resource::Nodes, None).0.len(), 0);
+    }
+}

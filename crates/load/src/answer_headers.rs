@@ -1,0 +1,289 @@
+//! What the headers of answers show about their origin: the pod, the gateways on the path, and the headers kept for
+//! an answer that is an error.
+
+use std::collections::BTreeMap;
+use std::str;
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderName};
+use serde_json::{Map, Value};
+
+use super::plan::PlanError;
+use rolldrop_record::EventKind;
+use rolldrop_record::event::AnswerHeaders;
+
+/// The longest recorded value of a header, in bytes.
+const MAX_VALUE: usize = 256;
+/// The most headers of one answer that are kept.
+const MAX_KEPT: usize = 32;
+/// The maximum number of different values of a header that are counted separately.
+const MAX_VALUES: usize = 32;
+/// The most header fields that a head may have.
+pub(super) const MAX_FIELDS: usize = 128;
+/// The name under which further values are counted.
+const OTHER_VALUES: &str = "(other)";
+
+/// The response headers to look for.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    /// The one that names the pod.
+    pub(super) pod: HeaderName,
+    /// Those that are kept of answers that are not ok.
+    kept: Vec<Pattern>,
+}
+
+#[derive(Clone, Debug)]
+enum Pattern {
+    Name(HeaderName),
+    /// All that begin with this.
+    Prefix(String),
+}
+
+impl Pattern {
+    fn matches(&self, name: &str) -> bool {
+        match self {
+            Pattern::Name(own) => name.eq_ignore_ascii_case(own.as_str()),
+            Pattern::Prefix(own) => {
+                name.get(..own.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(own))
+            }
+        }
+    }
+}
+
+impl Wanted {
+    /// The headers of these names; of the kept ones a name may end in `*`.
+    ///
+    /// # Errors
+    /// When one is not a header name.
+    pub(super) fn new(pod: &str, kept: &[String]) -> Result<Self, PlanError> {
+        let name = |name: &str| {
+            let bad = |_| PlanError::AnswerHeader(name.to_owned());
+            HeaderName::from_bytes(name.as_bytes()).map_err(bad)
+        };
+        let pattern = |text: &String| match text.strip_suffix('*') {
+            Some("") => Ok(Pattern::Prefix(String::new())),
+            Some(prefix) => name(prefix).map(|prefix| Pattern::Prefix(prefix.as_str().to_owned())),
+            None => name(text).map(Pattern::Name),
+        };
+        let kept = kept.iter().map(pattern).collect::<Result<_, _>>()?;
+        Ok(Self { pod: name(pod)?, kept })
+    }
+
+    /// The chosen ones of these fields, as a JSON object; `None` if there are none.
+    fn keep<'a>(&self, fields: impl Iterator<Item = (&'a str, &'a [u8])>) -> Option<Arc<str>> {
+        let mut kept = Map::new();
+        for (name, value) in fields {
+            if !self.kept.iter().any(|pattern| pattern.matches(name)) {
+                continue;
+            }
+            let (name, value) = (name.to_ascii_lowercase(), shown(value));
+            if let Some(Value::String(earlier)) = kept.get_mut(&name) {
+                earlier.push_str(", ");
+                earlier.push_str(&value);
+            } else if kept.len() < MAX_KEPT {
+                kept.insert(name, Value::String(value));
+            }
+        }
+        (!kept.is_empty()).then(|| Value::Object(kept).to_string().into())
+    }
+
+    /// The chosen ones of an HTTP/2 answer.
+    pub(super) fn kept_of(&self, headers: &HeaderMap) -> Option<Arc<str>> {
+        self.keep(headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())))
+    }
+
+    /// The chosen ones of an HTTP/1 answer, of which this is the head.
+    pub(super) fn kept_of_head(&self, head: &[u8]) -> Option<Arc<str>> {
+        let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
+        let mut response = httparse::Response::new(&mut fields);
+        // It has been read before.
+        response.parse(head).ok()?;
+        self.keep(response.headers.iter().map(|field| (field.name, field.value)))
+    }
+}
+
+/// The beginning of a value as text.
+fn shown(value: &[u8]) -> String {
+    let begin = value.get(..MAX_VALUE).unwrap_or(value);
+    String::from_utf8_lossy(begin).into_owned()
+}
+
+/// The value of the pod header of one answer. Each proxy on the path may add its own field, after the existing ones:
+/// all are recorded, in order.
+#[derive(Default)]
+pub(super) struct PodName(Option<Arc<str>>);
+
+impl PodName {
+    /// One more field of this name. An app and its sidecar may both name their pod.
+    pub(super) fn add(&mut self, value: &[u8]) {
+        let Ok(value) = str::from_utf8(value) else { return };
+        if value.is_empty() {
+            return;
+        }
+        self.0 = match self.0.take() {
+            None if value.len() <= MAX_VALUE => Some(value.into()),
+            Some(earlier) if earlier.split(", ").any(|before| before == value) => Some(earlier),
+            Some(earlier) if earlier.len() + value.len() < MAX_VALUE => {
+                Some(format!("{earlier}, {value}").into())
+            }
+            other => other,
+        };
+    }
+
+    /// The recorded values.
+    pub(super) fn take(self) -> Option<Arc<str>> {
+        self.0
+    }
+}
+
+/// How often a header had which value.
+#[derive(Clone, Debug, Default)]
+struct Values {
+    seen: Vec<(Box<[u8]>, u64)>,
+    others: u64,
+}
+
+impl Values {
+    fn add(&mut self, value: Option<&[u8]>) {
+        let Some(value) = value else { return };
+        let known = self.seen.len();
+        match self.seen.iter_mut().find(|(seen, _)| **seen == *value) {
+            Some((_, count)) => *count += 1,
+            None if known < MAX_VALUES && value.len() <= MAX_VALUE => self.seen.push((value.into(), 1)),
+            None => self.others += 1,
+        }
+    }
+
+    fn add_to(&self, counts: &mut BTreeMap<String, u64>) {
+        for (value, count) in &self.seen {
+            *counts.entry(shown(value)).or_default() += count;
+        }
+        if self.others > 0 {
+            *counts.entry(OTHER_VALUES.to_owned()).or_default() += self.others;
+        }
+    }
+}
+
+/// What the headers of one target's answers said, as one worker saw them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Answers {
+    answers: u64,
+    server: Values,
+    via: Values,
+    changed: u64,
+}
+
+impl Answers {
+    /// An answer with these headers.
+    pub(super) fn count(&mut self, server: Option<&[u8]>, via: Option<&[u8]>) {
+        self.answers += 1;
+        self.server.add(server);
+        self.via.add(via);
+    }
+
+    /// The answer on a connection names this pod, and the one before it on that connection `before`.
+    pub(super) fn compare(&mut self, before: &mut Option<Arc<str>>, pod: Option<&Arc<str>>) {
+        let Some(pod) = pod else { return };
+        match before {
+            Some(before) if before == pod => {}
+            Some(_) => {
+                self.changed += 1;
+                *before = Some(Arc::clone(pod));
+            }
+            None => *before = Some(Arc::clone(pod)),
+        }
+    }
+}
+
+/// What the answers of all targets said together, for the record.
+#[derive(Debug, Default)]
+pub(super) struct AllAnswers(BTreeMap<Arc<str>, AnswerHeaders>);
+
+impl AllAnswers {
+    /// Adds what a worker saw of a target.
+    pub(super) fn add(&mut self, target: &Arc<str>, answers: &Answers) {
+        let all = self
+            .0
+            .entry(Arc::clone(target))
+            .or_insert_with(|| AnswerHeaders { target: target.to_string(), ..AnswerHeaders::default() });
+        all.answers += answers.answers;
+        all.pods_within_connection_changed += answers.changed;
+        answers.server.add_to(&mut all.server);
+        answers.via.add_to(&mut all.via);
+    }
+
+    /// The events about it: one for each target that answered.
+    pub(super) fn into_events(self) -> impl Iterator<Item = EventKind> {
+        let answered = self.0.into_values().filter(|all| all.answers > 0);
+        answered.map(EventKind::AnswerHeaders)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(kept: &[&str]) -> Wanted {
+        let kept: Vec<String> = kept.iter().map(|name| (*name).to_owned()).collect();
+        Wanted::new("rolldrop-pod", &kept).unwrap()
+    }
+
+    #[test]
+    fn chosen_headers_are_kept_as_json() {
+        let wanted = wanted(&["Server", "via", "x-envoy-*"]);
+        let head =
+            b"HTTP/1.1 503 No\r\nServer: envoy\r\nX-Envoy-Response-Flags: UF\r\nVia: 1.1 a\r\nx: y\r\n\
+            X-Env: n\r\nvia: 1.1 \"b\"\r\n\r\n";
+        let expected = r#"{"server":"envoy","via":"1.1 a, 1.1 \"b\"","x-envoy-response-flags":"UF"}"#;
+        let sorted = |text: Arc<str>| serde_json::from_str::<BTreeMap<String, String>>(&text).unwrap();
+        assert_eq!(wanted.kept_of_head(head).map(sorted), Some(sorted(expected.into())));
+        let mut map = HeaderMap::new();
+        map.insert("server", "envoy".parse().unwrap());
+        map.insert("other", "x".parse().unwrap());
+        assert_eq!(wanted.kept_of(&map).as_deref(), Some(r#"{"server":"envoy"}"#));
+        assert_eq!(wanted.kept_of_head(b"HTTP/1.1 503 No\r\nx: y\r\n\r\n"), None);
+        let long = format!("HTTP/1.1 503 No\r\nserver: {}\r\n\r\n", "x".repeat(9999));
+        assert!(wanted.kept_of_head(long.as_bytes()).unwrap().len() < 300);
+    }
+
+    #[test]
+    fn a_name_that_no_header_has_is_an_error() {
+        assert!(Wanted::new("a b", &[]).is_err());
+        assert!(Wanted::new("x", &["a:*".to_owned()]).is_err());
+        assert!(wanted(&["*"]).kept_of_head(b"HTTP/1.1 503 No\r\nx: y\r\n\r\n").is_some());
+    }
+
+    #[test]
+    fn of_several_pods_all_are_taken_down_in_order() {
+        let mut name = PodName::default();
+        [&b""[..], b"web-1", b"\xff", b"gateway-7", &[b'x'; 300]]
+            .into_iter()
+            .for_each(|value| name.add(value));
+        assert_eq!(name.take().as_deref(), Some("web-1, gateway-7"));
+    }
+
+    #[test]
+    fn values_are_counted_and_changes_of_the_pod_within_a_connection() {
+        let mut answers = Answers::default();
+        let mut before = None;
+        for n in 0..100_u64 {
+            answers.count(Some(if n < 60 { b"envoy" } else { b"nginx" }), None);
+            let pod: Arc<str> = format!("web-{}", n / 25).into();
+            answers.compare(&mut before, Some(&pod));
+            answers.compare(&mut before, None);
+        }
+        for n in 0..50 {
+            answers.count(None, Some(format!("1.1 {n}").as_bytes()));
+        }
+        let mut all = AllAnswers::default();
+        let target: Arc<str> = "web".into();
+        all.add(&target, &answers);
+        all.add(&target, &answers);
+        all.add(&"silent".into(), &Answers::default());
+        let events: Vec<EventKind> = all.into_events().collect();
+        let [EventKind::AnswerHeaders(all)] = &events[..] else { panic!("{events:?}") };
+        assert_eq!((all.target.as_str(), all.answers, all.pods_within_connection_changed), ("web", 300, 6));
+        assert_eq!(all.server, BTreeMap::from([("envoy".into(), 120), ("nginx".into(), 80)]));
+        assert_eq!((all.via.len(), all.via[OTHER_VALUES]), (MAX_VALUES + 1, 36));
+    }
+}

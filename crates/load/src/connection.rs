@@ -1,0 +1,421 @@
+//! One connection: opened without hiding a fact, and read to known ends.
+//!
+//! Raw non-blocking sockets, because the error number, the local port of a failed connection, and the count of bytes
+//! are facts that belong in the row. `exchange` decides the outcome.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream as StdTcpStream};
+use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use nix::errno::Errno;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::address::Remote;
+use super::pod_body::Beginning;
+use super::ports::SourcePorts;
+use super::stream::{self, Stream};
+use super::tls::{self, Client};
+use rolldrop_record::{Clock, Stamp, TlsSession};
+
+/// Bytes that are asked for in one read.
+const READ_SIZE: usize = 8 * 1024;
+
+/// Raises the limit of open files to what `connections` need, as far as the system allows; beyond that requests are
+/// not sent.
+#[cfg(unix)]
+pub(super) fn allow_open(connections: usize) {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+    /// Files that the rest of the process may have open.
+    const OTHERS: u64 = 1024;
+
+    let wanted = connections as u64 + OTHERS;
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < wanted
+    {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, wanted.min(hard), hard);
+    }
+}
+
+/// There is no such limit here.
+#[cfg(not(unix))]
+pub(super) fn allow_open(_connections: usize) {}
+
+/// A connection on its way.
+pub(super) struct Dialing {
+    socket: stream::Socket,
+    /// Its local port, also if it fails.
+    pub(super) local_port: Option<u16>,
+    progress: Progress,
+}
+
+/// The state of a connection attempt after its start.
+enum Progress {
+    /// The peer has not answered.
+    Begun,
+    /// The connection is established.
+    Stands,
+    /// It failed.
+    Failed(io::Error),
+}
+
+impl Progress {
+    /// The result of `connect`, called once or again.
+    fn of(connected: io::Result<()>) -> Self {
+        let Err(e) = connected else { return Self::Stands };
+        match e.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::EINPROGRESS | Errno::EALREADY | Errno::EWOULDBLOCK) => Self::Begun,
+            Some(Errno::EISCONN) => Self::Stands,
+            _ => Self::Failed(e),
+        }
+    }
+}
+
+/// Why connecting did not even start: the client's own fault.
+#[derive(Debug)]
+pub(super) enum CannotDial {
+    /// No socket could be opened, such as when the limit of open files is reached.
+    Socket(io::Error),
+    /// No local port is free: this one, or none at all where the kernel chose.
+    LocalPort(io::Error),
+}
+
+/// How many source ports in a row are tried before the request is given up: a long search among busy ports would
+/// delay the requests after it.
+const MAX_TRIES: usize = 1000;
+
+/// Starts to connect to `remote`. A TCP connection uses the next free one of `ports`; without ports the kernel
+/// chooses.
+///
+/// # Errors
+/// When this machine cannot begin.
+pub(super) fn dial(remote: &Remote, ports: Option<&SourcePorts>) -> Result<Dialing, CannotDial> {
+    match remote {
+        Remote::Tcp(remote) => dial_tcp(*remote, ports),
+        Remote::Unix(path) => dial_unix(path).map_err(CannotDial::Socket),
+    }
+}
+
+#[cfg(unix)]
+fn dial_unix(path: &Path) -> io::Result<Dialing> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    // It is established immediately or not at all: a full queue is EAGAIN.
+    let progress = match socket.connect(&socket2::SockAddr::unix(path)?) {
+        Ok(()) => Progress::Stands,
+        Err(e) => Progress::Failed(e),
+    };
+    let stream = tokio::net::UnixStream::from_std(std::os::fd::OwnedFd::from(socket).into())?;
+    Ok(Dialing { socket: stream::Socket::Unix(stream), local_port: None, progress })
+}
+
+#[cfg(not(unix))]
+fn dial_unix(_path: &Path) -> io::Result<Dialing> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+fn dial_tcp(remote: SocketAddr, ports: Option<&SourcePorts>) -> Result<Dialing, CannotDial> {
+    let Some(ports) = ports else { return dial_from(remote, None) };
+    let address = ports.address.unwrap_or_else(|| unspecified(remote));
+    let mut tries = ports.len().min(MAX_TRIES);
+    loop {
+        match dial_from(remote, Some(SocketAddr::new(address, ports.next()))) {
+            // In use, or not yet free again: the next one.
+            Err(CannotDial::LocalPort(_)) if tries > 1 => tries -= 1,
+            dialed => return dialed,
+        }
+    }
+}
+
+/// Starts to connect to `remote` from this address and port, or one that the kernel chooses.
+///
+/// # Errors
+/// When this machine cannot begin.
+pub(super) fn dial_from(remote: SocketAddr, local: Option<SocketAddr>) -> Result<Dialing, CannotDial> {
+    let socket = open_socket(remote).map_err(CannotDial::Socket)?;
+    if let Some(local) = local {
+        // A port that waits out its last connection may serve another one, to another address.
+        socket.set_reuse_address(true).map_err(CannotDial::Socket)?;
+        socket.bind(&local.into()).map_err(CannotDial::LocalPort)?;
+    }
+    let remote = remote.into();
+    let mut progress = Progress::of(socket.connect(&remote));
+    // Within one host the peer has answered when the call returns. To ask again then is less
+    // than to wait for the runtime's word.
+    if matches!(progress, Progress::Begun) {
+        progress = Progress::of(socket.connect(&remote));
+    }
+    let progress = match progress {
+        Progress::Failed(e) if e.kind() == io::ErrorKind::AddrNotAvailable => {
+            return Err(CannotDial::LocalPort(e));
+        }
+        progress => progress,
+    };
+    let local = local.or_else(|| socket.local_addr().ok()?.as_socket());
+    let local_port = local.map(|address| address.port()).filter(|port| *port != 0);
+    let stream = TcpStream::from_std(StdTcpStream::from(socket)).map_err(CannotDial::Socket)?;
+    Ok(Dialing { socket: stream::Socket::Tcp(stream), local_port, progress })
+}
+
+/// A socket that does not block and delays nothing.
+fn open_socket(remote: SocketAddr) -> io::Result<Socket> {
+    // Where the kernel takes the flag with the call, that saves two.
+    #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
+    let socket = Socket::new(Domain::for_address(remote), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
+    let socket = {
+        let socket = Socket::new(Domain::for_address(remote), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_nonblocking(true)?;
+        socket
+    };
+    socket.set_tcp_nodelay(true)?;
+    Ok(socket)
+}
+
+/// The address of no interface, of the same family.
+pub(super) fn unspecified(remote: SocketAddr) -> IpAddr {
+    match remote {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
+impl Dialing {
+    /// Waits until the connection is established; `id` and `remote` describe it.
+    ///
+    /// # Errors
+    /// When it was refused or could not be made.
+    pub(super) async fn connected(self, id: u64, remote: Arc<str>, clock: Clock) -> io::Result<Connection> {
+        match self.progress {
+            Progress::Stands => {}
+            Progress::Failed(e) => return Err(e),
+            Progress::Begun => {
+                self.socket.writable().await?;
+                if let Some(e) = self.socket.take_error()? {
+                    return Err(e);
+                }
+            }
+        }
+        Ok(Connection {
+            stream: Stream::Plain(self.socket),
+            id,
+            since: clock.now(),
+            requests: 0,
+            local_port: self.local_port,
+            remote,
+            buffer: Vec::new(),
+            pod: None,
+            head: Vec::new(),
+            beginning: None,
+            is_websocket: false,
+        })
+    }
+}
+
+/// Buffers of closed connections, for new ones.
+#[derive(Debug, Default)]
+pub(super) struct Buffers(RefCell<Vec<Vec<u8>>>);
+
+impl Buffers {
+    /// At most this many are kept,
+    const MOST: usize = 64;
+    /// and none that has grown beyond so many bytes.
+    const MOST_BYTES: usize = 4 * READ_SIZE;
+
+    /// An empty one.
+    pub(super) fn take(&self) -> Vec<u8> {
+        self.0.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(READ_SIZE))
+    }
+
+    /// Keeps one that is not needed any more.
+    pub(super) fn give(&self, mut buffer: Vec<u8>) {
+        let mut spare = self.0.borrow_mut();
+        if spare.len() < Self::MOST && buffer.capacity() <= Self::MOST_BYTES {
+            buffer.clear();
+            spare.push(buffer);
+        }
+    }
+}
+
+/// An established connection.
+pub(super) struct Connection {
+    stream: Stream,
+    /// Its number within its source.
+    pub(super) id: u64,
+    /// When it was established, before any TLS handshake.
+    pub(super) since: Stamp,
+    /// Requests that it has carried.
+    pub(super) requests: u64,
+    /// Its local port; a Unix socket has none.
+    pub(super) local_port: Option<u16>,
+    /// Its remote address, as rows have it.
+    pub(super) remote: Arc<str>,
+    /// Bytes that were read and not yet taken.
+    pub(super) buffer: Vec<u8>,
+    /// The pod that the last answer named, if one did.
+    pub(super) pod: Option<Arc<str>>,
+    /// The head of the last answer, if its body did not come with it.
+    pub(super) head: Vec<u8>,
+    /// The beginning of the body under way, where it is to name the pod.
+    pub(super) beginning: Option<Box<Beginning>>,
+    /// Whether it has switched to WebSocket.
+    pub(super) is_websocket: bool,
+}
+
+impl Connection {
+    /// The same connection inside TLS.
+    ///
+    /// # Errors
+    /// When the handshake fails; [`tls::fault`] tells TLS's own reasons from the connection's.
+    pub(super) async fn secured(self, client: &Client) -> io::Result<Self> {
+        let stream = match self.stream {
+            Stream::Plain(socket) => Stream::Tls(client.handshake(socket).await?),
+            secured @ Stream::Tls(_) => secured,
+        };
+        Ok(Self { stream, ..self })
+    }
+
+    /// How its TLS session came about, if it has one.
+    pub(super) fn tls_session(&self) -> Option<TlsSession> {
+        match &self.stream {
+            Stream::Plain(_) => None,
+            Stream::Tls(tls) => tls::session(tls),
+        }
+    }
+
+    /// The application protocol that was negotiated (ALPN), if one was.
+    pub(super) fn alpn(&self) -> Option<&[u8]> {
+        match &self.stream {
+            Stream::Plain(_) => None,
+            Stream::Tls(tls) => tls.session().alpn_protocol(),
+        }
+    }
+
+    /// The stream alone, for a protocol that reads and writes for itself. Nothing has been read
+    /// from it, as long as no request was sent.
+    pub(super) fn into_stream(self) -> Stream {
+        self.stream
+    }
+
+    /// Its buffer alone; the connection is closed.
+    pub(super) fn into_buffer(self) -> Vec<u8> {
+        self.buffer
+    }
+
+    /// Whether nothing has arrived on the idle connection, as far as the runtime
+    /// has been told: a close or stray bytes make it useless.
+    pub(super) fn is_idle(&mut self) -> bool {
+        self.stream.is_quiet()
+    }
+
+    /// Writes all of `bytes`, adding to `written` as they leave.
+    ///
+    /// # Errors
+    /// When the connection takes no more.
+    pub(super) async fn write_all(&mut self, mut bytes: &[u8], written: &mut u64) -> io::Result<()> {
+        // Nearly always there is room for all of it.
+        if let Some(count) = self.stream.write_now(bytes)? {
+            *written += count as u64;
+            bytes = &bytes[count..];
+        }
+        while !bytes.is_empty() {
+            let count = self.stream.write(bytes).await?;
+            if count == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            *written += count as u64;
+            bytes = &bytes[count..];
+        }
+        self.stream.flush().await
+    }
+
+    /// Writes as much of `bytes` as the connection takes at once; all of a few on an idle one.
+    pub(super) fn write_now(&mut self, bytes: &[u8]) {
+        let mut written = 0;
+        let mut write = pin!(self.write_all(bytes, &mut written));
+        // Nobody is to know how it went.
+        let _ = write.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    }
+
+    /// Reads what has arrived into the buffer, as far as the runtime has been told; `None` for
+    /// nothing, and 0 bytes at the end of the stream.
+    ///
+    /// # Errors
+    /// When the connection was reset or lost.
+    pub(super) fn read_now(&mut self) -> io::Result<Option<usize>> {
+        self.buffer.reserve(READ_SIZE / 2);
+        let mut read = pin!(self.stream.read_buf(&mut self.buffer));
+        // Whoever reads next registers itself anew.
+        match read.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(read) => read.map(Some),
+            Poll::Pending => Ok(None),
+        }
+    }
+
+    /// Reads what comes next into the buffer; 0 bytes at the end of the stream.
+    ///
+    /// # Errors
+    /// When the connection was reset or lost; `UnexpectedEof` when it was closed without the end
+    /// that TLS announces.
+    pub(super) async fn read(&mut self) -> io::Result<usize> {
+        self.buffer.reserve(READ_SIZE / 2);
+        self.stream.read_buf(&mut self.buffer).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_idle_connection_shows_a_close_that_has_arrived() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let dialing = dial(&Remote::Tcp(listener.local_addr().unwrap()), None).unwrap();
+        let port = dialing.local_port;
+        let mut connection = dialing.connected(7, "web".into(), Clock::start()).await.unwrap();
+        let (server, peer) = listener.accept().await.unwrap();
+        assert_eq!((connection.id, connection.local_port), (7, Some(peer.port())));
+        assert_eq!(port, connection.local_port);
+        assert!(connection.is_idle());
+        drop(server);
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while connection.is_idle() {
+            assert!(Instant::now() < deadline);
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn source_ports_are_walked_and_one_in_use_is_passed_over() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let remote = Remote::Tcp(listener.local_addr().unwrap());
+        // Ports of which nobody else knows; a listener in their midst holds one of them.
+        let free: Vec<u16> = (0..4)
+            .map(|_| std::net::TcpListener::bind("0.0.0.0:0").unwrap())
+            .collect::<Vec<_>>()
+            .iter()
+            .map(|l| l.local_addr().unwrap().port())
+            .collect();
+        let held = std::net::TcpListener::bind(("0.0.0.0", free[1])).unwrap();
+        let ports = SourcePorts::share(&free, &[], 0, 1);
+        let mut used: Vec<u16> =
+            (0..3).map(|_| dial(&remote, Some(&ports)).unwrap().local_port.unwrap()).collect();
+        used.sort_unstable();
+        let mut expected = vec![free[0], free[2], free[3]];
+        expected.sort_unstable();
+        assert_eq!(used, expected);
+        let busy = SourcePorts::share(&free[1..2], &[], 0, 1);
+        assert!(matches!(dial(&remote, Some(&busy)), Err(CannotDial::LocalPort(_))));
+        drop(held);
+    }
+}

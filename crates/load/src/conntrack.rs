@@ -1,0 +1,290 @@
+//! Asks the kernel's connection tracking where each connection of the load was sent.
+//!
+//! If rules of the kernel translate a Service's address (kube-proxy's, or those of the embedded cluster's kernel
+//! dataplane), its connection tracking reports, for each connection that it begins to track, the address from which
+//! it expects the answers. A [`Listener`] receives these reports in the network namespace of this process, and the
+//! recorder writes the address into the rows (`routed_to`), whether the request was answered or not.
+//!
+//! The kernel queues its message while it sends the first packet, before `connect` returns. So the recorder, which
+//! has the rows of ended requests, finds all their entries by reading the queue to its end (`socket`). The workers
+//! take no part, and wait for nothing. In between a thread empties the queue. A message ([`message`]) is kept if it
+//! may belong to the load (`flows`). Messages that the queue had no room for are gaps, which the run's events name.
+//!
+//! There are no entries for connections without a packet (refused by a rule), for those that a kube-proxy replacement
+//! balances at the socket, or for those that follow an earlier entry. Entries never show why a request was lost.
+
+#[cfg(not(target_os = "linux"))]
+mod elsewhere;
+mod flows;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzzing;
+mod message;
+#[cfg(target_os = "linux")]
+mod socket;
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+
+#[cfg(not(target_os = "linux"))]
+use elsewhere::{Read, Signal, Socket};
+use flows::Flows;
+pub(super) use flows::Origins;
+#[cfg(target_os = "linux")]
+use socket::{Read, Signal, Socket};
+
+use crate::machine::kube_proxy;
+use rolldrop_record::{Clock, EventKind, RequestRow, Stamp};
+
+/// How soon the end of the load is noticed.
+const TURN: Duration = Duration::from_millis(200);
+/// For how long [`check`] looks for a sign: a Service proxy that has just started makes its first rules.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Whether the kernel reports entries: 0 for no, 2 for as soon as somebody listens.
+const EVENTS: &str = "/proc/sys/net/netfilter/nf_conntrack_events";
+
+/// The kernel does not report where connections go.
+#[derive(Debug, thiserror::Error)]
+pub enum ConntrackError {
+    /// This process may not listen.
+    #[error(
+        "--evidence conntrack needs the capability NET_ADMIN where the load comes from: root on a node, or the \
+         embedded \
+         cluster with its kernel dataplane"
+    )]
+    Denied(#[source] io::Error),
+    /// It is switched off.
+    #[error(
+        "--evidence conntrack needs the kernel to report connections, but net.netfilter.nf_conntrack_events is 0 \
+         here: set it to 1 or 2"
+    )]
+    SwitchedOff,
+    /// Connections have no entries here.
+    #[error(
+        "--evidence conntrack has no data: the kernel tracks no connections where the load comes from, since no \
+         rule there needs it"
+    )]
+    Untracked,
+    /// The targets' connections have no entries.
+    #[error(
+        "--evidence conntrack has no data: the kernel tracked no connection to {to}. There are no entries with a \
+         kube-proxy replacement that balances at the socket, or in a pod's own network"
+    )]
+    NoEntry {
+        /// The targets.
+        to: String,
+    },
+    /// The system has no such feature.
+    #[error("failed to listen to the kernel's connection tracking (--evidence conntrack)")]
+    Io(#[source] io::Error),
+}
+
+/// Checks, with a connection within this network namespace, that the kernel reports where connections go.
+///
+/// # Errors
+/// When it does not.
+pub fn check() -> Result<(), ConntrackError> {
+    let mut socket = open()?;
+    let deadline = Instant::now() + PATIENCE;
+    let local: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    loop {
+        // One family may be absent, or have no rules.
+        if local.iter().any(|address| is_told_of(&mut socket, *address).unwrap_or(false)) {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            return Err(ConntrackError::Untracked);
+        }
+        sleep(TURN);
+    }
+}
+
+fn open() -> Result<Socket, ConntrackError> {
+    let setting = fs::read_to_string(EVENTS).unwrap_or_default();
+    if setting.trim() == "0" {
+        return Err(ConntrackError::SwitchedOff);
+    }
+    Socket::open().map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => ConntrackError::Denied(error),
+        _ => ConntrackError::Io(error),
+    })
+}
+
+/// Whether the kernel reports a connection within this network namespace.
+fn is_told_of(socket: &mut Socket, address: IpAddr) -> io::Result<bool> {
+    let listener = TcpListener::bind((address, 0))?;
+    let to = listener.local_addr()?;
+    let from = TcpStream::connect(to)?.local_addr()?;
+    loop {
+        match socket.read()? {
+            Read::Nothing => return Ok(false),
+            Read::Overrun => {}
+            Read::Datagram(datagram) => {
+                if message::connections(datagram).any(|tracked| (tracked.from, tracked.to) == (from, to)) {
+                    return Ok(true);
+                }
+            }
+        }
+    }
+}
+
+/// The addresses of this network namespace.
+pub(super) fn local_addresses() -> io::Result<impl Iterator<Item = IpAddr>> {
+    let interfaces = nix::ifaddrs::getifaddrs()?;
+    Ok(interfaces.filter_map(|interface| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|address| IpAddr::from(address.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::from(address.ip())))
+    }))
+}
+
+/// Receives what the kernel reports about a load's connections. Clones share it.
+#[derive(Clone, Debug)]
+pub(super) struct Listener {
+    heard: Arc<Mutex<Heard>>,
+    signal: Arc<Signal>,
+    clock: Clock,
+}
+
+#[derive(Debug)]
+struct Heard {
+    /// `None` once the kernel has failed.
+    socket: Option<Socket>,
+    flows: Flows,
+    /// When the queue was empty last.
+    emptied: Stamp,
+    /// When messages were lost: from and to.
+    gaps: Vec<(Stamp, Stamp)>,
+}
+
+impl Listener {
+    /// Starts listening for all connections from there that are opened from now on.
+    ///
+    /// # Errors
+    /// When the kernel does not report them.
+    pub(super) fn begin(origins: Origins, clock: Clock) -> Result<Self, ConntrackError> {
+        let socket = open()?;
+        let signal = Arc::new(socket.signal().map_err(ConntrackError::Io)?);
+        let now = clock.now();
+        let flows = Flows::new(origins, now);
+        let heard = Heard { socket: Some(socket), flows, emptied: now, gaps: Vec::new() };
+        Ok(Self { heard: Arc::new(Mutex::new(heard)), signal, clock })
+    }
+
+    /// Whether the kernel had an entry for a connection to one of these.
+    ///
+    /// # Errors
+    /// When there was none.
+    pub(super) fn check_has_any_to(&self, remotes: &[SocketAddr]) -> Result<(), ConntrackError> {
+        if self.up_to_now().flows.has_any_to(remotes) {
+            return Ok(());
+        }
+        let remotes: Vec<String> = remotes.iter().map(SocketAddr::to_string).collect();
+        Err(ConntrackError::NoEntry { to: remotes.join(", ") })
+    }
+
+    /// Empties the queue whenever it has messages, until the listener ends. Needs its own thread.
+    pub(super) fn listen(&self, end: &CancellationToken) {
+        while !end.is_cancelled() {
+            // Without a signal the queue is emptied in turns.
+            if self.signal.wait(TURN).is_err() {
+                sleep(TURN);
+            }
+            if self.up_to_now().socket.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Sets where the connections of these requests were sent; they have ended in this order.
+    pub(super) fn fill_in(&self, worker: usize, rows: &mut [RequestRow]) {
+        let mut heard = self.up_to_now();
+        for row in rows {
+            row.routed_to = heard.flows.route(worker, row);
+        }
+    }
+
+    /// The summary: how many connections had an entry, and when entries were lost.
+    pub(super) fn events(&self) -> Vec<(Stamp, EventKind)> {
+        let mut heard = self.up_to_now();
+        let now = self.clock.now();
+        if heard.socket.is_none() {
+            let from = heard.emptied;
+            heard.gaps.push((from, now));
+        }
+        let gap = |(from, to): &(Stamp, Stamp)| (*to, EventKind::ConntrackGap { from: *from });
+        let mut events: Vec<_> = heard.gaps.iter().map(gap).collect();
+        let (connections, routed) = (heard.flows.opened, heard.flows.routed);
+        let service_proxy = kube_proxy::mode();
+        events.push((now, EventKind::ConntrackEnded { connections, routed, service_proxy }));
+        events
+    }
+
+    /// Everything that the kernel has reported by now.
+    fn up_to_now(&self) -> MutexGuard<'_, Heard> {
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        heard.read_all(self.clock);
+        heard
+    }
+}
+
+impl Heard {
+    fn read_all(&mut self, clock: Clock) {
+        let Some(socket) = &mut self.socket else { return };
+        let is_broken = loop {
+            match socket.read() {
+                Ok(Read::Datagram(datagram)) => {
+                    let now = clock.now();
+                    message::connections(datagram).for_each(|tracked| self.flows.observe(tracked, now));
+                }
+                Ok(Read::Overrun) => self.gaps.push((self.emptied, clock.now())),
+                Ok(Read::Nothing) => break false,
+                Err(error) => {
+                    tracing::warn!(%error, "the kernel no longer reports where connections go");
+                    break true;
+                }
+            }
+        };
+        if is_broken {
+            self.socket = None;
+            return;
+        }
+        self.emptied = clock.now();
+        self.flows.sweep(self.emptied);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_hears_of_own_connections_or_says_why_it_cannot() {
+        let clock = Clock::start();
+        let local = local_addresses().unwrap().collect();
+        let longest = Duration::from_secs(60);
+        let origins = Origins { local, chosen: Vec::new(), ports: None, longest };
+        let began = Listener::begin(origins, clock);
+        match (check(), began) {
+            (Ok(()), Ok(listener)) => {
+                let server = TcpListener::bind("127.0.0.1:0").unwrap();
+                let to = server.local_addr().unwrap();
+                let client = TcpStream::connect(to).unwrap();
+                listener.check_has_any_to(&[to]).unwrap();
+                drop(client);
+                let events = listener.events();
+                assert!(matches!(events[..], [(_, EventKind::ConntrackEnded { connections: 0, routed: 0, .. })]));
+            }
+            (Err(ConntrackError::Denied(_)), Err(ConntrackError::Denied(_)))
+            | (Err(ConntrackError::SwitchedOff), Err(ConntrackError::SwitchedOff))
+            // It listens, and there is nothing to hear.
+            | (Err(ConntrackError::Untracked), Ok(_)) => {}
+            (checked, began) => panic!("{checked:?}, {began:?}"),
+        }
+    }
+}

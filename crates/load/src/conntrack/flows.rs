@@ -1,0 +1,246 @@
+//! Which of the kernel's entries is which connection of the load's.
+//!
+//! Pure. Of what the kernel says only those connections are kept that come from this load's addresses and ports,
+//! and those that no request turns out to have had are forgotten again.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use super::message::Tracked;
+use rolldrop_record::{RequestRow, Stamp};
+
+/// From one look for entries that nobody had to the next.
+const SWEEP: Duration = Duration::from_secs(10);
+
+/// What the load's connections come from.
+#[derive(Clone, Debug)]
+pub(crate) struct Origins {
+    /// The addresses of this network namespace.
+    pub(crate) local: HashSet<IpAddr>,
+    /// The addresses that the workers take in turn; none where the kernel chooses.
+    pub(crate) chosen: Vec<IpAddr>,
+    /// The ports of all workers; `None` where the kernel chooses.
+    pub(crate) ports: Option<HashSet<u16>>,
+    /// A request has ended so long after its connection was opened, or its connection has carried another one.
+    pub(crate) longest: Duration,
+}
+
+impl Origins {
+    fn has(&self, from: SocketAddr) -> bool {
+        let addresses = if self.chosen.is_empty() {
+            self.local.contains(&from.ip())
+        } else {
+            self.chosen.contains(&from.ip())
+        };
+        addresses && self.ports.as_ref().is_none_or(|ports| ports.contains(&from.port()))
+    }
+
+    /// The address by which one worker's connections are told from another's that has the same port.
+    fn address(&self, worker: usize) -> Option<IpAddr> {
+        self.chosen.get(worker.checked_rem(self.chosen.len())?).copied()
+    }
+}
+
+/// Both ends of a connection, as a client knows them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Ends {
+    /// Where there are several to choose from.
+    address: Option<IpAddr>,
+    port: u16,
+    to: SocketAddr,
+}
+
+/// What is known of connections with the same ends, of which there is one at a time.
+#[derive(Debug, Default)]
+struct Place {
+    /// Entries that no request has had yet, in order, and when each was read: not before it was made.
+    waiting: VecDeque<(Stamp, SocketAddr)>,
+    /// The connection that a request had last: its worker, its number there, and where it was sent.
+    last: Option<(usize, u64, Option<SocketAddr>)>,
+}
+
+/// The connections of one load.
+#[derive(Debug)]
+pub(crate) struct Flows {
+    origins: Origins,
+    places: HashMap<Ends, Place>,
+    swept: Stamp,
+    /// Connections that requests of the load opened.
+    pub(crate) opened: u64,
+    /// Those among them that the kernel had an entry for.
+    pub(crate) routed: u64,
+}
+
+impl Flows {
+    /// A load from there, of which nothing is known.
+    pub(crate) fn new(origins: Origins, now: Stamp) -> Self {
+        Self { origins, places: HashMap::new(), swept: now, opened: 0, routed: 0 }
+    }
+
+    /// Takes in what was read at `at`.
+    pub(crate) fn observe(&mut self, tracked: Tracked, at: Stamp) {
+        let Tracked { from, to, routed_to } = tracked;
+        if self.origins.has(from) {
+            let address = (!self.origins.chosen.is_empty()).then_some(from.ip());
+            let place = self.places.entry(Ends { address, port: from.port(), to }).or_default();
+            place.waiting.push_back((at, routed_to));
+        }
+    }
+
+    /// Whether an entry is about a connection to one of these.
+    pub(crate) fn has_any_to(&self, remotes: &[SocketAddr]) -> bool {
+        self.places.iter().any(|(ends, place)| !place.waiting.is_empty() && remotes.contains(&ends.to))
+    }
+
+    /// Where the connection of a request was sent. To be asked of each row of a worker once, in the order in which
+    /// its requests ended, when all entries of before that have been observed.
+    pub(crate) fn route(&mut self, worker: usize, row: &RequestRow) -> Option<SocketAddr> {
+        let opens = row.connect_start.is_some();
+        self.opened += u64::from(opens);
+        let routed = self.place_of(worker, row);
+        self.routed += u64::from(opens && routed.is_some());
+        routed
+    }
+
+    fn place_of(&mut self, worker: usize, row: &RequestRow) -> Option<SocketAddr> {
+        let to = row.remote_addr.as_deref()?.parse().ok()?;
+        let ends = Ends { address: self.origins.address(worker), port: row.local_port?, to };
+        let (place, conn) = (self.places.get_mut(&ends)?, row.conn?);
+        if let Some((_, _, routed)) = place.last.filter(|(of, last, _)| (*of, *last) == (worker, conn)) {
+            return routed;
+        }
+        let routed = match row.connect_start {
+            Some(start) => {
+                // What was read before is of a connection that had the port before.
+                while place.waiting.front().is_some_and(|(at, _)| *at < start) {
+                    place.waiting.pop_front();
+                }
+                place.waiting.pop_front()
+            }
+            // The request that opened the connection goes on still. Of two entries either may be its.
+            None if place.waiting.len() == 1 => place.waiting.pop_front(),
+            None => None,
+        };
+        let routed = routed.map(|(_, routed_to)| routed_to);
+        place.last = Some((worker, conn, routed));
+        routed
+    }
+
+    /// Forgets, now and then, the entries of connections that no request has had: they are somebody else's.
+    pub(crate) fn sweep(&mut self, now: Stamp) {
+        if now < self.swept + SWEEP {
+            return;
+        }
+        self.swept = now;
+        let longest = self.origins.longest;
+        for place in self.places.values_mut() {
+            while place.waiting.front().is_some_and(|(at, _)| *at + longest < now) {
+                place.waiting.pop_front();
+            }
+        }
+        self.places.retain(|_, place| place.last.is_some() || !place.waiting.is_empty());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use rolldrop_record::Phase;
+
+    const SERVICE: &str = "10.96.0.10:80";
+
+    fn at(ms: i64) -> Stamp {
+        Stamp::from_unix_ns(ms * 1_000_000)
+    }
+
+    fn origins() -> Origins {
+        let local = HashSet::from(["10.0.0.1".parse().unwrap()]);
+        let ports = Some((40_000..40_010).collect());
+        Origins { local, chosen: Vec::new(), ports, longest: Duration::from_secs(8) }
+    }
+
+    fn tracked(from: &str, pod: u8) -> Tracked {
+        let (from, to) = (from.parse().unwrap(), SERVICE.parse().unwrap());
+        Tracked { from, to, routed_to: ([10, 244, 1, pod], 8080).into() }
+    }
+
+    fn row(conn: u64, port: u16, start_ms: Option<i64>) -> RequestRow {
+        let (source, target): (Arc<str>, Arc<str>) = ("load-0".into(), "web".into());
+        RequestRow {
+            connect_start: start_ms.map(at),
+            conn: Some(conn),
+            conn_reused: start_ms.is_none(),
+            local_port: Some(port),
+            remote_addr: Some(SERVICE.into()),
+            ..RequestRow::not_sent(source, conn, target, Phase::Main, at(0), at(0))
+        }
+    }
+
+    fn pod(routed: Option<SocketAddr>) -> Option<u8> {
+        routed.map(|address| match address.ip() {
+            IpAddr::V4(address) => address.octets()[3],
+            IpAddr::V6(_) => 0,
+        })
+    }
+
+    #[test]
+    fn a_port_that_is_used_again_is_told_apart_by_time() {
+        let mut flows = Flows::new(origins(), at(0));
+        flows.observe(tracked("10.0.0.1:40001", 2), at(11));
+        assert_eq!(pod(flows.route(0, &row(1, 40_001, Some(10)))), Some(2));
+        // The next has no entry: the kernel sent it after the first, or refused it.
+        assert_eq!(pod(flows.route(0, &row(2, 40_001, Some(500)))), None);
+        // Nor is the entry of a connection without a row, such as a second attempt, that of the next.
+        flows.observe(tracked("10.0.0.1:40001", 3), at(600));
+        flows.observe(tracked("10.0.0.1:40001", 4), at(1_001));
+        assert_eq!(pod(flows.route(0, &row(3, 40_001, Some(1_000)))), Some(4));
+        assert_eq!((flows.opened, flows.routed), (3, 2));
+    }
+
+    #[test]
+    fn all_requests_of_a_connection_have_its_address() {
+        let mut flows = Flows::new(origins(), at(0));
+        flows.observe(tracked("10.0.0.1:40002", 5), at(2));
+        // A stream may end before the request that opened the connection.
+        assert_eq!(pod(flows.route(0, &row(7, 40_002, None))), Some(5));
+        assert_eq!(pod(flows.route(0, &row(7, 40_002, Some(1)))), Some(5));
+        assert_eq!(pod(flows.route(0, &row(7, 40_002, None))), Some(5));
+        // Another connection from there of which nothing is known.
+        assert_eq!(pod(flows.route(0, &row(8, 40_002, None))), None);
+        assert_eq!((flows.opened, flows.routed), (1, 1));
+        // Two entries, and no request that says when it began.
+        flows.observe(tracked("10.0.0.1:40002", 5), at(3));
+        flows.observe(tracked("10.0.0.1:40002", 6), at(4));
+        assert_eq!(pod(flows.route(0, &row(9, 40_002, None))), None);
+    }
+
+    #[test]
+    fn only_the_loads_own_connections_are_kept_and_those_not_for_long() {
+        let mut flows = Flows::new(origins(), at(0));
+        // A pod of this node, whose packets pass by; and another program of this node.
+        flows.observe(tracked("10.244.0.7:40001", 2), at(1));
+        flows.observe(tracked("10.0.0.1:50000", 2), at(1));
+        assert!(flows.places.is_empty());
+        // One that has a port of the load's.
+        flows.observe(tracked("10.0.0.1:40003", 2), at(1));
+        let to: SocketAddr = SERVICE.parse().unwrap();
+        assert!(flows.has_any_to(&[to]) && !flows.has_any_to(&["10.96.0.10:81".parse().unwrap()]));
+        flows.sweep(at(9_999));
+        assert_eq!(flows.places.len(), 1);
+        flows.sweep(at(10_001));
+        assert!(flows.places.is_empty());
+    }
+
+    #[test]
+    fn workers_with_addresses_of_their_own_may_have_the_same_port() {
+        let chosen = vec!["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()];
+        let mut flows = Flows::new(Origins { chosen, ..origins() }, at(0));
+        flows.observe(tracked("10.0.0.1:40001", 2), at(1));
+        flows.observe(tracked("10.0.0.2:40001", 3), at(1));
+        assert_eq!(pod(flows.route(1, &row(0, 40_001, Some(0)))), Some(3));
+        assert_eq!(pod(flows.route(2, &row(0, 40_001, Some(0)))), Some(2));
+    }
+}

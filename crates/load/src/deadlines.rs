@@ -1,0 +1,269 @@
+//! The deadlines of one worker's requests: one queue, instead of a timer for each.
+//!
+//! Deadlines with the same limit pass in the order in which they were set, so each limit has its own list. Setting
+//! and removing a deadline takes some nanoseconds, and nearly every one is removed. Only the earliest has a timer,
+//! which is not moved when that deadline is removed. A deadline is noticed some milliseconds after it has passed.
+
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::timeout_at;
+
+use rolldrop_record::{Clock, Stamp};
+
+/// A limit was reached before what it was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Elapsed;
+
+/// The deadlines of everything that one thread waits for.
+#[derive(Debug)]
+pub(super) struct Deadlines {
+    clock: Clock,
+    queue: RefCell<Queue>,
+    /// Notified when a deadline is set before the one that has the timer.
+    sooner: Notify,
+}
+
+impl Deadlines {
+    /// No deadline yet.
+    pub(super) fn new(clock: Clock) -> Self {
+        Self { clock, queue: RefCell::default(), sooner: Notify::new() }
+    }
+
+    /// The output of `future`, or [`Elapsed`] if it is not ready `limit` after `since`. Somebody must
+    /// [`keep`](Self::keep) the deadlines during this time.
+    pub(super) async fn within<F: Future>(
+        &self,
+        since: Stamp,
+        limit: Duration,
+        future: F,
+    ) -> Result<F::Output, Elapsed> {
+        let mut future = pin!(future);
+        let mut waiting: Option<Waiting<'_>> = None;
+        poll_fn(|context| {
+            if let Poll::Ready(output) = future.as_mut().poll(context) {
+                return Poll::Ready(Ok(output));
+            }
+            match &waiting {
+                Some(waiting) if waiting.has_passed() => return Poll::Ready(Err(Elapsed)),
+                Some(_) => {}
+                None => waiting = Some(self.set(since, limit, context.waker())),
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Wakes every waiter whose deadline has passed, for as long as it is polled.
+    pub(super) async fn keep(&self) -> Infallible {
+        loop {
+            let now = self.clock.now();
+            while let Some(waker) = self.queue.borrow_mut().take_passed(now) {
+                waker.wake();
+            }
+            let next = self.queue.borrow_mut().arm();
+            let sooner = self.sooner.notified();
+            match next.and_then(|at| self.clock.instant(at)) {
+                Some(at) => {
+                    // Either way it is looked at again.
+                    let _ = timeout_at(at.into(), sooner).await;
+                }
+                None => sooner.await,
+            }
+        }
+    }
+
+    fn set(&self, since: Stamp, limit: Duration, waker: &Waker) -> Waiting<'_> {
+        let (id, is_sooner) = self.queue.borrow_mut().set(since + limit, limit, waker.clone());
+        if is_sooner {
+            self.sooner.notify_one();
+        }
+        Waiting { deadlines: self, id }
+    }
+}
+
+/// A deadline that was set; dropping this removes it.
+struct Waiting<'a> {
+    deadlines: &'a Deadlines,
+    id: usize,
+}
+
+impl Waiting<'_> {
+    fn has_passed(&self) -> bool {
+        self.deadlines.queue.borrow().waits[self.id].waker.is_none()
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.deadlines.queue.borrow_mut().take_back(self.id);
+    }
+}
+
+/// All deadlines, in linked lists.
+#[derive(Debug, Default)]
+struct Queue {
+    lists: Vec<List>,
+    waits: Vec<Wait>,
+    /// Places in `waits` that are not in use.
+    free: Vec<usize>,
+    /// When the timer goes off, if it does.
+    alarm: Option<Stamp>,
+}
+
+/// The deadlines with one limit, the earliest first.
+#[derive(Debug)]
+struct List {
+    limit: Duration,
+    first: Option<usize>,
+    last: Option<usize>,
+}
+
+#[derive(Debug)]
+struct Wait {
+    at: Stamp,
+    /// Who waits; none when the deadline has passed.
+    waker: Option<Waker>,
+    list: usize,
+    before: Option<usize>,
+    after: Option<usize>,
+}
+
+impl Queue {
+    /// Returns the deadline's number, and whether it is to pass before the timer goes off.
+    fn set(&mut self, at: Stamp, limit: Duration, waker: Waker) -> (usize, bool) {
+        let list = self.lists.iter().position(|list| list.limit == limit).unwrap_or_else(|| {
+            self.lists.push(List { limit, first: None, last: None });
+            self.lists.len() - 1
+        });
+        let before = self.lists[list].last;
+        let wait = Wait { at, waker: Some(waker), list, before, after: None };
+        let id = match self.free.pop() {
+            Some(id) => {
+                self.waits[id] = wait;
+                id
+            }
+            None => {
+                self.waits.push(wait);
+                self.waits.len() - 1
+            }
+        };
+        match before {
+            Some(before) => self.waits[before].after = Some(id),
+            None => self.lists[list].first = Some(id),
+        }
+        self.lists[list].last = Some(id);
+        let is_sooner = self.alarm.is_none_or(|alarm| at < alarm);
+        if is_sooner {
+            self.alarm = Some(at);
+        }
+        (id, is_sooner)
+    }
+
+    fn take_back(&mut self, id: usize) {
+        if self.waits[id].waker.take().is_some() {
+            self.unlink(id);
+        }
+        self.free.push(id);
+    }
+
+    /// Who waits for a deadline that has passed by `now`.
+    fn take_passed(&mut self, now: Stamp) -> Option<Waker> {
+        let mut firsts = self.lists.iter().filter_map(|list| list.first);
+        let id = firsts.find(|id| self.waits[*id].at <= now)?;
+        self.unlink(id);
+        self.waits[id].waker.take()
+    }
+
+    /// Returns the first deadline of all, for which there is going to be a timer.
+    fn arm(&mut self) -> Option<Stamp> {
+        let firsts = self.lists.iter().filter_map(|list| list.first);
+        self.alarm = firsts.map(|id| self.waits[id].at).min();
+        self.alarm
+    }
+
+    fn unlink(&mut self, id: usize) {
+        let Wait { list, before, after, .. } = self.waits[id];
+        match before {
+            Some(before) => self.waits[before].after = after,
+            None => self.lists[list].first = after,
+        }
+        match after {
+            Some(after) => self.waits[after].before = before,
+            None => self.lists[list].last = before,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use proptest::prelude::*;
+    use tokio::task::yield_now;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_there_in_time_is_had_and_what_is_not_elapses() {
+        let clock = Clock::start();
+        let deadlines = Deadlines::new(clock);
+        let within = |ms, future| deadlines.within(clock.now(), Duration::from_millis(ms), future);
+        let waiting = async {
+            let long = deadlines.within(clock.now(), Duration::from_secs(600), async {
+                yield_now().await;
+                7
+            });
+            // A later, shorter one passes first; a third that begins behind it as well.
+            let short = within(1, pending::<()>());
+            let done = tokio::join!(long, short, within(2, pending()));
+            assert_eq!(done, (Ok(7), Err(Elapsed), Err(Elapsed)));
+            assert_eq!(deadlines.within(clock.now(), Duration::ZERO, ready(8)).await, Ok(8));
+        };
+        tokio::select! {
+            () = waiting => {}
+            never = deadlines.keep() => match never {},
+        }
+        let queue = deadlines.queue.borrow();
+        assert!(queue.free.len() == queue.waits.len() && queue.lists.iter().all(|list| list.first.is_none()));
+    }
+
+    proptest! {
+        /// Against a plain list of all that wait.
+        #[test]
+        fn deadlines_pass_in_order(steps in proptest::collection::vec((0..4u8, 0..3u64, any::<prop::sample::Index>()), 1..200)) {
+            let at = Stamp::from_unix_ns;
+            let mut queue = Queue::default();
+            let mut waiting: Vec<(usize, Stamp)> = Vec::new();
+            for ((what, limit, which), now) in steps.into_iter().zip(0..) {
+                match what {
+                    0 | 1 => {
+                        let limit = Duration::from_nanos(10 + limit * 20);
+                        let (id, _) = queue.set(at(now) + limit, limit, Waker::noop().clone());
+                        waiting.push((id, at(now) + limit));
+                    }
+                    2 if !waiting.is_empty() => {
+                        let (id, _) = waiting.swap_remove(which.index(waiting.len()));
+                        queue.take_back(id);
+                    }
+                    _ => {
+                        while queue.take_passed(at(now)).is_some() {}
+                        let (passed, left) = waiting.into_iter().partition(|(_, due)| *due <= at(now));
+                        waiting = left;
+                        for (id, _) in passed {
+                            prop_assert!(queue.waits[id].waker.is_none());
+                            queue.take_back(id);
+                        }
+                        prop_assert_eq!(queue.arm(), waiting.iter().map(|(_, due)| *due).min());
+                        prop_assert!(waiting.iter().all(|(id, _)| queue.waits[*id].waker.is_some()));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Why an exchange ended without a complete response: the outcome that an error, or an end, makes
+//! where it met the exchange.
+
+use std::io;
+use std::sync::Arc;
+
+use super::tls::{self, Fault};
+use rolldrop_record::Outcome;
+
+/// An exchange that did not end with a complete response.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    pub(super) outcome: Outcome,
+    pub(super) errno: Option<i32>,
+    /// What a protocol said for itself, where no error number does.
+    pub(super) detail: Option<Arc<str>>,
+}
+
+impl Failure {
+    pub(super) const fn new(outcome: Outcome, errno: Option<i32>) -> Self {
+        Self { outcome, errno, detail: None }
+    }
+
+    pub(super) fn with_detail(outcome: Outcome, detail: impl Into<Arc<str>>) -> Self {
+        Self { outcome, errno: None, detail: Some(detail.into()) }
+    }
+}
+
+/// How far it had come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reached {
+    /// Nothing has come over the connection.
+    Connection,
+    /// The connection has served before; nothing of this response has come.
+    Nothing,
+    /// Part of the head.
+    Head,
+    /// The head, and perhaps part of the body.
+    Body,
+}
+
+/// The peer broke the protocol.
+pub(super) const PROTOCOL_ERROR: Failure = Failure::new(Outcome::ProtocolError, None);
+
+/// The stream ended before the response did. A reset that met the write shows as
+/// an end when reading afterwards.
+pub(super) fn ended_early(reached: Reached, write_error: Option<&io::Error>) -> Failure {
+    match (write_error, reached) {
+        (Some(e), _) => lost(reached, e, None),
+        (None, Reached::Connection | Reached::Nothing) => Failure::new(Outcome::EofBeforeResponse, None),
+        (None, Reached::Head | Reached::Body) => Failure::new(Outcome::TruncatedBody, None),
+    }
+}
+
+/// The connection broke. The kernel's own timeout (ETIMEDOUT: retransmissions went
+/// unanswered) is a timeout; all else took the connection away like a reset.
+///
+/// In TLS, too, a reset that met the write shows as an end when reading afterwards.
+pub(super) fn lost(reached: Reached, error: &io::Error, write_error: Option<&io::Error>) -> Failure {
+    if let Some(fault) = tls::fault(error) {
+        return Failure::with_detail(tls_outcome(reached, &fault), fault.what);
+    }
+    let outcome = match (error.kind(), reached) {
+        // The connection was closed, and TLS was not: whoever closed it need not be the server.
+        (io::ErrorKind::UnexpectedEof, _) if write_error.is_some() => {
+            return ended_early(reached, write_error);
+        }
+        (io::ErrorKind::UnexpectedEof, _) => {
+            return Failure { detail: Some("no_close_notify".into()), ..ended_early(reached, None) };
+        }
+        (io::ErrorKind::TimedOut, Reached::Connection | Reached::Nothing | Reached::Head) => {
+            Outcome::ResponseTimeout
+        }
+        (io::ErrorKind::TimedOut, Reached::Body) => Outcome::BodyTimeout,
+        (_, Reached::Connection | Reached::Nothing) => Outcome::ResetBeforeResponse,
+        (_, Reached::Head | Reached::Body) => Outcome::ResetMidResponse,
+    };
+    Failure::new(outcome, error.raw_os_error())
+}
+
+/// TLS failed by itself. In TLS 1.3 the server's verdict on the client comes after the client's
+/// handshake is done. On a connection that has served, an alert is how TLS resets.
+fn tls_outcome(reached: Reached, fault: &Fault) -> Outcome {
+    match reached {
+        Reached::Connection => Outcome::TlsError,
+        _ if !fault.is_alert => Outcome::ProtocolError,
+        Reached::Nothing => Outcome::ResetBeforeResponse,
+        Reached::Head | Reached::Body => Outcome::ResetMidResponse,
+    }
+}
+
+/// What became of a connection that did not come about.
+pub(super) fn connect_outcome(error: &io::Error) -> Outcome {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => Outcome::ConnectRefused,
+        io::ErrorKind::TimedOut => Outcome::ConnectTimeout,
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => Outcome::ConnectUnreachable,
+        // A SYN that is refused says so; a reset met a connection that stood, before its socket was looked at.
+        io::ErrorKind::ConnectionReset => Outcome::ResetBeforeResponse,
+        _ => Outcome::ConnectError,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::errno::Errno;
+
+    use super::*;
+
+    fn os(errno: Errno) -> io::Error {
+        io::Error::from_raw_os_error(errno as i32)
+    }
+
+    #[test]
+    fn an_error_number_makes_a_connect_outcome() {
+        for (errno, outcome) in [
+            (Errno::ECONNREFUSED, Outcome::ConnectRefused),
+            (Errno::ETIMEDOUT, Outcome::ConnectTimeout),
+            (Errno::EHOSTUNREACH, Outcome::ConnectUnreachable),
+            (Errno::ENETUNREACH, Outcome::ConnectUnreachable),
+            (Errno::ECONNRESET, Outcome::ResetBeforeResponse),
+            (Errno::EACCES, Outcome::ConnectError),
+        ] {
+            assert_eq!(connect_outcome(&os(errno)), outcome, "{errno}");
+        }
+    }
+
+    #[test]
+    fn an_end_after_a_failed_write_is_the_reset_that_met_the_write() {
+        let ended = |reached, write_error: Option<Errno>| {
+            let failure = ended_early(reached, write_error.map(os).as_ref());
+            (failure.outcome, failure.errno)
+        };
+        let [reset, pipe, timed_out] = [Errno::ECONNRESET, Errno::EPIPE, Errno::ETIMEDOUT];
+        assert_eq!(ended(Reached::Nothing, None), (Outcome::EofBeforeResponse, None));
+        assert_eq!(ended(Reached::Head, None), (Outcome::TruncatedBody, None));
+        assert_eq!(ended(Reached::Body, None), (Outcome::TruncatedBody, None));
+        let with = |outcome, errno: Errno| (outcome, Some(errno as i32));
+        assert_eq!(ended(Reached::Nothing, Some(reset)), with(Outcome::ResetBeforeResponse, reset));
+        assert_eq!(ended(Reached::Nothing, Some(pipe)), with(Outcome::ResetBeforeResponse, pipe));
+        assert_eq!(ended(Reached::Body, Some(reset)), with(Outcome::ResetMidResponse, reset));
+        assert_eq!(ended(Reached::Head, Some(timed_out)), with(Outcome::ResponseTimeout, timed_out));
+        assert_eq!(ended(Reached::Body, Some(timed_out)), with(Outcome::BodyTimeout, timed_out));
+        // An end without close_notify.
+        let cut = io::Error::from(io::ErrorKind::UnexpectedEof);
+        let by_reset = lost(Reached::Body, &cut, Some(&os(reset)));
+        assert_eq!((by_reset.outcome, by_reset.errno), with(Outcome::ResetMidResponse, reset));
+        let by_nobody = lost(Reached::Body, &cut, None);
+        assert_eq!(
+            (by_nobody.outcome, by_nobody.detail.as_deref()),
+            (Outcome::TruncatedBody, Some("no_close_notify"))
+        );
+    }
+}

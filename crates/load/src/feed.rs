@@ -1,0 +1,181 @@
+//! A worker's next request: the next one of its schedule, or, in a closed loop, one for every
+//! connection that is free.
+
+use std::time::Duration;
+
+use super::plan::{Plan, Timing};
+use super::schedule::{Due, Share};
+use rolldrop_record::load::Length;
+use rolldrop_record::{Outcome, Phase, RequestRow, Stamp};
+
+/// After a request that could not be sent, a closed loop waits this long before its next one.
+const AFTER_NOT_SENT: Duration = Duration::from_millis(10);
+
+/// Where a worker's requests come from.
+#[derive(Debug)]
+pub(super) enum Feed {
+    /// Open loop: the next one is due at its time, whatever became of the others.
+    Open {
+        /// Those that come after the next.
+        share: Share,
+        /// The next; `None` past the end and after a stop.
+        next: Option<Due>,
+    },
+    /// Closed loop: the next one is due as soon as a connection is free.
+    Closed(Closed),
+}
+
+impl Feed {
+    /// The requests of worker `worker` of `workers`, in a load that begins at `zero`.
+    pub(super) fn new(plan: &Plan, worker: usize, workers: usize, zero: Stamp) -> Self {
+        match &plan.timing {
+            Timing::Schedule(schedule) => {
+                let mut share = schedule.share(worker, workers, zero);
+                let next = share.next();
+                Feed::Open { share, next }
+            }
+            Timing::OnDemand(length) => {
+                let main = zero + plan.settings.warmup;
+                let (worker, workers) = (worker as u64, workers as u64);
+                Feed::Closed(Closed {
+                    worker,
+                    workers,
+                    seq: 0,
+                    main,
+                    end: match length {
+                        Length::Time(duration) => Some(main + *duration),
+                        Length::Requests(_) => None,
+                    },
+                    left: match length {
+                        Length::Time(_) => u64::MAX,
+                        Length::Requests(all) => all / workers + u64::from(worker < all % workers),
+                    },
+                    not_before: zero,
+                })
+            }
+        }
+    }
+
+    /// The next request, if a worker has one; in a closed loop only if `is_free` says that a connection could take
+    /// it.
+    pub(super) fn next(&self, now: Stamp, is_free: impl FnOnce() -> bool) -> Option<Due> {
+        match self {
+            Feed::Open { next, .. } => *next,
+            Feed::Closed(closed) => closed.next(now).filter(|_| is_free()),
+        }
+    }
+
+    /// Whether no further request will come.
+    pub(super) fn is_over(&self, now: Stamp) -> bool {
+        match self {
+            Feed::Open { next, .. } => next.is_none(),
+            Feed::Closed(closed) => closed.next(now).is_none(),
+        }
+    }
+
+    /// Whether requests have their times.
+    pub(super) fn is_open_loop(&self) -> bool {
+        matches!(self, Feed::Open { .. })
+    }
+
+    /// Goes on to the request after `taken`.
+    pub(super) fn advance(&mut self, taken: Due) {
+        match self {
+            Feed::Open { share, next } => *next = share.next(),
+            Feed::Closed(closed) => {
+                closed.seq += 1;
+                if taken.phase == Phase::Main {
+                    closed.left -= 1;
+                }
+            }
+        }
+    }
+
+    /// A request has ended with this outcome.
+    pub(super) fn ended(&mut self, row: &RequestRow) {
+        if let Feed::Closed(closed) = self
+            && row.outcome == Outcome::NotSent
+        {
+            closed.not_before = row.end + AFTER_NOT_SENT;
+        }
+    }
+
+    /// No further request will come.
+    pub(super) fn end(&mut self) {
+        match self {
+            Feed::Open { next, .. } => *next = None,
+            Feed::Closed(closed) => closed.left = 0,
+        }
+    }
+}
+
+/// A closed loop's requests.
+#[derive(Debug)]
+pub(super) struct Closed {
+    worker: u64,
+    workers: u64,
+    seq: u64,
+    /// When the counted part begins.
+    main: Stamp,
+    end: Option<Stamp>,
+    /// Requests of the counted part that are left.
+    left: u64,
+    not_before: Stamp,
+}
+
+impl Closed {
+    fn next(&self, now: Stamp) -> Option<Due> {
+        let at = now.max(self.not_before);
+        if self.left == 0 || self.end.is_some_and(|end| at >= end) {
+            return None;
+        }
+        let index = self.seq * self.workers + self.worker;
+        let phase = if at < self.main { Phase::Warmup } else { Phase::Main };
+        Some(Due { index, seq: self.seq, phase, at })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Pace, Settings};
+
+    fn closed(length: Length, workers: usize, worker: usize) -> Feed {
+        let settings = Settings { pace: Pace::Closed(length), ..Settings::new("http://127.0.0.1:1/") };
+        Feed::new(&Plan::new(settings).unwrap(), worker, workers, Stamp::from_unix_ns(0))
+    }
+
+    #[test]
+    fn a_closed_loop_has_a_request_whenever_a_connection_is_free() {
+        let mut feed = closed(Length::Time(Duration::from_secs(1)), 2, 1);
+        let now = Stamp::from_unix_ns(5);
+        assert_eq!(feed.next(now, || false), None);
+        let due = feed.next(now, || true).unwrap();
+        assert_eq!((due.at, due.seq, due.index), (now, 0, 1));
+        feed.advance(due);
+        let due = feed.next(now, || true).unwrap();
+        assert_eq!((due.seq, due.index), (1, 3));
+        let not_sent = RequestRow::not_sent("load-1".into(), 1, "web".into(), Phase::Main, now, now);
+        feed.ended(&not_sent);
+        assert_eq!(feed.next(now, || true).map(|due| due.at), Some(now + AFTER_NOT_SENT));
+        let end = Stamp::from_unix_ns(1_000_000_000);
+        assert!(feed.is_over(end) && feed.next(end, || true).is_none());
+        feed.end();
+        assert!(feed.is_over(now));
+    }
+
+    #[test]
+    fn a_count_is_shared_out_exactly() {
+        for requests in [1, 7, 100] {
+            let mut sent = 0;
+            for worker in 0..3 {
+                let mut feed = closed(Length::Requests(requests), 3, worker);
+                while let Some(due) = feed.next(Stamp::from_unix_ns(9), || true) {
+                    feed.advance(due);
+                    sent += 1;
+                }
+            }
+            assert_eq!(sent, requests);
+        }
+    }
+}

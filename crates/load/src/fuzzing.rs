@@ -1,0 +1,103 @@
+//! Fuzz targets: what servers may answer to the load, what the kernel says of its connections, and files of targets.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use rolldrop_testing::pieces;
+
+use super::answer_headers::Wanted;
+use super::grpc::{Answer, Call, Messages};
+use super::http2::fuzz_frames;
+use super::response::parse_head;
+use super::targets;
+use super::websocket;
+use rolldrop_record::load::Grpc;
+
+rolldrop_testing::targets! {
+    load_response: super::response,
+    load_http2: super::http2,
+    load_grpc: super::grpc,
+    load_conntrack: crate::conntrack::fuzzing::fuzz,
+    load_websocket: super::websocket_header,
+    targets: super::target_file,
+}
+
+fn target_file(bytes: &[u8]) {
+    let _ = targets::parse(&String::from_utf8_lossy(bytes), |path| Ok(path.as_bytes().to_vec()));
+}
+
+/// A response has the same head and the same end in whatever pieces it comes.
+fn response(input: &[u8]) {
+    let method = if input.first().is_some_and(|first| first & 1 == 1) { Method::HEAD } else { Method::GET };
+    let Ok(wanted) = Wanted::new("x-served-by", &["*".to_owned()]) else { return };
+    let (whole, pieces) = pieces(input);
+    let mut bytes = Vec::new();
+    let mut first_known = None;
+    for piece in pieces.clone() {
+        bytes.extend_from_slice(piece);
+        first_known = parse_head(&bytes, &method, &wanted).transpose();
+        if first_known.is_some() {
+            break;
+        }
+    }
+    assert_eq!(first_known, parse_head(whole, &method, &wanted).transpose());
+    let (Some(Ok(mut head)), Some(Ok(mut in_pieces))) =
+        (first_known, parse_head(whole, &method, &wanted).transpose())
+    else {
+        return;
+    };
+    let kept = wanted.kept_of_head(&whole[..head.len]);
+    assert!(kept.is_none_or(|kept| serde_json::from_str::<BTreeMap<String, String>>(&kept).is_ok()));
+    let is_inside = |range: &Option<Range<usize>>| range.as_ref().is_none_or(|range| range.end <= head.len);
+    assert!(is_inside(&head.server) && is_inside(&head.via));
+    let taken = head.body.take(&whole[head.len..]);
+    let (mut at, mut sum) = (0, Ok(0));
+    for piece in pieces {
+        let body = &piece[in_pieces.len.saturating_sub(at).min(piece.len())..];
+        at += piece.len();
+        sum = sum.and_then(|sum| Ok(sum + in_pieces.body.take(body)?));
+    }
+    assert_eq!(sum, taken);
+}
+
+/// Frames say the same in whatever pieces they come.
+fn http2(input: &[u8]) {
+    let (whole, pieces) = pieces(input);
+    assert_eq!(fuzz_frames(pieces), fuzz_frames(std::iter::once(whole)));
+}
+
+/// Messages are the same in whatever pieces they come. The rest of the first line is the status.
+fn grpc(input: &[u8]) {
+    let line = input.iter().position(|byte| *byte == b'\n').unwrap_or(input.len());
+    let (status, input) = input.split_at(line);
+    let (whole, pieces) = pieces(input);
+    let (mut messages, mut in_pieces) = (Messages::default(), Messages::default());
+    messages.pass(whole);
+    pieces.for_each(|piece| in_pieces.pass(piece));
+    assert_eq!(format!("{messages:?}"), format!("{in_pieces:?}"));
+    let Ok(rpc) = "a.B/C".parse() else { return };
+    let call = Call::new(&Grpc::new(rpc), Duration::from_secs(1));
+    let mut headers = HeaderMap::new();
+    headers.insert("content-type", HeaderValue::from_static("application/grpc"));
+    if let Ok(status) = HeaderValue::from_bytes(status) {
+        headers.insert("grpc-status", status);
+    }
+    for trailers in [None, Some(&headers)] {
+        let answer = Answer { http: StatusCode::OK, headers: &headers, trailers, messages: &messages };
+        let _ = call.judge(&answer);
+    }
+}
+
+/// A frame has the same header in whatever pieces it comes.
+fn websocket_header(input: &[u8]) {
+    let (mut rest, _) = pieces(input);
+    while let Ok(Some((_, head, payload))) = websocket::header(rest) {
+        for part in 0..head {
+            assert!(matches!(websocket::header(&rest[..part]), Ok(None)), "{part} of {head} bytes");
+        }
+        let Some(after) = rest.get(head + payload..) else { break };
+        rest = after;
+    }
+}

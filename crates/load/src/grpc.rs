@@ -1,0 +1,284 @@
+//! Unary gRPC over HTTP/2: what a call adds to a request, and what its answer says.
+//!
+//! After the protocol's own description (grpc/grpc, doc/PROTOCOL-HTTP2.md, and
+//! doc/http-grpc-status-mapping.md for answers that are none of gRPC's). Messages are bytes: what
+//! is in them is the user's business.
+
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use http::header::AsHeaderName;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+
+use super::failure::Failure;
+use rolldrop_record::Outcome;
+use rolldrop_record::load::Grpc;
+use rolldrop_record::retry::GRPC_UNAVAILABLE;
+
+/// Before each message: whether it is compressed, and its length.
+const PREFIX: usize = 5;
+/// The content type of requests, and the beginning of that of answers.
+const CONTENT_TYPE: &str = "application/grpc";
+
+/// What all calls to a target have in common.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Call {
+    /// How long the answer may take.
+    timeout: Duration,
+    /// Statuses that count as success.
+    success: Vec<i32>,
+}
+
+impl Call {
+    /// What the calls of a plan have in common.
+    pub(super) fn new(grpc: &Grpc, timeout: Duration) -> Self {
+        Self { timeout, success: grpc.success.clone() }
+    }
+
+    /// Adds the headers of a call.
+    pub(super) fn add_headers(&self, headers: &mut HeaderMap) {
+        headers.entry(header::CONTENT_TYPE).or_insert(HeaderValue::from_static(CONTENT_TYPE));
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+        if let Ok(timeout) = HeaderValue::try_from(timeout(self.timeout)) {
+            headers.insert("grpc-timeout", timeout);
+        }
+    }
+
+    /// The status of a complete answer, and the outcome.
+    ///
+    /// An answer of a proxy that knows no gRPC has the status that its HTTP status stands for, as
+    /// every client reports it. An answer of HTTP status 200 that is not gRPC's, or has no status,
+    /// breaks the protocol.
+    pub(super) fn judge(&self, answer: &Answer<'_>) -> (Option<i32>, Result<Outcome, Failure>) {
+        let broken = |why: String| Err(Failure::with_detail(Outcome::ProtocolError, why));
+        let status = match (answer.http, answer.status()) {
+            (StatusCode::OK, _) if !answer.is_grpc() => return (None, broken(answer.content_type())),
+            (StatusCode::OK, None) => return (None, broken("no grpc-status".to_owned())),
+            (http, None) => return (Some(status_of(http)), Ok(Outcome::HttpError)),
+            (_, Some(status)) => status,
+        };
+        let outcome = match (self.success.contains(&status), answer.messages) {
+            (false, _) => Ok(Outcome::HttpError),
+            (true, messages) if messages.is_cut_off() => Err(Failure::new(Outcome::TruncatedBody, None)),
+            (true, messages) if messages.is_compressed && !answer.names_compression() => {
+                broken("compressed without grpc-encoding".to_owned())
+            }
+            (true, messages) if status == OK && messages.whole != 1 => {
+                broken(format!("{} messages", messages.whole))
+            }
+            (true, _) => Ok(Outcome::Ok),
+        };
+        (Some(status), outcome)
+    }
+}
+
+/// Status OK.
+const OK: i32 = 0;
+
+/// An answer that has come to its end.
+#[derive(Debug)]
+pub(super) struct Answer<'a> {
+    /// The HTTP status.
+    pub(super) http: StatusCode,
+    /// The headers.
+    pub(super) headers: &'a HeaderMap,
+    /// The trailers, where there are any.
+    pub(super) trailers: Option<&'a HeaderMap>,
+    /// What the body was.
+    pub(super) messages: &'a Messages,
+}
+
+impl Answer<'_> {
+    /// The status in the trailers, or, where the answer is nothing but trailers, in the headers.
+    fn status(&self) -> Option<i32> {
+        let from = match self.trailers {
+            Some(trailers) => trailers,
+            None if self.messages.is_empty() => self.headers,
+            None => return None,
+        };
+        from.get("grpc-status")?.to_str().ok()?.parse().ok()
+    }
+
+    fn header(&self, name: impl AsHeaderName) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
+    fn is_grpc(&self) -> bool {
+        self.header(header::CONTENT_TYPE).is_some_and(|given| given.starts_with(CONTENT_TYPE))
+    }
+
+    /// What it is instead.
+    fn content_type(&self) -> String {
+        match self.header(header::CONTENT_TYPE) {
+            Some(given) => format!("content-type {given}"),
+            None => "no content-type".to_owned(),
+        }
+    }
+
+    fn names_compression(&self) -> bool {
+        self.header("grpc-encoding").is_some_and(|encoding| encoding != "identity")
+    }
+}
+
+/// The messages of a body, as they pass by.
+#[derive(Debug, Default)]
+pub(super) struct Messages {
+    /// How many have come whole.
+    whole: u64,
+    /// Whether one of them says that it is compressed.
+    is_compressed: bool,
+    prefix: Vec<u8>,
+    /// Bytes that the message under way still lacks.
+    left: usize,
+}
+
+impl Messages {
+    /// Takes a part of the body.
+    pub(super) fn pass(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let part;
+            if self.prefix.len() < PREFIX {
+                (part, bytes) = bytes.split_at((PREFIX - self.prefix.len()).min(bytes.len()));
+                self.prefix.extend_from_slice(part);
+                if let [flag, a, b, c, d] = self.prefix[..] {
+                    self.is_compressed |= flag != 0;
+                    self.left = u32::from_be_bytes([a, b, c, d]) as usize;
+                }
+            } else {
+                (part, bytes) = bytes.split_at(self.left.min(bytes.len()));
+                self.left -= part.len();
+            }
+            if self.prefix.len() == PREFIX && self.left == 0 {
+                self.whole += 1;
+                self.prefix.clear();
+            }
+        }
+    }
+
+    fn is_cut_off(&self) -> bool {
+        !self.prefix.is_empty()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.whole == 0 && !self.is_cut_off()
+    }
+}
+
+/// A message as it is sent.
+pub(super) fn framed(message: &[u8]) -> Bytes {
+    let mut framed = BytesMut::with_capacity(PREFIX + message.len());
+    framed.put_u8(0);
+    // A message longer than its length field can say would not fit into memory twice.
+    framed.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
+    framed.put_slice(message);
+    framed.freeze()
+}
+
+/// A timeout as the header `grpc-timeout` has it: at most eight digits and a unit.
+fn timeout(timeout: Duration) -> String {
+    const MOST: u128 = 99_999_999;
+    match (timeout.as_micros(), timeout.as_millis()) {
+        (us, _) if us <= MOST => format!("{us}u"),
+        (_, ms) if ms <= MOST => format!("{ms}m"),
+        _ => format!("{}S", timeout.as_secs()),
+    }
+}
+
+/// The status that stands for an HTTP status other than 200 where there is none of gRPC's.
+fn status_of(http: StatusCode) -> i32 {
+    match http.as_u16() {
+        400 => 13,
+        401 => 16,
+        403 => 7,
+        404 => 12,
+        429 | 502 | 503 | 504 => GRPC_UNAVAILABLE,
+        _ => 2,
+    }
+}
+
+/// The name of a status.
+pub fn status_name(status: i32) -> String {
+    const NAMES: [&str; 17] = [
+        "OK",
+        "CANCELLED",
+        "UNKNOWN",
+        "INVALID_ARGUMENT",
+        "DEADLINE_EXCEEDED",
+        "NOT_FOUND",
+        "ALREADY_EXISTS",
+        "PERMISSION_DENIED",
+        "RESOURCE_EXHAUSTED",
+        "FAILED_PRECONDITION",
+        "ABORTED",
+        "OUT_OF_RANGE",
+        "UNIMPLEMENTED",
+        "INTERNAL",
+        "UNAVAILABLE",
+        "DATA_LOSS",
+        "UNAUTHENTICATED",
+    ];
+    let name = usize::try_from(status).ok().and_then(|index| NAMES.get(index));
+    name.map_or_else(|| format!("gRPC status {status}"), |name| (*name).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(http: u16, headers: &[&str], trailers: Option<&[&str]>, body: &[u8]) -> (Outcome, Option<i32>) {
+        let map = |statuses: &[&str]| -> HeaderMap {
+            let status =
+                |status: &&str| (header::HeaderName::from_static("grpc-status"), status.parse().unwrap());
+            let content_type = (header::CONTENT_TYPE, HeaderValue::from_static("application/grpc+proto"));
+            statuses.iter().map(status).chain([content_type]).collect()
+        };
+        let mut messages = Messages::default();
+        body.chunks(2).for_each(|part| messages.pass(part));
+        let trailers = trailers.map(map);
+        let call = Call { timeout: Duration::from_secs(5), success: vec![0, 5] };
+        let (status, outcome) = call.judge(&Answer {
+            http: StatusCode::from_u16(http).unwrap(),
+            headers: &map(headers),
+            trailers: trailers.as_ref(),
+            messages: &messages,
+        });
+        (outcome.unwrap_or_else(|failure| failure.outcome), status)
+    }
+
+    #[test]
+    fn the_status_is_that_of_the_trailers_or_of_an_answer_that_is_nothing_else() {
+        let message = framed(b"hello");
+        assert_eq!(judged(200, &[], Some(&["0"]), &message), (Outcome::Ok, Some(0)));
+        assert_eq!(judged(200, &[], Some(&["0"]), &framed(b"")), (Outcome::Ok, Some(0)));
+        assert_eq!(judged(200, &["14"], None, b""), (Outcome::HttpError, Some(14)));
+        assert_eq!(judged(200, &["5"], None, b""), (Outcome::Ok, Some(5)), "it counts as success");
+        assert_eq!(judged(200, &[], Some(&["13"]), &message), (Outcome::HttpError, Some(13)));
+    }
+
+    #[test]
+    fn an_answer_without_a_status_breaks_the_protocol_unless_it_is_a_proxys() {
+        let message = framed(b"hello");
+        assert_eq!(judged(200, &[], None, &message), (Outcome::ProtocolError, None));
+        assert_eq!(judged(200, &["0"], None, &message), (Outcome::ProtocolError, None), "too early");
+        assert_eq!(judged(200, &[], Some(&["x"]), &message), (Outcome::ProtocolError, None));
+        assert_eq!(judged(503, &[], None, b"no healthy upstream"), (Outcome::HttpError, Some(14)));
+        assert_eq!(judged(404, &[], None, b""), (Outcome::HttpError, Some(12)));
+    }
+
+    #[test]
+    fn a_success_has_one_whole_message() {
+        let message = framed(b"hello");
+        assert_eq!(judged(200, &[], Some(&["0"]), &message[..7]), (Outcome::TruncatedBody, Some(0)));
+        assert_eq!(judged(200, &[], Some(&["0"]), b""), (Outcome::ProtocolError, Some(0)));
+        let two = [&message[..], &message[..]].concat();
+        assert_eq!(judged(200, &[], Some(&["0"]), &two), (Outcome::ProtocolError, Some(0)));
+    }
+
+    #[test]
+    fn a_timeout_has_at_most_eight_digits() {
+        assert_eq!(timeout(Duration::from_millis(250)), "250000u");
+        assert_eq!(timeout(Duration::from_secs(5)), "5000000u");
+        assert_eq!(timeout(Duration::from_secs(600)), "600000m");
+        assert_eq!(timeout(Duration::from_secs(200_000)), "200000S");
+    }
+}

@@ -1,0 +1,307 @@
+//! One request on an HTTP/2 connection, from its dispatch to its end: the facts of the wire, and
+//! the outcome that they make.
+//!
+//! The protocol is the `h2` crate's business. A stream's own end goes before the connection's:
+//! what the peer said of this stream (RST_STREAM, a GOAWAY that leaves it out) is what happened
+//! to its request, whatever became of the connection afterwards. Nothing is retried here.
+//!
+//! `link` is a connection, `pool` a worker's connections, `wire` what passes over one. Where TLS is
+//! to say which HTTP is spoken, these are all of a worker's connections: what turns out to speak
+//! HTTP/1.1 is `exchange`'s business, and kept here.
+
+mod frames;
+mod link;
+mod pool;
+mod request;
+mod sieve;
+mod wire;
+
+use bytes::Bytes;
+use h2::client::{ResponseFuture, SendRequest};
+use h2::{Reason, RecvStream};
+use http::response::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+
+use super::answer_headers::PodName;
+use super::deadlines::Elapsed;
+use super::exchange::{Context, Endpoint, NotSent, carry};
+use super::failure::{Failure, Reached, ended_early, lost};
+use super::grpc;
+use super::plan::PlannedTarget;
+use super::pod_body::Beginning;
+use super::request::{Persistence, Sender};
+use link::{Link, Place, Spoken};
+pub(super) use pool::{Limits, Pool, Ticket};
+pub(super) use request::Template;
+use rolldrop_record::load::Http;
+use rolldrop_record::{Outcome, RequestRow, Stamp};
+use rolldrop_wire::http2::error_name;
+
+/// The protocol's name in a TLS handshake.
+pub(super) const ALPN: &[u8] = b"h2";
+
+/// What is offered in a TLS handshake.
+pub(super) const fn offered(http: Http) -> &'static [&'static [u8]] {
+    const HTTP1: &[u8] = b"http/1.1";
+
+    match http {
+        Http::Auto => &[ALPN, HTTP1],
+        Http::Http1 => &[HTTP1],
+        Http::Http2 => &[ALPN],
+    }
+}
+
+/// Sends a request and follows it to its end.
+///
+/// # Errors
+/// When it did not end with a complete response.
+pub(super) async fn attempt(
+    context: &Context,
+    endpoint: &Endpoint,
+    ticket: Ticket,
+    persistence: Persistence,
+    row: &mut RequestRow,
+) -> Result<(), Failure> {
+    let Ticket { link, place } = ticket;
+    row.conn = Some(link.id);
+    row.conn_reused = !matches!(place, Place::Opener);
+    let spoken = match place {
+        Place::Opener => link.open(context, endpoint, row).await?,
+        Place::Stream => Spoken::Http2(link.join(row).await?),
+        Place::Idle(connection) => Spoken::Http1(connection),
+    };
+    let requests = match spoken {
+        Spoken::Http2(requests) => requests.clone(),
+        Spoken::Http1(mut connection) => {
+            if carry(context, endpoint, persistence, &mut connection, row).await? {
+                link.keep(connection);
+            }
+            return Ok(());
+        }
+    };
+    let mut call = Call { context, endpoint, link: &link, stream: None, beginning: None, row };
+    let sent = context.clock.now();
+    call.row.sent = Some(sent);
+    let limit = context.plan.settings.response_timeout;
+    let ended = context.deadlines.within(sent, limit, call.run(requests, sent)).await;
+    if let Some(beginning) = call.beginning.take() {
+        let is_whole = matches!(ended, Ok(Ok(())));
+        beginning.name_pod(is_whole, context, endpoint, &mut link.last_pod(), call.row);
+    }
+    match ended {
+        Ok(result) => result,
+        Err(Elapsed) if call.row.head.is_some() => Err(Failure::new(Outcome::BodyTimeout, None)),
+        Err(Elapsed) => Err(Failure::new(Outcome::ResponseTimeout, None)),
+    }
+}
+
+/// Whether requests to a target can be sent over HTTP/2.
+///
+/// # Errors
+/// Why not.
+pub(super) fn check(target: &PlannedTarget) -> Result<(), String> {
+    let sender = Sender { ids: "run-load-0-".into(), worker: 0, workers: 1, seed: 0 };
+    Template::new(target, &sender).check()
+}
+
+/// A request on its connection.
+struct Call<'a> {
+    context: &'a Context,
+    endpoint: &'a Endpoint,
+    link: &'a Link,
+    /// Its stream, once it has one.
+    stream: Option<u32>,
+    /// The beginning of the body, where it is to name the pod.
+    beginning: Option<Box<Beginning>>,
+    row: &'a mut RequestRow,
+}
+
+/// However it ends, what passed is counted.
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = self.stream {
+            let mut wire = self.link.wire.get();
+            let stream = wire.stream(id);
+            wire.forget(id);
+            self.row.bytes_sent = stream.sent;
+            self.row.bytes_received = stream.received;
+        }
+    }
+}
+
+impl Call<'_> {
+    async fn run(&mut self, mut requests: SendRequest<Bytes>, begun: Stamp) -> Result<(), Failure> {
+        let template = self.endpoint.http2.as_ref();
+        let made = template.and_then(|template| template.make(self.row.seq, self.row.attempts).ok());
+        let Some((request, body)) = made else {
+            self.row.sent = None;
+            self.row.not_sent_reason = Some(NotSent::NoRequest.as_str().into());
+            return Err(Failure::new(Outcome::NotSent, None));
+        };
+        let method = request.method().clone();
+        let sent = requests.send_request(request, body.is_empty());
+        let (response, mut stream) = sent.map_err(|error| self.failure(&error, None))?;
+        let id = response.stream_id().as_u32();
+        self.stream = Some(id);
+        self.row.stream = Some(id);
+        if !body.is_empty() {
+            // Where it cannot be sent, the answer tells why.
+            let _ = stream.send_data(body, true);
+        }
+        self.answer(response, &method, begun).await
+    }
+
+    async fn answer(
+        &mut self,
+        response: ResponseFuture,
+        method: &Method,
+        begun: Stamp,
+    ) -> Result<(), Failure> {
+        let response = match self.context.plan.settings.first_byte_timeout {
+            None => response.await,
+            Some(limit) => {
+                let within = self.context.deadlines.within(begun, limit, response).await;
+                within.map_err(|Elapsed| Failure::with_detail(Outcome::ResponseTimeout, "first_byte"))?
+            }
+        };
+        let response = response.map_err(|error| self.failure(&error, None))?;
+        let (head, body) = response.into_parts();
+        let row = &mut *self.row;
+        row.head = Some(self.context.clock.now());
+        row.status = Some(head.status.as_u16());
+        let mut pod = PodName::default();
+        let wanted = &self.context.plan.wanted;
+        head.headers.get_all(&wanted.pod).iter().for_each(|value| pod.add(value.as_bytes()));
+        row.pod = pod.take();
+        let value = |name: HeaderName| head.headers.get(name).map(HeaderValue::as_bytes);
+        self.endpoint.answers.borrow_mut().count(value(header::SERVER), value(header::VIA));
+        self.endpoint.answers.borrow_mut().compare(&mut self.link.last_pod(), row.pod.as_ref());
+        self.beginning = Beginning::wanted(self.context, self.row);
+        let ended = self.end_of(body, &head, method).await;
+        if ended.is_err() || self.row.outcome != Outcome::Ok {
+            self.row.headers = wanted.kept_of(&head.headers);
+        }
+        ended
+    }
+
+    /// Reads what follows the head, and judges the whole.
+    async fn end_of(&mut self, body: RecvStream, head: &Parts, method: &Method) -> Result<(), Failure> {
+        let mut messages = grpc::Messages::default();
+        let trailers = self.body(body, announced(&head.headers, method), &mut messages).await?;
+        let row = &mut *self.row;
+        row.end = self.context.clock.now();
+        if let Some(call) = self.endpoint.grpc.as_ref() {
+            let answer = grpc::Answer {
+                http: head.status,
+                headers: &head.headers,
+                trailers: trailers.as_ref(),
+                messages: &messages,
+            };
+            let (status, outcome) = call.judge(&answer);
+            row.grpc_status = status;
+            row.outcome = outcome?;
+        } else {
+            let is_success = self.context.plan.is_success(head.status.as_u16());
+            row.outcome = if is_success { Outcome::Ok } else { Outcome::HttpError };
+        }
+        Ok(())
+    }
+
+    /// Reads the body to its end, and the trailers after it.
+    async fn body(
+        &mut self,
+        mut body: RecvStream,
+        announced: Option<u64>,
+        messages: &mut grpc::Messages,
+    ) -> Result<Option<HeaderMap>, Failure> {
+        while let Some(data) = body.data().await {
+            let data: Bytes = match data {
+                Ok(data) => data,
+                // The answer is whole; the rest of the request is not wanted (RFC 9113, 8.1).
+                Err(error) if error.reason() == Some(Reason::NO_ERROR) && self.is_complete() => break,
+                Err(error) => return Err(self.failure(&error, announced)),
+            };
+            // Fails only where the stream is over.
+            let _ = body.flow_control().release_capacity(data.len());
+            if self.endpoint.grpc.is_some() {
+                messages.pass(&data);
+            }
+            if let Some(beginning) = &mut self.beginning {
+                beginning.add(&data);
+            }
+        }
+        match body.trailers().await {
+            Ok(trailers) => Ok(trailers),
+            Err(error) if error.reason() == Some(Reason::NO_ERROR) && self.is_complete() => Ok(None),
+            Err(error) => Err(self.failure(&error, announced)),
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.stream.is_some_and(|id| self.link.wire.get().stream(id).is_complete)
+    }
+
+    /// What the end of the stream was, by what the wire showed. `announced` is the length that the
+    /// head gave the body.
+    fn failure(&self, error: &h2::Error, announced: Option<u64>) -> Failure {
+        let wire = self.link.wire.get();
+        let stream = self.stream.map(|id| wire.stream(id)).unwrap_or_default();
+        let reached = match (self.row.head, stream.received) {
+            (Some(_), _) => Reached::Body,
+            (None, 0) if wire.max_streams.is_none() => Reached::Connection,
+            (None, 0) => Reached::Nothing,
+            (None, _) => Reached::Head,
+        };
+        if let Some(code) = stream.reset {
+            let outcome = match (code, reached) {
+                // What is refused was not processed: of an answer there is nothing yet.
+                (REFUSED_STREAM, Reached::Connection | Reached::Nothing) => Outcome::H2RefusedStream,
+                (_, Reached::Connection | Reached::Nothing) => Outcome::ResetBeforeResponse,
+                (_, Reached::Head | Reached::Body) => Outcome::ResetMidResponse,
+            };
+            return Failure::with_detail(outcome, error_name(code));
+        }
+        let goaway = wire.goaway.map(|goaway| (goaway, format!("GOAWAY {}", error_name(goaway.code))));
+        match &goaway {
+            // A request without a stream never reached the peer.
+            Some((goaway, name)) if self.stream.is_none_or(|id| id > goaway.last_stream) => {
+                return Failure::with_detail(Outcome::H2Goaway, name.clone());
+            }
+            _ => {}
+        }
+        let is_short = stream.is_complete && announced.is_some_and(|length| stream.body < length);
+        let by_connection = match &wire.read_end {
+            _ if error.is_library() && is_short => Failure::new(Outcome::TruncatedBody, None),
+            Some(Ok(())) if !error.is_library() => ended_early(reached, wire.write_error.as_ref()),
+            Some(Err(end)) if !error.is_library() => lost(reached, end, wire.write_error.as_ref()),
+            _ => Failure::with_detail(Outcome::ProtocolError, error.to_string()),
+        };
+        match goaway {
+            Some((_, name)) if by_connection.detail.is_none() => {
+                Failure { detail: Some(name.into()), ..by_connection }
+            }
+            _ => by_connection,
+        }
+    }
+}
+
+const REFUSED_STREAM: u32 = 7;
+
+/// The length of the body, where the head says it.
+fn announced(headers: &HeaderMap, method: &Method) -> Option<u64> {
+    let length = headers.get(header::CONTENT_LENGTH).filter(|_| *method != Method::HEAD)?;
+    length.to_str().ok()?.parse().ok()
+}
+
+/// What frames say that come in these pieces: bytes of messages, those of bodies, and all else in order.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz_frames<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (u64, u64, String) {
+    let (mut frames, mut sums, mut others) = (frames::Frames::after(3), (0, 0), Vec::new());
+    for piece in pieces {
+        frames.pass(piece, |seen| match seen {
+            frames::Seen::Message { bytes, body, .. } => sums = (sums.0 + bytes, sums.1 + body),
+            other => others.push(other),
+        });
+    }
+    (sums.0, sums.1, format!("{others:?}"))
+}

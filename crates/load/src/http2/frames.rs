@@ -1,0 +1,212 @@
+//! Reads HTTP/2 frames off bytes that pass by: whose they are, and what the few frames say that
+//! end a stream or a connection.
+//!
+//! Bytes in, facts out (RFC 9113, 4.1); it decodes no header and checks nothing. That is the
+//! `h2` crate's business, which in turn does not tell which bytes were whose.
+
+use rolldrop_wire::http2::{
+    CONTINUATION, DATA, END_STREAM, FrameHeader, GOAWAY, HEADERS, RST_STREAM, SETTINGS, number,
+};
+
+/// Bytes of a frame's header.
+const HEADER: usize = FrameHeader::BYTES;
+/// The most bytes of a payload that are kept: enough for any settings in use.
+const MAX_KEPT: usize = 512;
+
+/// The setting MAX_CONCURRENT_STREAMS.
+const MAX_CONCURRENT_STREAMS: u16 = 3;
+
+/// What is learned from the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// So many bytes of a message's frames, with their headers.
+    Message {
+        /// The stream.
+        stream: u32,
+        /// Their number.
+        bytes: u64,
+        /// Those of them that are the body's, with their padding.
+        body: u64,
+    },
+    /// The sender has nothing more to say on this stream.
+    EndStream(u32),
+    /// RST_STREAM.
+    Reset {
+        /// The stream.
+        stream: u32,
+        /// Its error code.
+        code: u32,
+    },
+    /// SETTINGS, with the limit on streams where it names one.
+    Settings {
+        /// MAX_CONCURRENT_STREAMS.
+        max_streams: Option<u32>,
+    },
+    /// GOAWAY.
+    GoAway {
+        /// Streams above this one were not processed.
+        last_stream: u32,
+        /// Its error code.
+        code: u32,
+    },
+}
+
+/// One direction of a connection.
+#[derive(Debug)]
+pub(super) struct Frames {
+    /// Bytes that come before the first frame.
+    skip: usize,
+    header: Vec<u8>,
+    payload: Vec<u8>,
+    /// Bytes of the payload that have not passed.
+    left: usize,
+}
+
+impl Frames {
+    /// A direction that begins with a preface of so many bytes.
+    pub(super) fn after(preface: usize) -> Self {
+        Self { skip: preface, header: Vec::with_capacity(HEADER), payload: Vec::new(), left: 0 }
+    }
+
+    /// Whether what has passed ends with the end of a frame, or of the preface.
+    pub(super) const fn is_between(&self) -> bool {
+        self.skip == 0 && self.header.is_empty()
+    }
+
+    /// Takes what passes by.
+    pub(super) fn pass(&mut self, mut bytes: &[u8], mut seen: impl FnMut(Seen)) {
+        while !bytes.is_empty() {
+            let part;
+            if self.skip > 0 {
+                (part, bytes) = bytes.split_at(self.skip.min(bytes.len()));
+                self.skip -= part.len();
+            } else if self.header.len() < HEADER {
+                (part, bytes) = bytes.split_at((HEADER - self.header.len()).min(bytes.len()));
+                self.header.extend_from_slice(part);
+                if let [a, b, c, ..] = self.header[..]
+                    && self.header.len() == HEADER
+                {
+                    self.left = u32::from_be_bytes([0, a, b, c]) as usize;
+                    self.count(HEADER, 0, &mut seen);
+                }
+            } else {
+                (part, bytes) = bytes.split_at(self.left.min(bytes.len()));
+                self.left -= part.len();
+                if matches!(self.kind(), RST_STREAM | SETTINGS | GOAWAY) {
+                    self.payload.extend(part.iter().take(MAX_KEPT - self.payload.len().min(MAX_KEPT)));
+                }
+                let body = if self.kind() == DATA { part.len() } else { 0 };
+                self.count(part.len(), body, &mut seen);
+            }
+            if self.header.len() == HEADER && self.left == 0 {
+                self.complete(&mut seen);
+                self.header.clear();
+                self.payload.clear();
+            }
+        }
+    }
+
+    fn kind(&self) -> u8 {
+        self.header[3]
+    }
+
+    fn stream(&self) -> u32 {
+        number(&self.header[5..]) & 0x7fff_ffff
+    }
+
+    fn count(&self, bytes: usize, body: usize, seen: &mut impl FnMut(Seen)) {
+        if matches!(self.kind(), DATA | HEADERS | CONTINUATION) {
+            seen(Seen::Message { stream: self.stream(), bytes: bytes as u64, body: body as u64 });
+        }
+    }
+
+    fn complete(&self, seen: &mut impl FnMut(Seen)) {
+        let (stream, flags) = (self.stream(), self.header[4]);
+        match (self.kind(), self.payload.len()) {
+            (DATA | HEADERS, _) if flags & END_STREAM != 0 => seen(Seen::EndStream(stream)),
+            (RST_STREAM, 4..) => seen(Seen::Reset { stream, code: number(&self.payload) }),
+            (SETTINGS, _) if flags & END_STREAM == 0 => {
+                let setting = |entry: &[u8]| (u16::from_be_bytes([entry[0], entry[1]]), number(&entry[2..]));
+                let mut settings = self.payload.chunks_exact(6).map(setting);
+                let max_streams = settings.rfind(|(name, _)| *name == MAX_CONCURRENT_STREAMS);
+                seen(Seen::Settings { max_streams: max_streams.map(|(_, value)| value) });
+            }
+            (GOAWAY, 8..) => seen(Seen::GoAway {
+                last_stream: number(&self.payload) & 0x7fff_ffff,
+                code: number(&self.payload[4..]),
+            }),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+    }
+
+    fn all() -> Vec<u8> {
+        let settings = [0, 4, 0, 1, 0, 0, 0, 3, 0, 0, 0, 7];
+        let goaway = [&5u32.to_be_bytes()[..], &11u32.to_be_bytes(), b"too many"].concat();
+        [
+            b"preface".to_vec(),
+            frame(SETTINGS, 0, 0, &settings),
+            frame(SETTINGS, 1, 0, &[]),
+            frame(HEADERS, 4, 1, b"abc"),
+            frame(8, 0, 1, &[0, 0, 1, 0]),
+            frame(DATA, 1, 1, b"hello"),
+            frame(RST_STREAM, 0, 3, &7u32.to_be_bytes()),
+            frame(GOAWAY, 0, 0, &goaway),
+        ]
+        .concat()
+    }
+
+    /// What was seen in the end, with the bytes of a stream added up.
+    fn seen(pieces: &[&[u8]]) -> (u64, Vec<Seen>) {
+        let (mut frames, mut bytes, mut others) = (Frames::after(7), 0, Vec::new());
+        for piece in pieces {
+            frames.pass(piece, |seen| match seen {
+                Seen::Message { stream: 1, bytes: more, .. } => bytes += more,
+                other => others.push(other),
+            });
+        }
+        (bytes, others)
+    }
+
+    #[test]
+    fn frames_say_whose_bytes_they_are_and_what_ended() {
+        let expected = vec![
+            Seen::Settings { max_streams: Some(7) },
+            Seen::EndStream(1),
+            Seen::Reset { stream: 3, code: 7 },
+            Seen::GoAway { last_stream: 5, code: 11 },
+        ];
+        assert_eq!(seen(&[&all()]), (9 + 3 + 9 + 5, expected));
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_the_same_in_whatever_pieces_they_come(cuts in proptest::collection::vec(1..9_usize, 0..40)) {
+            let bytes = all();
+            let (mut rest, mut pieces) = (bytes.as_slice(), Vec::new());
+            for cut in cuts {
+                let (piece, more) = rest.split_at(cut.min(rest.len()));
+                pieces.push(piece);
+                rest = more;
+            }
+            pieces.push(rest);
+            prop_assert_eq!(seen(&pieces), seen(&[&bytes]));
+        }
+
+        #[test]
+        fn no_bytes_break_it(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            Frames::after(0).pass(&bytes, |_| {});
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! A worker's HTTP/2 connections: which of them takes the next request.
+//!
+//! A request goes on a kept connection that carries none at the moment. Where there is none, it
+//! opens one while there are fewer than were asked for, and shares one otherwise. Where no number
+//! was asked for, sharing goes first. Nothing waits for a free stream, nor, where TLS is to say
+//! which HTTP is spoken, for somebody else's connection.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::link::{Link, Place, Standing};
+use crate::exchange::NotSent;
+use crate::request::Persistence;
+use rolldrop_record::Stamp;
+
+/// What connections may do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// So many may be open that take requests.
+    pub(crate) connections: usize,
+    /// Whether somebody wants that many, rather than as few as will do.
+    pub(crate) is_wanted: bool,
+    /// Each may carry so many requests at a time,
+    pub(crate) streams: usize,
+    /// of which all but the first wait while it is opened, or else go elsewhere;
+    pub(crate) awaits: bool,
+    /// so many in all,
+    pub(crate) requests: u64,
+    /// and no further one when it is older than this.
+    pub(crate) age: Option<Duration>,
+}
+
+/// A request's place on a connection.
+pub(crate) struct Ticket {
+    pub(super) link: Arc<Link>,
+    pub(super) place: Place,
+}
+
+impl Ticket {
+    /// A connection for one request that has no row of its own.
+    pub(crate) fn alone() -> Self {
+        Self::to_open(Link::new(0, None))
+    }
+
+    /// Whether the connection that it would share takes no request any more.
+    pub(crate) fn is_void(&self) -> bool {
+        matches!(self.place, Place::Stream) && self.link.standing() == Standing::Over
+    }
+
+    fn to_open(link: Arc<Link>) -> Self {
+        Self { link, place: Place::Opener }
+    }
+}
+
+/// A connection that is kept. Its requests hold the link as well, for as long as they last.
+struct Kept {
+    link: Arc<Link>,
+    carried: u64,
+}
+
+impl Kept {
+    fn streams(&self) -> usize {
+        Arc::strong_count(&self.link) - 1
+    }
+}
+
+/// The worker's HTTP/2 connections.
+pub(crate) struct Pool {
+    /// Per endpoint; the one that was used last is last.
+    kept: Vec<VecDeque<Kept>>,
+    /// Held by each connection that is for one request.
+    fresh: Arc<()>,
+    limits: Limits,
+    next_id: u64,
+}
+
+impl Pool {
+    /// Without a connection.
+    pub(crate) fn new(endpoints: usize, limits: Limits) -> Self {
+        let kept = std::iter::repeat_with(VecDeque::new).take(endpoints).collect();
+        Self { kept, fresh: Arc::default(), limits, next_id: 0 }
+    }
+
+    /// Where the next request goes.
+    ///
+    /// # Errors
+    /// When the limits leave no place for it.
+    pub(crate) fn take(
+        &mut self,
+        endpoint: usize,
+        persistence: Persistence,
+        now: Stamp,
+    ) -> Result<Ticket, NotSent> {
+        self.forget_the_useless(now);
+        if persistence == Persistence::Close {
+            self.make_room().then_some(()).ok_or(NotSent::MaxConnections)?;
+            let link = Link::new(self.new_id(), Some(self.fresh.clone()));
+            return Ok(Ticket::to_open(link));
+        }
+        while let Some(index) = self.to_share(endpoint) {
+            if let Some(ticket) = self.share(endpoint, index) {
+                return Ok(ticket);
+            }
+        }
+        if self.make_room() {
+            let link = Link::new(self.new_id(), None);
+            self.kept[endpoint].push_back(Kept { link: link.clone(), carried: 1 });
+            self.retire_the_last(endpoint);
+            return Ok(Ticket::to_open(link));
+        }
+        Err(if self.kept[endpoint].is_empty() { NotSent::MaxConnections } else { NotSent::MaxStreams })
+    }
+
+    /// The kept connection that takes the next request, if one does rather than a new one.
+    fn to_share(&self, endpoint: usize) -> Option<usize> {
+        let (standing, streams, index) = self.best(endpoint)?;
+        let is_idle = matches!(standing, Standing::Up(_)) && streams == 0;
+        let opens_another = self.limits.is_wanted && self.open() < self.limits.connections;
+        (is_idle || !opens_another).then_some(index)
+    }
+
+    /// Whether another request would find a place on a connection that is kept.
+    pub(crate) fn has_room(&self) -> bool {
+        let is_free = |kept: &Kept| {
+            let standing = kept.link.standing();
+            standing == Standing::Over || kept.streams() < self.most(standing)
+        };
+        self.open() < self.limits.connections || self.kept.iter().flatten().any(is_free)
+    }
+
+    /// The kept connection with a free stream that is the best to share: one that stands, with
+    /// the fewest streams, unused for longest.
+    fn best(&self, endpoint: usize) -> Option<(Standing, usize, usize)> {
+        let place = |(index, kept): (usize, &Kept)| (kept.link.standing(), kept.streams(), index);
+        let places = self.kept[endpoint].iter().enumerate().map(place);
+        let free = places.filter(|(standing, streams, _)| *streams < self.most(*standing));
+        free.min_by_key(|(standing, streams, index)| (*standing == Standing::Connecting, *streams, *index))
+    }
+
+    /// The streams that a connection may carry at a time.
+    fn most(&self, standing: Standing) -> usize {
+        match standing {
+            Standing::Up(Some(peer)) => self.limits.streams.min(usize::try_from(peer).unwrap_or(usize::MAX)),
+            Standing::Connecting if !self.limits.awaits => 1,
+            Standing::Up(None) | Standing::Connecting => self.limits.streams,
+            Standing::Over => 0,
+        }
+    }
+
+    /// A place on a kept connection; `None` where it has ended, and is kept no longer.
+    fn share(&mut self, endpoint: usize, index: usize) -> Option<Ticket> {
+        let kept = self.kept[endpoint].remove(index)?;
+        let (link, place) = (kept.link.clone(), kept.link.place()?);
+        self.kept[endpoint].push_back(Kept { carried: kept.carried + 1, ..kept });
+        self.retire_the_last(endpoint);
+        Some(Ticket { link, place })
+    }
+
+    /// A connection that has carried all that it may ends with its last request.
+    fn retire_the_last(&mut self, endpoint: usize) {
+        let kept = &mut self.kept[endpoint];
+        if kept.back().is_some_and(|last| last.carried >= self.limits.requests) {
+            kept.pop_back();
+        }
+    }
+
+    /// Connections that went away, or are too old, take no further request.
+    fn forget_the_useless(&mut self, now: Stamp) {
+        let age = self.limits.age;
+        let is_young = |link: &Link| age.zip(link.since()).is_none_or(|(age, since)| now < since + age);
+        for kept in &mut self.kept {
+            kept.retain(|kept| {
+                let is_spent = kept.streams() == 0 && kept.link.is_spent();
+                kept.link.standing() != Standing::Over && !is_spent && is_young(&kept.link)
+            });
+        }
+    }
+
+    /// Whether one more may be opened. An idle one that is of no use now makes room for it.
+    fn make_room(&mut self) -> bool {
+        if self.open() < self.limits.connections {
+            return true;
+        }
+        self.kept.iter_mut().any(|kept| {
+            let idle = kept.iter().position(|kept| kept.streams() == 0);
+            idle.and_then(|index| kept.remove(index)).is_some()
+        })
+    }
+
+    fn open(&self) -> usize {
+        Arc::strong_count(&self.fresh) - 1 + self.kept.iter().map(VecDeque::len).sum::<usize>()
+    }
+
+    fn new_id(&mut self) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(connections: usize, is_wanted: bool, streams: usize) -> Pool {
+        Pool::new(1, Limits { connections, is_wanted, streams, awaits: true, requests: u64::MAX, age: None })
+    }
+
+    /// The connections that as many requests get, none of which ends.
+    fn taken(pool: &mut Pool, requests: usize, persistence: Persistence) -> Vec<Result<u64, NotSent>> {
+        let now = Stamp::from_unix_ns(0);
+        let tickets: Vec<_> = (0..requests).map(|_| pool.take(0, persistence, now)).collect();
+        tickets.iter().map(|ticket| ticket.as_ref().map(|ticket| ticket.link.id).map_err(|e| *e)).collect()
+    }
+
+    #[test]
+    fn streams_fill_a_connection_before_another_is_opened() {
+        let taken = taken(&mut pool(2, false, 2), 5, Persistence::Keep);
+        assert_eq!(taken, [Ok(0), Ok(0), Ok(1), Ok(1), Err(NotSent::MaxStreams)]);
+    }
+
+    #[test]
+    fn connections_that_were_asked_for_are_opened_before_any_is_shared() {
+        let taken = taken(&mut pool(2, true, 2), 5, Persistence::Keep);
+        assert_eq!(taken, [Ok(0), Ok(1), Ok(0), Ok(1), Err(NotSent::MaxStreams)]);
+    }
+
+    #[test]
+    fn where_tls_is_to_say_what_is_spoken_nobody_waits_for_anothers_connection() {
+        let mut pool = pool(2, false, 10);
+        pool.limits.awaits = false;
+        assert_eq!(taken(&mut pool, 3, Persistence::Keep), [Ok(0), Ok(1), Err(NotSent::MaxStreams)]);
+    }
+
+    #[test]
+    fn a_fresh_connection_is_for_one_request_and_counts_while_it_lasts() {
+        let mut pool = pool(2, false, 10);
+        assert_eq!(taken(&mut pool, 3, Persistence::Close), [Ok(0), Ok(1), Err(NotSent::MaxConnections)]);
+        assert_eq!(pool.open(), 0);
+        // An idle one that is kept makes room.
+        assert_eq!(taken(&mut pool, 1, Persistence::Keep), [Ok(2)]);
+        assert_eq!(taken(&mut pool, 2, Persistence::Close), [Ok(3), Ok(4)]);
+    }
+
+    #[test]
+    fn a_connection_carries_as_many_requests_as_it_may() {
+        let mut pool = pool(8, false, 10);
+        pool.limits.requests = 2;
+        let taken = taken(&mut pool, 5, Persistence::Keep);
+        assert_eq!(taken, [Ok(0), Ok(0), Ok(1), Ok(1), Ok(2)]);
+    }
+}

@@ -1,0 +1,195 @@
+//! An HTTP/2 request: all but its number, and what a template asks for, is made once, before the
+//! first is sent.
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, Request, Uri, Version, header};
+
+use crate::grpc;
+use crate::plan::{PlannedTarget, Text};
+use crate::request::{RETRY_HEADER, Sender, USER_AGENT};
+use crate::template::{self, Piece};
+use rolldrop_record::id::ID_HEADER;
+
+/// The requests of one source to one target.
+#[derive(Debug)]
+pub(crate) struct Template {
+    /// What does not change from one to the next.
+    fixed: Request<()>,
+    /// The path, where it does.
+    path: Option<Vec<Piece>>,
+    /// Headers whose values do.
+    made: Vec<(HeaderName, Vec<Piece>)>,
+    body: Body,
+    is_grpc: bool,
+    scheme: &'static str,
+    authority: String,
+    sender: Sender,
+}
+
+#[derive(Debug)]
+enum Body {
+    Fixed(Bytes),
+    Made(Vec<Piece>),
+}
+
+/// A request cannot be put together.
+#[derive(Debug)]
+pub(super) struct NotARequest;
+
+impl Template {
+    /// The template of a sender's requests to `target`.
+    pub(crate) fn new(target: &PlannedTarget, sender: &Sender) -> Self {
+        let mut fixed = Request::new(());
+        *fixed.method_mut() = target.method.clone();
+        *fixed.version_mut() = Version::HTTP_2;
+        let mut authority = target.authority.clone();
+        let mut made = Vec::new();
+        for (name, value) in &target.headers {
+            match value.as_slice() {
+                // HTTP/2 says it in :authority.
+                [Piece::Bytes(value)] if *name == header::HOST => {
+                    authority = String::from_utf8_lossy(value).into_owned();
+                }
+                [] => drop(fixed.headers_mut().append(name, HeaderValue::from_static(""))),
+                [Piece::Bytes(value)] => {
+                    if let Ok(value) = HeaderValue::from_bytes(value) {
+                        fixed.headers_mut().append(name, value);
+                    }
+                }
+                pieces => made.push((name.clone(), pieces.to_vec())),
+            }
+        }
+        let headers = fixed.headers_mut();
+        headers.entry(header::USER_AGENT).or_insert(HeaderValue::from_static(USER_AGENT));
+        let is_grpc = target.grpc.is_some();
+        let body = match &target.body {
+            Text::Fixed(body) if is_grpc => Body::Fixed(grpc::framed(body)),
+            Text::Fixed(body) => Body::Fixed(Bytes::copy_from_slice(body)),
+            Text::Made(pieces) => Body::Made(pieces.clone()),
+        };
+        if let Some(call) = &target.grpc {
+            call.add_headers(headers);
+        } else if let Body::Fixed(body) = &body
+            && (!body.is_empty() || [Method::POST, Method::PUT, Method::PATCH].contains(&target.method))
+        {
+            headers.insert(header::CONTENT_LENGTH, body.len().into());
+        }
+        let mut template = Self {
+            fixed,
+            path: Some(target.path.clone()),
+            made,
+            body,
+            is_grpc,
+            scheme: if target.tls_name.is_some() { "https" } else { "http" },
+            authority,
+            sender: sender.clone(),
+        };
+        if let [Piece::Bytes(path)] = target.path.as_slice()
+            && let Ok(uri) = template.uri(path)
+        {
+            *template.fixed.uri_mut() = uri;
+            template.path = None;
+        }
+        template
+    }
+
+    /// The request numbered `seq`, as it is sent for the `attempt`th time, counted from 1.
+    ///
+    /// # Errors
+    /// When what fills in a placeholder makes no URL or no header.
+    pub(super) fn make(&self, seq: u64, attempt: u32) -> Result<(Request<()>, Bytes), NotARequest> {
+        let (number, mut random) = self.sender.draw(seq);
+        let mut fill = |pieces: &[Piece]| {
+            let mut text = Vec::new();
+            template::fill(pieces, number, &mut random, &mut text);
+            text
+        };
+        let mut request = self.fixed.clone();
+        if let Some(path) = &self.path {
+            *request.uri_mut() = self.uri(&fill(path))?;
+        }
+        for (name, pieces) in &self.made {
+            let value = HeaderValue::from_maybe_shared(Bytes::from(fill(pieces)));
+            request.headers_mut().append(name, value.map_err(|_| NotARequest)?);
+        }
+        let body = match &self.body {
+            Body::Fixed(body) => body.clone(),
+            Body::Made(pieces) if self.is_grpc => grpc::framed(&fill(pieces)),
+            Body::Made(pieces) => {
+                let body = Bytes::from(fill(pieces));
+                request.headers_mut().insert(header::CONTENT_LENGTH, body.len().into());
+                body
+            }
+        };
+        let id = HeaderValue::try_from(format!("{}{seq}", self.sender.ids)).map_err(|_| NotARequest)?;
+        let name = if attempt == 1 { ID_HEADER } else { RETRY_HEADER };
+        request.headers_mut().insert(HeaderName::from_static(name), id);
+        Ok((request, body))
+    }
+
+    /// Whether every request that the template makes is one.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn check(&self) -> Result<(), String> {
+        /// What HTTP/2 does not have (RFC 9113, 8.2.2).
+        const NOT_IN_HTTP2: [&str; 3] = ["keep-alive", "proxy-connection", "upgrade"];
+
+        let headers = self.fixed.headers();
+        if let Some(name) = NOT_IN_HTTP2.iter().find(|name| headers.contains_key(**name)) {
+            return Err(format!("HTTP/2 has no header {name}: remove it"));
+        }
+        if headers.get_all(header::TE).iter().any(|te| te != "trailers") {
+            return Err("in HTTP/2 the header te allows only trailers".to_owned());
+        }
+        self.make(0, 1).map(drop).map_err(|NotARequest| "it makes no HTTP/2 request".to_owned())
+    }
+
+    fn uri(&self, path: &[u8]) -> Result<Uri, NotARequest> {
+        Uri::builder()
+            .scheme(self.scheme)
+            .authority(self.authority.as_str())
+            .path_and_query(path)
+            .build()
+            .map_err(|_| NotARequest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Plan;
+    use rolldrop_record::load::Settings;
+
+    fn request(change: impl FnOnce(&mut Settings)) -> (Request<()>, Bytes) {
+        let mut settings = Settings::new("http://web:8080/x?y=z");
+        change(&mut settings);
+        let plan = Plan::new(settings).unwrap();
+        let sender = Sender { ids: "k3v9x2ab-load-3-".into(), worker: 3, workers: 4, seed: 1 };
+        Template::new(&plan.targets[0], &sender).make(41, 1).unwrap()
+    }
+
+    #[test]
+    fn a_request_names_its_source_and_number() {
+        let (request, body) = request(|_| {});
+        assert_eq!(request.uri(), "http://web:8080/x?y=z");
+        assert_eq!(request.headers()[ID_HEADER], "k3v9x2ab-load-3-41");
+        assert_eq!(request.headers()["user-agent"], USER_AGENT);
+        assert!(body.is_empty() && !request.headers().contains_key("content-length"));
+    }
+
+    #[test]
+    fn a_host_header_is_the_authority_and_a_template_is_filled_in_everywhere() {
+        let (request, body) = request(|s| {
+            s.template = true;
+            s.method = "POST".into();
+            s.targets[0].url = "http://web/{{seq}}?q={{int:5-5}}".into();
+            s.headers = vec![("Host".into(), "other:1".into()), ("A".into(), "n{{seq}}".into())];
+            s.body = b"<{{seq}}>".to_vec();
+        });
+        assert_eq!(request.uri(), "http://other:1/167?q=5");
+        assert_eq!(request.headers()["a"], "n167");
+        assert_eq!((request.headers()["content-length"].as_bytes(), &body[..]), (&b"5"[..], &b"<167>"[..]));
+        assert!(!request.headers().contains_key("host"));
+    }
+}

@@ -1,0 +1,343 @@
+//! What passes over an HTTP/2 connection: bytes and ends of each stream, and how the connection
+//! itself ended.
+//!
+//! The `h2` crate speaks the protocol; it tells neither whose bytes were whose, nor the error
+//! number behind an end, nor which streams a GOAWAY left out. So its transport is watched.
+
+use std::collections::HashMap;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::frames::{Frames, Seen};
+use super::sieve::Sieve;
+use rolldrop_wire::http2::{FrameHeader, WINDOW_UPDATE};
+
+/// Bytes of the client's preface.
+const PREFACE: usize = 24;
+
+/// A stream as the wire showed it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Stream {
+    /// Bytes of the request's frames.
+    pub(super) sent: u64,
+    /// Bytes of the response's frames.
+    pub(super) received: u64,
+    /// Bytes of its body, with their padding.
+    pub(super) body: u64,
+    /// The error code of the RST_STREAM that came.
+    pub(super) reset: Option<u32>,
+    /// Whether the response came to its end.
+    pub(super) is_complete: bool,
+}
+
+/// What a GOAWAY said.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GoAway {
+    /// Streams above this one were not processed, and never will be.
+    pub(super) last_stream: u32,
+    /// Its error code.
+    pub(super) code: u32,
+}
+
+/// What has passed over a connection so far.
+#[derive(Debug)]
+pub(super) struct Wire {
+    outbound: Frames,
+    inbound: Frames,
+    /// Streams whose request was written and that nobody has taken out.
+    streams: HashMap<u32, Stream>,
+    /// The streams that the peer allows at a time; `None` until it has said.
+    pub(super) max_streams: Option<u32>,
+    /// The last GOAWAY that came.
+    pub(super) goaway: Option<GoAway>,
+    /// How reading ended: with an error, or with the end of the stream.
+    pub(super) read_end: Option<Result<(), io::Error>>,
+    /// What met a write.
+    pub(super) write_error: Option<io::Error>,
+    /// Whether the connection is over, for whatever reason.
+    pub(super) is_over: bool,
+}
+
+impl Wire {
+    /// A stream's facts until now; none of its own where its request was never written.
+    pub(super) fn stream(&self, id: u32) -> Stream {
+        self.streams.get(&id).copied().unwrap_or_default()
+    }
+
+    /// Forgets a stream.
+    pub(super) fn forget(&mut self, id: u32) {
+        self.streams.remove(&id);
+    }
+
+    fn sent(&mut self, bytes: &[u8]) {
+        let streams = &mut self.streams;
+        self.outbound.pass(bytes, |seen| {
+            if let Seen::Message { stream, bytes, .. } = seen {
+                streams.entry(stream).or_default().sent += bytes;
+            }
+        });
+    }
+
+    fn received(&mut self, bytes: &[u8]) {
+        let Self { inbound, streams, max_streams, goaway, .. } = self;
+        inbound.pass(bytes, |seen| match seen {
+            Seen::Message { stream, bytes, body } => {
+                if let Some(stream) = streams.get_mut(&stream) {
+                    stream.received += bytes;
+                    stream.body += body;
+                }
+            }
+            Seen::EndStream(stream) => {
+                if let Some(stream) = streams.get_mut(&stream) {
+                    stream.is_complete = true;
+                }
+            }
+            Seen::Reset { stream, code } => {
+                if let Some(stream) = streams.get_mut(&stream) {
+                    stream.reset = Some(code);
+                }
+            }
+            // Without a word there is no limit; a later word goes before an earlier one.
+            Seen::Settings { max_streams: said } => *max_streams = said.or(*max_streams).or(Some(u32::MAX)),
+            Seen::GoAway { last_stream, code } => *goaway = Some(GoAway { last_stream, code }),
+        });
+    }
+}
+
+/// A connection's wire, as its streams and its transport share it.
+#[derive(Clone, Debug)]
+pub(super) struct Shared(Arc<Mutex<Wire>>);
+
+impl Shared {
+    /// The wire of a new connection.
+    pub(super) fn new() -> Self {
+        Self(Arc::new(Mutex::new(Wire {
+            outbound: Frames::after(PREFACE),
+            inbound: Frames::after(0),
+            streams: HashMap::new(),
+            max_streams: None,
+            goaway: None,
+            read_end: None,
+            write_error: None,
+            is_over: false,
+        })))
+    }
+
+    /// All of it. To be let go before anything is waited for.
+    pub(super) fn get(&self) -> MutexGuard<'_, Wire> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A transport that is watched.
+#[derive(Debug)]
+pub(super) struct Watched<S> {
+    stream: S,
+    wire: Shared,
+    sieve: Sieve,
+    /// What passed the sieve, and had no room where it was to go.
+    passed: Vec<u8>,
+    /// Frames of its own, which are to go out between two others.
+    own: Vec<u8>,
+    /// Whether a write failed: nothing is written any more.
+    is_mute: bool,
+}
+
+impl<S> Watched<S> {
+    /// The transport on `stream`.
+    pub(super) fn new(stream: S, wire: Shared) -> Self {
+        Self { stream, wire, sieve: Sieve::default(), passed: Vec::new(), own: Vec::new(), is_mute: false }
+    }
+
+    /// A server may answer and close before it has read everything: a write that failed is kept,
+    /// and told to nobody until what has arrived is read.
+    fn written(
+        &mut self,
+        result: io::Result<usize>,
+        bufs: &[IoSlice<'_>],
+        all: usize,
+    ) -> Poll<io::Result<usize>> {
+        match result {
+            Ok(count) => {
+                let mut wire = self.wire.get();
+                let mut left = count;
+                for buf in bufs {
+                    let part = &buf[..left.min(buf.len())];
+                    wire.sent(part);
+                    left -= part.len();
+                }
+                Poll::Ready(Ok(count))
+            }
+            Err(error) => {
+                self.mute(error);
+                Poll::Ready(Ok(all))
+            }
+        }
+    }
+
+    fn mute(&mut self, error: io::Error) {
+        self.wire.get().write_error = Some(error);
+        self.is_mute = true;
+    }
+}
+
+impl<S: AsyncRead + Unpin> Watched<S> {
+    /// Reads what comes next, into a buffer that has the least room.
+    fn poll_next(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        loop {
+            let before = buf.filled().len();
+            let held = self.sieve.held();
+            buf.put_slice(&held);
+            let begin = buf.filled().len();
+            let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(cx, buf) else {
+                buf.set_filled(before);
+                self.sieve.hold(held);
+                return Poll::Pending;
+            };
+            let mut wire = self.wire.get();
+            if let Err(error) = read {
+                buf.set_filled(before);
+                let kind = error.kind();
+                wire.read_end = Some(Err(error));
+                return Poll::Ready(Err(kind.into()));
+            }
+            if buf.filled().len() == begin {
+                wire.read_end = Some(Ok(()));
+                return Poll::Ready(Ok(()));
+            }
+            wire.received(&buf.filled()[begin..]);
+            let passed = self.sieve.pass(&mut buf.filled_mut()[before..]);
+            buf.set_filled(before + passed);
+            for frame in self.sieve.padding() {
+                let is_open = wire.streams.contains_key(&frame.stream);
+                for stream in std::iter::once(0).chain(is_open.then_some(frame.stream)) {
+                    let header = FrameHeader { length: 4, kind: WINDOW_UPDATE, flags: 0, stream };
+                    let [.., a, b, c] = frame.length.to_be_bytes();
+                    self.own.extend(header.bytes());
+                    self.own.extend([0, a, b, c]);
+                }
+            }
+            // Nothing would be the end.
+            if passed > 0 {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.passed.is_empty() {
+            if buf.remaining() >= Sieve::LEAST_ROOM {
+                return self.poll_next(cx, buf);
+            }
+            let mut room = [0; 512];
+            let mut room = ReadBuf::new(&mut room);
+            ready!(self.poll_next(cx, &mut room))?;
+            self.passed.extend_from_slice(room.filled());
+        }
+        let count = self.passed.len().min(buf.remaining());
+        buf.put_slice(&self.passed[..count]);
+        self.passed.drain(..count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> Watched<S> {
+    /// Writes its own frames, if there are any and this is the place.
+    fn poll_own(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while !self.own.is_empty() && !self.is_mute && self.wire.get().outbound.is_between() {
+            match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.own)) {
+                Ok(0) => self.mute(io::ErrorKind::WriteZero.into()),
+                Ok(count) => drop(self.own.drain(..count)),
+                Err(error) => self.mute(error),
+            }
+        }
+        Poll::Ready(())
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        ready!(self.poll_own(cx));
+        if self.is_mute {
+            return Poll::Ready(Ok(buf.len()));
+        }
+        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, buf));
+        self.written(written, &[IoSlice::new(buf)], buf.len())
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let all = bufs.iter().map(|buf| buf.len()).sum();
+        ready!(self.poll_own(cx));
+        if self.is_mute {
+            return Poll::Ready(Ok(all));
+        }
+        let written = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, bufs));
+        self.written(written, bufs, all)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_own(cx));
+        if self.is_mute { Poll::Ready(Ok(())) } else { Pin::new(&mut self.stream).poll_flush(cx) }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.is_mute { Poll::Ready(Ok(())) } else { Pin::new(&mut self.stream).poll_shutdown(cx) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    use super::*;
+    use rolldrop_wire::http2::{DATA, END_HEADERS, END_STREAM, HEADERS, PADDED, PREFACE};
+
+    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let header = FrameHeader { length: payload.len(), kind, flags, stream };
+        [&header.bytes()[..], payload].concat()
+    }
+
+    #[tokio::test]
+    async fn the_room_of_padding_is_given_back_between_two_frames() {
+        let (client, mut server) = duplex(1 << 16);
+        let mut client = Watched::new(client, Shared::new());
+        let request = [PREFACE, &frame(HEADERS, END_HEADERS | END_STREAM, 1, b"abc")[..]].concat();
+        client.write_all(&request).await.unwrap();
+        let next = frame(HEADERS, END_HEADERS | END_STREAM, 3, b"abc");
+        let (begin, rest) = next.split_at(5);
+        client.write_all(begin).await.unwrap();
+        // On a stream that is open, and on one that never was.
+        let padding = [frame(DATA, PADDED, 1, &[2, 0, 0]), frame(DATA, PADDED, 7, &[0])].concat();
+        let answer = frame(DATA, PADDED | END_STREAM, 1, &[0]);
+        server.write_all(&[padding, answer.clone()].concat()).await.unwrap();
+        let mut read = vec![0; answer.len()];
+        client.read_exact(&mut read).await.unwrap();
+        assert_eq!(read, answer);
+        client.flush().await.unwrap();
+        client.write_all(rest).await.unwrap();
+        client.flush().await.unwrap();
+        let update = |stream, room| frame(WINDOW_UPDATE, 0, stream, &[0, 0, 0, room]);
+        let wanted = [request, next.clone(), update(0, 3), update(1, 3), update(0, 1)].concat();
+        let mut written = vec![0; wanted.len()];
+        server.read_exact(&mut written).await.unwrap();
+        assert_eq!(written, wanted);
+    }
+}

@@ -1,0 +1,475 @@
+//! Known-answer tests: a server that plays a script per request, writes down what
+//! it did by request id, and must be agreed with, request by request.
+
+mod differential;
+mod hidden_retries;
+mod http2;
+mod mixed;
+mod oracle;
+mod pod_body;
+mod server;
+mod tls;
+mod transport;
+mod websocket;
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use socket2::{Domain, Socket, Type};
+
+use super::connection::Buffers;
+use super::deadlines::Deadlines;
+use super::exchange::Context;
+use super::feed::Feed;
+use super::prepared::{WAITING_BATCHES, endpoints};
+use super::resolve::Route;
+use super::worker::Task;
+use super::*;
+use rolldrop_record::parts::read_table;
+use rolldrop_record::{Clock, Outcome, RequestRow, RunDir};
+use server::{HANGING, Log, PROMPT, Script, Server};
+
+/// Runs the load with a run directory, and returns its summary with its rows.
+async fn run(settings: Settings) -> (Summary, Vec<RequestRow>) {
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = RunDir::create(dir.path()).unwrap();
+    let plan = Plan::new(settings).unwrap();
+    let planned = plan.requests().unwrap();
+    let prepared = Prepared::new(plan).await.unwrap();
+    let mut running = prepared.start(Clock::start(), Some(&run_dir)).unwrap();
+    let summary = running.join().await.unwrap();
+    let rows = read_table::<RequestRow>(dir.path()).unwrap();
+    assert_eq!(summary.scheduled, planned);
+    assert_accounted(&summary, &rows);
+    (summary, rows)
+}
+
+/// Every scheduled request has exactly one row, and the counts are those of the rows.
+fn assert_accounted(summary: &Summary, rows: &[RequestRow]) {
+    assert_eq!(rows.len() as u64, summary.scheduled);
+    let tally = &summary.tally;
+    assert_eq!(tally.outcomes.total() + tally.warmup, summary.scheduled);
+    for source in &summary.sources {
+        let mut seqs: Vec<_> = rows.iter().filter(|r| *r.source == **source).map(|r| r.seq).collect();
+        seqs.sort_unstable();
+        assert!(seqs.iter().zip(0..).all(|(seq, expected)| *seq == expected), "{source}");
+    }
+    for row in rows {
+        assert!(row.attempts > 1 || row.outcome == row.final_outcome, "{row:?}");
+        assert_eq!(row.outcome == Outcome::NotSent, row.not_sent_reason.is_some());
+    }
+}
+
+fn assert_agree(rows: &[RequestRow], log: &Log) {
+    let log = log.lock().unwrap();
+    let mut sent = 0;
+    for row in rows.iter().filter(|row| row.sent.is_some()) {
+        let truth =
+            log.get(&(row.source.to_string(), row.seq)).unwrap_or_else(|| panic!("not seen: {row:?}"));
+        sent += 1;
+        assert_eq!((row.outcome, row.status), (truth.outcome, truth.status), "{row:?} {truth:?}");
+        assert_eq!(row.local_port, Some(truth.peer.port()), "{row:?} {truth:?}");
+        assert_eq!(row.conn_reused, truth.reused, "{row:?} {truth:?}");
+        assert_eq!(row.connected.is_some(), !truth.reused, "{row:?} {truth:?}");
+        assert_eq!(row.bytes_sent, truth.request_bytes, "{row:?} {truth:?}");
+        assert!(truth.answer_bytes.contains(&row.bytes_received), "{row:?} {truth:?}");
+        assert_eq!(row.pod.as_deref(), row.status.map(|_| "web-1"), "{row:?}");
+        let reset = matches!(row.outcome, Outcome::ResetBeforeResponse | Outcome::ResetMidResponse);
+        let errno = (reset && truth.detail.is_none()).then_some(Errno::ECONNRESET as i32);
+        assert_eq!((row.errno, row.detail.as_deref()), (errno, truth.detail), "{row:?} {truth:?}");
+    }
+    assert_eq!(sent, log.len(), "the server saw what was never sent");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_outcome_is_what_the_server_did() {
+    let server = Server::start(&PROMPT).await;
+    let (summary, rows) = run(Settings {
+        pace: Pace::constant(1000.0, Duration::from_millis(2000)),
+        warmup: Duration::from_millis(50),
+        connections: Connections::Mixed(0.3),
+        connect_timeout: Duration::from_secs(60),
+        response_timeout: Duration::from_secs(60),
+        workers: 2,
+        ..Settings::new(format!("http://{}/", server.address))
+    })
+    .await;
+    assert_agree(&rows, &server.log);
+    assert_eq!(summary.tally.warmup, 50);
+    let log = server.log.lock().unwrap();
+    for script in PROMPT {
+        assert!(log.values().any(|truth| truth.script == Some(script)), "{script:?} was never played");
+    }
+    assert!(log.values().any(|truth| truth.script.is_none()), "no reused connection was reset");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_hangs_ends_at_the_response_timeout() {
+    let server = Server::start(&HANGING).await;
+    let (summary, rows) = run(Settings {
+        pace: Pace::constant(60.0, Duration::from_millis(500)),
+        connect_timeout: Duration::from_secs(60),
+        response_timeout: Duration::from_secs(3),
+        ..Settings::new(format!("http://{}/", server.address))
+    })
+    .await;
+    assert_agree(&rows, &server.log);
+    assert_eq!(summary.tally.response_ns.len(), 0, "no latency without an answer");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_to_head_ends_with_its_head() {
+    let kept = &[Script::Ok, Script::Chunked, Script::NotFound, Script::Unavailable][..];
+    // Nothing in such a head says that the server will close.
+    let closed = &[Script::UntilEof][..];
+    for (scripts, connections) in [(kept, Connections::Keepalive), (closed, Connections::Fresh)] {
+        let server = Server::start(scripts).await;
+        let (_, rows) = run(Settings {
+            method: "HEAD".into(),
+            pace: Pace::Closed(Length::Requests(200)),
+            connections,
+            response_timeout: Duration::from_secs(60),
+            ..Settings::new(format!("http://{}/", server.address))
+        })
+        .await;
+        assert_agree(&rows, &server.log);
+        assert_eq!(rows.iter().any(|row| row.conn_reused), connections == Connections::Keepalive);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_expectation_may_be_met_or_refused() {
+    let server = Server::start(&[Script::Interim, Script::ExpectationFailed, Script::Ok]).await;
+    let (_, rows) = run(Settings {
+        method: "POST".into(),
+        headers: vec![("Expect".into(), "100-continue".into())],
+        body: b"hello".to_vec(),
+        pace: Pace::Closed(Length::Requests(200)),
+        connections: Connections::Keepalive,
+        response_timeout: Duration::from_secs(60),
+        ..Settings::new(format!("http://{}/", server.address))
+    })
+    .await;
+    assert_agree(&rows, &server.log);
+    let refused = rows.iter().filter(|row| row.status == Some(417)).count();
+    assert!((1..200).contains(&refused), "{refused}");
+}
+
+/// An address that was free a moment ago, and that nobody listens on.
+fn closed_address() -> (Socket, SocketAddr) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    (socket, address)
+}
+
+#[tokio::test]
+async fn targets_take_turns_and_a_closed_port_refuses() {
+    let server = Server::start(&[Script::Ok]).await;
+    let (_bound, closed) = closed_address();
+    let target = |name: &str, address| Target::new(name, format!("http://{address}/"));
+    let (_, rows) = run(Settings {
+        targets: vec![target("open", server.address), target("closed", closed)],
+        pace: Pace::constant(200.0, Duration::from_millis(500)),
+        connect_timeout: Duration::from_secs(60),
+        response_timeout: Duration::from_secs(60),
+        ..Settings::new("")
+    })
+    .await;
+    for row in rows.iter().filter(|row| row.outcome != Outcome::NotSent) {
+        let expected =
+            if row.seq % 2 == 0 { ("open", Outcome::Ok) } else { ("closed", Outcome::ConnectRefused) };
+        assert_eq!((&*row.target, row.outcome), expected, "{row:?}");
+        assert!(row.local_port.is_some_and(|port| port != 0), "{row:?}");
+        if row.outcome == Outcome::ConnectRefused {
+            assert_eq!(row.errno, Some(Errno::ECONNREFUSED as i32));
+            assert_eq!(row.remote_addr.as_deref(), Some(&*closed.to_string()));
+            assert!(row.connect_start.is_some() && row.connected.is_none() && row.sent.is_none());
+        }
+    }
+}
+
+/// A listener that answers no SYN, because its accept queue is full; as long as these sockets live.
+#[cfg(target_os = "linux")]
+fn black_hole() -> (Vec<Socket>, SocketAddr) {
+    let (listener, address) = closed_address();
+    listener.listen(0).unwrap();
+    let mut sockets = vec![listener];
+    loop {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let full = socket.connect_timeout(&address.into(), Duration::from_millis(200)).is_err();
+        sockets.push(socket);
+        if full {
+            return (sockets, address);
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn syns_that_go_unanswered_end_at_the_connect_timeout() {
+    let (_sockets, address) = black_hole();
+    let (_, rows) = run(Settings {
+        pace: Pace::constant(20.0, Duration::from_millis(500)),
+        connect_timeout: Duration::from_millis(100),
+        ..Settings::new(format!("http://{address}/"))
+    })
+    .await;
+    for row in rows.iter().filter(|row| row.outcome != Outcome::NotSent) {
+        assert_eq!((row.outcome, row.errno), (Outcome::ConnectTimeout, None), "{row:?}");
+        assert!(row.local_port.is_some() && row.connected.is_none());
+    }
+}
+
+/// Waits until the load's progress is as wanted.
+async fn until(control: &Control, wanted: impl Fn(&Progress) -> bool) {
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    while !wanted(&control.progress()) {
+        assert!(std::time::Instant::now() < deadline, "{:?}", control.progress());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_alert_is_told_in_whatever_protocol() {
+    let mut tasks = tokio::task::JoinSet::new();
+    for (scheme, http) in [("https", Http::Http2), ("https", Http::Http1), ("wss", Http::Auto)] {
+        let (address, certificate) = transport::strict(&[b"h2", b"http/1.1"], &mut tasks).await;
+        for connections in [Connections::Fresh, Connections::Keepalive] {
+            let (_, rows) = run(Settings {
+                http,
+                connections,
+                pace: Pace::constant(100.0, Duration::from_millis(200)),
+                connect_timeout: Duration::from_secs(60),
+                tls_timeout: Duration::from_secs(60),
+                response_timeout: Duration::from_secs(60),
+                tls: TlsSettings { ca_pem: Some(certificate.clone()), ..TlsSettings::default() },
+                ..Settings::new(format!("{scheme}://{address}/"))
+            })
+            .await;
+            for row in rows.iter().filter(|row| row.outcome != Outcome::NotSent) {
+                let told = Some("alert certificate_required (116)");
+                assert_eq!((row.outcome, row.detail.as_deref()), (Outcome::TlsError, told), "{row:?}");
+            }
+        }
+    }
+}
+
+fn endless(server: &Server) -> Settings {
+    Settings {
+        pace: Pace::constant(100.0, Duration::from_secs(3600)),
+        ..Settings::new(format!("http://{}/", server.address))
+    }
+}
+
+/// Runs the settings until the progress is as wanted, and ends the run by `end`.
+async fn run_until(
+    settings: Settings,
+    wanted: impl Fn(&Progress) -> bool,
+    end: impl FnOnce(&Control),
+) -> (Summary, Vec<RequestRow>) {
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = RunDir::create(dir.path()).unwrap();
+    let prepared = Prepared::new(Plan::new(settings).unwrap()).await.unwrap();
+    let mut running = prepared.start(Clock::start(), Some(&run_dir)).unwrap();
+    until(running.control(), wanted).await;
+    end(running.control());
+    let summary = running.join().await.unwrap();
+    let rows = read_table::<RequestRow>(dir.path()).unwrap();
+    assert!(summary.stopped_early);
+    assert_accounted(&summary, &rows);
+    (summary, rows)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_lets_requests_in_flight_end() {
+    let server = Server::start(&[Script::HangSilently]).await;
+    let settings = Settings { response_timeout: Duration::from_secs(2), ..endless(&server) };
+    let (summary, rows) = run_until(settings, |progress| progress.in_flight >= 5, Control::stop).await;
+    assert!(summary.tally.outcomes.of(Outcome::ResponseTimeout) >= 5);
+    assert!(rows.iter().all(|row| row.outcome != Outcome::Cancelled));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_abort_cuts_off_what_is_in_flight() {
+    let server = Server::start(&[Script::HangSilently]).await;
+    let settings = Settings { response_timeout: Duration::from_secs(600), ..endless(&server) };
+    let (summary, _) = run_until(settings, |progress| progress.in_flight >= 5, Control::abort).await;
+    assert!(summary.tally.outcomes.of(Outcome::Cancelled) >= 5);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_connections_do_not_allow_is_not_sent() {
+    let server = Server::start(&[Script::HangSilently]).await;
+    let settings = Settings {
+        max_connections: Some(4),
+        connections: Connections::Keepalive,
+        response_timeout: Duration::from_secs(600),
+        ..endless(&server)
+    };
+    let full = |progress: &Progress| progress.outcomes.of(Outcome::NotSent) >= 20;
+    let (_, rows) = run_until(settings, full, Control::abort).await;
+    assert_eq!(rows.iter().filter(|row| row.conn.is_some()).count(), 4);
+    let reason = |reason| rows.iter().any(|row| row.not_sent_reason.as_deref() == Some(reason));
+    assert!(reason("max_connections"));
+}
+
+#[test]
+fn what_the_worker_comes_to_too_late_is_not_sent() {
+    let plan = Plan::new(Settings {
+        pace: Pace::constant(10.0, Duration::from_secs(30)),
+        ..Settings::new("http://127.0.0.1:1/")
+    })
+    .unwrap();
+    let clock = Clock::start();
+    let (stop, abort) = (CancellationToken::new(), CancellationToken::new());
+    let (batches, received) = sync_channel(WAITING_BATCHES);
+    let route = Route::Fixed("127.0.0.1:1".parse::<SocketAddr>().unwrap().into());
+    let done = Task {
+        worker: 0,
+        context: Context {
+            endpoints: endpoints(&plan, 0, &[route]),
+            plan: plan.clone(),
+            clock,
+            source: "load-0".into(),
+            ports: None,
+            deadlines: Deadlines::new(clock),
+            buffers: Buffers::default(),
+            is_aborted: Cell::new(false),
+        },
+        feed: Feed::new(&plan, 0, 1, clock.now() - Duration::from_secs(60)),
+        max_connections: 1,
+        stop,
+        abort,
+        batches,
+    }
+    .run()
+    .unwrap();
+    assert_eq!((done.scheduled, done.tally.outcomes.of(Outcome::NotSent)), (300, 300));
+    let rows: Vec<_> = received.into_iter().flat_map(|batch| batch.rows).collect();
+    assert!(rows.iter().all(|row| row.not_sent_reason.as_deref() == Some("late")));
+}
+
+#[tokio::test]
+async fn the_latency_log_holds_every_answer_under_its_outcome() {
+    use hdrhistogram::serialization::Deserializer;
+    use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
+
+    let server = Server::start(&[Script::Ok, Script::NotFound, Script::CloseSilently]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = RunDir::create(dir.path()).unwrap();
+    let plan = Plan::new(Settings {
+        pace: Pace::constant(100.0, Duration::from_millis(1500)),
+        response_timeout: Duration::from_secs(60),
+        ..Settings::new(format!("http://{}/", server.address))
+    })
+    .unwrap();
+    let prepared = Prepared::new(plan).await.unwrap();
+    let mut running = prepared.start(Clock::start(), Some(&run_dir)).unwrap();
+    let summary = running.join().await.unwrap();
+    let log = std::fs::read(dir.path().join("latency.hlog")).unwrap();
+    let mut counts = BTreeMap::<String, u64>::new();
+    for entry in IntervalLogIterator::new(&log) {
+        let LogEntry::Interval(interval) = entry.unwrap() else { continue };
+        let bytes =
+            base64::Engine::decode(&base64::engine::general_purpose::STANDARD, interval.encoded_histogram());
+        let histogram: hdrhistogram::Histogram<u64> =
+            Deserializer::new().deserialize(&mut bytes.unwrap().as_slice()).unwrap();
+        *counts.entry(interval.tag().unwrap().as_str().to_owned()).or_default() += histogram.len();
+    }
+    let expected: BTreeMap<_, _> = summary
+        .tally
+        .outcomes
+        .iter()
+        .filter(|(outcome, _)| *outcome != Outcome::NotSent)
+        .map(|(outcome, count)| (outcome.as_str().to_owned(), count))
+        .collect();
+    assert_eq!(counts, expected);
+    assert_eq!(counts.len(), 3);
+}
+
+#[tokio::test]
+async fn a_name_that_does_not_resolve_stops_it_before_the_start() {
+    let plan = Plan::new(Settings::new("http://no-such-host.invalid/")).unwrap();
+    let error = Prepared::new(plan).await.unwrap_err().to_string();
+    assert!(error.starts_with("failed to resolve no-such-host.invalid"), "{error}");
+}
+
+#[tokio::test]
+async fn rows_that_cannot_be_written_are_an_error() {
+    let server = Server::start(&[Script::Ok]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = RunDir::create(dir.path()).unwrap();
+    let settings = Settings { pace: Pace::constant(100.0, Duration::from_millis(100)), ..endless(&server) };
+    let prepared = Prepared::new(Plan::new(settings).unwrap()).await.unwrap();
+    let mut running = prepared.start(Clock::start(), Some(&run_dir)).unwrap();
+    std::fs::remove_dir(dir.path().join("requests")).unwrap();
+    assert!(matches!(running.join().await, Err(LoadError::Part(_))));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_come_from_the_source_ports_in_turn() {
+    let server = Server::start(&[Script::Ok]).await;
+    let range = PortRange { first: 20_000, last: 20_499 };
+    let (_, rows) = run(Settings {
+        pace: Pace::constant(400.0, Duration::from_secs(1)),
+        response_timeout: Duration::from_secs(60),
+        workers: 2,
+        source_ports: Some(range),
+        source_addresses: vec![Ipv4Addr::new(127, 0, 0, 7).into()],
+        ..Settings::new(format!("http://{}/", server.address))
+    })
+    .await;
+    assert_agree(&rows, &server.log);
+    let mut ports: Vec<u16> = rows.iter().filter_map(|row| row.local_port).collect();
+    assert!(ports.iter().all(|port| (range.first..=range.last).contains(port)));
+    ports.sort_unstable();
+    assert!(ports.windows(2).all(|pair| pair[0] != pair[1]), "one was taken twice: {ports:?}");
+    let log = server.log.lock().unwrap();
+    assert!(log.values().all(|truth| truth.peer.ip() == Ipv4Addr::new(127, 0, 0, 7)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_closed_loop_keeps_its_connections_busy_and_sends_as_many_as_were_asked_for() {
+    let server = Server::start(&[Script::Ok]).await;
+    let (_, rows) = run(Settings {
+        pace: Pace::Closed(Length::Requests(500)),
+        connections: Connections::Keepalive,
+        max_connections: Some(4),
+        connect_timeout: Duration::from_secs(60),
+        response_timeout: Duration::from_secs(60),
+        workers: 2,
+        ..Settings::new(format!("http://{}/", server.address))
+    })
+    .await;
+    assert_agree(&rows, &server.log);
+    let connections: BTreeSet<_> = rows.iter().map(|row| (row.source.clone(), row.conn)).collect();
+    assert_eq!(connections.len(), 4);
+    for connection in connections {
+        let mut own: Vec<_> =
+            rows.iter().filter(|row| (row.source.clone(), row.conn) == connection).collect();
+        own.sort_by_key(|row| row.seq);
+        assert!(own.windows(2).all(|pair| pair[0].end <= pair[1].scheduled), "one at a time");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stages_and_poisson_arrivals_are_sent_whole() {
+    let server = Server::start(&[Script::Ok]).await;
+    let stages = ["0-400:500ms", "400:250ms", "0:100ms", "400-0:500ms"].map(|text| text.parse().unwrap());
+    let (_, rows) = run(Settings {
+        pace: Pace::Open(stages.to_vec()),
+        arrivals: Arrivals::Poisson,
+        seed: 7,
+        connect_timeout: Duration::from_secs(60),
+        response_timeout: Duration::from_secs(60),
+        ..Settings::new(format!("http://{}/", server.address))
+    })
+    .await;
+    assert_eq!(rows.len(), 300);
+    assert_agree(&rows, &server.log);
+}

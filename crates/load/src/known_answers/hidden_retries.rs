@@ -1,0 +1,100 @@
+//! What clients that send a request again by themselves would not have told: our count of it
+//! against the server's.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::*;
+use rolldrop_record::RequestId;
+
+fn settings(address: SocketAddr, requests: u64) -> Settings {
+    Settings {
+        pace: Pace::Closed(Length::Requests(requests)),
+        connections: Connections::Keepalive,
+        max_connections: Some(10),
+        connect_timeout: Duration::from_secs(60),
+        response_timeout: Duration::from_secs(60),
+        ..Settings::new(format!("http://{address}/"))
+    }
+}
+
+/// Runs against a server that reads the 11th request of each connection and closes. Answers what
+/// the server saw of such requests, and what the client counted as hidden by Go.
+async fn eleventh(change: impl FnOnce(&mut Settings)) -> (u64, u64) {
+    let server = Server::closing_on(11).await;
+    let mut settings = settings(server.address, 1100);
+    change(&mut settings);
+    let (summary, rows) = run(settings).await;
+    assert_agree(&rows, &server.log);
+    let log = server.log.lock().unwrap();
+    let lost = log.values().filter(|truth| truth.outcome == Outcome::EofBeforeResponse).count() as u64;
+    assert_eq!(summary.tally.outcomes.of(Outcome::EofBeforeResponse), lost);
+    assert_eq!(summary.tally.outcomes.of(Outcome::Ok), 1100 - lost);
+    (lost, summary.tally.go_hidden)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_request_that_go_would_send_again_is_counted() {
+    let (lost, hidden) = eleventh(|_| {}).await;
+    assert!(lost >= 90, "{lost}");
+    assert_eq!(hidden, lost);
+    let (lost, hidden) = eleventh(|s| s.method = "POST".into()).await;
+    assert!(lost >= 90 && hidden == 0, "Go sends no POST again: {hidden} of {lost}");
+    let key = ("Idempotency-Key".to_owned(), "1".to_owned());
+    let (lost, hidden) = eleventh(|s| (s.method, s.headers) = ("POST".into(), vec![key])).await;
+    assert!(lost >= 90 && hidden == lost, "but one that says that it may: {hidden} of {lost}");
+}
+
+/// Answers every request that it reads, and closes a connection that has been idle for about as
+/// long as it takes the client to use it again. Writes down the requests that it read.
+async fn impatient(log: Arc<Mutex<BTreeSet<u64>>>, listener: TcpListener) {
+    let mut connections = JoinSet::new();
+    for number in 0_u64.. {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let log = log.clone();
+        // From 0 to 3 ms, in no regular order.
+        let patience = Duration::from_micros(number * 1_237 % 3_000);
+        connections.spawn(async move {
+            let mut request = vec![0; 4096];
+            let mut wait = Duration::from_secs(60);
+            while let Ok(Ok(count)) = timeout(wait, stream.read(&mut request)).await
+                && count > 0
+            {
+                let text = std::str::from_utf8(&request[..count]).unwrap();
+                let id = text.lines().find_map(|line| line.strip_prefix("rolldrop-id: ")).unwrap();
+                log.lock().unwrap().insert(id.parse::<RequestId>().unwrap().seq);
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await.unwrap();
+                wait = patience;
+            }
+        });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_closed_at_the_moment_of_its_reuse_is_told_as_it_was() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let read = Arc::new(Mutex::new(BTreeSet::new()));
+    let mut server = JoinSet::new();
+    server.spawn(impatient(read.clone(), listener));
+    let (summary, rows) = run(Settings {
+        pace: Pace::constant(1000.0, Duration::from_secs(2)),
+        max_connections: None,
+        ..settings(address, 0)
+    })
+    .await;
+    let read = read.lock().unwrap();
+    let mut lost = 0;
+    for row in rows.iter().filter(|row| row.outcome != Outcome::NotSent) {
+        if read.contains(&row.seq) {
+            assert_eq!(row.outcome, Outcome::Ok, "{row:?}");
+        } else {
+            let outcomes = [Outcome::EofBeforeResponse, Outcome::ResetBeforeResponse];
+            assert!(row.conn_reused && outcomes.contains(&row.outcome), "{row:?}");
+            lost += 1;
+        }
+    }
+    assert_eq!(summary.tally.go_hidden, lost, "by the server's own count");
+}

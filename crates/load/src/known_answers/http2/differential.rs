@@ -1,0 +1,135 @@
+//! HTTP/2's faults met by curl, which is nghttp2. hyper's client is none to compare with: its
+//! frames are read by the h2 crate, as ours are.
+//!
+//! The tables of `docs/outcomes.md` say what an exit code of curl may mean by its manual, and what
+//! we and curl say of each fault; where that is not what is said here, this fails and shows the
+//! tables as they should be.
+
+use futures::StreamExt;
+
+use super::frames::{ENHANCE_YOUR_CALM, INTERNAL_ERROR, PROTOCOL_ERROR};
+use super::*;
+use crate::known_answers::differential::{AT_A_TIME, assert_documented, curl, ours};
+
+/// How a connection ends that fails.
+const CUT_OFF: &[Outcome] = &[
+    Outcome::EofBeforeResponse,
+    Outcome::TruncatedBody,
+    Outcome::ResetBeforeResponse,
+    Outcome::ResetMidResponse,
+];
+
+/// An exit code of curl, what its manual says of it, and the outcomes that are such.
+type Class = (&'static str, &'static str, &'static [Outcome]);
+
+const CLASSES: [Class; 9] = [
+    ("0", "Success", &[Outcome::Ok]),
+    ("16", "A problem was detected in the HTTP2 framing layer", &[Outcome::ProtocolError, Outcome::H2Goaway]),
+    ("18", "Only a part of the file was transferred", &[Outcome::TruncatedBody]),
+    ("22", "HTTP error code being 400 or above", &[Outcome::HttpError]),
+    ("28", "The specified time-out period was reached", &[Outcome::ResponseTimeout, Outcome::BodyTimeout]),
+    ("52", "The server did not reply anything", &[Outcome::EofBeforeResponse]),
+    ("55", "Failed sending network data", CUT_OFF),
+    ("56", "Failure in receiving network data", CUT_OFF),
+    (
+        "92",
+        "Stream error in HTTP/2 framing layer",
+        &[
+            Outcome::H2RefusedStream,
+            Outcome::ResetBeforeResponse,
+            Outcome::ResetMidResponse,
+            Outcome::TruncatedBody,
+            Outcome::ProtocolError,
+        ],
+    ),
+];
+
+/// Each fault, in the words of the table.
+const FAULTS: [(Script, &str); 36] = [
+    (Script::Ok, "a complete answer"),
+    (Script::InPieces, "a body in pieces"),
+    (Script::Padded, "padding"),
+    (Script::Continued, "a head in two frames"),
+    (Script::Interim, "103 before it"),
+    (Script::NoContent, "204"),
+    (Script::Trailers, "trailer fields"),
+    (Script::NotFound, "404"),
+    (Script::Unavailable, "503"),
+    (Script::OkThenReset, "NO_ERROR after the answer"),
+    (Script::ResetSilently(NO_ERROR), "NO_ERROR before the answer"),
+    (Script::ResetSilently(PROTOCOL_ERROR), "PROTOCOL_ERROR before the answer"),
+    (Script::ResetSilently(INTERNAL_ERROR), "INTERNAL_ERROR before the answer"),
+    (Script::ResetSilently(ENHANCE_YOUR_CALM), "ENHANCE_YOUR_CALM before the answer"),
+    (Script::ResetInBody, "CANCEL in the body"),
+    (Script::Refused, "REFUSED_STREAM"),
+    (Script::RefusedInBody, "REFUSED_STREAM in the body"),
+    (Script::ShortBody, "less than announced"),
+    (Script::LongBody, "more than announced"),
+    (Script::CloseSilently, "closed before the answer"),
+    (Script::CloseInBody, "closed in the body"),
+    (Script::BreakSilently, "reset before the answer"),
+    (Script::BreakInBody, "reset in the body"),
+    (Script::GoAwayBefore(NO_ERROR), "left out by GOAWAY"),
+    (Script::GoAwayBefore(ENHANCE_YOUR_CALM), "left out by GOAWAY ENHANCE_YOUR_CALM"),
+    (Script::GoAwayThenAnswer(NO_ERROR), "GOAWAY, and the answer"),
+    (Script::GoAwayTwice, "GOAWAY twice, and the answer"),
+    (Script::GoAwayThenClose(NO_ERROR), "GOAWAY, and closed"),
+    (Script::GoAwayThenClose(ENHANCE_YOUR_CALM), "GOAWAY ENHANCE_YOUR_CALM, and closed"),
+    (Script::GoAwayThenBreak, "GOAWAY, and reset"),
+    (Script::BadFrame, "DATA on no stream"),
+    (Script::BadHeaders, "a head that cannot be decoded"),
+    (Script::Http1, "HTTP/1.1"),
+    (Script::HangSilently, "no answer"),
+    (Script::HangInBody, "a body that does not go on"),
+    (Script::Drip, "a body that does not end in time"),
+];
+
+/// A row of the table. Where curl is of another opinion, or sends the request again, it says so.
+async fn row(script: Script, words: &str) -> String {
+    let server =
+        Server::start(Habits { scripts: vec![script], may_come_again: true, ..Habits::default() }).await;
+    let url = format!("http://{}/", server.address);
+    let ours = ours(Http::Http2, &url).await;
+    let code = curl("--http2-prior-knowledge", &url).await;
+    let log = server.log.lock().unwrap();
+    let [first, theirs] = ["load-0", "curl"].map(|source| &log[&(source.to_owned(), 0)]);
+    assert_eq!((ours, first.times), (first.outcome, 1), "{words}");
+    let class = CLASSES.iter().find(|(exit, ..)| *exit == code);
+    let (_, _, outcomes) = class.unwrap_or_else(|| panic!("{words}: {code}"));
+    // A reset comes before curl acknowledges the settings or after, as it happens.
+    let code = if script.is_broken() && ["55", "56"].contains(&&*code) { "55 or 56" } else { &*code };
+    let differs = if outcomes.contains(&ours) { "" } else { ", which differs" };
+    let again = if theirs.times > 1 { format!(", sent {} times", theirs.times) } else { String::new() };
+    format!("| {words} | {ours} | {code}{differs}{again} |")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn curl_says_the_same_of_every_fault_of_http2() {
+    let classes = CLASSES.map(|(exit, manual, outcomes)| {
+        let outcomes = outcomes.iter().map(|outcome| outcome.as_str()).collect::<Vec<_>>();
+        format!("| {exit} | {manual} | {} |", outcomes.join(", "))
+    });
+    let rows = futures::stream::iter(FAULTS).map(async |(script, words)| row(script, words).await);
+    let rows = rows.buffered(AT_A_TIME).collect::<Vec<_>>().await;
+    assert_documented(&rows);
+    assert_documented(&classes);
+}
+
+/// The rows of what ends TLS amid HTTP/2, for the table of TLS.
+pub(in crate::known_answers) async fn fault_inside_tls() -> Vec<String> {
+    let mut rows = Vec::new();
+    for (script, words) in [
+        (Script::AlertSilently, "HTTP/2: an alert before the answer"),
+        (Script::AlertInBody, "HTTP/2: an alert in the body"),
+    ] {
+        let (tls, _) = acceptor(&[b"h2"]);
+        let server =
+            Server::start(Habits { scripts: vec![script], tls: Some(tls), ..Habits::default() }).await;
+        let url = format!("https://{}/", server.address);
+        let (ours, curl) = (ours(Http::Http2, &url).await, curl("--http2", &url).await);
+        let log = server.log.lock().unwrap();
+        assert_eq!(ours, log[&("load-0".to_owned(), 0)].outcome, "{words}");
+        rows.push(format!("| {words} | {ours} | {curl} | – |"));
+    }
+    rows
+}

@@ -1,0 +1,506 @@
+//! The server that plays a script per request and writes down what it did.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+
+use super::transport::{self, ALERT, Transport};
+use rolldrop_record::{Outcome, RequestId};
+
+/// What the server does with a request that it has read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Script {
+    Ok,
+    Chunked,
+    /// Chunks with an extension, and trailer fields after them.
+    Trailers,
+    UntilEof,
+    /// Two interim responses before the final one.
+    Interim,
+    NoContent,
+    /// A 304 that announces the length of what it does not send.
+    NotModified,
+    /// HTTP/1.0, which closes without saying so.
+    OldVersion,
+    /// More bytes than the length that was announced.
+    Surplus,
+    /// Every byte on its own.
+    Drip,
+    NotFound,
+    /// A 503 that says that the connection will be closed.
+    Unavailable,
+    /// A 417 to whoever expects anything.
+    ExpectationFailed,
+    CloseSilently,
+    ResetSilently,
+    CloseInHead,
+    ResetInHead,
+    CloseInBody,
+    ResetInBody,
+    ResetUntilEof,
+    CloseInChunks,
+    CloseInTrailers,
+    BadChunk,
+    /// A chunk size of 17 digits.
+    HugeChunk,
+    BadHead,
+    /// A head that has no end within any client's limit.
+    EndlessHead,
+    TwoLengths,
+    /// A switch of protocols that nobody asked for.
+    Switch,
+    /// Answers, and closes the connection without an answer when the next request has come.
+    CloseNext,
+    /// Answers, and resets the connection when the next request comes.
+    ResetNext,
+    HangSilently,
+    HangInHead,
+    HangInBody,
+    /// A byte now and then, so that the body ends after every timeout.
+    DripOn,
+    /// Ends TLS by an alert.
+    AlertSilently,
+    AlertInHead,
+    AlertInBody,
+    /// Closes the connection, and not TLS.
+    CutSilently,
+    CutInBody,
+    CutUntilEof,
+}
+
+/// Everything that ends without anybody's timeout.
+pub(super) const PROMPT: [Script; 30] = [
+    Script::Ok,
+    Script::Chunked,
+    Script::Trailers,
+    Script::UntilEof,
+    Script::Interim,
+    Script::NoContent,
+    Script::NotModified,
+    Script::OldVersion,
+    Script::Surplus,
+    Script::Drip,
+    Script::NotFound,
+    Script::Unavailable,
+    Script::ExpectationFailed,
+    Script::CloseSilently,
+    Script::ResetSilently,
+    Script::CloseInHead,
+    Script::ResetInHead,
+    Script::CloseInBody,
+    Script::ResetInBody,
+    Script::ResetUntilEof,
+    Script::CloseInChunks,
+    Script::CloseInTrailers,
+    Script::BadChunk,
+    Script::HugeChunk,
+    Script::BadHead,
+    Script::EndlessHead,
+    Script::TwoLengths,
+    Script::Switch,
+    Script::CloseNext,
+    Script::ResetNext,
+];
+
+pub(super) const HANGING: [Script; 4] =
+    [Script::HangSilently, Script::HangInHead, Script::HangInBody, Script::DripOn];
+
+/// What can be made of TLS alone.
+pub(super) const TLS: [Script; 6] = [
+    Script::AlertSilently,
+    Script::AlertInHead,
+    Script::AlertInBody,
+    Script::CutSilently,
+    Script::CutInBody,
+    Script::CutUntilEof,
+];
+
+/// From one byte to the next of a slow answer,
+const DRIP: Duration = Duration::from_millis(1);
+/// and of one that outlasts every timeout.
+const DRIP_ON: Duration = Duration::from_millis(100);
+/// More than the heads that we, curl and hyper take.
+const ENDLESS: usize = 450 * 1024;
+
+enum Then {
+    KeepOpen,
+    Close,
+    Reset,
+    Hang,
+    Alert,
+    Cut,
+}
+
+impl Script {
+    /// The outcome that a client should see, and the status where there is a complete head.
+    pub(super) fn outcome(self) -> (Outcome, Option<u16>) {
+        match self {
+            Script::Ok
+            | Script::Chunked
+            | Script::Trailers
+            | Script::UntilEof
+            | Script::Interim
+            | Script::OldVersion
+            | Script::Surplus
+            | Script::Drip
+            | Script::CloseNext
+            | Script::ResetNext => (Outcome::Ok, Some(200)),
+            Script::NoContent => (Outcome::Ok, Some(204)),
+            Script::NotModified => (Outcome::Ok, Some(304)),
+            Script::NotFound => (Outcome::HttpError, Some(404)),
+            Script::Unavailable => (Outcome::HttpError, Some(503)),
+            Script::ExpectationFailed => (Outcome::HttpError, Some(417)),
+            Script::CloseSilently | Script::CutSilently => (Outcome::EofBeforeResponse, None),
+            // On a connection that has carried a request before, it is one that broke.
+            Script::AlertSilently => (Outcome::TlsError, None),
+            Script::ResetSilently => (Outcome::ResetBeforeResponse, None),
+            Script::CloseInHead => (Outcome::TruncatedBody, None),
+            Script::ResetInHead | Script::AlertInHead => (Outcome::ResetMidResponse, None),
+            Script::CloseInBody
+            | Script::CloseInChunks
+            | Script::CloseInTrailers
+            | Script::CutInBody
+            | Script::CutUntilEof => (Outcome::TruncatedBody, Some(200)),
+            Script::ResetInBody | Script::ResetUntilEof | Script::AlertInBody => {
+                (Outcome::ResetMidResponse, Some(200))
+            }
+            Script::BadChunk | Script::HugeChunk => (Outcome::ProtocolError, Some(200)),
+            Script::BadHead | Script::EndlessHead | Script::TwoLengths | Script::Switch => {
+                (Outcome::ProtocolError, None)
+            }
+            Script::HangSilently | Script::HangInHead => (Outcome::ResponseTimeout, None),
+            Script::HangInBody | Script::DripOn => (Outcome::BodyTimeout, Some(200)),
+        }
+    }
+
+    /// What TLS says of it.
+    fn detail(self) -> Option<&'static str> {
+        match self {
+            Script::AlertSilently | Script::AlertInHead | Script::AlertInBody => Some(ALERT),
+            Script::CutSilently | Script::CutInBody | Script::CutUntilEof => Some("no_close_notify"),
+            _ => None,
+        }
+    }
+
+    /// What is sent, and how the connection goes on.
+    fn answer(self) -> (String, Then) {
+        const CHUNKED: &str = "transfer-encoding: chunked\r\n";
+        let answer = |status: &str, fields: &str, body: &str| {
+            format!("HTTP/1.1 {status}\r\nrolldrop-pod: web-1\r\n{fields}\r\n{body}")
+        };
+        let ok = |fields: &str, body: &str| answer("200 OK", fields, body);
+        let hello = || ok("content-length: 5\r\n", "hello");
+        let part_of_a_head = || "HTTP/1.1 200 OK\r\ncontent-le".to_owned();
+        let part_of_a_body = || ok("content-length: 9\r\n", "hello");
+        match self {
+            Script::Ok | Script::CloseNext | Script::ResetNext | Script::Drip => (hello(), Then::KeepOpen),
+            Script::Chunked => (ok(CHUNKED, "3\r\nhel\r\n2;x\r\nlo\r\n0\r\n\r\n"), Then::KeepOpen),
+            Script::Trailers => {
+                (ok(CHUNKED, "5;a=\"b\"\r\nhello\r\n000\r\nx-sum: 1\r\nx-more: 2\r\n\r\n"), Then::KeepOpen)
+            }
+            Script::UntilEof => (ok("", "hello"), Then::Close),
+            Script::Interim => (
+                "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n".to_owned()
+                    + &hello(),
+                Then::KeepOpen,
+            ),
+            Script::NoContent => (answer("204 No Content", "", ""), Then::KeepOpen),
+            Script::NotModified => (answer("304 Not Modified", "content-length: 5\r\n", ""), Then::KeepOpen),
+            Script::OldVersion => (hello().replacen("1.1", "1.0", 1), Then::Close),
+            Script::Surplus => (ok("content-length: 2\r\n", "hello"), Then::Close),
+            Script::NotFound => (answer("404 Not Found", "content-length: 0\r\n", ""), Then::KeepOpen),
+            Script::Unavailable => (
+                answer("503 Service Unavailable", "connection: close\r\ncontent-length: 4\r\n", "busy"),
+                Then::Close,
+            ),
+            Script::ExpectationFailed => {
+                (answer("417 Expectation Failed", "content-length: 0\r\n", ""), Then::KeepOpen)
+            }
+            Script::CloseSilently => (String::new(), Then::Close),
+            Script::ResetSilently => (String::new(), Then::Reset),
+            Script::AlertSilently => (String::new(), Then::Alert),
+            Script::CutSilently => (String::new(), Then::Cut),
+            Script::CloseInHead => (part_of_a_head(), Then::Close),
+            Script::ResetInHead => (part_of_a_head(), Then::Reset),
+            Script::AlertInHead => (part_of_a_head(), Then::Alert),
+            Script::CloseInBody => (part_of_a_body(), Then::Close),
+            Script::ResetInBody => (part_of_a_body(), Then::Reset),
+            Script::AlertInBody => (part_of_a_body(), Then::Alert),
+            Script::CutInBody => (part_of_a_body(), Then::Cut),
+            Script::CutUntilEof => (ok("", "hello"), Then::Cut),
+            Script::ResetUntilEof => (ok("", "hello"), Then::Reset),
+            Script::CloseInChunks => (ok(CHUNKED, "5\r\nhello\r\n"), Then::Close),
+            Script::CloseInTrailers => (ok(CHUNKED, "5\r\nhello\r\n0\r\nx-sum: 1\r\n"), Then::Close),
+            Script::BadChunk => (ok(CHUNKED, "hello\r\n"), Then::Close),
+            Script::HugeChunk => (ok(CHUNKED, "10000000000000005\r\nhello\r\n0\r\n\r\n"), Then::Close),
+            Script::BadHead => ("SSH-2.0-OpenSSH_9.9\r\n\r\n".to_owned(), Then::Close),
+            Script::EndlessHead => (ok(&format!("x: {}", "y".repeat(ENDLESS)), ""), Then::Close),
+            Script::TwoLengths => (ok("content-length: 5\r\ncontent-length: 4\r\n", "hello"), Then::Close),
+            Script::Switch => {
+                (answer("101 Switching Protocols", "connection: upgrade\r\nupgrade: x\r\n", ""), Then::Close)
+            }
+            Script::HangSilently => (String::new(), Then::Hang),
+            Script::HangInHead => (part_of_a_head(), Then::Hang),
+            Script::HangInBody => (ok(CHUNKED, ""), Then::Hang),
+            Script::DripOn => (ok("content-length: 99999\r\n", &"x".repeat(99_999)), Then::Hang),
+        }
+    }
+
+    /// Whether the client may give up before it has read all of the answer.
+    fn may_be_left_unread(self) -> bool {
+        matches!(self.outcome().0, Outcome::ProtocolError) || self == Script::DripOn
+    }
+}
+
+/// What the server did to a request.
+#[derive(Clone, Debug)]
+pub(super) struct Truth {
+    /// The script that it played; `None` where it reset the connection instead.
+    pub(super) script: Option<Script>,
+    /// What a client should see.
+    pub(super) outcome: Outcome,
+    pub(super) status: Option<u16>,
+    pub(super) detail: Option<&'static str>,
+    pub(super) peer: SocketAddr,
+    /// Whether the connection had carried a request before.
+    pub(super) reused: bool,
+    pub(super) request_bytes: u64,
+    /// How many bytes the client should have counted.
+    pub(super) answer_bytes: RangeInclusive<u64>,
+}
+
+pub(super) type Log = Arc<Mutex<BTreeMap<(String, u64), Truth>>>;
+
+/// How the server chooses what to do with a request.
+#[derive(Clone)]
+enum Play {
+    /// A script that the request's number chooses, in no regular order.
+    ByNumber(Arc<[Script]>),
+    /// The n-th request of a connection is read and the connection closed; all others are answered.
+    CloseOnNth(u64),
+}
+
+impl Play {
+    /// The script for a request, which is so far down its connection, from 1.
+    fn script(&self, seq: u64, nth: u64) -> Script {
+        match self {
+            Play::ByNumber(scripts) => scripts[usize::try_from(mixed(seq)).unwrap() % scripts.len()],
+            Play::CloseOnNth(n) if *n == nth => Script::CloseSilently,
+            Play::CloseOnNth(_) => Script::Ok,
+        }
+    }
+}
+
+/// A number with the bits of another in disorder (the finalizer of SplitMix64).
+fn mixed(number: u64) -> u64 {
+    let x = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+pub(super) struct Server {
+    pub(super) address: SocketAddr,
+    pub(super) log: Log,
+    /// Owns the accepting task, which owns the connections.
+    _tasks: JoinSet<()>,
+}
+
+impl Server {
+    /// A server that plays one of the scripts with each request, all of them equally often.
+    pub(super) async fn start(scripts: &[Script]) -> Self {
+        Self::play(Play::ByNumber(scripts.into()), None).await
+    }
+
+    /// The same over TLS.
+    pub(super) async fn start_tls(scripts: &[Script], tls: TlsAcceptor) -> Self {
+        Self::play(Play::ByNumber(scripts.into()), Some(tls)).await
+    }
+
+    /// A server that reads the `nth` request of each connection and closes without answering.
+    pub(super) async fn closing_on(nth: u64) -> Self {
+        Self::play(Play::CloseOnNth(nth), None).await
+    }
+
+    async fn play(play: Play, tls: Option<TlsAcceptor>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let log = Log::default();
+        let mut tasks = JoinSet::new();
+        let accepted = log.clone();
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                tokio::select! {
+                    accepting = listener.accept() => {
+                        let (stream, peer) = accepting.unwrap();
+                        // Small answers in several pieces go out at once.
+                        stream.set_nodelay(true).unwrap();
+                        let (tls, play, log) = (tls.clone(), play.clone(), accepted.clone());
+                        connections.spawn(async move {
+                            let stream: Box<dyn Transport> = match tls {
+                                None => Box::new(stream),
+                                Some(tls) => Box::new(tls.accept(stream).await?),
+                            };
+                            serve(stream, peer, play, log).await
+                        });
+                    }
+                    // A client that gave up ends its connection, not the server.
+                    Some(ended) = connections.join_next() => drop(ended.unwrap()),
+                }
+            }
+        });
+        Self { address, log, _tasks: tasks }
+    }
+}
+
+async fn serve(mut stream: Box<dyn Transport>, peer: SocketAddr, play: Play, log: Log) -> io::Result<()> {
+    let mut before = None;
+    for nth in 1.. {
+        let Some(request) = next_request(&mut *stream).await? else { return Ok(()) };
+        let header = |name: &str| {
+            request.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")).map(str::to_owned)
+        };
+        let id = header("rolldrop-id").unwrap().parse::<RequestId>().unwrap();
+        let script = play.script(id.seq, nth);
+        let (mut answer, then) = script.answer();
+        if request.starts_with("HEAD ") {
+            answer.truncate(answer.find("\r\n\r\n").map_or(0, |end| end + 4));
+        }
+        let (outcome, status) = script.outcome();
+        let sent = answer.len() as u64;
+        let truth = Truth {
+            script: Some(script),
+            outcome,
+            status,
+            detail: script.detail(),
+            peer,
+            reused: nth > 1,
+            request_bytes: request.len() as u64,
+            answer_bytes: if script.may_be_left_unread() { 0..=sent } else { sent..=sent },
+        };
+        let lost = |outcome| Truth {
+            script: None,
+            outcome,
+            status: None,
+            detail: None,
+            answer_bytes: 0..=0,
+            ..truth.clone()
+        };
+        let truth = match before {
+            Some(Script::CloseNext) => lost(Outcome::EofBeforeResponse),
+            Some(Script::ResetNext) => lost(Outcome::ResetBeforeResponse),
+            _ if nth > 1 && script == Script::AlertSilently => {
+                Truth { outcome: Outcome::ResetBeforeResponse, ..truth }
+            }
+            _ => truth,
+        };
+        let lost = truth.script.is_none();
+        let earlier = log.lock().unwrap().insert((id.source().to_owned(), id.seq), truth);
+        assert!(earlier.is_none(), "the request came twice");
+        if lost && before == Some(Script::ResetNext) {
+            return reset_unread(&mut *stream);
+        }
+        take(&mut *stream, request.len()).await?;
+        if lost {
+            return close(&mut *stream).await;
+        }
+        match script {
+            Script::Drip => drip(&mut *stream, &answer, DRIP).await?,
+            Script::DripOn => drip(&mut *stream, &answer, DRIP_ON).await?,
+            _ => stream.write_all(answer.as_bytes()).await?,
+        }
+        stream.flush().await?;
+        before = Some(script);
+        let closing = header("connection").is_some_and(|value| value == "close");
+        match then {
+            Then::KeepOpen if !closing => {}
+            Then::KeepOpen | Then::Close => return close(&mut *stream).await,
+            Then::Reset => return stream.tcp().set_zero_linger(),
+            Then::Alert => {
+                transport::alert(&mut *stream).await;
+                return Ok(());
+            }
+            Then::Cut => return Ok(()),
+            Then::Hang => {
+                // Until the client gives up.
+                let _ = stream.read(&mut [0]).await;
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The next request of a connection, if there is one. In clear it is looked at before it is read,
+/// so that it can be left unread.
+async fn next_request(stream: &mut dyn Transport) -> io::Result<Option<String>> {
+    let is_clear = stream.tls().is_none();
+    let (mut seen, mut length) = (vec![0; 4096], 0);
+    loop {
+        let count = match is_clear {
+            true => stream.tcp().peek(&mut seen).await?,
+            false => stream.read(&mut seen[length..]).await?,
+        };
+        if count == 0 {
+            return Ok(None);
+        }
+        length = if is_clear { count } else { length + count };
+        if let Some(request) = whole_request(&seen[..length]) {
+            return Ok(Some(request));
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Reads a request of so many bytes that was looked at.
+async fn take(stream: &mut dyn Transport, bytes: usize) -> io::Result<()> {
+    if stream.tls().is_none() {
+        stream.read_exact(&mut vec![0; bytes]).await?;
+    }
+    Ok(())
+}
+
+/// Closes the connection so that the client meets a reset.
+fn reset_unread(stream: &mut dyn Transport) -> io::Result<()> {
+    match stream.tls() {
+        // Closed with unread data: the kernel answers with a reset.
+        None => Ok(()),
+        Some(_) => stream.tcp().set_zero_linger(),
+    }
+}
+
+/// Closes the connection, and TLS before it.
+async fn close(stream: &mut dyn Transport) -> io::Result<()> {
+    if stream.tls().is_some() {
+        transport::close(stream).await;
+    }
+    Ok(())
+}
+
+/// The request, if all of it is there; no other follows it.
+fn whole_request(seen: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(seen).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    (body.len() == length.map_or(0, |length| length.parse().unwrap())).then(|| text.to_owned())
+}
+
+/// Sends the head at once and the body byte by byte.
+async fn drip(stream: &mut dyn Transport, answer: &str, pause: Duration) -> io::Result<()> {
+    let (head, body) = answer.split_at(answer.find("\r\n\r\n").unwrap() + 4);
+    stream.write_all(head.as_bytes()).await?;
+    for byte in body.as_bytes() {
+        tokio::time::sleep(pause).await;
+        stream.write_all(&[*byte]).await?;
+        stream.flush().await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,101 @@
+//! `latency.hlog`: HdrHistogram's interval log of response times.
+//!
+//! Times of the counted part in nanoseconds (3 digits; the column of maxima in milliseconds), in
+//! intervals of a second by the time of the requests' end, one tag per outcome. A request that
+//! failed counts with the time until it failed; `not_sent` and `cancelled` have no time and are
+//! left out.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, LineWriter};
+use std::time::{Duration, UNIX_EPOCH};
+
+use hdrhistogram::Histogram;
+use hdrhistogram::serialization::V2DeflateSerializer;
+use hdrhistogram::serialization::interval_log::{IntervalLogWriter, IntervalLogWriterBuilder, Tag};
+
+use super::{LoadError, tally};
+use rolldrop_record::{Outcome, Phase, RequestRow, RunDir, Stamp};
+
+/// The log's name in the run directory.
+const LATENCY_LOG: &str = "latency.hlog";
+/// Length of an interval.
+pub(super) const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Response times by outcome.
+pub(super) type ByOutcome = BTreeMap<Outcome, Histogram<u64>>;
+
+/// Adds the response time of a request that has one and counts.
+pub(super) fn add(by_outcome: &mut ByOutcome, row: &RequestRow) {
+    if row.phase == Phase::Main && !matches!(row.outcome, Outcome::NotSent | Outcome::Cancelled) {
+        let histogram = by_outcome.entry(row.outcome).or_insert_with(tally::histogram);
+        tally::record(histogram, row.response_ns());
+    }
+}
+
+/// The number of the interval that a stamp lies in, counted from the zero.
+pub(super) fn interval_of(at: Stamp, zero: Stamp) -> i64 {
+    at.ns_since(zero).div_euclid(length_ns())
+}
+
+/// What the log borrows for its life.
+pub(super) struct LogFile {
+    file: LineWriter<File>,
+    serializer: V2DeflateSerializer,
+}
+
+impl LogFile {
+    /// Creates the log in a run directory.
+    ///
+    /// # Errors
+    /// When it cannot be created.
+    pub(super) fn create(run_dir: &RunDir) -> Result<Self, LoadError> {
+        let path = run_dir.path().join(LATENCY_LOG);
+        let file = File::create(&path).map_err(|source| LoadError::LatencyLog { path, source })?;
+        Ok(Self { file: LineWriter::new(file), serializer: V2DeflateSerializer::new() })
+    }
+}
+
+/// The log, to be written interval by interval.
+pub(super) struct LatencyLog<'a> {
+    writer: IntervalLogWriter<'a, 'a, LineWriter<File>, V2DeflateSerializer>,
+    zero: Stamp,
+}
+
+impl<'a> LatencyLog<'a> {
+    /// Writes what comes before the intervals.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(super) fn begin(file: &'a mut LogFile, zero: Stamp) -> Result<Self, LoadError> {
+        let writer = IntervalLogWriterBuilder::new()
+            .add_comment("[Histogram log format version 1.3]")
+            .with_start_time(UNIX_EPOCH + since_epoch(zero))
+            .with_max_value_divisor(1e6)
+            .begin_log_with(&mut file.file, &mut file.serializer)
+            .map_err(LoadError::latency_log)?;
+        Ok(Self { writer, zero })
+    }
+
+    /// Writes an interval.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(super) fn write(&mut self, interval: i64, by_outcome: &ByOutcome) -> Result<(), LoadError> {
+        let start = since_epoch(self.zero.shifted_ns(interval.saturating_mul(length_ns())));
+        for (outcome, histogram) in by_outcome {
+            self.writer
+                .write_histogram(histogram, start, INTERVAL, Tag::new(outcome.as_str()))
+                .map_err(|e| LoadError::latency_log(io::Error::other(e)))?;
+        }
+        Ok(())
+    }
+}
+
+fn length_ns() -> i64 {
+    i64::try_from(INTERVAL.as_nanos()).unwrap_or(i64::MAX)
+}
+
+fn since_epoch(at: Stamp) -> Duration {
+    Duration::from_nanos(u64::try_from(at.unix_ns()).unwrap_or(0))
+}

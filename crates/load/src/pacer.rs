@@ -1,0 +1,125 @@
+//! Waking at a point in time, precisely.
+//!
+//! Tokio's own timers have a granularity of a millisecond. On Linux a timerfd in the runtime's epoll set wakes within
+//! microseconds; elsewhere tokio's timer is used. The waiting time is computed again from the absolute due time at
+//! every call, so nothing drifts. The last part of it can be spent polling the clock while connections are served, so
+//! that no sleeping processor delays it.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::task::yield_now;
+
+use rolldrop_record::{Clock, Stamp};
+
+#[cfg(target_os = "linux")]
+pub(super) use timerfd::Pacer;
+#[cfg(not(target_os = "linux"))]
+pub(super) use tokio_timer::Pacer;
+
+/// Looks at the clock until `due`; others have their turns in between.
+async fn watch(clock: Clock, due: Stamp) {
+    while clock.now() < due {
+        yield_now().await;
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod timerfd {
+    use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+    use nix::sys::time::TimeSpec;
+    use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+    use tokio::io::Interest;
+    use tokio::io::unix::AsyncFd;
+
+    use super::{Clock, Duration, Stamp, io, watch};
+
+    /// Wakes its worker when a stamp of the clock is reached.
+    pub(in super::super) struct Pacer {
+        clock: Clock,
+        spin: Duration,
+        timer: AsyncFd<Timer>,
+        armed: Option<Stamp>,
+    }
+
+    struct Timer(TimerFd);
+
+    impl AsRawFd for Timer {
+        fn as_raw_fd(&self) -> RawFd {
+            self.0.as_fd().as_raw_fd()
+        }
+    }
+
+    impl Pacer {
+        /// A pacer on the current runtime, which watches the clock for the last `spin` of each wait.
+        ///
+        /// # Errors
+        /// When the operating system gives no timer.
+        pub(in super::super) fn new(clock: Clock, spin: Duration) -> io::Result<Self> {
+            let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
+            let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?;
+            // SAFETY: `Timer` owns its descriptor, open and the same for as long as the `AsyncFd` owns it.
+            #[expect(unsafe_code, reason = "tokio has no safe way to register a foreign descriptor")]
+            let timer = unsafe { AsyncFd::register_with_interest(Timer(timer), Interest::READABLE) }?;
+            Ok(Self { clock, spin, timer, armed: None })
+        }
+
+        /// Returns when `due` is reached. May be dropped and called again at any time.
+        ///
+        /// # Errors
+        /// When the timer cannot be set.
+        pub(in super::super) async fn wait_until(&mut self, due: Stamp) -> io::Result<()> {
+            let wake = due - self.spin;
+            loop {
+                let left_ns = wake.ns_since(self.clock.now());
+                let Ok(left_ns @ 1..) = u64::try_from(left_ns) else { break };
+                if self.armed != Some(wake) {
+                    // Setting the timer also takes back an expiry that nobody has read.
+                    let left = TimeSpec::from_duration(Duration::from_nanos(left_ns));
+                    self.timer.get_ref().0.set(Expiration::OneShot(left), TimerSetTimeFlags::empty())?;
+                    self.armed = Some(wake);
+                }
+                self.timer.readable().await?.clear_ready();
+                // Readiness can be left over from an earlier due time: look at the
+                // clock again, and set the timer anew if this one has not come.
+                self.armed = None;
+            }
+            watch(self.clock, due).await;
+            Ok(())
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod tokio_timer {
+    use super::{Clock, Duration, Stamp, io, watch};
+
+    /// Wakes its worker when a stamp of the clock is reached.
+    pub(in super::super) struct Pacer {
+        clock: Clock,
+        spin: Duration,
+    }
+
+    impl Pacer {
+        /// A pacer on the current runtime, which watches the clock for the last `spin` of each wait.
+        ///
+        /// # Errors
+        /// Never.
+        pub(in super::super) fn new(clock: Clock, spin: Duration) -> io::Result<Self> {
+            Ok(Self { clock, spin })
+        }
+
+        /// Returns when `due` is reached. May be dropped and called again at any time.
+        ///
+        /// # Errors
+        /// Never.
+        pub(in super::super) async fn wait_until(&mut self, due: Stamp) -> io::Result<()> {
+            if let Some(due) = self.clock.instant(due - self.spin) {
+                tokio::time::sleep_until(due.into()).await;
+            }
+            watch(self.clock, due).await;
+            Ok(())
+        }
+    }
+}

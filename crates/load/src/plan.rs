@@ -1,0 +1,466 @@
+//! What to send: settings as a user gives them, and the [`Plan`] that they make once checked.
+//!
+//! A plan holds only what can be carried out, so that bad input is refused
+//! before the first request. It resolves no names and opens no sockets.
+
+mod error;
+mod target;
+mod written;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::answer_headers::Wanted;
+use super::pod_body::PodBody;
+use super::schedule::Schedule;
+use super::{http2, tls};
+pub use error::PlanError;
+use rolldrop_record::RunId;
+use rolldrop_record::load::limits::{MAX_DURATION, MAX_RATE, MAX_RETRIES, MAX_STREAMS, MAX_WORKERS};
+use rolldrop_record::load::{
+    Arrivals, Connections, Http, Length, Pace, Settings, Stage, TlsSettings, are_statuses, defaults,
+};
+pub(super) use target::{PlannedTarget, Text};
+use target::{cycle, plan_target};
+
+/// The longest cycle in which targets with weights take their turns.
+const MAX_CYCLE: u64 = 65_536;
+
+/// Where the requests come from.
+#[derive(Clone, Debug)]
+pub(super) enum Timing {
+    /// Each has its time.
+    Schedule(Schedule),
+    /// Whenever a connection is free.
+    OnDemand(Length),
+}
+
+/// Which worker threads of a load a process has, where several processes send it: each has its
+/// part of one schedule, so that together they send exactly the load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    /// The number of the process's first thread.
+    pub first: usize,
+    /// The threads of all processes.
+    pub of: usize,
+}
+
+/// A load that can be carried out.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub(super) settings: Settings,
+    /// What the ids of all its requests share.
+    pub(super) run: RunId,
+    pub(super) share: Share,
+    pub(super) timing: Timing,
+    pub(super) targets: Vec<PlannedTarget>,
+    /// The targets' turns, again and again.
+    pub(super) cycle: Vec<usize>,
+    pub(super) max_connections: usize,
+    /// What is looked for in answers.
+    pub(super) wanted: Wanted,
+    /// The client's side of TLS, where a target speaks it.
+    pub(super) tls: Option<tls::Config>,
+    /// What names the pod in the body of an answer.
+    pub(super) pod_body: Option<PodBody>,
+}
+
+impl Plan {
+    /// Checks settings.
+    ///
+    /// # Errors
+    /// When they cannot be carried out; the error says which, and what would do.
+    pub fn new(settings: Settings) -> Result<Self, PlanError> {
+        let settings = Settings { http: spoken(&settings), ..settings };
+        check_duration("a warm-up", settings.warmup, true)?;
+        check_duration("a connect timeout", settings.connect_timeout, false)?;
+        check_duration("a TLS timeout", settings.tls_timeout, false)?;
+        check_duration("a response timeout", settings.response_timeout, false)?;
+        if let Some(limit) = settings.first_byte_timeout {
+            check_duration("a first-byte timeout", limit, false)?;
+        }
+        check_duration("a spin", settings.spin, true)?;
+        let timing = plan_timing(&settings)?;
+        if !(1..=MAX_WORKERS).contains(&settings.workers) {
+            return Err(PlanError::Workers(settings.workers));
+        }
+        let (addresses, workers) = (settings.source_addresses.len(), settings.workers);
+        if addresses > workers {
+            return Err(PlanError::TooFewWorkers { addresses, workers });
+        }
+        if let Some(&(from, to)) = settings.success.iter().find(|range| !are_statuses(**range)) {
+            return Err(PlanError::Success(from, to));
+        }
+        if settings.targets.is_empty() {
+            return Err(PlanError::NoTarget);
+        }
+        if settings.retries > MAX_RETRIES {
+            return Err(PlanError::Retries(settings.retries));
+        }
+        let limits =
+            [("the most requests", settings.max_requests.is_some()), ("the age", settings.max_age.is_some())];
+        if let Some((limit, _)) = limits.iter().find(|(_, is_given)| *is_given)
+            && settings.connections == Connections::Fresh
+        {
+            return Err(PlanError::FreshLimit(limit));
+        }
+        if settings.max_requests == Some(0) {
+            return Err(PlanError::MaxRequests);
+        }
+        check_http(&settings)?;
+        if let Some(age) = settings.max_age {
+            check_duration("a connection's age", age, false)?;
+        }
+        check_duration("a retry's delay", settings.retry_delay, true)?;
+        let targets = settings.targets.iter().map(|target| plan_target(target, &settings));
+        let targets = targets.collect::<Result<Vec<PlannedTarget>, _>>()?;
+        let tls = plan_tls(&settings, &targets)?;
+        let cycle = cycle(&settings.targets)?;
+        let max_connections = settings.max_connections.unwrap_or_else(|| default_connections(&settings));
+        if max_connections < settings.workers {
+            return Err(PlanError::TooFewConnections { max: max_connections, workers: settings.workers });
+        }
+        let share = Share { first: 0, of: settings.workers };
+        let pod_body = settings.pod_body.as_deref().map(str::parse).transpose()?;
+        let wanted = Wanted::new(&settings.pod_header, &settings.keep_headers)?;
+        let run = RunId::random();
+        Ok(Self { timing, targets, cycle, max_connections, wanted, tls, pod_body, settings, run, share })
+    }
+
+    /// The same load with the ids of this run. Without it, a plan is a run of its own.
+    #[must_use]
+    pub fn of_run(self, run: RunId) -> Self {
+        Self { run, ..self }
+    }
+
+    /// What the ids of all its requests share.
+    pub fn run(&self) -> &RunId {
+        &self.run
+    }
+
+    /// The part of the load that a process with these threads of it sends.
+    ///
+    /// # Errors
+    /// When there are no such threads, or fewer connections than threads.
+    pub fn part(self, share: Share) -> Result<Self, PlanError> {
+        let Share { first, of } = share;
+        if first + self.settings.workers > of {
+            return Err(PlanError::Workers(of));
+        }
+        if self.max_connections < of {
+            return Err(PlanError::TooFewConnections { max: self.max_connections, workers: of });
+        }
+        Ok(Self { share, ..self })
+    }
+
+    /// The numbers of the process's worker threads.
+    pub(super) fn own_workers(&self) -> std::ops::Range<usize> {
+        self.share.first..self.share.first + self.settings.workers
+    }
+
+    /// The requests that the process's own threads will schedule.
+    pub(super) fn own_requests(&self) -> Option<u64> {
+        let of = self.share.of as u64;
+        let own =
+            |all| self.own_workers().map(|worker| all / of + u64::from((worker as u64) < all % of)).sum();
+        self.requests().map(own)
+    }
+
+    /// The requests that will be scheduled, warm-up included; `None` where only the end will tell.
+    pub fn requests(&self) -> Option<u64> {
+        match &self.timing {
+            Timing::Schedule(schedule) => Some(schedule.warmup() + schedule.main()),
+            Timing::OnDemand(Length::Requests(requests)) if self.settings.warmup.is_zero() => Some(*requests),
+            Timing::OnDemand(_) => None,
+        }
+    }
+
+    /// The most requests that an HTTP/2 connection carries at a time.
+    pub(super) fn streams(&self) -> usize {
+        let default = match &self.settings.pace {
+            Pace::Closed(_) => defaults::CLOSED_LOOP_STREAMS,
+            Pace::Open(_) => defaults::STREAMS,
+        };
+        self.settings.streams.unwrap_or(default)
+    }
+
+    /// The length of the whole schedule, warm-up included; `None` where only the end will tell.
+    pub fn length(&self) -> Option<Duration> {
+        self.settings.pace.duration().map(|counted| self.settings.warmup + counted)
+    }
+
+    /// Fresh connections a second of this process, as far as they are planned.
+    pub(super) fn fresh_per_s(&self) -> f64 {
+        let own = self.settings.workers as f64 / self.share.of as f64;
+        let rate = self.settings.pace.peak_rate() * own;
+        match self.settings.connections {
+            Connections::Fresh => rate,
+            Connections::Keepalive => 0.0,
+            Connections::Mixed(share) => rate * share,
+        }
+    }
+
+    /// The length of the warm-up.
+    pub fn warmup(&self) -> Duration {
+        self.settings.warmup
+    }
+
+    /// The stages of an open loop; none of a closed one.
+    pub fn stages(&self) -> Vec<Stage> {
+        match &self.settings.pace {
+            Pace::Open(stages) => stages.clone(),
+            Pace::Closed(_) => Vec::new(),
+        }
+    }
+
+    /// The names of the load's sources: one per worker.
+    pub fn sources(&self) -> Vec<String> {
+        self.own_workers().map(source_name).collect()
+    }
+
+    /// Whether a status counts as success.
+    pub(super) fn is_success(&self, status: u16) -> bool {
+        self.settings.success.iter().any(|(from, to)| (*from..=*to).contains(&status))
+    }
+}
+
+/// The name of a worker's source.
+pub(super) fn source_name(worker: usize) -> String {
+    format!("load-{worker}")
+}
+
+/// What is left to choose of which HTTP to speak: gRPC needs HTTP/2, and only TLS negotiates.
+/// Beside WebSocket, which begins with HTTP/1.1, nothing else is spoken.
+fn spoken(settings: &Settings) -> Http {
+    match settings.http {
+        Http::Auto if settings.grpc.is_some() => Http::Http2,
+        Http::Auto if has_scheme(settings, &["ws:", "wss:"]) => Http::Http1,
+        Http::Auto if !has_scheme(settings, &["https:"]) => Http::Http1,
+        http => http,
+    }
+}
+
+fn has_scheme(settings: &Settings, schemes: &[&str]) -> bool {
+    settings.targets.iter().any(|target| schemes.iter().any(|scheme| target.url.starts_with(scheme)))
+}
+
+fn check_http(settings: &Settings) -> Result<(), PlanError> {
+    if settings.pod_body.is_some() {
+        match has_scheme(settings, &["ws:", "wss:"]) {
+            _ if settings.grpc.is_some() => return Err(PlanError::PodBody("an answer of gRPC")),
+            true => return Err(PlanError::PodBody("an answer over WebSocket")),
+            false => {}
+        }
+    }
+    match (settings.http, settings.streams) {
+        (Http::Http1, _) if settings.grpc.is_some() => Err(PlanError::GrpcNeedsHttp2),
+        (Http::Http1, Some(_)) => Err(PlanError::StreamsNeedHttp2),
+        (_, Some(streams)) if !(1..=MAX_STREAMS).contains(&streams) => Err(PlanError::Streams(streams)),
+        _ => Ok(()),
+    }
+}
+
+fn plan_timing(settings: &Settings) -> Result<Timing, PlanError> {
+    let stages = match &settings.pace {
+        Pace::Open(stages) => stages,
+        Pace::Closed(_) if settings.arrivals != Arrivals::Even => return Err(PlanError::Closed("poisson")),
+        Pace::Closed(_) if !settings.spin.is_zero() => return Err(PlanError::Closed("spin")),
+        Pace::Closed(length) => {
+            match length {
+                Length::Time(duration) => check_duration("a duration", *duration, false)?,
+                Length::Requests(0) => {
+                    return Err(PlanError::NoRequest { rate: 0.0, duration: Duration::ZERO });
+                }
+                Length::Requests(_) => {}
+            }
+            return Ok(Timing::OnDemand(*length));
+        }
+    };
+    // A ramp may begin or end at 0, and a stage may be a pause; a load may not.
+    let is_rate = |rate: f64| (0.0..=MAX_RATE).contains(&rate);
+    let mut rates = stages.iter().flat_map(|stage| [stage.from, stage.to]);
+    if let Some(rate) = rates.find(|rate| !is_rate(*rate)) {
+        return Err(PlanError::Rate(rate));
+    }
+    if settings.pace.peak_rate() == 0.0 {
+        return Err(PlanError::Rate(0.0));
+    }
+    stages.iter().try_for_each(|stage| check_duration("a duration", stage.duration, false))?;
+    let duration = settings.pace.duration().unwrap_or_default();
+    check_duration("a duration", duration, false)?;
+    let rate = settings.pace.warmup_rate();
+    let warmup = Stage { from: rate, to: rate, duration: settings.warmup };
+    let schedule = Schedule::new(warmup, stages, settings.arrivals, settings.seed);
+    match schedule.main() {
+        0 => Err(PlanError::NoRequest { rate: settings.pace.mean_rate(), duration }),
+        _ => Ok(Timing::Schedule(schedule)),
+    }
+}
+
+fn plan_tls(settings: &Settings, targets: &[PlannedTarget]) -> Result<Option<tls::Config>, PlanError> {
+    if targets.iter().any(|target| target.tls_name.is_some()) {
+        return Ok(Some(tls::Config::new(&settings.tls, http2::offered(settings.http))?));
+    }
+    if settings.tls == TlsSettings::default() { Ok(None) } else { Err(PlanError::NoTls) }
+}
+
+/// As many connections as the rate keeps open when every request runs into both timeouts.
+fn default_connections(settings: &Settings) -> usize {
+    if matches!(settings.pace, Pace::Closed(_)) {
+        return defaults::CLOSED_LOOP_CONNECTIONS.max(settings.workers);
+    }
+    let is_secure = has_scheme(settings, &["https:", "wss:"]);
+    let tls = if is_secure { settings.tls_timeout } else { Duration::ZERO };
+    let held_s = (settings.connect_timeout + tls + settings.response_timeout).as_secs_f64();
+    let connections = (settings.pace.peak_rate() * held_s).ceil();
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "positive, and the cast saturates"
+    )]
+    let connections = connections as usize;
+    connections.max(defaults::LEAST_CONNECTIONS).max(settings.workers)
+}
+
+fn check_duration(what: &'static str, given: Duration, zero_allowed: bool) -> Result<(), PlanError> {
+    if given > MAX_DURATION || (given.is_zero() && !zero_allowed) {
+        let allowed = if zero_allowed { "at most a week" } else { "above 0 and at most a week" };
+        return Err(PlanError::Duration { what, given, allowed });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::template::Piece;
+    use rolldrop_record::load::{Grpc, Target};
+
+    fn refused(change: impl FnOnce(&mut Settings)) -> String {
+        let mut settings = Settings::new("http://127.0.0.1:8080/");
+        change(&mut settings);
+        Plan::new(settings).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn bad_settings_say_what_is_wrong() {
+        let pace = |rate, s| Pace::constant(rate, Duration::from_secs(s));
+        let url = |url: &'static str| refused(move |s| s.targets[0].url = url.to_owned());
+        assert_eq!(
+            url("web:8080"),
+            "\"web:8080\" is not a usable URL: it has no scheme; write it as http://web:8080"
+        );
+        assert!(url("ftp://x/").contains("scheme \"ftp\" is not supported, only http, https, ws and wss"));
+        assert!(url("http://me:secret@x/").contains("credentials"));
+        assert!(url("http://x:0/").ends_with("no server listens on port 0"));
+        assert!(refused(|s| s.targets.clear()).contains("no target"));
+        assert!(refused(|s| s.pace = pace(0.0, 30)).starts_with("rate 0 is not above 0"));
+        assert!(refused(|s| s.pace = pace(f64::NAN, 30)).contains("NaN"));
+        assert!(refused(|s| s.pace = pace(1.0, 0)).starts_with("a duration of 0s is not above 0"));
+        assert!(refused(|s| s.response_timeout = Duration::MAX).contains("a response timeout"));
+        assert!(refused(|s| s.pace = pace(0.01, 30)).contains("make no request at all"));
+        let stages = |texts: &[&str]| Pace::Open(texts.iter().map(|text| text.parse().unwrap()).collect());
+        assert!(refused(|s| s.pace = stages(&["5:1s", "5:0s"])).contains("a duration of 0s"));
+        assert!(refused(|s| s.pace = stages(&["0-1e9:1s"])).starts_with("rate 1000000000 is not"));
+        assert!(refused(|s| s.pace = stages(&[])).starts_with("rate 0 is not"));
+        assert!(refused(|s| s.workers = 0).contains("0 workers"));
+        assert!(refused(|s| s.max_connections = Some(0)).contains("0 connections are too few"));
+        assert!(
+            refused(|s| s.source_addresses = vec![[127, 0, 0, 1].into(); 2]).contains("2 source addresses")
+        );
+        assert!(refused(|s| s.method = "GE T".into()).contains("\"GE T\""));
+        assert!(refused(|s| s.headers.push(("a b".into(), "c".into()))).contains("its name"));
+        assert!(refused(|s| s.headers.push(("a".into(), "b\nc".into()))).contains("its value"));
+        assert!(refused(|s| s.headers.push(("Rolldrop-Id".into(), "x".into()))).contains("sets it itself"));
+        assert!(refused(|s| s.retries = 101).contains("101 retries"));
+        assert!(refused(|s| s.max_requests = Some(0)).contains("carries one request"));
+        assert!(
+            refused(|s| (s.connections, s.max_requests) = (Connections::Keepalive, Some(0)))
+                .contains("0 requests to a connection")
+        );
+        let call = |change: fn(&mut Settings)| {
+            refused(|s| {
+                s.grpc = Some(Grpc::new("a/b".parse().unwrap()));
+                change(s);
+            })
+        };
+        assert_eq!(
+            call(|s| s.targets[0].method = Some("GET".into())),
+            "GET http://127.0.0.1:8080/: a gRPC call is a POST: write POST http://127.0.0.1:8080/"
+        );
+        assert!(call(|s| s.headers.push(("TE".into(), "trailers".into()))).contains("sets it itself"));
+        let template = |body: &str| {
+            refused(|s| {
+                s.template = true;
+                s.body = body.into();
+            })
+        };
+        assert!(template("{{what}}").starts_with("body: placeholder \"{{what}}\" is none of {{seq}}"));
+        fn pattern() -> Option<String> {
+            Some("pod=(.+)".to_owned())
+        }
+        assert!(call(|s| s.pod_body = pattern()).starts_with("an answer of gRPC has no"));
+        for url in ["ws://web/", "wss://web/"] {
+            let refused = refused(|s| (s.targets, s.pod_body) = (vec![Target::new("", url)], pattern()));
+            assert!(refused.starts_with("an answer over WebSocket has no body"), "{refused}");
+        }
+        assert!(refused(|s| s.success = vec![(300, 200)]).contains("300-200"));
+    }
+
+    #[test]
+    fn a_url_is_taken_apart() {
+        let target = |url: &str| {
+            let plan = Plan::new(Settings::new(url)).unwrap();
+            let t = plan.targets[0].clone();
+            let [Piece::Bytes(path)] = t.path.as_slice() else { panic!("{:?}", t.path) };
+            (t.host, t.port, t.authority, String::from_utf8(path.clone()).unwrap())
+        };
+        let expected = |host: &str, port, authority: &str, path: &str| {
+            (host.to_owned(), port, authority.to_owned(), path.to_owned())
+        };
+        assert_eq!(target("http://web"), expected("web", 80, "web", "/"));
+        assert_eq!(target("http://[::1]:81/a%20b?c=d#e"), expected("::1", 81, "[::1]:81", "/a%20b?c=d"));
+    }
+
+    #[test]
+    fn targets_take_turns_by_weight() {
+        let turns = |weights: &[u32]| {
+            let target = |weight: &u32| Target { weight: *weight, ..Target::new("t", "http://web/") };
+            let targets = weights.iter().map(target).collect();
+            Plan::new(Settings { targets, ..Settings::new("") }).map(|plan| plan.cycle)
+        };
+        assert_eq!(turns(&[1, 1]).unwrap(), [0, 1]);
+        assert_eq!(turns(&[300, 100]).unwrap(), [0, 0, 1, 0]);
+        assert_eq!(turns(&[5, 1, 1]).unwrap(), [0, 0, 1, 0, 2, 0, 0]);
+        assert!(turns(&[1, 0]).unwrap_err().to_string().contains("weight 0"));
+        assert!(turns(&[65_536, 1]).unwrap_err().to_string().contains("add up to 65537"));
+    }
+
+    #[test]
+    fn what_is_sent_elsewhere_still_names_its_target() {
+        let connect_to = vec!["web:80:127.0.0.1:8080".parse().unwrap()];
+        let plan = Plan::new(Settings { connect_to, ..Settings::new("http://web/") }).unwrap();
+        let target = &plan.targets[0];
+        assert_eq!(
+            (target.host.as_str(), target.port, target.authority.as_str()),
+            ("127.0.0.1", 8080, "web")
+        );
+    }
+
+    #[test]
+    fn a_share_of_fresh_connections_is_spread_evenly() {
+        let fresh = |text: &str| {
+            let mode = text.parse::<Connections>().unwrap();
+            assert_eq!(mode.to_string(), text);
+            (0..1000).filter(|seq| mode.is_fresh(*seq)).count()
+        };
+        assert_eq!(fresh("fresh"), 1000);
+        assert_eq!(fresh("keepalive"), 0);
+        assert_eq!(fresh("mixed:0.25"), 250);
+        assert_eq!(fresh("mixed:0"), 0);
+        assert_eq!(fresh("mixed:1"), 1000);
+        assert!("mixed:1.5".parse::<Connections>().is_err());
+        assert!("mixed".parse::<Connections>().is_err());
+    }
+}

@@ -1,0 +1,195 @@
+//! Why settings make no plan, in words that say what would do.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::MAX_CYCLE;
+use crate::pod_body::NotAPodBody;
+use crate::template::UnknownPlaceholder;
+use crate::tls::TlsError;
+use rolldrop_record::load::limits::{MAX_RATE, MAX_RETRIES, MAX_STREAMS, MAX_WORKERS};
+use rolldrop_record::load::{Family, in_units};
+
+/// Why settings make no plan.
+#[derive(Debug, thiserror::Error, PartialEq)]
+pub enum PlanError {
+    /// There is no target.
+    #[error("no target: name a URL such as http://127.0.0.1:8080/")]
+    NoTarget,
+    /// A target's URL cannot be used.
+    #[error("{url:?} is not a usable URL: {why}")]
+    Url {
+        /// The URL.
+        url: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The rate is not a number that can be sent.
+    #[error("rate {0} is not above 0 and at most {MAX_RATE} requests/s")]
+    Rate(f64),
+    /// A duration is out of range.
+    #[error("{what} of {} is not {allowed}", in_units(*given))]
+    Duration {
+        /// Which.
+        what: &'static str,
+        /// What was given.
+        given: Duration,
+        /// What would do.
+        allowed: &'static str,
+    },
+    /// Rate and duration make no request.
+    #[error("{rate} requests/s for {} make no request at all: raise the rate or the duration", in_units(*duration))]
+    NoRequest {
+        /// Requests per second, in the mean.
+        rate: f64,
+        /// Length of the counted part.
+        duration: Duration,
+    },
+    /// A closed loop has no times to keep.
+    #[error("a closed loop has no schedule: remove either {0} or the closed loop")]
+    Closed(&'static str),
+    /// There are fewer connections than workers.
+    #[error("{max} connections are too few for {workers} workers: each needs one")]
+    TooFewConnections {
+        /// The limit on connections.
+        max: usize,
+        /// The number of workers.
+        workers: usize,
+    },
+    /// The number of workers is out of range.
+    #[error("{0} workers are not from 1 to {MAX_WORKERS}")]
+    Workers(usize),
+    /// There are more source addresses than workers to use them.
+    #[error(
+        "{addresses} source addresses need as many workers, not {workers}: each address needs its own worker"
+    )]
+    TooFewWorkers {
+        /// The number of addresses.
+        addresses: usize,
+        /// The number of workers.
+        workers: usize,
+    },
+    /// A worker has no source port.
+    #[error("{ports} source ports are too few for {workers} workers: each needs one")]
+    TooFewPorts {
+        /// The number of ports.
+        ports: usize,
+        /// The number of workers.
+        workers: usize,
+    },
+    /// Fresh connections need more source ports than there are.
+    #[error(
+        "{per_s:.0} fresh connections/s to {remote} need {needed:.0} source ports, as one stays taken for up to \
+         {held_s} s after its connection (TIME_WAIT); there are {ports} ({addresses} source address(es)), enough \
+         for {enough:.0}/s. Send fewer, keep connections (--connections keepalive, connections.mode), or give more \
+         ports (--source-ports, sourcePorts, net.ipv4.ip_local_port_range) or source addresses (--source-address, \
+         sourceAddresses). If the server closes connections first, --reuse-ports (reusePorts) sends anyway"
+    )]
+    PortsRunOut {
+        /// The address.
+        remote: String,
+        /// Fresh connections a second to it.
+        per_s: f64,
+        /// The ports that they take.
+        needed: f64,
+        /// For how long each is taken, in seconds.
+        held_s: u64,
+        /// The ports that there are, of all source addresses.
+        ports: usize,
+        /// The number of source addresses.
+        addresses: usize,
+        /// Fresh connections a second that the ports are enough for.
+        enough: f64,
+    },
+    /// Connections cannot come from an address.
+    #[error("connections to {remote} cannot come from {address}: {why}")]
+    SourceAddress {
+        /// The address.
+        address: IpAddr,
+        /// Where they would go.
+        remote: String,
+        /// Why not.
+        why: String,
+    },
+    /// The method cannot be sent.
+    #[error("method {0:?} cannot be sent")]
+    Method(String),
+    /// A header cannot be sent.
+    #[error("header {name:?} cannot be sent: {why}")]
+    Header {
+        /// Its name.
+        name: String,
+        /// Why not.
+        why: &'static str,
+    },
+    /// No answer has such a header.
+    #[error("{0:?} is not the name of a response header, such as x-served-by")]
+    AnswerHeader(String),
+    /// The pattern for bodies cannot name pods.
+    #[error(transparent)]
+    Pattern(#[from] NotAPodBody),
+    /// Answers without a body that can be searched.
+    #[error(
+        "{0} has no body that can be searched for the pod's name: remove the pattern for bodies (--pod-body, \
+         load.podBody); a header can name the pod"
+    )]
+    PodBody(&'static str),
+    /// A template cannot be filled in.
+    #[error("{what}: {why}")]
+    Template {
+        /// Which text.
+        what: String,
+        /// What is wrong with it.
+        why: UnknownPlaceholder,
+    },
+    /// A target gets no requests.
+    #[error("target {0:?} has weight 0: set a weight above 0, or remove it")]
+    NoWeight(String),
+    /// Weights have too little in common to take turns.
+    #[error("the targets' weights add up to {0}, more than {MAX_CYCLE}: use smaller ones")]
+    Weights(u64),
+    /// Too many retries.
+    #[error("{0} retries are more than {MAX_RETRIES}")]
+    Retries(u32),
+    /// A limit on what no connection reaches.
+    #[error("a fresh connection carries one request: remove {0}, or keep connections")]
+    FreshLimit(&'static str),
+    /// A connection that carries no request.
+    #[error("0 requests to a connection are too few: at least 1")]
+    MaxRequests,
+    /// An address is not one of those that are to be used.
+    #[error("{host} is not an {} address: remove --{}, or name another \
+             host", family.label(), family)]
+    Family {
+        /// The address.
+        host: String,
+        /// What is to be used.
+        family: Family,
+    },
+    /// A connection without streams.
+    #[error("{0} streams to a connection are not from 1 to {MAX_STREAMS}")]
+    Streams(usize),
+    /// Streams without HTTP/2.
+    #[error("HTTP/1.1 has no streams: use HTTP/2, or remove the number of streams")]
+    StreamsNeedHttp2,
+    /// A call by another method of HTTP.
+    #[error("{method} {url}: a gRPC call is a POST: write POST {url}")]
+    GrpcMethod {
+        /// The method.
+        method: String,
+        /// The target.
+        url: String,
+    },
+    /// gRPC over HTTP/1.1.
+    #[error("gRPC needs HTTP/2")]
+    GrpcNeedsHttp2,
+    /// TLS cannot be had as asked for.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// TLS is asked for, and nobody to speak it with.
+    #[error("options of TLS are given, but no URL begins with https:// or wss://")]
+    NoTls,
+    /// A range of statuses is empty or out of range.
+    #[error("success statuses {0}-{1} are not a range within 100-599")]
+    Success(u16, u16),
+}

@@ -1,0 +1,279 @@
+//! A target as it is sent to: its URL taken apart, its request put together, its turn.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::{HeaderName, HeaderValue, Method};
+use tokio_rustls::rustls::pki_types::ServerName;
+use url::Url;
+
+use super::{MAX_CYCLE, PlanError};
+use crate::request::RETRY_HEADER;
+use crate::template::{self, Piece};
+use crate::{grpc, http2, tls};
+use rolldrop_record::id::ID_HEADER;
+use rolldrop_record::load::{Http, Settings, Target};
+
+/// A target whose URL has been taken apart.
+#[derive(Clone, Debug)]
+pub(crate) struct PlannedTarget {
+    /// The name in the rows.
+    pub(crate) name: Arc<str>,
+    /// The host to resolve: a name or an address, without brackets.
+    pub(crate) host: String,
+    /// The port to connect to.
+    pub(crate) port: u16,
+    /// The name to ask for and to expect in TLS; `None` without TLS.
+    pub(crate) tls_name: Option<ServerName<'static>>,
+    /// The value of the Host header.
+    pub(crate) authority: String,
+    /// Which HTTP its requests speak.
+    pub(crate) http: Http,
+    /// What is special to gRPC.
+    pub(crate) grpc: Option<grpc::Call>,
+    /// The whole URL, for records.
+    pub(crate) url: String,
+    /// Path and query, as they are sent.
+    pub(crate) path: Vec<Piece>,
+    /// The method.
+    pub(crate) method: Method,
+    /// Headers, but for those that the generator writes itself.
+    pub(crate) headers: Vec<(HeaderName, Vec<Piece>)>,
+    /// The body.
+    pub(crate) body: Text,
+    /// Whether the body is a WebSocket message, which is to come back.
+    pub(crate) is_websocket: bool,
+}
+
+/// A body.
+#[derive(Clone, Debug)]
+pub(crate) enum Text {
+    /// The same in every request.
+    Fixed(Vec<u8>),
+    /// Made anew for each.
+    Made(Vec<Piece>),
+}
+
+impl PlannedTarget {
+    /// Whether its requests say that they may be sent twice, whatever their method.
+    pub(crate) fn has_idempotency_key(&self) -> bool {
+        let names = ["idempotency-key", "x-idempotency-key"];
+        self.headers.iter().any(|(name, _)| names.contains(&name.as_str()))
+    }
+}
+
+/// Checks a target.
+///
+/// # Errors
+/// When its requests cannot be sent.
+pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<PlannedTarget, PlanError> {
+    let bad = |why: String| bad_url(target, why);
+    let (url, scheme) = parse(target)?;
+    let host = match url.host() {
+        Some(url::Host::Domain(name)) => name.to_owned(),
+        Some(url::Host::Ipv4(address)) => address.to_string(),
+        Some(url::Host::Ipv6(address)) => address.to_string(),
+        None => return Err(bad("it names no host".to_owned())),
+    };
+    let path = plan_path(&url, target, settings)?;
+    let method = plan_method(target, settings)?;
+    if scheme.is_websocket && method != Method::GET {
+        return Err(bad(format!("WebSocket begins with GET, not {method}")));
+    }
+    let headers = plan_headers(target, settings, scheme)?;
+    let body = target.body.as_ref().unwrap_or(&settings.body);
+    let body = match settings.template {
+        true if !body.is_empty() => Text::Made(pieces(settings, body, "body")?),
+        _ => Text::Fixed(body.clone()),
+    };
+    // The port is left out where it is the scheme's own, as browsers do.
+    let authority = match (url.host_str(), url.port()) {
+        (Some(host), Some(port)) => format!("{host}:{port}"),
+        (Some(host), None) => host.to_owned(),
+        (None, _) => return Err(bad("it names no host".to_owned())),
+    };
+    let tls_name = settings.tls.server_name.as_ref().unwrap_or(&host);
+    let tls_name = scheme.is_secure.then(|| tls::server_name(tls_name)).transpose()?;
+    let port = url.port_or_known_default().unwrap_or(80);
+    let connect_to = settings.connect_to.iter().find_map(|to| to.target(&host, port));
+    let (host, port) = connect_to.unwrap_or((host, port));
+    if port == 0 && settings.unix_socket.is_none() {
+        return Err(bad("no server listens on port 0".to_owned()));
+    }
+    let family = settings.dns.family;
+    if host.parse().is_ok_and(|address: IpAddr| !family.has(address)) {
+        return Err(PlanError::Family { host, family });
+    }
+    let planned = PlannedTarget {
+        name: target.name.as_str().into(),
+        host,
+        port,
+        tls_name,
+        authority,
+        http: settings.http,
+        url: url.to_string(),
+        path,
+        method,
+        headers,
+        body,
+        grpc: settings.grpc.as_ref().map(|grpc| grpc::Call::new(grpc, settings.response_timeout)),
+        is_websocket: scheme.is_websocket,
+    };
+    match planned.http {
+        Http::Http2 if planned.is_websocket => Err(bad("WebSocket works only over HTTP/1.1".to_owned())),
+        Http::Http2 => http2::check(&planned).map(|()| planned).map_err(bad),
+        Http::Auto => {
+            let or = |why| bad(format!("{why}; or use only HTTP/1.1 (--http 1.1)"));
+            http2::check(&planned).map(|()| planned).map_err(or)
+        }
+        Http::Http1 => Ok(planned),
+    }
+}
+
+/// What a URL's scheme says.
+#[derive(Clone, Copy)]
+struct Scheme {
+    is_secure: bool,
+    is_websocket: bool,
+}
+
+fn bad_url(target: &Target, why: String) -> PlanError {
+    PlanError::Url { url: target.url.clone(), why }
+}
+
+fn parse(target: &Target) -> Result<(Url, Scheme), PlanError> {
+    let bad = |why: String| bad_url(target, why);
+    // Also where it could be read as a scheme: localhost:8080.
+    if !target.url.contains("://") {
+        return Err(bad(format!("it has no scheme; write it as http://{}", target.url)));
+    }
+    let url = Url::parse(&target.url).map_err(|e| bad(format!("{e}; write it as http://HOST:PORT/PATH")))?;
+    let scheme = match url.scheme() {
+        "http" => Scheme { is_secure: false, is_websocket: false },
+        "https" => Scheme { is_secure: true, is_websocket: false },
+        "ws" => Scheme { is_secure: false, is_websocket: true },
+        "wss" => Scheme { is_secure: true, is_websocket: true },
+        other => {
+            let why = format!("scheme {other:?} is not supported, only http, https, ws and wss");
+            return Err(bad(why));
+        }
+    };
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(bad("credentials in a URL are not sent: give an Authorization header".to_owned()));
+    }
+    Ok((url, scheme))
+}
+
+/// A text as it is, or with its placeholders.
+fn pieces(settings: &Settings, text: &[u8], what: &str) -> Result<Vec<Piece>, PlanError> {
+    match settings.template {
+        false => Ok(vec![Piece::Bytes(text.to_vec())]),
+        true => template::parse(text).map_err(|why| PlanError::Template { what: what.to_owned(), why }),
+    }
+}
+
+/// Path and query; of a call, the path is that of its method.
+fn plan_path(url: &Url, target: &Target, settings: &Settings) -> Result<Vec<Piece>, PlanError> {
+    let mut path = url.path().to_owned();
+    if let Some(query) = url.query() {
+        path.push('?');
+        path.push_str(query);
+    }
+    if let Some(grpc) = &settings.grpc {
+        if path != "/" {
+            let why = format!("the path of a call is that of its method, /{}: remove it", grpc.rpc);
+            return Err(bad_url(target, why));
+        }
+        path.push_str(&grpc.rpc.to_string());
+    }
+    if settings.template {
+        // The only characters of a placeholder that a URL's path may not have.
+        path = path.replace("%7B%7B", "{{").replace("%7D%7D", "}}");
+    }
+    pieces(settings, path.as_bytes(), &format!("URL {:?}", target.url))
+}
+
+fn plan_method(target: &Target, settings: &Settings) -> Result<Method, PlanError> {
+    if settings.grpc.is_some() {
+        return match &target.method {
+            Some(method) if method != "POST" => {
+                Err(PlanError::GrpcMethod { method: method.clone(), url: target.url.clone() })
+            }
+            _ => Ok(Method::POST),
+        };
+    }
+    let method = target.method.as_ref().unwrap_or(&settings.method);
+    let read = Method::from_bytes(method.as_bytes()).ok().filter(|method| *method != Method::CONNECT);
+    read.ok_or_else(|| PlanError::Method(method.clone()))
+}
+
+fn plan_headers(
+    target: &Target,
+    settings: &Settings,
+    scheme: Scheme,
+) -> Result<Vec<(HeaderName, Vec<Piece>)>, PlanError> {
+    let is_own = |name: &str| target.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));
+    let common = settings.headers.iter().filter(|(name, _)| !is_own(name));
+    let mut headers = Vec::new();
+    for (name, value) in common.chain(&target.headers).map(plan_header).collect::<Result<Vec<_>, _>>()? {
+        let is_framing = |names: &[&str]| names.contains(&name.as_str());
+        if scheme.is_websocket && is_framing(&OF_WEBSOCKET) || settings.grpc.is_some() && is_framing(&OF_GRPC)
+        {
+            return Err(PlanError::Header { name: name.to_string(), why: "rolldrop sets it itself" });
+        }
+        headers.push((name.clone(), pieces(settings, value.as_bytes(), &format!("header {name}"))?));
+    }
+    Ok(headers)
+}
+
+/// The order in which targets take turns: each as often as its weight says, and as evenly as
+/// can be (smooth weighted round robin).
+///
+/// # Errors
+/// When a weight is 0, or they take too long a cycle.
+pub(super) fn cycle(targets: &[Target]) -> Result<Vec<usize>, PlanError> {
+    if let Some(target) = targets.iter().find(|target| target.weight == 0) {
+        return Err(PlanError::NoWeight(target.name.clone()));
+    }
+    let weights = || targets.iter().map(|target| i64::from(target.weight));
+    let common = weights().fold(0, gcd).max(1);
+    let total: i64 = weights().map(|weight| weight / common).sum();
+    let length = total.unsigned_abs();
+    if length > MAX_CYCLE {
+        return Err(PlanError::Weights(length));
+    }
+    let mut credit = vec![0; targets.len()];
+    let mut cycle = Vec::new();
+    for _ in 0..length {
+        credit.iter_mut().zip(weights()).for_each(|(credit, weight)| *credit += weight / common);
+        // The first of those with the most credit.
+        let next = (0..credit.len()).rev().max_by_key(|target| credit[*target]).unwrap_or(0);
+        credit[next] -= total;
+        cycle.push(next);
+    }
+    Ok(cycle)
+}
+
+fn gcd(a: i64, b: i64) -> i64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Headers that the generator writes itself: they frame the message or identify the request.
+const RESERVED: [&str; 5] = ["connection", "content-length", "transfer-encoding", ID_HEADER, RETRY_HEADER];
+
+/// Those of a switch to WebSocket.
+const OF_WEBSOCKET: [&str; 4] =
+    ["upgrade", "sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions"];
+
+/// Those of a gRPC call: its time is the response timeout.
+const OF_GRPC: [&str; 2] = ["te", "grpc-timeout"];
+
+fn plan_header((name, value): &(String, String)) -> Result<(HeaderName, HeaderValue), PlanError> {
+    let bad = |why| PlanError::Header { name: name.clone(), why };
+    let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad("its name is not valid"))?;
+    if RESERVED.contains(&parsed.as_str()) {
+        return Err(bad("rolldrop sets it itself"));
+    }
+    let value = HeaderValue::from_str(value).map_err(|_| bad("its value is not valid"))?;
+    Ok((parsed, value))
+}

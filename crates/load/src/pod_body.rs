@@ -1,0 +1,235 @@
+//! The pattern by which the body of an answer names the pod, where no header does.
+//!
+//! Only the beginning of a body is searched, and only once, when the body has ended: until then a name may
+//! go on with the next bytes. For the same reason a match at the very end of the searched bytes is no name
+//! where the body goes on, or was cut off there. Nothing is kept of a body where no pattern is given.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use regex::bytes::Regex;
+use regex_syntax::ParserBuilder;
+use regex_syntax::hir::{Hir, HirKind};
+
+use super::answer_headers::PodName;
+use super::exchange::{Context, Endpoint};
+use rolldrop_record::RequestRow;
+
+/// How much of a body is searched, in bytes.
+pub(super) const MAX_SEARCHED: usize = 16 * 1024;
+
+/// A regular expression for bodies: its first group, or the whole match where it has none, is the pod's name.
+#[derive(Clone, Debug)]
+pub struct PodBody {
+    regex: Regex,
+}
+
+/// A pattern that cannot name pods.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{pattern:?} is not a pattern for a pod's name: {why}")]
+pub struct NotAPodBody {
+    pattern: String,
+    why: String,
+}
+
+impl PodBody {
+    /// The pattern as it was given.
+    pub fn as_str(&self) -> &str {
+        self.regex.as_str()
+    }
+
+    /// The name in the beginning of a body, of which nothing else is missing if it `is_whole`.
+    fn name_in(&self, beginning: &Beginning, is_whole: bool) -> Option<Arc<str>> {
+        let found = self.regex.captures(&beginning.bytes)?;
+        let may_go_on = !is_whole || beginning.is_cut;
+        if may_go_on && found.get(0)?.end() == beginning.bytes.len() {
+            return None;
+        }
+        let name = found.get(usize::from(found.len() > 1))?.as_bytes().trim_ascii();
+        let mut pod = PodName::default();
+        // As in the value of a header.
+        if !name.iter().any(u8::is_ascii_control) {
+            pod.add(name);
+        }
+        pod.take()
+    }
+}
+
+impl FromStr for PodBody {
+    type Err = NotAPodBody;
+
+    fn from_str(pattern: &str) -> Result<Self, NotAPodBody> {
+        let bad = |why: String| NotAPodBody { pattern: pattern.to_owned(), why };
+        let hir = ParserBuilder::new().utf8(false).build().parse(pattern);
+        let hir = hir.map_err(|error| bad(reason(&error)))?;
+        let has_group = hir.properties().explicit_captures_len() > 0;
+        let (what, name) = match has_group {
+            true => ("its first group", first_group(&hir)),
+            false => ("it", Some(&hir)),
+        };
+        if name.is_none_or(|name| name.properties().minimum_len() == Some(0)) {
+            return Err(bad(format!("{what} can match no character at all; ask for one, as in pod=(\\S+)")));
+        }
+        let regex = Regex::new(pattern).map_err(|_| bad("it is too large once compiled".to_owned()))?;
+        Ok(Self { regex })
+    }
+}
+
+/// Why a pattern cannot be read, on one line.
+fn reason(error: &regex_syntax::Error) -> String {
+    let (kind, span) = match error {
+        regex_syntax::Error::Parse(error) => (error.kind().to_string(), error.span()),
+        regex_syntax::Error::Translate(error) => (error.kind().to_string(), error.span()),
+        other => return other.to_string(),
+    };
+    format!("{kind}, at character {}", span.start.column)
+}
+
+/// What stands in the first group.
+fn first_group(hir: &Hir) -> Option<&Hir> {
+    match hir.kind() {
+        HirKind::Capture(group) if group.index == 1 => Some(&group.sub),
+        HirKind::Capture(group) => first_group(&group.sub),
+        HirKind::Repetition(repetition) => first_group(&repetition.sub),
+        HirKind::Concat(parts) | HirKind::Alternation(parts) => parts.iter().find_map(first_group),
+        HirKind::Empty | HirKind::Literal(_) | HirKind::Class(_) | HirKind::Look(_) => None,
+    }
+}
+
+impl PartialEq for PodBody {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl fmt::Display for PodBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The beginning of a body that is to be searched for the pod's name.
+#[derive(Debug, Default)]
+pub(super) struct Beginning {
+    bytes: Vec<u8>,
+    /// Whether the body is longer.
+    is_cut: bool,
+}
+
+impl Beginning {
+    /// The empty beginning of the body of an answer whose head has been read; `None` where its name is known, or
+    /// nobody asks the body for it.
+    pub(super) fn wanted(context: &Context, row: &RequestRow) -> Option<Box<Self>> {
+        let is_wanted = context.plan.pod_body.is_some() && row.pod.is_none();
+        is_wanted.then(Box::default)
+    }
+
+    /// The next bytes of the body.
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        let room = MAX_SEARCHED - self.bytes.len();
+        self.is_cut |= bytes.len() > room;
+        self.bytes.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+
+    /// Has the row name the pod that the body names, which has ended, or was cut off unless it `is_whole`. The
+    /// answer before it on its connection named the pod `before`.
+    pub(super) fn name_pod(
+        &self,
+        is_whole: bool,
+        context: &Context,
+        endpoint: &Endpoint,
+        before: &mut Option<Arc<str>>,
+        row: &mut RequestRow,
+    ) {
+        let pattern = context.plan.pod_body.as_ref();
+        row.pod = pattern.and_then(|pattern| pattern.name_in(self, is_whole));
+        endpoint.answers.borrow_mut().compare(before, row.pod.as_ref());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The name in a whole body that comes in pieces of so many bytes.
+    fn name(pattern: &str, body: &[u8], piece: usize) -> Option<String> {
+        let mut beginning = Beginning::default();
+        body.chunks(piece).for_each(|piece| beginning.add(piece));
+        let pattern: PodBody = pattern.parse().unwrap();
+        pattern.name_in(&beginning, true).map(|name| name.to_string())
+    }
+
+    #[test]
+    fn the_first_group_of_the_first_match_is_the_name_however_the_body_is_cut() {
+        let body = br#"{"os":"linux","hostname":"web-7d9f","before":{"hostname":"web-0"}}"#;
+        for piece in 1..=body.len() {
+            assert_eq!(name(r#""hostname":"([^"]+)"#, body, piece).as_deref(), Some("web-7d9f"), "{piece}");
+            assert_eq!(name("web-[0-9a-f]+", body, piece).as_deref(), Some("web-7d9f"), "no group");
+        }
+        assert_eq!(
+            name(r"(?m)^Hostname: (.+)$", b"IP: ::1\nHostname:   web-1 \r\n", 7).as_deref(),
+            Some("web-1")
+        );
+        assert_eq!(name("pod=(\\S+)", b"pod=web-1", 3).as_deref(), Some("web-1"), "up to the body's end");
+    }
+
+    #[test]
+    fn what_is_no_name_names_nobody() {
+        let long = [b"pod=", &[b'x'; 257][..]].concat();
+        for body in [&b""[..], b"pod=", b"pod= \n", b"pod=\xff\xfe", b"pod=a\x1b[2Jb", b"other", &long] {
+            assert_eq!(name("(?s-u)pod=(.+)", body, 1), None, "{body:?}");
+        }
+        assert_eq!(name("a|pod=(b)", b"a", 1), None, "its group is not part of the match");
+    }
+
+    #[test]
+    fn what_comes_later_than_the_beginning_is_not_looked_at() {
+        let named = |before: usize, after: &str| {
+            let body = format!("{}pod=web-1{after}", "x".repeat(before));
+            [1000, MAX_SEARCHED, body.len()].map(|piece| name("pod=([a-z0-9-]+)", body.as_bytes(), piece))
+        };
+        let last = MAX_SEARCHED - "pod=web-1".len();
+        let found = || Some("web-1".to_owned());
+        assert_eq!(named(last - 1, "!!!"), [(); 3].map(|()| found()));
+        assert_eq!(named(last, ""), [(); 3].map(|()| found()), "the body ends there");
+        assert_eq!(named(last, "2"), [const { None }; 3], "web-12, of which the end was not seen");
+        assert_eq!(named(last + 1, ""), [const { None }; 3]);
+        assert_eq!(named(MAX_SEARCHED, ""), [const { None }; 3]);
+    }
+
+    #[test]
+    fn of_a_body_that_was_cut_off_only_a_name_counts_that_has_ended() {
+        let named = |body: &[u8]| {
+            let mut beginning = Beginning::default();
+            beginning.add(body);
+            "pod=(\\S+)".parse::<PodBody>().unwrap().name_in(&beginning, false)
+        };
+        assert_eq!(named(b"pod=web-1\nand").as_deref(), Some("web-1"));
+        assert_eq!(named(b"pod=web-1"), None);
+        assert_eq!(named(b""), None);
+    }
+
+    #[test]
+    fn a_pattern_that_does_not_compile_or_makes_empty_names_is_an_error() {
+        let error = |pattern: &str| pattern.parse::<PodBody>().unwrap_err().to_string();
+        assert_eq!(
+            error("pod=(\\S+"),
+            "\"pod=(\\\\S+\" is not a pattern for a pod's name: unclosed group, at character 5"
+        );
+        assert!(error("a{2,1}").contains("invalid repetition count range"), "{}", error("a{2,1}"));
+        assert!(error("\\p{Nobody}").contains("Unicode property not found"), "{}", error("\\p{Nobody}"));
+        assert!(error("(\\w{1000}){1000}").ends_with("it is too large once compiled"));
+        let empty = "can match no character at all; ask for one, as in pod=(\\S+)";
+        for pattern in ["", "a*", "^|a", "\\b"] {
+            assert!(error(pattern).ends_with(&format!(": it {empty}")), "{}", error(pattern));
+        }
+        for pattern in ["pod=(\\S*)", "pod=(?P<name>a?)", "((a|b)*)c(d)", "(a){0}(b)", "(?:(a|)b)+"] {
+            assert!(error(pattern).ends_with(&format!(": its first group {empty}")), "{}", error(pattern));
+        }
+        for pattern in ["pod=(\\S+)", "a*(b)", "(?:x(a+))?", "\\w+", "(?-u)\\xff(\\w+)"] {
+            let parsed: PodBody = pattern.parse().unwrap();
+            assert_eq!(parsed.to_string(), pattern);
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The source ports of fresh connections, used in turn instead of chosen by the kernel.
+//!
+//! An unanswered SYN leaves a connection-tracking entry for 120 s, and a connection with the same addresses and ports
+//! in that time follows the entry, wherever the rules route by then (TERMINATION: stale flows). The kernel chooses
+//! ports by a hash and may reuse one immediately. Here each port is reused only after all others of the worker's
+//! share.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rolldrop_record::load::PortRange;
+
+/// How long Linux keeps the entry of an unanswered connection attempt (`nf_conntrack_tcp_timeout_syn_sent`).
+pub(super) const ENTRY_LIFE: Duration = Duration::from_secs(120);
+
+/// How long a port stays taken towards the same address after a connection that this side closed first (Linux:
+/// TCP_TIMEWAIT_LEN).
+const TIME_WAIT: Duration = Duration::from_secs(60);
+/// The same if `net.ipv4.tcp_tw_reuse` lets a new connection take it over.
+const TIME_WAIT_REUSED: Duration = Duration::from_secs(1);
+
+/// The source ports that all workers together may use.
+///
+/// These are the given ones, or the system's ephemeral ones without the reserved; `None` if neither is known: then
+/// the kernel chooses.
+pub(super) fn usable(given: Option<PortRange>) -> Option<Vec<u16>> {
+    match given {
+        Some(range) => Some((range.first..=range.last).collect()),
+        None => ephemeral(),
+    }
+}
+
+/// The ephemeral ports of the network namespace that this process is in.
+#[cfg(target_os = "linux")]
+fn ephemeral() -> Option<Vec<u16>> {
+    let setting = |name| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).ok();
+    parse_ephemeral(&setting("ip_local_port_range")?, &setting("ip_local_reserved_ports").unwrap_or_default())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn ephemeral() -> Option<Vec<u16>> {
+    None
+}
+
+/// From the two settings as Linux writes them: `32768 60999` and `8080,9000-9010`.
+#[cfg(any(target_os = "linux", test))]
+fn parse_ephemeral(range: &str, reserved: &str) -> Option<Vec<u16>> {
+    let mut ends = range.split_ascii_whitespace().map(str::parse::<u16>);
+    let (first, last) = (ends.next()?.ok()?, ends.next()?.ok()?);
+    let reserved: Vec<PortRange> = reserved
+        .trim()
+        .split(',')
+        .filter_map(|part| match part.parse() {
+            Ok(range) => Some(range),
+            Err(_) => part.parse().ok().map(|port| PortRange { first: port, last: port }),
+        })
+        .collect();
+    let is_free = |port: &u16| !reserved.iter().any(|range| (range.first..=range.last).contains(port));
+    Some((first..=last).filter(is_free).collect())
+}
+
+/// One worker's share of the source ports, walked round and round.
+#[derive(Debug)]
+pub(super) struct SourcePorts {
+    /// Their address; if none is set, the kernel chooses.
+    pub(super) address: Option<IpAddr>,
+    ports: Vec<u16>,
+    next: AtomicUsize,
+}
+
+impl SourcePorts {
+    /// Worker `worker`'s share. Workers take the addresses in turn, and those that have the
+    /// same one divide the ports among themselves.
+    pub(super) fn share(all: &[u16], addresses: &[IpAddr], worker: usize, workers: usize) -> Self {
+        let groups = addresses.len().max(1);
+        let (group, member) = (worker % groups, worker / groups);
+        let members = (workers - group).div_ceil(groups);
+        let ports: Vec<u16> = all.iter().skip(member).step_by(members).copied().collect();
+        // Not always the first: the load that ran just before may have left entries there.
+        let start = if ports.is_empty() { 0 } else { rand::random_range(0..ports.len()) };
+        Self { address: addresses.get(group).copied(), ports, next: AtomicUsize::new(start) }
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.ports.len()
+    }
+
+    /// The next port; there has to be one.
+    pub(super) fn next(&self) -> u16 {
+        self.ports[self.next.fetch_add(1, Ordering::Relaxed) % self.ports.len()]
+    }
+}
+
+/// How long a port stays taken towards a remote address, if this side closes first.
+pub(super) fn held(remote: IpAddr) -> Duration {
+    let setting = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_tw_reuse").unwrap_or_default();
+    held_with(setting.trim(), remote)
+}
+
+fn held_with(tw_reuse: &str, remote: IpAddr) -> Duration {
+    match tw_reuse {
+        "1" => TIME_WAIT_REUSED,
+        "2" if remote.is_loopback() => TIME_WAIT_REUSED,
+        _ => TIME_WAIT,
+    }
+}
+
+/// How soon ports must be used again, if that is before an entry expires: `fresh_per_s` fresh connections a second
+/// for `length`, with `ports` to use.
+pub(super) fn used_again_after(fresh_per_s: f64, length: Duration, ports: usize) -> Option<Duration> {
+    let within = length.min(ENTRY_LIFE).as_secs_f64();
+    let is_early = fresh_per_s * within > ports as f64;
+    is_early.then(|| Duration::from_secs_f64(ports as f64 / fresh_per_s))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_two_ports_in_order() {
+        assert_eq!("40000-40010".parse::<PortRange>().unwrap().to_string(), "40000-40010");
+        for wrong in ["40000", "2-1", "0-5", "1-65536", "a-b"] {
+            assert!(wrong.parse::<PortRange>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn reserved_ports_are_left_out() {
+        assert_eq!(parse_ephemeral("10\t16\n", "11,13-14\n").unwrap(), [10, 12, 15, 16]);
+        assert_eq!(parse_ephemeral("10\t12\n", "\n").unwrap(), [10, 11, 12]);
+        assert_eq!(parse_ephemeral("", ""), None);
+    }
+
+    #[test]
+    fn no_port_is_taken_again_before_all_others_and_no_two_workers_share_one() {
+        let all: Vec<u16> = (100..107).collect();
+        let a = IpAddr::from([127, 0, 0, 1]);
+        let b = IpAddr::from([127, 0, 0, 2]);
+        for addresses in [&[][..], &[a], &[a, b]] {
+            let mut taken = Vec::new();
+            for worker in 0..3 {
+                let share = SourcePorts::share(&all, addresses, worker, 3);
+                let round: Vec<u16> = (0..share.len()).map(|_| share.next()).collect();
+                let again: Vec<u16> = (0..share.len()).map(|_| share.next()).collect();
+                assert_eq!(round, again);
+                taken.extend(round.into_iter().map(|port| (share.address, port)));
+            }
+            let uses = taken.len();
+            taken.sort_unstable();
+            taken.dedup();
+            assert_eq!((taken.len(), uses), (7 * addresses.len().max(1), uses));
+            assert_eq!(taken.len(), uses);
+        }
+    }
+
+    #[test]
+    fn loopback_gives_its_ports_back_sooner() {
+        let (near, far) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([192, 0, 2, 1]));
+        let held = |setting| [near, far].map(|remote| held_with(setting, remote).as_secs());
+        assert_eq!([held("0"), held("1"), held("2"), held("")], [[60, 60], [1, 1], [1, 60], [60, 60]]);
+    }
+
+    #[test]
+    fn early_reuse_is_known_beforehand() {
+        let minute = Duration::from_secs(60);
+        assert_eq!(used_again_after(100.0, minute, 6000), None);
+        assert_eq!(used_again_after(100.0, minute, 5000), Some(Duration::from_secs(50)));
+        assert_eq!(used_again_after(100.0, 60 * minute, 12_000), None);
+        assert_eq!(used_again_after(100.0, 60 * minute, 11_000), Some(Duration::from_secs(110)));
+    }
+}

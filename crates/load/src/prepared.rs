@@ -1,0 +1,368 @@
+//! A load whose targets are known: its checks, and its start.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, UdpSocket};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+use super::connection::{self, Buffers};
+use super::conntrack::{self, ConntrackError, Listener, Origins};
+use super::deadlines::Deadlines;
+use super::exchange::{Context, Endpoint};
+use super::feed::Feed;
+use super::first_answer::{self, first_answer};
+use super::latency_log::LogFile;
+use super::plan::{self, PlannedTarget};
+use super::ports::{self, SourcePorts};
+use super::records::{Record, RecordWriter};
+use super::remote::journal::Journal;
+use super::request::{Persistence, Sender, Template};
+use super::resolve::{Names, Route, Walk};
+use super::running::{Run, Running};
+use super::websocket::Messages;
+use super::worker::Task;
+use super::{Control, Http, LoadError, Plan, PlanError, Settings, http2, tls};
+use rolldrop_record::{Clock, Evidence, RequestRow, RunDir, Stamp, retry};
+
+/// From the start to the schedule's zero, so that every worker is ready for its first request.
+const LEAD: Duration = Duration::from_millis(50);
+/// The row of a request that has ended reaches the recorder within this time.
+const ROWS_WAIT: Duration = Duration::from_secs(10);
+/// Batches of rows that may wait for the recorder.
+pub(super) const WAITING_BATCHES: usize = 64;
+
+/// A load whose targets are known, ready to start.
+#[derive(Debug)]
+pub struct Prepared {
+    plan: Plan,
+    /// Where each target is.
+    routes: Vec<Route>,
+    /// The names among them.
+    names: Names,
+    /// The source ports of all workers; `None` if the kernel chooses.
+    ports: Option<Vec<u16>>,
+    /// Files for rows, in addition to the run directory.
+    records: Vec<RecordWriter>,
+    /// Where progress is reported while the load lasts.
+    journal: Option<Arc<Journal>>,
+    /// Receives where connections go, if that is wanted.
+    listener: Option<Listener>,
+}
+
+impl Prepared {
+    /// Resolves the targets' names, and determines the source ports.
+    ///
+    /// # Errors
+    /// When a name does not resolve, there are too few ports, or connections cannot come from the
+    /// source addresses.
+    pub async fn new(plan: Plan) -> Result<Self, LoadError> {
+        plan.settings.unix_socket.as_deref().map_or(Ok(()), is_socket)?;
+        let settings = &plan.settings;
+        let (names, routes) = match &settings.unix_socket {
+            Some(path) => {
+                let route = Route::Fixed(path.as_path().into());
+                (Names::default(), vec![route; plan.targets.len()])
+            }
+            None => Names::look_up(&settings.dns, &plan.targets)
+                .await
+                .map_err(|(host, why)| LoadError::Resolve { host, why })?,
+        };
+        // A Unix socket has no ports.
+        let ports = match plan.settings.unix_socket {
+            Some(_) => None,
+            None => ports::usable(plan.settings.source_ports),
+        };
+        let workers = plan.settings.workers;
+        match ports.as_ref().map(Vec::len) {
+            Some(ports) if ports < workers => return Err(PlanError::TooFewPorts { ports, workers }.into()),
+            _ => {}
+        }
+        let records = Vec::new();
+        let prepared = Self { plan, routes, names, ports, records, journal: None, listener: None };
+        prepared.check_addresses()?;
+        if !prepared.plan.settings.reuse_ports {
+            prepared.check_ports()?;
+        }
+        Ok(prepared)
+    }
+
+    /// Whether connections can come from the source addresses.
+    fn check_addresses(&self) -> Result<(), PlanError> {
+        for address in &self.plan.settings.source_addresses {
+            for remote in self.routes.iter().flat_map(Route::remotes) {
+                let why = match UdpSocket::bind((*address, 0)) {
+                    Err(error) => error.to_string(),
+                    Ok(_) if address.is_ipv4() != remote.is_ipv4() => {
+                        "one is IPv4, the other IPv6".to_owned()
+                    }
+                    Ok(_) => continue,
+                };
+                return Err(PlanError::SourceAddress { address: *address, remote: remote.to_string(), why });
+            }
+        }
+        Ok(())
+    }
+
+    /// The same load, which asks the kernel where its connections go, if its settings say so.
+    ///
+    /// # Errors
+    /// When the kernel does not report it.
+    pub fn with_evidence(mut self, clock: Clock) -> Result<Self, LoadError> {
+        let settings = &self.plan.settings;
+        match settings.evidence {
+            None => return Ok(self),
+            Some(Evidence::Conntrack) => {}
+        }
+        let local = conntrack::local_addresses().map_err(ConntrackError::Io)?.collect();
+        let timeouts = settings.connect_timeout + settings.tls_timeout + settings.response_timeout;
+        let origins = Origins {
+            local,
+            chosen: settings.source_addresses.clone(),
+            ports: self.ports.as_ref().map(|ports| ports.iter().copied().collect()),
+            longest: timeouts + ROWS_WAIT,
+        };
+        self.listener = Some(Listener::begin(origins, clock)?);
+        Ok(self)
+    }
+
+    /// Waits until every target gives some answer.
+    ///
+    /// # Errors
+    /// When one gives none within the limit, or the kernel has no entry for any connection to them.
+    pub(super) async fn first_answers(&mut self, limit: Duration, clock: Clock) -> Result<(), LoadError> {
+        for (target, route) in self.plan.targets.iter().zip(&self.routes) {
+            let (tls, walk) = (client(&self.plan, target), Walk::new(route.clone(), 0));
+            let from = attempts_from(&self.plan.settings, &mut self.ports);
+            first_answer(target, &walk, tls.as_ref(), from, limit, clock).await?;
+        }
+        let remotes: Vec<SocketAddr> = self.routes.iter().flat_map(Route::remotes).collect();
+        self.listener.as_ref().map_or(Ok(()), |listener| listener.check_has_any_to(&remotes))?;
+        Ok(())
+    }
+
+    /// Checks whether names with IPv4 and IPv6 addresses answer on both, and drops a family that does not. Returns
+    /// what was dropped, as text.
+    pub async fn choose_families(&mut self, clock: Clock) -> Vec<String> {
+        let limit = self.plan.settings.connect_timeout;
+        let from = attempts_from(&self.plan.settings, &mut self.ports);
+        self.names.choose_families(from, limit, clock).await
+    }
+
+    /// The same load, whose rows also go to these files, which are created at once.
+    ///
+    /// # Errors
+    /// When one cannot be created.
+    pub fn with_records(mut self, records: &[Record]) -> Result<Self, LoadError> {
+        for record in records {
+            let writer = RecordWriter::create(record, &self.plan)
+                .map_err(|source| LoadError::Record { path: record.path.clone(), source })?;
+            self.records.push(writer);
+        }
+        Ok(self)
+    }
+
+    /// The same load, whose progress is reported in this journal while it lasts: for a reader far from its run
+    /// directory. It needs a run directory.
+    #[must_use]
+    pub fn with_journal(self, journal: Arc<Journal>) -> Self {
+        Self { journal: Some(journal), ..self }
+    }
+
+    /// Whether there are enough source ports for the fresh connections to each address, if this side closes each of
+    /// them first.
+    fn check_ports(&self) -> Result<(), PlanError> {
+        let Some(ports) = &self.ports else { return Ok(()) };
+        let Settings { source_addresses, warmup, pace, .. } = &self.plan.settings;
+        let addresses = source_addresses.len().max(1);
+        let ports = ports.len() * addresses;
+        let length = *warmup + pace.duration().unwrap_or_default();
+        // The turns that each address has; a name's addresses share those of its targets.
+        let mut turns = BTreeMap::<SocketAddr, f64>::new();
+        for target in &self.plan.cycle {
+            let remotes = self.routes[*target].remotes();
+            for remote in &remotes {
+                *turns.entry(*remote).or_default() += 1.0 / remotes.len() as f64;
+            }
+        }
+        for (remote, turns) in turns {
+            let per_s = self.plan.fresh_per_s() * turns / self.plan.cycle.len() as f64;
+            let held = ports::held(remote.ip());
+            let needed = per_s * held.min(length).as_secs_f64();
+            if needed > ports as f64 {
+                let (held_s, enough) = (held.as_secs(), ports as f64 / held.as_secs_f64());
+                let remote = remote.to_string();
+                return Err(PlanError::PortsRunOut {
+                    remote,
+                    per_s,
+                    needed,
+                    held_s,
+                    ports,
+                    addresses,
+                    enough,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Warnings before the load starts.
+    pub fn warnings(&self) -> Vec<String> {
+        let Some(ports) = &self.ports else { return Vec::new() };
+        let settings = &self.plan.settings;
+        let ports = ports.len() * settings.source_addresses.len().max(1);
+        let length = settings.warmup + settings.pace.duration().unwrap_or_default();
+        let again = ports::used_again_after(self.plan.fresh_per_s(), length, ports);
+        let warning = |again: Duration| {
+            format!(
+                "source ports are used again after {:.0} s: there are {ports}. For {:.0} s after a connection \
+                 attempt that nobody answered, another one from its port may be routed to the same dead pod \
+                 (stale_flow). A lower rate, more ports (net.ipv4.ip_local_port_range) or more source \
+                 addresses avoid that",
+                again.as_secs_f64(),
+                ports::ENTRY_LIFE.as_secs_f64(),
+            )
+        };
+        again.map(warning).into_iter().collect()
+    }
+
+    /// The names of the load's sources: one per worker.
+    pub fn sources(&self) -> Vec<String> {
+        self.plan.sources()
+    }
+
+    /// Starts the load at once.
+    ///
+    /// # Errors
+    /// When the files cannot be created, or no thread can be started.
+    pub fn start(self, clock: Clock, run_dir: Option<&RunDir>) -> Result<Running, LoadError> {
+        let zero = clock.now() + LEAD;
+        self.start_at(zero, clock, run_dir)
+    }
+
+    /// Starts the load so that its schedule begins at `zero`. Its rows and its interval
+    /// log go to `run_dir`, if one is given; events and run.json are the caller's.
+    /// The process's limit of open files is raised where the connections need it.
+    ///
+    /// # Errors
+    /// When the files cannot be created, or no thread can be started.
+    pub fn start_at(self, zero: Stamp, clock: Clock, run_dir: Option<&RunDir>) -> Result<Running, LoadError> {
+        let Self { plan, routes, names, ports, records, journal, listener } = self;
+        let sources = plan.sources();
+        let mut tables = Vec::new();
+        let mut log = None;
+        if let Some(run_dir) = run_dir {
+            for source in &sources {
+                tables.push(run_dir.part_writer::<RequestRow>(source, clock)?);
+            }
+            log = Some(LogFile::create(run_dir)?);
+        }
+        connection::allow_open(plan.max_connections);
+        let control = Control::default();
+        let (batches, received) = sync_channel(WAITING_BATCHES);
+        let mut tasks = Vec::with_capacity(sources.len());
+        for (worker, (source, number)) in sources.iter().zip(plan.own_workers()).enumerate() {
+            tasks.push(Task {
+                worker,
+                context: Context {
+                    ports: ports.as_ref().map(|ports| {
+                        let own = &plan.settings.source_addresses;
+                        SourcePorts::share(ports, own, worker, sources.len())
+                    }),
+                    plan: plan.clone(),
+                    clock,
+                    source: source.as_str().into(),
+                    endpoints: endpoints(&plan, number, &routes),
+                    deadlines: Deadlines::new(clock),
+                    buffers: Buffers::default(),
+                    is_aborted: Cell::new(false),
+                },
+                feed: Feed::new(&plan, number, plan.share.of, zero),
+                max_connections: share_of(plan.max_connections, number, plan.share.of),
+                stop: control.stop.clone(),
+                abort: control.abort.clone(),
+                batches: batches.clone(),
+            });
+        }
+        drop(batches);
+        let run = Run {
+            names,
+            clock,
+            started: zero,
+            planned: plan.own_requests(),
+            sources,
+            tasks,
+            received,
+            records,
+            tables,
+            log,
+            journal,
+            listener,
+        };
+        run.begin(control)
+    }
+}
+
+/// Where attempts to reach a target before the load come from.
+fn attempts_from<'a>(settings: &Settings, ports: &'a mut Option<Vec<u16>>) -> first_answer::From<'a> {
+    first_answer::From {
+        address: settings.source_addresses.first().copied(),
+        ports: ports.as_mut(),
+        left: settings.workers,
+        response_timeout: settings.response_timeout,
+    }
+}
+
+/// Whether something can be connected to at `path`.
+#[cfg(unix)]
+fn is_socket(path: &Path) -> Result<(), LoadError> {
+    use std::os::unix::fs::FileTypeExt;
+
+    let why = match std::fs::metadata(path) {
+        Ok(file) if file.file_type().is_socket() => return Ok(()),
+        Ok(_) => "it is something else".to_owned(),
+        Err(e) => e.to_string(),
+    };
+    Err(LoadError::NoSocket { path: path.to_owned(), why })
+}
+
+/// There are none here.
+#[cfg(not(unix))]
+fn is_socket(path: &Path) -> Result<(), LoadError> {
+    Err(LoadError::NoSocket { path: path.to_owned(), why: "this system has none".to_owned() })
+}
+
+/// The TLS of a target, if it uses it.
+fn client(plan: &Plan, target: &PlannedTarget) -> Option<tls::Client> {
+    plan.tls.as_ref().zip(target.tls_name.clone()).map(|(tls, name)| tls.client(name))
+}
+
+/// The plan's targets, as they are at hand for the worker of this number.
+pub(super) fn endpoints(plan: &Plan, worker: usize, routes: &[Route]) -> Vec<Endpoint> {
+    let number = worker as u64;
+    let ids = format!("{}-{}-", plan.run, plan::source_name(worker));
+    let sender = Sender { ids, worker: number, workers: plan.share.of as u64, seed: plan.settings.seed };
+    let endpoint = |(target, route): (&PlannedTarget, &Route)| Endpoint {
+        name: target.name.clone(),
+        method: target.method.clone(),
+        go_replays: !target.is_websocket
+            && (retry::go_replays(target.method.as_str()) || target.has_idempotency_key()),
+        walk: Walk::new(route.clone(), worker),
+        tls: client(plan, target),
+        closing: Template::new(target, &sender, Persistence::Close),
+        keeping: Template::new(target, &sender, Persistence::Keep),
+        http: target.http,
+        http2: (target.http != Http::Http1).then(|| http2::Template::new(target, &sender)),
+        grpc: target.grpc.clone(),
+        messages: target.is_websocket.then(|| Messages::new(target, &sender)),
+        answers: RefCell::default(),
+    };
+    plan.targets.iter().zip(routes).map(endpoint).collect()
+}
+
+/// Worker `worker`'s part of `total`, divided as evenly as whole numbers can be.
+fn share_of(total: usize, worker: usize, workers: usize) -> usize {
+    total / workers + usize::from(worker < total % workers)
+}

@@ -1,0 +1,135 @@
+//! What is said between a load worker's process and the run that wants its load: one JSON
+//! object a line, orders one way and reports the other.
+//!
+//! | order | answer |
+//! |---|---|
+//! | `prepare` | `ready`, once the targets answer from there; given again before `start`, the last one counts |
+//! | `clock` | `clock`, at once and at any time after `ready` |
+//! | `start` | `progress`, `machine` and `event` again and again, `ended` in the end |
+//! | `stop` | the schedule ends; what is in flight ends as it would have |
+//! | `abort` | the schedule ends, and what is in flight is cut off |
+//! | end of input | as `abort`; then the process ends |
+//!
+//! `failed` may come in the place of any answer and is the last report. Rows are not part of
+//! this: they go to the run directory that the process was given when it was started.
+//!
+//! The same words are said to a worker in a pod, by HTTP ([`crate::remote`]).
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Progress, Settings, Share};
+use rolldrop_record::event::MachineSample;
+use rolldrop_record::{Event, RunId, Stamp};
+
+/// What a load worker is told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// Make ready for this load. The first order.
+    Prepare(Box<Prepare>),
+    /// Tell the time.
+    Clock {
+        /// A number that the answer repeats.
+        n: u64,
+    },
+    /// Begin the schedule.
+    Start {
+        /// Its zero, on the worker's clock: several workers may begin together.
+        zero_ns: Stamp,
+    },
+    /// End the schedule.
+    Stop,
+    /// End the schedule and cut off what is in flight.
+    Abort,
+}
+
+/// What to make ready for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Prepare {
+    /// The load. Header values may be secrets: they are told here and written nowhere.
+    pub settings: Settings,
+    /// The random part of its requests' ids.
+    pub run: RunId,
+    /// How long to wait for each target's first answer.
+    pub first_answer_limit: Duration,
+    /// The part of the load that is this worker's; `None` for all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<Share>,
+}
+
+/// What a load worker says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Report {
+    /// Every target answered.
+    Ready {
+        /// The names of its sources. They share the process's clock.
+        sources: Vec<String>,
+        /// What whoever wants the load should know before it starts.
+        warnings: Vec<String>,
+    },
+    /// The time on the worker's clock.
+    Clock {
+        /// The number asked with.
+        n: u64,
+        /// The time.
+        now_ns: Stamp,
+    },
+    /// How the load gets on.
+    Progress(Progress),
+    /// How the process and its machine fare.
+    Machine {
+        /// When, on the worker's clock.
+        t_ns: Stamp,
+        /// Over the interval that ends then.
+        sample: MachineSample,
+    },
+    /// Something happened beside the requests; its stamp is on the worker's clock.
+    Event(Event),
+    /// Every scheduled request has its row, on disk.
+    Ended {
+        /// When the last one had ended, on the worker's clock.
+        t_ns: Stamp,
+        /// How many there are.
+        scheduled: u64,
+    },
+    /// It cannot go on.
+    Failed {
+        /// Why.
+        why: String,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::ErrorStatuses;
+
+    #[test]
+    fn each_line_is_what_the_table_says() {
+        let line = |order: &Order| serde_json::to_string(order).unwrap();
+        assert_eq!(line(&Order::Stop), r#""stop""#);
+        assert_eq!(line(&Order::Clock { n: 3 }), r#"{"clock":{"n":3}}"#);
+        let progress = Report::Progress(Progress { scheduled: 7, ..Progress::default() });
+        let text = serde_json::to_string(&progress).unwrap();
+        assert_eq!(text, r#"{"progress":{"scheduled":7,"in_flight":0,"outcomes":{},"recent":null}}"#);
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), progress);
+        let error_statuses =
+            ErrorStatuses { http: BTreeMap::from([(503, 2)]), grpc: BTreeMap::from([(14, 1)]) };
+        let progress = Report::Progress(Progress { error_statuses, ..Progress::default() });
+        let text = serde_json::to_string(&progress).unwrap();
+        assert!(text.contains(r#""error_statuses":{"503":2},"grpc_statuses":{"14":1}"#), "{text}");
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), progress);
+        let prepare = Order::Prepare(Box::new(Prepare {
+            settings: Settings::new("http://web/"),
+            run: RunId::random(),
+            first_answer_limit: Duration::from_secs(1),
+            share: Some(Share { first: 2, of: 4 }),
+        }));
+        assert_eq!(serde_json::from_str::<Order>(&line(&prepare)).unwrap(), prepare);
+    }
+}

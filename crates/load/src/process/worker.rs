@@ -1,0 +1,323 @@
+//! The load worker's process: obeys the orders of [`super::protocol`] and reports.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, Lines};
+use tokio::time::interval;
+
+use super::protocol::{Order, Prepare, Report};
+use crate::machine;
+use crate::remote::journal::Journal;
+use crate::{LoadError, Plan, PlanError, Prepared, Running, Summary, in_words};
+use rolldrop_record::{Clock, RunDir, RunDirError, Stamp};
+
+/// From one report of progress to the next.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Why the process could not send the load.
+#[derive(Debug, thiserror::Error)]
+enum WorkerError {
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error(transparent)]
+    RunDir(#[from] RunDirError),
+    #[error("failed to read an order")]
+    Orders(#[from] io::Error),
+    #[error("failed to understand an order")]
+    Order(#[from] serde_json::Error),
+    #[error("failed to follow the orders: {0} comes before the one that it needs")]
+    OutOfTurn(&'static str),
+    #[error("failed to report")]
+    Report(#[source] io::Error),
+}
+
+/// Obeys orders until the load has ended, or whoever gives them has gone. The rows go to the run
+/// directory that `run_dir` finds when the load starts. What is told of them while the load lasts
+/// goes to the journal, where somebody wants it. `say` writes a report.
+pub async fn serve(
+    run_dir: impl FnOnce() -> Result<RunDir, RunDirError>,
+    journal: Option<Arc<Journal>>,
+    clock: Clock,
+    orders: impl AsyncBufRead + Unpin,
+    say: impl FnMut(&Report) -> io::Result<()>,
+) {
+    let mut worker = Worker { clock, orders: orders.lines(), say };
+    if let Err(error) = worker.run(run_dir, journal).await {
+        // Nobody listens if that is what failed.
+        let _ = worker.say(&Report::Failed { why: in_words(&error) });
+    }
+}
+
+/// How it goes on with a load that is ready.
+enum Begin {
+    /// Its schedule begins then.
+    At(Stamp),
+    /// With this one in its place.
+    Anew(Box<Prepare>),
+}
+
+struct Worker<R, S> {
+    clock: Clock,
+    orders: Lines<R>,
+    say: S,
+}
+
+impl<R, S> Worker<R, S>
+where
+    R: AsyncBufRead + Unpin,
+    S: FnMut(&Report) -> io::Result<()>,
+{
+    async fn run(
+        &mut self,
+        run_dir: impl FnOnce() -> Result<RunDir, RunDirError>,
+        journal: Option<Arc<Journal>>,
+    ) -> Result<(), WorkerError> {
+        let Some(mut next) = self.next_order().await? else { return Ok(()) };
+        let (prepared, zero) = loop {
+            let Order::Prepare(order) = next else { return Err(WorkerError::OutOfTurn("an order")) };
+            let Some(prepared) = self.prepare(*order).await? else { return Ok(()) };
+            match self.await_start().await? {
+                Some(Begin::At(zero)) => break (prepared, zero),
+                Some(Begin::Anew(order)) => next = Order::Prepare(order),
+                None => return Ok(()),
+            }
+        };
+        let prepared = match journal {
+            Some(journal) => prepared.with_journal(journal),
+            None => prepared,
+        };
+        let running = prepared.start_at(zero, self.clock, Some(&run_dir()?))?;
+        let summary = self.follow(running).await?;
+        self.say(&Report::Ended { t_ns: summary.ended, scheduled: summary.scheduled })
+    }
+
+    /// `None` when the load is not wanted any more.
+    async fn prepare(&mut self, order: Prepare) -> Result<Option<Prepared>, WorkerError> {
+        let (prepared, mut warnings) = tokio::select! {
+            prepared = ready(order, self.clock) => prepared?,
+            order = self.next_order() => match order? {
+                Some(Order::Stop | Order::Abort) | None => return Ok(None),
+                Some(_) => return Err(WorkerError::OutOfTurn("an order")),
+            },
+        };
+        warnings.extend(prepared.warnings());
+        self.say(&Report::Ready { sources: prepared.sources(), warnings })?;
+        Ok(Some(prepared))
+    }
+
+    async fn await_start(&mut self) -> Result<Option<Begin>, WorkerError> {
+        loop {
+            match self.next_order().await? {
+                Some(Order::Clock { n }) => self.tell_time(n)?,
+                Some(Order::Start { zero_ns }) => return Ok(Some(Begin::At(zero_ns))),
+                Some(Order::Prepare(order)) => return Ok(Some(Begin::Anew(order))),
+                Some(Order::Stop | Order::Abort) | None => return Ok(None),
+            }
+        }
+    }
+
+    /// Follows the load to its end, whether or not anybody listens: its rows are to be kept.
+    async fn follow(&mut self, mut running: Running) -> Result<Summary, WorkerError> {
+        let control = running.control().clone();
+        let mut events = running.take_events();
+        let mut machine = machine::Watch::begin(self.clock);
+        let mut progress = interval(PROGRESS_INTERVAL);
+        let mut is_heard = true;
+        loop {
+            let said = tokio::select! {
+                biased;
+                // They end before the load does.
+                Some(event) = events.recv(), if is_heard => self.say(&Report::Event(event)),
+                summary = running.join() => {
+                    let summary = summary?;
+                    // What it told last, when nothing was waiting yet.
+                    while let (true, Ok(event)) = (is_heard, events.try_recv()) {
+                        is_heard = self.say(&Report::Event(event)).is_ok();
+                    }
+                    // All of it, for whoever shows how it went.
+                    if is_heard {
+                        let _ = self.say(&Report::Progress(control.progress()));
+                    }
+                    return Ok(summary);
+                }
+                (t_ns, sample) = machine.next(), if is_heard => self.say(&Report::Machine { t_ns, sample }),
+                _ = progress.tick(), if is_heard => self.say(&Report::Progress(control.progress())),
+                order = self.next_order(), if is_heard => match order {
+                    Ok(Some(Order::Clock { n })) => self.tell_time(n),
+                    Ok(Some(Order::Stop)) => { control.stop(); Ok(()) }
+                    Ok(Some(Order::Abort)) => { control.abort(); Ok(()) }
+                    Ok(Some(Order::Prepare(_) | Order::Start { .. })) => Err(WorkerError::OutOfTurn("a second start")),
+                    Ok(None) => { is_heard = false; control.abort(); Ok(()) }
+                    Err(error) => Err(error),
+                },
+            };
+            if let Err(error) = said {
+                tracing::debug!(%error, "the load is cut off");
+                is_heard = false;
+                control.abort();
+            }
+        }
+    }
+
+    fn tell_time(&mut self, n: u64) -> Result<(), WorkerError> {
+        let now_ns = self.clock.now();
+        self.say(&Report::Clock { n, now_ns })
+    }
+
+    fn say(&mut self, report: &Report) -> Result<(), WorkerError> {
+        (self.say)(report).map_err(WorkerError::Report)
+    }
+
+    /// `None` when no more will come. The future may be dropped and made again.
+    async fn next_order(&mut self) -> Result<Option<Order>, WorkerError> {
+        let line = self.orders.next_line().await?;
+        Ok(line.map(|line| serde_json::from_str(&line)).transpose()?)
+    }
+}
+
+/// Waits until every target answers from here.
+async fn ready(order: Prepare, clock: Clock) -> Result<(Prepared, Vec<String>), WorkerError> {
+    let Prepare { settings, run, first_answer_limit, share } = order;
+    let plan = Plan::new(settings)?.of_run(run);
+    let plan = match share {
+        Some(share) => plan.part(share)?,
+        None => plan,
+    };
+    let mut prepared = Prepared::new(plan).await?.with_evidence(clock)?;
+    prepared.first_answers(first_answer_limit, clock).await?;
+    let left_out = prepared.choose_families(clock).await;
+    Ok((prepared, left_out))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Mutex;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream, duplex};
+    use tokio::net::TcpListener;
+    use tokio::sync::Notify;
+    use tokio_util::task::AbortOnDropHandle;
+
+    use super::*;
+    use crate::{Pace, Settings};
+    use rolldrop_record::parts::read_table;
+    use rolldrop_record::{Outcome, RequestRow, RunId};
+
+    /// Answers every request but those with an id, so that what the load sends stays in flight.
+    async fn answering_the_first() -> (String, AbortOnDropHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let serving = async move {
+            let mut held = Vec::new();
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = [0; 1024];
+                let length = stream.read(&mut request).await.unwrap_or(0);
+                if !String::from_utf8_lossy(&request[..length]).contains("rolldrop-id") {
+                    let _ = stream.write_all(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n").await;
+                } else {
+                    held.push(stream);
+                }
+            }
+        };
+        (url, AbortOnDropHandle::new(tokio::spawn(serving)))
+    }
+
+    async fn order(to: &mut DuplexStream, order: &Order) {
+        to.write_all(format!("{}\n", serde_json::to_string(order).unwrap()).as_bytes()).await.unwrap();
+    }
+
+    /// A worker that is served here: where its orders go, what it says, its end.
+    struct Served {
+        orders: DuplexStream,
+        said: Arc<Mutex<Vec<Report>>>,
+        more: Arc<Notify>,
+        end: AbortOnDropHandle<()>,
+    }
+
+    impl Served {
+        fn begin(run_dir: &Path) -> Self {
+            let (orders, theirs) = duplex(4096);
+            let (said, more) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Notify::new()));
+            let (run_dir, log, tell) = (run_dir.to_owned(), Arc::clone(&said), Arc::clone(&more));
+            let end = tokio::spawn(async move {
+                let say = |report: &Report| {
+                    log.lock().unwrap().push(report.clone());
+                    tell.notify_one();
+                    Ok(())
+                };
+                serve(|| RunDir::open(&run_dir), None, Clock::start(), BufReader::new(theirs), say).await;
+            });
+            Self { orders, said, more, end: AbortOnDropHandle::new(end) }
+        }
+
+        async fn until(&self, wanted: impl Fn(&Report) -> bool) {
+            let heard = async {
+                while !self.said.lock().unwrap().iter().any(&wanted) {
+                    self.more.notified().await;
+                }
+            };
+            let heard = tokio::time::timeout(Duration::from_secs(30), heard).await;
+            assert!(heard.is_ok(), "{:?}", self.said.lock().unwrap());
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn it_keeps_its_rows_and_ends_when_its_orders_end() {
+        let (url, _server) = answering_the_first().await;
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("run.json"), "{}").unwrap();
+        let mut worker = Served::begin(dir.path());
+        let settings =
+            Settings { pace: Pace::constant(200.0, Duration::from_secs(3600)), ..Settings::new(url) };
+        let (run, first_answer_limit) = (RunId::random(), Duration::from_secs(30));
+        let prepare = Prepare { settings, run, first_answer_limit, share: None };
+        order(&mut worker.orders, &Order::Prepare(Box::new(prepare))).await;
+        worker
+            .until(|report| matches!(report, Report::Ready { sources, .. } if sources == &["load-0"]))
+            .await;
+        order(&mut worker.orders, &Order::Clock { n: 5 }).await;
+        worker.until(|report| matches!(report, Report::Clock { n: 5, .. })).await;
+        let zero_ns = Clock::start().now();
+        order(&mut worker.orders, &Order::Start { zero_ns }).await;
+        worker.until(|report| matches!(report, Report::Progress(p) if p.in_flight >= 5)).await;
+        drop(worker.orders);
+        worker.end.await.unwrap();
+
+        let rows = read_table::<RequestRow>(dir.path()).unwrap();
+        assert_eq!(rows.iter().filter(|row| row.seq == 0).map(|row| row.scheduled).next(), Some(zero_ns));
+        assert!(rows.iter().filter(|row| row.outcome == Outcome::Cancelled).count() >= 5);
+        let said = worker.said.lock().unwrap();
+        let last = said.last().unwrap();
+        assert!(
+            matches!(last, Report::Ended { scheduled, .. } if *scheduled == rows.len() as u64),
+            "{last:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn it_says_why_it_cannot_send() {
+        let dir = tempfile::tempdir().unwrap();
+        let say = async |wanted: Order| {
+            let mut worker = Served::begin(dir.path());
+            order(&mut worker.orders, &wanted).await;
+            worker.end.await.unwrap();
+            worker.said.lock().unwrap().clone()
+        };
+        let (bound, limit) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), Duration::from_millis(1));
+        let url = format!("http://{}/", bound.local_addr().unwrap());
+        drop(bound);
+        let settings = Settings::new(url.clone());
+        let (run, first_answer_limit) = (RunId::random(), limit);
+        let prepare = Prepare { settings, run, first_answer_limit, share: None };
+        let said = say(Order::Prepare(Box::new(prepare))).await;
+        let [Report::Failed { why: reason }] = said.as_slice() else { panic!("{said:?}") };
+        assert!(reason.starts_with(&format!("{url} gave no answer within 1ms: ")), "{reason}");
+        let said = say(Order::Start { zero_ns: Stamp::default() }).await;
+        assert!(matches!(said.as_slice(), [Report::Failed { why }] if why.contains("needs")), "{said:?}");
+    }
+}

@@ -1,0 +1,255 @@
+//! Receives the workers' rows and writes them: run directory, `latency.hlog`, live progress, and the journal for a
+//! remote reader.
+//!
+//! One thread, which also owns the workers' threads. It judges nothing.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+use super::conntrack::Listener;
+use super::latency_log::{self, ByOutcome, INTERVAL, LatencyLog, LogFile, interval_of};
+use super::records::RecordWriter;
+use super::remote::journal::JournalWriter;
+use super::remote::live::{Beside, Reached};
+use super::tally::{self, Counts, ErrorStatuses};
+use super::worker::Batch;
+use super::{LoadError, Progress, Recent};
+use rolldrop_record::parts::PartWriter;
+use rolldrop_record::{Clock, Phase, RequestRow, Stamp};
+
+/// A row arrives at most this long after its end, unless the disk stalls: an interval of the log is written this long
+/// after it has ended.
+const ROW_DELAY: Duration = Duration::from_millis(500);
+/// The recorder looks at the time at least this often.
+const TURN: Duration = Duration::from_millis(200);
+
+/// Where the recorder writes to.
+pub(super) struct Recorder<'a> {
+    clock: Clock,
+    /// The rows' tables, one per worker; none without a run directory.
+    tables: Vec<PartWriter<RequestRow>>,
+    records: Vec<RecordWriter>,
+    seconds: Option<Seconds<'a>>,
+    live: Live<'a>,
+    listener: Option<Listener>,
+}
+
+/// What the recorder writes.
+pub(super) struct Files<'a> {
+    /// The rows' tables, in the order of the workers; none without a run directory.
+    pub(super) tables: Vec<PartWriter<RequestRow>>,
+    /// Rows in other forms.
+    pub(super) records: Vec<RecordWriter>,
+    /// The interval log, if there is a run directory.
+    pub(super) log: Option<&'a mut LogFile>,
+    /// The journal for a remote reader, if there is one.
+    pub(super) journal: Option<JournalWriter>,
+    /// Reports where connections went, if that is wanted.
+    pub(super) listener: Option<Listener>,
+}
+
+impl<'a> Recorder<'a> {
+    /// A recorder of what these sources send.
+    ///
+    /// # Errors
+    /// When the log cannot be started.
+    pub(super) fn new(
+        clock: Clock,
+        zero: Stamp,
+        files: Files<'a>,
+        progress: &'a Mutex<Progress>,
+        sources: &[String],
+    ) -> Result<Self, LoadError> {
+        let Files { tables, records, log, journal, listener } = files;
+        let seconds = log.map(|file| Seconds::begin(file, journal, zero)).transpose()?;
+        Ok(Self { clock, tables, records, seconds, live: Live::new(progress, zero, sources), listener })
+    }
+
+    /// Records until every worker has dropped its sender. `failed` is called
+    /// once, when recording fails: from then on rows are only counted. The
+    /// receiver goes with the recorder, so that no worker waits for one that is gone.
+    ///
+    /// # Errors
+    /// When something could not be written; the rows in it are lost.
+    pub(super) fn run(mut self, batches: Receiver<Batch>, failed: impl Fn()) -> Result<(), LoadError> {
+        let mut result = Ok(());
+        loop {
+            let received = batches.recv_timeout(TURN);
+            let now = self.clock.now();
+            self.live.turn(now);
+            let batch = match received {
+                Ok(batch) => Some(batch),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
+            if let Some(batch) = &batch {
+                self.live.add(batch);
+            }
+            if result.is_ok() {
+                result = self.write(batch, now);
+                if result.is_err() {
+                    failed();
+                }
+            }
+        }
+        result?;
+        if let Some(seconds) = &mut self.seconds {
+            seconds.write_before(i64::MAX, &self.live.workers)?;
+        }
+        for table in self.tables {
+            table.finish()?;
+        }
+        for record in self.records {
+            let path = record.path().to_owned();
+            record.finish().map_err(|source| LoadError::Record { path, source })?;
+        }
+        if let Some(journal) = self.seconds.and_then(|seconds| seconds.journal) {
+            journal.end(self.live.workers);
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, mut batch: Option<Batch>, now: Stamp) -> Result<(), LoadError> {
+        if let (Some(listener), Some(batch)) = (&self.listener, &mut batch) {
+            listener.fill_in(batch.worker, &mut batch.rows);
+        }
+        if let Some(seconds) = &mut self.seconds {
+            if let Some(batch) = &batch {
+                seconds.add(&batch.rows);
+            }
+            seconds.turn(now, &self.live.workers)?;
+        }
+        for record in &mut self.records {
+            let rows = batch.as_ref().map_or(&[][..], |batch| &batch.rows);
+            let written = record.write(rows);
+            written.map_err(|source| LoadError::Record { path: record.path().to_owned(), source })?;
+        }
+        if let Some(batch) = batch
+            && let Some(table) = self.tables.get_mut(batch.worker)
+        {
+            table.extend(&batch.rows)?;
+        }
+        for table in &mut self.tables {
+            table.tick()?;
+        }
+        Ok(())
+    }
+}
+
+/// The seconds of the load, by the time of the requests' end: each goes to the interval log, and to the journal, when
+/// it has ended.
+struct Seconds<'a> {
+    log: LatencyLog<'a>,
+    journal: Option<JournalWriter>,
+    zero: Stamp,
+    /// By number, counted from the zero.
+    open: BTreeMap<i64, Second>,
+    /// Seconds before this one have been written.
+    first_open: i64,
+}
+
+#[derive(Default)]
+struct Second {
+    response: ByOutcome,
+    beside: Beside,
+}
+
+impl<'a> Seconds<'a> {
+    fn begin(file: &'a mut LogFile, journal: Option<JournalWriter>, zero: Stamp) -> Result<Self, LoadError> {
+        let log = LatencyLog::begin(file, zero)?;
+        Ok(Self { log, journal, zero, open: BTreeMap::new(), first_open: 0 })
+    }
+
+    fn add(&mut self, rows: &[RequestRow]) {
+        for row in rows {
+            let number = interval_of(row.end, self.zero).max(self.first_open);
+            let second = self.open.entry(number).or_default();
+            latency_log::add(&mut second.response, row);
+            if self.journal.is_some() {
+                second.beside.add(row);
+            }
+        }
+    }
+
+    /// Writes the seconds that have ended.
+    fn turn(&mut self, now: Stamp, reached: &[Reached]) -> Result<(), LoadError> {
+        self.write_before(interval_of(now - ROW_DELAY, self.zero), reached)
+    }
+
+    /// Also those in which nothing ended, so that a reader sees that the load goes on.
+    fn write_before(&mut self, end: i64, reached: &[Reached]) -> Result<(), LoadError> {
+        let after_last = self.open.last_key_value().map_or(self.first_open, |(number, _)| number + 1);
+        let end = if end == i64::MAX { after_last } else { end };
+        for number in self.first_open..end {
+            let Second { response, beside } = self.open.remove(&number).unwrap_or_default();
+            self.log.write(number, &response)?;
+            if let Some(journal) = &mut self.journal {
+                journal.push(beside.batch(number.unsigned_abs(), &response, reached));
+            }
+        }
+        self.first_open = self.first_open.max(end);
+        Ok(())
+    }
+}
+
+/// The live figures.
+struct Live<'a> {
+    progress: &'a Mutex<Progress>,
+    /// How far each worker is.
+    workers: Vec<Reached>,
+    outcomes: Counts,
+    error_statuses: ErrorStatuses,
+    recent: Histogram<u64>,
+    recent_since: Stamp,
+}
+
+impl<'a> Live<'a> {
+    fn new(progress: &'a Mutex<Progress>, zero: Stamp, sources: &[String]) -> Self {
+        let reached = |source: &String| Reached { source: source.clone(), ..Reached::default() };
+        Self {
+            progress,
+            workers: sources.iter().map(reached).collect(),
+            outcomes: Counts::default(),
+            error_statuses: ErrorStatuses::default(),
+            recent: tally::histogram(),
+            recent_since: zero,
+        }
+    }
+
+    fn add(&mut self, batch: &Batch) {
+        let worker = &mut self.workers[batch.worker];
+        (worker.scheduled, worker.in_flight) = (batch.scheduled, batch.in_flight);
+        worker.rows += batch.rows.len() as u64;
+        for row in &batch.rows {
+            self.outcomes.add(row.outcome, 1);
+            if row.phase == Phase::Main {
+                worker.main.add(row.outcome, 1);
+            }
+            self.error_statuses.add(row);
+            if tally::is_answered(row) {
+                tally::record(&mut self.recent, row.response_ns());
+            }
+        }
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.scheduled = self.workers.iter().map(|worker| worker.scheduled).sum();
+        progress.in_flight = self.workers.iter().map(|worker| worker.in_flight).sum();
+        progress.outcomes.clone_from(&self.outcomes);
+        progress.error_statuses.clone_from(&self.error_statuses);
+    }
+
+    /// Begins a new interval of recent latencies when the last is over.
+    fn turn(&mut self, now: Stamp) {
+        if now < self.recent_since + INTERVAL {
+            return;
+        }
+        let at = |quantile| Duration::from_nanos(self.recent.value_at_quantile(quantile));
+        let recent = (!self.recent.is_empty()).then(|| Recent { p50: at(0.5), p99: at(0.99) });
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).recent = recent;
+        self.recent.reset();
+        self.recent_since = now;
+    }
+}

@@ -1,0 +1,72 @@
+//! A load that workers in a cluster's pods send, from the side that orders it.
+//!
+//! Each worker is a separate process ([`server`]), with the same protocol as a worker in a child process
+//! ([`super::process::protocol`]), over HTTP. [`link`] is how it is reached: the API server's pod proxy, or a
+//! connection that the worker made ([`reverse`]). [`fleet`] makes one load of all of them, and [`collect`] one
+//! record. Creating the pods is not its job.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `POST /orders?n=N` | order number N, from 0, is taken, now or by an earlier request; 409 if it is not the next, or no more are taken |
+//! | `GET /reports?from=N` | the reports from number N on, a [`Numbered`] a line, until the load is over |
+//! | `GET /clock` | a [`ClockAnswer`] |
+//! | `GET /version` | which program it is, a [`Tool`] |
+//! | `GET /live?from=N&rows=K` | what ended in each second from number N on, a [`live::Line`] a line, with so many rows a second at most |
+//! | `GET /parts` | the closed parts of its rows, a [`parts::Listing`] |
+//! | `GET /parts/NAME` | one of them, from the byte on that `Range: bytes=N-` names |
+//! | `POST /acknowledged` | everything was fetched; the worker ends |
+//! | `GET /healthz`, `GET /readyz` | whether it serves; the only ones for which no token is asked |
+//!
+//! A worker that hears nothing for [`ABANDONED`] ends its load automatically and keeps the rows for [`KEPT`]. A
+//! worker that is never contacted waits for [`UNCLAIMED`]: it may be the second one of its index, which gets no
+//! orders.
+//!
+//! [`ClockAnswer`]: rolldrop_record::wire::ClockAnswer
+//! [`Tool`]: rolldrop_record::run_info::Tool
+
+mod accept;
+mod answer;
+pub mod ask;
+mod backlog;
+pub mod collect;
+pub mod fleet;
+pub mod handover;
+pub mod journal;
+pub mod link;
+pub mod live;
+pub mod parts;
+pub mod reverse;
+pub mod server;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::process::protocol::Report;
+
+/// After this time without a request, the run has gone.
+pub const ABANDONED: Duration = Duration::from_secs(60);
+/// How long the rows of an ended load can be fetched.
+pub const KEPT: Duration = Duration::from_secs(600);
+/// How long a worker waits for its first request.
+pub const UNCLAIMED: Duration = Duration::from_secs(900);
+
+pub(super) const ORDERS_PATH: &str = "/orders";
+pub(super) const REPORTS_PATH: &str = "/reports";
+pub(super) const ACKNOWLEDGED_PATH: &str = "/acknowledged";
+pub(super) const VERSION_PATH: &str = "/version";
+pub(super) const HEALTH_PATH: &str = "/healthz";
+/// The path that says whether a worker takes orders.
+pub const READY_PATH: &str = "/readyz";
+
+/// A line of the reports.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Numbered {
+    /// Its number. Progress reports may be missing.
+    pub n: u64,
+    /// The report.
+    pub report: Report,
+}
+
+#[cfg(test)]
+mod tests;

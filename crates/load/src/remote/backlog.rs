@@ -1,0 +1,146 @@
+//! The reports of a worker, kept until they are read: a reader that lost its connection comes back
+//! for the rest.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use futures::{Stream, stream};
+use tokio::sync::Notify;
+
+use super::Numbered;
+use crate::process::protocol::Report;
+
+/// The most reports that are kept: those of some minutes.
+const CAPACITY: usize = 2048;
+
+/// The reports that nobody is known to have read.
+#[derive(Debug, Default)]
+pub(super) struct Backlog {
+    lines: Mutex<Lines>,
+    news: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Lines {
+    next: u64,
+    kept: VecDeque<Line>,
+    is_over: bool,
+}
+
+#[derive(Debug)]
+struct Line {
+    n: u64,
+    /// Whether a later report says all that it does.
+    is_passing: bool,
+    text: Bytes,
+}
+
+impl Backlog {
+    /// Adds a report. If there are too many, one goes that was of its moment only.
+    ///
+    /// # Errors
+    /// When it cannot be written as JSON.
+    pub(super) fn push(&self, report: &Report) -> io::Result<()> {
+        let is_passing = matches!(report, Report::Progress(_) | Report::Machine { .. });
+        {
+            let mut lines = self.lock();
+            let n = lines.next;
+            let mut text = serde_json::to_vec(&Numbered { n, report: report.clone() })?;
+            text.push(b'\n');
+            lines.next += 1;
+            if lines.kept.len() >= CAPACITY {
+                let passing = lines.kept.iter().position(|line| line.is_passing).unwrap_or(0);
+                lines.kept.remove(passing);
+            }
+            lines.kept.push_back(Line { n, is_passing, text: text.into() });
+        }
+        self.news.notify_waiters();
+        Ok(())
+    }
+
+    /// No further report will come.
+    pub(super) fn end(&self) {
+        self.lock().is_over = true;
+        self.news.notify_waiters();
+    }
+
+    /// The reports from number `from` on, as they come, until the last. Those before it are forgotten.
+    pub(super) fn read(self: &Arc<Self>, from: u64) -> impl Stream<Item = Bytes> + Send + use<> {
+        self.lock().kept.retain(|line| line.n >= from);
+        stream::unfold((Arc::clone(self), from), |(backlog, from)| async move {
+            loop {
+                let news = backlog.news.notified();
+                match backlog.after(from) {
+                    (Some((text, next)), _) => return Some((text, (backlog.clone(), next))),
+                    (None, true) => return None,
+                    (None, false) => news.await,
+                }
+            }
+        })
+    }
+
+    /// What there is from number `from` on, with the number after it, and whether that is all.
+    fn after(&self, from: u64) -> (Option<(Bytes, u64)>, bool) {
+        let lines = self.lock();
+        let mut text = BytesMut::new();
+        for line in lines.kept.iter().filter(|line| line.n >= from) {
+            text.put(line.text.clone());
+        }
+        ((!text.is_empty()).then(|| (text.freeze(), lines.next)), lines.is_over)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::{FutureExt, StreamExt, pin_mut};
+
+    use super::*;
+    use crate::Progress;
+
+    fn numbers(text: &Bytes) -> Vec<u64> {
+        let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        lines.map(|line| serde_json::from_slice::<Numbered>(line).unwrap().n).collect()
+    }
+
+    fn failed() -> Report {
+        Report::Failed { why: "x".into() }
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_comes_back_gets_the_rest_and_waits_for_what_comes() {
+        let backlog = Arc::new(Backlog::default());
+        for _ in 0..3 {
+            backlog.push(&failed()).unwrap();
+        }
+        let first = backlog.read(0);
+        pin_mut!(first);
+        assert_eq!(numbers(&first.next().await.unwrap()), [0, 1, 2]);
+        let second = backlog.read(2);
+        pin_mut!(second);
+        assert_eq!(numbers(&second.next().await.unwrap()), [2]);
+        assert!(second.next().now_or_never().is_none());
+        backlog.push(&failed()).unwrap();
+        assert_eq!(numbers(&second.next().await.unwrap()), [3]);
+        backlog.end();
+        assert!(second.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn of_too_many_those_go_that_were_of_their_moment_only() {
+        let backlog = Arc::new(Backlog::default());
+        backlog.push(&failed()).unwrap();
+        for _ in 0..CAPACITY + 10 {
+            backlog.push(&Report::Progress(Progress::default())).unwrap();
+        }
+        backlog.end();
+        let kept: Vec<Bytes> = backlog.read(0).collect().await;
+        let kept: Vec<u64> = kept.iter().flat_map(numbers).collect();
+        assert_eq!((kept.len(), kept[0], kept[1]), (CAPACITY, 0, 12));
+    }
+}

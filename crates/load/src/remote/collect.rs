@@ -1,0 +1,376 @@
+//! Collects what load workers far away record, without being a burden on the way there.
+//!
+//! While the load lasts, each worker is followed ([`super::live`]): counts, histograms, and of the
+//! rows that are not `ok` no more than [`LIVE_ROWS`] a second over all workers. They go to the run
+//! directory at once. Everything else stays with the workers as Parquet, and is fetched when the
+//! load is over: few workers at a time, within a [`Limit`] that all share. A worker is told that
+//! its rows have arrived, and goes.
+//!
+//! Memory does not grow with the load: at any time there is a batch of each worker, the seconds
+//! that not all have told of, and pieces of the parts that are under way.
+
+mod fetch;
+mod limit;
+mod recording;
+
+use std::collections::{BTreeMap, HashSet};
+use std::convert::Infallible;
+use std::future::pending;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::AsyncBufReadExt;
+use futures::stream::TryStreamExt;
+use tokio::sync::mpsc::{Sender, channel};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
+use tokio::time::{Instant, interval_at, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::ACKNOWLEDGED_PATH;
+use super::fleet::Member;
+use super::link::{Link, LinkError};
+use super::live::{Batch, LIVE_PATH, LIVE_ROWS, Line, Reached};
+use crate::{Counts, LoadError};
+use fetch::Fetch;
+use limit::Bucket;
+pub use limit::{Limit, NotALimit};
+use rolldrop_record::parts::PartError;
+use rolldrop_record::run_info::Rows;
+use rolldrop_record::wire::{CLOCK_PATH, ClockAnswer};
+use rolldrop_record::{Clock, RunDir, RunDirError, Stamp};
+
+/// From one attempt to follow a worker to the next.
+const RETRY: Duration = Duration::from_millis(200);
+/// How long a worker may take to tell its last second, once the load is over.
+const LAST_SECOND_LIMIT: Duration = Duration::from_secs(30);
+/// From the end of a worker's load to those of the others, if it was not cut short.
+const OTHERS_END: Duration = Duration::from_secs(10);
+/// Workers whose parts are fetched at the same time.
+const FETCHED_AT_ONCE: usize = 4;
+/// A worker that waits for its turn hears so often that it is still wanted.
+const WANTED_INTERVAL: Duration = Duration::from_secs(20);
+/// How often it is told how the fetching gets on.
+const TELL_INTERVAL: Duration = Duration::from_secs(10);
+/// Batches that may wait to be recorded.
+const WAITING_BATCHES: usize = 16;
+
+/// Why rows could not be collected.
+#[derive(Debug, thiserror::Error)]
+pub enum CollectError {
+    /// The interval log could not be written.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// Rows could not be written.
+    #[error(transparent)]
+    Part(#[from] PartError),
+    /// The run directory could not be used.
+    #[error(transparent)]
+    RunDir(#[from] RunDirError),
+    /// A task panicked.
+    #[error("a task that collects rows panicked")]
+    Panicked,
+}
+
+/// What was collected.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Collected {
+    /// How many rows each source had, and how many of them there are.
+    pub rows: BTreeMap<String, Rows>,
+    /// Workers whose rows did not all arrive, and why not.
+    pub lost: Vec<(String, String)>,
+    /// What their sources had counted, of the counted part of the load.
+    pub counted: BTreeMap<String, Counts>,
+}
+
+/// Collects the rows of the workers of one load.
+#[derive(Debug)]
+pub struct Collector {
+    context: Arc<Context>,
+    /// Followers send to it; gone when no more will come.
+    batches: Sender<Batch>,
+    recording: JoinHandle<Result<(), CollectError>>,
+    members: JoinSet<(String, Result<(), String>)>,
+    /// Rows that one worker may send in a second while the load lasts.
+    live_rows: usize,
+}
+
+/// What the tasks share.
+#[derive(Debug)]
+struct Context {
+    run_dir: RunDir,
+    clock: Clock,
+    bucket: Bucket,
+    turns: Semaphore,
+    load_is_over: CancellationToken,
+    /// Nothing more is waited for.
+    given_up: CancellationToken,
+    known: Mutex<Known>,
+}
+
+/// What is known of the sources.
+#[derive(Debug, Default)]
+struct Known {
+    /// How far each said that it is, and in the end all that it has.
+    reached: BTreeMap<String, (Reached, Ended)>,
+    /// Rows in parts that have arrived.
+    fetched: BTreeMap<String, u64>,
+    /// The size of these parts.
+    bytes: u64,
+    /// Workers of which nothing more is to come.
+    done: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    No,
+    Yes,
+}
+
+impl Collector {
+    /// A collector into this run directory, for a load of so many workers whose schedule begins at
+    /// `zero` on this process's clock.
+    pub fn begin(run_dir: &RunDir, clock: Clock, zero: Stamp, limit: Limit, workers: usize) -> Self {
+        let (batches, received) = channel(WAITING_BATCHES);
+        let directory = run_dir.clone();
+        let recording = spawn_blocking(move || recording::record(&directory, clock, zero, received));
+        let context = Arc::new(Context {
+            run_dir: run_dir.clone(),
+            clock,
+            bucket: Bucket::new(limit),
+            turns: Semaphore::new(FETCHED_AT_ONCE),
+            load_is_over: CancellationToken::new(),
+            given_up: CancellationToken::new(),
+            known: Mutex::default(),
+        });
+        let live_rows = (LIVE_ROWS / workers.max(1)).max(1);
+        Self { context, batches, recording, members: JoinSet::new(), live_rows }
+    }
+
+    /// Collects from this worker, from now on. No other one has sources of the same names.
+    pub fn follow(&mut self, member: &Member, sources: &[String]) {
+        let collecting = Collecting {
+            link: Link::new(Arc::clone(&member.way)),
+            context: Arc::clone(&self.context),
+            batches: self.batches.clone(),
+            live_rows: self.live_rows,
+            sources: sources.to_vec(),
+        };
+        for source in &collecting.sources {
+            let reached = Reached { source: source.clone(), ..Reached::default() };
+            self.context.known().reached.insert(source.clone(), (reached, Ended::No));
+        }
+        let (name, gone) = (member.name.clone(), member.gone.clone());
+        let given_up = self.context.given_up.clone();
+        self.members.spawn(async move {
+            let collected = tokio::select! {
+                biased;
+                collected = collecting.run() => collected,
+                why = gone => Err(why),
+                () = given_up.cancelled() => Err("it was not waited for".to_owned()),
+            };
+            (name, collected)
+        });
+    }
+
+    /// The load is over: fetches what the workers have kept, and waits until all of it is there or
+    /// will not come, or it is given up. Of a worker that is gone, what crossed before is kept. If it takes
+    /// long, how it gets on goes to `tell`.
+    ///
+    /// # Errors
+    /// When something could not be recorded.
+    pub async fn finish(
+        self,
+        give_up: &CancellationToken,
+        tell: impl Fn(&str),
+    ) -> Result<Collected, CollectError> {
+        let Self { context, batches, recording, mut members, .. } = self;
+        drop(batches);
+        context.load_is_over.cancel();
+        let (mut lost, workers) = (Vec::new(), members.len());
+        let collecting = async {
+            while let Some(member) = members.join_next().await {
+                let (name, collected) = member.map_err(|_| CollectError::Panicked)?;
+                lost.extend(collected.err().map(|why| (name, why)));
+                context.known().done += 1;
+            }
+            Ok::<_, CollectError>(())
+        };
+        let telling = async || -> Infallible {
+            let mut due = interval_at(Instant::now() + TELL_INTERVAL, TELL_INTERVAL);
+            loop {
+                due.tick().await;
+                let (done, megabytes) = {
+                    let known = context.known();
+                    (known.done, known.bytes as f64 / 1e6)
+                };
+                tell(&format!("{megabytes:.1} MB of rows have come; of {done} of {workers} workers, all"));
+            }
+        };
+        let giving_up = async {
+            give_up.cancelled().await;
+            context.given_up.cancel();
+            pending::<Infallible>().await
+        };
+        tokio::select! {
+            collected = collecting => collected?,
+            never = giving_up => match never {},
+            never = telling() => match never {},
+        }
+        recording.await.map_err(|_| CollectError::Panicked)??;
+        let mut rows = context.known().rows();
+        let missing = rows.iter().filter(|(_, rows)| rows.recorded != Some(rows.received));
+        let missing: HashSet<String> = missing.map(|(source, _)| source.clone()).collect();
+        let (run_dir, clock) = (context.run_dir.clone(), context.clock);
+        let counted = context.known().counted(&missing);
+        let kept = spawn_blocking(move || recording::keep(&run_dir, clock, &missing)).await;
+        for (source, kept) in kept.map_err(|_| CollectError::Panicked)?? {
+            rows.entry(source).or_default().arrive(kept);
+        }
+        lost.sort();
+        Ok(Collected { rows, lost, counted })
+    }
+}
+
+impl Context {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    /// What these sources have counted.
+    fn counted(&self, sources: &HashSet<String>) -> BTreeMap<String, Counts> {
+        let reached = self.reached.iter().filter(|(source, _)| sources.contains(*source));
+        reached.map(|(source, (reached, _))| (source.clone(), reached.main.clone())).collect()
+    }
+
+    fn rows(&self) -> BTreeMap<String, Rows> {
+        let rows = |(source, (reached, ended)): (&String, &(Reached, Ended))| {
+            let mut rows = Rows::default();
+            rows.arrive(self.fetched.get(source).copied().unwrap_or(0));
+            rows.hear(reached.rows, Some(reached.in_flight));
+            (source.clone(), rows.ended((*ended == Ended::Yes).then_some(reached.rows)))
+        };
+        self.reached.iter().map(rows).collect()
+    }
+}
+
+/// Collecting from one worker.
+struct Collecting {
+    link: Link,
+    sources: Vec<String>,
+    context: Arc<Context>,
+    batches: Sender<Batch>,
+    live_rows: usize,
+}
+
+impl Collecting {
+    async fn run(self) -> Result<(), String> {
+        let late = async {
+            self.context.load_is_over.cancelled().await;
+            sleep(LAST_SECOND_LIMIT).await;
+        };
+        tokio::select! {
+            biased;
+            followed = self.follow() => followed?,
+            () = late => return Err(format!("its last second was not reported within {LAST_SECOND_LIMIT:?}")),
+        }
+        let Self { link, sources, context, batches, .. } = self;
+        drop(batches);
+        // One whose load ends before that of the others is about to go, as an evicted one is.
+        let _ = timeout(OTHERS_END, context.load_is_over.cancelled()).await;
+        let _turn = turn(&context.turns, &link).await;
+        let run_dir: &Path = context.run_dir.path();
+        let fetch = Fetch { link: &link, run_dir, sources: &sources, bucket: &context.bucket };
+        let fetched = fetch.all(|part| {
+            let mut known = context.known();
+            known.bytes += part.bytes;
+            if let Some(source) = part.source() {
+                *known.fetched.entry(source.to_owned()).or_default() += part.rows;
+            }
+        });
+        fetched.await.map_err(|error| error.to_string())?;
+        let incomplete = context
+            .known()
+            .rows()
+            .into_iter()
+            .find(|(source, rows)| sources.contains(source) && rows.recorded != Some(rows.received));
+        if let Some((source, Rows { known, received, .. })) = incomplete {
+            return Err(format!("{source} has {received} rows in its parts, and recorded {known}"));
+        }
+        if let Err(error) = link.post(ACKNOWLEDGED_PATH, Bytes::new()).await {
+            // It goes by itself after a while.
+            tracing::debug!(%error, "a load worker was not told that its rows have arrived");
+        }
+        Ok(())
+    }
+
+    /// Follows the worker until its load has ended.
+    async fn follow(&self) -> Result<(), String> {
+        let mut next = 0;
+        loop {
+            match self.stream(&mut next).await {
+                Ok(Ended::Yes) => return Ok(()),
+                Ok(Ended::No) if self.batches.is_closed() => {
+                    return Err("it could not be recorded".to_owned());
+                }
+                Ok(Ended::No) => {}
+                Err(error) => tracing::debug!(%error, "following a load worker"),
+            }
+            sleep(RETRY).await;
+        }
+    }
+
+    /// Takes what one connection brings. `next` is the number of the batch that is wanted next.
+    async fn stream(&self, next: &mut u64) -> Result<Ended, LinkError> {
+        let path = format!("{LIVE_PATH}?from={next}&rows={}", self.live_rows);
+        let mut lines = self.link.lines(&path).await?.lines();
+        let unreadable = LinkError::Unreadable;
+        while let Some(line) = lines.try_next().await.map_err(|e| unreadable(e.to_string()))? {
+            match serde_json::from_str(&line).map_err(|e| unreadable(e.to_string()))? {
+                Line::Batch(mut batch) => {
+                    if batch.n < *next {
+                        continue;
+                    }
+                    *next = batch.n + 1;
+                    self.hear(&batch.sources, Ended::No);
+                    batch.rows.retain(|row| self.sources.iter().any(|own| **own == *row.source));
+                    if self.batches.send(*batch).await.is_err() {
+                        break;
+                    }
+                }
+                Line::End { sources } => {
+                    self.hear(&sources, Ended::Yes);
+                    return Ok(Ended::Yes);
+                }
+            }
+        }
+        Ok(Ended::No)
+    }
+
+    fn hear(&self, reached: &[Reached], ended: Ended) {
+        let mut known = self.context.known();
+        for reached in reached.iter().filter(|reached| self.sources.contains(&reached.source)) {
+            known.reached.insert(reached.source.clone(), (reached.clone(), ended));
+        }
+    }
+}
+
+/// Waits for a turn. Meanwhile the worker hears that it is still wanted.
+async fn turn<'a>(turns: &'a Semaphore, link: &Link) -> Option<SemaphorePermit<'a>> {
+    loop {
+        match timeout(WANTED_INTERVAL, turns.acquire()).await {
+            // It is never closed.
+            Ok(turn) => return turn.ok(),
+            Err(_) => {
+                let _ = link.json::<ClockAnswer>(CLOCK_PATH).await;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,220 @@
+//! Fetches a worker's closed parts into the run directory.
+//!
+//! A part that is under way has the name of an open one. It is taken up again where its
+//! connection broke off, and gets its final name when it is whole: of the size, the digest and the
+//! rows that the worker said.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::TryStreamExt;
+use http::header::RANGE;
+use http::{Request, StatusCode};
+use http_body_util::BodyExt;
+use ring::digest::{Context, SHA256};
+use tokio::fs::{self, File};
+use tokio::io::AsyncWriteExt;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::limit::Bucket;
+use crate::remote::link::{Link, LinkError};
+use crate::remote::parts::{Listing, PARTS_PATH, Part, hexadecimal};
+use rolldrop_record::RequestRow;
+use rolldrop_record::parts::{self, PartError, Row};
+
+/// From one attempt to the next.
+const RETRY: Duration = Duration::from_millis(500);
+/// A connection on which nothing comes for so long is given up.
+const SILENCE_LIMIT: Duration = Duration::from_secs(15);
+/// So long without anything that arrives, however often it was tried, and the worker is given up.
+pub(super) const STALL_LIMIT: Duration = Duration::from_secs(60);
+/// How often a part may turn out to be another one than was said.
+const MOST_MISMATCHES: u32 = 3;
+
+/// Why a worker's parts could not be fetched.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum FetchError {
+    #[error("nothing came for {STALL_LIMIT:?}: {0}")]
+    Stalled(String),
+    #[error("it has a part {0:?}, which is not its own")]
+    Foreign(String),
+    #[error("failed to fetch its part {name}: {why}")]
+    Mismatch { name: String, why: String },
+    #[error("failed to write {path}: {source}")]
+    Write { path: PathBuf, source: io::Error },
+}
+
+/// Why one attempt failed.
+enum Failed {
+    /// It may succeed later.
+    ForNow(String),
+    ForGood(FetchError),
+}
+
+impl From<LinkError> for Failed {
+    fn from(error: LinkError) -> Self {
+        Self::ForNow(error.to_string())
+    }
+}
+
+impl From<FetchError> for Failed {
+    fn from(error: FetchError) -> Self {
+        Self::ForGood(error)
+    }
+}
+
+/// What fetching the parts of one worker takes.
+pub(super) struct Fetch<'a> {
+    pub(super) link: &'a Link,
+    pub(super) run_dir: &'a Path,
+    /// Whose parts it may have.
+    pub(super) sources: &'a [String],
+    pub(super) bucket: &'a Bucket,
+}
+
+impl Fetch<'_> {
+    /// Fetches all parts, and says of each that it is there.
+    ///
+    /// # Errors
+    /// When the worker gives nothing more, or something else than it said.
+    pub(super) async fn all(&self, mut is_there: impl FnMut(&Part)) -> Result<(), FetchError> {
+        let mut last = Instant::now();
+        let listed = loop {
+            match self.list().await {
+                Ok(parts) => break parts,
+                Err(why) => pause(why, last).await?,
+            }
+        };
+        for part in &listed {
+            let mut under_way = UnderWay::begin(self.run_dir, part).await?;
+            last = Instant::now();
+            loop {
+                let before = under_way.length;
+                let fetched = self.go_on(part, &mut under_way).await;
+                if under_way.length > before {
+                    last = Instant::now();
+                }
+                match fetched {
+                    Ok(()) => break,
+                    Err(why) => pause(why, last).await?,
+                }
+            }
+            is_there(part);
+        }
+        Ok(())
+    }
+
+    async fn list(&self) -> Result<Vec<Part>, Failed> {
+        let listing: Listing = self.link.json(PARTS_PATH).await?;
+        if !listing.complete {
+            return Err(Failed::ForNow("its parts are not closed yet".to_owned()));
+        }
+        let foreign = |part: &&Part| {
+            let is_own = |source: &str| self.sources.iter().any(|own| own == source);
+            !part.source().is_some_and(is_own)
+        };
+        match listing.parts.iter().find(foreign) {
+            Some(part) => Err(FetchError::Foreign(part.name.clone()).into()),
+            None => Ok(listing.parts),
+        }
+    }
+
+    /// Fetches what is missing of a part.
+    async fn go_on(&self, part: &Part, under_way: &mut UnderWay) -> Result<(), Failed> {
+        if under_way.length < part.bytes {
+            let request = Request::get(format!("{PARTS_PATH}/{}", part.name))
+                .header(RANGE, format!("bytes={}-", under_way.length))
+                .body(Bytes::new())
+                .map_err(|e| Failed::ForNow(e.to_string()))?;
+            let answer = self.link.open(request).await?;
+            if answer.status() != StatusCode::PARTIAL_CONTENT {
+                return Err(Failed::ForNow(format!("{} is not a part of it", answer.status())));
+            }
+            let mut pieces = answer.into_body().into_data_stream();
+            while under_way.length < part.bytes {
+                let piece = timeout(SILENCE_LIMIT, pieces.try_next()).await;
+                let piece = piece.map_err(|_| Failed::ForNow(format!("silent for {SILENCE_LIMIT:?}")))?;
+                let piece = piece.map_err(|e| Failed::ForNow(e.to_string()))?;
+                let Some(piece) = piece else { return Err(Failed::ForNow("it broke off".to_owned())) };
+                under_way.add(&piece).await?;
+                self.bucket.take(piece.len()).await;
+            }
+        }
+        under_way.end(part).await
+    }
+}
+
+/// Waits before the next attempt, unless there is to be none.
+async fn pause(why: Failed, last: Instant) -> Result<(), FetchError> {
+    match why {
+        Failed::ForNow(why) if last.elapsed() >= STALL_LIMIT => Err(FetchError::Stalled(why)),
+        Failed::ForNow(why) => {
+            tracing::debug!(%why, "fetching a load worker's rows");
+            sleep(RETRY).await;
+            Ok(())
+        }
+        Failed::ForGood(why) => Err(why),
+    }
+}
+
+/// A part of which not everything has come.
+struct UnderWay {
+    path: PathBuf,
+    file: File,
+    digest: Context,
+    length: u64,
+    mismatches: u32,
+}
+
+impl UnderWay {
+    async fn begin(run_dir: &Path, part: &Part) -> Result<Self, FetchError> {
+        let path = run_dir.join(RequestRow::TABLE).join(format!("{}.part", part.name));
+        let created = async {
+            fs::create_dir_all(run_dir.join(RequestRow::TABLE)).await?;
+            File::create(&path).await
+        };
+        let file = created.await.map_err(|source| FetchError::Write { path: path.clone(), source })?;
+        Ok(Self { path, file, digest: Context::new(&SHA256), length: 0, mismatches: 0 })
+    }
+
+    async fn add(&mut self, piece: &[u8]) -> Result<(), FetchError> {
+        self.file.write_all(piece).await.map_err(|source| self.unwritten(source))?;
+        self.digest.update(piece);
+        self.length += piece.len() as u64;
+        Ok(())
+    }
+
+    /// Gives the part its name, if it is what the worker said. If not, all of it is wanted again.
+    async fn end(&mut self, part: &Part) -> Result<(), Failed> {
+        self.file.flush().await.map_err(|source| self.unwritten(source))?;
+        let sha256 = hexadecimal(self.digest.clone());
+        let path = self.path.clone();
+        let rows = tokio::task::spawn_blocking(move || parts::rows_in(&path)).await;
+        let rows = rows.map_err(|e| Failed::ForNow(e.to_string()))?;
+        let why = match rows {
+            _ if (self.length, &sha256) != (part.bytes, &part.sha256) => {
+                format!("{} bytes with another digest than the {} that it has", self.length, part.bytes)
+            }
+            Ok(rows) if rows == part.rows => {
+                let renamed = fs::rename(&self.path, self.path.with_extension("")).await;
+                return renamed.map_err(|source| self.unwritten(source).into());
+            }
+            Ok(rows) => format!("{rows} rows instead of {}", part.rows),
+            Err(PartError::Parquet { source, .. }) => source.to_string(),
+            Err(PartError::Io { source, .. }) => return Err(self.unwritten(source).into()),
+        };
+        self.mismatches += 1;
+        if self.mismatches >= MOST_MISMATCHES {
+            return Err(FetchError::Mismatch { name: part.name.clone(), why }.into());
+        }
+        self.file = File::create(&self.path).await.map_err(|source| self.unwritten(source))?;
+        (self.digest, self.length) = (Context::new(&SHA256), 0);
+        Err(Failed::ForNow(why))
+    }
+
+    fn unwritten(&self, source: io::Error) -> FetchError {
+        FetchError::Write { path: self.path.clone(), source }
+    }
+}

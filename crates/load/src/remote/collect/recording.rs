@@ -1,0 +1,155 @@
+//! What crosses while the load lasts, as the run directory keeps it: `latency.hlog` of all workers
+//! together, and the rows that were not `ok`.
+//!
+//! These rows are in a directory of their own until it is known whose parts arrive: the rows of a
+//! worker whose parts do are in them. Those of one whose parts do not become a part of the table.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashSet};
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use tokio::sync::mpsc::Receiver;
+
+use super::CollectError;
+use crate::latency_log::{ByOutcome, LatencyLog, LogFile};
+use crate::remote::live::Batch;
+use crate::tally;
+use rolldrop_record::parts::{self, PartWriter, Row};
+use rolldrop_record::run_dir::LIVE_DIR;
+use rolldrop_record::{Clock, Outcome, RequestRow, RunDir, RunDirError, Stamp};
+
+/// A worker's batch of a second is waited for until another one is so many seconds ahead.
+const LAG: i64 = 10;
+
+/// Records until nobody sends any more.
+///
+/// # Errors
+/// When something cannot be written.
+pub(super) fn record(
+    run_dir: &RunDir,
+    clock: Clock,
+    zero: Stamp,
+    mut batches: Receiver<Batch>,
+) -> Result<(), CollectError> {
+    let mut file = LogFile::create(run_dir)?;
+    let mut seconds = Seconds { log: LatencyLog::begin(&mut file, zero)?, open: BTreeMap::new(), first: 0 };
+    let mut rows = PartWriter::<RequestRow>::create(&run_dir.path().join(LIVE_DIR), "live", clock)?;
+    while let Some(batch) = batches.blocking_recv() {
+        seconds.add(&batch)?;
+        rows.extend(&batch.rows)?;
+    }
+    seconds.write_before(i64::MAX)?;
+    rows.finish()?;
+    Ok(())
+}
+
+/// The seconds of the load, of all workers together.
+struct Seconds<'a> {
+    log: LatencyLog<'a>,
+    open: BTreeMap<i64, ByOutcome>,
+    /// Seconds before this one have been written.
+    first: i64,
+}
+
+impl Seconds<'_> {
+    fn add(&mut self, batch: &Batch) -> Result<(), CollectError> {
+        let n = i64::try_from(batch.n).unwrap_or(i64::MAX);
+        let second = self.open.entry(n.max(self.first)).or_default();
+        for (outcome, packed) in &batch.response {
+            match packed.unpack() {
+                Ok(times) => {
+                    let added = second.entry(*outcome).or_insert_with(tally::histogram).add(&times);
+                    debug_assert!(added.is_ok(), "it grows as needed: {added:?}");
+                }
+                Err(error) => tracing::warn!(%error, "a load worker's latencies are missing"),
+            }
+        }
+        self.write_before(n.saturating_sub(LAG))
+    }
+
+    fn write_before(&mut self, end: i64) -> Result<(), CollectError> {
+        while let Some(second) = self.open.first_entry().filter(|second| *second.key() < end) {
+            let (n, times) = second.remove_entry();
+            self.log.write(n, &times)?;
+        }
+        self.first = self.first.max(end);
+        Ok(())
+    }
+}
+
+/// Rows that were kept, by source.
+pub(super) type Kept = BTreeMap<String, u64>;
+
+/// Makes parts of the rows that crossed from these sources, but for those that are in the table
+/// already, and forgets the others.
+///
+/// # Errors
+/// When they cannot be read or written.
+pub(super) fn keep(run_dir: &RunDir, clock: Clock, sources: &HashSet<String>) -> Result<Kept, CollectError> {
+    let (live, mut kept) = (run_dir.path().join(LIVE_DIR), Kept::new());
+    if !sources.is_empty() {
+        remove_unfinished(run_dir, sources)?;
+        let mut known: HashSet<(String, u64)> = HashSet::new();
+        for path in parts::parts_of::<RequestRow>(run_dir.path())? {
+            if is_of(&path, sources) {
+                parts::scan(&path, |rows: Vec<RequestRow>| {
+                    let lost = rows.into_iter().filter(|row| row.outcome != Outcome::Ok);
+                    known.extend(lost.map(|row| (row.source.to_string(), row.seq)));
+                })?;
+            }
+        }
+        let mut writers: BTreeMap<String, PartWriter<RequestRow>> = BTreeMap::new();
+        for path in parts::parts_of::<RequestRow>(&live)? {
+            let mut written = Ok(());
+            parts::scan(&path, |rows: Vec<RequestRow>| {
+                if written.is_ok() {
+                    written = rows.iter().try_for_each(|row| {
+                        let source = row.source.to_string();
+                        if !sources.contains(&source) || !known.insert((source.clone(), row.seq)) {
+                            return Ok(());
+                        }
+                        *kept.entry(source.clone()).or_default() += 1;
+                        let writer = match writers.entry(source) {
+                            Entry::Occupied(writer) => writer.into_mut(),
+                            Entry::Vacant(entry) => {
+                                let name = format!("{}-live", entry.key());
+                                entry.insert(PartWriter::create(run_dir.path(), &name, clock)?)
+                            }
+                        };
+                        writer.extend([row])
+                    });
+                }
+            })?;
+            written?;
+        }
+        for writer in writers.into_values() {
+            writer.finish()?;
+        }
+    }
+    match fs::remove_dir_all(&live) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(RunDirError::Io { path: live, source }.into())
+        }
+        _ => Ok(kept),
+    }
+}
+
+/// Removes what has come of parts that will not be whole.
+fn remove_unfinished(run_dir: &RunDir, sources: &HashSet<String>) -> Result<(), CollectError> {
+    let table = run_dir.path().join(RequestRow::TABLE);
+    for entry in fs::read_dir(&table).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.extension().is_some_and(|e| e == "part") && is_of(&path.with_extension(""), sources) {
+            fs::remove_file(&path).map_err(|source| RunDirError::Io { path, source })?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a part is of one of these sources.
+fn is_of(path: &Path, sources: &HashSet<String>) -> bool {
+    let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+    name.rsplit_once('-').is_some_and(|(source, _)| sources.contains(source))
+}

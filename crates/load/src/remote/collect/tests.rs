@@ -1,0 +1,311 @@
+//! Collecting from workers in this process, by ways on which things go wrong.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io;
+
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, future, stream};
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Empty, StreamBody};
+use hyper::body::Frame;
+use tokio::sync::Notify;
+
+use super::*;
+use crate::latency_log::{self, ByOutcome};
+use crate::remote::ask::{AnswerBody, Ask, AskError};
+use crate::remote::handover::Handover;
+use crate::remote::journal::JournalWriter;
+use crate::remote::live::Beside;
+use rolldrop_record::parts::{PartWriter, read_table};
+use rolldrop_record::{Outcome, Phase, RequestRow};
+
+/// What happens to the answers that carry parts, one after the other.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    /// It breaks off after so many bytes.
+    CutAfter(usize),
+    /// Its first byte is another one.
+    Garbled,
+    /// It does not come, and somebody is told.
+    Lost,
+}
+
+/// A worker in this process.
+struct Worker {
+    dir: tempfile::TempDir,
+    handover: Handover,
+    writer: Mutex<Option<JournalWriter>>,
+    faults: Mutex<VecDeque<Fault>>,
+    /// Said when an answer was lost.
+    lost: Notify,
+    asked: Mutex<Vec<String>>,
+}
+
+impl Worker {
+    fn new(faults: impl IntoIterator<Item = Fault>) -> Arc<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let handover = Handover::new(dir.path());
+        Arc::new(Self {
+            writer: Mutex::new(Some(handover.journal().writer())),
+            handover,
+            dir,
+            faults: Mutex::new(faults.into_iter().collect()),
+            lost: Notify::new(),
+            asked: Mutex::default(),
+        })
+    }
+
+    /// A second in which these requests ended.
+    fn second(&self, n: u64, rows: &[RequestRow], in_flight: u64) {
+        let (mut beside, mut response) = (Beside::default(), ByOutcome::new());
+        for row in rows {
+            beside.add(row);
+            latency_log::add(&mut response, row);
+        }
+        let mut reached = reached(&rows[0].source, rows.last().unwrap().seq + 1, in_flight);
+        // As `rows` makes them.
+        let lost = reached.rows.div_ceil(10);
+        reached.main.add(Outcome::ResetBeforeResponse, lost);
+        reached.main.add(Outcome::Ok, reached.rows - lost);
+        self.writer.lock().unwrap().as_mut().unwrap().push(beside.batch(n, &response, &[reached]));
+    }
+
+    fn part(&self, number: u32, rows: &[RequestRow]) {
+        let source = &rows[0].source;
+        let elsewhere = tempfile::tempdir().unwrap();
+        let mut writer = PartWriter::create(elsewhere.path(), source, Clock::start()).unwrap();
+        writer.extend(rows).unwrap();
+        writer.finish().unwrap();
+        fs::create_dir_all(self.dir.path().join("requests")).unwrap();
+        let name = |number: u32| format!("requests/{source}-{number:05}.parquet");
+        fs::copy(elsewhere.path().join(name(0)), self.dir.path().join(name(number))).unwrap();
+    }
+
+    fn end(&self, source: &str, rows: u64) {
+        self.writer.lock().unwrap().take().unwrap().end(vec![reached(source, rows, 0)]);
+    }
+
+    fn asked(&self, path: &str) -> usize {
+        self.asked.lock().unwrap().iter().filter(|asked| asked.starts_with(path)).count()
+    }
+}
+
+fn reached(source: &str, rows: u64, in_flight: u64) -> Reached {
+    let (source, scheduled) = (source.to_owned(), rows + in_flight);
+    Reached { source, scheduled, in_flight, rows, ..Reached::default() }
+}
+
+impl Ask for Worker {
+    fn ask(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response<AnswerBody>, AskError>> {
+        async move {
+            let path = request.uri().path().to_owned();
+            self.asked.lock().unwrap().push(path.clone());
+            let answer = self.handover.answer(request.method(), request.uri(), request.headers()).await;
+            let Some(answer) = answer else {
+                return Ok(Response::new(Empty::new().map_err(|never| match never {}).boxed_unsync()));
+            };
+            if !path.starts_with("/parts/") || answer.status() != StatusCode::PARTIAL_CONTENT {
+                return Ok(answer);
+            }
+            let fault = self.faults.lock().unwrap().pop_front();
+            let (head, body) = answer.into_parts();
+            let mut bytes = body.collect().await.unwrap().to_bytes().to_vec();
+            let pieces = match fault {
+                None => vec![Ok(Frame::data(Bytes::from(bytes)))],
+                Some(Fault::CutAfter(length)) => {
+                    bytes.truncate(length);
+                    vec![Ok(Frame::data(Bytes::from(bytes))), Err(io::ErrorKind::ConnectionReset.into())]
+                }
+                Some(Fault::Garbled) => {
+                    bytes[0] ^= 1;
+                    vec![Ok(Frame::data(Bytes::from(bytes)))]
+                }
+                Some(Fault::Lost) => {
+                    self.lost.notify_one();
+                    return Err(AskError("it was lost".to_owned()));
+                }
+            };
+            Ok(Response::from_parts(head, StreamBody::new(stream::iter(pieces).boxed()).boxed_unsync()))
+        }
+        .boxed()
+    }
+}
+
+/// Rows of a source; every tenth was reset.
+fn rows(source: &str, seqs: std::ops::Range<u64>) -> Vec<RequestRow> {
+    let at =
+        |ms: u64| Stamp::from_unix_ns(1_800_000_000_000_000_000 + i64::try_from(ms).unwrap() * 1_000_000);
+    let row = |seq: u64| {
+        let outcome = if seq.is_multiple_of(10) { Outcome::ResetBeforeResponse } else { Outcome::Ok };
+        RequestRow {
+            sent: Some(at(seq)),
+            outcome,
+            final_outcome: outcome,
+            ..RequestRow::not_sent(source.into(), seq, "web".into(), Phase::Main, at(seq), at(seq + 3))
+        }
+    };
+    seqs.map(row).collect()
+}
+
+fn collector(dir: &Path, workers: usize) -> Collector {
+    let run_dir = RunDir::create(dir).unwrap();
+    let zero = Stamp::from_unix_ns(1_800_000_000_000_000_000);
+    Collector::begin(&run_dir, Clock::start(), zero, "max".parse().unwrap(), workers)
+}
+
+fn member(source: &str, worker: &Arc<Worker>, gone: impl Future<Output = String> + Send + 'static) -> Member {
+    Member {
+        name: format!("pod-of-{source}"),
+        node: "node-1".to_owned(),
+        way: Arc::clone(worker) as Arc<dyn Ask>,
+        gone: gone.boxed().shared(),
+    }
+}
+
+fn collected(dir: &Path) -> Vec<RequestRow> {
+    let mut rows = read_table::<RequestRow>(dir).unwrap();
+    rows.sort_by(|a, b| (&a.source, a.seq).cmp(&(&b.source, b.seq)));
+    rows
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_rows_arrive_though_answers_break_off_and_are_garbled() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut collector = collector(dir.path(), 2);
+    let workers = [
+        ("load-0", Worker::new([Fault::CutAfter(1_000), Fault::Lost, Fault::CutAfter(700)])),
+        ("load-1", Worker::new([Fault::Garbled])),
+    ];
+    let mut expected = Vec::new();
+    for (source, worker) in &workers {
+        let all = rows(source, 0..300);
+        for (n, rows) in (0..).zip(all.chunks(100)) {
+            worker.second(n, rows, 0);
+            worker.part(u32::try_from(n).unwrap(), rows);
+        }
+        worker.end(source, 300);
+        expected.extend(all);
+        collector.follow(&member(source, worker, future::pending()), &[(*source).to_owned()]);
+    }
+    let collected_all = collector.finish(&CancellationToken::new(), |_| {}).await.unwrap();
+    assert_eq!((collected_all.lost, collected_all.counted.len()), (vec![], 0));
+    let whole = Rows { recorded: Some(300), known: 300, in_flight: 0, received: 300 };
+    assert_eq!(collected_all.rows, BTreeMap::from(["load-0", "load-1"].map(|s| (s.to_owned(), whole))));
+    assert_eq!(collected(dir.path()), expected);
+    assert!(!dir.path().join("live").exists(), "their rows are in the parts");
+    let names = fs::read_dir(dir.path().join("requests")).unwrap();
+    assert!(names.flatten().all(|name| name.path().extension().is_some_and(|e| e == "parquet")));
+    for (_, worker) in &workers {
+        assert_eq!(worker.asked(ACKNOWLEDGED_PATH), 1);
+    }
+    let log = fs::read_to_string(dir.path().join("latency.hlog")).unwrap();
+    let tagged = |tag: &str| log.lines().filter(|line| line.starts_with(tag)).count();
+    assert_eq!((tagged("Tag=ok,"), tagged("Tag=reset_before_response,")), (3, 3), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_worker_that_is_gone_what_crossed_is_kept_and_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut collector = collector(dir.path(), 100);
+    let worker = Worker::new([]);
+    let all = rows("load-7", 0..400);
+    worker.second(0, &all[..200], 3);
+    worker.second(1, &all[200..], 5);
+    let gone = Arc::new(Notify::new());
+    let ends = Arc::clone(&gone);
+    collector.follow(
+        &member("load-7", &worker, async move {
+            ends.notified().await;
+            "OOMKilled".to_owned()
+        }),
+        &["load-7".to_owned()],
+    );
+    let context = Arc::clone(&collector.context);
+    let crossed = async {
+        while context.known().rows()["load-7"].known < 400 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), crossed).await.unwrap();
+    gone.notify_one();
+    let collected_all = collector.finish(&CancellationToken::new(), |_| {}).await.unwrap();
+    assert_eq!(collected_all.lost, [("pod-of-load-7".to_owned(), "OOMKilled".to_owned())]);
+    // Of 100 workers each may send 20 rows a second; 20 of 200 were reset.
+    let rows = Rows { recorded: None, known: 400, in_flight: 5, received: 40 };
+    assert_eq!(collected_all.rows["load-7"], rows);
+    let counted: Vec<_> = collected_all.counted["load-7"].iter().collect();
+    assert_eq!(counted, [(Outcome::Ok, 360), (Outcome::ResetBeforeResponse, 40)]);
+    let lost: Vec<_> = all.into_iter().filter(|row| row.outcome != Outcome::Ok).collect();
+    assert_eq!(collected(dir.path()), lost);
+    assert!(!dir.path().join("live").exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_came_in_a_part_is_not_kept_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut collector = collector(dir.path(), 1);
+    let worker = Worker::new([]);
+    let all = rows("load-0", 0..200);
+    worker.second(0, &all, 0);
+    worker.part(0, &all[..100]);
+    worker.part(1, &all[100..]);
+    worker.end("load-0", 200);
+    // The first part comes; of the second only the beginning, and then the worker is gone.
+    let faults = [Fault::CutAfter(usize::MAX), Fault::CutAfter(10), Fault::Lost];
+    worker.faults.lock().unwrap().extend(faults);
+    let way = Arc::clone(&worker);
+    collector.follow(
+        &member("load-0", &worker, async move {
+            way.lost.notified().await;
+            "evicted".to_owned()
+        }),
+        &["load-0".to_owned()],
+    );
+    let collected_all = collector.finish(&CancellationToken::new(), |_| {}).await.unwrap();
+    assert_eq!(collected_all.lost, [("pod-of-load-0".to_owned(), "evicted".to_owned())]);
+    let rows = Rows { recorded: Some(200), known: 200, in_flight: 0, received: 110 };
+    assert_eq!(collected_all.rows["load-0"], rows);
+    let expected: Vec<_> =
+        all.into_iter().filter(|row| row.seq < 100 || row.outcome != Outcome::Ok).collect();
+    assert_eq!(collected(dir.path()), expected);
+    let leftover = fs::read_dir(dir.path().join("requests")).unwrap().flatten();
+    assert_eq!(leftover.filter(|name| name.path().extension().is_some_and(|e| e == "part")).count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_part_of_another_source_is_not_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut collector = collector(dir.path(), 1);
+    let worker = Worker::new([]);
+    worker.second(0, &rows("load-0", 0..10), 0);
+    worker.part(0, &rows("load-5", 0..10));
+    worker.end("load-0", 10);
+    collector.follow(&member("load-0", &worker, future::pending()), &["load-0".to_owned()]);
+    let collected_all = collector.finish(&CancellationToken::new(), |_| {}).await.unwrap();
+    assert!(collected_all.lost[0].1.contains("load-5-00000.parquet"), "{collected_all:?}");
+    assert_eq!(worker.asked(ACKNOWLEDGED_PATH), 0);
+    assert_eq!(collected(dir.path()).len(), 1, "what crossed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_waited_for_leaves_what_crossed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut collector = collector(dir.path(), 1);
+    let worker = Worker::new([]);
+    worker.second(0, &rows("load-0", 0..100), 0);
+    // Its load never ends.
+    collector.follow(&member("load-0", &worker, future::pending()), &["load-0".to_owned()]);
+    let context = Arc::clone(&collector.context);
+    let crossed = async {
+        while context.known().rows()["load-0"].known < 100 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), crossed).await.unwrap();
+    let give_up = CancellationToken::new();
+    give_up.cancel();
+    let collected_all = collector.finish(&give_up, |_| {}).await.unwrap();
+    assert_eq!(collected_all.lost, [("pod-of-load-0".to_owned(), "it was not waited for".to_owned())]);
+    assert_eq!(collected(dir.path()).len(), 10, "what crossed");
+}

@@ -1,0 +1,276 @@
+//! All workers of a load as one: made ready, started on one instant, followed to their ends.
+//!
+//! A worker that is lost before the start leaves its part to the others. From then on its part is
+//! its own: nobody sends it in its place, and whoever wanted the load is told.
+
+mod member;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::future::{BoxFuture, Shared, join_all};
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use super::ask::Ask;
+use crate::process::protocol::{Order, Prepare};
+use crate::process::{Ended, Note};
+use crate::{Control, Progress, Recent, Settings, Share};
+pub use member::Lost;
+use member::{End, Worker};
+use rolldrop_record::run_info::{Role, Source};
+use rolldrop_record::{Clock, EventKind, RunId, Stamp};
+
+/// From the order to start to the schedule's zero: the order has to reach every worker before it.
+const LEAD: Duration = Duration::from_secs(2);
+
+/// Returns why, once a worker's pod has ended.
+pub type Gone = Shared<BoxFuture<'static, String>>;
+
+/// A worker that takes orders.
+#[derive(Clone)]
+pub struct Member {
+    /// The pod's name.
+    pub name: String,
+    /// The node it is on.
+    pub node: String,
+    /// The way to it.
+    pub way: Arc<dyn Ask>,
+    /// Why it ended.
+    pub gone: Gone,
+}
+
+/// Why there is no load.
+#[derive(Debug, thiserror::Error)]
+pub enum FleetError {
+    /// A worker cannot send it.
+    #[error("load worker {name} on node {node}: {why}")]
+    Failed {
+        /// Its pod.
+        name: String,
+        /// Its node.
+        node: String,
+        /// Why not.
+        why: String,
+    },
+    /// None is left.
+    #[error("no load worker is left: {0}")]
+    NoneLeft(String),
+}
+
+/// What is sent, by whom.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// The load of all workers.
+    pub settings: Settings,
+    /// The random part of its requests' ids.
+    pub run: RunId,
+    /// How long each target's first answer may take.
+    pub first_answer_limit: Duration,
+}
+
+/// How a load ended.
+#[derive(Clone, Debug)]
+pub struct Joined {
+    /// When the last request had ended, on the clock of who wanted the load.
+    pub at: Stamp,
+    /// Requests that are known to have been scheduled.
+    pub scheduled: u64,
+    /// The workers that were lost meanwhile.
+    pub lost: Vec<Lost>,
+}
+
+/// All workers of a load.
+pub struct Fleet<N> {
+    workers: Vec<Worker>,
+    clock: Clock,
+    note: N,
+    control: Control,
+}
+
+impl<N: Note> Fleet<N> {
+    /// These workers. What they report beside their progress goes to `note`, and so does the loss of one.
+    pub fn new(members: Vec<Member>, clock: Clock, note: N) -> Self {
+        let workers = members.into_iter().map(Worker::new).collect();
+        Self { workers, clock, note, control: Control::default() }
+    }
+
+    /// Has every worker make itself ready for its part; `on_node` is the load as seen from a node.
+    /// Returns what is to be known before the load starts.
+    ///
+    /// # Errors
+    /// When a worker cannot send its part, or none is left.
+    pub async fn prepare(
+        &mut self,
+        wanted: &Wanted,
+        on_node: impl Fn(&Settings, &str) -> Settings,
+    ) -> Result<Vec<String>, FleetError> {
+        let mut all_lost: Vec<Lost> = Vec::new();
+        loop {
+            let threads = wanted.settings.workers;
+            let of = self.workers.len() * threads;
+            let (clock, note) = (self.clock, &self.note);
+            let preparing = self.workers.iter_mut().enumerate().map(|(number, worker)| {
+                let order = Prepare {
+                    settings: on_node(&wanted.settings, &worker.member.node),
+                    run: wanted.run.clone(),
+                    first_answer_limit: wanted.first_answer_limit,
+                    share: Some(Share { first: number * threads, of }),
+                };
+                worker.prepare(order, clock, note)
+            });
+            let prepared = join_all(preparing).await;
+            let mut lost = Vec::new();
+            for (worker, prepared) in self.workers.iter().zip(&prepared) {
+                match prepared {
+                    Ok(_) => {}
+                    // Its sources become those of others.
+                    Err(End::Lost(why)) => lost.push(Lost { sources: Vec::new(), ..worker.lost(why) }),
+                    Err(End::Failed(why)) => {
+                        let Member { name, node, .. } = worker.member.clone();
+                        return Err(FleetError::Failed { name, node, why: why.clone() });
+                    }
+                }
+            }
+            if lost.is_empty() {
+                let mut warnings: Vec<String> = prepared.into_iter().flatten().flatten().collect();
+                warnings.dedup();
+                for lost in all_lost {
+                    let message = format!("{lost}; the others send its part");
+                    (self.note)(None, self.clock.now(), EventKind::Warning { message });
+                }
+                return Ok(warnings);
+            }
+            self.workers.retain(|worker| !lost.iter().any(|lost| lost.name == worker.member.name));
+            all_lost.append(&mut lost);
+            if self.workers.is_empty() {
+                let all: Vec<String> = all_lost.iter().map(Lost::to_string).collect();
+                return Err(FleetError::NoneLeft(all.join("; ")));
+            }
+        }
+    }
+
+    /// Starts the load. Returns the schedule's zero, on the clock of who wanted it.
+    pub async fn start(&mut self) -> Stamp {
+        let zero = self.clock.now() + LEAD;
+        let starting = self.workers.iter_mut().map(|worker| {
+            let offset_ns = worker.offset().map_or(0, |offset| offset.offset_ns);
+            async move {
+                let order = Order::Start { zero_ns: zero.shifted_ns(offset_ns) };
+                if let Err(why) = worker.order(&order).await {
+                    worker.end = Some(Err(why));
+                }
+            }
+        });
+        join_all(starting).await;
+        zero
+    }
+
+    /// What may be known and asked of the load meanwhile.
+    pub fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// The workers that are part of the load, and the sources of each.
+    pub fn members(&self) -> impl Iterator<Item = (&Member, &[String])> {
+        self.workers.iter().map(|worker| (&worker.member, &worker.sources[..]))
+    }
+
+    /// Follows every worker to its end, and passes on what the load's [`Control`] is asked.
+    pub async fn join(&mut self) -> Joined {
+        let shared = Following {
+            clock: self.clock,
+            control: self.control.clone(),
+            progress: Mutex::new(vec![Progress::default(); self.workers.len()]),
+            open: Mutex::new(self.workers.len()),
+            all_ended: CancellationToken::new(),
+        };
+        let following = self.workers.iter_mut().enumerate();
+        join_all(following.map(|(number, worker)| worker.follow(number, &shared, &self.note))).await;
+
+        let mut joined = Joined { at: Stamp::default(), scheduled: 0, lost: Vec::new() };
+        for worker in &self.workers {
+            let Ended { at, scheduled } = worker.ended(self.clock);
+            let offset_ns = worker.offset().map_or(0, |offset| offset.offset_ns);
+            joined.at = joined.at.max(at.shifted_ns(-offset_ns));
+            joined.scheduled += scheduled;
+            if let Some(source) = worker.sources.first() {
+                (self.note)(Some(source), at, EventKind::LoadEnded { scheduled });
+            }
+            joined
+                .lost
+                .extend(worker.end.as_ref().and_then(|end| end.as_ref().err()).map(|why| worker.lost(why)));
+        }
+        joined
+    }
+
+    /// The load's sources as run.json lists them, with the best that is known of their clocks.
+    pub fn recorders(&self) -> Vec<Source> {
+        let of_worker = |worker: &Worker| {
+            let offset = worker.offset();
+            let source = move |name: &String| Source {
+                name: name.clone(),
+                role: Role::Load,
+                clock_offset_ns: offset.map_or(0, |offset| offset.offset_ns),
+                clock_uncertainty_ns: offset.map(|offset| offset.uncertainty_ns),
+                rows: None,
+            };
+            worker.sources.iter().map(source).collect::<Vec<_>>()
+        };
+        self.workers.iter().flat_map(of_worker).collect()
+    }
+
+    /// Tells the workers that nothing more is wanted of them: they end.
+    pub async fn dismiss(&self, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        let live = self.workers.iter().filter(|worker| !matches!(worker.end, Some(Err(_))));
+        let dismissing = live.map(|worker| timeout_at(deadline, worker.dismiss()));
+        // Those that were not reached end by themselves, or with the Job.
+        join_all(dismissing).await;
+    }
+}
+
+/// What the followers of all workers share.
+struct Following {
+    clock: Clock,
+    control: Control,
+    /// By worker.
+    progress: Mutex<Vec<Progress>>,
+    /// Workers whose load goes on.
+    open: Mutex<usize>,
+    all_ended: CancellationToken,
+}
+
+impl Following {
+    /// A worker's load gets on.
+    fn report(&self, worker: usize, progress: Progress) {
+        let mut all = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        all[worker] = progress;
+        self.control.report(sum(&all));
+    }
+
+    /// A worker's load is over.
+    fn one_ended(&self) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        *open -= 1;
+        if *open == 0 {
+            self.all_ended.cancel();
+        }
+    }
+}
+
+/// The progress of all workers. Of their latest latencies the worst are told, as quantiles do not add.
+fn sum(all: &[Progress]) -> Progress {
+    let mut sum = Progress::default();
+    for progress in all {
+        sum.scheduled += progress.scheduled;
+        sum.in_flight += progress.in_flight;
+        sum.outcomes.merge(&progress.outcomes);
+        sum.error_statuses.merge(&progress.error_statuses);
+        sum.recent = match (sum.recent, progress.recent) {
+            (Some(a), Some(b)) => Some(Recent { p50: a.p50.max(b.p50), p99: a.p99.max(b.p99) }),
+            (a, b) => a.or(b),
+        };
+    }
+    sum
+}

@@ -1,0 +1,384 @@
+//! One worker of a fleet: its orders, its reports, its clock.
+
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use futures::{AsyncBufReadExt, StreamExt};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::{Following, Member};
+use crate::Progress;
+use crate::process::protocol::{Order, Prepare, Report};
+use crate::process::{Ended, Note};
+use crate::remote::link::{Link, LinkError};
+use crate::remote::{ACKNOWLEDGED_PATH, Numbered, ORDERS_PATH, REPORTS_PATH, VERSION_PATH};
+use rolldrop_record::run_info::Tool;
+use rolldrop_record::wire::{CLOCK_PATH, ClockAnswer};
+use rolldrop_record::{Clock, ClockOffset, EventKind, Offsets, Stamp};
+
+/// Clock exchanges before the load starts: the one with the shortest round trip counts.
+const FIRST_CLOCK_SAMPLES: usize = 8;
+/// From one clock exchange to the next, later on.
+const CLOCK_INTERVAL: Duration = Duration::from_secs(2);
+/// From one attempt to reach a worker to the next.
+const RETRY: Duration = Duration::from_millis(200);
+/// A stream of reports that says nothing for so long is begun anew.
+const QUIET: Duration = Duration::from_secs(10);
+/// A worker that cannot be reached for so long is lost.
+const UNREACHABLE: Duration = Duration::from_secs(30);
+
+/// A stream of reports that is over ends at once; one that was cut begins anew with the rest. Of so
+/// many in a row that say nothing, none was cut.
+const EMPTY: u32 = 3;
+
+/// A worker that was lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// Its pod.
+    pub name: String,
+    /// Its node.
+    pub node: String,
+    /// Its sources, if it had got so far.
+    pub sources: Vec<String>,
+    /// What became of it.
+    pub why: String,
+}
+
+impl Lost {
+    fn new(Member { name, node, .. }: &Member, sources: &[String], why: &str) -> Self {
+        Self { name: name.clone(), node: node.clone(), sources: sources.to_vec(), why: why.to_owned() }
+    }
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, node, sources, why } = self;
+        let sources = if sources.is_empty() { String::new() } else { format!(" ({})", sources.join(", ")) };
+        write!(f, "load worker {name} on node {node}{sources} was lost: {why}")
+    }
+}
+
+/// Why a worker sends no load.
+pub(super) enum End {
+    /// It is gone, or cannot be reached.
+    Lost(String),
+    /// It says so.
+    Failed(String),
+}
+
+pub(super) struct Worker {
+    pub(super) member: Member,
+    /// How its load ended, or why it was lost.
+    pub(super) end: Option<Result<Ended, String>>,
+    pub(super) sources: Vec<String>,
+    link: Link,
+    /// The number of the next order.
+    next_order: u64,
+    reports: Reports,
+    /// What the clock exchanges showed, and when each was asked.
+    samples: Vec<(Stamp, ClockOffset)>,
+    progress: Progress,
+    /// When it last said how it gets on, on its clock as far as that is known.
+    heard: Option<Stamp>,
+}
+
+impl Worker {
+    pub(super) fn new(member: Member) -> Self {
+        let link = Link::new(member.way.clone());
+        Self {
+            reports: Reports { link: link.clone(), next: 0, lines: None, heard: Instant::now(), empty: 0 },
+            link,
+            member,
+            end: None,
+            sources: Vec::new(),
+            next_order: 0,
+            samples: Vec::new(),
+            progress: Progress::default(),
+            heard: None,
+        }
+    }
+
+    pub(super) fn lost(&self, why: &str) -> Lost {
+        Lost::new(&self.member, &self.sources, why)
+    }
+
+    /// Makes it ready for its part of the load, and compares clocks. Returns its warnings.
+    pub(super) async fn prepare(
+        &mut self,
+        order: Prepare,
+        clock: Clock,
+        note: &impl Note,
+    ) -> Result<Vec<String>, End> {
+        let gone = self.member.gone.clone();
+        let preparing = async {
+            self.check_version().await?;
+            self.order(&Order::Prepare(Box::new(order))).await.map_err(End::Lost)?;
+            let warnings = loop {
+                match self.reports.next().await.map_err(End::Lost)? {
+                    Report::Ready { sources, warnings } => {
+                        self.sources = sources;
+                        break warnings;
+                    }
+                    Report::Failed { why } => return Err(End::Failed(why)),
+                    _ => {}
+                }
+            };
+            while self.samples.len() < FIRST_CLOCK_SAMPLES {
+                let sample = retried(|| exchange(&self.link, clock)).await.map_err(End::Lost)?;
+                take_sample(sample, &self.sources, &mut self.samples, note);
+            }
+            Ok(warnings)
+        };
+        tokio::select! {
+            biased;
+            why = gone => Err(End::Lost(why)),
+            prepared = preparing => prepared,
+        }
+    }
+
+    /// Of another version it might not know what is said to it, or measure otherwise.
+    async fn check_version(&self) -> Result<(), End> {
+        let tool: Tool = retried(|| self.link.json(VERSION_PATH)).await.map_err(End::Lost)?;
+        if tool == Tool::this() {
+            return Ok(());
+        }
+        let (Tool { name, version }, own) = (tool, Tool::this().version);
+        Err(End::Failed(format!("it runs {name} {version}, and this is {own}: name its image with --image")))
+    }
+
+    /// Gives an order, again until it is taken: by its number the worker knows it.
+    pub(super) async fn order(&mut self, order: &Order) -> Result<(), String> {
+        give(&self.link, &mut self.next_order, order).await
+    }
+
+    /// Follows it to the end of its load, and then on until all have ended, so that it is not left alone.
+    pub(super) async fn follow(&mut self, number: usize, following: &Following, note: &impl Note) {
+        let Self { member, end, sources, link, next_order, reports, samples, progress, heard } = self;
+        let (clock, link, sources, gone) = (following.clock, &*link, &*sources, member.gone.clone());
+        let tell = |why: &str| {
+            let lost = Lost::new(member, sources, why);
+            let message = format!("{lost}: from now on its part of the load is not sent");
+            note(None, clock.now(), EventKind::Warning { message });
+        };
+        let to_the_end = async {
+            if let Some(Err(why)) = end {
+                tell(why);
+                following.one_ended();
+                return;
+            }
+            let ended = tokio::select! {
+                biased;
+                ended = follow_reports(reports, sources, note, |said| {
+                    *heard = Some(clock.now());
+                    *progress = said.clone();
+                    following.report(number, said);
+                }) => ended,
+                why = gone => Err(why),
+                never = pass_on(following, link, next_order) => match never {},
+            };
+            if let Err(why) = &ended {
+                tell(why);
+            }
+            *end = Some(ended);
+            following.one_ended();
+            following.all_ended.cancelled().await;
+        };
+        tokio::select! {
+            () = to_the_end => {}
+            never = follow_clock(link, clock, sources, samples, note) => match never {},
+        }
+    }
+
+    /// How its load ended; of a lost one, as far as it was heard.
+    pub(super) fn ended(&self, clock: Clock) -> Ended {
+        match &self.end {
+            Some(Ok(ended)) => *ended,
+            _ => {
+                let offset_ns = self.offset().map_or(0, |offset| offset.offset_ns);
+                let at = self.heard.unwrap_or_else(|| clock.now()).shifted_ns(offset_ns);
+                Ended { at, scheduled: self.progress.scheduled }
+            }
+        }
+    }
+
+    pub(super) fn offset(&self) -> Option<ClockOffset> {
+        Offsets::of(self.samples.iter().copied()).map(|offsets| offsets.overall())
+    }
+
+    /// Tells it that nothing more is wanted.
+    pub(super) async fn dismiss(&self) {
+        let gone = self.member.gone.clone();
+        tokio::select! {
+            _ = gone => {}
+            _ = retried(|| self.link.post(ACKNOWLEDGED_PATH, Bytes::new())) => {}
+        }
+    }
+}
+
+/// Never returned.
+enum Never {}
+
+/// Takes reports until the load is over.
+async fn follow_reports(
+    reports: &mut Reports,
+    sources: &[String],
+    note: &impl Note,
+    mut get_on: impl FnMut(Progress),
+) -> Result<Ended, String> {
+    loop {
+        match reports.next().await? {
+            Report::Progress(progress) => get_on(progress),
+            Report::Machine { t_ns, sample } => {
+                note(sources.first().map(String::as_str), t_ns, EventKind::Machine(sample));
+            }
+            Report::Event(event) => note(Some(&event.source), event.at, event.kind),
+            Report::Ended { t_ns, scheduled } => return Ok(Ended { at: t_ns, scheduled }),
+            Report::Failed { why } => return Err(why),
+            Report::Ready { .. } | Report::Clock { .. } => {}
+        }
+    }
+}
+
+/// Passes on what is asked of the load.
+async fn pass_on(following: &Following, link: &Link, next_order: &mut u64) -> Never {
+    let asked: [(&CancellationToken, Order); 2] =
+        [(&following.control.stop, Order::Stop), (&following.control.abort, Order::Abort)];
+    for (token, order) in asked {
+        token.cancelled().await;
+        // Whether it was lost shows in its reports.
+        let _ = give(link, next_order, &order).await;
+    }
+    std::future::pending().await
+}
+
+async fn give(link: &Link, next_order: &mut u64, order: &Order) -> Result<(), String> {
+    let path = format!("{ORDERS_PATH}?n={next_order}");
+    let text = serde_json::to_vec(order).map_err(|error| error.to_string())?;
+    let text = Bytes::from(text);
+    retried(|| link.post(&path, text.clone())).await?;
+    *next_order += 1;
+    Ok(())
+}
+
+/// Compares clocks, again and again.
+async fn follow_clock(
+    link: &Link,
+    clock: Clock,
+    sources: &[String],
+    samples: &mut Vec<(Stamp, ClockOffset)>,
+    note: &impl Note,
+) -> Never {
+    let mut due = interval(CLOCK_INTERVAL);
+    due.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        due.tick().await;
+        if let Ok(sample) = exchange(link, clock).await {
+            take_sample(sample, sources, samples, note);
+        }
+    }
+}
+
+async fn exchange(link: &Link, clock: Clock) -> Result<(Stamp, ClockOffset), LinkError> {
+    let sent = clock.now();
+    let answer: ClockAnswer = link.json(CLOCK_PATH).await?;
+    Ok((sent, ClockOffset::of_exchange(sent, answer.now_ns, clock.now())))
+}
+
+fn take_sample(
+    (sent, sample): (Stamp, ClockOffset),
+    sources: &[String],
+    samples: &mut Vec<(Stamp, ClockOffset)>,
+    note: &impl Note,
+) {
+    samples.push((sent, sample));
+    // The threads of a process share its clock.
+    for source in sources {
+        note(None, sent, EventKind::clock_sample(source, sample));
+    }
+}
+
+/// Asks again until there is a good answer, or there was none for too long. What the worker itself
+/// refuses is not asked again.
+async fn retried<T, F>(mut ask: impl FnMut() -> F) -> Result<T, String>
+where
+    F: Future<Output = Result<T, LinkError>>,
+{
+    let began = Instant::now();
+    loop {
+        match ask().await {
+            Ok(answer) => return Ok(answer),
+            Err(error @ LinkError::Refused { status, .. }) if is_final(status) => {
+                return Err(error.to_string());
+            }
+            Err(error) if began.elapsed() > UNREACHABLE => {
+                return Err(format!("it could not be reached for {UNREACHABLE:?}: {error}"));
+            }
+            Err(_) => sleep(RETRY).await,
+        }
+    }
+}
+
+/// Whether a refusal is the worker's own, which says the same again.
+fn is_final(status: http::StatusCode) -> bool {
+    [http::StatusCode::BAD_REQUEST, http::StatusCode::CONFLICT].contains(&status)
+}
+
+/// A worker's reports, each once, whatever happens to the connections.
+struct Reports {
+    link: Link,
+    /// The number of the next.
+    next: u64,
+    lines: Option<BoxStream<'static, std::io::Result<String>>>,
+    /// When it was last reached.
+    heard: Instant,
+    /// How many streams in a row have ended without a report.
+    empty: u32,
+}
+
+impl Reports {
+    /// The next report; an error where it cannot be reached any more, or says nothing more. The future
+    /// may be dropped and made again.
+    async fn next(&mut self) -> Result<Report, String> {
+        loop {
+            let why = match &mut self.lines {
+                None => match self.link.lines(&format!("{REPORTS_PATH}?from={}", self.next)).await {
+                    Ok(lines) => {
+                        self.heard = Instant::now();
+                        self.lines = Some(lines.lines().boxed());
+                        continue;
+                    }
+                    Err(error) => error.to_string(),
+                },
+                Some(lines) => match timeout(QUIET, lines.next()).await {
+                    Ok(Some(Ok(line))) => {
+                        (self.heard, self.empty) = (Instant::now(), 0);
+                        match serde_json::from_str::<Numbered>(&line) {
+                            Ok(Numbered { n, report }) if n >= self.next => {
+                                self.next = n + 1;
+                                return Ok(report);
+                            }
+                            Ok(_) => continue,
+                            // A connection that was cut in the middle of a line.
+                            Err(error) => format!("it said {line:?}: {error}"),
+                        }
+                    }
+                    Ok(Some(Err(error))) => error.to_string(),
+                    Ok(None) if self.empty >= EMPTY => return Err("it stopped reporting".to_owned()),
+                    Ok(None) => {
+                        self.empty += 1;
+                        "its reports broke off".to_owned()
+                    }
+                    Err(_) => format!("it sent nothing for {QUIET:?}"),
+                },
+            };
+            self.lines = None;
+            if self.heard.elapsed() > UNREACHABLE {
+                return Err(why);
+            }
+            sleep(RETRY).await;
+        }
+    }
+}

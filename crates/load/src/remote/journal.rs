@@ -1,0 +1,192 @@
+//! The batches of a load worker that nobody has fetched yet.
+//!
+//! Bounded: where nobody listens, the oldest rows are left to be fetched with the parts later on,
+//! and then the oldest batches are forgotten. How many requests there were stays known: what
+//! [`Reached`] says is counted from the beginning.
+
+use std::collections::VecDeque;
+use std::mem::take;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use super::live::{Batch, Line, Reached};
+
+/// Rows that are kept: some megabytes.
+const KEPT_ROWS: usize = 20_000;
+/// Batches that are kept: an hour's.
+const KEPT_BATCHES: usize = 3_600;
+
+/// What is told of a load while it lasts. The recorder writes, one reader at a time follows.
+#[derive(Debug, Default)]
+pub struct Journal {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    kept: VecDeque<Batch>,
+    /// In the batches.
+    rows: usize,
+    over: Option<Over>,
+}
+
+#[derive(Debug)]
+enum Over {
+    Ended(Vec<Reached>),
+    /// What was recorded is not whole.
+    Failed,
+}
+
+impl Journal {
+    /// The next line for a reader that has all batches before `from`, with `rows` rows at most.
+    /// `None` when no more will come, though the load did not come to its end.
+    pub async fn next(&self, from: u64, rows: usize) -> Option<Line> {
+        loop {
+            let changed = self.changed.notified();
+            {
+                let mut state = self.lock();
+                state.forget_before(from);
+                if let Some(batch) = state.kept.front() {
+                    return Some(Line::Batch(Box::new(batch.with_rows(rows))));
+                }
+                match &state.over {
+                    Some(Over::Ended(sources)) => return Some(Line::End { sources: sources.clone() }),
+                    Some(Over::Failed) => return None,
+                    None => {}
+                }
+            }
+            changed.await;
+        }
+    }
+
+    /// Whether every scheduled request has its row, in a closed part.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.lock().over, Some(Over::Ended(_)))
+    }
+
+    /// Who writes it. To be taken once.
+    pub(crate) fn writer(self: Arc<Self>) -> JournalWriter {
+        JournalWriter(self)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn push(&mut self, batch: Batch) {
+        self.rows += batch.rows.len();
+        self.kept.push_back(batch);
+        for old in &mut self.kept {
+            if self.rows <= KEPT_ROWS {
+                break;
+            }
+            let rows = take(&mut old.rows);
+            self.rows -= rows.len();
+            old.left += rows.len() as u64;
+        }
+        if self.kept.len() > KEPT_BATCHES {
+            self.forget_first();
+        }
+    }
+
+    fn forget_before(&mut self, from: u64) {
+        while self.kept.front().is_some_and(|batch| batch.n < from) {
+            self.forget_first();
+        }
+    }
+
+    fn forget_first(&mut self) {
+        self.rows -= self.kept.pop_front().map_or(0, |batch| batch.rows.len());
+    }
+}
+
+/// Writes a journal. Dropping it before its end says that the load failed.
+#[derive(Debug)]
+pub struct JournalWriter(Arc<Journal>);
+
+impl JournalWriter {
+    /// A second is over.
+    pub(crate) fn push(&mut self, batch: Batch) {
+        self.0.lock().push(batch);
+        self.0.changed.notify_waiters();
+    }
+
+    /// Every scheduled request has its row, in a closed part.
+    pub(crate) fn end(self, sources: Vec<Reached>) {
+        self.0.lock().over = Some(Over::Ended(sources));
+    }
+}
+
+impl Drop for JournalWriter {
+    fn drop(&mut self) {
+        self.0.lock().over.get_or_insert(Over::Failed);
+        self.0.changed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rolldrop_record::{Phase, RequestRow, Stamp};
+
+    fn batch(n: u64, rows: usize) -> Batch {
+        let at = Stamp::from_unix_ns(0);
+        let row = RequestRow::not_sent("load-0".into(), n, "web".into(), Phase::Main, at, at);
+        Batch { n, rows: vec![row; rows], ..Batch::default() }
+    }
+
+    fn told(n: u64, rows: usize) -> Line {
+        Line::Batch(Box::new(batch(n, rows)))
+    }
+
+    #[tokio::test]
+    async fn a_reader_takes_up_where_it_broke_off() {
+        let journal = Arc::new(Journal::default());
+        let mut writer = Arc::clone(&journal).writer();
+        (0..4).for_each(|n| writer.push(batch(n, 2)));
+        assert_eq!(journal.next(0, 9).await, Some(told(0, 2)));
+        assert_eq!(journal.next(0, 9).await, Some(told(0, 2)), "the answer was lost");
+        assert_eq!(journal.next(2, 9).await, Some(told(2, 2)));
+        let (waited, ()) = tokio::join!(journal.next(4, 9), async { writer.push(batch(4, 0)) });
+        assert_eq!(waited, Some(told(4, 0)));
+        let sources = vec![Reached { source: "load-0".into(), ..Reached::default() }];
+        assert!(!journal.has_ended());
+        writer.end(sources.clone());
+        assert_eq!(journal.next(5, 9).await, Some(Line::End { sources }));
+        assert!(journal.has_ended());
+    }
+
+    #[tokio::test]
+    async fn a_load_that_failed_has_no_last_line() {
+        let journal = Arc::new(Journal::default());
+        let mut writer = Arc::clone(&journal).writer();
+        writer.push(batch(0, 1));
+        drop(writer);
+        assert_eq!(journal.next(0, 9).await, Some(told(0, 1)));
+        assert_eq!(journal.next(1, 9).await, None);
+    }
+
+    #[tokio::test]
+    async fn what_nobody_fetches_is_bounded_and_what_is_left_out_is_counted() {
+        let journal = Arc::new(Journal::default());
+        let mut writer = Arc::clone(&journal).writer();
+        for n in 0..5_000 {
+            writer.push(batch(n, 100));
+        }
+        let (mut from, mut rows, mut left, mut batches) = (0, 0, 0, 0);
+        while from < 5_000 {
+            let Some(Line::Batch(batch)) = journal.next(from, 9_999).await else { panic!("{from}") };
+            (from, rows, left) = (batch.n + 1, rows + batch.rows.len(), left + batch.left);
+            batches += 1;
+        }
+        // Of the newest 3,600 batches, the last 200 still had their rows.
+        assert_eq!((rows, left, batches), (KEPT_ROWS, 340_000, KEPT_BATCHES));
+        writer.end(Vec::new());
+        assert_eq!(journal.next(from, 1).await, Some(Line::End { sources: Vec::new() }));
+        assert_eq!(journal.lock().rows, 0, "all of it has arrived");
+    }
+}

@@ -1,0 +1,157 @@
+//! How a worker in a pod is reached: through the API server's proxy of pods, so that who can reach
+//! the API can reach the worker.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::{AsyncBufRead, FutureExt, StreamExt, TryStreamExt};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt, Limited};
+use kube::client::Body;
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+
+use super::ask::{AnswerBody, Ask, AskError};
+use crate::in_words;
+use rolldrop_record::wire::{AdminToken, TOKEN_HEADER};
+
+/// For the head of an answer, and for the whole of a short one.
+pub const CALL_LIMIT: Duration = Duration::from_secs(10);
+/// A short answer is no longer than this.
+const SHORT_ANSWER_BYTES: usize = 16 * 1024 * 1024;
+
+/// The port of a pod, behind the API server.
+pub struct PodProxy {
+    client: kube::Client,
+    /// Path of the pod's port.
+    prefix: String,
+    token: AdminToken,
+}
+
+impl PodProxy {
+    /// A port of a pod, whose worker obeys who has this token.
+    pub fn new(client: kube::Client, namespace: &str, pod: &str, port: u16, token: AdminToken) -> Self {
+        Self { client, prefix: format!("/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy"), token }
+    }
+}
+
+impl Ask for PodProxy {
+    fn ask(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response<AnswerBody>, AskError>> {
+        async move {
+            let failed = |error: &dyn fmt::Display| AskError(error.to_string());
+            let (mut parts, body) = request.into_parts();
+            let uri: Result<Uri, _> = format!("{}{}", self.prefix, parts.uri).parse();
+            parts.uri = uri.map_err(|error| failed(&error))?;
+            let token = self.token.as_str().parse::<HeaderValue>().map_err(|error| failed(&error))?;
+            parts.headers.insert(TOKEN_HEADER, token);
+            let request = Request::from_parts(parts, Body::from(body.to_vec()));
+            let answer = self.client.send(request).await.map_err(|error| AskError(in_words(&error)))?;
+            Ok(answer.map(|body| body.map_err(std::io::Error::other).boxed_unsync()))
+        }
+        .boxed()
+    }
+}
+
+/// What came of asking a worker.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// There was no answer.
+    #[error(transparent)]
+    Ask(#[from] AskError),
+    /// It did not come in time.
+    #[error("the load worker gave no answer within {CALL_LIMIT:?}")]
+    Timeout,
+    /// It was a refusal, of the worker or of the API server.
+    #[error("the load worker cannot be asked: {status} {why}")]
+    Refused {
+        /// Its status.
+        status: StatusCode,
+        /// What it says.
+        why: String,
+    },
+    /// It cannot be read.
+    #[error("the load worker's answer cannot be read: {0}")]
+    Unreadable(String),
+}
+
+/// Asks one worker.
+#[derive(Clone)]
+pub struct Link(Arc<dyn Ask>);
+
+impl Link {
+    /// By this way.
+    pub fn new(way: Arc<dyn Ask>) -> Self {
+        Self(way)
+    }
+
+    /// The way itself.
+    pub fn way(&self) -> &Arc<dyn Ask> {
+        &self.0
+    }
+
+    /// A value, of a short answer.
+    ///
+    /// # Errors
+    /// When there is no such answer in time.
+    pub async fn json<T: DeserializeOwned>(&self, path: &str) -> Result<T, LinkError> {
+        let body = self.short(Method::GET, path, Bytes::new()).await?;
+        serde_json::from_slice(&body).map_err(|error| LinkError::Unreadable(error.to_string()))
+    }
+
+    /// Tells something.
+    ///
+    /// # Errors
+    /// When it is not known to be taken.
+    pub async fn post(&self, path: &str, body: Bytes) -> Result<(), LinkError> {
+        self.short(Method::POST, path, body).await.map(drop)
+    }
+
+    /// Lines, as they come.
+    ///
+    /// # Errors
+    /// When they do not begin in time.
+    pub async fn lines(&self, path: &str) -> Result<impl AsyncBufRead + Unpin + Send + use<>, LinkError> {
+        let answer = self.open(request(Method::GET, path, Bytes::new())?).await?;
+        Ok(answer.into_body().into_data_stream().boxed().into_async_read())
+    }
+
+    /// A good answer, whose body goes on.
+    ///
+    /// # Errors
+    /// When it does not begin in time.
+    pub async fn open(&self, request: Request<Bytes>) -> Result<Response<AnswerBody>, LinkError> {
+        timeout(CALL_LIMIT, self.head(request)).await.map_err(|_| LinkError::Timeout)?
+    }
+
+    async fn short(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, LinkError> {
+        let request = request(method, path, body)?;
+        let whole = async { read(self.head(request).await?.into_body()).await };
+        timeout(CALL_LIMIT, whole).await.map_err(|_| LinkError::Timeout)?
+    }
+
+    /// A good answer.
+    async fn head(&self, request: Request<Bytes>) -> Result<Response<AnswerBody>, LinkError> {
+        let answer = self.0.ask(request).await?;
+        let status = answer.status();
+        if status.is_success() {
+            return Ok(answer);
+        }
+        let why = read(answer.into_body()).await?;
+        let why = String::from_utf8_lossy(&why).trim().to_owned();
+        Err(LinkError::Refused { status, why })
+    }
+}
+
+fn request(method: Method, path: &str, body: Bytes) -> Result<Request<Bytes>, LinkError> {
+    let request = Request::builder().method(method).uri(path).body(body);
+    request.map_err(|error| LinkError::Unreadable(error.to_string()))
+}
+
+/// The whole of a short body.
+async fn read(body: AnswerBody) -> Result<Bytes, LinkError> {
+    let body = Limited::new(body, SHORT_ANSWER_BYTES).collect().await;
+    body.map(|body| body.to_bytes()).map_err(|error| LinkError::Unreadable(error.to_string()))
+}

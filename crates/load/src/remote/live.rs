@@ -1,0 +1,231 @@
+//! What crosses from a load worker while it sends: one batch for each second of the load.
+//!
+//! `GET /live?from=N&rows=K` answers with newline-delimited JSON, a [`Line`] each, that goes on
+//! until the load has ended. Batches bear the number of their second, counted from the schedule's
+//! zero; N is that of the first one wanted, and says that all before it have arrived. Counts and
+//! histograms are whole. Of the requests that were not `ok` a batch brings K rows at most, and says
+//! how many more there were: in an outage nearly every request is one of them.
+
+use std::collections::BTreeMap;
+use std::io::Cursor;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use hdrhistogram::Histogram;
+use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
+use serde::{Deserialize, Serialize};
+
+use crate::latency_log::ByOutcome;
+use crate::tally::{self, Counts};
+use rolldrop_record::{Outcome, Phase, RequestRow};
+
+/// Path of the live stream.
+pub const LIVE_PATH: &str = "/live";
+/// Rows that are not `ok` and cross in a second, over all workers: about 1 MB.
+pub const LIVE_ROWS: usize = 2_000;
+
+/// One line of the live stream.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Line {
+    /// A second is over.
+    Batch(Box<Batch>),
+    /// The last line: every scheduled request has its row, in a closed part.
+    End {
+        /// How far each source came.
+        sources: Vec<Reached>,
+    },
+}
+
+/// How far a source is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reached {
+    /// The source.
+    pub source: String,
+    /// Requests that were due.
+    pub scheduled: u64,
+    /// Requests that are in flight.
+    pub in_flight: u64,
+    /// Requests that have ended: as many rows there are.
+    pub rows: u64,
+    /// Those of the counted part, by outcome.
+    #[serde(default)]
+    pub main: Counts,
+}
+
+/// What ended in a second.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Batch {
+    /// The second.
+    pub n: u64,
+    /// How far each source was at its end.
+    pub sources: Vec<Reached>,
+    /// Requests of the warm-up, by outcome.
+    pub warmup: Counts,
+    /// Requests of the counted part, by outcome.
+    pub main: Counts,
+    /// Response times of the counted part, by outcome, as `latency.hlog` has them.
+    pub response: BTreeMap<Outcome, Packed>,
+    /// Service times of the answered requests of the counted part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<Packed>,
+    /// Requests that were not `ok`, and whose rows are not in this batch.
+    pub left: u64,
+    /// Requests that were not `ok`.
+    pub rows: Vec<RequestRow>,
+}
+
+impl Batch {
+    /// The same batch with so many rows at most.
+    #[must_use]
+    pub fn with_rows(&self, most: usize) -> Self {
+        let rows = &self.rows[..most.min(self.rows.len())];
+        let left = self.left + (self.rows.len() - rows.len()) as u64;
+        Self {
+            n: self.n,
+            sources: self.sources.clone(),
+            warmup: self.warmup.clone(),
+            main: self.main.clone(),
+            response: self.response.clone(),
+            service: self.service.clone(),
+            left,
+            rows: rows.to_vec(),
+        }
+    }
+}
+
+/// A histogram in HdrHistogram's own encoding, V2 and deflated, as Base64.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Packed(String);
+
+/// A text that holds no histogram.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to read a histogram: {0}")]
+pub struct BadHistogram(String);
+
+impl Packed {
+    /// Packs a histogram.
+    pub fn pack(histogram: &Histogram<u64>) -> Self {
+        let mut bytes = Vec::new();
+        let packed = V2DeflateSerializer::new().serialize(histogram, &mut bytes);
+        debug_assert!(packed.is_ok(), "memory takes every histogram: {packed:?}");
+        Self(BASE64_STANDARD.encode(bytes))
+    }
+
+    /// The histogram.
+    ///
+    /// # Errors
+    /// When there is none in it.
+    pub fn unpack(&self) -> Result<Histogram<u64>, BadHistogram> {
+        let bytes = BASE64_STANDARD.decode(&self.0).map_err(|e| BadHistogram(e.to_string()))?;
+        Deserializer::new().deserialize(&mut Cursor::new(bytes)).map_err(|e| BadHistogram(e.to_string()))
+    }
+}
+
+/// What a second's batch holds beside the response times.
+#[derive(Debug, Default)]
+pub(crate) struct Beside {
+    warmup: Counts,
+    main: Counts,
+    service: Option<Histogram<u64>>,
+    left: u64,
+    rows: Vec<RequestRow>,
+}
+
+impl Beside {
+    /// Adds a request that has ended.
+    pub(crate) fn add(&mut self, row: &RequestRow) {
+        match row.phase {
+            Phase::Warmup => self.warmup.add(row.outcome, 1),
+            Phase::Main => self.main.add(row.outcome, 1),
+        }
+        if row.outcome != Outcome::Ok {
+            if self.rows.len() < LIVE_ROWS {
+                self.rows.push(row.clone());
+            } else {
+                self.left += 1;
+            }
+        }
+        if let (Phase::Main, true, Some(ns)) = (row.phase, tally::is_answered(row), row.service_ns()) {
+            let service = self.service.get_or_insert_with(tally::histogram);
+            tally::record(service, ns);
+        }
+    }
+
+    /// The second's batch.
+    pub(crate) fn batch(self, n: u64, response: &ByOutcome, reached: &[Reached]) -> Batch {
+        Batch {
+            n,
+            sources: reached.to_vec(),
+            warmup: self.warmup,
+            main: self.main,
+            response: response.iter().map(|(outcome, times)| (*outcome, Packed::pack(times))).collect(),
+            service: self.service.as_ref().map(Packed::pack),
+            left: self.left,
+            rows: self.rows,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::latency_log;
+    use rolldrop_record::{Stamp, TlsSession};
+
+    fn row(seq: u64, phase: Phase, outcome: Outcome, response_ms: i64) -> RequestRow {
+        let at = |ms: i64| Stamp::from_unix_ns(1_800_000_000_000_000_000 + ms * 1_000_000);
+        RequestRow {
+            sent: Some(at(1)),
+            outcome,
+            final_outcome: outcome,
+            tls_session: (seq.is_multiple_of(2)).then_some(TlsSession::Resumed13),
+            detail: Some("alert unknown_ca (48)".into()),
+            ..RequestRow::not_sent("load-0".into(), seq, "web".into(), phase, at(0), at(response_ms))
+        }
+    }
+
+    fn batch(rows: &[RequestRow]) -> Batch {
+        let (mut beside, mut response) = (Beside::default(), ByOutcome::new());
+        for row in rows {
+            beside.add(row);
+            latency_log::add(&mut response, row);
+        }
+        let reached = Reached { source: "load-0".into(), rows: rows.len() as u64, ..Reached::default() };
+        beside.batch(3, &response, &[reached])
+    }
+
+    #[test]
+    fn a_batch_reads_back_with_its_histograms() {
+        let rows = [
+            row(0, Phase::Warmup, Outcome::Ok, 5),
+            row(1, Phase::Main, Outcome::Ok, 11),
+            row(2, Phase::Main, Outcome::ResetBeforeResponse, 21),
+            row(3, Phase::Main, Outcome::NotSent, 0),
+        ];
+        let line = serde_json::to_string(&Line::Batch(Box::new(batch(&rows)))).unwrap();
+        let Line::Batch(read) = serde_json::from_str(&line).unwrap() else { panic!("{line}") };
+        assert_eq!(*read, batch(&rows));
+        assert_eq!(read.rows, rows[2..]);
+        assert_eq!((read.warmup.total(), read.main.total(), read.left), (1, 3, 0));
+        let outcomes: Vec<_> = read.response.keys().copied().collect();
+        assert_eq!(outcomes, [Outcome::Ok, Outcome::ResetBeforeResponse]);
+        let about = |histogram: Histogram<u64>| (histogram.len(), histogram.max() / 1_000_000);
+        assert_eq!(about(read.response[&Outcome::Ok].unpack().unwrap()), (1, 11));
+        assert_eq!(about(read.service.unwrap().unpack().unwrap()), (1, 10));
+        assert!(serde_json::from_str::<Packed>("\"HISTFAAA\"").unwrap().unpack().is_err());
+    }
+
+    #[test]
+    fn an_outage_crosses_as_counts_beyond_the_limit() {
+        let rows: Vec<_> = (0..10_000).map(|seq| row(seq, Phase::Main, Outcome::ConnectRefused, 2)).collect();
+        let batch = batch(&rows);
+        assert_eq!((batch.rows.len(), batch.left), (LIVE_ROWS, 10_000 - LIVE_ROWS as u64));
+        let fewer = batch.with_rows(20);
+        assert_eq!((fewer.rows.len(), fewer.left), (20, 9_980));
+        assert_eq!(fewer.main.of(Outcome::ConnectRefused), 10_000);
+        let line = serde_json::to_string(&Line::Batch(Box::new(fewer))).unwrap();
+        assert!(line.len() < 20 * 700, "{}", line.len());
+    }
+}

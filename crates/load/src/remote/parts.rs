@@ -1,0 +1,132 @@
+//! The closed parts of a load worker, as others may fetch them.
+//!
+//! `GET /parts` answers with a [`Listing`], `GET /parts/NAME` with a part's bytes, from the one on
+//! that `Range: bytes=N-` names.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use ring::digest::{Context, SHA256};
+use serde::{Deserialize, Serialize};
+
+use rolldrop_record::RequestRow;
+use rolldrop_record::parts::{self, PartError, Row};
+
+/// Path of the list of parts; that of a part is below it.
+pub const PARTS_PATH: &str = "/parts";
+/// What the name of a part ends in.
+pub const PART_SUFFIX: &str = ".parquet";
+
+/// The answer of [`PARTS_PATH`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listing {
+    /// Whether there will be no more.
+    pub complete: bool,
+    /// By name.
+    pub parts: Vec<Part>,
+}
+
+/// A closed part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// Its file's name: the source, a number, and [`PART_SUFFIX`].
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Its rows.
+    pub rows: u64,
+    /// The SHA-256 of its bytes, in hexadecimal.
+    pub sha256: String,
+}
+
+impl Part {
+    /// The source whose rows are in it; `None` for a name that no part has.
+    pub fn source(&self) -> Option<&str> {
+        let (source, number) = self.name.strip_suffix(PART_SUFFIX)?.rsplit_once('-')?;
+        number.bytes().all(|digit| digit.is_ascii_digit()).then_some(source)
+    }
+}
+
+/// Why parts could not be listed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ShelfError {
+    #[error(transparent)]
+    Part(#[from] PartError),
+    #[error("failed to read {path}")]
+    Read { path: PathBuf, source: io::Error },
+}
+
+/// The parts in a worker's run directory.
+#[derive(Debug)]
+pub(super) struct Shelf {
+    run_dir: PathBuf,
+    /// Parts that were read through before: they do not change.
+    known: Mutex<BTreeMap<String, Part>>,
+}
+
+impl Shelf {
+    pub(super) fn new(run_dir: &Path) -> Self {
+        Self { run_dir: run_dir.to_owned(), known: Mutex::default() }
+    }
+
+    /// Lists the parts; reads those through that are new.
+    pub(super) fn list(&self) -> Result<Vec<Part>, ShelfError> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        for path in parts::parts_of::<RequestRow>(&self.run_dir)? {
+            let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+            if !known.contains_key(name) {
+                let (bytes, sha256) =
+                    digest(&path).map_err(|source| ShelfError::Read { path: path.clone(), source })?;
+                let part = Part { name: name.to_owned(), bytes, rows: parts::rows_in(&path)?, sha256 };
+                known.insert(name.to_owned(), part);
+            }
+        }
+        Ok(known.values().cloned().collect())
+    }
+
+    /// Where the part of this name is; `None` for one that was never listed.
+    pub(super) fn find(&self, name: &str) -> Option<(PathBuf, u64)> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(name).map(|part| (self.run_dir.join(RequestRow::TABLE).join(name), part.bytes))
+    }
+}
+
+/// A file's size and digest.
+fn digest(path: &Path) -> io::Result<(u64, String)> {
+    let (mut file, mut context) = (File::open(path)?, Context::new(&SHA256));
+    let (mut buffer, mut size) = (vec![0; 64 * 1024], 0);
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok((size, hexadecimal(context))),
+            read => {
+                context.update(&buffer[..read]);
+                size += read as u64;
+            }
+        }
+    }
+}
+
+/// A digest as [`Part::sha256`] has it.
+pub(super) fn hexadecimal(context: Context) -> String {
+    context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_source_is_in_the_name() {
+        let source = |name: &str| {
+            let part = Part { name: name.into(), bytes: 0, rows: 0, sha256: String::new() };
+            part.source().map(str::to_owned)
+        };
+        assert_eq!(source("load-17-00003.parquet").as_deref(), Some("load-17"));
+        for name in ["load-17-00003.parquet.part", "load-x.parquet", "00003.parquet", ""] {
+            assert_eq!(source(name), None, "{name}");
+        }
+    }
+}

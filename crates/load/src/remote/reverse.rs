@@ -1,0 +1,296 @@
+//! Workers that cannot be reached, and so come by themselves.
+//!
+//! A worker connects to whoever wants its load, says its name in one line, and serves HTTP/2 on
+//! that connection: it is asked over it what it would be asked on its own port. So there is one
+//! protocol, and nothing above [`Ask`] knows which side has connected. A worker whose connection
+//! broke off comes again.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use http::{Request, Response, Uri};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{self as client, SendRequest};
+use hyper::rt::Executor;
+use hyper::server::conn::http2 as server;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::accept::accept;
+use super::ask::{AnswerBody, Ask, AskError};
+use rolldrop_record::wire::AdminToken;
+
+/// The first word of a worker's line.
+const GREETING: &str = "rolldrop-load-worker";
+/// The longest line.
+const MAX_HELLO_BYTES: usize = 4096;
+/// How long it may take.
+const HELLO_LIMIT: Duration = Duration::from_secs(10);
+/// From one attempt to connect to the next.
+const RETRY: Duration = Duration::from_millis(200);
+/// How long connecting may take.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// A connection on which nothing came for so long is asked for a sign of life,
+const PING_INTERVAL: Duration = Duration::from_secs(10);
+/// which has to come within this.
+const PING_LIMIT: Duration = Duration::from_secs(10);
+/// How long a request waits for a worker that has not come, or not come again.
+const COMES_LIMIT: Duration = Duration::from_secs(30);
+
+/// The connection of a worker, while there is one.
+type Slot = watch::Sender<Option<SendRequest<Full<Bytes>>>>;
+
+/// The workers that have come or are waited for, by name.
+#[derive(Debug, Default)]
+struct Guests(Mutex<HashMap<String, Slot>>);
+
+impl Guests {
+    /// The place of the worker of this name. Only those have one who know the token, or are expected.
+    fn slot(&self, name: &str) -> Slot {
+        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.entry(name.to_owned()).or_insert_with(|| watch::Sender::new(None)).clone()
+    }
+}
+
+/// Where workers connect to. Dropping it ends all connections.
+#[derive(Debug)]
+pub struct Reception {
+    address: SocketAddr,
+    guests: Arc<Guests>,
+    token: AdminToken,
+    _accepting: AbortOnDropHandle<()>,
+}
+
+impl Reception {
+    /// Lets workers in that know the token.
+    ///
+    /// # Errors
+    /// When the listener has no address.
+    pub fn open(listener: TcpListener, token: AdminToken) -> io::Result<Self> {
+        let address = listener.local_addr()?;
+        let guests = Arc::<Guests>::default();
+        let receive = {
+            let (token, guests) = (token.clone(), Arc::clone(&guests));
+            move |stream| receive(stream, token.clone(), Arc::clone(&guests))
+        };
+        let accepting = tokio::spawn(accept(listener, receive));
+        Ok(Self { address, guests, token, _accepting: AbortOnDropHandle::new(accepting) })
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The way to the worker of this name, which need not have come yet.
+    pub fn way(&self, name: &str) -> Arc<dyn Ask> {
+        Arc::new(Guest { slot: self.guests.slot(name), token: self.token.clone() })
+    }
+}
+
+/// A worker that comes by itself.
+struct Guest {
+    slot: Slot,
+    token: AdminToken,
+}
+
+impl Ask for Guest {
+    fn ask(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response<AnswerBody>, AskError>> {
+        async move {
+            let failed = |error: &dyn fmt::Display| AskError(error.to_string());
+            let mut connected = self.slot.subscribe();
+            let stands = |sender: &Option<SendRequest<_>>| sender.as_ref().is_some_and(|s| !s.is_closed());
+            let comes = async { connected.wait_for(stands).await.ok()?.clone() };
+            let Ok(Some(mut way)) = timeout(COMES_LIMIT, comes).await else {
+                return Err(AskError(format!("it has not connected within {COMES_LIMIT:?}")));
+            };
+            let (mut parts, body) = request.into_parts();
+            // HTTP/2 wants to know whom it speaks to.
+            let uri: Result<Uri, _> = format!("http://load-worker{}", parts.uri).parse();
+            parts.uri = uri.map_err(|error| failed(&error))?;
+            let token = self.token.as_str().parse().map_err(|error| failed(&error))?;
+            parts.headers.insert(rolldrop_record::wire::TOKEN_HEADER, token);
+            let answer = way.send_request(Request::from_parts(parts, Full::new(body))).await;
+            let answer = answer.map_err(|error| failed(&error))?;
+            Ok(answer.map(|body| body.map_err(io::Error::other).boxed_unsync()))
+        }
+        .boxed()
+    }
+}
+
+/// Keeps the connection of a worker until it ends.
+async fn receive(mut stream: TcpStream, token: AdminToken, guests: Arc<Guests>) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let hello = timeout(HELLO_LIMIT, read_line(&mut stream)).await??;
+    let refused = || io::Error::new(io::ErrorKind::PermissionDenied, "it does not know the token");
+    let slot = guests.slot(greeting(&hello, &token).ok_or_else(refused)?);
+    let handshake = client::Builder::new(Tasks::default())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_LIMIT)
+        .handshake(TokioIo::new(stream))
+        .await;
+    let (sender, connection) = handshake.map_err(io::Error::other)?;
+    slot.send_replace(Some(sender));
+    let ended = connection.await;
+    // Who waits for one that stands need not see one that does not. Another one may have come.
+    slot.send_if_modified(|slot| {
+        let is_gone = slot.as_ref().is_some_and(SendRequest::is_closed);
+        if is_gone {
+            *slot = None;
+        }
+        is_gone
+    });
+    ended.map_err(io::Error::other)
+}
+
+/// A line, byte by byte: what comes after it is the connection's.
+async fn read_line(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    loop {
+        match stream.read_u8().await? {
+            b'\n' => return Ok(line),
+            byte if line.len() < MAX_HELLO_BYTES => line.push(byte),
+            _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "its first line is too long")),
+        }
+    }
+}
+
+/// The name of the worker that says this, if it knows the token.
+fn greeting<'a>(line: &'a [u8], token: &AdminToken) -> Option<&'a str> {
+    let mut words = std::str::from_utf8(line).ok()?.split(' ');
+    let (greeting, name, given) = (words.next()?, words.next()?, words.next()?);
+    let is_known = token.is(given.as_bytes());
+    (greeting == GREETING && is_known && words.next().is_none()).then_some(name)
+}
+
+/// Connects to where the worker of this name is wanted, and answers on that connection; again and
+/// again. Never returns.
+pub async fn visit<F>(
+    address: &str,
+    name: &str,
+    token: &AdminToken,
+    answer: impl Fn(Request<Incoming>) -> F + Clone,
+) where
+    F: Future<Output = Response<AnswerBody>> + Send + 'static,
+{
+    loop {
+        let visited = visit_once(address, name, token, answer.clone()).await;
+        tracing::debug!(address, error = ?visited.err(), "not connected to whoever wants the load");
+        sleep(RETRY).await;
+    }
+}
+
+async fn visit_once<F>(
+    address: &str,
+    name: &str,
+    token: &AdminToken,
+    answer: impl Fn(Request<Incoming>) -> F,
+) -> io::Result<()>
+where
+    F: Future<Output = Response<AnswerBody>> + Send + 'static,
+{
+    let mut stream = timeout(CONNECT_LIMIT, TcpStream::connect(address)).await??;
+    stream.set_nodelay(true)?;
+    stream.write_all(format!("{GREETING} {name} {}\n", token.as_str()).as_bytes()).await?;
+    let service = service_fn(|request| answer(request).map(Ok::<_, Infallible>));
+    server::Builder::new(Tasks::default())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_LIMIT)
+        .serve_connection(TokioIo::new(stream), service)
+        .await
+        .map_err(io::Error::other)
+}
+
+/// The tasks of a connection, which end with it.
+#[derive(Clone, Default)]
+struct Tasks(Arc<Mutex<JoinSet<()>>>);
+
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Tasks {
+    fn execute(&self, task: F) {
+        let mut tasks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(task);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Empty;
+
+    use super::*;
+
+    #[test]
+    fn only_who_knows_the_token_is_let_in() {
+        let token: AdminToken = "s3cret".parse().unwrap();
+        let name = |line: &'static str| greeting(line.as_bytes(), &token);
+        assert_eq!(name("rolldrop-load-worker pod-7 s3cret"), Some("pod-7"));
+        for line in [
+            "",
+            "rolldrop-load-worker pod-7",
+            "rolldrop-load-worker pod-7 secret",
+            "rolldrop-load-worker pod-7 s3cret more",
+            "another pod-7 s3cret",
+        ] {
+            assert_eq!(name(line), None, "{line}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_worker_is_asked_on_the_connection_that_it_made_and_comes_again() {
+        let token: AdminToken = "s3cret".parse().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let reception = Reception::open(listener, token.clone()).unwrap();
+        let address = reception.address().to_string();
+        // Each says who it is, and what it was asked.
+        let come = |name: &'static str, life: u32| {
+            let (address, token) = (address.clone(), token.clone());
+            AbortOnDropHandle::new(tokio::spawn(async move {
+                visit(&address, name, &token, |request: Request<Incoming>| async move {
+                    let body = Empty::new().map_err(|never: Infallible| match never {}).boxed_unsync();
+                    let said = format!("{name} {life} {}", request.uri().path());
+                    Response::builder().header("said", said).body(body).unwrap()
+                })
+                .await;
+            }))
+        };
+        let ask = async |name: &str| {
+            let way = reception.way(name);
+            let answer = way.ask(Request::get("/clock?n=1").body(Bytes::new()).unwrap()).await;
+            answer.map(|answer| answer.headers()["said"].to_str().unwrap().to_owned())
+        };
+        let first = come("a", 1);
+        let _other = come("b", 1);
+        assert_eq!(ask("a").await.unwrap(), "a 1 /clock");
+        assert_eq!(ask("b").await.unwrap(), "b 1 /clock");
+        drop(first);
+        let _again = come("a", 2);
+        // A request on the connection that breaks is lost; whoever asks comes again as well.
+        let second = async {
+            loop {
+                match ask("a").await {
+                    Ok(said) if said == "a 2 /clock" => return,
+                    _ => sleep(Duration::from_millis(10)).await,
+                }
+            }
+        };
+        timeout(Duration::from_secs(60), second).await.expect("it came again");
+    }
+}

@@ -1,0 +1,323 @@
+//! The worker's side: serves HTTP beside its load, until its rows were fetched or nobody wants them.
+//!
+//! What an order does is [`worker`]'s business; here orders get there and reports come from there.
+
+use std::convert::Infallible;
+use std::future::pending;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use hyper::body;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, sleep};
+use tokio_util::io::StreamReader;
+use tokio_util::sync::CancellationToken;
+
+use super::accept::accept;
+use super::answer::{Answer, json, lines, text};
+use super::backlog::Backlog;
+use super::handover::Handover;
+use super::reverse;
+use super::{
+    ABANDONED, ACKNOWLEDGED_PATH, HEALTH_PATH, KEPT, ORDERS_PATH, READY_PATH, REPORTS_PATH, UNCLAIMED,
+    VERSION_PATH,
+};
+use crate::process::protocol::Order;
+use crate::process::worker;
+use rolldrop_record::run_info::Tool;
+use rolldrop_record::wire::{AdminToken, CLOCK_PATH, ClockAnswer, TOKEN_HEADER};
+use rolldrop_record::{Clock, RunDir, Stamp};
+
+/// How long a request's head may take.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// The largest order: request bodies are in it.
+const MAX_ORDER_BYTES: usize = 8 * 1024 * 1024;
+/// How often the time since the last request is looked at.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// How long answers that are under way may take at the end.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
+
+/// What a worker in a pod is given.
+#[derive(Debug)]
+pub struct Settings {
+    /// Where its rows go.
+    pub run_dir: RunDir,
+    /// Whom it obeys.
+    pub token: AdminToken,
+    /// Where it is wanted, where it cannot be reached.
+    pub visit: Option<Visit>,
+}
+
+/// Where a worker connects to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Visit {
+    /// Host and port.
+    pub address: String,
+    /// The name by which it is expected there.
+    pub name: String,
+}
+
+/// Serves until the load's rows were fetched, or nobody wants them any more. `stop` ends the load;
+/// its rows can be fetched for as long as the process is left alive after that.
+pub async fn serve(listener: TcpListener, mut settings: Settings, stop: CancellationToken) {
+    let visit = settings.visit.take();
+    let (worker, taken) = Worker::new(settings);
+    let visiting = async {
+        let Some(Visit { address, name }) = visit else { return pending().await };
+        let answer = |request: Request<body::Incoming>| {
+            let worker = Arc::clone(&worker);
+            async move { worker.answer(request).await }
+        };
+        reverse::visit(&address, &name, &worker.token, answer).await;
+    };
+    tokio::select! {
+        () = accept(listener, |stream| Arc::clone(&worker).serve(stream)) => {}
+        () = visiting => {}
+        () = worker.live(taken, stop) => {}
+    }
+}
+
+/// The orders that were taken.
+struct Orders {
+    /// How many.
+    taken: u64,
+    /// Whether the load was told to start.
+    is_started: bool,
+    /// Where they go; `None` once no more are obeyed.
+    to: Option<UnboundedSender<Bytes>>,
+}
+
+struct Worker {
+    clock: Clock,
+    started: Stamp,
+    token: AdminToken,
+    run_dir: RunDir,
+    handover: Handover,
+    reports: Arc<Backlog>,
+    orders: Mutex<Orders>,
+    /// When the last request with the token came.
+    heard: Mutex<Option<Instant>>,
+    /// Cancelled when everything was fetched.
+    acknowledged: CancellationToken,
+}
+
+impl Worker {
+    /// One that has no orders yet, and where they will come from.
+    fn new(Settings { run_dir, token, .. }: Settings) -> (Arc<Self>, UnboundedReceiver<Bytes>) {
+        let clock = Clock::start();
+        let (to, orders) = unbounded();
+        let worker = Self {
+            clock,
+            started: clock.now(),
+            token,
+            handover: Handover::new(run_dir.path()),
+            run_dir,
+            reports: Arc::default(),
+            orders: Mutex::new(Orders { taken: 0, is_started: false, to: Some(to) }),
+            heard: Mutex::new(None),
+            acknowledged: CancellationToken::new(),
+        };
+        (Arc::new(worker), orders)
+    }
+
+    /// From the first order to the end of the process.
+    async fn live(&self, orders: UnboundedReceiver<Bytes>, stop: CancellationToken) {
+        let began = Instant::now();
+        let loading = async {
+            let orders = StreamReader::new(orders.map(Ok::<_, io::Error>));
+            let run_dir = || Ok(self.run_dir.clone());
+            let (journal, say) = (Some(self.handover.journal()), |report: &_| self.reports.push(report));
+            worker::serve(run_dir, journal, self.clock, orders, say).await;
+            self.end_orders();
+            self.reports.end();
+        };
+        let abandoned = async {
+            loop {
+                sleep(LOOK_AGAIN).await;
+                let silent = self.silence(began);
+                let limit = if self.heard().is_some() { ABANDONED } else { UNCLAIMED };
+                if silent > limit {
+                    tracing::warn!(?limit, "no contact with the run for too long: the load ends");
+                    return;
+                }
+            }
+        };
+        let ended = async {
+            tokio::select! {
+                () = abandoned => {}
+                () = stop.cancelled() => {}
+            }
+            self.end_orders();
+            pending::<()>().await;
+        };
+        tokio::select! {
+            () = loading => {}
+            () = ended => {}
+            () = self.acknowledged.cancelled() => {}
+        }
+        // Without a load there are no rows that anybody could want.
+        if self.orders().is_started && !self.acknowledged.is_cancelled() {
+            let unwanted = async {
+                while self.silence(began) <= KEPT {
+                    sleep(LOOK_AGAIN).await;
+                }
+            };
+            tokio::select! {
+                () = unwanted => tracing::warn!("nobody has fetched the rows within {KEPT:?}"),
+                () = self.acknowledged.cancelled() => {}
+            }
+        } else if !self.acknowledged.is_cancelled() {
+            // Whoever gave orders reads why there is no load.
+            self.read_to_the_end(began, &stop).await;
+        }
+        sleep(LAST_ANSWERS).await;
+    }
+
+    /// Waits until the reports can have been read.
+    async fn read_to_the_end(&self, began: Instant, stop: &CancellationToken) {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = self.acknowledged.cancelled() => {}
+            () = async {
+                while self.silence(began) <= ABANDONED {
+                    sleep(LOOK_AGAIN).await;
+                }
+            } => {}
+        }
+    }
+
+    /// The time since the last request, or since `began`.
+    fn silence(&self, began: Instant) -> Duration {
+        self.heard().unwrap_or(began).elapsed()
+    }
+
+    fn heard(&self) -> Option<Instant> {
+        *self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn orders(&self) -> MutexGuard<'_, Orders> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// No further order is taken: the load is cut off, if it is not over.
+    fn end_orders(&self) {
+        self.orders().to = None;
+    }
+
+    /// Answers on a connection until that ends.
+    async fn serve(self: Arc<Self>, stream: TcpStream) -> hyper::Result<()> {
+        // Reports are short, and wanted at once.
+        let _ = stream.set_nodelay(true);
+        let service = service_fn(|request| async { Ok::<_, Infallible>(self.answer(request).await) });
+        let mut server = http1::Builder::new();
+        server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+        server.serve_connection(TokioIo::new(stream), service).await
+    }
+
+    async fn answer<B>(&self, request: Request<B>) -> Answer
+    where
+        B: body::Body<Data: Send, Error: std::error::Error + Send + Sync + 'static> + Send,
+    {
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        if matches!((&method, path.as_str()), (&Method::GET, HEALTH_PATH | READY_PATH)) {
+            return text(StatusCode::OK, "ok\n");
+        }
+        let given = request.headers().get(TOKEN_HEADER);
+        if !given.is_some_and(|given| self.token.is(given.as_bytes())) {
+            return text(StatusCode::UNAUTHORIZED, "the token of the run is required\n");
+        }
+        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        if let Some(answer) = self.handover.answer(&method, request.uri(), request.headers()).await {
+            return answer;
+        }
+        let number = |name: &str| number(request.uri().query().unwrap_or_default(), name);
+        match (&method, path.as_str()) {
+            (&Method::GET, CLOCK_PATH) => {
+                let (now_ns, started_ns) = (self.clock.now(), self.started);
+                json(&ClockAnswer { now_ns, started_ns, recorded: 0 })
+            }
+            (&Method::GET, VERSION_PATH) => json(&Tool::this()),
+            (&Method::GET, REPORTS_PATH) => lines(self.reports.read(number("from").unwrap_or(0)).map(Ok)),
+            (&Method::POST, ORDERS_PATH) => match number("n") {
+                Some(number) => self.take_order(number, request.into_body()).await,
+                None => text(StatusCode::BAD_REQUEST, "the order has no number: ?n=N\n"),
+            },
+            (&Method::POST, ACKNOWLEDGED_PATH) => {
+                self.acknowledged.cancel();
+                text(StatusCode::OK, "ok\n")
+            }
+            _ => text(StatusCode::NOT_FOUND, "no such path\n"),
+        }
+    }
+
+    async fn take_order<B>(&self, number: u64, body: B) -> Answer
+    where
+        B: body::Body<Data: Send, Error: std::error::Error + Send + Sync + 'static> + Send,
+    {
+        let body = match Limited::new(body, MAX_ORDER_BYTES).collect().await {
+            Ok(body) => body.to_bytes(),
+            Err(error) => return text(StatusCode::BAD_REQUEST, format!("{error}\n")),
+        };
+        let order: Order = match serde_json::from_slice(&body) {
+            Ok(order) => order,
+            Err(error) => return text(StatusCode::BAD_REQUEST, format!("{error}\n")),
+        };
+        let mut orders = self.orders();
+        if number < orders.taken {
+            return text(StatusCode::OK, "taken before\n");
+        }
+        if number > orders.taken {
+            return text(StatusCode::CONFLICT, format!("the next order is number {}\n", orders.taken));
+        }
+        let Some(to) = &orders.to else { return text(StatusCode::CONFLICT, "the load has ended\n") };
+        // A line of its own, whatever white space came with it.
+        let mut line = serde_json::to_vec(&order).unwrap_or_default();
+        line.push(b'\n');
+        if to.unbounded_send(line.into()).is_err() {
+            return text(StatusCode::CONFLICT, "the load has ended\n");
+        }
+        orders.taken += 1;
+        orders.is_started |= matches!(order, Order::Start { .. });
+        text(StatusCode::OK, "taken\n")
+    }
+}
+
+/// A number in a query.
+fn number(query: &str, name: &str) -> Option<u64> {
+    let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    pairs.find(|(key, _)| *key == name)?.1.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn lives(heard: bool) -> Duration {
+        let dir = tempfile::tempdir().unwrap();
+        let (run_dir, token) = (RunDir::create(dir.path()).unwrap(), "secret".parse().unwrap());
+        let (worker, orders) = Worker::new(Settings { run_dir, token, visit: None });
+        if heard {
+            *worker.heard.lock().unwrap() = Some(Instant::now());
+        }
+        let began = Instant::now();
+        worker.live(orders, CancellationToken::new()).await;
+        began.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_that_nobody_wants_ends_by_itself() {
+        let margin = Duration::from_secs(10);
+        let (abandoned, unclaimed) = (lives(true).await, lives(false).await);
+        assert!((ABANDONED..ABANDONED + margin).contains(&abandoned), "{abandoned:?}");
+        assert!((UNCLAIMED..UNCLAIMED + margin).contains(&unclaimed), "{unclaimed:?}");
+    }
+}

@@ -1,0 +1,312 @@
+//! Workers that are served here, and whoever wants their load.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt};
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper_util::rt::TokioIo;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::ask::{AnswerBody, Ask, AskError};
+use super::fleet::{Fleet, Member, Wanted};
+use super::link::{Link, LinkError};
+use super::*;
+use crate::process::protocol::Order;
+use crate::{Pace, Settings};
+use rolldrop_record::parts::read_table;
+use rolldrop_record::wire::{CLOCK_PATH, ClockAnswer, TOKEN_HEADER};
+use rolldrop_record::{Clock, EventKind, RequestRow, RunDir, RunId, Stamp};
+
+/// The way to a worker on this machine. With `cut`, each answer's body breaks off after so many pieces.
+struct Direct {
+    address: SocketAddr,
+    token: &'static str,
+    cut: Option<usize>,
+    asked: AtomicUsize,
+}
+
+impl Ask for Direct {
+    fn ask(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response<AnswerBody>, AskError>> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        async move {
+            let failed = |error: &dyn std::fmt::Display| AskError(error.to_string());
+            let stream = TcpStream::connect(self.address).await.map_err(|e| failed(&e))?;
+            let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+            let (mut sender, connection) = handshake.map_err(|e| failed(&e))?;
+            let connection = AbortOnDropHandle::new(tokio::spawn(connection));
+            let mut request = request.map(Full::new);
+            request.headers_mut().insert(TOKEN_HEADER, self.token.parse().unwrap());
+            request.headers_mut().insert(http::header::HOST, "worker".parse().unwrap());
+            let answer = sender.send_request(request).await.map_err(|e| failed(&e))?;
+            let pieces = self.cut.unwrap_or(usize::MAX);
+            Ok(answer.map(|body| {
+                let body = body.into_data_stream().take(pieces);
+                let frames = body.map(move |data| {
+                    let _ = &connection;
+                    data.map(hyper::body::Frame::data).map_err(io::Error::other)
+                });
+                StreamBody::new(frames).boxed_unsync()
+            }))
+        }
+        .boxed()
+    }
+}
+
+/// A worker, as a pod would have it.
+struct Pod {
+    address: SocketAddr,
+    dir: TempDir,
+    stop: CancellationToken,
+    ended: oneshot::Receiver<()>,
+    _serving: AbortOnDropHandle<()>,
+}
+
+impl Pod {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let settings = server::Settings {
+            run_dir: RunDir::create(dir.path()).unwrap(),
+            token: "secret".parse().unwrap(),
+            visit: None,
+        };
+        let stop = CancellationToken::new();
+        let (done, ended) = oneshot::channel();
+        let serving = {
+            let stop = stop.clone();
+            tokio::spawn(async move {
+                server::serve(listener, settings, stop).await;
+                let _ = done.send(());
+            })
+        };
+        Self { address, dir, stop, ended, _serving: AbortOnDropHandle::new(serving) }
+    }
+
+    fn way(&self, token: &'static str, cut: Option<usize>) -> Arc<Direct> {
+        Arc::new(Direct { address: self.address, token, cut, asked: AtomicUsize::new(0) })
+    }
+
+    fn member(&self, name: &str, cut: Option<usize>) -> Member {
+        let gone = std::future::pending().boxed().shared();
+        Member { name: name.into(), node: format!("node-of-{name}"), way: self.way("secret", cut), gone }
+    }
+
+    fn rows(&self) -> Vec<RequestRow> {
+        read_table(self.dir.path()).unwrap()
+    }
+}
+
+/// Answers every request at once.
+async fn target() -> (String, AbortOnDropHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let serving = async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut request = [0; 1024];
+                let _ = stream.read(&mut request).await;
+                let _ = stream.write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n").await;
+            });
+        }
+    };
+    (url, AbortOnDropHandle::new(tokio::spawn(serving)))
+}
+
+type Noted = Arc<Mutex<Vec<(Option<String>, EventKind)>>>;
+
+fn fleet(members: Vec<Member>) -> (Fleet<impl crate::process::Note>, Noted) {
+    let noted = Noted::default();
+    let log = Arc::clone(&noted);
+    let note = move |source: Option<&str>, _: Stamp, kind: EventKind| {
+        log.lock().unwrap().push((source.map(str::to_owned), kind));
+    };
+    (Fleet::new(members, Clock::start(), note), noted)
+}
+
+fn wanted(url: &str, rate: f64, seconds: u64) -> Wanted {
+    let pace = Pace::constant(rate, Duration::from_secs(seconds));
+    let settings = Settings { pace, ..Settings::new(url) };
+    Wanted { settings, run: RunId::random(), first_answer_limit: Duration::from_secs(30) }
+}
+
+/// As seen from a node: the target is called so.
+fn seen_from(settings: &Settings, node: &str) -> Settings {
+    let mut settings = settings.clone();
+    settings.targets.iter_mut().for_each(|target| target.name = format!("web@{node}"));
+    settings
+}
+
+fn lines_of(run_dir: &Path) -> usize {
+    read_table::<RequestRow>(run_dir).unwrap().len()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_workers_send_one_schedule_however_their_connections_are_cut() {
+    let (url, _target) = target().await;
+    let pods = [Pod::start().await, Pod::start().await];
+    let members = vec![pods[0].member("a", Some(1)), pods[1].member("b", None)];
+    let (mut fleet, noted) = fleet(members);
+    let warnings = fleet.prepare(&wanted(&url, 101.0, 1), seen_from).await.unwrap();
+    assert!(warnings.is_empty(), "{warnings:?}");
+    let names: Vec<String> = fleet.recorders().into_iter().map(|source| source.name).collect();
+    assert_eq!(names, ["load-0", "load-1"]);
+    assert!(fleet.recorders().iter().all(|source| source.clock_uncertainty_ns.is_some()));
+    let zero = fleet.start().await;
+    let joined = fleet.join().await;
+    assert_eq!((joined.scheduled, joined.lost), (101, vec![]));
+    assert!(joined.at > zero);
+    assert_eq!(fleet.control().progress().scheduled, 101);
+
+    let rows: Vec<RequestRow> = pods.iter().flat_map(Pod::rows).collect();
+    assert_eq!((pods[0].rows().len(), pods[1].rows().len()), (51, 50));
+    let mut numbers: Vec<u64> =
+        rows.iter().map(|row| row.seq * 2 + u64::from(&*row.source == "load-1")).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..101).collect::<Vec<u64>>());
+    for row in &rows {
+        let node = if &*row.source == "load-0" { "web@node-of-a" } else { "web@node-of-b" };
+        assert_eq!(&*row.target, node);
+    }
+    let is_end = |(_, kind): &&(Option<String>, EventKind)| matches!(kind, EventKind::LoadEnded { .. });
+    assert_eq!(noted.lock().unwrap().iter().filter(is_end).count(), 2);
+
+    fleet.dismiss(Duration::from_secs(10)).await;
+    for pod in pods {
+        pod.ended.await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_is_lost_is_named_and_the_others_go_on() {
+    let (url, _target) = target().await;
+    let pods = [Pod::start().await, Pod::start().await];
+    let (kill, killed) = oneshot::channel::<()>();
+    let gone =
+        async { killed.await.map_or_else(|_| std::future::pending().boxed(), |()| async {}.boxed()).await };
+    let gone = gone.map(|()| "its container ended with code 137".to_owned()).boxed().shared();
+    let members = vec![pods[0].member("a", None), Member { gone, ..pods[1].member("b", None) }];
+    let (mut fleet, noted) = fleet(members);
+    fleet.prepare(&wanted(&url, 100.0, 3), seen_from).await.unwrap();
+    fleet.start().await;
+    let control = fleet.control().clone();
+    let killing = async {
+        while control.progress().scheduled < 50 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        kill.send(()).unwrap();
+    };
+    let (joined, ()) = futures::join!(fleet.join(), killing);
+    let lost: Vec<String> = joined.lost.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        lost,
+        ["load worker b on node node-of-b (load-1) was lost: its container ended with code 137"]
+    );
+    assert_eq!(lines_of(pods[0].dir.path()), 150);
+    assert!((150..300).contains(&joined.scheduled), "{joined:?}");
+    let warned = |(_, kind): &(Option<String>, EventKind)| matches!(kind, EventKind::Warning { message } if message.contains("load worker b on node node-of-b"));
+    assert!(noted.lock().unwrap().iter().any(warned));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn before_the_start_the_part_of_a_lost_worker_goes_to_the_others() {
+    let (url, _target) = target().await;
+    let pods = [Pod::start().await, Pod::start().await];
+    let gone = std::future::ready("it was evicted".to_owned()).boxed().shared();
+    let members = vec![Member { gone, ..pods[0].member("a", None) }, pods[1].member("b", None)];
+    let (mut fleet, noted) = fleet(members);
+    let warnings = fleet.prepare(&wanted(&url, 100.0, 1), seen_from).await.unwrap();
+    assert!(warnings.is_empty(), "{warnings:?}");
+    let warning = "load worker a on node node-of-a was lost: it was evicted; the others send its part";
+    let recorded = (None, EventKind::Warning { message: warning.to_owned() });
+    assert!(noted.lock().unwrap().contains(&recorded));
+    fleet.start().await;
+    assert_eq!(fleet.join().await.scheduled, 100);
+    assert_eq!(lines_of(pods[1].dir.path()), 100);
+}
+
+/// A worker of another version.
+struct Other;
+
+impl Ask for Other {
+    fn ask(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response<AnswerBody>, AskError>> {
+        assert_eq!(request.uri().path(), VERSION_PATH, "nothing else is said to it");
+        let body = Full::new(Bytes::from(r#"{"name": "rolldrop", "version": "0.0.1"}"#));
+        let answer = Response::new(body.map_err(|never| match never {}).boxed_unsync());
+        std::future::ready(Ok(answer)).boxed()
+    }
+}
+
+#[tokio::test]
+async fn a_worker_of_another_version_is_given_no_orders() {
+    let gone = std::future::pending().boxed().shared();
+    let (name, node) = ("a".to_owned(), "node-1".to_owned());
+    let (mut fleet, _) = fleet(vec![Member { name, node, way: Arc::new(Other), gone }]);
+    let refused = fleet.prepare(&wanted("http://127.0.0.1:1/", 1.0, 1), seen_from).await;
+    let why = format!(
+        "load worker a on node node-1: it runs rolldrop 0.0.1, and this is {}: name its image with --image",
+        env!("CARGO_PKG_VERSION")
+    );
+    assert_eq!(refused.unwrap_err().to_string(), why);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_ends_its_load_when_its_pod_is_to_go_and_its_rows_can_still_be_fetched() {
+    let (url, _target) = target().await;
+    let pod = Pod::start().await;
+    let (mut fleet, _) = fleet(vec![pod.member("a", None)]);
+    fleet.prepare(&wanted(&url, 100.0, 3600), seen_from).await.unwrap();
+    fleet.start().await;
+    let control = fleet.control().clone();
+    let evicting = async {
+        while control.progress().scheduled < 20 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        pod.stop.cancel();
+    };
+    let (joined, ()) = futures::join!(fleet.join(), evicting);
+    assert!((20..10_000).contains(&joined.scheduled) && joined.lost.is_empty(), "{joined:?}");
+    assert_eq!(pod.rows().len() as u64, joined.scheduled);
+    assert!(Link::new(pod.way("secret", None)).json::<ClockAnswer>(CLOCK_PATH).await.is_ok());
+    fleet.dismiss(Duration::from_secs(10)).await;
+    pod.ended.await.unwrap();
+}
+
+#[tokio::test]
+async fn only_the_run_is_obeyed_and_orders_are_taken_once_and_in_turn() {
+    let pod = Pod::start().await;
+    let stranger = Link::new(pod.way("other", None));
+    let refused = |result: Result<(), LinkError>| match result {
+        Err(LinkError::Refused { status, why }) => (status, why),
+        other => panic!("{other:?}"),
+    };
+    let stop = Bytes::from(serde_json::to_vec(&Order::Clock { n: 1 }).unwrap());
+    let path = |n: u64| format!("{ORDERS_PATH}?n={n}");
+    for path in [&path(0), ACKNOWLEDGED_PATH] {
+        assert_eq!(refused(stranger.post(path, stop.clone()).await).0, StatusCode::UNAUTHORIZED);
+    }
+    assert!(matches!(stranger.json::<ClockAnswer>(CLOCK_PATH).await, Err(LinkError::Refused { .. })));
+    assert!(stranger.lines(READY_PATH).await.is_ok(), "the kubelet has no token");
+
+    let link = Link::new(pod.way("secret", None));
+    // As one that was started anew hears the orders that another one had begun to take.
+    let (status, why) = refused(link.post(&path(1), stop.clone()).await);
+    assert_eq!((status, why.as_str()), (StatusCode::CONFLICT, "the next order is number 0"));
+    assert_eq!(refused(link.post(&path(0), Bytes::from("nonsense")).await).0, StatusCode::BAD_REQUEST);
+    for _ in 0..2 {
+        link.post(&path(0), stop.clone()).await.unwrap();
+    }
+    assert!(refused(link.post(&path(2), stop).await).1.contains("number 1"));
+}

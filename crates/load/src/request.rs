@@ -1,0 +1,238 @@
+//! A request as bytes: all but its number, and what a template asks for, is made once, before
+//! the first is sent.
+
+use std::io::Write;
+
+use super::plan::{PlannedTarget, Text};
+use super::random::Random;
+use super::template::{self, Piece};
+use rolldrop_record::id::ID_HEADER;
+
+/// Sent unless the user gives another.
+pub(super) const USER_AGENT: &str = concat!("rolldrop/", env!("CARGO_PKG_VERSION"));
+/// Names the request that an attempt repeats. It has no id of its own: it has no row.
+pub(super) const RETRY_HEADER: &str = "rolldrop-retry-of";
+
+/// What the request says about its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Persistence {
+    /// It is to be closed after the answer.
+    Close,
+    /// It may carry further requests.
+    Keep,
+}
+
+/// Whose requests a template makes.
+#[derive(Clone, Debug)]
+pub(super) struct Sender {
+    /// What its requests' ids begin with: `<run>-<source>-`.
+    pub(super) ids: String,
+    /// The worker's number.
+    pub(super) worker: u64,
+    /// The number of workers.
+    pub(super) workers: u64,
+    /// The load's seed.
+    pub(super) seed: u64,
+}
+
+impl Sender {
+    /// The number of its request `seq` among those of all workers, and what is drawn for it.
+    pub(super) fn draw(&self, seq: u64) -> (u64, Random) {
+        let number = seq * self.workers + self.worker;
+        (number, Random::of(self.seed, number))
+    }
+}
+
+/// The requests of one source to one target: bytes around what differs between them.
+#[derive(Debug)]
+pub(super) struct Template {
+    /// Request line and header fields, but for those that follow.
+    head: Vec<Piece>,
+    body: Body,
+    sender: Sender,
+}
+
+#[derive(Debug)]
+enum Body {
+    /// Its length is in the head.
+    Fixed(Vec<u8>),
+    /// Its length is not known before it is made.
+    Made(Vec<Piece>),
+}
+
+impl Template {
+    /// The template of a sender's requests to `target`.
+    pub(super) fn new(target: &PlannedTarget, sender: &Sender, persistence: Persistence) -> Self {
+        let mut fields = Vec::new();
+        let body = match &target.body {
+            Text::Fixed(body) => {
+                // Methods with a meaning for content announce that there is none.
+                if !body.is_empty() || ["POST", "PUT", "PATCH"].contains(&target.method.as_str()) {
+                    fields.push(("content-length", body.len().to_string()));
+                }
+                Body::Fixed(body.clone())
+            }
+            Text::Made(pieces) => Body::Made(pieces.clone()),
+        };
+        if persistence == Persistence::Close {
+            fields.push(("connection", "close".to_owned()));
+        }
+        Self::of(sender, head(target, &fields), body)
+    }
+
+    /// The template of the requests that ask `target` to switch to WebSocket, without their key.
+    pub(super) fn handshake(target: &PlannedTarget, sender: &Sender) -> Self {
+        let fields = [("connection", "Upgrade"), ("upgrade", "websocket"), ("sec-websocket-version", "13")]
+            .map(|(name, value)| (name, value.to_owned()));
+        Self::of(sender, head(target, &fields), Body::Fixed(Vec::new()))
+    }
+
+    /// The template of the messages to a WebSocket target: a request's id, an empty line, the body.
+    pub(super) fn message(target: &PlannedTarget, sender: &Sender) -> Self {
+        let body = match &target.body {
+            Text::Fixed(body) => Body::Fixed(body.clone()),
+            Text::Made(pieces) => Body::Made(pieces.clone()),
+        };
+        Self::of(sender, Vec::new(), body)
+    }
+
+    fn of(sender: &Sender, head: Vec<Piece>, body: Body) -> Self {
+        Self { head, body, sender: sender.clone() }
+    }
+
+    /// Writes the request numbered `seq`, as it is sent for the `attempt`th time, counted from 1,
+    /// to `out`, replacing what is there.
+    pub(super) fn fill(&self, seq: u64, attempt: u32, out: &mut Vec<u8>) {
+        out.clear();
+        let (number, mut random) = self.sender.draw(seq);
+        template::fill(&self.head, number, &mut random, out);
+        let id = if attempt == 1 { ID_HEADER } else { RETRY_HEADER };
+        for part in [id, ": ", &self.sender.ids] {
+            out.extend_from_slice(part.as_bytes());
+        }
+        // Writing to a vector cannot fail.
+        let _ = write!(out, "{seq}\r\n");
+        match &self.body {
+            Body::Fixed(body) => {
+                out.extend_from_slice(b"\r\n");
+                out.extend_from_slice(body);
+            }
+            Body::Made(pieces) => {
+                let mut body = Vec::new();
+                template::fill(pieces, number, &mut random, &mut body);
+                let _ = write!(out, "content-length: {}\r\n\r\n", body.len());
+                out.extend_from_slice(&body);
+            }
+        }
+    }
+}
+
+/// Request line and header fields of a request to `target`, with `fields` at their end.
+fn head(target: &PlannedTarget, fields: &[(&str, String)]) -> Vec<Piece> {
+    let mut head = vec![Piece::Bytes(format!("{} ", target.method).into_bytes())];
+    head.extend(target.path.iter().cloned());
+    head.push(Piece::Bytes(b" HTTP/1.1\r\n".to_vec()));
+    let mut header = |name: &str, value: &[Piece]| {
+        head.push(Piece::Bytes(format!("{name}: ").into_bytes()));
+        head.extend(value.iter().cloned());
+        head.push(Piece::Bytes(b"\r\n".to_vec()));
+    };
+    let text = |text: &str| [Piece::Bytes(text.as_bytes().to_vec())];
+    let given = |name: &str| target.headers.iter().any(|(given, _)| given.as_str() == name);
+    if !given("host") {
+        header("host", &text(&target.authority));
+    }
+    if !given("user-agent") {
+        header("user-agent", &text(USER_AGENT));
+    }
+    for (name, value) in &target.headers {
+        header(name.as_str(), value);
+    }
+    for (name, value) in fields {
+        header(name, &text(value));
+    }
+    joined(head)
+}
+
+/// The same text in as few pieces as can be.
+fn joined(pieces: Vec<Piece>) -> Vec<Piece> {
+    let mut joined: Vec<Piece> = Vec::new();
+    for piece in pieces {
+        match (joined.last_mut(), piece) {
+            (Some(Piece::Bytes(last)), Piece::Bytes(more)) => last.extend(more),
+            (_, piece) => joined.push(piece),
+        }
+    }
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Plan;
+    use rolldrop_record::load::Settings;
+
+    fn request(persistence: Persistence, change: impl FnOnce(&mut Settings)) -> String {
+        let mut settings = Settings::new("http://web:8080/x?y=z");
+        change(&mut settings);
+        let plan = Plan::new(settings).unwrap();
+        let mut out = b"an earlier request".to_vec();
+        let sender = Sender { ids: "k3v9x2ab-load-3-".into(), worker: 3, workers: 4, seed: 1 };
+        Template::new(&plan.targets[0], &sender, persistence).fill(41, 1, &mut out);
+        String::from_utf8(out).unwrap().replace(env!("CARGO_PKG_VERSION"), "VERSION")
+    }
+
+    #[test]
+    fn a_request_names_its_source_and_number() {
+        assert_eq!(
+            request(Persistence::Close, |_| {}),
+            "GET /x?y=z HTTP/1.1\r\nhost: web:8080\r\nuser-agent: rolldrop/VERSION\r\n\
+             connection: close\r\nrolldrop-id: k3v9x2ab-load-3-41\r\n\r\n"
+        );
+    }
+
+    #[test]
+    fn headers_can_be_replaced_and_a_body_is_announced() {
+        let changed = request(Persistence::Keep, |s| {
+            s.method = "POST".into();
+            s.body = b"{}".to_vec();
+            s.headers = vec![("Host".into(), "other".into()), ("A".into(), "b".into())];
+        });
+        assert_eq!(
+            changed,
+            "POST /x?y=z HTTP/1.1\r\nuser-agent: rolldrop/VERSION\r\nhost: other\r\na: b\r\n\
+             content-length: 2\r\nrolldrop-id: k3v9x2ab-load-3-41\r\n\r\n{}"
+        );
+    }
+
+    #[test]
+    fn what_a_target_says_goes_before_what_is_said_of_all() {
+        let changed = request(Persistence::Keep, |s| {
+            s.headers = vec![("A".into(), "all".into()), ("B".into(), "all".into())];
+            s.body = b"all".to_vec();
+            s.targets[0].method = Some("PUT".into());
+            s.targets[0].headers = vec![("a".into(), "own".into())];
+            s.targets[0].body = Some(b"own".to_vec());
+        });
+        assert_eq!(
+            changed,
+            "PUT /x?y=z HTTP/1.1\r\nhost: web:8080\r\nuser-agent: rolldrop/VERSION\r\nb: all\r\na: own\r\n\
+             content-length: 3\r\nrolldrop-id: k3v9x2ab-load-3-41\r\n\r\nown"
+        );
+    }
+
+    #[test]
+    fn a_template_is_filled_in_everywhere() {
+        let made = request(Persistence::Keep, |s| {
+            s.template = true;
+            s.targets[0].url = "http://web/{{seq}}?q={{int:5-5}}".into();
+            s.headers = vec![("A".into(), "n{{seq}}".into())];
+            s.body = b"<{{seq}}>".to_vec();
+        });
+        assert_eq!(
+            made,
+            "GET /167?q=5 HTTP/1.1\r\nhost: web\r\nuser-agent: rolldrop/VERSION\r\na: n167\r\n\
+             rolldrop-id: k3v9x2ab-load-3-41\r\ncontent-length: 5\r\n\r\n<167>"
+        );
+    }
+}

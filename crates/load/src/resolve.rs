@@ -1,0 +1,249 @@
+//! Where a target is: one address, or those of a name, which are used in turn and follow the DNS.
+//!
+//! Names are looked up before the start, and again when the TTL of the answer has expired. Until the new answer
+//! arrives the old one holds. A failed lookup also holds until a later answer: it is the outcome of every new
+//! connection in this time. Open connections are not touched. When one address fails, no other is tried: that would
+//! hide the failure.
+
+mod lookup;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::future::join_all;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::address::{Address, Remote};
+use super::first_answer;
+use super::plan::PlannedTarget;
+use lookup::{Found, Lookup};
+use rolldrop_record::event::NameAnswer;
+use rolldrop_record::load::{DnsSettings, Family};
+use rolldrop_record::{Clock, EventKind, Stamp};
+
+/// A name is not looked up more often than this, whatever its TTL; after a failure, this often.
+const LEAST_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The current answer for a name: at least one address, or why there are none.
+type Answer = Result<Arc<[Address]>, Arc<str>>;
+
+/// Where a target is.
+#[derive(Clone, Debug)]
+pub(super) enum Route {
+    /// At one address.
+    Fixed(Address),
+    /// At the current addresses of its name.
+    Named(watch::Receiver<Answer>),
+}
+
+impl Route {
+    /// The IP addresses and ports that connections are made to now.
+    pub(super) fn remotes(&self) -> Vec<SocketAddr> {
+        let remote = |address: &Address| match address.remote {
+            Remote::Tcp(remote) => Some(remote),
+            Remote::Unix(_) => None,
+        };
+        match self {
+            Route::Fixed(address) => remote(address).into_iter().collect(),
+            Route::Named(answer) => {
+                answer.borrow().iter().flat_map(|all| all.iter()).filter_map(remote).collect()
+            }
+        }
+    }
+}
+
+/// Takes a target's addresses in turn.
+#[derive(Debug)]
+pub(super) struct Walk {
+    route: Route,
+    next: AtomicUsize,
+}
+
+impl Walk {
+    /// Begins with the address of that number: workers begin with different ones.
+    pub(super) fn new(route: Route, first: usize) -> Self {
+        Self { route, next: AtomicUsize::new(first) }
+    }
+
+    /// The address of the next connection.
+    ///
+    /// # Errors
+    /// Why the name has no address at this time.
+    pub(super) fn next(&self) -> Result<Address, Arc<str>> {
+        match &self.route {
+            Route::Fixed(address) => Ok(address.clone()),
+            Route::Named(answer) => {
+                let addresses = answer.borrow().clone()?;
+                let turn = self.next.fetch_add(1, Ordering::Relaxed);
+                Ok(addresses[turn % addresses.len()].clone())
+            }
+        }
+    }
+}
+
+/// The names that a load's targets have.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    names: Vec<Name>,
+    settings: DnsSettings,
+}
+
+/// A name that was found.
+#[derive(Debug)]
+struct Name {
+    host: String,
+    port: u16,
+    /// The addresses that are used, of those that it has.
+    family: Family,
+    /// Who knows it.
+    source: lookup::Source,
+    answer: watch::Sender<Answer>,
+    /// The answer's TTL; `None` if it has none.
+    ttl: Option<Duration>,
+    /// When it is to be looked up again; `None` for never.
+    due: Option<Instant>,
+}
+
+impl Names {
+    /// Looks up the targets' names. Returns where each target is.
+    ///
+    /// # Errors
+    /// The name that has no address, and why.
+    pub(super) async fn look_up(
+        settings: &DnsSettings,
+        targets: &[PlannedTarget],
+    ) -> Result<(Self, Vec<Route>), (String, String)> {
+        let mut names = Vec::<Name>::new();
+        let mut routes = Vec::new();
+        let mut lookup = None;
+        for target in targets {
+            if let Ok(address) = target.host.parse::<IpAddr>() {
+                routes.push(Route::Fixed(SocketAddr::new(address, target.port).into()));
+                continue;
+            }
+            let is_it = |name: &&Name| name.host == target.host && name.port == target.port;
+            if let Some(name) = names.iter().find(is_it) {
+                routes.push(Route::Named(name.answer.subscribe()));
+                continue;
+            }
+            let lookup = lookup.get_or_insert_with(|| Lookup::new(settings));
+            let first = lookup.first(&target.host).await;
+            let (source, found) = first.map_err(|why| (target.host.clone(), why))?;
+            let mut name = Name {
+                host: target.host.clone(),
+                port: target.port,
+                family: settings.family,
+                source,
+                answer: watch::channel(Err("not looked up".into())).0,
+                ttl: None,
+                due: None,
+            };
+            name.take(Ok(found)).map_err(|why| (target.host.clone(), why.to_string()))?;
+            routes.push(Route::Named(name.answer.subscribe()));
+            names.push(name);
+        }
+        Ok((Self { names, settings: settings.clone() }, routes))
+    }
+
+    /// Whether there is nothing to follow.
+    pub(super) fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// If a name has addresses of both families and only one family answers, as with a server that listens only on
+    /// IPv4 behind `localhost`, the other family is not used from now on: a client that tries both would never show
+    /// its users that failure. One address of each family is connected to, from where `from` says, for at most
+    /// `limit`. Returns what was dropped, as text.
+    pub(super) async fn choose_families(
+        &mut self,
+        mut from: first_answer::From<'_>,
+        limit: Duration,
+        clock: Clock,
+    ) -> Vec<String> {
+        let mut left_out = Vec::new();
+        for name in &mut self.names {
+            let Ok(addresses) = name.answer.borrow().clone() else { continue };
+            let of = |family: Family| addresses.iter().find(|address| address.is_of(family)).cloned();
+            let (Some(v4), Some(v6)) = (of(Family::Ipv4), of(Family::Ipv6)) else { continue };
+            let (family, silent) =
+                match (from.reach(&v4, limit, clock).await, from.reach(&v6, limit, clock).await) {
+                    (true, false) => (Family::Ipv4, v6),
+                    (false, true) => (Family::Ipv6, v4),
+                    _ => continue,
+                };
+            name.family = family;
+            let used: Arc<[Address]> = addresses.iter().filter(|a| a.is_of(family)).cloned().collect();
+            name.answer.send_modify(|answer| *answer = Ok(used));
+            left_out.push(format!(
+                "{} is used only through its {family} addresses: {} does not answer (--ipv4 or --ipv6 chooses)",
+                name.host, silent.text,
+            ));
+        }
+        left_out
+    }
+
+    /// Looks the names up repeatedly until `stop`. The first addresses, and every change, are reported to `changed`.
+    pub(super) async fn follow(
+        self,
+        clock: Clock,
+        stop: CancellationToken,
+        changed: impl Fn(Stamp, EventKind),
+    ) {
+        let Self { names, settings } = self;
+        let lookup = Lookup::new(&settings);
+        for name in &names {
+            changed(clock.now(), name.event());
+        }
+        let (lookup, changed) = (&lookup, &changed);
+        let follow = |mut name: Name| async move {
+            while let Some(due) = name.due {
+                sleep_until(due).await;
+                let found = lookup.again(&name.host, name.source).await;
+                let before = name.answer.borrow().clone();
+                let _ = name.take(found);
+                if *name.answer.borrow() != before {
+                    changed(clock.now(), name.event());
+                }
+            }
+        };
+        stop.run_until_cancelled(join_all(names.into_iter().map(follow))).await;
+    }
+}
+
+impl Name {
+    /// Stores the answer to a lookup.
+    fn take(&mut self, found: Result<Found, String>) -> Answer {
+        let now = Instant::now();
+        let (answer, ttl, due) = match found {
+            Ok(found) => {
+                let addresses = found.addresses.into_iter().filter(|address| self.family.has(*address));
+                let addresses: Arc<[Address]> =
+                    addresses.map(|address| SocketAddr::new(address, self.port).into()).collect();
+                let answer: Answer =
+                    if addresses.is_empty() { Err("no_address".into()) } else { Ok(addresses) };
+                let interval = found.ttl.map(|ttl| ttl.max(LEAST_INTERVAL));
+                (answer, found.ttl, interval.map(|interval| now + interval))
+            }
+            Err(why) => (Err(why.into()), None, Some(now + LEAST_INTERVAL)),
+        };
+        (self.ttl, self.due) = (ttl, due);
+        self.answer.send_modify(|now| now.clone_from(&answer));
+        answer
+    }
+
+    /// Its current addresses.
+    fn event(&self) -> EventKind {
+        let answer = self.answer.borrow();
+        let addresses = answer.iter().flat_map(|all| all.iter());
+        EventKind::NameAnswer(NameAnswer {
+            name: self.host.clone(),
+            addresses: addresses.map(|address| address.text.to_string()).collect(),
+            ttl_s: self.ttl.map(|ttl| ttl.as_secs_f64().round()),
+            error: answer.as_ref().err().map(ToString::to_string),
+        })
+    }
+}

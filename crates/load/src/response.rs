@@ -1,0 +1,251 @@
+//! Reading the head of an HTTP/1.1 response, by httparse.
+//!
+//! Bytes in, facts out (RFC 9112); this module reads no socket.
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::sync::Arc;
+
+use http::Method;
+
+use super::answer_headers::{MAX_FIELDS, PodName, Wanted};
+use rolldrop_wire::http1::Body;
+
+/// The most bytes that a head may have.
+pub(super) const MAX_HEAD: usize = 64 * 1024;
+
+/// The peer broke the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Malformed;
+
+/// A response's head.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    /// The status.
+    pub(super) status: u16,
+    /// The head's length in bytes.
+    pub(super) len: usize,
+    /// Where the body ends.
+    pub(super) body: Body,
+    /// Whether the server keeps the connection open after the body.
+    pub(super) keep_alive: bool,
+    /// The pod that answered, as the chosen header says.
+    pub(super) pod: Option<Arc<str>>,
+    /// Where the value of `server` is.
+    pub(super) server: Option<Range<usize>>,
+    /// Where that of `via` is.
+    pub(super) via: Option<Range<usize>>,
+    /// The answer to a WebSocket's key, in a response that switches protocols.
+    pub(super) accept: Option<Arc<str>>,
+}
+
+impl Head {
+    /// Whether all of the body is in the bytes that came behind the head, as far as can be told without
+    /// going through them.
+    pub(super) fn is_whole_with(&self, rest: &[u8]) -> bool {
+        match self.body {
+            Body::Length(length) => rest.len() as u64 >= length,
+            Body::Chunked(_) => rest.ends_with(b"\r\n0\r\n\r\n"),
+            Body::UntilClose => false,
+        }
+    }
+}
+
+/// Parses the head of a response to a request of `method` at the beginning of
+/// `bytes`; `None` when it is not complete yet.
+///
+/// # Errors
+/// When it never can be.
+pub(super) fn parse_head(bytes: &[u8], method: &Method, wanted: &Wanted) -> Result<Option<Head>, Malformed> {
+    let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+    let mut response = httparse::Response::new(&mut []);
+    let parser = httparse::ParserConfig::default();
+    let len = match parser.parse_response_with_uninit_headers(&mut response, bytes, &mut fields) {
+        Ok(httparse::Status::Complete(len)) => len,
+        Ok(httparse::Status::Partial) if bytes.len() < MAX_HEAD => return Ok(None),
+        Ok(httparse::Status::Partial) | Err(_) => return Err(Malformed),
+    };
+    let status = response.code.filter(|code| *code >= 100).ok_or(Malformed)?;
+    let mut framing = Framing::default();
+    let mut close = false;
+    let mut keep_alive = false;
+    let mut pod = PodName::default();
+    let (mut server, mut via, mut accept) = (None, None, None);
+    let place = |value: &[u8]| {
+        let from = value.as_ptr().addr() - bytes.as_ptr().addr();
+        Some(from..from + value.len())
+    };
+    for field in response.headers.iter() {
+        let name = field.name;
+        if name.eq_ignore_ascii_case("content-length") {
+            framing.add_length(field.value);
+        } else if name.eq_ignore_ascii_case("transfer-encoding") {
+            framing.chunked = Some(last_token(field.value).eq_ignore_ascii_case(b"chunked"));
+        } else if name.eq_ignore_ascii_case("connection") {
+            close |= has_token(field.value, b"close");
+            keep_alive |= has_token(field.value, b"keep-alive");
+        } else if name.eq_ignore_ascii_case("server") {
+            server = place(field.value);
+        } else if name.eq_ignore_ascii_case("via") {
+            via = place(field.value);
+        } else if status == 101 && name.eq_ignore_ascii_case("sec-websocket-accept") {
+            accept = std::str::from_utf8(field.value).ok().map(Arc::from);
+        }
+        if name.eq_ignore_ascii_case(wanted.pod.as_str()) {
+            pod.add(field.value);
+        }
+    }
+    let is_old = response.version != Some(1);
+    let body = framing.body(status, method, is_old)?;
+    let persistent = !close && (keep_alive || !is_old);
+    let keep_alive = persistent && body != Body::UntilClose;
+    Ok(Some(Head { status, len, keep_alive, body, pod: pod.take(), server, via, accept }))
+}
+
+/// What the header fields say about the body's length.
+#[derive(Default)]
+struct Framing {
+    /// The length, or that there is no one valid length; which matters only where it is needed.
+    length: Option<Result<u64, Malformed>>,
+    /// Whether `chunked` is the last transfer coding, where there is one.
+    chunked: Option<bool>,
+}
+
+impl Framing {
+    /// Several equal lengths are as good as one (RFC 9112, 6.3).
+    fn add_length(&mut self, value: &[u8]) {
+        for part in value.split(|b| *b == b',') {
+            let part = part.trim_ascii();
+            let is_number = !part.is_empty() && part.iter().all(u8::is_ascii_digit);
+            let text = std::str::from_utf8(part).ok().filter(|_| is_number);
+            let length = text.and_then(|text| text.parse().ok()).ok_or(Malformed);
+            self.length = match self.length {
+                Some(earlier) if earlier != length => Some(Err(Malformed)),
+                _ => Some(length),
+            };
+        }
+    }
+
+    /// HTTP/1.0 knows no transfer codings (RFC 9112, 6.1).
+    fn body(&self, status: u16, method: &Method, is_old: bool) -> Result<Body, Malformed> {
+        if *method == Method::HEAD || (100..200).contains(&status) || status == 204 || status == 304 {
+            return Ok(Body::NONE);
+        }
+        match (self.chunked, self.length) {
+            (Some(_), _) if is_old => Err(Malformed),
+            (Some(true), _) => Ok(Body::CHUNKED),
+            (Some(false), _) | (None, None) => Ok(Body::UntilClose),
+            (None, Some(length)) => Ok(Body::Length(length?)),
+        }
+    }
+}
+
+fn tokens(value: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
+    value.split(|b| *b == b',').map(<[u8]>::trim_ascii).filter(|token| !token.is_empty())
+}
+
+fn has_token(value: &[u8], token: &[u8]) -> bool {
+    tokens(value).any(|t| t.eq_ignore_ascii_case(token))
+}
+
+fn last_token(value: &[u8]) -> &[u8] {
+    tokens(value).next_back().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn wanted() -> Wanted {
+        Wanted::new("rolldrop-pod", &[]).unwrap()
+    }
+
+    fn head(text: &str) -> Head {
+        parse_head(text.as_bytes(), &Method::GET, &wanted()).unwrap().unwrap()
+    }
+
+    #[test]
+    fn a_head_says_status_framing_persistence_and_pod() {
+        let text = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nRolldrop-Pod: web-1\r\n\r\nhello";
+        let expected = Head {
+            status: 200,
+            len: text.len() - 5,
+            body: Body::Length(5),
+            keep_alive: true,
+            pod: Some("web-1".into()),
+            server: None,
+            via: None,
+            accept: None,
+        };
+        assert_eq!(head(text), expected);
+        for end in 0..expected.len {
+            assert_eq!(parse_head(&text.as_bytes()[..end], &Method::GET, &wanted()), Ok(None));
+        }
+    }
+
+    #[test]
+    fn any_header_may_name_the_pod_and_those_of_gateways_are_found() {
+        let text = "HTTP/1.1 200 OK\r\nServer: nginx\r\nrolldrop-pod: no\r\nX-Served-By: web-1\r\nVia: 1.1 a\r\n\
+            x-served-by: edge-7\r\nContent-Length: 0\r\n\r\n";
+        let wanted = Wanted::new("X-Served-By", &[]).unwrap();
+        let head = parse_head(text.as_bytes(), &Method::GET, &wanted).unwrap().unwrap();
+        assert_eq!(head.pod.as_deref(), Some("web-1, edge-7"));
+        assert_eq!((&text[head.server.unwrap()], &text[head.via.unwrap()]), ("nginx", "1.1 a"));
+    }
+
+    #[test]
+    fn a_connection_is_kept_only_where_both_sides_can_go_on() {
+        let kept = |text: &str| head(text).keep_alive;
+        assert!(!kept("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: x, Close\r\n\r\n"));
+        assert!(!kept("HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n"));
+        assert!(kept("HTTP/1.0 200 OK\r\nContent-Length: 0\r\nConnection: keep-alive\r\n\r\n"));
+        assert!(!kept("HTTP/1.1 200 OK\r\n\r\n"), "its body ends with the connection");
+    }
+
+    #[test]
+    fn a_body_is_chunked_where_chunked_is_the_last_coding() {
+        let body = |coding: &str| {
+            head(&format!("HTTP/1.1 200 OK\r\ntransfer-encoding: {coding}\r\ncontent-length: 5\r\n\r\n")).body
+        };
+        assert_eq!(body("gzip, Chunked"), Body::CHUNKED);
+        assert_eq!(body("chunked, gzip"), Body::UntilClose);
+    }
+
+    #[test]
+    fn some_responses_have_no_body_whatever_they_announce() {
+        let announced = "content-length: 9\r\n\r\n";
+        for status in ["100 Continue", "204 No Content", "304 Not Modified"] {
+            let text = format!("HTTP/1.1 {status}\r\n{announced}");
+            assert!(head(&text).body.is_done(), "{status}");
+        }
+        let text = format!("HTTP/1.1 200 OK\r\n{announced}");
+        assert!(parse_head(text.as_bytes(), &Method::HEAD, &wanted()).unwrap().unwrap().body.is_done());
+        assert!(!head(&text).body.is_done());
+    }
+
+    #[test]
+    fn what_is_no_head_is_malformed() {
+        let malformed = |text: &str| parse_head(text.as_bytes(), &Method::GET, &wanted()) == Err(Malformed);
+        assert!(malformed("hello"));
+        assert!(malformed("HTTP/1.1 2x0 OK\r\n\r\n"));
+        assert!(malformed("HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n"));
+        assert!(malformed("HTTP/1.1 200 OK\r\ncontent-length: +1\r\n\r\n"));
+        assert!(malformed("HTTP/1.1 200 OK\r\ncontent-length:\r\n\r\n"));
+        assert!(malformed("HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n"));
+        assert!(!malformed("HTTP/1.1 200 OK\r\ncontent-length: 1, 1\r\n\r\n"));
+        assert!(!malformed("HTTP/1.1 304 OK\r\ncontent-length: 1, 2\r\n\r\n"), "nothing follows");
+        assert!(malformed("HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"));
+        assert!(malformed(&format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(MAX_HEAD))));
+        let fields = |count| format!("HTTP/1.1 200 OK\r\n{}\r\n", "x: y\r\n".repeat(count));
+        assert!(!malformed(&fields(MAX_FIELDS)) && malformed(&fields(MAX_FIELDS + 1)));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_break_the_parser(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse_head(&bytes, &Method::GET, &wanted());
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! A running load: its own thread, those of its workers, and its end.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::thread;
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::answer_headers::AllAnswers;
+use super::conntrack::Listener;
+use super::latency_log::LogFile;
+use super::recorder::{Files, Recorder};
+use super::records::RecordWriter;
+use super::remote::journal::Journal;
+use super::resolve::Names;
+use super::tally::Tally;
+use super::worker::{Batch, Done, Task};
+use super::{Control, LoadError, Summary};
+use rolldrop_record::parts::PartWriter;
+use rolldrop_record::{Clock, Event, EventKind, RequestRow, Stamp};
+
+/// A load that runs in this process. Dropping it aborts the load.
+#[derive(Debug)]
+pub struct Running {
+    started: Stamp,
+    control: Control,
+    events: UnboundedReceiver<Event>,
+    summary: oneshot::Receiver<Result<Summary, LoadError>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Running {
+    /// The schedule's zero, when the warm-up begins.
+    pub fn started(&self) -> Stamp {
+        self.started
+    }
+
+    /// State and control of the load while it runs.
+    pub fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// Events other than requests, for the run directory: the addresses of the targets' names. It ends when the load
+    /// does. Can be taken once.
+    pub fn take_events(&mut self) -> UnboundedReceiver<Event> {
+        std::mem::replace(&mut self.events, unbounded_channel().1)
+    }
+
+    /// Waits until every scheduled request has its row, on disk where there is a
+    /// run directory. The future may be dropped and made again.
+    ///
+    /// # Errors
+    /// When the load could not be recorded or a thread failed.
+    ///
+    /// # Panics
+    /// When it is called again after it has returned.
+    pub async fn join(&mut self) -> Result<Summary, LoadError> {
+        (&mut self.summary).await.unwrap_or(Err(LoadError::Panicked))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.control.abort();
+        if let Some(thread) = self.thread.take() {
+            // A panic has been told to whoever joined.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The whole of a load, on its way to the thread that runs it.
+pub(super) struct Run {
+    pub(super) clock: Clock,
+    pub(super) started: Stamp,
+    pub(super) planned: Option<u64>,
+    pub(super) names: Names,
+    pub(super) sources: Vec<String>,
+    pub(super) tasks: Vec<Task>,
+    pub(super) received: Receiver<Batch>,
+    pub(super) records: Vec<RecordWriter>,
+    pub(super) tables: Vec<PartWriter<RequestRow>>,
+    pub(super) log: Option<LogFile>,
+    pub(super) journal: Option<Arc<Journal>>,
+    pub(super) listener: Option<Listener>,
+}
+
+impl Run {
+    /// Begins it, on a thread of its own.
+    pub(super) fn begin(self, control: Control) -> Result<Running, LoadError> {
+        let started = self.started;
+        let (happened, events) = unbounded_channel();
+        let (done, summary) = oneshot::channel();
+        let shared = control.clone();
+        let thread = thread::Builder::new().name("load-recorder".to_owned());
+        let thread = thread
+            .spawn(move || {
+                // Nobody waits for the summary of a load that was dropped.
+                let _ = done.send(self.complete(&shared, &happened));
+            })
+            .map_err(LoadError::Worker)?;
+        Ok(Running { started, control, events, summary, thread: Some(thread) })
+    }
+
+    /// Runs the workers and records their rows until all have ended. Reports other events.
+    fn complete(
+        mut self,
+        control: &Control,
+        happened: &UnboundedSender<Event>,
+    ) -> Result<Summary, LoadError> {
+        let journal = self.journal.map(Journal::writer);
+        let (tables, records, listener) = (self.tables, self.records, self.listener.clone());
+        let files = Files { tables, records, log: self.log.as_mut(), journal, listener };
+        let recorder = Recorder::new(self.clock, self.started, files, &control.progress, &self.sources)?;
+        // Without one of its workers or its record the load is not the one that was asked for.
+        let end_all = || control.abort();
+        let ended = CancellationToken::new();
+        let source = self.sources.first().cloned().unwrap_or_default();
+        let tell = |at, kind| {
+            // Nobody may want to know.
+            let _ = happened.send(Event::new(at, source.as_str(), kind));
+        };
+        let (recorded, done, followed) = thread::scope(|scope| {
+            let names = self.names;
+            let follow = || follow(names, self.clock, ended.clone(), tell);
+            let names = thread::Builder::new().name("load-names".to_owned()).spawn_scoped(scope, follow);
+            let listening = self.listener.as_ref().map(|listener| {
+                let listen = || listener.listen(&ended);
+                thread::Builder::new().name("load-conntrack".to_owned()).spawn_scoped(scope, listen)
+            });
+            let threads: Vec<_> = self
+                .tasks
+                .into_iter()
+                .map(|task| {
+                    let name = task.context.source.to_string();
+                    let spawned = thread::Builder::new().name(name).spawn_scoped(scope, || {
+                        let done = task.run();
+                        if done.is_err() {
+                            end_all();
+                        }
+                        done
+                    });
+                    if spawned.is_err() {
+                        end_all();
+                    }
+                    spawned
+                })
+                .collect();
+            let recorded = recorder.run(self.received, end_all);
+            let done: Vec<Result<Done, LoadError>> = threads
+                .into_iter()
+                .map(|thread| match thread.map_err(LoadError::Worker)?.join() {
+                    Ok(done) => done.map_err(LoadError::Worker),
+                    Err(_) => Err(LoadError::Panicked),
+                })
+                .collect();
+            ended.cancel();
+            // Without the thread the recorder empties the queue when rows come.
+            if let Some(Err(error)) = listening {
+                tracing::warn!(%error, "no thread listens to the kernel");
+            }
+            (recorded, done, names.map(thread::ScopedJoinHandle::join))
+        });
+        recorded?;
+        self.listener.iter().flat_map(Listener::events).for_each(|(at, kind)| tell(at, kind));
+        followed.map_err(LoadError::Worker)?.map_err(|_| LoadError::Panicked)?.map_err(LoadError::Worker)?;
+        let is_stopped = control.stop.is_cancelled();
+        let (mut scheduled, mut tally, mut answers) = (0, Tally::default(), AllAnswers::default());
+        let at = self.clock.now();
+        for (of, done) in self.sources.iter().cloned().zip(done) {
+            let done = done?;
+            scheduled += done.scheduled;
+            let (warmup, main) = (done.tally.warmup, done.tally.outcomes.total());
+            // Nobody may want to know.
+            let _ = happened.send(Event::new(at, of.clone(), EventKind::LoadScheduled { of, warmup, main }));
+            tally.merge(&done.tally);
+            done.answers.iter().for_each(|(target, of_target)| answers.add(target, of_target));
+        }
+        let source = self.sources.first().map(String::as_str).unwrap_or_default();
+        for kind in answers.into_events() {
+            // Nobody may want to know.
+            let _ = happened.send(Event::new(self.clock.now(), source, kind));
+        }
+        Ok(Summary {
+            sources: self.sources,
+            started: self.started,
+            ended: self.clock.now(),
+            scheduled,
+            stopped_early: self.planned.map_or(is_stopped, |planned| scheduled < planned),
+            tally,
+        })
+    }
+}
+
+/// Follows names, until `stop`, on this thread.
+fn follow(
+    names: Names,
+    clock: Clock,
+    stop: CancellationToken,
+    changed: impl Fn(Stamp, EventKind),
+) -> io::Result<()> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(names.follow(clock, stop, changed));
+    // A name that the system is still asked for is not waited for.
+    runtime.shutdown_background();
+    Ok(())
+}

@@ -1,0 +1,323 @@
+//! When each request is due, in closed form.
+//!
+//! The integral of the rate over time says how many requests are due by when; request i is due where it reaches i,
+//! independently of earlier requests. The warm-up and the counted part begin at their own points in time and are
+//! counted from there. Worker k of N owns the requests with i ≡ k (mod N) and numbers its own from 0, so workers need
+//! not communicate.
+
+use super::random::Random;
+use rolldrop_record::load::{Arrivals, Stage};
+use rolldrop_record::{Phase, Stamp};
+
+/// The intended send times of a whole run, relative to its zero.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Schedule {
+    warmup: Profile,
+    main: Profile,
+    arrivals: Arrivals,
+    seed: u64,
+}
+
+impl Schedule {
+    /// A warm-up at one rate, and the counted part after it. Each has as many requests as its
+    /// rates make, rounded.
+    pub(super) fn new(warmup: Stage, main: &[Stage], arrivals: Arrivals, seed: u64) -> Self {
+        Self { warmup: Profile::new(&[warmup]), main: Profile::new(main), arrivals, seed }
+    }
+
+    /// Requests of the warm-up.
+    pub(super) fn warmup(&self) -> u64 {
+        self.warmup.count
+    }
+
+    /// Requests of the counted part.
+    pub(super) fn main(&self) -> u64 {
+        self.main.count
+    }
+
+    /// The share of worker `worker` of `workers`, in a run that begins at `zero`.
+    pub(super) fn share(&self, worker: usize, workers: usize, zero: Stamp) -> Share {
+        Share {
+            schedule: self.clone(),
+            zero,
+            workers: workers as u64,
+            index: worker as u64,
+            seq: 0,
+            arrivals: Walk { random: Random::new(self.seed), phase: Phase::Warmup, drawn: 0, ln_left: 0.0 },
+        }
+    }
+}
+
+/// A rate over time.
+#[derive(Clone, Debug, PartialEq)]
+struct Profile {
+    pieces: Vec<Piece>,
+    /// The integral of the rate.
+    requests: f64,
+    /// The same as a whole number.
+    count: u64,
+    length_s: f64,
+}
+
+/// A stage with what comes before it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Piece {
+    stage: Stage,
+    start_s: f64,
+    /// Requests that are due before it.
+    before: f64,
+}
+
+impl Profile {
+    fn new(stages: &[Stage]) -> Self {
+        let (mut start_s, mut before) = (0.0, 0.0);
+        let mut pieces = Vec::with_capacity(stages.len());
+        for stage in stages {
+            pieces.push(Piece { stage: *stage, start_s, before });
+            start_s += stage.duration.as_secs_f64();
+            before += stage.requests();
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a plan's rates and durations are positive and far below 2^53 together"
+        )]
+        let count = before.round() as u64;
+        Self { pieces, requests: before, count, length_s: start_s }
+    }
+
+    /// Where the integral of the rate reaches `requests`, in seconds from the profile's beginning.
+    fn reached_s(&self, requests: f64) -> f64 {
+        // A stage without requests is never the one in which a request falls due.
+        let next = self.pieces.partition_point(|piece| piece.before <= requests);
+        let candidates = self.pieces[..next].iter().rev();
+        match candidates.into_iter().find(|piece| piece.stage.requests() > 0.0) {
+            Some(piece) => piece.start_s + reached_s(piece.stage, requests - piece.before),
+            None => self.length_s,
+        }
+    }
+}
+
+/// Where a stage's share of the integral reaches `requests`, in seconds from its beginning.
+fn reached_s(stage: Stage, requests: f64) -> f64 {
+    let length_s = stage.duration.as_secs_f64();
+    let slope = (stage.to - stage.from) / length_s;
+    // The root of from × t + slope × t² / 2 = requests, in the form that loses no digits.
+    let root = (stage.from * stage.from + 2.0 * slope * requests).max(0.0).sqrt();
+    if requests > 0.0 { (2.0 * requests / (stage.from + root)).min(length_s) } else { 0.0 }
+}
+
+/// One worker's requests, in order.
+#[derive(Clone, Debug)]
+pub(super) struct Share {
+    schedule: Schedule,
+    zero: Stamp,
+    workers: u64,
+    /// The next request's number in the whole run.
+    index: u64,
+    seq: u64,
+    arrivals: Walk,
+}
+
+/// One request of a share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Due {
+    /// Its number in the whole run.
+    pub(super) index: u64,
+    /// Its number within the worker's share.
+    pub(super) seq: u64,
+    /// Whether it counts.
+    pub(super) phase: Phase,
+    /// Its intended send time.
+    pub(super) at: Stamp,
+}
+
+impl Iterator for Share {
+    type Item = Due;
+
+    fn next(&mut self) -> Option<Due> {
+        let Schedule { warmup, main, .. } = &self.schedule;
+        let (phase, profile, start_s, number) = match self.index.checked_sub(warmup.count) {
+            None => (Phase::Warmup, warmup, 0.0, self.index),
+            Some(number) => (Phase::Main, main, warmup.length_s, number),
+        };
+        if number >= profile.count {
+            return None;
+        }
+        let position = match self.schedule.arrivals {
+            Arrivals::Even => number as f64,
+            Arrivals::Poisson => {
+                if phase == Phase::Main && self.arrivals.phase == Phase::Warmup {
+                    self.arrivals.skip(warmup.count);
+                    self.arrivals.phase = phase;
+                    (self.arrivals.drawn, self.arrivals.ln_left) = (0, 0.0);
+                }
+                self.arrivals.position(number, profile)
+            }
+        };
+        #[expect(clippy::cast_possible_truncation, reason = "the cast saturates, at 292 years")]
+        let ns = ((start_s + profile.reached_s(position)) * 1e9).round() as i64;
+        let due = Due { index: self.index, seq: self.seq, phase, at: self.zero.shifted_ns(ns) };
+        self.index += self.workers;
+        self.seq += 1;
+        Some(due)
+    }
+}
+
+/// Walks a Poisson process, given the number of its arrivals: these are then as that many
+/// independent points, in order. Each worker walks the same way, and takes its own.
+#[derive(Clone, Debug)]
+struct Walk {
+    random: Random,
+    phase: Phase,
+    /// Arrivals of the phase that were drawn.
+    drawn: u64,
+    /// The logarithm of the part of the profile that is left after the last of them.
+    ln_left: f64,
+}
+
+impl Walk {
+    /// Where arrival `number` of the profile lies, as an integral of its rate.
+    fn position(&mut self, number: u64, profile: &Profile) -> f64 {
+        while self.drawn <= number {
+            // The least of the remaining points, each of which is anywhere in the rest.
+            self.ln_left += self.random.unit().ln() / (profile.count - self.drawn) as f64;
+            self.drawn += 1;
+        }
+        -self.ln_left.exp_m1() * profile.requests
+    }
+
+    /// Draws as often as the arrivals up to `count` do.
+    fn skip(&mut self, count: u64) {
+        for _ in self.drawn..count {
+            self.random.next();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ZERO: Stamp = Stamp::from_unix_ns(1_700_000_000_000_000_000);
+
+    fn stage(from: f64, to: f64, ms: u64) -> Stage {
+        Stage { from, to, duration: Duration::from_millis(ms) }
+    }
+
+    fn all(schedule: &Schedule, workers: usize) -> Vec<Due> {
+        let mut all: Vec<Due> = Vec::new();
+        for worker in 0..workers {
+            let own: Vec<_> = schedule.share(worker, workers, ZERO).collect();
+            assert!(own.iter().zip(0..).all(|(due, seq)| due.seq == seq));
+            all.extend(own);
+        }
+        all.sort_by_key(|due| due.index);
+        all
+    }
+
+    fn seconds(due: &Due) -> f64 {
+        due.at.ns_since(ZERO) as f64 / 1e9
+    }
+
+    #[test]
+    fn the_counted_part_has_exactly_rate_times_duration_requests() {
+        let schedule = Schedule::new(stage(0.1, 0.1, 20_000), &[stage(0.1, 0.1, 30_000)], Arrivals::Even, 0);
+        assert_eq!((schedule.warmup(), schedule.main()), (2, 3));
+        let due = all(&schedule, 1);
+        assert_eq!(due.iter().map(seconds).collect::<Vec<_>>(), [0.0, 10.0, 20.0, 30.0, 40.0]);
+        let phases: Vec<_> = due.iter().map(|d| d.phase.as_str()).collect();
+        assert_eq!(phases, ["warmup", "warmup", "main", "main", "main"]);
+    }
+
+    #[test]
+    fn the_counted_part_begins_when_the_warm_up_is_over() {
+        let schedule = Schedule::new(stage(3.0, 3.0, 500), &[stage(3.0, 3.0, 1_000)], Arrivals::Even, 0);
+        let due = all(&schedule, 1);
+        let main: Vec<_> = due.iter().filter(|due| due.phase == Phase::Main).map(seconds).collect();
+        assert_eq!((main.len(), main[0]), (3, 0.5));
+    }
+
+    #[test]
+    fn a_pause_has_no_requests_and_the_next_stage_begins_after_it() {
+        let stages = [stage(2.0, 2.0, 1_000), stage(0.0, 0.0, 5_000), stage(2.0, 2.0, 1_000)];
+        let schedule = Schedule::new(stage(2.0, 2.0, 0), &stages, Arrivals::Even, 0);
+        assert_eq!(all(&schedule, 1).iter().map(seconds).collect::<Vec<_>>(), [0.0, 0.5, 6.0, 6.5]);
+    }
+
+    #[test]
+    fn poisson_arrivals_are_irregular_and_come_back_with_their_seed() {
+        let schedule = |seed| {
+            Schedule::new(stage(1.0, 1.0, 0), &[stage(1000.0, 1000.0, 100_000)], Arrivals::Poisson, seed)
+        };
+        let due = all(&schedule(1), 1);
+        assert_eq!(due, all(&schedule(1), 1));
+        assert_ne!(due, all(&schedule(2), 1));
+        // The gaps of a Poisson process are spread as widely as they are long: mean and standard
+        // deviation are equal. Of 100,000 gaps either is known to 0.3 %.
+        let gaps: Vec<f64> = due.windows(2).map(|pair| seconds(&pair[1]) - seconds(&pair[0])).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+        assert!((mean * 1000.0 - 1.0).abs() < 0.01, "{mean}");
+        assert!((variance.sqrt() / mean - 1.0).abs() < 0.03, "{variance}");
+        // A quarter of the time holds a quarter of the requests.
+        let early = due.iter().filter(|due| seconds(due) < 25.0).count();
+        assert!((24_000..26_000).contains(&early), "{early}");
+    }
+
+    prop_compose! {
+        fn stages()(stages in proptest::collection::vec((0.0f64..20_000.0, 0.0f64..20_000.0, 1u64..200), 1..5))
+            -> Vec<Stage> {
+            stages.into_iter().map(|(from, to, ms)| stage(from, to, ms)).collect()
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_shares_together_are_the_schedule(
+            stages in stages(),
+            warmup in (0.5f64..20_000.0, 0u64..50),
+            poisson: bool,
+            seed: u64,
+            workers in 1usize..9,
+        ) {
+            let arrivals = if poisson { Arrivals::Poisson } else { Arrivals::Even };
+            let schedule = Schedule::new(stage(warmup.0, warmup.0, warmup.1), &stages, arrivals, seed);
+            let all = all(&schedule, workers);
+            prop_assert_eq!(all.len() as u64, schedule.warmup() + schedule.main());
+            prop_assert!(all.iter().zip(0..).all(|(due, index)| due.index == index));
+            prop_assert!(all.windows(2).all(|pair| pair[0].at <= pair[1].at));
+            let main = all.iter().filter(|due| due.phase == Phase::Main).count();
+            let requests: f64 = stages.iter().map(Stage::requests).sum();
+            prop_assert!((main as f64 - requests).abs() <= 0.5);
+            let end_s = warmup.1 as f64 / 1e3 + stages.iter().map(|s| s.duration.as_secs_f64()).sum::<f64>();
+            prop_assert!(all.iter().all(|due| seconds(due) <= end_s + 1e-8));
+            // However the requests are spread, that does not depend on the number of workers.
+            prop_assert_eq!(all, super::tests::all(&schedule, 1).into_iter().map(|due| Due {
+                seq: due.index / workers as u64, ..due
+            }).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn by_any_time_as_many_requests_are_due_as_the_rates_make(stages in stages()) {
+            let schedule = Schedule::new(stage(1.0, 1.0, 0), &stages, Arrivals::Even, 0);
+            for due in all(&schedule, 1) {
+                // The integral of the rate up to the due time is the request's number.
+                let (mut left, mut requests) = (seconds(&due), 0.0);
+                for stage in &stages {
+                    let length_s = stage.duration.as_secs_f64();
+                    let spent = left.min(length_s);
+                    requests += stage.from * spent + (stage.to - stage.from) / length_s * spent * spent / 2.0;
+                    left -= spent;
+                }
+                let peak = stages.iter().map(|s| s.from.max(s.to)).fold(0.0, f64::max);
+                // A nanosecond of rounding, at the highest rate.
+                prop_assert!((requests - due.index as f64).abs() <= 2e-9 * peak + 1e-6, "{requests} {due:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! Counts and histograms of the requests.
+//!
+//! Each worker has its own tally; they are merged at the end of the run.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use hdrhistogram::Histogram;
+use serde::de::{Deserializer, Error};
+use serde::{Deserialize, Serialize};
+
+use rolldrop_record::retry::go_hides;
+use rolldrop_record::{Outcome, Phase, RequestRow};
+
+/// Significant decimal digits of every histogram.
+const DIGITS: u8 = 3;
+
+/// An empty histogram that grows as needed, with 3 significant digits.
+pub(super) fn histogram() -> Histogram<u64> {
+    match Histogram::new(DIGITS) {
+        Ok(histogram) => histogram,
+        Err(e) => unreachable!("{DIGITS} digits are within the histogram's range: {e}"),
+    }
+}
+
+/// Adds a value to a histogram. Stamps of one clock never run backwards, so a
+/// negative value cannot occur; it would count as 0.
+pub(super) fn record(histogram: &mut Histogram<u64>, ns: i64) {
+    let recorded = histogram.record(u64::try_from(ns).unwrap_or(0));
+    debug_assert!(recorded.is_ok(), "a histogram that grows takes every value: {recorded:?}");
+}
+
+/// Whether there was a complete response.
+pub(super) fn is_answered(row: &RequestRow) -> bool {
+    matches!(row.outcome, Outcome::Ok | Outcome::HttpError)
+}
+
+/// The name of an error number, where the system has one.
+#[cfg(unix)]
+pub fn errno_name(errno: i32) -> String {
+    match nix::errno::Errno::from_raw(errno) {
+        nix::errno::Errno::UnknownErrno => format!("errno {errno}"),
+        known => format!("{known:?}"),
+    }
+}
+
+/// The name of an error number, where the system has one.
+#[cfg(not(unix))]
+pub fn errno_name(errno: i32) -> String {
+    format!("errno {errno}")
+}
+
+/// Counts by outcome.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "BTreeMap<Outcome, u64>", into = "BTreeMap<Outcome, u64>")]
+pub struct Counts([u64; Outcome::ALL.len()]);
+
+impl From<BTreeMap<Outcome, u64>> for Counts {
+    fn from(counts: BTreeMap<Outcome, u64>) -> Self {
+        let mut all = Self::default();
+        counts.into_iter().for_each(|(outcome, count)| all.add(outcome, count));
+        all
+    }
+}
+
+impl From<Counts> for BTreeMap<Outcome, u64> {
+    fn from(counts: Counts) -> Self {
+        counts.iter().collect()
+    }
+}
+
+impl Counts {
+    /// How many requests ended with this outcome.
+    pub fn of(&self, outcome: Outcome) -> u64 {
+        self.0[outcome as usize]
+    }
+
+    /// How many requests ended.
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// The outcomes that occurred, with their counts.
+    pub fn iter(&self) -> impl Iterator<Item = (Outcome, u64)> {
+        Outcome::ALL.iter().map(|outcome| (*outcome, self.of(*outcome))).filter(|(_, count)| *count > 0)
+    }
+
+    /// Adds `count` requests with this outcome.
+    pub fn add(&mut self, outcome: Outcome, count: u64) {
+        self.0[outcome as usize] += count;
+    }
+
+    /// Adds what another counted.
+    pub(super) fn merge(&mut self, other: &Counts) {
+        for (outcome, count) in other.iter() {
+            self.add(outcome, count);
+        }
+    }
+}
+
+/// Statuses of complete answers outside the success set, counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ErrorStatuses {
+    /// HTTP statuses.
+    #[serde(
+        rename = "error_statuses",
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "by_number"
+    )]
+    pub http: BTreeMap<u16, u64>,
+    /// gRPC statuses, instead of their HTTP statuses.
+    #[serde(
+        rename = "grpc_statuses",
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "by_number"
+    )]
+    pub grpc: BTreeMap<i32, u64>,
+}
+
+impl ErrorStatuses {
+    /// Adds the status of a request that has ended, if it is one of these.
+    pub(super) fn add(&mut self, row: &RequestRow) {
+        match (row.outcome, row.grpc_status, row.status) {
+            (Outcome::HttpError, Some(grpc), _) => *self.grpc.entry(grpc).or_default() += 1,
+            (Outcome::HttpError, None, Some(http)) => *self.http.entry(http).or_default() += 1,
+            _ => {}
+        }
+    }
+
+    /// Adds what another counted.
+    pub(super) fn merge(&mut self, other: &ErrorStatuses) {
+        merge(&mut self.http, &other.http);
+        merge(&mut self.grpc, &other.grpc);
+    }
+}
+
+/// Reads counts by number. JSON has numbers as keys in quotes, and serde does not take these off
+/// where the counts are part of an object that is flattened.
+fn by_number<'de, D, N>(deserializer: D) -> Result<BTreeMap<N, u64>, D::Error>
+where
+    D: Deserializer<'de>,
+    N: FromStr<Err: Display> + Ord,
+{
+    let quoted = BTreeMap::<String, u64>::deserialize(deserializer)?;
+    quoted.into_iter().map(|(number, count)| Ok((number.parse().map_err(D::Error::custom)?, count))).collect()
+}
+
+/// Adds counts to counts.
+fn merge<K: Ord + Clone>(own: &mut BTreeMap<K, u64>, other: &BTreeMap<K, u64>) {
+    for (of, count) in other {
+        *own.entry(of.clone()).or_default() += count;
+    }
+}
+
+/// The requests of one or more workers. The warm-up is only counted.
+#[derive(Clone, Debug)]
+pub struct Tally {
+    /// Requests of the warm-up.
+    pub warmup: u64,
+    /// Requests of the counted part, by outcome.
+    pub outcomes: Counts,
+    /// Statuses of complete answers outside the success set.
+    pub error_statuses: ErrorStatuses,
+    /// Error numbers behind the outcomes that have one.
+    pub errnos: BTreeMap<(Outcome, i32), u64>,
+    /// What protocols said about the outcomes, if anything.
+    pub details: BTreeMap<(Outcome, Arc<str>), u64>,
+    /// The final outcomes for clients that retry, if retries are modelled.
+    pub final_outcomes: Counts,
+    /// Requests that were sent more than once.
+    pub retried: u64,
+    /// Failures that Go's net/http would have hidden by sending the request again.
+    pub go_hidden: u64,
+    /// Requests that were not sent, by reason.
+    pub not_sent: BTreeMap<Arc<str>, u64>,
+    /// Response times of the answered requests (`ok`, `http_error`), in nanoseconds, as
+    /// [`RequestRow::response_ns`] defines them.
+    pub response_ns: Histogram<u64>,
+    /// Service times of the same, as [`RequestRow::service_ns`] defines them.
+    pub service_ns: Histogram<u64>,
+    /// Send lag of every request sent, in nanoseconds: [`RequestRow::send_lag_ns`].
+    pub send_lag_ns: Histogram<u64>,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self {
+            warmup: 0,
+            outcomes: Counts::default(),
+            error_statuses: ErrorStatuses::default(),
+            errnos: BTreeMap::new(),
+            details: BTreeMap::new(),
+            final_outcomes: Counts::default(),
+            retried: 0,
+            go_hidden: 0,
+            not_sent: BTreeMap::new(),
+            response_ns: histogram(),
+            service_ns: histogram(),
+            send_lag_ns: histogram(),
+        }
+    }
+}
+
+impl Tally {
+    /// Adds a request that has ended. Go's net/http replays some, as its method and headers say.
+    pub(super) fn add(&mut self, row: &RequestRow, go_replays: bool) {
+        if row.phase == Phase::Warmup {
+            self.warmup += 1;
+            return;
+        }
+        self.outcomes.add(row.outcome, 1);
+        self.final_outcomes.add(row.final_outcome, 1);
+        self.retried += u64::from(row.attempts > 1);
+        self.go_hidden += u64::from(go_hides(row, go_replays));
+        self.error_statuses.add(row);
+        if let Some(errno) = row.errno {
+            *self.errnos.entry((row.outcome, errno)).or_default() += 1;
+        }
+        if let Some(detail) = &row.detail {
+            *self.details.entry((row.outcome, detail.clone())).or_default() += 1;
+        }
+        if let Some(reason) = &row.not_sent_reason {
+            *self.not_sent.entry(reason.clone()).or_default() += 1;
+        }
+        let (Some(lag_ns), Some(service_ns)) = (row.send_lag_ns(), row.service_ns()) else { return };
+        record(&mut self.send_lag_ns, lag_ns);
+        if is_answered(row) {
+            record(&mut self.response_ns, row.response_ns());
+            record(&mut self.service_ns, service_ns);
+        }
+    }
+
+    /// Adds what another worker counted.
+    pub(super) fn merge(&mut self, other: &Tally) {
+        self.warmup += other.warmup;
+        self.outcomes.merge(&other.outcomes);
+        self.final_outcomes.merge(&other.final_outcomes);
+        self.retried += other.retried;
+        self.go_hidden += other.go_hidden;
+        self.error_statuses.merge(&other.error_statuses);
+        merge(&mut self.details, &other.details);
+        merge(&mut self.errnos, &other.errnos);
+        merge(&mut self.not_sent, &other.not_sent);
+        for (own, other) in [
+            (&mut self.response_ns, &other.response_ns),
+            (&mut self.service_ns, &other.service_ns),
+            (&mut self.send_lag_ns, &other.send_lag_ns),
+        ] {
+            // Both grow as needed, so that adding one to the other cannot fail.
+            let added = own.add(other);
+            debug_assert!(added.is_ok(), "{added:?}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rolldrop_record::Stamp;
+
+    fn row(outcome: Outcome, connect_start: Option<i64>, sent: Option<i64>, end: i64) -> RequestRow {
+        let ms = |ms: i64| Stamp::from_unix_ns(ms * 1_000_000);
+        RequestRow {
+            connect_start: connect_start.map(ms),
+            sent: sent.map(ms),
+            outcome,
+            status: (outcome == Outcome::HttpError).then_some(503),
+            not_sent_reason: (outcome == Outcome::NotSent).then(|| "late".into()),
+            final_outcome: outcome,
+            ..RequestRow::not_sent("load-0".into(), 0, "web".into(), Phase::Main, ms(100), ms(end))
+        }
+    }
+
+    /// Smallest and largest value of a histogram in milliseconds, rounded, and their number.
+    fn extent(histogram: &Histogram<u64>) -> (u64, u64, u64) {
+        let ms = |ns: u64| (ns + 500_000) / 1_000_000;
+        (ms(histogram.min()), ms(histogram.max()), histogram.len())
+    }
+
+    #[test]
+    fn latencies_are_those_of_answers_and_lag_that_of_all_that_was_sent() {
+        let mut first = Tally::default();
+        first.add(&row(Outcome::Ok, Some(101), Some(103), 110), true);
+        first.add(&row(Outcome::HttpError, None, Some(105), 150), true);
+        let mut second = Tally::default();
+        second.add(&row(Outcome::ConnectTimeout, Some(120), None, 9_000), true);
+        second.add(&row(Outcome::NotSent, None, None, 100), true);
+        second.add(&RequestRow { phase: Phase::Warmup, ..row(Outcome::Ok, None, Some(100), 101) }, true);
+        let mut all = Tally::default();
+        all.merge(&first);
+        all.merge(&second);
+        assert_eq!(extent(&all.response_ns), (10, 50, 2));
+        assert_eq!(extent(&all.service_ns), (9, 45, 2));
+        assert_eq!(extent(&all.send_lag_ns), (1, 20, 3));
+        assert_eq!((all.warmup, all.outcomes.total(), all.outcomes.of(Outcome::Ok)), (1, 4, 1));
+        assert_eq!(all.error_statuses.http, BTreeMap::from([(503, 1)]));
+        assert_eq!(all.not_sent, BTreeMap::from([("late".into(), 1)]));
+    }
+
+    #[test]
+    fn an_error_counts_by_its_grpc_status_where_it_has_one() {
+        let plain = row(Outcome::HttpError, None, Some(105), 150);
+        let grpc = RequestRow { status: Some(200), grpc_status: Some(14), ..plain.clone() };
+        let fine = row(Outcome::Ok, None, Some(105), 150);
+        let mut statuses = ErrorStatuses::default();
+        [&plain, &grpc, &grpc, &fine].into_iter().for_each(|row| statuses.add(row));
+        statuses.merge(&statuses.clone());
+        assert_eq!(statuses.http, BTreeMap::from([(503, 2)]));
+        assert_eq!(statuses.grpc, BTreeMap::from([(14, 4)]));
+    }
+}

@@ -1,0 +1,183 @@
+//! Files of targets, in vegeta's two formats (`vegeta attack -format http` and `-format json`).
+//!
+//! The http format has a request line, headers, and `@FILE` for a body; an empty line ends a
+//! target. Our extension is a comment, which vegeta skips: `# weight: 3` before a target has
+//! three requests go to it for each one that goes to a target of weight 1. The json format has
+//! an object a line with `method`, `url`, `header` and `body` (base64), and for us `weight`.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+
+use rolldrop_record::load::Target;
+
+/// Why a file of targets cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("line {line}: {why}")]
+pub struct TargetsError {
+    /// The line, counted from 1.
+    pub line: usize,
+    /// What is wrong with it, and what would do.
+    pub why: String,
+}
+
+/// Reads the targets in `text`. `read` reads the file that a body is taken from.
+///
+/// # Errors
+/// When there is no target in it, or one that cannot be understood.
+pub fn parse(text: &str, read: impl Fn(&str) -> io::Result<Vec<u8>>) -> Result<Vec<Target>, TargetsError> {
+    let targets = match text.trim_start().starts_with('{') {
+        true => parse_json(text)?,
+        false => parse_http(text, read)?,
+    };
+    match targets.is_empty() {
+        true => Err(TargetsError { line: 1, why: "there is no target, such as GET http://HOST/PATH".into() }),
+        false => Ok(targets),
+    }
+}
+
+fn parse_http(text: &str, read: impl Fn(&str) -> io::Result<Vec<u8>>) -> Result<Vec<Target>, TargetsError> {
+    let mut targets: Vec<Target> = Vec::new();
+    // Whether the last target may still get headers and a body.
+    let mut is_open = false;
+    let mut weight = 1;
+    for (line, number) in text.lines().map(str::trim).zip(1..) {
+        let wrong = |why: String| TargetsError { line: number, why };
+        if line.is_empty() {
+            is_open = false;
+        } else if let Some(comment) = line.strip_prefix('#') {
+            if let Some(given) = comment.trim_start().strip_prefix("weight:") {
+                weight = given.trim().parse().map_err(|_| {
+                    wrong(format!("weight {:?} is not a whole number, such as # weight: 3", given.trim()))
+                })?;
+            }
+        } else if let Some((method, url)) = request_line(line) {
+            let target = Target::new(url.trim(), url.trim());
+            targets.push(Target { method: Some(method.to_owned()), weight, ..target });
+            (is_open, weight) = (true, 1);
+        } else {
+            let target = targets.last_mut().filter(|_| is_open).ok_or_else(|| {
+                wrong(format!("{line:?} is not a target: write METHOD URL, such as GET http://HOST/PATH"))
+            })?;
+            if let Some(path) = line.strip_prefix('@') {
+                target.body = Some(read(path).map_err(|e| wrong(format!("the body {path:?}: {e}")))?);
+                is_open = false;
+            } else {
+                let header = line.split_once(':').map(|(name, value)| (name.trim(), value.trim()));
+                let (name, value) = header
+                    .filter(|(name, value)| !name.is_empty() && !value.is_empty())
+                    .ok_or_else(|| wrong(format!("{line:?} is not a header: write NAME: VALUE")))?;
+                target.headers.push((name.to_owned(), value.to_owned()));
+            }
+        }
+    }
+    Ok(targets)
+}
+
+/// A method is capital letters; a header's name ends with a colon before the first space.
+fn request_line(line: &str) -> Option<(&str, &str)> {
+    let (method, url) = line.split_once(' ')?;
+    (!method.is_empty() && method.bytes().all(|b| b.is_ascii_uppercase())).then_some((method, url))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonTarget {
+    method: String,
+    url: String,
+    #[serde(default)]
+    header: BTreeMap<String, Vec<String>>,
+    #[serde(default)]
+    body: String,
+    #[serde(default = "one")]
+    weight: u32,
+}
+
+const fn one() -> u32 {
+    1
+}
+
+fn parse_json(text: &str) -> Result<Vec<Target>, TargetsError> {
+    let lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
+    let target = |(line, number): (&str, usize)| {
+        let wrong = |why: String| TargetsError { line: number, why };
+        let json: JsonTarget = serde_json::from_str(line).map_err(|e| wrong(e.to_string()))?;
+        let body = match json.body.as_str() {
+            "" => None,
+            body => {
+                Some(STANDARD.decode(body).map_err(|e| wrong(format!("the body is not valid base64: {e}")))?)
+            }
+        };
+        let headers = json.header.into_iter();
+        let headers = headers.flat_map(|(name, values)| values.into_iter().map(move |v| (name.clone(), v)));
+        Ok(Target {
+            method: Some(json.method),
+            headers: headers.collect(),
+            body,
+            weight: json.weight,
+            ..Target::new(json.url.as_str(), json.url.as_str())
+        })
+    };
+    lines.map(target).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(path: &str) -> io::Result<Vec<u8>> {
+        if path == "b.json" { Ok(b"{}".to_vec()) } else { Err(io::ErrorKind::NotFound.into()) }
+    }
+
+    #[test]
+    fn vegetas_http_format_is_read_with_weights() {
+        let text = "# a comment\nGET http://web/a\nX-One: 1\nx-two: a:b\n\n# weight: 3\nPOST http://web/b\n\
+                    # another\nContent-Type: application/json\n@b.json\n\nHEAD http://web/c\nGET http://web/d\n";
+        let targets = parse(text, read).unwrap();
+        let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let target =
+            |method: &str, url: &str| Target { method: Some(method.into()), ..Target::new(url, url) };
+        assert_eq!(
+            targets,
+            [
+                Target {
+                    headers: vec![header("X-One", "1"), header("x-two", "a:b")],
+                    ..target("GET", "http://web/a")
+                },
+                Target {
+                    headers: vec![header("Content-Type", "application/json")],
+                    body: Some(b"{}".to_vec()),
+                    weight: 3,
+                    ..target("POST", "http://web/b")
+                },
+                target("HEAD", "http://web/c"),
+                target("GET", "http://web/d"),
+            ]
+        );
+    }
+
+    #[test]
+    fn vegetas_json_format_is_read() {
+        let text = "{\"method\":\"POST\",\"url\":\"http://web/1\",\"header\":{\"A\":[\"b\",\"c\"]},\"body\":\"Rk9P\"}\n\n\
+                    {\"method\":\"GET\",\"url\":\"http://web/2\",\"weight\":2}\n";
+        let targets = parse(text, read).unwrap();
+        assert_eq!(targets[0].body.as_deref(), Some(&b"FOO"[..]));
+        assert_eq!(targets[0].headers, [("A".into(), "b".into()), ("A".into(), "c".into())]);
+        assert_eq!((targets[1].weight, targets[1].method.as_deref()), (2, Some("GET")));
+    }
+
+    #[test]
+    fn mistakes_name_their_line() {
+        let said = |text: &str| parse(text, read).unwrap_err().to_string();
+        assert!(said("").starts_with("line 1: there is no target"));
+        assert!(said("\nhttp://web/\n").starts_with("line 2: \"http://web/\" is not a target"));
+        assert!(said("GET http://web/\nnonsense\n").starts_with("line 2: \"nonsense\" is not a header"));
+        assert!(said("GET http://web/\n@missing\n").starts_with("line 2: the body \"missing\""));
+        assert!(said("# weight: heavy\nGET http://web/\n").starts_with("line 1: weight \"heavy\""));
+        assert!(said("{\"method\":\"GET\"}").starts_with("line 1: missing field `url`"));
+        assert!(said("{\"method\":\"GET\",\"url\":\"http://a/\",\"body\":\"?\"}").contains("base64"));
+    }
+}

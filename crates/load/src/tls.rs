@@ -1,0 +1,273 @@
+//! TLS: what a user asks for, the client that it makes, and how a handshake can fail.
+//!
+//! Uses rustls with ring. It verifies what the user's settings require, and sends nothing early: a request leaves
+//! when the handshake is done. `exchange` decides the outcome of a failure; [`fault`] says what TLS itself reported.
+
+mod verify;
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use tokio::io::AsyncReadExt;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::client::{Resumption, WebPkiServerVerifier};
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::version::{TLS12, TLS13};
+use tokio_rustls::rustls::{
+    self, ClientConfig, HandshakeKind, InvalidMessage, ProtocolVersion, RootCertStore,
+};
+
+use super::stream::{Socket, Tls};
+use rolldrop_record::TlsSession;
+use rolldrop_record::load::{TlsSettings, TlsVersions};
+use verify::Unverified;
+
+/// Why a user's TLS settings cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TlsError {
+    /// The authorities cannot be read.
+    #[error("the CA file (--cacert) holds no certificate in PEM{}", because(.0))]
+    Ca(String),
+    /// One of the authorities is invalid.
+    #[error("a certificate of the CA file (--cacert) cannot be used: {0}")]
+    BadCa(String),
+    /// The client's certificate cannot be read.
+    #[error("the client certificate (--cert) holds no certificate in PEM{}", because(.0))]
+    Cert(String),
+    /// The client's key cannot be read.
+    #[error("the client certificate has no private key in PEM (--key, or in the file of --cert){}", because(.0))]
+    Key(String),
+    /// A key without a certificate.
+    #[error("a client key (--key) needs its certificate (--cert)")]
+    KeyAlone,
+    /// Certificate and key do not fit together.
+    #[error("the client certificate and its key (--cert, --key) cannot be used: {0}")]
+    Identity(String),
+    /// No authority is known.
+    #[error("the system has no CA certificates: give --cacert FILE, or --insecure{}", because(.0))]
+    NoRoots(String),
+    /// The name cannot be a server's.
+    #[error("{0:?} is not a server name: a DNS name or an address is needed")]
+    ServerName(String),
+    /// The library refused.
+    #[error("TLS cannot be set up: {0}")]
+    Library(String),
+}
+
+/// A cause after a colon, if there is one.
+fn because(why: &str) -> String {
+    if why.is_empty() { String::new() } else { format!(": {why}") }
+}
+
+/// The client's side of TLS, the same for all targets. Clones share it.
+#[derive(Clone)]
+pub(super) struct Config(Arc<ClientConfig>);
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Config").finish_non_exhaustive()
+    }
+}
+
+impl Config {
+    /// What the settings ask for, with the application protocols that are offered.
+    ///
+    /// # Errors
+    /// When certificates or keys cannot be used.
+    pub(super) fn new(settings: &TlsSettings, alpn: &[&[u8]]) -> Result<Self, TlsError> {
+        let library = |e: rustls::Error| TlsError::Library(e.to_string());
+        let provider = Arc::new(ring::default_provider());
+        let versions = match settings.versions {
+            TlsVersions::Any => &[&TLS13, &TLS12][..],
+            TlsVersions::Only12 => &[&TLS12],
+            TlsVersions::Only13 => &[&TLS13],
+        };
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(versions)
+            .map_err(library)?;
+        let builder = if settings.insecure {
+            let any = Unverified::new(provider.signature_verification_algorithms);
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(any))
+        } else {
+            let roots = Arc::new(roots(settings.ca_pem.as_deref())?);
+            let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider).build();
+            builder.with_webpki_verifier(verifier.map_err(|e| TlsError::BadCa(e.to_string()))?)
+        };
+        let mut config = match identity(settings)? {
+            None => builder.with_no_client_auth(),
+            Some((chain, key)) => builder
+                .with_client_auth_cert(chain, key)
+                .map_err(|e| TlsError::Identity(in_words(&e).unwrap_or_else(|| e.to_string())))?,
+        };
+        config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+        if !settings.resume {
+            config.resumption = Resumption::disabled();
+        }
+        Ok(Self(Arc::new(config)))
+    }
+
+    /// The client for a server of that name.
+    pub(super) fn client(&self, name: ServerName<'static>) -> Client {
+        Client { connector: TlsConnector::from(Arc::clone(&self.0)), name }
+    }
+}
+
+/// The name that a server of `host` is asked for and has to show.
+///
+/// # Errors
+/// When it cannot be a server's.
+pub(super) fn server_name(host: &str) -> Result<ServerName<'static>, TlsError> {
+    ServerName::try_from(host.to_owned()).map_err(|_| TlsError::ServerName(host.to_owned()))
+}
+
+fn roots(ca_pem: Option<&str>) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    let Some(pem) = ca_pem else {
+        let system = rustls_native_certs::load_native_certs();
+        roots.add_parsable_certificates(system.certs);
+        if roots.is_empty() {
+            let why: Vec<String> = system.errors.iter().map(ToString::to_string).collect();
+            return Err(TlsError::NoRoots(why.join("; ")));
+        }
+        return Ok(roots);
+    };
+    for certificate in certificates(pem).map_err(TlsError::Ca)? {
+        roots.add(certificate).map_err(|e| TlsError::BadCa(in_words(&e).unwrap_or_else(|| e.to_string())))?;
+    }
+    Ok(roots)
+}
+
+type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+fn identity(settings: &TlsSettings) -> Result<Option<Identity>, TlsError> {
+    let Some(cert) = &settings.cert_pem else {
+        return if settings.key_pem.is_some() { Err(TlsError::KeyAlone) } else { Ok(None) };
+    };
+    let key = settings.key_pem.as_ref().unwrap_or(cert);
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|e| TlsError::Key(unless_missing(e)))?;
+    Ok(Some((certificates(cert).map_err(TlsError::Cert)?, key)))
+}
+
+/// The certificates of a PEM text: one at least.
+fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    let all = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>();
+    match all {
+        Ok(all) if all.is_empty() => Err(String::new()),
+        all => all.map_err(unless_missing),
+    }
+}
+
+/// What is wrong with a PEM text, beyond that nothing was found in it.
+fn unless_missing(error: pem::Error) -> String {
+    match error {
+        pem::Error::NoItemsFound => String::new(),
+        error => error.to_string(),
+    }
+}
+
+/// The client for one server.
+#[derive(Clone)]
+pub(super) struct Client {
+    connector: TlsConnector,
+    name: ServerName<'static>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Client").field(&self.name).finish()
+    }
+}
+
+impl Client {
+    /// Does the handshake.
+    ///
+    /// # Errors
+    /// When it fails; [`fault`] says what TLS reported.
+    pub(super) async fn handshake(&self, socket: Socket) -> io::Result<Tls> {
+        match self.connector.connect(self.name.clone(), socket).into_fallible().await {
+            Ok(stream) => Ok(Tls::new(stream)),
+            Err((error, mut socket)) => Err(unread_alert(&error, &mut socket).await.unwrap_or(error)),
+        }
+    }
+}
+
+/// A server that has sent its reason and closed answers the client's last bytes with a reset. Its reason in clear
+/// text can still be read. Returns that.
+async fn unread_alert(error: &io::Error, socket: &mut Socket) -> Option<io::Error> {
+    if !matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) {
+        return None;
+    }
+    let mut record = [0; 7];
+    match (socket.read(&mut record).await, record) {
+        // A record of type alert (RFC 5246, 6.2.1): version, length 2, level, description.
+        (Ok(7), [21, 3, _, 0, 2, _, alert]) => {
+            Some(io::Error::new(io::ErrorKind::InvalidData, rustls::Error::AlertReceived(alert.into())))
+        }
+        _ => None,
+    }
+}
+
+/// How a session came about.
+pub(super) fn session(tls: &Tls) -> Option<TlsSession> {
+    let resumed = tls.session().handshake_kind() == Some(HandshakeKind::Resumed);
+    match (tls.session().protocol_version()?, resumed) {
+        (ProtocolVersion::TLSv1_2, false) => Some(TlsSession::Full12),
+        (ProtocolVersion::TLSv1_2, true) => Some(TlsSession::Resumed12),
+        (ProtocolVersion::TLSv1_3, false) => Some(TlsSession::Full13),
+        (ProtocolVersion::TLSv1_3, true) => Some(TlsSession::Resumed13),
+        _ => None,
+    }
+}
+
+/// A failure of TLS itself.
+pub(super) struct Fault {
+    /// What it was.
+    pub(super) what: String,
+    /// Whether the peer reported it.
+    pub(super) is_alert: bool,
+}
+
+/// What TLS reported, if TLS failed and not the connection under it.
+pub(super) fn fault(error: &io::Error) -> Option<Fault> {
+    let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
+    let what = in_words(error).unwrap_or_else(|| error.to_string());
+    Some(Fault { what, is_alert: matches!(error, rustls::Error::AlertReceived(_)) })
+}
+
+/// A short, constant text for the error, if it is one of the usual ones.
+fn in_words(error: &rustls::Error) -> Option<String> {
+    match error {
+        rustls::Error::AlertReceived(alert) => {
+            Some(format!("alert {} ({})", first_name(alert), u8::from(*alert)))
+        }
+        rustls::Error::InvalidCertificate(rustls::CertificateError::Other(other)) => {
+            Some(format!("certificate {}", first_name(&other.0)))
+        }
+        rustls::Error::InvalidCertificate(fault) => Some(format!("certificate {}", first_name(fault))),
+        rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => Some("not_tls".to_owned()),
+        rustls::Error::InconsistentKeys(_) => Some("the key is not the certificate's".to_owned()),
+        _ => None,
+    }
+}
+
+/// The first name of a value's debug form, as `snake_case`: `NotValidForNameContext { .. }` is
+/// `not_valid_for_name`.
+fn first_name(value: &impl fmt::Debug) -> String {
+    let text = format!("{value:?}");
+    let name: &str =
+        text.split(|c: char| !c.is_alphanumeric()).find(|part| !part.is_empty()).unwrap_or_default();
+    let name = name.strip_suffix("Context").unwrap_or(name);
+    let mut snake = String::new();
+    let mut previous = None;
+    for c in name.chars() {
+        if c.is_uppercase() && previous.is_some_and(char::is_lowercase) {
+            snake.push('_');
+        }
+        snake.push(c.to_ascii_lowercase());
+        previous = Some(c);
+    }
+    snake
+}

@@ -1,0 +1,286 @@
+//! WebSocket (RFC 6455): messages over long-lived connections, each of which the server must send back.
+//!
+//! A connection shakes hands before its first message and carries one message at a time. The
+//! server is to send every message back as it was. tungstenite knows the frames; the socket,
+//! its error numbers and the count of bytes stay ours. Pings that arrive between two messages
+//! are answered with the next one. No connection is closed without a close frame before it.
+
+use std::io::{self, Cursor};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use tokio::time::timeout;
+use tokio_tungstenite::tungstenite::handshake::client::generate_key;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{Control, Data, OpCode};
+use tokio_tungstenite::tungstenite::protocol::frame::{Frame, FrameHeader};
+
+use super::connection::Connection;
+use super::exchange::{Context, Endpoint, Switch, read_body, read_head, read_more};
+use super::failure::{Failure, PROTOCOL_ERROR, Reached};
+use super::plan::PlannedTarget;
+use super::request::{Persistence, Sender, Template};
+use rolldrop_record::{Outcome, RequestRow};
+
+/// The status of an answer that switches protocols, and of every message after it.
+const SWITCHED: u16 = 101;
+/// The longest frame that counts as part of an echo.
+const MAX_FRAME: u64 = 64 << 20;
+/// The most that a server may send between two messages, in bytes: pings and its close frame.
+const MAX_BETWEEN: usize = 1 << 20;
+/// The most bytes that a control frame may carry (RFC 6455, 5.5).
+const MAX_CONTROL: u64 = 125;
+/// How long servers may take to answer the last close frames of a load.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// The code of a close frame that is sent when no further message follows.
+const NORMAL_CLOSURE: u16 = 1000;
+
+/// What is sent to a WebSocket target.
+#[derive(Debug)]
+pub(super) struct Messages {
+    handshake: Template,
+    message: Template,
+}
+
+impl Messages {
+    /// A sender's messages to `target`.
+    pub(super) fn new(target: &PlannedTarget, sender: &Sender) -> Self {
+        Self { handshake: Template::handshake(target, sender), message: Template::message(target, sender) }
+    }
+}
+
+/// Whether an idle connection can carry a message: the server has neither closed it nor announced that. What has
+/// arrived is kept for the next exchange.
+pub(super) fn is_open(connection: &mut Connection) -> bool {
+    loop {
+        match connection.read_now() {
+            Ok(Some(0)) | Err(_) => return false,
+            Ok(Some(_)) if connection.buffer.len() > MAX_BETWEEN => return false,
+            Ok(Some(_)) => {}
+            Ok(None) => break,
+        }
+    }
+    let mut rest = &connection.buffer[..];
+    while let Ok(Some((header, head, payload))) = header(rest) {
+        if header.opcode == OpCode::Control(Control::Close) {
+            return false;
+        }
+        match rest.get(head + payload..) {
+            Some(after) => rest = after,
+            None => break,
+        }
+    }
+    true
+}
+
+/// Sends a message and waits for its echo; on a connection that is new, after the handshake.
+/// Returns whether the connection can carry another message.
+pub(super) async fn talk(
+    context: &Context,
+    (endpoint, messages): (&Endpoint, &Messages),
+    persistence: Persistence,
+    connection: &mut Connection,
+    row: &mut RequestRow,
+) -> Result<bool, Failure> {
+    if !row.conn_reused && !shake_hands(context, (endpoint, messages), connection, row).await? {
+        return Ok(false);
+    }
+    row.status = Some(SWITCHED);
+    let mut message = Vec::new();
+    messages.message.fill(row.seq, row.attempts, &mut message);
+    let kind = if std::str::from_utf8(&message).is_ok() { Data::Text } else { Data::Binary };
+    row.sent = Some(context.clock.now());
+    let sent = send(connection, Frame::message(message.clone(), OpCode::Data(kind), true), row).await;
+    // A server may have closed with a code before it read this: that is to be seen.
+    if echo(context, connection, row, (message.len(), sent.err().as_ref())).await? != message {
+        return Err(no_echo());
+    }
+    row.end = context.clock.now();
+    row.outcome = Outcome::Ok;
+    let is_last = context.plan.settings.max_requests == Some(connection.requests);
+    if persistence == Persistence::Close || is_last {
+        // The echo has come: whether the goodbye arrives changes nothing.
+        let _ = send(connection, close(NORMAL_CLOSURE), row).await;
+    }
+    Ok(true)
+}
+
+/// Requests the switch to WebSocket. Returns false if the server refused it with a complete answer.
+async fn shake_hands(
+    context: &Context,
+    (endpoint, messages): (&Endpoint, &Messages),
+    connection: &mut Connection,
+    row: &mut RequestRow,
+) -> Result<bool, Failure> {
+    let key = generate_key();
+    let mut request = Vec::new();
+    messages.handshake.fill(row.seq, row.attempts, &mut request);
+    // Before the empty line.
+    request.truncate(request.len() - 2);
+    request.extend_from_slice(format!("sec-websocket-key: {key}\r\n\r\n").as_bytes());
+    let write_error = connection.write_all(&request, &mut row.bytes_sent).await.err();
+    let mut head = read_head(context, endpoint, Switch::Asked, connection, row, write_error.as_ref()).await?;
+    row.status = Some(head.status);
+    if head.status == SWITCHED {
+        let expected = derive_accept_key(key.as_bytes());
+        return match head.accept {
+            Some(accept) if *accept == *expected => {
+                connection.is_websocket = true;
+                Ok(true)
+            }
+            _ => Err(Failure::with_detail(Outcome::ProtocolError, "no valid sec-websocket-accept")),
+        };
+    }
+    row.head = Some(context.clock.now());
+    read_body(connection, &mut head, row, write_error.as_ref()).await?;
+    row.end = context.clock.now();
+    row.outcome = Outcome::HttpError;
+    Ok(false)
+}
+
+fn no_echo() -> Failure {
+    Failure::with_detail(Outcome::ProtocolError, "not the message that was sent")
+}
+
+/// Reads one message of at most `most` bytes, answering what else comes before it.
+async fn echo(
+    context: &Context,
+    connection: &mut Connection,
+    row: &mut RequestRow,
+    (most, write_error): (usize, Option<&io::Error>),
+) -> Result<Vec<u8>, Failure> {
+    let mut message: Option<Vec<u8>> = None;
+    loop {
+        while let Some((header, head, payload)) = header(&connection.buffer)? {
+            if matches!(header.opcode, OpCode::Data(_)) && row.head.is_none() {
+                row.head = Some(context.clock.now());
+            }
+            // What is longer is no echo, and need not be read to its end.
+            let so_far = message.as_ref().map_or(0, Vec::len);
+            if matches!(header.opcode, OpCode::Data(_)) && so_far + payload > most {
+                return Err(no_echo());
+            }
+            let Some(bytes) = connection.buffer.get(head..head + payload) else { break };
+            let bytes = bytes.to_vec();
+            connection.buffer.drain(..head + payload);
+            match header.opcode {
+                OpCode::Control(Control::Ping) => {
+                    // A connection that accepts no more shows that when it is read.
+                    let _ = send(connection, Frame::pong(bytes), row).await;
+                }
+                OpCode::Control(Control::Close) => {
+                    let _ = send(connection, answer_to_close(&bytes), row).await;
+                    return Err(closed(message.is_some(), &bytes));
+                }
+                OpCode::Control(_) => {}
+                OpCode::Data(data) => {
+                    let continues = data == Data::Continue;
+                    if continues != message.is_some() {
+                        return Err(PROTOCOL_ERROR);
+                    }
+                    message.get_or_insert_default().extend(bytes);
+                    if header.is_final {
+                        return Ok(message.unwrap_or_default());
+                    }
+                }
+            }
+        }
+        let has_begun = row.head.is_some() || !connection.buffer.is_empty();
+        let reached = if has_begun { Reached::Body } else { Reached::Nothing };
+        read_more(context, connection, row, reached, write_error).await.map_err(without_close_frame)?;
+    }
+}
+
+/// The header of the frame at the beginning of `bytes`, its length and that of the payload;
+/// `None` when it is not complete yet.
+pub(super) fn header(bytes: &[u8]) -> Result<Option<(FrameHeader, usize, usize)>, Failure> {
+    let mut cursor = Cursor::new(bytes);
+    let Some((header, payload)) = FrameHeader::parse(&mut cursor).map_err(|_| PROTOCOL_ERROR)? else {
+        return Ok(None);
+    };
+    let is_control = matches!(header.opcode, OpCode::Control(_));
+    let limit = if is_control { MAX_CONTROL } else { MAX_FRAME };
+    // Nobody asked for an extension; servers mask nothing; control frames have no parts.
+    let is_reserved = header.rsv1 || header.rsv2 || header.rsv3;
+    if is_reserved || header.mask.is_some() || payload > limit || is_control && !header.is_final {
+        return Err(PROTOCOL_ERROR);
+    }
+    let (Ok(head), Ok(payload)) = (usize::try_from(cursor.position()), usize::try_from(payload)) else {
+        return Err(PROTOCOL_ERROR);
+    };
+    Ok(Some((header, head, payload)))
+}
+
+/// Closes an idle connection that nothing waits for; a WebSocket one with a close frame.
+pub(super) fn part(mut connection: Connection) {
+    if connection.is_websocket
+        && let Ok(goodbye) = masked(close(NORMAL_CLOSURE))
+    {
+        connection.write_now(&goodbye);
+    }
+}
+
+/// Closes idle connections of WebSocket, and waits a little for their servers, which are to answer
+/// and to close first (RFC 6455, 7.1.1).
+pub(super) async fn take_leave(connections: impl Iterator<Item = Connection>) {
+    let leave = async |mut connection: Connection| {
+        let goodbye = masked(close(NORMAL_CLOSURE))?;
+        connection.write_all(&goodbye, &mut 0).await?;
+        while connection.read().await? > 0 {
+            connection.buffer.clear();
+        }
+        io::Result::Ok(())
+    };
+    // However it goes with each.
+    let _ = timeout(FAREWELL, join_all(connections.map(leave))).await;
+}
+
+/// Sends a frame.
+async fn send(connection: &mut Connection, frame: Frame, row: &mut RequestRow) -> io::Result<()> {
+    connection.write_all(&masked(frame)?, &mut row.bytes_sent).await
+}
+
+/// A frame's bytes, masked as a client must.
+fn masked(mut frame: Frame) -> io::Result<Vec<u8>> {
+    frame.header_mut().mask = Some(rand::random());
+    let mut bytes = Vec::with_capacity(frame.len());
+    frame.format(&mut bytes).map_err(io::Error::other)?;
+    Ok(bytes)
+}
+
+fn close(code: u16) -> Frame {
+    let header = FrameHeader::default();
+    Frame::from_payload(header, code.to_be_bytes().to_vec().into())
+}
+
+/// A close frame is answered with its own code.
+fn answer_to_close(payload: &[u8]) -> Frame {
+    match payload.first_chunk() {
+        Some(code) => close(u16::from_be_bytes(*code)),
+        None => Frame::close(None),
+    }
+}
+
+/// The server closed the connection in the middle of an exchange, and announced it.
+fn closed(has_begun: bool, payload: &[u8]) -> Failure {
+    let outcome = if has_begun { Outcome::TruncatedBody } else { Outcome::EofBeforeResponse };
+    let detail: Arc<str> = match payload.split_first_chunk() {
+        Some((code, reason)) => {
+            let (code, reason) = (u16::from_be_bytes(*code), String::from_utf8_lossy(reason));
+            format!("close {code} {reason}").trim_end().into()
+        }
+        None => "close without a code".into(),
+    };
+    Failure::with_detail(outcome, detail)
+}
+
+/// The connection ended without an announcement.
+fn without_close_frame(failure: Failure) -> Failure {
+    match failure.outcome {
+        Outcome::EofBeforeResponse | Outcome::TruncatedBody if failure.detail.is_none() => {
+            Failure::with_detail(failure.outcome, "no close frame")
+        }
+        _ => failure,
+    }
+}

@@ -1,0 +1,483 @@
+//! One worker: its share of the schedule, its connections, its counts.
+//!
+//! A worker is a thread with a single-threaded runtime. Its loop wakes when a request is due and gives it to a lane:
+//! a task that takes one request after another through its exchange, created when all others are busy and kept from
+//! then on. A lane that has finished takes the next request itself if that is already due, as it always is in a
+//! closed loop. The loop and the lanes borrow the worker's state in turn, never across an await; nothing in it is
+//! locked or shared with another thread, and nothing is allocated for a request.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use tokio::runtime::LocalOptions;
+use tokio::sync::Notify;
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use super::answer_headers::Answers;
+use super::connection::Connection;
+use super::exchange::{Context, Exchange, NotSent, Via};
+use super::feed::Feed;
+use super::http2;
+use super::pacer::Pacer;
+use super::request::Persistence;
+use super::schedule::Due;
+use super::tally::Tally;
+use super::websocket;
+use rolldrop_record::load::{Connections, Http};
+use rolldrop_record::{RequestRow, Stamp};
+
+/// A request that the worker comes to later than this after its intended send
+/// time is not sent: it would no longer belong to the load that was asked for.
+pub const LATE_LIMIT: Duration = Duration::from_secs(1);
+
+/// Rows leave the worker when there are this many of them, few enough for the processor's cache,
+const BATCH_ROWS: usize = 512;
+/// or when this long has passed.
+const BATCH_AGE: Duration = Duration::from_millis(200);
+/// Tasks that run before the runtime looks for events again: few, so that a due
+/// time is not missed for long.
+const TASKS_PER_TURN: u32 = 16;
+/// Requests that are released before the lanes get their turn. A request takes some
+/// turns of its lane, so a worker that is behind must not release as many as run:
+/// it would only ever begin.
+const RELEASES_PER_TURN: u32 = TASKS_PER_TURN / 4;
+
+/// Rows on their way to the recorder, with the worker's state.
+pub(super) struct Batch {
+    /// The worker.
+    pub(super) worker: usize,
+    /// Requests that have ended since the last batch.
+    pub(super) rows: Vec<RequestRow>,
+    /// Requests that the worker has scheduled so far.
+    pub(super) scheduled: u64,
+    /// Requests that are in flight.
+    pub(super) in_flight: u64,
+}
+
+/// A worker's orders.
+pub(super) struct Task {
+    /// Its number, from 0.
+    pub(super) worker: usize,
+    /// What its exchanges share.
+    pub(super) context: Context,
+    /// Its requests.
+    pub(super) feed: Feed,
+    /// The most connections that it may have open.
+    pub(super) max_connections: usize,
+    /// Ends its schedule early.
+    pub(super) stop: CancellationToken,
+    /// Ends its exchanges at once.
+    pub(super) abort: CancellationToken,
+    /// Where its rows go. While this is full the worker waits: a recorder that
+    /// cannot keep up shows as send lag, not as unbounded memory.
+    pub(super) batches: SyncSender<Batch>,
+}
+
+/// A worker's results.
+pub(super) struct Done {
+    /// Requests that it scheduled; each has a row.
+    pub(super) scheduled: u64,
+    /// Their outcomes.
+    pub(super) tally: Tally,
+    /// What the headers of the answers said, by target.
+    pub(super) answers: Vec<(Arc<str>, Answers)>,
+}
+
+impl Task {
+    /// Works until every scheduled request has ended. Call it on a separate thread.
+    ///
+    /// # Errors
+    /// When the operating system refuses a runtime or a timer.
+    pub(super) fn run(self) -> io::Result<Done> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .event_interval(TASKS_PER_TURN)
+            .build_local(LocalOptions::default())?;
+        runtime.block_on(async {
+            let pacer = Pacer::new(self.context.clock, self.context.plan.settings.spin)?;
+            let (stop, abort) = (self.stop.clone(), self.abort.clone());
+            let worker = Rc::new(Worker::new(self));
+            worker.run(pacer, stop, abort).await?;
+            let mut state = worker.state.borrow_mut();
+            let answers = worker.context.endpoints.iter();
+            let answers = answers.map(|endpoint| (endpoint.name.clone(), endpoint.answers.take())).collect();
+            Ok(Done { scheduled: state.scheduled, tally: std::mem::take(&mut state.tally), answers })
+        })
+    }
+}
+
+struct Worker {
+    context: Context,
+    state: RefCell<State>,
+    /// Notified by a lane when the loop must look at the state.
+    turn: Notify,
+}
+
+impl Worker {
+    fn new(task: Task) -> Self {
+        let settings = &task.context.plan.settings;
+        let limits = Limits {
+            connections: task.max_connections,
+            requests: settings.max_requests.unwrap_or(u64::MAX),
+            age: settings.max_age,
+        };
+        let http2 = http2::Limits {
+            connections: task.max_connections,
+            is_wanted: settings.max_connections.is_some(),
+            streams: task.context.plan.streams(),
+            awaits: settings.http == Http::Http2,
+            requests: limits.requests,
+            age: limits.age,
+        };
+        let state = State {
+            worker: task.worker,
+            pool: Pool::new(task.context.endpoints.len(), limits),
+            http2: http2::Pool::new(task.context.endpoints.len(), http2),
+            shares_streams: settings.http != Http::Http1 && settings.connections == Connections::Keepalive,
+            feed: task.feed,
+            max_connections: task.max_connections,
+            batches: task.batches,
+            scheduled: 0,
+            in_flight: 0,
+            lanes: Vec::new(),
+            resting: Vec::new(),
+            tally: Tally::default(),
+            rows: Vec::new(),
+        };
+        Self { context: task.context, state: RefCell::new(state), turn: Notify::new() }
+    }
+
+    async fn run(
+        self: &Rc<Self>,
+        mut pacer: Pacer,
+        stop: CancellationToken,
+        abort: CancellationToken,
+    ) -> io::Result<()> {
+        let mut lanes = JoinSet::new();
+        let (mut stopped, mut aborted) = (pin!(stop.cancelled()), pin!(abort.cancelled()));
+        let mut deadlines = pin!(self.context.deadlines.keep());
+        let mut flush = tokio::time::interval(BATCH_AGE);
+        flush.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            // Whatever woke the loop: what is due comes first.
+            let is_behind = self.release_due(&mut lanes);
+            let now = self.context.clock.now();
+            let (due, is_over, is_idle) = {
+                let state = self.state.borrow();
+                (state.next(now).map(|next| next.at), state.feed.is_over(now), state.in_flight == 0)
+            };
+            if is_over && is_idle {
+                break;
+            }
+            tokio::select! {
+                biased;
+                () = &mut stopped, if !is_over => self.end_schedule(&mut lanes),
+                () = &mut aborted, if !self.context.is_aborted.get() => self.abort(),
+                () = yield_now(), if is_behind => {}
+                reached = pacer.wait_until(due.unwrap_or_default()), if due.is_some() && !is_behind => reached?,
+                () = self.turn.notified() => {}
+                never = &mut deadlines => match never {},
+                Some(Err(e)) = lanes.join_next() => std::panic::resume_unwind(e.into_panic()),
+                _ = flush.tick() => self.state.borrow_mut().flush(),
+            }
+        }
+        self.state.borrow_mut().flush();
+        let kept: Vec<_> = self.state.borrow_mut().pool.idle.iter_mut().flat_map(std::mem::take).collect();
+        if !self.context.is_aborted.get() {
+            websocket::take_leave(kept.into_iter().filter(|connection| connection.is_websocket)).await;
+        }
+        Ok(())
+    }
+
+    /// Dispatches the requests whose time has come, in one turn; returns whether some are left.
+    fn release_due(self: &Rc<Self>, lanes: &mut JoinSet<()>) -> bool {
+        for _ in 0..RELEASES_PER_TURN {
+            let released = self.state.borrow_mut().release(&self.context, self.context.clock.now());
+            match released {
+                Some(Ok(exchange)) => self.give(exchange, lanes),
+                Some(Err(_)) => {}
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Dispatches what is due by now, however much that is, and nothing after it. In a closed
+    /// loop nothing is ever overdue.
+    fn end_schedule(self: &Rc<Self>, lanes: &mut JoinSet<()>) {
+        let end = self.context.clock.now();
+        loop {
+            let mut state = self.state.borrow_mut();
+            if !state.feed.is_open_loop() || state.next(end).is_none_or(|due| due.at > end) {
+                return state.feed.end();
+            }
+            let released = state.release(&self.context, self.context.clock.now());
+            drop(state);
+            if let Some(Ok(exchange)) = released {
+                self.give(exchange, lanes);
+            }
+        }
+    }
+
+    /// Ends every exchange at its next turn, which is now.
+    fn abort(&self) {
+        self.context.is_aborted.set(true);
+        for lane in &self.state.borrow().lanes {
+            lane.waker.wake_by_ref();
+        }
+    }
+
+    /// Hands a request to a lane.
+    fn give(self: &Rc<Self>, exchange: Exchange, lanes: &mut JoinSet<()>) {
+        let mut state = self.state.borrow_mut();
+        match state.resting.pop() {
+            Some(lane) => {
+                state.lanes[lane].next = Some(exchange);
+                state.lanes[lane].waker.wake_by_ref();
+            }
+            None => {
+                let lane = state.lanes.len();
+                state.lanes.push(Lane { next: Some(exchange), waker: Waker::noop().clone() });
+                lanes.spawn_local(Rc::clone(self).serve(lane));
+            }
+        }
+    }
+
+    /// A lane's life.
+    async fn serve(self: Rc<Self>, lane: usize) {
+        poll_fn(|context| {
+            self.state.borrow_mut().lanes[lane].waker.clone_from(context.waker());
+            Poll::Ready(())
+        })
+        .await;
+        loop {
+            let next = poll_fn(|_| match self.state.borrow_mut().lanes[lane].next.take() {
+                Some(exchange) => Poll::Ready(exchange),
+                None => Poll::Pending,
+            });
+            let mut place = Some(next.await);
+            while let Some(exchange) = &mut place {
+                if exchange.via.is_void() {
+                    self.state.borrow_mut().choose_again(exchange, self.context.clock.now());
+                }
+                let ended = exchange.run(&self.context).await;
+                self.end(&mut place, ended, lane);
+                // First let others close theirs: a server is woken once for connections that come
+                // right after each other, and for each of those that come one by one.
+                if place.as_ref().is_some_and(|next| next.via.is_to_dial()) {
+                    yield_now().await;
+                }
+            }
+        }
+    }
+
+    /// A lane's request has ended. The next one takes its place, if one is due; otherwise the lane rests.
+    fn end(&self, place: &mut Option<Exchange>, at: Stamp, lane: usize) {
+        let state = &mut *self.state.borrow_mut();
+        state.in_flight -= 1;
+        if let Some(exchange) = place.as_mut() {
+            let endpoint = exchange.endpoint;
+            if self.context.endpoints[endpoint].http2.is_none() {
+                state.pool.give_back(endpoint, exchange.via.take());
+            }
+            state.count(&self.context, &exchange.row, endpoint);
+        }
+        state.keep(place.take().map(|exchange| exchange.row));
+        *place = state.release(&self.context, at).and_then(Result::ok);
+        if place.is_some() {
+            return;
+        }
+        // The loop knows when the next one of a schedule is due. What is to be done next in a
+        // closed loop has just changed.
+        let is_drained = state.in_flight == 0 && state.feed.is_over(at);
+        if is_drained || !state.feed.is_open_loop() {
+            self.turn.notify_one();
+        }
+        state.resting.push(lane);
+    }
+}
+
+/// One task's place: it serves the requests that are put here.
+struct Lane {
+    next: Option<Exchange>,
+    waker: Waker,
+}
+
+struct State {
+    worker: usize,
+    feed: Feed,
+    max_connections: usize,
+    batches: SyncSender<Batch>,
+    scheduled: u64,
+    /// Requests that are in flight, each in a lane.
+    in_flight: usize,
+    lanes: Vec<Lane>,
+    /// Lanes that have nothing to do.
+    resting: Vec<usize>,
+    pool: Pool,
+    http2: http2::Pool,
+    /// Whether requests share connections, so that more of them fit than there are connections.
+    shares_streams: bool,
+    tally: Tally,
+    rows: Vec<RequestRow>,
+}
+
+impl State {
+    /// The next request, due now or later; `None` while there is none to wait for.
+    fn next(&self, now: Stamp) -> Option<Due> {
+        self.feed.next(now, || match self.shares_streams {
+            true => self.http2.has_room(),
+            false => self.in_flight < self.max_connections,
+        })
+    }
+
+    /// Takes the next request from the schedule, if it is due by now. One that cannot be sent
+    /// has ended.
+    fn release(&mut self, context: &Context, now: Stamp) -> Option<Result<Exchange, NotSent>> {
+        let due = self.next(now).filter(|due| due.at <= now)?;
+        self.feed.advance(due);
+        self.scheduled += 1;
+        let settings = &context.plan.settings;
+        let endpoint = endpoint_of(due.index, &context.plan.cycle);
+        let target = context.endpoints[endpoint].name.clone();
+        let row = RequestRow::not_sent(context.source.clone(), due.seq, target, due.phase, due.at, now);
+        let persistence =
+            if settings.connections.is_fresh(due.seq) { Persistence::Close } else { Persistence::Keep };
+        let via = if now > due.at + LATE_LIMIT {
+            Err(NotSent::Late)
+        } else if context.endpoints[endpoint].http2.is_some() {
+            self.http2.take(endpoint, persistence, now).map(|ticket| Via::Http2(Some(ticket)))
+        } else {
+            let is_usable = match context.endpoints[endpoint].messages {
+                None => Connection::is_idle,
+                Some(_) => websocket::is_open,
+            };
+            self.pool.take(endpoint, persistence, is_usable, now).ok_or(NotSent::MaxConnections)
+        };
+        Some(match via {
+            Ok(via) => {
+                self.in_flight += 1;
+                Ok(Exchange { endpoint, via, persistence, row })
+            }
+            Err(reason) => {
+                let row = RequestRow { not_sent_reason: Some(reason.as_str().into()), ..row };
+                self.count(context, &row, endpoint);
+                self.keep(Some(row));
+                Err(reason)
+            }
+        })
+    }
+
+    /// A connection may close after it was chosen, and before anything of the request was written: then another one
+    /// is used, if there is one.
+    fn choose_again(&mut self, exchange: &mut Exchange, now: Stamp) {
+        if let Ok(ticket) = self.http2.take(exchange.endpoint, exchange.persistence, now) {
+            exchange.via = Via::Http2(Some(ticket));
+        }
+    }
+
+    /// Counts a request that has ended.
+    fn count(&mut self, context: &Context, row: &RequestRow, endpoint: usize) {
+        self.feed.ended(row);
+        let go_replays = context.endpoints.get(endpoint).is_some_and(|e| e.go_replays);
+        self.tally.add(row, go_replays);
+    }
+
+    /// Keeps its row for the recorder.
+    fn keep(&mut self, row: Option<RequestRow>) {
+        self.rows.extend(row);
+        if self.rows.len() >= BATCH_ROWS {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        let batch = Batch {
+            worker: self.worker,
+            rows: std::mem::replace(&mut self.rows, Vec::with_capacity(BATCH_ROWS)),
+            scheduled: self.scheduled,
+            in_flight: self.in_flight as u64,
+        };
+        // The recorder outlives its workers unless it panicked, which ends the run anyway.
+        let _ = self.batches.send(batch);
+    }
+}
+
+/// Requests go to the endpoints in turn, as the plan's cycle has it.
+fn endpoint_of(index: u64, cycle: &[usize]) -> usize {
+    let turn = usize::try_from(index % cycle.len().max(1) as u64).unwrap_or(0);
+    cycle.get(turn).copied().unwrap_or(0)
+}
+
+/// What connections may do.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// Maximum number of open connections.
+    connections: usize,
+    /// Each may carry so many requests,
+    requests: u64,
+    /// and no further one when it is older than this.
+    age: Option<Duration>,
+}
+
+/// The worker's connections: idle ones at hand, those in use counted.
+struct Pool {
+    /// Per endpoint; the one that has been idle for longest is first.
+    idle: Vec<VecDeque<Connection>>,
+    in_use: usize,
+    limits: Limits,
+    next_id: u64,
+}
+
+impl Pool {
+    fn new(endpoints: usize, limits: Limits) -> Self {
+        let idle = std::iter::repeat_with(VecDeque::new).take(endpoints).collect();
+        Self { idle, in_use: 0, limits, next_id: 0 }
+    }
+
+    /// A connection for one request; `None` when no more are allowed. An idle
+    /// one whose close has already arrived is dropped: no request was ever put on it.
+    fn take(
+        &mut self,
+        endpoint: usize,
+        persistence: Persistence,
+        is_usable: fn(&mut Connection) -> bool,
+        now: Stamp,
+    ) -> Option<Via> {
+        if persistence == Persistence::Keep {
+            while let Some(mut connection) = self.idle[endpoint].pop_front() {
+                let is_young = self.limits.age.is_none_or(|age| now < connection.since + age);
+                if is_young && is_usable(&mut connection) {
+                    self.in_use += 1;
+                    return Some(Via::over(connection));
+                }
+                websocket::part(connection);
+            }
+        }
+        let open = self.in_use + self.idle.iter().map(VecDeque::len).sum::<usize>();
+        // An idle connection that this request cannot use makes room for one that it can.
+        if open >= self.limits.connections {
+            websocket::part(self.idle.iter_mut().find_map(VecDeque::pop_front)?);
+        }
+        self.in_use += 1;
+        let id = self.next_id;
+        self.next_id += 1;
+        Some(Via::dial(id))
+    }
+
+    fn give_back(&mut self, endpoint: usize, connection: Option<Connection>) {
+        self.in_use -= 1;
+        self.idle[endpoint]
+            .extend(connection.filter(|connection| connection.requests < self.limits.requests));
+    }
+}

@@ -1,0 +1,469 @@
+//! The admin port: health, readiness, clock, metrics, row stream.
+//!
+//! An HTTP/1.1 server of its own, which ends with the row stream, in a bounded time, and never
+//! answers the data port's clients. Requests pass two tower layers before they are answered: the
+//! token, and a limit of how many are answered at once. Without the token it tells health and readiness,
+//! which the kubelet's probes ask for: they could only carry a token readably in the pod's spec. Where it
+//! is open to everybody, it keeps the addresses of clients to itself.
+
+#[cfg(test)]
+mod tests;
+
+use std::convert::Infallible;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::{Stream, stream};
+use http::header::{AUTHORIZATION, CONNECTION, CONTENT_TYPE, WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tower::layer::util::{Identity, Stack};
+use tower::limit::GlobalConcurrencyLimitLayer;
+use tower::{Service, ServiceBuilder};
+use tower_http::validate_request::{ValidateRequest, ValidateRequestHeaderLayer};
+
+use super::journal::{Batch, Cursor};
+use super::{Shared, app, metrics, reap};
+use rolldrop_record::wire::{
+    AdminToken, CLOCK_PATH, ClockAnswer, ProxyLine, ROWS_PATH, TOKEN_HEADER, TOKEN_WANTED,
+};
+use rolldrop_record::{ServedRow, Stamp};
+use rolldrop_wire::places::{AnswerBody, Noticed, Patience, Place, Places};
+
+/// How long a recorded row may wait before it is sent to the reader.
+const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
+/// The same from the first sign that the pod ends: what has not been sent when it is killed is lost.
+const ENDING_FLUSH_INTERVAL: Duration = Duration::from_millis(10);
+/// How long to wait after an accept that failed, so that a lack of descriptors is no busy loop.
+pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+const HEALTH_PATH: &str = "/healthz";
+const READY_PATH: &str = "/readyz";
+/// What the kubelet asks: it has no token.
+const OPEN_PATHS: [&str; 2] = [HEALTH_PATH, READY_PATH];
+
+/// Whom the admin port tells more than it tells the kubelet.
+#[derive(Clone, Debug)]
+pub enum Access {
+    /// Whoever asks, and nobody who the clients are.
+    Everybody,
+    /// Whoever knows this.
+    Holders(AdminToken),
+    /// Nobody: there is no token.
+    Nobody,
+}
+
+/// Whether rows say where their clients are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Addresses {
+    Told,
+    Withheld,
+}
+
+impl Access {
+    /// Whether those who are let in are told where clients are.
+    fn addresses(&self) -> Addresses {
+        match self {
+            Self::Holders(_) => Addresses::Told,
+            Self::Everybody | Self::Nobody => Addresses::Withheld,
+        }
+    }
+}
+
+/// How much is asked at a time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Connections at once: clients need the descriptors. For one more the one ends that has been idle for
+    /// longest; where none is, it waits.
+    connections: usize,
+    /// Requests that are answered at once. More wait: `/readyz` connects to the app.
+    answers: usize,
+    /// The largest request head, in bytes.
+    head_bytes: usize,
+    /// How long a head may take to come, and a connection may be idle.
+    head_time: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { connections: 256, answers: 16, head_bytes: 16 * 1024, head_time: Duration::from_secs(30) }
+    }
+}
+
+/// What the admin port's owner decides.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    /// The path of the app that says whether it is ready.
+    pub(super) app_ready_path: Option<Arc<str>>,
+    /// Whom it answers.
+    pub(super) access: Access,
+    /// How much it is asked.
+    pub(super) limits: Limits,
+}
+
+/// Serves the admin port until the journal is closed and handed over. A reader
+/// that broke off just before can come back for the end.
+pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, settings: Settings) {
+    let Settings { app_ready_path, access, limits } = settings;
+    let layers = layers(&access, limits.answers);
+    let places = Places::new(limits.connections, Patience { idle: limits.head_time, head: limits.head_time });
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    let place = tokio::select! {
+                        place = places.take() => place,
+                        () = shared.journal.handed_over() => break,
+                    };
+                    let Some(place) = place.map(Arc::new) else { break };
+                    let port = Port {
+                        shared: shared.clone(),
+                        app_ready_path: app_ready_path.clone(),
+                        addresses: access.addresses(),
+                        told_all: Arc::default(),
+                    };
+                    let service = TowerToHyperService::new(port.layered::<Incoming>(&layers));
+                    connections.spawn(async move {
+                        tokio::select! {
+                            biased;
+                            () = place.closing() => {}
+                            () = port.serve(stream, service, limits, &place) => {}
+                        }
+                    });
+                }
+                Err(error) => {
+                    shared.trouble("accepting on the admin port failed", &error);
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+            Some(ended) = connections.join_next() => reap(ended),
+            () = shared.journal.handed_over() => break,
+        }
+    }
+    while let Some(ended) = connections.join_next().await {
+        reap(ended);
+    }
+}
+
+/// What requests pass before they are answered.
+type Layers =
+    ServiceBuilder<Stack<GlobalConcurrencyLimitLayer, Stack<ValidateRequestHeaderLayer<Guard>, Identity>>>;
+
+/// The layers that all connections share.
+fn layers(access: &Access, answers: usize) -> Layers {
+    ServiceBuilder::new()
+        .layer(ValidateRequestHeaderLayer::custom(Guard(access.clone())))
+        .layer(GlobalConcurrencyLimitLayer::new(answers))
+}
+
+type Body = UnsyncBoxBody<Bytes, serde_json::Error>;
+type Answer = Response<Body>;
+
+fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
+    whole(status, "text/plain", body)
+}
+
+/// An answer that is known as a whole.
+fn whole(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
+    let body = Full::new(body.into()).map_err(|never| match never {}).boxed_unsync();
+    let mut answer = Response::new(body);
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    answer
+}
+
+/// Lets through what is for everybody, and what comes from those who are to be told.
+#[derive(Clone)]
+struct Guard(Access);
+
+impl Guard {
+    fn lets_in(&self, headers: &HeaderMap) -> bool {
+        match &self.0 {
+            Access::Everybody => true,
+            Access::Holders(token) => token_of(headers).is_some_and(|given| token.is(given)),
+            Access::Nobody => false,
+        }
+    }
+}
+
+impl<B> ValidateRequest<B> for Guard {
+    type ResponseBody = Body;
+
+    fn validate(&mut self, request: &mut Request<B>) -> Result<(), Answer> {
+        if OPEN_PATHS.contains(&request.uri().path()) || self.lets_in(request.headers()) {
+            return Ok(());
+        }
+        let mut answer = text(StatusCode::UNAUTHORIZED, format!("{TOKEN_WANTED}\n"));
+        answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        Err(answer)
+    }
+}
+
+/// The admin port as one connection sees it.
+#[derive(Clone)]
+struct Port {
+    shared: Arc<Shared>,
+    app_ready_path: Option<Arc<str>>,
+    addresses: Addresses,
+    /// Whether this connection's reader of rows was told all, the end included.
+    told_all: Arc<AtomicBool>,
+}
+
+impl Port {
+    /// What answers its requests, behind the layers.
+    fn layered<B: Send + 'static>(
+        &self,
+        layers: &Layers,
+    ) -> impl Service<Request<B>, Response = Answer, Error = Infallible, Future: Send> + Clone + use<B> {
+        let port = self.clone();
+        layers.clone().service_fn(move |request: Request<B>| port.clone().answer(request))
+    }
+
+    async fn serve<S>(self, mut stream: TcpStream, service: S, limits: Limits, place: &Arc<Place>)
+    where
+        S: hyper::service::Service<Request<Incoming>, Response = Answer, Error = Infallible>,
+    {
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "an admin connection ended");
+            return;
+        }
+        let served = {
+            let mut settings = http1::Builder::new();
+            // The place's own clock cuts off slow heads.
+            settings.header_read_timeout(None).max_header_size(limits.head_bytes);
+            settings.auto_date_header(false);
+            let service = service_fn(|request| {
+                let (in_hand, answer) = (place.begin_request(), service.call(request));
+                async move { answer.await.map(|answer| answer.map(|body| AnswerBody { body, _request: in_hand })) }
+            });
+            let stream = Noticed { stream: &mut stream, place: place.clone() };
+            let mut connection = pin!(settings.serve_connection(TokioIo::new(stream), service));
+            tokio::select! {
+                served = connection.as_mut() => served,
+                () = self.shared.journal.handed_over() => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            }
+        };
+        if let Err(error) = served {
+            tracing::debug!(%error, "an admin connection ended");
+        } else if self.told_all.load(Ordering::Relaxed) {
+            // The process exits next: wait until the reader has it all, which it says by closing.
+            let _busy = place.begin_request();
+            match gone(&mut stream).await {
+                Ok(()) => self.shared.journal.reader_has_all(),
+                Err(error) => tracing::debug!(%error, "the reader of the rows went away"),
+            }
+        }
+    }
+
+    async fn answer<B>(self, request: Request<B>) -> Result<Answer, Infallible> {
+        let answer = match *request.method() {
+            Method::GET | Method::HEAD => self.answer_to(request.method(), request.uri()).await,
+            _ => Ok(text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n")),
+        };
+        Ok(answer.unwrap_or_else(|error| text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())))
+    }
+
+    async fn answer_to(self, method: &Method, uri: &http::Uri) -> serde_json::Result<Answer> {
+        const OK: StatusCode = StatusCode::OK;
+        let Self { shared, app_ready_path, addresses, told_all } = self;
+        Ok(match uri.path() {
+            HEALTH_PATH => text(OK, "ok\n"),
+            READY_PATH if app::is_ready(shared.upstream, app_ready_path.as_deref()).await => text(OK, "ok\n"),
+            READY_PATH => text(StatusCode::SERVICE_UNAVAILABLE, "the app is not ready\n"),
+            CLOCK_PATH => {
+                let body = serde_json::to_vec(&ClockAnswer {
+                    now_ns: shared.clock.now(),
+                    started_ns: shared.started,
+                    recorded: shared.journal.counts().with_unrecorded(),
+                })?;
+                whole(OK, "application/json", body)
+            }
+            ROWS_PATH => match first_wanted(uri.query().unwrap_or_default(), shared.started) {
+                Some(from) if method == Method::GET => rows(shared, from, addresses, told_all),
+                _ => text(StatusCode::BAD_REQUEST, "ask with GET /rows?from=N&of=STARTED\n"),
+            },
+            "/metrics" => {
+                let now = metrics::Gauges {
+                    in_flight: shared.in_flight.count(),
+                    connections: shared.open.count(),
+                    held_bytes: shared.pool.used(),
+                };
+                let body = metrics::text(&shared.journal.counts(), now);
+                whole(OK, metrics::CONTENT_TYPE, body)
+            }
+            _ => text(StatusCode::NOT_FOUND, "no such path\n"),
+        })
+    }
+}
+
+/// The token that came with a request, in either of its headers.
+fn token_of(headers: &HeaderMap) -> Option<&[u8]> {
+    if let Some(value) = headers.get(TOKEN_HEADER) {
+        return Some(value.as_bytes().trim_ascii());
+    }
+    let (scheme, token) = headers.get(AUTHORIZATION)?.as_bytes().split_at_checked("bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+}
+
+/// The row that a reader wants first; `None` if the query does not say so properly.
+fn first_wanted(query: &str, started: Stamp) -> Option<u64> {
+    let (mut from, mut of) = (0, started.unix_ns());
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=')? {
+            ("from", value) => from = value.parse().ok()?,
+            ("of", value) => of = value.parse().ok()?,
+            _ => return None,
+        }
+    }
+    // The number of a row that another one recorded says nothing here.
+    Some(if of == started.unix_ns() { from } else { 0 })
+}
+
+/// Reads what is of our own in a request: its query, and behind a line end the headers.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz(bytes: &[u8]) {
+    let mut lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+    let query = lines.next().map(String::from_utf8_lossy).unwrap_or_default();
+    let _ = first_wanted(&query, Stamp::from_unix_ns(1));
+    let named = lines.filter_map(|line| line.split_at_checked(line.iter().position(|byte| *byte == b':')?));
+    let parsed = named.filter_map(|(name, value)| {
+        let name = http::HeaderName::from_bytes(name).ok()?;
+        Some((name, HeaderValue::from_bytes(value[1..].trim_ascii()).ok()?))
+    });
+    let _ = token_of(&parsed.collect());
+}
+
+/// An answer that goes on with rows as they come, until the journal is closed.
+fn rows(shared: Arc<Shared>, from: u64, addresses: Addresses, told_all: Arc<AtomicBool>) -> Answer {
+    shared.journal.reader_came();
+    let reader = Reader {
+        shared,
+        addresses,
+        told_all,
+        cursor: Cursor::at(from),
+        taken: None,
+        hello: None,
+        state: None,
+    };
+    let mut answer = Response::new(StreamBody::new(reader.frames()).boxed_unsync());
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    answer
+}
+
+/// Who reads rows, and how far that has got.
+struct Reader {
+    shared: Arc<Shared>,
+    addresses: Addresses,
+    told_all: Arc<AtomicBool>,
+    cursor: Cursor,
+    /// What is on its way.
+    taken: Option<Batch>,
+    /// The row that was announced to be next.
+    hello: Option<u64>,
+    /// How things stood when that was last said.
+    state: Option<ProxyLine>,
+}
+
+impl Reader {
+    fn frames(self) -> impl Stream<Item = serde_json::Result<Frame<Bytes>>> {
+        stream::try_unfold(self, |mut reader| async {
+            Ok(reader.next().await?.map(|lines| (Frame::data(lines), reader)))
+        })
+    }
+
+    /// The next lines. That they are asked for says that the last ones are with the connection.
+    async fn next(&mut self) -> serde_json::Result<Option<Bytes>> {
+        let journal = &self.shared.journal;
+        if let Some(batch) = self.taken.take() {
+            journal.sent(&batch);
+            if batch.end.is_some() {
+                self.told_all.store(true, Ordering::Relaxed);
+                return Ok(None);
+            }
+            match batch.is_full() {
+                // Requests that pass meanwhile wait for one batch, not for all that there is to tell.
+                true => tokio::task::yield_now().await,
+                false => self.pause().await,
+            }
+        }
+        loop {
+            let batch = journal.read(self.cursor);
+            let hello = (self.hello != Some(batch.first)).then(|| ProxyLine::Hello {
+                source: self.shared.pod.to_string(),
+                pod: self.shared.pod.to_string(),
+                started_ns: self.shared.started,
+                next: batch.first,
+            });
+            let in_flight = self.shared.in_flight.count() as u64;
+            let state = ProxyLine::State { recorded: batch.recorded, in_flight };
+            let news = (self.state.as_ref() != Some(&state)).then(|| state.clone());
+            self.state = Some(state);
+            self.cursor = batch.next;
+            self.hello = Some(self.cursor.row);
+            if hello.is_some() || news.is_some() || !batch.is_empty() {
+                let lines = hello.into_iter().chain(batch.lines(news));
+                let lines = written(lines.map(|line| self.for_its_reader(line)))?;
+                self.taken = Some(batch);
+                return Ok(Some(lines));
+            }
+            self.pause().await;
+        }
+    }
+
+    /// A line without what its reader is not told.
+    fn for_its_reader(&self, line: ProxyLine) -> ProxyLine {
+        match line {
+            ProxyLine::Row(row) if self.addresses == Addresses::Withheld => {
+                ProxyLine::Row(ServedRow { peer_addr: "".into(), ..row })
+            }
+            line => line,
+        }
+    }
+
+    /// Until it is time to look again.
+    async fn pause(&self) {
+        let Shared { ending, journal, .. } = &*self.shared;
+        let is_ending = ending.is_cancelled();
+        let pause = if is_ending { ENDING_FLUSH_INTERVAL } else { FLUSH_INTERVAL };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = ending.cancelled(), if !is_ending => {}
+            () = journal.closed() => {}
+        }
+    }
+}
+
+/// Lines of the row stream as they are sent.
+fn written(lines: impl IntoIterator<Item = ProxyLine>) -> serde_json::Result<Bytes> {
+    let mut text = Vec::new();
+    for line in lines {
+        serde_json::to_writer(&mut text, &line)?;
+        text.push(b'\n');
+    }
+    Ok(text.into())
+}
+
+/// Waits until the other side closes.
+async fn gone(stream: &mut TcpStream) -> io::Result<()> {
+    let mut ignored = [0; 64];
+    while stream.read(&mut ignored).await? > 0 {}
+    Ok(())
+}

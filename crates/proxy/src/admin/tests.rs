@@ -1,0 +1,133 @@
+//! How much the admin port takes at a time, and whom it tells.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use futures::FutureExt;
+use tokio::io::AsyncWriteExt;
+use tokio::time::timeout;
+use tower::ServiceExt;
+
+use super::super::Config;
+use super::*;
+use rolldrop_record::Clock;
+
+/// Long enough for any step on a busy machine; only a failing test waits so long.
+const DEADLINE: Duration = Duration::from_secs(20);
+const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// The admin port of a proxy before this app.
+fn port(app: SocketAddr) -> Port {
+    Port {
+        shared: Arc::new(Shared::new(&Config::bare(app), Clock::start())),
+        app_ready_path: Some("/ready".into()),
+        addresses: Addresses::Told,
+        told_all: Arc::default(),
+    }
+}
+
+fn asking(path: &str, token: Option<&str>) -> Request<()> {
+    let mut request = Request::get(path);
+    if let Some(token) = token {
+        request = request.header(TOKEN_HEADER, token);
+    }
+    request.body(()).unwrap()
+}
+
+/// An admin port that serves within these limits, until the set is dropped.
+async fn serving(limits: Limits) -> (SocketAddr, JoinSet<()>) {
+    let listener = TcpListener::bind(LOCAL).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let settings = Settings { app_ready_path: None, access: Access::Everybody, limits };
+    let mut tasks = JoinSet::new();
+    tasks.spawn(serve(listener, port(address).shared, settings));
+    (address, tasks)
+}
+
+async fn connected(address: SocketAddr, say: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(say).await.unwrap();
+    stream
+}
+
+/// All that the admin port says before it closes.
+async fn answer(stream: &mut TcpStream) -> String {
+    let mut text = Vec::new();
+    // A reset ends it as well.
+    let _ = timeout(DEADLINE, stream.read_to_end(&mut text)).await.expect("the deadline passed");
+    String::from_utf8(text).unwrap()
+}
+
+#[tokio::test]
+async fn no_more_requests_are_answered_at_once_than_the_limit_allows() {
+    // It takes connections, and never answers.
+    let app = TcpListener::bind(LOCAL).await.unwrap();
+    let port = port(app.local_addr().unwrap());
+    let layers = layers(&Access::Everybody, 2);
+    let ask = |path: &str| Box::pin(port.layered::<()>(&layers).oneshot(asking(path, None)));
+    let [mut first, mut second] = [(); 2].map(|()| ask(READY_PATH));
+    assert!((&mut first).now_or_never().is_none() && (&mut second).now_or_never().is_none());
+    let mut third = ask(HEALTH_PATH);
+    assert!((&mut third).now_or_never().is_none(), "a third is answered");
+    drop(first);
+    assert_eq!(timeout(DEADLINE, third).await.unwrap().unwrap().status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn only_those_are_told_who_are_to_be() {
+    let port = port(LOCAL);
+    let token = || "s3cret".parse().unwrap();
+    for (access, anybody, holder) in [
+        (Access::Everybody, StatusCode::OK, StatusCode::OK),
+        (Access::Holders(token()), StatusCode::UNAUTHORIZED, StatusCode::OK),
+        (Access::Nobody, StatusCode::UNAUTHORIZED, StatusCode::UNAUTHORIZED),
+    ] {
+        let layers = layers(&access, 2);
+        let status = async |path, token| {
+            port.layered::<()>(&layers).oneshot(asking(path, token)).await.unwrap().status()
+        };
+        assert_eq!(status(HEALTH_PATH, None).await, StatusCode::OK, "{access:?}");
+        for path in [CLOCK_PATH, ROWS_PATH, "/metrics"] {
+            assert_eq!(status(path, None).await, anybody, "{access:?} {path}");
+            assert_eq!(status(path, Some("s3cret")).await, holder, "{access:?} {path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn whoever_only_holds_connections_keeps_no_others_out() {
+    let (address, _tasks) = serving(Limits { connections: 2, ..Limits::default() }).await;
+    let asks = b"GET /healthz HTTP/1.1\r\nconnection: close\r\n\r\n";
+    let mut longest = connected(address, b"").await;
+    let mut reader = connected(address, b"GET /rows HTTP/1.1\r\n\r\n").await;
+    let mut byte = [0; 1];
+    timeout(DEADLINE, reader.read_exact(&mut byte)).await.expect("rows come").unwrap();
+    // A head that does not come to its end is idle as well; one that is answered is not.
+    for _ in 0..3 {
+        let said = answer(&mut connected(address, asks).await).await;
+        assert!(said.starts_with("HTTP/1.1 200 "), "{said}");
+        longest = match answer(&mut longest).await.as_str() {
+            "" => connected(address, b"GET /hea").await,
+            said => panic!("{said}"),
+        };
+    }
+    assert!(reader.try_read(&mut byte).is_ok_and(|read| read > 0), "the reader of rows is still there");
+}
+
+#[tokio::test]
+async fn a_head_has_its_size_and_its_time() {
+    let limits = Limits { head_bytes: 1000, head_time: Duration::from_millis(50), ..Limits::default() };
+    let (address, _tasks) = serving(limits).await;
+    let head = |bytes: usize| {
+        let field = "x".repeat(bytes);
+        format!("GET /healthz HTTP/1.1\r\nconnection: close\r\nfield: {field}\r\n\r\n").into_bytes()
+    };
+    for (bytes, status) in [(900, "HTTP/1.1 200 "), (1000, "HTTP/1.1 431 ")] {
+        let said = answer(&mut connected(address, &head(bytes)).await).await;
+        assert!(said.starts_with(status), "{bytes}: {said}");
+    }
+    // One that does not come to its end is not waited for, nor one that does not begin.
+    for begun in [&b"GET /healthz HT"[..], b""] {
+        let said = answer(&mut connected(address, begun).await).await;
+        assert!(!said.starts_with("HTTP/1.1 200 "), "{said}");
+    }
+}

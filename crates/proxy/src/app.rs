@@ -1,0 +1,146 @@
+//! The app beside the proxy: does its listener stand, is it ready?
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::Shared;
+use super::listening::listens;
+use rolldrop_record::ServedEnd;
+use rolldrop_record::event::ProxyPhase;
+
+/// How often the app's listener is looked at while the pod ends.
+const LOOK_INTERVAL: Duration = Duration::from_millis(5);
+/// How long the app may take to show that it is ready.
+const READY_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Not seen listening yet is 0, the default.
+const OPEN: u8 = 1;
+const CLOSED: u8 = 2;
+
+/// What is known of the app's listener.
+#[derive(Debug, Default)]
+pub(super) struct AppListener(AtomicU8);
+
+impl AppListener {
+    /// A connection was accepted.
+    pub(super) fn accepts(&self) {
+        // Only read on the hot path, so that the cache line stays shared.
+        if self.0.load(Ordering::Relaxed) != OPEN {
+            self.0.store(OPEN, Ordering::Relaxed);
+        }
+    }
+
+    /// A connection was refused; answers whether that is news. An app that has
+    /// never been seen listening may still be starting.
+    fn refuses(&self) -> bool {
+        self.0.compare_exchange(OPEN, CLOSED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// The pod ends and the listener is gone; answers whether that is news.
+    fn refuses_at_end(&self) -> bool {
+        self.0.swap(CLOSED, Ordering::Relaxed) != CLOSED
+    }
+
+    /// Whether the listener is known to be closed.
+    pub(super) fn is_closed(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == CLOSED
+    }
+}
+
+impl Shared {
+    /// How a request ends for which the app could not be connected to.
+    pub(super) fn connect_failed(&self, error: &io::Error) -> ServedEnd {
+        match error.kind() {
+            ErrorKind::ConnectionRefused => {
+                if self.app.refuses() {
+                    self.journal.phase(ProxyPhase::ListenerClosed, self.clock.now());
+                }
+                ServedEnd::UpstreamRefused
+            }
+            ErrorKind::ConnectionReset => ServedEnd::UpstreamReset,
+            // Descriptors, memory or ports are used up.
+            kind if lacks_resources(error) || kind == ErrorKind::AddrNotAvailable => {
+                self.trouble("the proxy has nothing left to connect to the app with", error);
+                ServedEnd::ProxyExhausted
+            }
+            _ => {
+                self.trouble("connecting to the app failed", error);
+                ServedEnd::Cancelled
+            }
+        }
+    }
+
+    /// Looks for the app's listener until it is gone, and records when. Where the
+    /// kernel cannot be asked, only refused requests tell.
+    pub(super) async fn watch_listener_close(&self) {
+        while !self.app.is_closed() {
+            self.look_for_listener();
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        }
+    }
+
+    /// Looks once for the app's listener, and records if it is gone.
+    pub(super) fn look_for_listener(&self) {
+        if listens(self.upstream, self.listen) == Some(false) && self.app.refuses_at_end() {
+            self.journal.phase(ProxyPhase::ListenerClosed, self.clock.now());
+        }
+    }
+}
+
+/// Whether an error says that this process or the machine has nothing left to open a socket with.
+fn lacks_resources(error: &io::Error) -> bool {
+    use nix::errno::Errno;
+
+    let error = error.raw_os_error().map(Errno::from_raw);
+    matches!(error, Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM))
+}
+
+/// Whether the app is ready: its listener accepts and, if a path is given,
+/// answers a GET of it with a status of 200 to 399, as a readiness probe asks for.
+pub(super) async fn is_ready(app: SocketAddr, path: Option<&str>) -> bool {
+    let probe = async {
+        let mut stream = TcpStream::connect(app).await?;
+        let Some(path) = path else { return Ok(true) };
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {app}\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut status_line = [0; "HTTP/1.1 200".len()];
+        stream.read_exact(&mut status_line).await?;
+        Ok::<_, io::Error>(status_line.starts_with(b"HTTP/1.") && matches!(status_line[9], b'2' | b'3'))
+    };
+    matches!(timeout(READY_TIMEOUT, probe).await, Ok(Ok(true)))
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::errno::Errno;
+
+    use super::super::{Config, Seldom};
+    use super::*;
+    use rolldrop_record::Clock;
+
+    #[test]
+    fn a_lack_of_descriptors_is_the_proxys_own_end_of_a_request() {
+        let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
+        let shared = Shared::new(&Config::bare(nowhere), Clock::start());
+        let end = |errno: Errno| shared.connect_failed(&io::Error::from_raw_os_error(errno as i32));
+        assert_eq!(end(Errno::EMFILE), ServedEnd::ProxyExhausted);
+        assert_eq!(end(Errno::EADDRNOTAVAIL), ServedEnd::ProxyExhausted);
+        assert_eq!(end(Errno::ETIMEDOUT), ServedEnd::Cancelled);
+        assert_eq!(end(Errno::ECONNREFUSED), ServedEnd::UpstreamRefused);
+    }
+
+    #[test]
+    fn what_fails_a_thousand_times_a_second_is_said_once() {
+        let seldom = Seldom::default();
+        let begun = Clock::start().now();
+        let said: Vec<_> =
+            (0..2500).filter_map(|ms| seldom.speaks(begun.shifted_ns(ms * 1_000_000))).collect();
+        assert_eq!(said, [0, 999, 999]);
+    }
+}

@@ -1,0 +1,211 @@
+//! The client connections of a proxy: who is accepted, and who makes room where there are too many.
+//!
+//! A peer can hold a connection open for as long as the app lets it. So that a crowd of those cannot keep
+//! everybody else out, a full proxy closes the connection that has been idle for longest when one more
+//! comes, as nginx does with idle connections when it runs out of them. Nothing else is closed, and
+//! connections that are not idle are waited for in the kernel's accept queue.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures::FutureExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::budget::Unrecorded;
+use super::connection::{self, Accepted, Origin};
+use super::relay::Idleness;
+use super::{Counted, Shared, admin, reap};
+use rolldrop_record::Stamp;
+use rolldrop_record::event::ProxyPhase;
+
+/// How often the drain looks whether it is done.
+pub(super) const DRAIN_INTERVAL: Duration = Duration::from_millis(5);
+/// The longest wait at the drain's end for connections that have not shown what they carry.
+const LAST_WORDS: Duration = Duration::from_millis(80);
+/// The proxy's count of time while it may become full.
+const TICK: Duration = Duration::from_millis(500);
+
+/// After how many ticks without a byte a connection may have to make room.
+const fn patience_ticks(idleness: Idleness) -> u32 {
+    match idleness {
+        Idleness::NoRequest => 3,
+        Idleness::Stalled => 10,
+        Idleness::Unanswered => 120,
+    }
+}
+
+/// The data port and the connections on it.
+pub(super) struct Clients {
+    listener: TcpListener,
+    shared: Arc<Shared>,
+    connections: JoinSet<()>,
+    /// What is known of each of them, by its task.
+    places: HashMap<Id, Place>,
+    /// Those that have been idle for long, as they were found at once: the idlest is the last.
+    idle: Vec<Id>,
+    /// The tick at which there were none.
+    none_idle_at: Option<u32>,
+    pub(super) accepted: u64,
+    pub(super) last_accepted: Option<Stamp>,
+}
+
+struct Place {
+    origin: Arc<Origin>,
+    task: AbortHandle,
+}
+
+impl Place {
+    /// With what, and since which tick, it has been idle, if that is long enough to make room.
+    fn idle(&self, now: u32) -> Option<(Idleness, u32)> {
+        let (idleness, since) = self.origin.sides.idle();
+        (now.saturating_sub(since) >= patience_ticks(idleness)).then_some((idleness, since))
+    }
+}
+
+impl Clients {
+    /// None yet.
+    pub(super) fn new(listener: TcpListener, shared: Arc<Shared>) -> Self {
+        Self {
+            listener,
+            shared,
+            connections: JoinSet::new(),
+            places: HashMap::new(),
+            idle: Vec::new(),
+            none_idle_at: None,
+            accepted: 0,
+            last_accepted: None,
+        }
+    }
+
+    /// Accepts and relays until `until` is ready.
+    pub(super) async fn accept_until(&mut self, until: impl Future<Output = ()>) {
+        let mut until = pin!(until);
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        loop {
+            let most = self.shared.budget.connections;
+            let has_place = self.places.len() < most;
+            let idlest = if has_place { None } else { self.idlest() };
+            tokio::select! {
+                biased;
+                () = &mut until => return,
+                _ = ticks.tick(), if self.places.len() >= most / 2 => {
+                    self.shared.ticks.fetch_add(1, Ordering::Relaxed);
+                }
+                // Those that have ended keep their memory until they are looked at.
+                Some(ended) = self.connections.join_next_with_id() => self.ended(ended),
+                accepted = self.listener.accept(), if has_place || idlest.is_some() => match accepted {
+                    Ok((stream, peer)) => {
+                        if let Some(idlest) = idlest {
+                            self.close(idlest);
+                        }
+                        self.relay(stream, peer);
+                    }
+                    Err(error) => {
+                        self.shared.trouble("accepting a connection failed", &error);
+                        tokio::time::sleep(admin::ACCEPT_PAUSE).await;
+                    }
+                },
+            }
+        }
+    }
+
+    /// The connection that makes room next, if one has been idle for long enough.
+    fn idlest(&mut self) -> Option<Id> {
+        let now = self.shared.ticks.load(Ordering::Relaxed);
+        loop {
+            while let Some(id) = self.idle.pop() {
+                if self.places.get(&id).is_some_and(|place| place.idle(now).is_some()) {
+                    self.idle.push(id);
+                    return Some(id);
+                }
+            }
+            if self.none_idle_at == Some(now) {
+                return None;
+            }
+            let idle = self.places.iter().filter_map(|(id, place)| Some((place.idle(now)?, *id)));
+            let mut idle: Vec<_> = idle.collect();
+            idle.sort_unstable_by_key(|(idle, _)| Reverse(*idle));
+            self.idle = idle.into_iter().map(|(_, id)| id).collect();
+            self.none_idle_at = self.idle.is_empty().then_some(now);
+        }
+    }
+
+    /// Closes a connection to make room.
+    fn close(&mut self, id: Id) {
+        let Some(place) = self.places.remove(&id) else { return };
+        // A request under way has a row that says so.
+        self.shared.journal.made_room(place.origin.sides.give_way());
+        place.task.abort();
+    }
+
+    fn relay(&mut self, stream: TcpStream, peer: SocketAddr) {
+        let at = self.shared.clock.now();
+        let conn = self.accepted;
+        self.accepted += 1;
+        self.last_accepted = Some(at);
+        let pending = Counted::begin(&self.shared, |shared| &shared.pending);
+        let open = Counted::begin(&self.shared, |shared| &shared.open);
+        let origin = Arc::new(Origin::new(self.shared.clone(), peer, at, conn));
+        let accepted = Accepted { stream, origin: origin.clone(), pending, open };
+        let task = self.connections.spawn(connection::serve(accepted));
+        self.places.insert(task.id(), Place { origin, task });
+    }
+
+    /// Goes on until the app is gone and the requests in flight are done, then a
+    /// little longer, so that late connections are seen; `limit` ends it at once.
+    pub(super) async fn drain(&mut self, limit: impl Future<Output = ()>, linger: Duration) {
+        let shared = self.shared.clone();
+        let mut drained = None;
+        let steps = async {
+            while !(shared.app.is_closed() && shared.in_flight.count() == 0) {
+                tokio::time::sleep(DRAIN_INTERVAL).await;
+            }
+            drained = Some(shared.clock.now());
+            tokio::time::sleep(linger).await;
+        };
+        self.accept_until(async {
+            tokio::select! {
+                () = steps => {}
+                () = limit => {}
+            }
+        })
+        .await;
+        // What the kernel has queued was accepted in the client's eyes: it gets its reset, and a row where there
+        // is room for one more connection.
+        while let Some(Ok((stream, peer))) = self.listener.accept().now_or_never() {
+            if self.places.len() < shared.budget.connections {
+                self.relay(stream, peer);
+            } else {
+                shared.journal.unrecorded(Unrecorded::Connections);
+                let _ = stream.set_zero_linger();
+            }
+        }
+        let all_clear = async {
+            while shared.pending.count() > 0 {
+                tokio::time::sleep(DRAIN_INTERVAL).await;
+            }
+        };
+        // One that shows nothing in that time has lost nothing.
+        self.accept_until(async {
+            let _ = timeout(LAST_WORDS, all_clear).await;
+        })
+        .await;
+        // Whatever is still there is reset, its requests recorded as cancelled.
+        self.connections.shutdown().await;
+        self.shared.journal.phase(ProxyPhase::Drained, drained.unwrap_or_else(|| self.shared.clock.now()));
+    }
+
+    fn ended(&mut self, ended: Result<(Id, ()), JoinError>) {
+        let id = ended.as_ref().map_or_else(JoinError::id, |(id, ())| *id);
+        self.places.remove(&id);
+        reap(ended.map(|(_, ())| ()));
+    }
+}

@@ -1,0 +1,350 @@
+//! One client connection, and the connection to the app that belongs to it.
+//!
+//! The app is connected to as soon as the client is accepted, so that whatever the app does
+//! with a connection that says nothing yet, the client sees. Should the app's listener
+//! refuse, the client is reset: it must not see an answer that the app did not give. What it
+//! asked for is waited for, a moment, so that the row can name it.
+//!
+//! The client's first bytes tell what the connection carries (`h1`, `h2`, `tunnel`).
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::io::{AsyncWriteExt, Interest};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::budget::Buffer;
+use super::h1::{Exchange, Refusal};
+use super::h2::Http2;
+use super::relay::{self, Finish, Inlet, Outlet, Receiver, Sides};
+use super::socket::{self, Room, Way};
+use super::tunnel::Tunnel;
+use super::{Counted, Mode, Shared};
+use rolldrop_record::{Protocol, ServedEnd, ServedRow, Stamp};
+use rolldrop_wire::http2::{FrameHeader, PREFACE, SETTINGS};
+
+/// How long a client may take to read an answer of the proxy's own.
+const REFUSAL_LINGER: Duration = Duration::from_secs(1);
+/// How long a client whom the app refused may take to show its request, before it is reset.
+const REFUSED_LAST_WORDS: Duration = Duration::from_secs(1);
+/// The same where the app had accepted, or its kernel had, and reset the connection.
+const RESET_LAST_WORDS: Duration = Duration::from_millis(100);
+/// The most that is read of such a request, in bytes.
+const LAST_WORDS_BYTES: usize = 64 * 1024;
+/// The first byte of a TLS connection: a handshake record.
+const TLS_HANDSHAKE: u8 = 0x16;
+
+/// A client connection as it was accepted.
+pub(super) struct Accepted {
+    /// The connection.
+    pub(super) stream: TcpStream,
+    /// What its rows have in common.
+    pub(super) origin: Arc<Origin>,
+    /// Held until it is clear what becomes of it.
+    pub(super) pending: Counted,
+    /// Held to its end.
+    pub(super) open: Counted,
+}
+
+/// What the rows of a connection have in common.
+pub(super) struct Origin {
+    pub(super) shared: Arc<Shared>,
+    pub(super) sides: Sides,
+    peer: Arc<str>,
+    accepted: Stamp,
+    conn: u64,
+}
+
+impl Origin {
+    /// A connection that was accepted.
+    pub(super) fn new(shared: Arc<Shared>, peer: SocketAddr, accepted: Stamp, conn: u64) -> Self {
+        let sides = Sides::beginning_at(shared.ticks.load(Ordering::Relaxed));
+        Self { shared, sides, peer: peer.to_string().into(), accepted, conn }
+    }
+
+    /// The row of something that ends now, with what every row of this connection says.
+    pub(super) fn row(&self, protocol: Protocol, ended: ServedEnd) -> ServedRow {
+        ServedRow {
+            source: self.shared.pod.clone(),
+            request: None,
+            pod: self.shared.pod.clone(),
+            peer_addr: self.peer.clone(),
+            protocol,
+            accepted: self.accepted,
+            head: None,
+            end: self.shared.clock.now(),
+            status: None,
+            grpc_status: None,
+            ended,
+            detail: None,
+            conn: self.conn,
+            conn_first_request: false,
+            stream: None,
+            bytes_from_client: None,
+            bytes_from_app: None,
+        }
+    }
+
+    /// A request, or what counts as one, begins.
+    pub(super) fn begin(&self) {
+        self.shared.in_flight.begin();
+        self.sides.begin();
+    }
+
+    /// Records what was under way and has ended.
+    pub(super) fn record(&self, row: ServedRow) {
+        self.sides.end();
+        self.shared.journal.row(row);
+        self.shared.in_flight.end();
+    }
+}
+
+/// Both connections, taken apart, and what has been read from them.
+pub(super) struct Streams<'a> {
+    pub(super) from_client: Inlet<'a>,
+    pub(super) to_client: Outlet<'a>,
+    pub(super) from_app: Inlet<'a>,
+    pub(super) to_app: Outlet<'a>,
+    pub(super) from_client_buf: Buffer<'a>,
+    pub(super) from_app_buf: Buffer<'a>,
+}
+
+/// What a connection carries, and what is under way on it.
+enum Talk {
+    /// Nothing has been said.
+    None,
+    Http1(Exchange),
+    Http2(Http2),
+    Tunnel(Tunnel),
+}
+
+impl Talk {
+    /// Begins to record what these bytes begin.
+    fn begin(kind: Kind, origin: &Arc<Origin>) -> Self {
+        let origin = origin.clone();
+        match kind {
+            Kind::Http1 => Talk::Http1(Exchange::new(origin)),
+            Kind::Http2 => Talk::Http2(Http2::new(origin)),
+            Kind::Tls => Talk::Tunnel(Tunnel::begin(origin, Protocol::Tls)),
+            Kind::Tcp => Talk::Tunnel(Tunnel::begin(origin, Protocol::Tcp)),
+        }
+    }
+
+    /// Ends everything under way; answers whether there was anything.
+    fn end_all(&self, end: ServedEnd) -> bool {
+        match self {
+            Talk::None => false,
+            Talk::Http1(exchange) => exchange.end_all(end),
+            Talk::Http2(http2) => http2.end_all(end),
+            Talk::Tunnel(tunnel) => tunnel.end(end),
+        }
+    }
+}
+
+/// What first bytes say of a connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Http1,
+    Http2,
+    Tls,
+    Tcp,
+}
+
+impl Kind {
+    /// By the client's first bytes; `None` if it takes more of them to tell.
+    fn of_client(bytes: &[u8]) -> Option<Kind> {
+        match bytes {
+            [] => None,
+            [TLS_HANDSHAKE, ..] => Some(Kind::Tls),
+            _ if bytes.starts_with(PREFACE) => Some(Kind::Http2),
+            _ if PREFACE.starts_with(bytes) => None,
+            _ => Some(Kind::Http1),
+        }
+    }
+
+    /// By the first bytes of an app that speaks before its client.
+    fn of_app(bytes: &[u8]) -> Option<Kind> {
+        FrameHeader::read(bytes).map(|first| match first {
+            FrameHeader { kind: SETTINGS, stream: 0, .. } => Kind::Http2,
+            _ => Kind::Http1,
+        })
+    }
+}
+
+/// Relays a client connection to its end.
+///
+/// Every request whose head was read gets exactly one row, also when the
+/// future is dropped half-way: then it is `cancelled` and both sides are reset.
+pub(super) async fn serve(accepted: Accepted) {
+    let Accepted { stream, origin, pending, open: _open } = accepted;
+    let mut link = Link { client: stream, app: None, origin, talk: Talk::None, finished: false };
+    match link.relay(pending).await {
+        Finish::Closed => {
+            link.talk.end_all(ServedEnd::Complete);
+            link.finished = true;
+            socket::last_bytes_are_taken(&link.client).await;
+        }
+        Finish::Reset(end) => {
+            link.talk.end_all(end);
+            link.reset();
+        }
+        Finish::Refuse(refusal) => {
+            // It may have part of a head, which it must not take for more than that.
+            link.app = None;
+            if matches!(&link.talk, Talk::Http1(exchange) if exchange.refused()) {
+                refuse(&mut link.client, refusal).await;
+            } else {
+                link.reset();
+            }
+        }
+    }
+    link.finished = true;
+}
+
+/// Answers in the app's stead, so that the client can read it whatever it still sends.
+async fn refuse(client: &mut TcpStream, refusal: Refusal) {
+    let answer = async {
+        client.write_all(refusal.answer()).await?;
+        client.shutdown().await?;
+        // Closing with unread bytes would reset the connection under the answer.
+        tokio::io::copy(client, &mut tokio::io::sink()).await
+    };
+    // A client that does not take the answer has gone, or will have to.
+    let _ = timeout(REFUSAL_LINGER, answer).await;
+}
+
+/// Both connections, and what is under way on them.
+struct Link {
+    client: TcpStream,
+    app: Option<TcpStream>,
+    origin: Arc<Origin>,
+    talk: Talk,
+    /// Whether the relay came to an end of its own.
+    finished: bool,
+}
+
+impl Link {
+    async fn relay(&mut self, pending: Counted) -> Finish {
+        let origin = self.origin.clone();
+        let shared = &origin.shared;
+        socket::begin(&self.client);
+        let connected = tokio::select! {
+            biased;
+            connected = socket::connect(shared.upstream) => connected,
+            _ = self.client.ready(Interest::ERROR) => return Finish::Reset(ServedEnd::ClientGone),
+        };
+        let app = match connected {
+            Ok(app) => self.app.insert(app),
+            Err(error) => {
+                let end = shared.connect_failed(&error);
+                let buf = Buffer::of_client(&shared.pool, &origin.sides);
+                return self.last_words(buf, REFUSED_LAST_WORDS, end).await;
+            }
+        };
+        shared.app.accepts();
+        origin.sides.app_accepted();
+        socket::begin(app);
+        let room = |socket: &TcpStream, way| Room::of(&shared.sockets, socket, way);
+        let (into_app, out_of_app) = (room(app, Way::Send), room(app, Way::Receive));
+        let (from_app, to_app) = app.split();
+        let mut from_app = Inlet::new(from_app, out_of_app);
+        let mut to_app = Outlet::new(Receiver::App, to_app, into_app, &origin.sides, &shared.ticks);
+        let mut from_app_buf = Buffer::of_app(&shared.pool);
+        let (into_client, out_of_client) = (room(&self.client, Way::Send), room(&self.client, Way::Receive));
+        let (from_client, to_client) = self.client.split();
+        let mut from_client = Inlet::new(from_client, out_of_client);
+        let mut to_client =
+            Outlet::new(Receiver::Client, to_client, into_client, &origin.sides, &shared.ticks);
+        let mut from_client_buf = Buffer::of_client(&shared.pool, &origin.sides);
+        let kind = match shared.mode {
+            Mode::Tcp => Kind::Tcp,
+            Mode::Http => loop {
+                let read = tokio::select! {
+                    biased;
+                    read = relay::fill(&mut from_client, &mut from_client_buf, &mut to_app) => read,
+                    read = relay::fill(&mut from_app, &mut from_app_buf, &mut to_client) => match read {
+                        Ok(0) => break Kind::Http1,
+                        Ok(_) => match Kind::of_app(&from_app_buf) {
+                            Some(kind) => break kind,
+                            None => continue,
+                        },
+                        Err(_) => {
+                            let end = ServedEnd::UpstreamReset;
+                            drop((from_client, to_client, from_app, to_app));
+                            return self.last_words(from_client_buf, RESET_LAST_WORDS, end).await;
+                        }
+                    },
+                };
+                match (read, Kind::of_client(&from_client_buf)) {
+                    (Err(_), _) => return Finish::Reset(ServedEnd::ClientGone),
+                    (Ok(_), Some(kind)) => break kind,
+                    (Ok(1..), None) => {}
+                    // That it has closed shows again to who relays.
+                    (Ok(0), None) => break Kind::Http1,
+                }
+            },
+        };
+        drop(pending);
+        self.talk = Talk::begin(kind, &self.origin);
+        let streams = Streams { from_client, to_client, from_app, to_app, from_client_buf, from_app_buf };
+        match &self.talk {
+            Talk::None => Finish::Closed,
+            Talk::Http1(exchange) => exchange.relay(streams).await,
+            Talk::Http2(http2) => http2.relay(streams).await,
+            Talk::Tunnel(tunnel) => tunnel.relay(streams).await,
+        }
+    }
+
+    /// Waits a moment for what the client asks for, though the app is not there: its row shall
+    /// name it. A client that says nothing has lost nothing, so it has no row.
+    async fn last_words(&mut self, mut buf: Buffer<'_>, limit: Duration, end: ServedEnd) -> Finish {
+        let tcp = (self.origin.shared.mode == Mode::Tcp).then_some(Kind::Tcp);
+        let words = async {
+            loop {
+                if let (Talk::None, Some(kind)) = (&self.talk, tcp.or(Kind::of_client(&buf))) {
+                    self.talk = Talk::begin(kind, &self.origin);
+                }
+                let has_asked = match &self.talk {
+                    Talk::None => false,
+                    Talk::Http1(exchange) => exchange.ask(&buf),
+                    Talk::Http2(http2) => http2.ask(&buf),
+                    Talk::Tunnel(_) => true,
+                };
+                let goes_on = !has_asked && buf.len() < LAST_WORDS_BYTES && buf.may_hold_more();
+                if !goes_on || !matches!(buf.read_from(&mut self.client).await, Ok(1..)) {
+                    return;
+                }
+            }
+        };
+        let _ = timeout(limit, words).await;
+        Finish::Reset(end)
+    }
+
+    /// Makes both sides end in a reset when they are dropped.
+    fn reset(&self) {
+        for stream in std::iter::once(&self.client).chain(&self.app) {
+            // Fails only on a socket that is gone already.
+            let _ = stream.set_zero_linger();
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // A client that was never answered would have been refused by the app itself,
+        // and one that waits for an answer must not take the end for a complete one.
+        // One that makes room leaves nothing with the kernel.
+        let gives_way = self.origin.sides.has_given_way();
+        let end = if gives_way { ServedEnd::ProxyExhausted } else { ServedEnd::Cancelled };
+        if !self.finished
+            && (self.talk.end_all(end)
+                || self.app.is_none()
+                || gives_way && socket::holds_bytes(&self.client))
+        {
+            self.reset();
+        }
+    }
+}

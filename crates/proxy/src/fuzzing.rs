@@ -1,0 +1,66 @@
+//! Fuzz targets: what clients and apps may send, and whoever
+//! asks the admin port.
+
+mod session;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+use super::connection::Origin;
+use super::{Budget, Config, PodHeader, Shared, h2};
+use rolldrop_record::Clock;
+
+rolldrop_testing::targets! {
+    http1_requests: crate::h1::fuzzing::requests,
+    http1_responses: crate::h1::fuzzing::responses,
+    http2: super::http2,
+    admin: crate::admin::fuzz,
+    proxy_session[slow]: super::session::run,
+}
+
+/// Both directions of a connection of HTTP/2.
+fn http2(input: &[u8]) {
+    h2::fuzzing::connection(input, origin);
+}
+
+/// Runs sessions of the target `proxy_session` by their numbers, without a fuzzer: many in a row, of which each
+/// number always means the same. Says on stderr how far it is.
+///
+/// # Panics
+///
+/// When one does not keep its promise; it says on stderr in which session it is.
+pub fn numbered_sessions(numbers: Range<u32>) {
+    const SAID_EVERY: u32 = 10_000;
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let number = NUMBER.load(Ordering::Relaxed);
+        eprintln!("in session {number}, whose input is {:02x?}", session::numbered(number));
+        before(panic);
+    }));
+    let (begun, last, mut steps) = (Instant::now(), numbers.end.saturating_sub(1), 0);
+    for number in numbers {
+        NUMBER.store(number, Ordering::Relaxed);
+        steps += session::run(&session::numbered(number));
+        if number == last || (number + 1).is_multiple_of(SAID_EVERY) {
+            let seconds = begun.elapsed().as_secs();
+            eprintln!("DONE up to session {number}, {steps} steps, {seconds} s");
+        }
+    }
+}
+
+/// A connection whose app is nowhere.
+pub(super) fn origin(has_pod_header: bool) -> Arc<Origin> {
+    let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let config = Config {
+        pod_header: if has_pod_header { PodHeader::Added } else { PodHeader::Omitted },
+        budget: Budget { rows: 10, unanswered_rows: 5, ..Budget::DEFAULT },
+        ..Config::bare(nowhere)
+    };
+    let shared = Shared::new(&config, Clock::start());
+    let accepted = shared.clock.now();
+    Arc::new(Origin::new(Arc::new(shared), nowhere, accepted, 0))
+}

@@ -1,0 +1,434 @@
+//! A whole proxy, from its ports to its report, between hostile clients and a hostile app.
+//!
+//! An input says what happens, step by step (`script`): both ends speak HTTP/1, HTTP/2 or anything, in
+//! pieces, stop to read, half-close and reset; the app dies, the pod ends, readers of the rows come and
+//! break off. After each step the proxy gets to rest, and then it must hold:
+//!
+//! - what an end got is what the other end said, in order, and in the end all of it (`pair`);
+//! - no more is under way, recorded or held than the budget says, and no more than memory really shows;
+//! - no more rows than the protocols allow requests (`rules`); one for each that was answered properly;
+//! - in the end nothing is held, every connection has ended, and the proxy returns in time.
+//!
+//! One thread, a paused clock, and connections over loopback, so that an input means the same each time. The
+//! sockets are the kernel's: how it closes and resets is half of what a relay has to get right.
+
+mod checks;
+mod pair;
+mod rules;
+mod script;
+
+use std::cell::Cell;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::Builder;
+use tokio::sync::oneshot;
+use tokio::task::{JoinHandle, yield_now};
+use tokio::time::{Instant, sleep, timeout};
+
+use self::pair::Pair;
+use self::script::{MOST_PAIRS, Script, Side, Step, good_exchange};
+use super::super::{Budget, Config, DRAIN_LIMIT, Mode, PodHeader, Proxy, Report, Shared};
+use rolldrop_record::Clock;
+use rolldrop_testing::Meter;
+
+/// The most connections of those who ask the admin port.
+const MOST_ASKERS: usize = 4;
+/// How often both ends are read until nothing comes any more.
+const MOST_ROUNDS: usize = 40;
+/// By then every connection has ended whose ends have closed, in the proxy's time.
+const ALL_ENDED: Duration = Duration::from_secs(120);
+
+/// The variable that has each step shown before it is taken, for who wants to know what an input does.
+const SHOW_STEPS: &str = "FUZZ_STEPS";
+
+/// Runs the session that an input describes, and returns how many steps it has.
+pub(super) fn run(input: &[u8]) -> usize {
+    let before = Meter::held();
+    let steps = once(input);
+    let left = Meter::held().saturating_sub(before);
+    if left > 0 {
+        // What is made once in a process is not made again.
+        let before = Meter::held();
+        once(input);
+        let left = Meter::held().saturating_sub(before);
+        assert!(left == 0, "{left} bytes are held when the proxy is gone");
+    }
+    steps
+}
+
+/// The input of a session that is known by a number. Every number has another one.
+pub(super) fn numbered(number: u32) -> [u8; 4] {
+    // Multiplied by an odd number the bits of a small one spread.
+    number.wrapping_mul(0x9e37_79b1).to_be_bytes()
+}
+
+fn once(input: &[u8]) -> usize {
+    let panics = watch_panics();
+    let shows = std::env::var_os(SHOW_STEPS).is_some();
+    let runtime = Builder::new_current_thread().enable_io().enable_time().start_paused(true).build();
+    let runtime = runtime.expect("a runtime");
+    let steps = runtime.block_on(async {
+        let mut script = Script::new(input);
+        let mut session = Session::begin(&mut script);
+        while let Some(step) = script.step(session.pairs.len()) {
+            if shows {
+                eprintln!("{step}");
+            }
+            session.take(step).await;
+            session.settle().await;
+            session.check();
+        }
+        session.end().await;
+        script.steps()
+    });
+    drop(runtime);
+    // The runtime catches what a connection's task does.
+    assert!(watch_panics() == panics, "a task of the proxy panicked");
+    steps
+}
+
+thread_local! {
+    static PANICS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// How many panics there have been on this thread.
+fn watch_panics() -> usize {
+    static WATCHED: Once = Once::new();
+    WATCHED.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            PANICS.set(PANICS.get() + 1);
+            before(panic);
+        }));
+    });
+    PANICS.get()
+}
+
+/// An address of this session's own: ports of sessions that are over stay taken for a while.
+fn address() -> SocketAddr {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    if cfg!(not(target_os = "linux")) {
+        return SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    }
+    let [_, a, b, c] = (NEXT.fetch_add(1, Ordering::Relaxed) % 0x00fe_0000 + 0x0001_0000).to_be_bytes();
+    SocketAddr::from((Ipv4Addr::new(127, a, b, c), 0))
+}
+
+/// A budget that a few steps use up, or one with room.
+fn budget(choice: u8) -> Budget {
+    let small = Budget {
+        connections: 3,
+        held_bytes: 64 * 1024,
+        requests_per_connection: 8,
+        requests: 16,
+        rows: 64,
+        unanswered_rows: 32,
+        ..Budget::DEFAULT
+    };
+    match choice % 4 {
+        0 | 1 => small,
+        2 => Budget { connections: MOST_PAIRS, held_bytes: 0, ..small },
+        _ => Budget { rows: 1000, unanswered_rows: 500, held_bytes: 1 << 20, ..Budget::DEFAULT },
+    }
+}
+
+struct Session {
+    config: Config,
+    data: SocketAddr,
+    admin: SocketAddr,
+    shared: Arc<Shared>,
+    app: Option<TcpListener>,
+    pairs: Vec<Pair>,
+    /// How many of them the app has accepted.
+    accepted: usize,
+    askers: Vec<TcpStream>,
+    stop: Option<oneshot::Sender<()>>,
+    hurry: Option<oneshot::Sender<()>>,
+    stopped: Option<Instant>,
+    report: JoinHandle<Report>,
+    /// Bytes in use before the proxy was there.
+    before: usize,
+}
+
+impl Session {
+    fn begin(script: &mut Script<'_>) -> Self {
+        let choice = script.byte();
+        let address = address();
+        let app = TcpListener::bind(address).expect("a free port");
+        app.set_nonblocking(true).expect("a socket");
+        let upstream = app.local_addr().expect("an address");
+        let config = Config {
+            listen: address,
+            admin: address,
+            mode: if choice & 0x70 == 0x70 { Mode::Tcp } else { Mode::Http },
+            pod_header: if choice & 0x0c == 0x0c { PodHeader::Added } else { PodHeader::Omitted },
+            budget: budget(choice),
+            ..Config::bare(upstream)
+        };
+        let (pairs, askers) = (Vec::with_capacity(MOST_PAIRS), Vec::with_capacity(MOST_ASKERS));
+        let before = Meter::held();
+        Meter::peak();
+        let proxy = Proxy::bind(config.clone(), Clock::start()).expect("free ports");
+        let (data, admin, shared) = (proxy.local_addr(), proxy.admin_addr(), proxy.shared.clone());
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (hurry, hurried) = oneshot::channel::<()>();
+        let report = tokio::spawn(proxy.run(
+            async {
+                let _ = stopped.await;
+            },
+            async {
+                let _ = hurried.await;
+            },
+        ));
+        let (stop, hurry) = (Some(stop), Some(hurry));
+        Self {
+            config,
+            data,
+            admin,
+            shared,
+            app: Some(app),
+            pairs,
+            accepted: 0,
+            askers,
+            stop,
+            hurry,
+            stopped: None,
+            report,
+            before,
+        }
+    }
+
+    async fn take(&mut self, step: Step) {
+        match step {
+            Step::Connect => self.connect(),
+            Step::Say(side, pair, bytes, cut) => {
+                self.pairs[pair].is_clean = false;
+                let (first, second) = bytes.split_at(cut);
+                self.pairs[pair].say(side, first);
+                if cut > 0 {
+                    self.settle().await;
+                }
+                self.pairs[pair].say(side, second);
+            }
+            Step::Close(side, pair) => {
+                let pair = &mut self.pairs[pair];
+                pair.is_clean = false;
+                pair.end(side).close();
+            }
+            Step::Reset(side, pair) => {
+                let pair = &mut self.pairs[pair];
+                if pair.end(side).is_connected() {
+                    (pair.is_clean, pair.is_disturbed) = (false, true);
+                    pair.end(side).reset();
+                }
+            }
+            Step::Stall(side, pair) => {
+                let stalls = &mut self.pairs[pair].end(side).stalls;
+                *stalls = !*stalls;
+            }
+            Step::Exchange(pair, stream) => self.exchange(pair, stream).await,
+            Step::Wait(time) => self.wait(time).await,
+            Step::AppDies => self.app_dies(),
+            Step::Drain => self.stop(),
+            Step::Hurry => _ = self.hurry.take().map(|hurry| hurry.send(())),
+            Step::Ask(path) => self.ask(path),
+            Step::Collect => {
+                if let Some(asker) = self.askers.last_mut() {
+                    let _ = asker.read(&mut [0; 16 * 1024]);
+                }
+            }
+            Step::BreakOff => _ = self.askers.pop(),
+        }
+    }
+
+    fn stop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+            self.stopped = Some(Instant::now());
+        }
+    }
+
+    /// Whether the proxy may be about to end what is there, or has done so.
+    fn is_ending(&self) -> bool {
+        let is_late = |at: Instant| at.elapsed() > DRAIN_LIMIT / 2;
+        self.stopped.is_some_and(|at| is_late(at) || self.hurry.is_none() || self.app.is_none())
+    }
+
+    fn connect(&mut self) {
+        if self.pairs.len() == MOST_PAIRS {
+            return;
+        }
+        // Nobody listens any more when the proxy has ended.
+        let Ok(client) = TcpStream::connect(self.data) else { return };
+        let (_, _) = (client.set_nonblocking(true), client.set_nodelay(true));
+        let before = Meter::held();
+        let mut pair = Pair::new(client);
+        pair.is_disturbed = self.app.is_none();
+        self.pairs.push(pair);
+        self.before += Meter::held() - before;
+        Meter::peak();
+    }
+
+    /// A request that is as it should be is answered, and both arrive.
+    async fn exchange(&mut self, pair: usize, stream: Option<u32>) {
+        let has_room = self.shared.in_flight.count() < self.config.budget.requests;
+        let is_ending = self.is_ending();
+        let at = pair;
+        let pair = &mut self.pairs[at];
+        let stalls = pair.client.stalls || pair.app.stalls;
+        let is_ready = pair.is_clean && !pair.is_disturbed && !stalls && pair.app.is_connected();
+        if !is_ready || !has_room || is_ending || pair.client.ended.is_some() || pair.app.ended.is_some() {
+            return;
+        }
+        let (ask, answer) = good_exchange(stream, pair.answered == 0);
+        pair.say(Side::Client, &ask);
+        self.settle().await;
+        self.pairs[at].say(Side::App, &answer);
+        self.settle().await;
+        let pair = &mut self.pairs[at];
+        let has_come =
+            pair.app.got.len() == pair.client.sent.len() && pair.client.got.len() >= pair.app.sent.len();
+        assert!(has_come, "a good request or its answer has not come");
+        pair.answered += 1;
+    }
+
+    async fn wait(&mut self, time: Duration) {
+        // Where the app has closed, a client that is silent for a while is closed as well.
+        for pair in self.pairs.iter_mut().filter(|pair| pair.app.has_closed && time.as_millis() > 100) {
+            pair.is_disturbed = true;
+        }
+        sleep(time).await;
+    }
+
+    fn app_dies(&mut self) {
+        // Who has not been connected to it will not be.
+        for pair in self.pairs.iter_mut().filter(|pair| !pair.is_over()) {
+            (pair.is_clean, pair.is_disturbed) = (false, true);
+            pair.app.reset();
+        }
+        self.app = None;
+    }
+
+    fn ask(&mut self, path: &str) {
+        if self.askers.len() == MOST_ASKERS {
+            return;
+        }
+        let Ok(mut asker) = TcpStream::connect(self.admin) else { return };
+        let _ = asker.set_nonblocking(true);
+        let _ = write!(asker, "GET {path} HTTP/1.1\r\nhost: a\r\n\r\n");
+        self.askers.push(asker);
+    }
+
+    /// Lets the proxy do all that it can, and both ends read it.
+    async fn settle(&mut self) {
+        for _ in 0..MOST_ROUNDS {
+            for _ in 0..3 {
+                yield_now().await;
+            }
+            sleep(Duration::from_millis(1)).await;
+            if !self.listen() {
+                return;
+            }
+        }
+    }
+
+    fn listen(&mut self) -> bool {
+        let mut any = false;
+        while let Some(Ok((socket, _))) = self.app.as_ref().map(TcpListener::accept) {
+            let (_, _) = (socket.set_nonblocking(true), socket.set_nodelay(true));
+            // They come in the order of the clients; one behind the last was a question for readiness.
+            if let Some(pair) = self.pairs.get_mut(self.accepted) {
+                pair.accepted(socket);
+                self.accepted += 1;
+            }
+            any = true;
+        }
+        let line = self.shared.pod_header.as_ref().map(|header| &*header.line);
+        for pair in &mut self.pairs {
+            any |= pair.listen(line);
+        }
+        any
+    }
+
+    /// Everybody says goodbye, and nothing is left.
+    async fn end(mut self) {
+        self.part().await;
+        let has_ended = timeout(ALL_ENDED, async {
+            while self.shared.open.count() > 0 {
+                self.settle().await;
+                sleep(Duration::from_millis(100)).await;
+            }
+        });
+        let has_ended = has_ended.await.is_ok();
+        assert!(has_ended, "{} connections do not end", self.shared.open.count());
+        self.check_nothing_is_left();
+        self.check_arrived();
+        self.askers.clear();
+        self.app = None;
+        self.stop();
+        let report = timeout(Duration::from_secs(3), &mut self.report).await;
+        let report = report.expect("the proxy does not end").expect("no panic");
+        assert_eq!(report.counts.recorded, self.shared.journal.counts().recorded);
+        self.check_nothing_is_left();
+        self.check_rows();
+    }
+
+    /// Both ends close, and read to the end.
+    async fn part(&mut self) {
+        for pair in &mut self.pairs {
+            for side in [Side::Client, Side::App] {
+                pair.end(side).stalls = false;
+            }
+        }
+        self.settle().await;
+        // Those who wait for a place are served when others have gone.
+        for round in 0..2000 {
+            for pair in &mut self.pairs {
+                pair.client.close();
+                pair.app.close();
+            }
+            self.settle().await;
+            let waits = self.app.is_some() && self.accepted < self.pairs.len() && !self.report.is_finished();
+            if !waits && self.pairs.iter().all(|pair| pair.is_over() || pair.is_disturbed || pair.is_refused)
+            {
+                break;
+            }
+            if self.report.is_finished() || self.app.is_none() && round > 10 {
+                break;
+            }
+            if round > 20 {
+                // A window that had closed opens in the kernel's own time.
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        // Who was ended otherwise has nothing more to wait for.
+        for pair in &mut self.pairs {
+            if pair.is_disturbed || pair.is_refused || self.app.is_none() {
+                pair.client.reset();
+                pair.app.reset();
+            }
+        }
+        self.settle().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// More of them are run by the fuzz target.
+    const SESSIONS: u32 = 300;
+
+    #[test]
+    fn sessions_of_any_kind_end_with_nothing_left() {
+        for number in 0..SESSIONS {
+            let result = std::panic::catch_unwind(|| run(&numbered(number)));
+            assert!(result.is_ok(), "session {number}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What must hold while a session goes on, and when it is over.
+
+use super::Session;
+use super::pair::{Ended, Pair};
+use crate::journal::Cursor;
+use crate::{Mode, Shared};
+use rolldrop_record::wire::ProxyLine;
+use rolldrop_record::{Protocol, ServedEnd};
+use rolldrop_testing::Meter;
+
+/// What a connection may take beside what it has of the pool, in bytes: two buffers of its own, and what
+/// the relay and the runtime need.
+const CONNECTION_BYTES: usize = 32 * 1024;
+/// What the proxy may take when nobody is connected, and for as long as it looks at a head.
+const FIXED_BYTES: usize = 256 * 1024;
+const PASSING_BYTES: usize = 4 * 1024 * 1024;
+/// What each of those who ask the admin port may take, in bytes.
+const ASKER_BYTES: usize = 64 * 1024;
+
+impl Session {
+    /// What must hold whenever the proxy rests.
+    pub(super) fn check(&self) {
+        let Shared { budget, pool, in_flight, open, journal, .. } = &*self.shared;
+        let (open, in_flight) = (open.count(), in_flight.count());
+        assert!(open <= budget.connections, "{open} connections");
+        let most = budget.requests.min(open * budget.requests_per_connection) + open;
+        assert!(in_flight <= most, "{in_flight} requests are under way on {open} connections");
+        let most = budget.held_bytes + open * 4096;
+        assert!(pool.used() <= most, "{} of {most} bytes are held", pool.used());
+        if let [pair] = &self.pairs[..]
+            && let Some(most) = pair.rules.streams_at_once()
+            && pair.app.got.len() == pair.client.sent.len()
+            && self.config.mode == Mode::Http
+        {
+            assert!(in_flight <= most.max(1), "{in_flight} streams where the client may have {most}");
+        }
+        let recorded = usize::try_from(journal.counts().recorded).unwrap_or(usize::MAX);
+        let rows = recorded.min(budget.rows);
+        let row_bytes = 2 * size_of::<rolldrop_record::ServedRow>() + 128;
+        let most = FIXED_BYTES
+            + budget.held_bytes
+            + open * CONNECTION_BYTES
+            + self.askers.len() * ASKER_BYTES
+            + in_flight * 512
+            + rows * row_bytes;
+        let held = Meter::held().saturating_sub(self.before);
+        assert!(held <= most, "{held} bytes are held, of {most}");
+        let peak = Meter::peak().saturating_sub(self.before);
+        assert!(peak <= most + PASSING_BYTES, "{peak} bytes were held, of {most}");
+    }
+
+    pub(super) fn check_nothing_is_left(&self) {
+        let Shared { pool, sockets, in_flight, pending, open, .. } = &*self.shared;
+        let left = (open.count(), pending.count(), in_flight.count(), pool.used(), sockets.used());
+        assert_eq!(left, (0, 0, 0, 0, 0), "connections, their beginnings, requests, bytes, bytes of sockets");
+    }
+
+    /// What was said has come, and how it ended.
+    pub(super) fn check_arrived(&self) {
+        if self.is_ending() {
+            return;
+        }
+        let missing = |pair: &&Pair| !pair.is_disturbed && !pair.is_refused && !pair.is_complete();
+        let missing: Vec<_> = self.pairs.iter().filter(missing).collect();
+        let counts = self.shared.journal.counts();
+        let broken = usize::try_from(counts.rejected + counts.made_room).unwrap_or(usize::MAX);
+        let said = |pair: &Pair| {
+            let ends = [&pair.client, &pair.app].map(|end| (end.sent.len(), end.got.len(), end.ended));
+            let is_reset = ends.iter().any(|(.., ended)| *ended == Some(Ended::Reset));
+            format!("{ends:?}{}", if is_reset { ", reset" } else { "" })
+        };
+        let shown: Vec<_> = missing.iter().map(|pair| said(pair)).collect();
+        let refused = self.pairs.iter().filter(|pair| pair.is_refused).count();
+        let why = (counts.rejected, counts.made_room);
+        assert!(
+            missing.len() + refused <= broken,
+            "not all has arrived: {shown:?}, {why:?} rejected, made room"
+        );
+    }
+
+    /// No more rows than requests, and one for each that was answered.
+    pub(super) fn check_rows(&self) {
+        let journal = &self.shared.journal;
+        let mut rows = vec![(0, 0); self.pairs.len()];
+        let mut cursor = Cursor::at(0);
+        loop {
+            let batch = journal.read(cursor);
+            for line in batch.lines(None) {
+                let ProxyLine::Row(row) = line else { continue };
+                let at = usize::try_from(row.conn).unwrap_or(usize::MAX);
+                let (all, good) = rows.get_mut(at).expect("a connection that there was");
+                *all += 1;
+                let is_http = matches!(row.protocol, Protocol::Http1 | Protocol::Http2);
+                *good += usize::from(is_http && row.status == Some(200) && row.ended == ServedEnd::Complete);
+            }
+            if batch.next == cursor {
+                break;
+            }
+            cursor = batch.next;
+        }
+        let is_whole = journal.counts().dropped == 0 && self.config.mode == Mode::Http;
+        for (pair, (all, good)) in self.pairs.iter().zip(rows) {
+            let most = match self.config.mode {
+                Mode::Tcp => 1,
+                Mode::Http => pair.rules.most_rows(&pair.client.sent),
+            };
+            assert!(all <= most, "{all} rows of {most} requests");
+            assert!(good >= pair.answered || !is_whole, "{good} rows of {} answered requests", pair.answered);
+        }
+    }
+}

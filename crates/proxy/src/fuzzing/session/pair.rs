@@ -1,0 +1,258 @@
+//! A client, the app's end for it, and what each has said and got.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+
+use socket2::SockRef;
+
+use super::super::super::h1::Refusal;
+use super::rules::Rules;
+use super::script::Side;
+use rolldrop_wire::http2::{FrameHeader, PREFACE, SETTINGS};
+
+/// The most that an end says in a session, in bytes.
+const MOST_BYTES: usize = 512 * 1024;
+
+/// How an end's other side ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    Closed,
+    Reset,
+}
+
+/// One end of a conversation.
+pub(super) struct End {
+    socket: Option<TcpStream>,
+    pub(super) sent: Vec<u8>,
+    pub(super) got: Vec<u8>,
+    /// How much of `got` has been compared.
+    compared: usize,
+    pub(super) stalls: bool,
+    /// It says no more.
+    pub(super) has_closed: bool,
+    pub(super) ended: Option<Ended>,
+}
+
+impl End {
+    /// One that has room for all that may be said, so that what it takes is not the proxy's.
+    fn new(socket: Option<TcpStream>) -> Self {
+        let [sent, got] = [MOST_BYTES, 2 * MOST_BYTES].map(Vec::with_capacity);
+        Self { socket, sent, got, compared: 0, stalls: false, has_closed: false, ended: None }
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        self.socket.is_some()
+    }
+
+    /// Sends as much as the kernel takes.
+    pub(super) fn say(&mut self, mut bytes: &[u8]) {
+        let Some(socket) = self.socket.as_mut().filter(|_| !self.has_closed) else { return };
+        while !bytes.is_empty() && self.sent.len() + bytes.len() <= MOST_BYTES {
+            match socket.write(bytes) {
+                Ok(written) => {
+                    self.sent.extend_from_slice(&bytes[..written]);
+                    bytes = &bytes[written..];
+                }
+                // That it was reset shows again to who reads.
+                Err(_) => return,
+            }
+        }
+    }
+
+    pub(super) fn close(&mut self) {
+        if let Some(socket) = &self.socket
+            && !std::mem::replace(&mut self.has_closed, true)
+        {
+            let _ = socket.shutdown(Shutdown::Write);
+        }
+    }
+
+    pub(super) fn reset(&mut self) {
+        if let Some(socket) = self.socket.take() {
+            let _ = SockRef::from(&socket).set_linger(Some(std::time::Duration::ZERO));
+        }
+    }
+
+    /// Reads what there is; returns whether there was anything.
+    pub(super) fn listen(&mut self) -> bool {
+        let Some(socket) = self.socket.as_mut().filter(|_| !self.stalls && self.ended.is_none()) else {
+            return false;
+        };
+        let mut any = false;
+        let mut room = [0; 16 * 1024];
+        loop {
+            match socket.read(&mut room) {
+                Ok(0) => self.ended = Some(Ended::Closed),
+                Ok(read) => self.got.extend_from_slice(&room[..read]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return any,
+                Err(_) => self.ended = Some(Ended::Reset),
+            }
+            any = true;
+            if self.ended.is_some() {
+                return true;
+            }
+        }
+    }
+}
+
+/// A conversation through the proxy.
+pub(super) struct Pair {
+    pub(super) client: End,
+    pub(super) app: End,
+    pub(super) rules: Rules,
+    /// Requests that were answered as they should be.
+    pub(super) answered: usize,
+    /// Nothing has been said but such requests and answers.
+    pub(super) is_clean: bool,
+    /// Something ended it, so that not everything needs to arrive.
+    pub(super) is_disturbed: bool,
+    /// The proxy answered in the app's stead.
+    pub(super) is_refused: bool,
+    stripped: Vec<u8>,
+}
+
+impl Pair {
+    pub(super) fn new(client: TcpStream) -> Self {
+        Self {
+            client: End::new(Some(client)),
+            app: End::new(None),
+            rules: Rules::new(),
+            answered: 0,
+            is_clean: true,
+            is_disturbed: false,
+            is_refused: false,
+            stripped: Vec::with_capacity(2 * MOST_BYTES),
+        }
+    }
+
+    /// The app has accepted the connection that belongs to it.
+    pub(super) fn accepted(&mut self, socket: TcpStream) {
+        self.app.socket = Some(socket);
+    }
+
+    pub(super) fn end(&mut self, side: Side) -> &mut End {
+        match side {
+            Side::Client => &mut self.client,
+            Side::App => &mut self.app,
+        }
+    }
+
+    pub(super) fn say(&mut self, side: Side, bytes: &[u8]) {
+        self.end(side).say(bytes);
+        match side {
+            Side::Client => self.rules.client_said(&self.client.sent),
+            Side::App => self.rules.app_said(&self.app.sent),
+        }
+    }
+
+    /// Reads at both ends, and compares; returns whether there was anything.
+    pub(super) fn listen(&mut self, line: Option<&[u8]>) -> bool {
+        let any = self.client.listen() | self.app.listen();
+        if any {
+            self.rules.client_got(&self.client.got);
+            self.compare_requests();
+            self.compare_answers(line);
+        }
+        any
+    }
+
+    /// The app gets what the client said.
+    fn compare_requests(&mut self) {
+        let End { got, compared, .. } = &mut self.app;
+        let said = self.client.sent.get(*compared..got.len());
+        assert!(said == Some(&got[*compared..]), "the app got what the client did not say, from {compared}");
+        *compared = got.len();
+    }
+
+    /// The client gets what the app said, but for the pod header's line, or an answer of the proxy's own.
+    fn compare_answers(&mut self, line: Option<&[u8]>) {
+        let End { got, compared, sent: asked, .. } = &mut self.client;
+        let got = match line {
+            None => &got[..],
+            Some(line) => {
+                self.stripped.clear();
+                strip(got, &self.app.sent, line, &mut self.stripped);
+                // What is put into frames is not looked for.
+                if is_http2(asked, &self.app.sent) {
+                    return;
+                }
+                &self.stripped[..]
+            }
+        };
+        let from = (*compared).min(got.len());
+        if self.app.sent.get(from..got.len()) == Some(&got[from..]) {
+            *compared = got.len();
+            return;
+        }
+        let same = got.iter().zip(&self.app.sent).take_while(|(got, sent)| got == sent).count();
+        let is_own = (0..=same).rev().take(200).any(|from| is_refusal(&got[from..]));
+        assert!(is_own, "the client got what the app did not say, from {same}");
+        self.is_refused = true;
+    }
+
+    /// Whether each side has got all that the other said, and its end.
+    pub(super) fn is_complete(&self) -> bool {
+        let requests = self.app.got.len() == self.client.sent.len();
+        let answers = self.client.got.len() >= self.app.sent.len();
+        let closed = [&self.client, &self.app].map(|end| end.ended == Some(Ended::Closed));
+        requests && answers && closed == [true; 2]
+    }
+
+    /// Whether nothing more will come.
+    pub(super) fn is_over(&self) -> bool {
+        [&self.client, &self.app].iter().all(|end| end.ended.is_some() || end.socket.is_none())
+    }
+}
+
+/// Copies what was got, but for lines that were not sent where they stand.
+fn strip(got: &[u8], sent: &[u8], line: &[u8], to: &mut Vec<u8>) {
+    let mut at = 0;
+    while at < got.len() {
+        // It can only begin where its first byte stands.
+        let plain = memchr::memchr(line[0], &got[at..]).unwrap_or(got.len() - at);
+        to.extend_from_slice(&got[at..at + plain]);
+        at += plain;
+        let (got, sent) = (&got[at..], sent.get(to.len()..).unwrap_or_default());
+        let Some(first) = got.first() else { return };
+        if got.starts_with(line) && !sent.starts_with(line) {
+            at += line.len();
+        } else if sent.first() != Some(first) && line.starts_with(got) {
+            // Its rest has not come.
+            return;
+        } else {
+            to.push(*first);
+            at += 1;
+        }
+    }
+}
+
+fn is_http2(requests: &[u8], answers: &[u8]) -> bool {
+    let by_app = FrameHeader::read(answers).is_some_and(|first| first.kind == SETTINGS && first.stream == 0);
+    requests.starts_with(PREFACE) || by_app
+}
+
+fn is_refusal(bytes: &[u8]) -> bool {
+    use Refusal::{AmbiguousLength, Connect, HeadTooLarge, Malformed, Version};
+
+    let all = [Malformed, AmbiguousLength, HeadTooLarge, Connect, Version];
+    !bytes.is_empty() && all.iter().any(|refusal| refusal.answer().starts_with(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stripped(got: &[u8], sent: &[u8]) -> String {
+        let mut to = Vec::new();
+        strip(got, sent, b"pod: a\r\n", &mut to);
+        String::from_utf8(to).unwrap()
+    }
+
+    #[test]
+    fn only_a_line_that_was_not_sent_is_taken_out() {
+        assert_eq!(stripped(b"1\r\npod: a\r\n\r\nx", b"1\r\n\r\nx"), "1\r\n\r\nx");
+        assert_eq!(stripped(b"1\r\npod: a\r\npod: a\r\n\r\n", b"1\r\npod: a\r\n\r\n"), "1\r\npod: a\r\n\r\n");
+        assert_eq!(stripped(b"1\r\npod:", b"1\r\n\r\n"), "1\r\n");
+        assert_eq!(stripped(b"1\r\npox", b"1\r\n\r\n"), "1\r\npox");
+    }
+}

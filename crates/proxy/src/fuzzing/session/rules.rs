@@ -1,0 +1,219 @@
+//! What protocols allow to be a request, read from what both ends said: a second opinion, which does not
+//! know how the proxy reads it.
+
+use rolldrop_wire::http2::{
+    CONTINUATION, END_HEADERS, END_STREAM, FrameHeader, GOAWAY, HEADERS, PREFACE, PUSH_PROMISE, SETTINGS,
+};
+
+/// The setting SETTINGS_MAX_CONCURRENT_STREAMS (RFC 9113, 6.5.2).
+const MAX_CONCURRENT_STREAMS: [u8; 2] = [0, 3];
+
+/// Frames of a sequence of bytes that grows.
+#[derive(Default)]
+struct Frames {
+    at: usize,
+}
+
+impl Frames {
+    fn next<'b>(&mut self, bytes: &'b [u8]) -> Option<(FrameHeader, &'b [u8])> {
+        let header = FrameHeader::read(bytes.get(self.at..)?)?;
+        let payload = self.at + FrameHeader::BYTES;
+        let frame = bytes.get(payload..payload + header.length)?;
+        self.at = payload + header.length;
+        Some((header, frame))
+    }
+}
+
+/// A block of fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Block {
+    None,
+    /// It goes on with the next frame of this stream.
+    Open(u32),
+    /// Another frame came, an error of the connection (RFC 9113, 6.10), behind which there is no request.
+    Interrupted,
+}
+
+impl Block {
+    fn after(self, header: FrameHeader) -> Self {
+        let begins_or_goes_on = match self {
+            Self::None => header.kind != CONTINUATION,
+            Self::Open(stream) => header.kind == CONTINUATION && header.stream == stream,
+            Self::Interrupted => false,
+        };
+        match (begins_or_goes_on, header.kind) {
+            (false, _) => Self::Interrupted,
+            (true, HEADERS | PUSH_PROMISE | CONTINUATION) if !header.has(END_HEADERS) => {
+                Self::Open(header.stream)
+            }
+            (true, _) => Self::None,
+        }
+    }
+}
+
+/// One conversation.
+pub(super) struct Rules {
+    of_client: Frames,
+    of_app: Frames,
+    got: Frames,
+    block: Block,
+    /// The app's, as far as the client has got it.
+    answer: Block,
+    /// How many streams the client has opened as it may, and the last of them.
+    streams: usize,
+    last: u32,
+    /// The last stream that is answered, since the client has the app's GOAWAY.
+    goaway: Option<u32>,
+    /// SETTINGS that the app sent, that the client has got, and that it acknowledged in good order.
+    announced: usize,
+    seen: usize,
+    acknowledged: usize,
+    in_order: bool,
+    most_announced: Option<u32>,
+    limit: Option<u32>,
+}
+
+impl Rules {
+    pub(super) fn new() -> Self {
+        Self {
+            of_client: Frames { at: PREFACE.len() },
+            of_app: Frames::default(),
+            got: Frames::default(),
+            block: Block::None,
+            answer: Block::None,
+            streams: 0,
+            last: 0,
+            goaway: None,
+            announced: 0,
+            seen: 0,
+            acknowledged: 0,
+            in_order: true,
+            most_announced: None,
+            limit: None,
+        }
+    }
+
+    /// All that the client has sent by now; it knows what it has got before.
+    pub(super) fn client_said(&mut self, sent: &[u8]) {
+        while let Some((header, _)) = self.of_client.next(sent) {
+            self.block = self.block.after(header);
+            match header.kind {
+                _ if self.block == Block::Interrupted => return,
+                HEADERS => self.opened(header.stream),
+                SETTINGS if header.has(END_STREAM) => self.client_acknowledged(),
+                _ => {}
+            }
+        }
+    }
+
+    fn opened(&mut self, stream: u32) {
+        let is_answered = self.goaway.is_none_or(|last| stream <= last);
+        if stream % 2 == 1 && stream > self.last && is_answered {
+            self.streams += 1;
+            self.last = stream;
+        }
+    }
+
+    fn client_acknowledged(&mut self) {
+        self.in_order &= self.announced == self.seen && self.seen == self.acknowledged + 1;
+        self.acknowledged += 1;
+        if self.in_order && self.streams == 0 && self.limit.is_none() {
+            self.limit = self.most_announced;
+        }
+    }
+
+    /// All that the app has sent by now.
+    pub(super) fn app_said(&mut self, sent: &[u8]) {
+        while let Some((header, payload)) = self.of_app.next(sent) {
+            if header.kind != SETTINGS || header.has(END_STREAM) {
+                continue;
+            }
+            self.announced += 1;
+            // Of one this long nobody knows whether it is read.
+            self.in_order &= header.length <= 1024;
+            for [a, b, value @ ..] in payload.as_chunks::<6>().0 {
+                if [*a, *b] == MAX_CONCURRENT_STREAMS {
+                    let value = u32::from_be_bytes(*value);
+                    self.most_announced = self.most_announced.max(Some(value));
+                    self.limit = self.limit.map(|limit| limit.max(value));
+                }
+            }
+        }
+    }
+
+    /// All that the client has got by now.
+    pub(super) fn client_got(&mut self, got: &[u8]) {
+        while let Some((header, payload)) = self.got.next(got) {
+            self.answer = self.answer.after(header);
+            match (header.kind, payload.first_chunk::<4>()) {
+                _ if self.answer == Block::Interrupted => return,
+                (SETTINGS, _) if !header.has(END_STREAM) => self.seen += 1,
+                (GOAWAY, Some(last)) if header.length <= 1024 => {
+                    let last = u32::from_be_bytes(*last) & 0x7fff_ffff;
+                    self.goaway = Some(self.goaway.map_or(last, |before| before.min(last)));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// How many streams may be open at once, where that is beyond doubt.
+    pub(super) fn streams_at_once(&self) -> Option<usize> {
+        self.limit.map(|limit| limit as usize)
+    }
+
+    /// The most rows that a conversation can have in which the client sent these bytes.
+    pub(super) fn most_rows(&self, sent: &[u8]) -> usize {
+        // A request of HTTP/1 ends with an empty line; a connection that is not read has one row.
+        let lines = memchr::memchr_iter(b'\r', sent);
+        let heads = lines.filter(|at| sent[*at..].starts_with(b"\r\n\r\n")).count();
+        let is_unread = usize::from(!sent.starts_with(b"GET") && !sent.starts_with(PREFACE));
+        if sent.starts_with(PREFACE) { self.streams } else { heads.max(self.streams).max(is_unread) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        [&FrameHeader { length: payload.len(), kind, flags, stream }.bytes()[..], payload].concat()
+    }
+
+    #[test]
+    fn streams_that_are_no_clients_or_beyond_a_goaway_are_no_requests() {
+        let mut rules = Rules::new();
+        let head = |stream| frame(HEADERS, END_HEADERS, stream, b"\x82");
+        let mut sent = [PREFACE, &head(1), &head(2), &head(1), &head(5)].concat();
+        rules.client_said(&sent);
+        assert_eq!(rules.most_rows(&sent), 2);
+        rules.client_got(&frame(GOAWAY, 0, 0, &[0, 0, 0, 7, 0, 0, 0, 0]));
+        sent.extend([head(7), head(9), head(11)].concat());
+        rules.client_said(&sent);
+        assert_eq!(rules.most_rows(&sent), 3);
+    }
+
+    #[test]
+    fn a_goaway_behind_an_error_of_the_connection_is_none() {
+        let head = [PREFACE, &frame(HEADERS, END_HEADERS, 9, b"\x82")].concat();
+        let goaway = frame(GOAWAY, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 0]);
+        let interrupted = frame(CONTINUATION, END_HEADERS, 1, b"");
+        for (got, streams) in [(goaway.clone(), 0), ([interrupted, goaway].concat(), 1)] {
+            let mut rules = Rules::new();
+            rules.client_got(&got);
+            rules.client_said(&head);
+            assert_eq!(rules.most_rows(&head), streams);
+        }
+    }
+
+    #[test]
+    fn settings_hold_once_the_client_has_acknowledged_them() {
+        let mut rules = Rules::new();
+        let settings = frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 4]);
+        rules.app_said(&settings);
+        rules.client_got(&settings);
+        assert_eq!(rules.streams_at_once(), None);
+        rules.client_said(&[PREFACE, &frame(SETTINGS, 1, 0, b"")].concat());
+        assert_eq!(rules.streams_at_once(), Some(4));
+    }
+}

@@ -1,0 +1,248 @@
+//! HTTP/1.0 and HTTP/1.1 between a client and its app.
+//!
+//! The relay reads message heads to learn where messages end, and passes every byte on as
+//! it came; only the pod header is put behind the response's own. Requests and responses
+//! flow independently, so pipelining, early responses, 1xx, trailers and upgrades need
+//! nothing special. Heads that come in pieces go on in pieces: of a request's first line,
+//! and of the line end that would complete the head, the app sees nothing before they have
+//! been judged.
+
+mod exchange;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzzing;
+mod head;
+
+use bytes::Buf;
+
+pub(super) use self::exchange::Exchange;
+pub(super) use self::head::Refusal;
+use self::head::{IncomingRequest, IncomingResponse, Look, ResponseHead};
+use super::budget::{Buffer, Unrecorded};
+use super::connection::Streams;
+use super::relay::{self, Finish, Inlet, Outlet, Stop};
+use rolldrop_record::ServedEnd;
+use rolldrop_wire::http1::Body;
+
+impl Exchange {
+    /// Relays until the connection is over.
+    pub(super) async fn relay(&self, streams: Streams<'_>) -> Finish {
+        let Streams { from_client, to_client, from_app, to_app, from_client_buf, from_app_buf } = streams;
+        tokio::select! {
+            biased;
+            finish = relay_responses(from_app, to_client, from_app_buf, self) => finish,
+            finish = relay_requests(from_client, to_app, from_client_buf, self) => finish,
+        }
+    }
+
+    /// Looks at what a client asks for whom nobody will answer; answers whether it has asked.
+    pub(super) fn ask(&self, bytes: &[u8]) -> bool {
+        match IncomingRequest::default().look(bytes) {
+            Ok(Look::Complete(mut head)) => {
+                self.begin(&mut head);
+                true
+            }
+            Ok(Look::Partial { .. }) => false,
+            Err(_) => true,
+        }
+    }
+}
+
+/// A message at the front of a buffer.
+struct Message<H> {
+    head: H,
+    /// How many bytes of the head have been passed on.
+    sent: usize,
+}
+
+/// Passes requests on until the connection is over.
+async fn relay_requests(
+    mut from: Inlet<'_>,
+    mut to: Outlet<'_>,
+    mut buf: Buffer<'_>,
+    exchange: &Exchange,
+) -> Finish {
+    let sides = &exchange.origin().sides;
+    let unpassed = loop {
+        if let Err(unpassed) = pass_request(&mut from, &mut to, &mut buf, exchange).await {
+            break unpassed;
+        }
+    };
+    // What is waited for from here on needs nothing that was read.
+    drop(buf);
+    match unpassed {
+        Unpassed::Refused(refusal) => {
+            // An answer of our own waits for its turn.
+            exchange.settled().await;
+            Finish::Refuse(refusal)
+        }
+        Unpassed::Stopped(Stop::Framing) => Finish::Refuse(Refusal::Malformed),
+        Unpassed::Stopped(Stop::SourceClosed) => {
+            relay::client_closed(&mut from, &mut to, sides, exchange).await
+        }
+        Unpassed::Stopped(Stop::Source) => Finish::Reset(ServedEnd::ClientGone),
+        Unpassed::Stopped(Stop::Sink) => relay::app_unwritable(sides).await,
+    }
+}
+
+/// Why a request was not passed on.
+enum Unpassed {
+    Refused(Refusal),
+    Stopped(Stop),
+}
+
+impl From<Stop> for Unpassed {
+    fn from(stop: Stop) -> Self {
+        Unpassed::Stopped(stop)
+    }
+}
+
+/// Passes the next request on; if it changes the protocol, everything behind it too.
+async fn pass_request(
+    from: &mut Inlet<'_>,
+    to: &mut Outlet<'_>,
+    buf: &mut Buffer<'_>,
+    exchange: &Exchange,
+) -> Result<(), Unpassed> {
+    // As many wait for their turn as are remembered: whoever sends more is slowed down, as by a full buffer.
+    tokio::select! {
+        biased;
+        () = exchange.has_room() => {}
+        () = from.has_failed() => return Err(Stop::Source.into()),
+    }
+    let mut incoming = IncomingRequest::default();
+    let look = |bytes: &[u8]| incoming.look(bytes).map_err(Unpassed::Refused);
+    // An app refuses what it has no room for.
+    let too_large = || Err(Unpassed::Refused(Refusal::HeadTooLarge));
+    let Message { mut head, mut sent } = next_head(from, to, buf, look, too_large).await?;
+    exchange.begin(&mut head);
+    pass(&mut sent, head.len, &mut head.body, buf, from, to).await?;
+    if head.asks_upgrade {
+        let protocol = tokio::select! {
+            biased;
+            protocol = exchange.settled() => protocol,
+            () = from.has_failed() => return Err(Stop::Source.into()),
+        };
+        if protocol.is_switched() {
+            pass(&mut 0, 0, &mut Body::UntilClose, buf, from, to).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Passes responses on until the connection is over.
+async fn relay_responses(
+    mut from: Inlet<'_>,
+    mut to: Outlet<'_>,
+    mut buf: Buffer<'_>,
+    exchange: &Exchange,
+) -> Finish {
+    let stop = loop {
+        if let Err(stop) = pass_response(&mut from, &mut to, &mut buf, exchange).await {
+            break stop;
+        }
+    };
+    drop(buf);
+    match stop {
+        Stop::SourceClosed => relay::app_closed(&mut from, &mut to, &exchange.origin().sides, exchange).await,
+        Stop::Source | Stop::Framing => Finish::Reset(ServedEnd::UpstreamReset),
+        Stop::Sink => Finish::Reset(ServedEnd::ClientGone),
+    }
+}
+
+/// Passes the next response on, interim ones included.
+async fn pass_response(
+    from: &mut Inlet<'_>,
+    to: &mut Outlet<'_>,
+    buf: &mut Buffer<'_>,
+    exchange: &Exchange,
+) -> Result<(), Stop> {
+    let mut incoming = IncomingResponse::default();
+    let look = |bytes: &[u8]| Ok::<_, Stop>(incoming.look(bytes, exchange.is_next_to_head()));
+    let too_large = || {
+        exchange.origin().shared.journal.unrecorded(Unrecorded::Head);
+        Ok(ResponseHead::UNREADABLE)
+    };
+    let Message { mut head, mut sent } = next_head(from, to, buf, look, too_large).await?;
+    if !head.is_interim() {
+        exchange.answered(&head);
+        if let Some(pod) = &exchange.origin().shared.pod_header {
+            head.insert(buf, &pod.line);
+        }
+    }
+    // Where its end cannot be told any more, the client shall see what the app sends.
+    let mut passed = pass(&mut sent, head.len, &mut head.body, buf, from, to).await;
+    if matches!(passed, Err(Stop::Framing)) {
+        passed = pass(&mut sent, 0, &mut Body::UntilClose, buf, from, to).await;
+    }
+    match passed {
+        Ok(()) if head.is_interim() => {}
+        Ok(()) => exchange.complete(),
+        Err(Stop::SourceClosed) if head.ends_by_close() => exchange.complete(),
+        Err(_) => {}
+    }
+    passed
+}
+
+/// The next head at the front of `buf`, as much of it passed on as may be. `too_large` says what becomes
+/// of one that cannot be held.
+async fn next_head<H, E: From<Stop>>(
+    from: &mut Inlet<'_>,
+    to: &mut Outlet<'_>,
+    buf: &mut Buffer<'_>,
+    mut look: impl FnMut(&[u8]) -> Result<Look<H>, E>,
+    too_large: impl FnOnce() -> Result<H, E>,
+) -> Result<Message<H>, E> {
+    let mut sent = 0;
+    loop {
+        if !buf.is_empty() {
+            match look(buf)? {
+                Look::Complete(head) => return Ok(Message { head, sent }),
+                Look::Partial { safe } => {
+                    let safe = safe.max(sent);
+                    relay::write(from, to, &buf[sent..safe]).await?;
+                    sent = safe;
+                }
+            }
+            if !buf.may_hold_more() {
+                return Ok(Message { head: too_large()?, sent });
+            }
+        }
+        let stop = match relay::fill(from, buf, to).await {
+            Ok(1..) => continue,
+            Ok(0) => Stop::SourceClosed,
+            Err(_) => Stop::Source,
+        };
+        // There is no more: what was held back goes on as well.
+        return Err(relay::flush(from, to, &buf[sent..], stop).await.into());
+    }
+}
+
+/// Passes on the message at the front of `buf`: `head_len` bytes of head, then its body. Of
+/// the buffer's bytes `sent` have been passed on.
+async fn pass(
+    sent: &mut usize,
+    head_len: usize,
+    body: &mut Body,
+    buf: &mut Buffer<'_>,
+    from: &mut Inlet<'_>,
+    to: &mut Outlet<'_>,
+) -> Result<(), Stop> {
+    let mut ready = head_len;
+    loop {
+        ready += body.take(&buf[ready..]).map_err(|_| Stop::Framing)?;
+        if ready > 0 {
+            relay::write(from, to, &buf[*sent..ready]).await?;
+            to.has_passed();
+            buf.advance(ready);
+            (*sent, ready) = (0, 0);
+        }
+        if body.is_done() {
+            return Ok(());
+        }
+        match relay::fill(from, buf, to).await {
+            Ok(0) => return Err(Stop::SourceClosed),
+            Ok(_) => {}
+            Err(_) => return Err(Stop::Source),
+        }
+    }
+}

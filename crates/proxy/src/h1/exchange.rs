@@ -1,0 +1,202 @@
+//! The requests that are under way on one connection, from head to row.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use super::super::Shared;
+use super::super::connection::Origin;
+use super::super::relay::Ledger;
+use super::head::{RequestHead, ResponseHead};
+use rolldrop_record::{self as record, RequestId, ServedEnd, ServedRow, Stamp};
+
+/// Requests for which a connection keeps room when none is under way.
+const KEPT_PLACES: usize = 16;
+
+/// What both directions of a connection know. Both run in one task, so the lock is never waited for.
+pub(in super::super) struct Exchange {
+    origin: Arc<Origin>,
+    state: Mutex<State>,
+    /// Told whenever a request is answered.
+    settled: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// Requests without a complete response, oldest first.
+    waiting: VecDeque<Waiting>,
+    /// Requests begun so far.
+    begun: u64,
+    protocol: Protocol,
+}
+
+struct Waiting {
+    id: Option<RequestId>,
+    head: Stamp,
+    is_head: bool,
+    is_first: bool,
+    status: Option<u16>,
+}
+
+/// What the connection speaks.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Protocol {
+    /// HTTP/1.
+    #[default]
+    Http,
+    /// Something else, after a 101.
+    Switched,
+}
+
+impl Protocol {
+    /// Whether the connection has left HTTP.
+    pub(super) fn is_switched(self) -> bool {
+        self == Protocol::Switched
+    }
+}
+
+impl Exchange {
+    /// A connection without any request yet.
+    pub(in super::super) fn new(origin: Arc<Origin>) -> Self {
+        Self { origin, state: Mutex::default(), settled: Notify::new() }
+    }
+
+    /// The connection.
+    pub(super) fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// A request head was read.
+    pub(super) fn begin(&self, head: &mut RequestHead) {
+        self.origin.begin();
+        let now = self.origin.shared.clock.now();
+        let mut state = self.state();
+        let is_first = state.begun == 0;
+        state.begun += 1;
+        state.waiting.push_back(Waiting {
+            id: head.id.take(),
+            head: now,
+            is_head: head.is_head,
+            is_first,
+            status: None,
+        });
+    }
+
+    /// Waits until one more request may be under way on this connection. One always may.
+    pub(super) async fn has_room(&self) {
+        self.end_unanswerable();
+        while !self.takes_one_more() {
+            self.settled.notified().await;
+        }
+    }
+
+    /// An app that has closed its side answers nothing that has come since.
+    fn end_unanswerable(&self) {
+        if self.origin.sides.is_app_closed() {
+            self.end_all(ServedEnd::UpstreamEof);
+        }
+    }
+
+    fn takes_one_more(&self) -> bool {
+        let Shared { budget, in_flight, .. } = &*self.origin.shared;
+        let waiting = self.state().waiting.len();
+        waiting == 0 || waiting < budget.requests_per_connection && in_flight.count() < budget.requests
+    }
+
+    /// Whether the next response answers a HEAD request.
+    pub(super) fn is_next_to_head(&self) -> bool {
+        self.state().waiting.front().is_some_and(|request| request.is_head)
+    }
+
+    /// A response head came that is not an interim one.
+    pub(super) fn answered(&self, head: &ResponseHead) {
+        let mut state = self.state();
+        if let Some(request) = state.waiting.front_mut() {
+            request.status = head.status;
+        }
+        if head.is_switch() {
+            state.protocol = Protocol::Switched;
+            self.settled.notify_one();
+        }
+    }
+
+    /// The whole response has been passed on.
+    pub(super) fn complete(&self) {
+        let (request, end) = {
+            let mut state = self.state();
+            // Whoever closes while an answer is due has gone; in a tunnel either side may close first.
+            let gone = self.origin.sides.is_client_closed() && !state.protocol.is_switched();
+            let end = if gone { ServedEnd::ClientGone } else { ServedEnd::Complete };
+            let request = state.waiting.pop_front();
+            if state.waiting.is_empty() && state.waiting.capacity() > KEPT_PLACES {
+                state.waiting = VecDeque::new();
+            }
+            (request, end)
+        };
+        // Without a request it was a server's parting word, such as a 408.
+        if let Some(request) = request {
+            self.record(request, end);
+            self.settled.notify_one();
+        }
+    }
+
+    /// Waits until every request is answered, or the connection has left HTTP.
+    pub(super) async fn settled(&self) -> Protocol {
+        self.end_unanswerable();
+        loop {
+            {
+                let state = self.state();
+                if state.waiting.is_empty() || state.protocol.is_switched() {
+                    return state.protocol;
+                }
+            }
+            self.settled.notified().await;
+        }
+    }
+
+    /// The proxy refuses what the client sent last; answers whether it can say so,
+    /// which it cannot in the middle of a response.
+    pub(in super::super) fn refused(&self) -> bool {
+        self.origin.shared.journal.rejected();
+        let answering = self.state().waiting.iter().any(|request| request.status.is_some());
+        self.end_all(ServedEnd::Cancelled);
+        !answering
+    }
+
+    /// Ends every request under way; answers whether there was one.
+    pub(in super::super) fn end_all(&self, end: ServedEnd) -> bool {
+        let waiting = std::mem::take(&mut self.state().waiting);
+        let any = !waiting.is_empty();
+        for request in waiting {
+            self.record(request, end);
+        }
+        // Whoever waits for the answers would wait for ever.
+        self.settled.notify_one();
+        any
+    }
+
+    fn record(&self, request: Waiting, ended: ServedEnd) {
+        self.origin.record(ServedRow {
+            request: request.id,
+            head: Some(request.head),
+            status: request.status,
+            conn_first_request: request.is_first,
+            ..self.origin.row(record::Protocol::Http1, ended)
+        });
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ledger for Exchange {
+    fn app_closed(&self, end: ServedEnd) {
+        self.end_all(end);
+    }
+
+    fn goes_one_way(&self) -> bool {
+        self.state().protocol.is_switched()
+    }
+}

@@ -1,0 +1,127 @@
+//! Entries of fuzz targets (`crate::fuzzing`): heads and bodies as the relay reads them.
+
+use std::iter;
+
+use bytes::{Buf, BytesMut};
+
+use super::head::{IncomingRequest, IncomingResponse, Look, ResponseHead};
+use rolldrop_testing::pieces;
+use rolldrop_wire::http1::Body;
+
+/// What is put into responses.
+const LINE: &[u8] = b"rolldrop-pod: web-1\r\n";
+
+/// Requests end at the same bytes in whatever pieces they come, and of one that is refused
+/// no whole head has been passed on.
+pub(in super::super) fn requests(input: &[u8]) {
+    let (bytes, pieces) = pieces(input);
+    assert_eq!(ends_of_requests(iter::once(bytes)), ends_of_requests(pieces));
+}
+
+fn ends_of_requests<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<usize> {
+    let (mut buf, mut at, mut ends) = (BytesMut::new(), 0, Vec::new());
+    let (mut incoming, mut passed, mut body) = (IncomingRequest::default(), 0, None);
+    for piece in pieces {
+        buf.extend_from_slice(piece);
+        while body.is_some() || !buf.is_empty() {
+            if let Some(under_way) = &mut body {
+                let Some(end) = take(under_way, &mut buf, &mut at) else { return ends };
+                if !end {
+                    break;
+                }
+                ends.push(at);
+                (incoming, passed, body) = (IncomingRequest::default(), 0, None);
+                continue;
+            }
+            match incoming.look(&buf) {
+                Ok(Look::Complete(head)) => {
+                    assert!(passed < head.len);
+                    buf.advance(head.len);
+                    at += head.len;
+                    body = Some(head.body);
+                }
+                Ok(Look::Partial { safe }) => {
+                    assert!(safe <= buf.len());
+                    passed = passed.max(safe);
+                    break;
+                }
+                Err(_) => {
+                    let of_app = IncomingRequest::default().look(&buf[..passed]);
+                    assert!(!matches!(of_app, Ok(Look::Complete(_))));
+                    return ends;
+                }
+            }
+        }
+    }
+    ends
+}
+
+/// Responses end at the same bytes in whatever pieces they come, and a line that is put into a
+/// head changes nothing else of it.
+pub(in super::super) fn responses(input: &[u8]) {
+    let to_head = input.first().is_some_and(|first| first & 1 == 1);
+    let (bytes, pieces) = pieces(input);
+    assert_eq!(ends_of_responses(iter::once(bytes), to_head), ends_of_responses(pieces, to_head));
+}
+
+fn ends_of_responses<'a>(pieces: impl Iterator<Item = &'a [u8]>, to_head: bool) -> Vec<usize> {
+    let (mut buf, mut at, mut ends) = (BytesMut::new(), 0, Vec::new());
+    let (mut incoming, mut passed, mut body) = (IncomingResponse::default(), 0, None);
+    for piece in pieces {
+        buf.extend_from_slice(piece);
+        while body.is_some() || !buf.is_empty() {
+            if let Some(under_way) = &mut body {
+                let Some(end) = take(under_way, &mut buf, &mut at) else { return ends };
+                if !end {
+                    break;
+                }
+                ends.push(at);
+                (incoming, passed, body) = (IncomingResponse::default(), 0, None);
+                continue;
+            }
+            match incoming.look(&buf, to_head) {
+                Look::Complete(ResponseHead { status: None, .. }) => return ends,
+                Look::Complete(head) => {
+                    let (len, framing) = (head.len, format!("{:?} {:?}", head.status, head.body));
+                    let under_way = insert(head, &buf, passed, to_head, &framing);
+                    buf.advance(len);
+                    at += len;
+                    body = Some(under_way);
+                }
+                Look::Partial { safe } => {
+                    assert!(safe <= buf.len());
+                    passed = passed.max(safe);
+                    break;
+                }
+            }
+        }
+    }
+    ends
+}
+
+/// Puts the line into a head of which a part has passed; answers the head's body.
+fn insert(mut head: ResponseHead, buf: &BytesMut, passed: usize, to_head: bool, framing: &str) -> Body {
+    let (mut with_line, len) = (buf.clone(), head.len);
+    head.insert(&mut with_line, LINE);
+    assert_eq!((head.len, with_line.len()), (len + LINE.len(), buf.len() + LINE.len()));
+    assert_eq!(with_line[..passed], buf[..passed]);
+    match IncomingResponse::default().look(&with_line, to_head) {
+        Look::Complete(again) => {
+            assert_eq!(
+                (again.len, format!("{:?} {:?}", again.status, again.body)),
+                (head.len, framing.to_owned())
+            );
+        }
+        Look::Partial { .. } => panic!("a head that was whole is not any more"),
+    }
+    head.body
+}
+
+/// Passes over the part of a body that is there; answers whether that was its end, `None` if it has none.
+fn take(body: &mut Body, buf: &mut BytesMut, at: &mut usize) -> Option<bool> {
+    let taken = body.take(buf).ok()?;
+    assert!(taken <= buf.len());
+    buf.advance(taken);
+    *at += taken;
+    Some(body.is_done())
+}

@@ -1,0 +1,461 @@
+//! What a relay must know of a message head: how long it is, how its body is
+//! framed, and the request's id.
+//!
+//! Heads are read, never rewritten. A request whose end two readers could see
+//! at different places is refused, so that nothing can be smuggled past the record:
+//! among them all whose lines do not end in CRLF, and nothing else.
+
+use std::mem::MaybeUninit;
+use std::str;
+
+use bytes::BytesMut;
+use httparse::{Header, ParserConfig, Status};
+use memchr::{memchr, memchr_iter};
+
+use super::super::budget::Budget;
+use rolldrop_record::RequestId;
+use rolldrop_record::id::ID_HEADER;
+use rolldrop_wire::http1::{Body, MAX_LENGTH};
+
+/// The largest head that is passed on, in bytes.
+const MAX_HEAD_BYTES: usize = Budget::DEFAULT.head_bytes;
+/// The most header lines that are passed on in one head.
+const MAX_HEADERS: usize = 16_384;
+/// Header lines that are read without asking for memory.
+const USUAL_HEADERS: usize = 128;
+/// The transfer codings that may come before `chunked`, by their registered names (RFC 9112, 7.2).
+const COMPRESSIONS: [&[u8]; 5] = [b"gzip", b"x-gzip", b"deflate", b"compress", b"x-compress"];
+
+/// A request head at the beginning of a buffer.
+#[derive(Debug)]
+pub(super) struct RequestHead {
+    /// Its length in bytes.
+    pub(super) len: usize,
+    /// What follows it.
+    pub(super) body: Body,
+    /// The request's id, where the client sent a good one.
+    pub(super) id: Option<RequestId>,
+    /// Whether the method is HEAD, whose response has no body.
+    pub(super) is_head: bool,
+    /// Whether the client asks for another protocol on this connection.
+    pub(super) asks_upgrade: bool,
+}
+
+/// A response head at the beginning of a buffer.
+#[derive(Debug)]
+pub(super) struct ResponseHead {
+    /// Its length in bytes.
+    pub(super) len: usize,
+    /// What follows it.
+    pub(super) body: Body,
+    /// The status; `None` if what came is no HTTP/1 and goes on unread.
+    pub(super) status: Option<u16>,
+}
+
+impl ResponseHead {
+    /// What an app sends that does not speak HTTP/1.
+    pub(super) const UNREADABLE: ResponseHead = ResponseHead { len: 0, body: Body::UntilClose, status: None };
+
+    /// Whether another head follows for the same request (1xx, except 101).
+    pub(super) fn is_interim(&self) -> bool {
+        self.status.is_some_and(|status| (100..200).contains(&status)) && !self.is_switch()
+    }
+
+    /// Whether the connection leaves HTTP with this head (101).
+    pub(super) fn is_switch(&self) -> bool {
+        self.status == Some(101)
+    }
+
+    /// Whether closing is the proper end of this response.
+    pub(super) fn ends_by_close(&self) -> bool {
+        self.status.is_some() && self.body == Body::UntilClose
+    }
+
+    /// Puts a header line behind the others, in the buffer that begins with this head.
+    pub(super) fn insert(&mut self, buf: &mut BytesMut, line: &[u8]) {
+        if self.status.is_none() {
+            return;
+        }
+        let blank_line = if buf[..self.len].ends_with(b"\r\n") { 2 } else { 1 };
+        buf.extend_from_slice(line);
+        buf[self.len - blank_line..].rotate_right(line.len());
+        self.len += line.len();
+    }
+}
+
+/// Why a request is answered by the proxy itself, and not passed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Refusal {
+    /// The head or the chunked body is no HTTP/1.
+    Malformed,
+    /// The end of the request cannot be told beyond doubt.
+    AmbiguousLength,
+    /// The head is larger than [`MAX_HEAD_BYTES`] or than there is room for, or has more than [`MAX_HEADERS`]
+    /// lines.
+    HeadTooLarge,
+    /// CONNECT: this is no forward proxy.
+    Connect,
+    /// A version other than HTTP/1.0 and HTTP/1.1.
+    Version,
+}
+
+impl Refusal {
+    /// The whole answer.
+    pub(in super::super) const fn answer(self) -> &'static [u8] {
+        match self {
+            Refusal::Malformed => b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 28\r\n\r\nrolldrop: malformed request\n",
+            Refusal::AmbiguousLength => b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 35\r\n\r\nrolldrop: ambiguous request length\n",
+            Refusal::HeadTooLarge => b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 33\r\n\r\nrolldrop: request head too large\n",
+            Refusal::Connect => b"HTTP/1.1 501 Not Implemented\r\nconnection: close\r\ncontent-length: 35\r\n\r\nrolldrop: CONNECT is not supported\n",
+            Refusal::Version => b"HTTP/1.1 505 HTTP Version Not Supported\r\nconnection: close\r\ncontent-length: 35\r\n\r\nrolldrop: only HTTP/1 is supported\n",
+        }
+    }
+}
+
+/// A response that is no HTTP/1; its bytes are passed on unread.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Unreadable;
+
+/// What the bytes at the front of a buffer are.
+#[derive(Debug)]
+pub(super) enum Look<H> {
+    /// A whole head, and what may follow it.
+    Complete(H),
+    /// A part of one, of which so many bytes may be passed on before the rest has come.
+    Partial {
+        /// Their number.
+        safe: usize,
+    },
+}
+
+/// A request head that comes in pieces, each looked at once.
+#[derive(Default)]
+pub(super) struct IncomingRequest {
+    /// Bytes that need not be looked at again.
+    seen: usize,
+    /// Where the line begins that has not ended.
+    line: usize,
+    /// Whether the request line has ended. Empty lines may come before it (RFC 9112, 2.2).
+    begun: bool,
+}
+
+impl IncomingRequest {
+    /// Looks at a head's bytes that have come so far, from its first one on.
+    pub(super) fn look(&mut self, bytes: &[u8]) -> Result<Look<RequestHead>, Refusal> {
+        let from = self.seen;
+        let had_begun = self.begun;
+        for at in memchr_iter(b'\n', &bytes[from..]) {
+            let line = &bytes[self.line..from + at];
+            self.line = from + at + 1;
+            match line {
+                [b'\r'] if self.begun => {
+                    let head = parse_request(&bytes[..self.line])?;
+                    return head.map(Look::Complete).ok_or(Refusal::Malformed);
+                }
+                [b'\r'] => {}
+                [.., b'\r'] => self.begun = true,
+                _ => return Err(Refusal::Malformed),
+            }
+        }
+        if bytes.len() > MAX_HEAD_BYTES {
+            return Err(Refusal::HeadTooLarge);
+        }
+        if self.begun && !had_begun {
+            // What is no request line shall not be passed on.
+            parse_request(&bytes[..self.line])?;
+        }
+        // A CR may yet turn out to be no line's end.
+        self.seen = bytes.len() - usize::from(bytes.ends_with(b"\r"));
+        has_only_line_ends(&bytes[from..self.seen])?;
+        Ok(Look::Partial { safe: if self.begun { self.seen } else { 0 } })
+    }
+}
+
+/// Refuses a CR that ends no line.
+fn has_only_line_ends(mut bytes: &[u8]) -> Result<(), Refusal> {
+    while let Some(at) = memchr(b'\r', bytes) {
+        bytes = bytes[at + 1..].strip_prefix(b"\n").ok_or(Refusal::Malformed)?;
+    }
+    Ok(())
+}
+
+/// A response head that comes in pieces.
+#[derive(Default)]
+pub(super) struct IncomingResponse {
+    /// Bytes that have been looked at.
+    seen: usize,
+}
+
+impl IncomingResponse {
+    /// Looks at a head's bytes that have come so far, from its first one on. `to_head` says
+    /// that it answers a HEAD request.
+    pub(super) fn look(&mut self, bytes: &[u8], to_head: bool) -> Look<ResponseHead> {
+        let is_news = self.seen == 0 || bytes.len() > MAX_HEAD_BYTES || bytes[self.seen..].contains(&b'\n');
+        self.seen = bytes.len();
+        match is_news.then(|| parse_response(bytes, to_head)) {
+            Some(Ok(Some(head))) => Look::Complete(head),
+            Some(Err(Unreadable)) => Look::Complete(ResponseHead::UNREADABLE),
+            // Before the empty line there is still something to be put.
+            None | Some(Ok(None)) => {
+                let is_line_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
+                Look::Partial {
+                    safe: bytes.iter().rposition(|byte| !is_line_end(byte)).map_or(0, |at| at + 1),
+                }
+            }
+        }
+    }
+}
+
+/// Reads a request head; `None` if it is not complete yet.
+fn parse_request(bytes: &[u8]) -> Result<Option<RequestHead>, Refusal> {
+    match read_request(bytes, &mut [const { MaybeUninit::uninit() }; USUAL_HEADERS]) {
+        Err(Refusal::HeadTooLarge) if bytes.len() <= MAX_HEAD_BYTES => {
+            read_request(bytes, &mut vec![MaybeUninit::uninit(); MAX_HEADERS])
+        }
+        read => read,
+    }
+}
+
+fn read_request<'b>(
+    bytes: &'b [u8],
+    headers: &mut [MaybeUninit<Header<'b>>],
+) -> Result<Option<RequestHead>, Refusal> {
+    let mut request = httparse::Request::new(&mut []);
+    let len = match request.parse_with_uninit_headers(bytes, headers) {
+        Ok(Status::Complete(len)) => len,
+        Ok(Status::Partial) if bytes.len() < MAX_HEAD_BYTES => return Ok(None),
+        Ok(Status::Partial) | Err(httparse::Error::TooManyHeaders) => return Err(Refusal::HeadTooLarge),
+        Err(httparse::Error::Version) => return Err(Refusal::Version),
+        Err(_) => return Err(Refusal::Malformed),
+    };
+    let method = request.method.unwrap_or_default();
+    if method == "CONNECT" {
+        return Err(Refusal::Connect);
+    }
+    let framing = Framing::of(request.headers);
+    let body = match framing {
+        Framing { bad: true, .. } => return Err(Refusal::AmbiguousLength),
+        Framing { coding: Coding::None, length, .. } => Body::Length(length.unwrap_or(0)),
+        Framing { coding: Coding::Chunked, length: None, .. } if request.version == Some(1) => Body::CHUNKED,
+        Framing { .. } => return Err(Refusal::AmbiguousLength),
+    };
+    Ok(Some(RequestHead {
+        len,
+        body,
+        id: framing.id.and_then(|id| str::from_utf8(id).ok()?.parse().ok()),
+        is_head: method == "HEAD",
+        asks_upgrade: framing.upgrade,
+    }))
+}
+
+/// Reads a response head; `None` if it is not complete yet. `to_head` says that
+/// it answers a HEAD request.
+fn parse_response(bytes: &[u8], to_head: bool) -> Result<Option<ResponseHead>, Unreadable> {
+    match read_response(bytes, to_head, &mut [const { MaybeUninit::uninit() }; USUAL_HEADERS]) {
+        Err(httparse::Error::TooManyHeaders) => {
+            read_response(bytes, to_head, &mut vec![MaybeUninit::uninit(); MAX_HEADERS])
+        }
+        read => read,
+    }
+    .map_err(|_| Unreadable)
+}
+
+fn read_response<'b>(
+    bytes: &'b [u8],
+    to_head: bool,
+    headers: &mut [MaybeUninit<Header<'b>>],
+) -> Result<Option<ResponseHead>, httparse::Error> {
+    let mut response = httparse::Response::new(&mut []);
+    // Apps may be sloppy: what a client can make of it is not the proxy's to decide.
+    let mut config = ParserConfig::default();
+    config
+        .allow_spaces_after_header_name_in_responses(true)
+        .allow_obsolete_multiline_headers_in_responses(true)
+        .allow_multiple_spaces_in_response_status_delimiters(true);
+    let len = match config.parse_response_with_uninit_headers(&mut response, bytes, headers)? {
+        Status::Complete(len) => len,
+        Status::Partial if bytes.len() < MAX_HEAD_BYTES => return Ok(None),
+        // It is none of the proxy's business how long it is.
+        Status::Partial => return Err(httparse::Error::Status),
+    };
+    let status = response.code.ok_or(httparse::Error::Status)?;
+    let framing = Framing::of(response.headers);
+    let body = match (status, framing) {
+        (101, _) => Body::UntilClose,
+        (100..200 | 204 | 304, _) => Body::NONE,
+        _ if to_head => Body::NONE,
+        (_, Framing { coding: Coding::Chunked, .. }) => Body::CHUNKED,
+        (_, Framing { coding: Coding::None, bad: false, length: Some(length), .. }) => Body::Length(length),
+        _ => Body::UntilClose,
+    };
+    Ok(Some(ResponseHead { len, body, status: Some(status) }))
+}
+
+/// What the headers say of the body, and what else is looked for in the same pass.
+#[derive(Default)]
+struct Framing<'a> {
+    coding: Coding,
+    length: Option<u64>,
+    /// What two readers could read differently: a length that is no number, several that differ,
+    /// codings in several lines, and those that nobody has registered.
+    bad: bool,
+    id: Option<&'a [u8]>,
+    upgrade: bool,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Coding {
+    #[default]
+    None,
+    /// `chunked` comes last, and only once.
+    Chunked,
+    Other,
+}
+
+impl<'a> Framing<'a> {
+    fn of(headers: &[Header<'a>]) -> Self {
+        let mut framing = Framing::default();
+        for header in headers {
+            let name = header.name;
+            if name.eq_ignore_ascii_case("content-length") {
+                let length = parse_length(header.value);
+                framing.bad |= length.is_none() || framing.length.is_some_and(|other| Some(other) != length);
+                framing.length = length;
+            } else if name.eq_ignore_ascii_case("transfer-encoding") {
+                framing.add_codings(header.value);
+            } else if name.eq_ignore_ascii_case(ID_HEADER) {
+                framing.id = Some(header.value);
+            } else if name.eq_ignore_ascii_case("upgrade") {
+                framing.upgrade = true;
+            }
+        }
+        framing
+    }
+
+    /// Takes one more `transfer-encoding` value.
+    fn add_codings(&mut self, value: &[u8]) {
+        self.bad |= self.coding != Coding::None;
+        for name in value.split(|&b| b == b',').map(<[u8]>::trim_ascii) {
+            let is_chunked = name.eq_ignore_ascii_case(b"chunked");
+            let is_first = self.coding != Coding::Chunked;
+            self.coding = if is_chunked && is_first { Coding::Chunked } else { Coding::Other };
+            self.bad |= !is_chunked && !COMPRESSIONS.iter().any(|known| name.eq_ignore_ascii_case(known));
+        }
+    }
+}
+
+/// A `content-length` value: digits only, since `u64` would also take a sign.
+fn parse_length(value: &[u8]) -> Option<u64> {
+    let value = value.trim_ascii();
+    if !value.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    str::from_utf8(value).ok()?.parse().ok().filter(|length| *length <= MAX_LENGTH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(head: &str) -> Result<Option<RequestHead>, Refusal> {
+        parse_request(head.as_bytes())
+    }
+
+    fn response_body(head: &str, to_head: bool) -> Body {
+        parse_response(head.as_bytes(), to_head).unwrap().unwrap().body
+    }
+
+    #[test]
+    fn a_request_head_gives_its_length_framing_and_id() {
+        let text = "POST /a HTTP/1.1\r\nHost: a\r\nRollDrop-ID: load-1-7\r\nContent-Length: 3\r\n\r\nabc";
+        let head = request(text).unwrap().unwrap();
+        assert_eq!(head.len, text.len() - 3);
+        assert_eq!(head.body, Body::Length(3));
+        assert_eq!(head.id.unwrap().to_string(), "load-1-7");
+        assert!(request(&text[..40]).unwrap().is_none());
+        assert!(request("GET / HTTP/1.1\r\nrolldrop-id: x\r\n\r\n").unwrap().unwrap().id.is_none());
+    }
+
+    #[test]
+    fn an_ambiguous_request_is_refused() {
+        for headers in [
+            "content-length: 5\r\ntransfer-encoding: chunked",
+            "content-length: 5\r\ncontent-length: 6",
+            "content-length: 5, 5",
+            "content-length: +5",
+            "content-length: -1",
+            "content-length: 0x5",
+            "content-length:",
+            "content-length: 99999999999999999999",
+            "content-length: 9223372036854775808",
+            "transfer-encoding: gzip",
+            "transfer-encoding: chunked, gzip",
+            "transfer-encoding: chunked, chunked",
+            "transfer-encoding: chunked\r\ntransfer-encoding: identity",
+            "transfer-encoding: gzip\r\ntransfer-encoding: chunked",
+            "transfer-encoding: x, chunked",
+            "transfer-encoding: identity, chunked",
+            "transfer-encoding: , chunked",
+            "transfer-encoding: xchunked",
+            "transfer-encoding: \x0bchunked",
+        ] {
+            let refused = request(&format!("POST / HTTP/1.1\r\n{headers}\r\n\r\n"));
+            assert!(matches!(refused, Err(Refusal::AmbiguousLength | Refusal::Malformed)), "{headers:?}");
+        }
+        let old = request("POST / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n");
+        assert_eq!(old.unwrap_err(), Refusal::AmbiguousLength);
+        for head in [
+            "GET / HTTP/1.1\r\ncontent-length : 5\r\n\r\n",
+            "GET / HTTP/1.1\r\na: b\r\n c\r\n\r\n",
+            "GET / HTTP/1.1\r\na: b\rc\r\n\r\n",
+        ] {
+            assert_eq!(request(head).unwrap_err(), Refusal::Malformed, "{head:?}");
+        }
+        assert_eq!(request("CONNECT a:1 HTTP/1.1\r\n\r\n").unwrap_err(), Refusal::Connect);
+        assert_eq!(request("GET / HTTP/2.0\r\n\r\n").unwrap_err(), Refusal::Version);
+        let large = format!("GET / HTTP/1.1\r\na: {}", "b".repeat(MAX_HEAD_BYTES));
+        assert_eq!(request(&large).unwrap_err(), Refusal::HeadTooLarge);
+    }
+
+    #[test]
+    fn equal_lengths_and_a_compression_before_the_chunks_are_no_ambiguity() {
+        let twice = request("POST / HTTP/1.1\r\ncontent-length: 5\r\ncontent-length: 5\r\n\r\n");
+        assert_eq!(twice.unwrap().unwrap().body, Body::Length(5));
+        let compressed = request("POST / HTTP/1.1\r\ntransfer-encoding: GZip , Chunked\r\n\r\n");
+        assert_eq!(compressed.unwrap().unwrap().body, Body::CHUNKED);
+    }
+
+    #[test]
+    fn a_response_is_framed_by_status_and_request() {
+        let five = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n";
+        assert_eq!(response_body(five, false), Body::Length(5));
+        assert_eq!(response_body(five, true), Body::NONE);
+        assert_eq!(
+            response_body("HTTP/1.1 304 Not Modified\r\ncontent-length: 5\r\n\r\n", false),
+            Body::NONE
+        );
+        assert_eq!(response_body("HTTP/1.1 100 Continue\r\n\r\n", false), Body::NONE);
+        assert_eq!(response_body("HTTP/1.1 101 Switching Protocols\r\n\r\n", false), Body::UntilClose);
+        assert_eq!(response_body("HTTP/1.0 200 OK\r\n\r\n", false), Body::UntilClose);
+        let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n";
+        assert_eq!(response_body(chunked, false), Body::CHUNKED);
+        let sloppy = "HTTP/1.1 200 OK\r\ntransfer-encoding: x\r\ntransfer-encoding: chunked\r\n\r\n";
+        assert_eq!(response_body(sloppy, false), Body::CHUNKED);
+        assert_eq!(parse_response(b"SSH-2.0\r\n", false).unwrap_err(), Unreadable);
+    }
+
+    #[test]
+    fn every_refusal_announces_its_own_length() {
+        for refusal in [
+            Refusal::Malformed,
+            Refusal::AmbiguousLength,
+            Refusal::HeadTooLarge,
+            Refusal::Connect,
+            Refusal::Version,
+        ] {
+            let answer = refusal.answer();
+            let head = parse_response(answer, false).unwrap().unwrap();
+            assert_eq!(head.body, Body::Length((answer.len() - head.len) as u64), "{refusal:?}");
+        }
+    }
+}

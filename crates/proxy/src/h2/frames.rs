@@ -1,0 +1,587 @@
+//! Reads one direction of a connection as it passes by.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use bytes::BytesMut;
+
+use super::super::budget::{Budget, Share, Unrecorded};
+use super::super::relay::Watch;
+use super::streams::{Http2, StreamEnd, Terms};
+use rolldrop_record::id::ID_HEADER;
+use rolldrop_wire::http2::hpack::{Decoder, Unreadable};
+use rolldrop_wire::http2::{
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, FrameHeader, GOAWAY, HEADERS, MAX_FRAME_BYTES, PADDED,
+    PREFACE, PRIORITY, PUSH_PROMISE, RST_STREAM, SETTINGS, number,
+};
+
+/// The longest frame, and the longest block of several, that is read.
+const MAX_READ_BYTES: usize = Budget::DEFAULT.head_bytes;
+/// What a connection keeps for the next block, in bytes, and for ends that are on their way, in number.
+const KEPT_BYTES: usize = 1024;
+const KEPT_ENDS: usize = 16;
+/// The names of settings (RFC 9113, 6.5.2).
+const HEADER_TABLE_SIZE: u16 = 1;
+const MAX_CONCURRENT_STREAMS: u16 = 3;
+const MAX_FRAME_SIZE: u16 = 5;
+/// The flag ACK of SETTINGS.
+const ACK: u8 = END_STREAM;
+
+/// The longest value that is read of a field.
+const MAX_VALUE_BYTES: usize = 1024;
+
+/// One direction of a connection.
+pub(super) struct Frames<'a> {
+    streams: &'a Http2,
+    sender: Sender,
+    /// Bytes of a frame that are passed on unread.
+    unread: usize,
+    /// What ends with the frame at hand.
+    ending: Option<Ending>,
+    /// The block of fields that has begun.
+    block: Block,
+    /// The stream of a block that goes on with the next frame.
+    goes_on: Option<u32>,
+    /// Gone when a block could not be read: then those after it cannot be, either.
+    decoder: Option<Decoder>,
+    /// What ends with bytes that have been looked at, and how many are still to pass until it does.
+    ended: Vec<(usize, Ending)>,
+    /// The block and the decoder's table.
+    share: Share<'a>,
+    /// The frame that is held is to be passed on unread.
+    gives_up: bool,
+}
+
+/// What ends when the other side has got a frame.
+#[derive(Clone, Copy)]
+enum Ending {
+    Stream(u32, StreamEnd),
+    /// Streams above this one, by GOAWAY with this code.
+    StreamsAbove(u32, u32),
+}
+
+impl Ending {
+    fn is_of(self, stream: u32) -> bool {
+        match self {
+            Ending::Stream(ended, _) => stream == ended,
+            Ending::StreamsAbove(last, _) => stream > last,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sender {
+    Client,
+    App,
+}
+
+/// A block of fields, which can be in several frames.
+#[derive(Default)]
+struct Block {
+    bytes: Vec<u8>,
+    stream: u32,
+    ends_stream: bool,
+    is_promise: bool,
+}
+
+impl<'a> Frames<'a> {
+    /// What the client sends, from the preface on.
+    pub(super) fn of_client(streams: &'a Http2) -> Self {
+        Self { unread: PREFACE.len(), ..Self::of(Sender::Client, streams) }
+    }
+
+    /// What the app sends.
+    pub(super) fn of_app(streams: &'a Http2) -> Self {
+        Self::of(Sender::App, streams)
+    }
+
+    fn of(sender: Sender, streams: &'a Http2) -> Self {
+        Self {
+            streams,
+            sender,
+            unread: 0,
+            ending: None,
+            block: Block::default(),
+            goes_on: None,
+            decoder: Some(Decoder::new()),
+            ended: Vec::new(),
+            share: Share::of(&streams.origin().shared.pool),
+            gives_up: false,
+        }
+    }
+
+    /// What the receiver of this direction has announced.
+    fn terms(&self) -> &'a Terms {
+        match self.sender {
+            Sender::Client => &self.streams.by_app,
+            Sender::App => &self.streams.by_client,
+        }
+    }
+
+    /// Whether a frame is to be read. One that its receiver does not take is its receiver's to refuse.
+    fn reads(&mut self, header: FrameHeader) -> bool {
+        let has_fields = matches!(header.kind, HEADERS | PUSH_PROMISE | CONTINUATION);
+        let most = self.terms().frame_bytes.load(Ordering::Relaxed).min(MAX_READ_BYTES);
+        let is_short = header.length <= most;
+        if has_fields && !is_short {
+            self.lose_fields();
+        }
+        is_short && (has_fields || matches!(header.kind, RST_STREAM | GOAWAY | SETTINGS))
+    }
+
+    /// Whether a frame may come next. Another one than that with which a block goes on is an error of the connection
+    /// (RFC 9113, 6.2 and 6.10): its receiver takes nothing from there on.
+    fn may_come(&self, header: FrameHeader) -> bool {
+        match self.goes_on {
+            Some(stream) => header.kind == CONTINUATION && header.stream == stream,
+            None => header.kind != CONTINUATION,
+        }
+    }
+
+    /// A frame is read, or passed on unread.
+    fn comes(&mut self, header: FrameHeader) {
+        if matches!(header.kind, HEADERS | PUSH_PROMISE | CONTINUATION) {
+            self.goes_on = (!header.has(END_HEADERS)).then_some(header.stream);
+        }
+    }
+
+    /// Fields cannot be read from here on.
+    fn lose_fields(&mut self) {
+        if self.decoder.take().is_some() {
+            self.streams.origin().shared.journal.unrecorded(Unrecorded::Head);
+        }
+        self.block = Block::default();
+        self.share.set(0);
+    }
+
+    /// Reads the frame whose payload is at `payload`, right behind its header; answers how
+    /// many bytes were put into the buffer.
+    fn read(&mut self, header: FrameHeader, payload: Range<usize>, buf: &mut BytesMut) -> usize {
+        match header.kind {
+            RST_STREAM => {
+                let code = number(&buf[payload]);
+                let end = match self.sender {
+                    Sender::Client => StreamEnd::ResetByClient(code),
+                    Sender::App => StreamEnd::ResetByApp(code),
+                };
+                self.ending = Some(Ending::Stream(header.stream, end));
+                0
+            }
+            GOAWAY => {
+                if let (Sender::App, [last, code @ ..]) = (self.sender, buf[payload].as_chunks::<4>().0) {
+                    let last = u32::from_be_bytes(*last) & 0x7fff_ffff;
+                    let code = code.first().map_or(0, |code| u32::from_be_bytes(*code));
+                    self.streams.goaway_sent(last);
+                    self.ending = Some(Ending::StreamsAbove(last, code));
+                }
+                0
+            }
+            SETTINGS => {
+                self.read_settings(header, &buf[payload]);
+                0
+            }
+            _ => self.read_fields(header, payload, buf),
+        }
+    }
+
+    fn read_settings(&self, header: FrameHeader, payload: &[u8]) {
+        match self.sender {
+            Sender::Client if header.has(ACK) => return self.streams.client_acknowledged(),
+            Sender::App if header.has(ACK) => return,
+            _ => {}
+        }
+        let (announces, mut streams) = match self.sender {
+            Sender::Client => (&self.streams.by_client, None),
+            Sender::App => (&self.streams.by_app, None),
+        };
+        for [a, b, value @ ..] in payload.as_chunks::<6>().0 {
+            let value = u32::from_be_bytes(*value);
+            match u16::from_be_bytes([*a, *b]) {
+                HEADER_TABLE_SIZE => _ = announces.table_bytes.fetch_max(value as usize, Ordering::Relaxed),
+                MAX_FRAME_SIZE => _ = announces.frame_bytes.fetch_max(value as usize, Ordering::Relaxed),
+                MAX_CONCURRENT_STREAMS => streams = Some(value),
+                _ => {}
+            }
+        }
+        if self.sender == Sender::App {
+            self.streams.app_announced(streams);
+        }
+    }
+
+    fn read_fields(&mut self, header: FrameHeader, payload: Range<usize>, buf: &mut BytesMut) -> usize {
+        if header.kind != CONTINUATION {
+            self.block = Block {
+                bytes: std::mem::take(&mut self.block.bytes),
+                stream: header.stream,
+                ends_stream: header.kind == HEADERS && header.has(END_STREAM),
+                is_promise: header.kind == PUSH_PROMISE,
+            };
+            self.block.bytes.clear();
+        }
+        let frame = payload.start - FrameHeader::BYTES..payload.end;
+        let fields = fields(header, payload, buf);
+        match fields.clone() {
+            Some(fields) if self.holds(fields.len()) => self.block.bytes.extend_from_slice(&buf[fields]),
+            _ => self.lose_fields(),
+        }
+        if !header.has(END_HEADERS) {
+            return 0;
+        }
+        let is_response = self.complete();
+        match (fields, &self.streams.origin().shared.pod_header) {
+            (Some(fields), Some(pod)) if is_response => insert(buf, header, frame, fields.end, &pod.field),
+            _ => 0,
+        }
+    }
+
+    /// Whether so many more bytes of a block can be held beside the table of fields.
+    fn holds(&mut self, more: usize) -> bool {
+        let Some(decoder) = &self.decoder else { return false };
+        let block = self.block.bytes.len() + more;
+        // A vector that grows has at most twice the room that it needs.
+        let room = if block <= KEPT_BYTES { 0 } else { 2 * block };
+        block <= MAX_READ_BYTES && self.share.grow_to(decoder.held_bytes() + room)
+    }
+
+    /// A block has ended; answers whether it is the head of a final response.
+    fn complete(&mut self) -> bool {
+        let table_bytes = self.terms().table_bytes.load(Ordering::Relaxed);
+        let Block { bytes, stream, ends_stream, is_promise } = &mut self.block;
+        let (stream, ends_stream, is_promise) = (*stream, *ends_stream, *is_promise);
+        let (mut id, mut status, mut grpc_status) = (None, None, None);
+        let read = self.decoder.as_mut().map(|decoder| {
+            decoder.allow(table_bytes);
+            decoder.decode(bytes, |name, value| {
+                let value = || if value.len() <= MAX_VALUE_BYTES { str::from_utf8(value).ok() } else { None };
+                match name {
+                    name if name == ID_HEADER.as_bytes() => id = value().and_then(|id| id.parse().ok()),
+                    b":status" => status = value().and_then(|status| status.parse().ok()),
+                    b"grpc-status" => grpc_status = value().and_then(|status| status.parse().ok()),
+                    _ => {}
+                }
+            })
+        });
+        bytes.clear();
+        if bytes.capacity() > KEPT_BYTES {
+            *bytes = Vec::new();
+        }
+        let table = self.decoder.as_ref().map_or(0, Decoder::held_bytes);
+        match read {
+            Some(Err(Unreadable)) => {
+                self.decoder = None;
+                self.share.set(0);
+            }
+            Some(Ok(())) if !self.share.grow_to(table) => self.lose_fields(),
+            _ => self.share.set(table),
+        }
+        if is_promise {
+            return false;
+        }
+        match self.sender {
+            Sender::Client => {
+                self.streams.begin(stream, id, self.ended.len());
+                false
+            }
+            Sender::App => {
+                // What has ended has no answer any more, though its end has not been passed on.
+                if self.ended.iter().any(|(_, ended)| ended.is_of(stream)) {
+                    return false;
+                }
+                if ends_stream {
+                    self.ending = Some(Ending::Stream(stream, StreamEnd::Complete));
+                }
+                self.streams.answered(stream, status, grpc_status)
+            }
+        }
+    }
+
+    /// What ends with the frame at hand ends when the bytes up to `at` have passed.
+    fn ends_at(&mut self, at: usize) {
+        match self.ending.take() {
+            Some(Ending::Stream(stream, _)) if !self.streams.is_open(stream) => {}
+            Some(ending) => self.ended.push((at, ending)),
+            None => {}
+        }
+    }
+}
+
+impl Watch for Frames<'_> {
+    fn look(&mut self, buf: &mut BytesMut) -> usize {
+        let mut at = 0;
+        loop {
+            let unread = self.unread.min(buf.len() - at);
+            at += unread;
+            self.unread -= unread;
+            if self.unread > 0 {
+                return at;
+            }
+            self.ends_at(at);
+            let Some(header) = FrameHeader::read(&buf[at..]) else { return at };
+            if !self.may_come(header) {
+                self.lose_fields();
+                self.unread = usize::MAX;
+                continue;
+            }
+            let payload = at + FrameHeader::BYTES..at + FrameHeader::BYTES + header.length;
+            let gives_up = payload.end > buf.len() && std::mem::take(&mut self.gives_up);
+            if gives_up {
+                self.lose_fields();
+            }
+            if gives_up || !self.reads(header) {
+                self.comes(header);
+                self.unread = payload.end - at;
+                let may_end = matches!(header.kind, DATA | HEADERS) && header.has(END_STREAM);
+                let ends = may_end && self.sender == Sender::App;
+                self.ending = ends.then_some(Ending::Stream(header.stream, StreamEnd::Complete));
+            } else if payload.end <= buf.len() {
+                at = payload.end;
+                self.comes(header);
+                at += self.read(header, payload, buf);
+            } else {
+                return at;
+            }
+        }
+    }
+
+    fn passed(&mut self, bytes: usize) {
+        let over = self.ended.partition_point(|(at, _)| *at <= bytes);
+        for (_, ending) in self.ended.drain(..over) {
+            match ending {
+                Ending::Stream(stream, end) => self.streams.end(stream, end),
+                Ending::StreamsAbove(last, code) => self.streams.goaway_passed(last, code),
+            }
+        }
+        for (at, _) in &mut self.ended {
+            *at -= bytes;
+        }
+        if self.ended.is_empty() && self.ended.capacity() > KEPT_ENDS {
+            self.ended = Vec::new();
+        }
+    }
+
+    fn give_up(&mut self) {
+        self.gives_up = true;
+    }
+}
+
+/// Where the fields are in a payload; `None` if it breaks the grammar.
+fn fields(header: FrameHeader, mut payload: Range<usize>, buf: &[u8]) -> Option<Range<usize>> {
+    if header.kind == CONTINUATION {
+        return Some(payload);
+    }
+    if header.has(PADDED) {
+        let padding = *buf[payload.clone()].first()?;
+        payload.start += 1;
+        payload.end = payload.end.checked_sub(padding.into())?;
+    }
+    payload.start += match header.kind {
+        PUSH_PROMISE => 4,
+        HEADERS if header.has(PRIORITY) => 5,
+        _ => 0,
+    };
+    (payload.start <= payload.end).then_some(payload)
+}
+
+/// Puts a field into a frame that ends a block, at the place where its fields end; answers
+/// how many bytes that took.
+fn insert(buf: &mut BytesMut, header: FrameHeader, frame: Range<usize>, at: usize, field: &[u8]) -> usize {
+    let mut put = |header: FrameHeader, at: usize, bytes: &[u8]| {
+        buf[frame.start..][..FrameHeader::BYTES].copy_from_slice(&header.bytes());
+        buf.extend_from_slice(bytes);
+        buf[at..].rotate_right(bytes.len());
+        bytes.len()
+    };
+    let length = header.length + field.len();
+    if length <= MAX_FRAME_BYTES {
+        return put(FrameHeader { length, ..header }, at, field);
+    }
+    // Not every receiver takes a longer frame, so another one ends the block.
+    let stream = header.stream;
+    let last = FrameHeader { length: field.len(), kind: CONTINUATION, flags: END_HEADERS, stream };
+    let not_last = FrameHeader { flags: header.flags & !END_HEADERS, ..header };
+    put(not_last, frame.end, &[&last.bytes(), field].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzzing::origin;
+
+    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        [&FrameHeader { length: payload.len(), kind, flags, stream }.bytes()[..], payload].concat()
+    }
+
+    #[test]
+    fn a_stream_ends_with_its_own_last_byte_whatever_comes_with_it() {
+        let http2 = Http2::new(origin(true));
+        let under_way = || http2.origin().shared.in_flight.count();
+        let mut requests = Frames::of_client(&http2);
+        let mut bytes = BytesMut::from(PREFACE);
+        for stream in [1, 3, 5] {
+            bytes.extend(frame(HEADERS, END_HEADERS | END_STREAM, stream, &[0x82, 0x86, 0x84]));
+        }
+        let ready = requests.look(&mut bytes);
+        requests.passed(ready);
+        assert_eq!(under_way(), 3);
+
+        let mut responses = Frames::of_app(&http2);
+        let mut bytes = BytesMut::new();
+        let ends = [
+            [frame(HEADERS, END_HEADERS, 1, &[0x88]), frame(DATA, END_STREAM, 1, b"hi")].concat(),
+            frame(HEADERS, END_HEADERS | END_STREAM, 3, &[0x88]),
+            frame(RST_STREAM, 0, 5, &[0; 4]),
+        ]
+        .map(|answer| {
+            bytes.extend(&answer);
+            bytes.len()
+        });
+        let field = http2.origin().shared.pod_header.as_ref().expect("a pod header").field.len();
+        let ready = responses.look(&mut bytes);
+        let left: Vec<_> = std::iter::repeat_with(|| {
+            responses.passed(1);
+            under_way()
+        })
+        .take(ready)
+        .collect();
+        let seen = [2, 1, 0].map(|count| left.iter().position(|left| *left == count).map(|at| at + 1));
+        assert_eq!(seen, [ends[0] + field, ends[1] + 2 * field, ends[2] + 2 * field].map(Some));
+    }
+
+    /// What passes in one direction, frame by frame.
+    fn pass(frames: &mut Frames<'_>, bytes: impl AsRef<[u8]>) {
+        let mut bytes = BytesMut::from(bytes.as_ref());
+        let ready = frames.look(&mut bytes);
+        frames.passed(ready);
+    }
+
+    fn ask(stream: u32) -> Vec<u8> {
+        frame(HEADERS, END_HEADERS, stream, &[0x82, 0x86, 0x84])
+    }
+
+    fn setting(name: u16, value: u32) -> Vec<u8> {
+        frame(SETTINGS, 0, 0, &[&name.to_be_bytes()[..], &value.to_be_bytes()].concat())
+    }
+
+    fn goaway(last: u32) -> Vec<u8> {
+        frame(GOAWAY, 0, 0, &[last.to_be_bytes(), [0; 4]].concat())
+    }
+
+    #[test]
+    fn what_the_app_takes_for_no_request_is_none() {
+        let http2 = Http2::new(origin(true));
+        let (mut requests, mut responses) = (Frames::of_client(&http2), Frames::of_app(&http2));
+        let under_way = || http2.origin().shared.in_flight.count();
+        pass(&mut requests, PREFACE);
+        for stream in [2, 4, 1, 3, 1, 3, 6] {
+            pass(&mut requests, ask(stream));
+        }
+        assert_eq!(under_way(), 2, "streams of the client are odd and rise");
+
+        // More at once than the app allows, once the client knows.
+        pass(&mut responses, setting(MAX_CONCURRENT_STREAMS, 3));
+        for stream in [5, 7] {
+            pass(&mut requests, ask(stream));
+        }
+        assert_eq!(under_way(), 4);
+        pass(&mut requests, frame(SETTINGS, ACK, 0, &[]));
+        pass(&mut requests, ask(9));
+        assert_eq!(under_way(), 4);
+        // One that is reset makes room for the next one, also in the same breath.
+        let resets = [5, 7].map(|stream| frame(RST_STREAM, 0, stream, &[0; 4])).concat();
+        pass(&mut requests, [resets, ask(11)].concat());
+        assert_eq!(under_way(), 3);
+
+        pass(&mut responses, frame(RST_STREAM, 0, 11, &[0; 4]));
+        pass(&mut responses, goaway(11));
+        for stream in 12..10_000 {
+            pass(&mut requests, ask(stream));
+        }
+        assert_eq!(under_way(), 2, "streams beyond the GOAWAY are none");
+        let counts = http2.origin().shared.journal.counts();
+        assert_eq!((counts.recorded, counts.with_unrecorded()), (3, 3));
+    }
+
+    #[test]
+    fn behind_a_block_that_another_frame_interrupts_nothing_is_a_request() {
+        let continued = |stream| frame(CONTINUATION, END_HEADERS, stream, &[0x84]);
+        let whole = [frame(HEADERS, 0, 1, &[0x82, 0x86]), continued(1)].concat();
+        let begun = frame(HEADERS, 0, 3, &[0x82, 0x86]);
+        for interrupted in [[&begun[..], &continued(5)], [&begun, &ask(5)], [&continued(1), &ask(5)]] {
+            let http2 = Http2::new(origin(true));
+            let mut requests = Frames::of_client(&http2);
+            pass(&mut requests, [PREFACE, &whole].concat());
+            pass(&mut requests, interrupted.concat());
+            pass(&mut requests, [continued(3), ask(7), ask(9)].concat());
+            assert_eq!(http2.origin().shared.in_flight.count(), 1, "{interrupted:?}");
+        }
+    }
+
+    #[test]
+    fn a_goaway_ends_streams_when_it_has_been_passed_on() {
+        let http2 = Http2::new(origin(true));
+        let (mut requests, mut responses) = (Frames::of_client(&http2), Frames::of_app(&http2));
+        let under_way = || http2.origin().shared.in_flight.count();
+        pass(&mut requests, [PREFACE.to_vec(), ask(1), ask(3), ask(5)].concat());
+        let mut bytes = BytesMut::from(&goaway(1)[..]);
+        let ready = responses.look(&mut bytes);
+        assert_eq!((ready, under_way()), (17, 3));
+        responses.passed(16);
+        assert_eq!(under_way(), 3, "the client has not got it");
+        responses.passed(1);
+        assert_eq!(under_way(), 1);
+    }
+
+    #[test]
+    fn streams_beyond_the_budget_pass_and_are_counted() {
+        let http2 = Http2::new(origin(true));
+        let most = http2.origin().shared.budget.requests_per_connection;
+        let mut requests = Frames::of_client(&http2);
+        pass(&mut requests, PREFACE);
+        for number in 0..most + 100 {
+            let mut bytes = BytesMut::from(&ask(u32::try_from(2 * number + 1).expect("a stream"))[..]);
+            assert_eq!(requests.look(&mut bytes), bytes.len());
+        }
+        assert_eq!(http2.origin().shared.in_flight.count(), most);
+        assert_eq!(http2.origin().shared.journal.counts().with_unrecorded(), 100);
+    }
+
+    #[test]
+    fn frames_blocks_and_tables_are_as_large_as_their_receiver_allows() {
+        let http2 = Http2::new(origin(true));
+        let (mut requests, mut responses) = (Frames::of_client(&http2), Frames::of_app(&http2));
+        pass(&mut requests, PREFACE);
+        // An app takes no frame of this length, so nothing of it is held.
+        let long = frame(HEADERS, END_HEADERS, 1, &[0x82; MAX_FRAME_BYTES + 1]);
+        let mut held = BytesMut::from(&long[..100]);
+        assert_eq!(requests.look(&mut held), 100);
+
+        let http2 = Http2::new(origin(true));
+        let mut requests = Frames::of_client(&http2);
+        pass(&mut responses, setting(MAX_FRAME_SIZE, 20_000));
+        pass(&mut requests, PREFACE);
+        // A table for which nobody asked: the app answers it with an error.
+        let block = [0x3f, 0xe1, 0xff, 0x3f, 0x40, 1, b'n', 1, b'v'];
+        pass(&mut requests, frame(HEADERS, END_HEADERS, 1, &block));
+        assert!(requests.decoder.is_none());
+        assert_eq!(http2.origin().shared.pool.used(), 0);
+    }
+
+    #[test]
+    fn blocks_without_end_hold_no_more_than_their_part_of_the_budget() {
+        let origin = origin(true);
+        let links: Vec<_> = (0..200).map(|_| Http2::new(origin.clone())).collect();
+        let mut all: Vec<_> = links.iter().map(Frames::of_client).collect();
+        for requests in &mut all {
+            pass(requests, [PREFACE.to_vec(), frame(HEADERS, 0, 1, &[0; 10_000])].concat());
+            for _ in 0..100 {
+                pass(requests, frame(CONTINUATION, 0, 1, &[0; 10_000]));
+            }
+        }
+        let (pool, limit) = (&origin.shared.pool, origin.shared.budget.held_bytes);
+        assert!((limit / 2..=limit).contains(&pool.used()), "{}", pool.used());
+        let held: usize = all.iter().map(|requests| requests.block.bytes.capacity()).sum();
+        assert!(held <= pool.used(), "{held} held, {} counted", pool.used());
+        drop(all);
+        assert_eq!(pool.used(), 0);
+    }
+}

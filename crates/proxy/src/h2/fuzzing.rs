@@ -1,0 +1,88 @@
+//! Entry point of a fuzz target (`crate::fuzzing`): connections as the relay reads along.
+
+use std::sync::Arc;
+
+use bytes::{Buf, BytesMut};
+
+use super::super::connection::Origin;
+use super::super::relay::Watch;
+use super::frames::Frames;
+use super::streams::Http2;
+use rolldrop_record::ServedEnd;
+use rolldrop_testing::pieces;
+use rolldrop_wire::http2::PREFACE;
+
+/// What passes is what came, but for the pod header; in pieces it is the same; and every stream
+/// that has begun has ended. `origin` makes a connection, with the pod header or without.
+pub(in super::super) fn connection(input: &[u8], origin: impl Fn(bool) -> Arc<Origin>) {
+    // The first byte cuts, the second one says how much of it the client sends.
+    let (share, input) = match input {
+        [cuts, share, rest @ ..] => (usize::from(*share), [&[*cuts], rest].concat()),
+        _ => (0, input.to_vec()),
+    };
+    let (bytes, _) = pieces(&input);
+    let cuts = input.first().copied().unwrap_or(0);
+    let (from_client, from_app) = bytes.split_at(bytes.len() * share / 256);
+    let from_client = [PREFACE, from_client].concat();
+    for has_pod_header in [false, true] {
+        let whole = relay(&origin(has_pod_header), 0, &from_client, from_app, false);
+        assert_eq!(relay(&origin(has_pod_header), cuts, &from_client, from_app, false), whole);
+        relay(&origin(has_pod_header), cuts, &from_client, from_app, true);
+        if !has_pod_header {
+            assert_eq!(whole, (from_client.clone(), from_app.to_vec()));
+        }
+    }
+}
+
+/// What arrives at either end, with what is flushed at the end.
+fn relay(
+    origin: &Arc<Origin>,
+    cuts: u8,
+    from_client: &[u8],
+    from_app: &[u8],
+    alternates: bool,
+) -> (Vec<u8>, Vec<u8>) {
+    let http2 = Http2::new(origin.clone());
+    let (from_client, from_app) = ([&[cuts], from_client].concat(), [&[cuts], from_app].concat());
+    let (mut requests, mut responses) =
+        (Way::new(Frames::of_client(&http2)), Way::new(Frames::of_app(&http2)));
+    let (mut from_client, mut from_app) = (pieces(&from_client).1, pieces(&from_app).1);
+    loop {
+        let request = from_client.next();
+        request.inspect(|piece| requests.feed(piece));
+        let response = if alternates || request.is_none() { from_app.next() } else { None };
+        response.inspect(|piece| responses.feed(piece));
+        if request.is_none() && response.is_none() {
+            break;
+        }
+    }
+    let passed = (requests.flushed(), responses.flushed());
+    http2.end_all(ServedEnd::Cancelled);
+    assert_eq!(origin.shared.in_flight.count(), 0);
+    passed
+}
+
+/// One direction.
+struct Way<'a> {
+    frames: Frames<'a>,
+    buf: BytesMut,
+    passed: Vec<u8>,
+}
+
+impl<'a> Way<'a> {
+    fn new(frames: Frames<'a>) -> Self {
+        Self { frames, buf: BytesMut::new(), passed: Vec::new() }
+    }
+
+    fn feed(&mut self, piece: &[u8]) {
+        self.buf.extend_from_slice(piece);
+        let ready = self.frames.look(&mut self.buf);
+        self.passed.extend_from_slice(&self.buf[..ready]);
+        self.buf.advance(ready);
+        self.frames.passed(ready);
+    }
+
+    fn flushed(self) -> Vec<u8> {
+        [self.passed, self.buf.to_vec()].concat()
+    }
+}

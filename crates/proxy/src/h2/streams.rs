@@ -1,0 +1,237 @@
+//! The streams that are under way on one connection, from head to row.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::super::Shared;
+use super::super::budget::Unrecorded;
+use super::super::connection::Origin;
+use super::super::relay::Ledger;
+use rolldrop_record::{Protocol, RequestId, ServedEnd, ServedRow, Stamp};
+use rolldrop_wire::http2::hpack::FIRST_SIZE;
+use rolldrop_wire::http2::{MAX_FRAME_BYTES, error_name};
+
+/// What both directions of a connection know. Both run in one task, so the lock is never waited for.
+pub(in super::super) struct Http2 {
+    origin: Arc<Origin>,
+    state: Mutex<State>,
+    /// What the app lets the client send.
+    pub(super) by_app: Terms,
+    /// What the client lets the app send.
+    pub(super) by_client: Terms,
+}
+
+/// What the receiver of a direction has announced in SETTINGS (RFC 9113, 6.5.2): the most that it ever
+/// allowed, since what it has taken back may be on its way.
+pub(super) struct Terms {
+    /// The largest payload of a frame.
+    pub(super) frame_bytes: AtomicUsize,
+    /// The largest table of fields.
+    pub(super) table_bytes: AtomicUsize,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self { frame_bytes: MAX_FRAME_BYTES.into(), table_bytes: FIRST_SIZE.into() }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    open: BTreeMap<u32, Stream>,
+    /// The latest stream that the client opened.
+    last: u32,
+    /// The last stream that the app answers, if it has sent GOAWAY.
+    last_answered: Option<u32>,
+    /// What the GOAWAY said, if the client has got one.
+    goaway: Option<Arc<str>>,
+    limit: Limit,
+}
+
+/// How many streams the app lets the client have at once.
+#[derive(Default)]
+struct Limit {
+    /// The number that the app announced last.
+    announced: Option<u32>,
+    /// SETTINGS of the app that the client has not acknowledged.
+    unacknowledged: u32,
+    /// The number that the client knows of.
+    known: Option<u32>,
+}
+
+impl Limit {
+    fn allows(&self, open: usize) -> bool {
+        self.known.is_none_or(|known| open < known as usize)
+    }
+}
+
+struct Stream {
+    number: u32,
+    id: Option<RequestId>,
+    head: Stamp,
+    is_first: bool,
+    status: Option<u16>,
+    grpc_status: Option<i32>,
+}
+
+/// How a stream ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StreamEnd {
+    /// The response was passed on to its end.
+    Complete,
+    /// The client sent RST_STREAM with this code.
+    ResetByClient(u32),
+    /// The app sent RST_STREAM with this code.
+    ResetByApp(u32),
+}
+
+impl Http2 {
+    /// A connection without any stream yet.
+    pub(in super::super) fn new(origin: Arc<Origin>) -> Self {
+        Self { origin, state: Mutex::default(), by_app: Terms::default(), by_client: Terms::default() }
+    }
+
+    /// The connection.
+    pub(super) fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// Whether there was a request.
+    pub(super) fn has_begun(&self) -> bool {
+        self.state().last > 0
+    }
+
+    /// The client sent a block of fields: a request head, unless the stream has had one. `ending` streams
+    /// end before it. What the app takes for no request is none: streams that are not the client's to
+    /// open, those beyond its GOAWAY, and more at once than the client knows that it may have.
+    pub(super) fn begin(&self, stream: u32, id: Option<RequestId>, ending: usize) {
+        let mut state = self.state();
+        if stream <= state.last || stream.is_multiple_of(2) {
+            return;
+        }
+        let is_first = state.last == 0;
+        state.last = stream;
+        let open = state.open.len().saturating_sub(ending);
+        if state.last_answered.is_some_and(|last| stream > last) || !state.limit.allows(open) {
+            return;
+        }
+        let Shared { budget, in_flight, clock, journal, .. } = &*self.origin.shared;
+        let fits = open == 0 || open < budget.requests_per_connection && in_flight.count() < budget.requests;
+        if !fits {
+            return journal.unrecorded(Unrecorded::Requests);
+        }
+        self.origin.begin();
+        let head = clock.now();
+        state
+            .open
+            .insert(stream, Stream { number: stream, id, head, is_first, status: None, grpc_status: None });
+    }
+
+    /// Whether this stream is under way.
+    pub(super) fn is_open(&self, stream: u32) -> bool {
+        self.state().open.contains_key(&stream)
+    }
+
+    /// The app announced settings; `streams` is how many it lets the client have at once, if it says so.
+    pub(super) fn app_announced(&self, streams: Option<u32>) {
+        let limit = &mut self.state().limit;
+        limit.announced = streams.or(limit.announced);
+        limit.unacknowledged = limit.unacknowledged.saturating_add(1);
+    }
+
+    /// The client acknowledged settings of the app.
+    pub(super) fn client_acknowledged(&self) {
+        let limit = &mut self.state().limit;
+        limit.unacknowledged = limit.unacknowledged.saturating_sub(1);
+        if limit.unacknowledged == 0 {
+            limit.known = limit.announced;
+        }
+    }
+
+    /// The app sent a block of fields; answers whether it is the head of the final response.
+    pub(super) fn answered(&self, stream: u32, status: Option<u16>, grpc_status: Option<i32>) -> bool {
+        let mut state = self.state();
+        let Some(stream) = state.open.get_mut(&stream) else { return false };
+        stream.grpc_status = grpc_status.or(stream.grpc_status);
+        let is_final = stream.status.is_none() && status.is_some_and(|status| status >= 200);
+        if is_final {
+            stream.status = status;
+        }
+        is_final
+    }
+
+    /// A stream ended.
+    pub(super) fn end(&self, stream: u32, end: StreamEnd) {
+        let Some(stream) = self.state().open.remove(&stream) else { return };
+        let code = |code| Some(error_name(code).into());
+        let (ended, detail) = match end {
+            // Whoever closes while an answer is due has gone.
+            StreamEnd::Complete if self.origin.sides.is_client_closed() => (ServedEnd::ClientGone, None),
+            StreamEnd::Complete => (ServedEnd::Complete, None),
+            StreamEnd::ResetByClient(reason) => (ServedEnd::ClientGone, code(reason)),
+            StreamEnd::ResetByApp(reason) => (ServedEnd::UpstreamReset, code(reason)),
+        };
+        self.record(stream, ended, detail);
+    }
+
+    /// The app sent GOAWAY: it answers no streams above `last` that come from now on.
+    pub(super) fn goaway_sent(&self, last: u32) {
+        let mut state = self.state();
+        let before = state.last_answered.unwrap_or(last);
+        state.last_answered = Some(last.min(before));
+    }
+
+    /// The client has got a GOAWAY of the app: streams above `last` will not be answered.
+    pub(super) fn goaway_passed(&self, last: u32, code: u32) {
+        let detail: Arc<str> = format!("GOAWAY {}", error_name(code)).into();
+        let left_out = {
+            let mut state = self.state();
+            state.goaway = Some(detail.clone());
+            state.open.split_off(&last.saturating_add(1))
+        };
+        for stream in left_out.into_values() {
+            self.record(stream, ServedEnd::UpstreamEof, Some(detail.clone()));
+        }
+    }
+
+    /// Ends every stream under way; answers whether there was one.
+    pub(in super::super) fn end_all(&self, end: ServedEnd) -> bool {
+        let (open, goaway) = {
+            let mut state = self.state();
+            (std::mem::take(&mut state.open), state.goaway.clone())
+        };
+        let any = !open.is_empty();
+        for stream in open.into_values() {
+            self.record(stream, end, goaway.clone());
+        }
+        any
+    }
+
+    fn record(&self, stream: Stream, ended: ServedEnd, detail: Option<Arc<str>>) {
+        self.origin.record(ServedRow {
+            request: stream.id,
+            head: Some(stream.head),
+            status: stream.status,
+            grpc_status: stream.grpc_status,
+            detail,
+            conn_first_request: stream.is_first,
+            stream: Some(stream.number),
+            ..self.origin.row(Protocol::Http2, ended)
+        });
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ledger for Http2 {
+    fn app_closed(&self, end: ServedEnd) {
+        self.end_all(end);
+    }
+
+    fn goes_one_way(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,428 @@
+//! What the proxy recorded, for whoever reads the row stream.
+//!
+//! One lock, taken once per request, held for a push. Rows are numbered as they
+//! come. Where a reader has got to is the reader's own affair ([`Cursor`]): one
+//! that breaks off comes back with its number, so the rows of the last while are
+//! kept also after they have been sent.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio_util::sync::CancellationToken;
+
+use super::budget::{Budget, Unrecorded};
+use super::metrics::Counts;
+use rolldrop_record::event::{PodEvent, ProxyPhase};
+use rolldrop_record::wire::ProxyLine;
+use rolldrop_record::{ServedRow, Stamp};
+
+/// The most rows in one batch: bounds what a batch costs in memory, and for how long the requests
+/// that pass meanwhile are held up. Writing one batch takes about as long as relaying a few of them.
+const BATCH_ROWS: usize = 50;
+/// Rows kept after they were sent: more than fit into the buffers between the
+/// proxy and its reader, which are lost when the reader breaks off.
+const SENT_ROWS: u64 = 20_000;
+
+/// Rows and notes, and the counts of all that passed.
+#[derive(Debug)]
+pub(super) struct Journal {
+    entries: Mutex<Entries>,
+    max_rows: usize,
+    max_unanswered: usize,
+    closed: CancellationToken,
+    handed_over: CancellationToken,
+}
+
+#[derive(Debug, Default)]
+struct Entries {
+    /// What every stream tells from the beginning.
+    notes: Vec<ProxyLine>,
+    rows: VecDeque<ServedRow>,
+    /// How many of those that were not sent yet are of requests that got no answer.
+    unanswered: usize,
+    /// The number of the first row in `rows`.
+    first: u64,
+    /// Every row below this number was sent or dropped.
+    sent_to: u64,
+    last_request: Option<Stamp>,
+    had_reader: bool,
+    counts: Counts,
+}
+
+/// How far a reader has got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cursor {
+    /// The number of the next row.
+    pub(super) row: u64,
+    note: usize,
+}
+
+impl Cursor {
+    /// At the row of the given number, and before every note.
+    pub(super) fn at(row: u64) -> Self {
+        Self { row, note: 0 }
+    }
+}
+
+/// A copy of a part of the journal, to be sent.
+#[derive(Debug)]
+pub(super) struct Batch {
+    notes: Vec<ProxyLine>,
+    /// The number of the first row.
+    pub(super) first: u64,
+    rows: Vec<ServedRow>,
+    /// Rows ever recorded, by then.
+    pub(super) recorded: u64,
+    /// Set on the last batch of a closed journal: the number of rows ever recorded, and of those that
+    /// should have been.
+    pub(super) end: Option<u64>,
+    /// Where the next batch begins.
+    pub(super) next: Cursor,
+}
+
+impl Journal {
+    /// A journal that keeps as many rows as the budget has.
+    pub(super) fn new(budget: &Budget) -> Self {
+        Self {
+            entries: Mutex::default(),
+            max_rows: budget.rows,
+            max_unanswered: budget.unanswered_rows,
+            closed: CancellationToken::new(),
+            handed_over: CancellationToken::new(),
+        }
+    }
+
+    /// Records a request that ended. One that got no answer displaces no row of another one.
+    pub(super) fn row(&self, row: ServedRow) {
+        let mut entries = self.entries();
+        entries.counts.ended(row.ended, row.head.map(|head| row.end.ns_since(head)));
+        entries.last_request = entries.last_request.max(row.head);
+        let is_full = entries.rows.len() >= self.max_rows;
+        if is_unanswered(&row) {
+            if entries.unanswered >= self.max_unanswered || is_full && !entries.first_is_sent() {
+                return entries.counts.unrecorded(Unrecorded::Rows);
+            }
+            entries.unanswered += 1;
+        }
+        if is_full {
+            entries.drop_first();
+        }
+        entries.counts.recorded += 1;
+        entries.rows.push_back(row);
+    }
+
+    /// A connection was closed so that another could be accepted. Where no request was under way the client
+    /// may just have sent one.
+    pub(super) fn made_room(&self, had_request: bool) {
+        let mut entries = self.entries();
+        entries.counts.made_room += 1;
+        if !had_request {
+            entries.counts.unrecorded(Unrecorded::Connections);
+        }
+    }
+
+    /// Counts what was passed on without being recorded.
+    pub(super) fn unrecorded(&self, why: Unrecorded) {
+        self.entries().counts.unrecorded(why);
+    }
+
+    /// Records a phase.
+    pub(super) fn phase(&self, phase: ProxyPhase, at: Stamp) {
+        let mut entries = self.entries();
+        entries.notes.push(ProxyLine::Phase { phase, t_ns: at });
+        // A preStop hook that is called once more takes nothing back.
+        if phase != ProxyPhase::PreStop || entries.counts.phase.is_none_or(|passed| passed < phase) {
+            entries.counts.phase = Some(phase);
+        }
+        tracing::debug!(phase = phase.as_str(), "termination phase");
+    }
+
+    /// Records a phase that is only known by the last of many events, if there was any.
+    pub(super) fn phase_at(&self, phase: ProxyPhase, at: Option<Stamp>) {
+        if let Some(at) = at {
+            self.phase(phase, at);
+        }
+    }
+
+    /// Records what the watch of the own pod showed.
+    pub(super) fn own_pod(&self, seen: PodEvent, at: Stamp) {
+        self.entries().notes.push(ProxyLine::Pod { t_ns: at, seen });
+    }
+
+    /// Counts a request that the proxy answered itself.
+    pub(super) fn rejected(&self) {
+        self.entries().counts.rejected += 1;
+    }
+
+    /// When the latest recorded request was read.
+    pub(super) fn last_request(&self) -> Option<Stamp> {
+        self.entries().last_request
+    }
+
+    /// The counts so far.
+    pub(super) fn counts(&self) -> Counts {
+        self.entries().counts.clone()
+    }
+
+    /// Says that nothing more will be recorded: readers may be sent the end.
+    pub(super) fn close(&self) {
+        self.closed.cancel();
+        if !self.entries().had_reader {
+            self.handed_over.cancel();
+        }
+    }
+
+    /// Becomes ready when the journal is closed.
+    pub(super) async fn closed(&self) {
+        self.closed.cancelled().await;
+    }
+
+    /// Becomes ready when the journal is closed and nobody has to be waited for:
+    /// a reader has the end, or none ever came.
+    pub(super) async fn handed_over(&self) {
+        self.handed_over.cancelled().await;
+    }
+
+    /// A reader has come: it will be waited for, also if it breaks off.
+    pub(super) fn reader_came(&self) {
+        self.entries().had_reader = true;
+    }
+
+    /// A reader has everything, the end included.
+    pub(super) fn reader_has_all(&self) {
+        self.handed_over.cancel();
+    }
+
+    /// Copies the oldest lines that are kept from the cursor on.
+    pub(super) fn read(&self, cursor: Cursor) -> Batch {
+        // Looked at before the rows: then none can follow them.
+        let closed = self.closed.is_cancelled();
+        let entries = self.entries();
+        // A number that no row has yet is another proxy's.
+        let wanted = if cursor.row > entries.counts.recorded { 0 } else { cursor.row };
+        let first = wanted.max(entries.first);
+        let skipped = usize::try_from(first - entries.first).unwrap_or(usize::MAX);
+        let rows: Vec<_> = entries.rows.iter().skip(skipped).take(BATCH_ROWS).cloned().collect();
+        let notes = entries.notes[cursor.note..].to_vec();
+        let next = Cursor { row: first + rows.len() as u64, note: entries.notes.len() };
+        let recorded = entries.counts.recorded;
+        let end = (closed && next.row == recorded).then(|| entries.counts.with_unrecorded());
+        Batch { notes, first, rows, recorded, end, next }
+    }
+
+    /// Says that a batch has been sent.
+    pub(super) fn sent(&self, batch: &Batch) {
+        let mut entries = self.entries();
+        // What was dropped while it was on its way stays counted as dropped.
+        while entries.sent_to < batch.next.row {
+            entries.pass_first_unsent();
+            entries.counts.handed_over += 1;
+        }
+        while entries.first + SENT_ROWS < entries.sent_to {
+            entries.drop_first();
+        }
+    }
+
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        // Every update is complete before the guard goes, so a panic elsewhere does not spoil it.
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether the app said nothing at all for this request or connection.
+fn is_unanswered(row: &ServedRow) -> bool {
+    row.status.is_none() && row.bytes_from_app.is_none_or(|bytes| bytes == 0)
+}
+
+impl Entries {
+    /// Whether the oldest row was sent.
+    fn first_is_sent(&self) -> bool {
+        self.first < self.sent_to
+    }
+
+    /// Lets go of the oldest row.
+    fn drop_first(&mut self) {
+        if !self.first_is_sent() {
+            self.pass_first_unsent();
+            self.counts.dropped += 1;
+        }
+        self.rows.pop_front();
+        self.first += 1;
+    }
+
+    /// The first row that was not sent waits for a reader no longer.
+    fn pass_first_unsent(&mut self) {
+        let at = usize::try_from(self.sent_to - self.first).unwrap_or(usize::MAX);
+        self.unanswered -= usize::from(self.rows.get(at).is_some_and(is_unanswered));
+        self.sent_to += 1;
+    }
+}
+
+impl Batch {
+    /// Whether there is nothing to send.
+    pub(super) fn is_empty(&self) -> bool {
+        self.notes.is_empty() && self.rows.is_empty() && self.end.is_none()
+    }
+
+    /// Whether it is as large as batches get, so that more is waiting.
+    pub(super) fn is_full(&self) -> bool {
+        self.rows.len() >= BATCH_ROWS
+    }
+
+    /// The lines of the row stream, the last one included if this is the end, and how things stand.
+    pub(super) fn lines(&self, state: Option<ProxyLine>) -> impl Iterator<Item = ProxyLine> {
+        let notes = self.notes.iter().cloned();
+        let rows = self.rows.iter().cloned().map(ProxyLine::Row);
+        let end = self.end.map(|recorded| ProxyLine::End { recorded });
+        notes.chain(rows).chain(state).chain(end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rolldrop_record::{Protocol, ServedEnd};
+
+    fn journal(rows: usize) -> Journal {
+        Journal::new(&Budget { rows, unanswered_rows: rows / 2, ..Budget::DEFAULT })
+    }
+
+    fn row(conn: u64) -> ServedRow {
+        ServedRow {
+            source: "web-1".into(),
+            request: None,
+            pod: "web-1".into(),
+            peer_addr: "127.0.0.1:1".into(),
+            protocol: Protocol::Http1,
+            accepted: Stamp::from_unix_ns(1),
+            head: Some(Stamp::from_unix_ns(2)),
+            end: Stamp::from_unix_ns(3),
+            status: Some(200),
+            grpc_status: None,
+            ended: ServedEnd::Complete,
+            detail: None,
+            conn,
+            conn_first_request: true,
+            stream: None,
+            bytes_from_client: None,
+            bytes_from_app: None,
+        }
+    }
+
+    fn conns(batch: &Batch) -> Vec<u64> {
+        batch.rows.iter().map(|row| row.conn).collect()
+    }
+
+    #[test]
+    fn every_reader_goes_on_from_its_own_number() {
+        let journal = journal(100);
+        for conn in 0..3 {
+            journal.row(row(conn));
+        }
+        let batch = journal.read(Cursor::at(0));
+        assert_eq!((conns(&batch), batch.next.row), (vec![0, 1, 2], 3));
+        journal.sent(&batch);
+        // It got no further than the first row, and comes back for the others.
+        let again = journal.read(Cursor::at(1));
+        assert_eq!((again.first, conns(&again)), (1, vec![1, 2]));
+        journal.sent(&again);
+        assert!(journal.read(again.next).is_empty());
+        let counts = journal.counts();
+        assert_eq!((counts.recorded, counts.handed_over, counts.dropped), (3, 3, 0));
+        // A number from before a restart begins anew.
+        assert_eq!(conns(&journal.read(Cursor::at(9))), [0, 1, 2]);
+    }
+
+    #[test]
+    fn every_reader_is_told_every_phase_once() {
+        let journal = journal(100);
+        journal.phase(ProxyPhase::PreStop, Stamp::from_unix_ns(1));
+        let batch = journal.read(Cursor::at(0));
+        assert_eq!(batch.notes.len(), 1);
+        journal.phase(ProxyPhase::Sigterm, Stamp::from_unix_ns(2));
+        let sigterm = ProxyLine::Phase { phase: ProxyPhase::Sigterm, t_ns: Stamp::from_unix_ns(2) };
+        assert_eq!(journal.read(batch.next).notes, [sigterm]);
+        assert_eq!(journal.read(Cursor::at(0)).notes.len(), 2);
+    }
+
+    #[test]
+    fn without_a_reader_the_oldest_rows_are_dropped_and_counted() {
+        let journal = journal(2);
+        for conn in 0..5 {
+            journal.row(row(conn));
+        }
+        let batch = journal.read(Cursor::at(1));
+        assert_eq!((batch.first, conns(&batch)), (3, vec![3, 4]));
+        journal.row(row(5));
+        journal.sent(&batch);
+        let counts = journal.counts();
+        assert_eq!((counts.recorded, counts.handed_over, counts.dropped), (6, 1, 4));
+    }
+
+    #[test]
+    fn rows_of_unanswered_requests_displace_no_others_and_are_counted() {
+        let journal = journal(10);
+        let unanswered = |conn| ServedRow { status: None, ended: ServedEnd::UpstreamReset, ..row(conn) };
+        for conn in 0..4 {
+            journal.row(row(conn));
+        }
+        for conn in 100..200 {
+            journal.row(unanswered(conn));
+        }
+        let kept = conns(&journal.read(Cursor::at(0)));
+        assert_eq!(kept, [0, 1, 2, 3, 100, 101, 102, 103, 104]);
+        let counts = journal.counts();
+        assert_eq!((counts.recorded, counts.dropped, counts.with_unrecorded()), (9, 0, 104));
+        // Rows of served requests have all the room there is.
+        for conn in 4..14 {
+            journal.row(row(conn));
+            journal.row(unanswered(200));
+        }
+        assert_eq!(conns(&journal.read(Cursor::at(0))), (4..14).collect::<Vec<_>>());
+        // Where a reader has the rows, new ones may take their place.
+        journal.sent(&journal.read(Cursor::at(0)));
+        let dropped = journal.counts().dropped;
+        for conn in 300..310 {
+            journal.row(unanswered(conn));
+        }
+        let kept = conns(&journal.read(Cursor::at(0)));
+        assert_eq!(kept, (9..14).chain(300..305).collect::<Vec<_>>());
+        assert_eq!(journal.counts().dropped, dropped);
+        journal.sent(&journal.read(Cursor::at(0)));
+        for conn in 305..310 {
+            journal.row(unanswered(conn));
+        }
+        assert_eq!(conns(&journal.read(Cursor::at(0))), (300..310).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn rows_that_were_sent_are_kept_for_a_while() {
+        let journal = journal(usize::MAX);
+        let recorded = SENT_ROWS + 2 * BATCH_ROWS as u64;
+        for conn in 0..recorded {
+            journal.row(row(conn));
+        }
+        let mut cursor = Cursor::at(0);
+        while cursor.row < recorded {
+            let batch = journal.read(cursor);
+            assert!(batch.is_full());
+            journal.sent(&batch);
+            cursor = batch.next;
+        }
+        assert_eq!(journal.read(Cursor::at(0)).first, recorded - SENT_ROWS);
+        assert_eq!(journal.counts().dropped, 0);
+    }
+
+    #[test]
+    fn the_end_comes_after_the_last_row() {
+        let journal = journal(BATCH_ROWS * 2);
+        for conn in 0..=BATCH_ROWS as u64 {
+            journal.row(row(conn));
+        }
+        journal.close();
+        let batch = journal.read(Cursor::at(0));
+        assert_eq!(batch.end, None);
+        let last = journal.read(batch.next);
+        assert_eq!((last.rows.len(), last.end), (1, Some(BATCH_ROWS as u64 + 1)));
+    }
+}

@@ -1,0 +1,177 @@
+//! What the proxy counts of the requests that have ended, and how Prometheus reads it.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use super::budget::Unrecorded;
+use rolldrop_record::ServedEnd;
+use rolldrop_record::event::ProxyPhase;
+
+/// What Prometheus calls its text format (prometheus.io/docs/instrumenting/exposition_formats).
+pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// What the phase is called before the first.
+const SERVING: &str = "serving";
+/// The upper bounds of the latency's buckets, in microseconds; one more has none.
+const BOUNDS_US: [u64; 15] = [
+    250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
+    5_000_000, 10_000_000,
+];
+
+/// Counts over the proxy's whole life.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Requests recorded.
+    pub recorded: u64,
+    /// Rows sent to a reader, each counted once.
+    pub handed_over: u64,
+    /// Rows that were dropped, oldest first, because no reader took them in time.
+    pub dropped: u64,
+    /// Requests that the proxy answered itself, because their end was ambiguous; they have no row.
+    pub rejected: u64,
+    /// Client connections closed so that others could be accepted.
+    pub made_room: u64,
+    /// What was passed on without being recorded, by reason.
+    unrecorded: [u64; Unrecorded::ALL.len()],
+    /// The latest phase passed.
+    pub phase: Option<ProxyPhase>,
+    /// Requests, by the phase in which they ended (the first is before all phases) and by how.
+    ended: [[u64; ServedEnd::ALL.len()]; ProxyPhase::ALL.len() + 1],
+    latency: Latency,
+}
+
+/// How long requests took, from their heads to their ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Latency {
+    /// By bucket; a request is in one of them only.
+    buckets: [u64; BOUNDS_US.len() + 1],
+    sum_ns: u64,
+}
+
+impl Counts {
+    /// Rows recorded, and what should have been recorded and was not.
+    pub fn with_unrecorded(&self) -> u64 {
+        self.recorded + self.unrecorded.iter().sum::<u64>()
+    }
+
+    /// Counts what was passed on without being recorded.
+    pub(super) fn unrecorded(&mut self, why: Unrecorded) {
+        self.unrecorded[why as usize] += 1;
+    }
+
+    /// Counts a request that ended. What has no head is a connection, which has no latency.
+    pub(super) fn ended(&mut self, end: ServedEnd, took_ns: Option<i64>) {
+        self.ended[self.phase.map_or(0, |phase| phase as usize + 1)][end as usize] += 1;
+        if let Some(took_ns) = took_ns.and_then(|ns| u64::try_from(ns).ok()) {
+            let bucket = BOUNDS_US.partition_point(|bound_us| bound_us * 1000 < took_ns);
+            self.latency.buckets[bucket] += 1;
+            self.latency.sum_ns += took_ns;
+        }
+    }
+}
+
+/// What is the case now.
+pub(super) struct Gauges {
+    /// Requests under way.
+    pub(super) in_flight: usize,
+    /// Client connections.
+    pub(super) connections: usize,
+    /// Bytes that connections hold of what they share.
+    pub(super) held_bytes: usize,
+}
+
+/// The counts in Prometheus' text format.
+pub(super) fn text(counts: &Counts, now: Gauges) -> String {
+    let mut text = Text::default();
+    let requests = "rolldrop_proxy_requests_total";
+    text.family(
+        requests,
+        "counter",
+        "Requests that ended (of TLS and TCP: connections), by how, and in which phase of the pod's termination.",
+    );
+    for (phase, ends) in phases().zip(&counts.ended) {
+        for (end, count) in ServedEnd::ALL.iter().zip(ends) {
+            text.sample(requests, format_args!("{{outcome=\"{}\",phase=\"{phase}\"}}", end.as_str()), *count);
+        }
+    }
+    text.latency(&counts.latency);
+    for (name, help, count) in [
+        (
+            "rolldrop_proxy_rejected_total",
+            "Requests that the proxy answered itself; they have no row.",
+            counts.rejected,
+        ),
+        (
+            "rolldrop_proxy_made_room_total",
+            "Client connections closed so that others could be accepted.",
+            counts.made_room,
+        ),
+        (
+            "rolldrop_proxy_rows_handed_over_total",
+            "Rows sent to a reader, each counted once.",
+            counts.handed_over,
+        ),
+        (
+            "rolldrop_proxy_rows_dropped_total",
+            "Rows dropped because no reader took them in time.",
+            counts.dropped,
+        ),
+    ] {
+        text.family(name, "counter", help);
+        text.sample(name, format_args!(""), count);
+    }
+    let name = "rolldrop_proxy_unrecorded_total";
+    text.family(name, "counter", "What was passed on without being recorded, by what there was too much of.");
+    for (why, count) in Unrecorded::ALL.iter().zip(counts.unrecorded) {
+        text.sample(name, format_args!("{{reason=\"{}\"}}", why.as_str()), count);
+    }
+    for (name, help, value) in [
+        ("rolldrop_proxy_in_flight", "Requests between their heads and their ends.", now.in_flight),
+        ("rolldrop_proxy_connections", "Client connections that are open.", now.connections),
+        ("rolldrop_proxy_held_bytes", "Bytes of the shared budget that connections hold.", now.held_bytes),
+    ] {
+        text.family(name, "gauge", help);
+        text.sample(name, format_args!(""), value);
+    }
+    let name = "rolldrop_proxy_phase";
+    text.family(name, "gauge", "1 for the phase of the pod's termination that was passed last.");
+    let current = counts.phase.map_or(SERVING, ProxyPhase::as_str);
+    for phase in phases() {
+        text.sample(name, format_args!("{{phase=\"{phase}\"}}"), u8::from(phase == current));
+    }
+    text.0
+}
+
+/// The names of the phases, and of the time before them.
+fn phases() -> impl Iterator<Item = &'static str> {
+    std::iter::once(SERVING).chain(ProxyPhase::ALL.iter().map(|phase| phase.as_str()))
+}
+
+#[derive(Default)]
+struct Text(String);
+
+// Writing to a string cannot fail.
+impl Text {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn sample(&mut self, name: &str, labels: std::fmt::Arguments<'_>, value: impl std::fmt::Display) {
+        let _ = writeln!(self.0, "{name}{labels} {value}");
+    }
+
+    fn latency(&mut self, latency: &Latency) {
+        let name = "rolldrop_proxy_request_duration_seconds";
+        self.family(name, "histogram", "From the head of a request to its end.");
+        let mut below = 0;
+        for (bound_us, count) in BOUNDS_US.iter().zip(latency.buckets) {
+            below += count;
+            let bound_s = Duration::from_micros(*bound_us).as_secs_f64();
+            self.sample(&format!("{name}_bucket"), format_args!("{{le=\"{bound_s}\"}}"), below);
+        }
+        let all: u64 = latency.buckets.iter().sum();
+        self.sample(&format!("{name}_bucket"), format_args!("{{le=\"+Inf\"}}"), all);
+        let sum_s = Duration::from_nanos(latency.sum_ns).as_secs_f64();
+        self.sample(&format!("{name}_sum"), format_args!(""), sum_s);
+        self.sample(&format!("{name}_count"), format_args!(""), all);
+    }
+}

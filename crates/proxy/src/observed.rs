@@ -1,0 +1,94 @@
+//! A pod as a watch shows it, in the words of the record: the same for the coordinator, which watches
+//! all, and for a proxy, which watches its own.
+
+mod listed;
+
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
+use kube::ResourceExt;
+
+use rolldrop_record::Stamp;
+use rolldrop_record::event::{Change, ContainerState, PodEvent};
+
+pub use listed::{Candidate, ListedPod};
+
+/// The statuses of all containers, init containers first.
+pub fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
+    let status = pod.status.as_ref();
+    let init = status.and_then(|s| s.init_container_statuses.as_ref());
+    let main = status.and_then(|s| s.container_statuses.as_ref());
+    init.into_iter().flatten().chain(main.into_iter().flatten())
+}
+
+/// Kind and name of an object's controller, such as `ReplicaSet/web-7d4b9`.
+pub fn controller(object: &impl ResourceExt) -> Option<String> {
+    let mut owners = object.owner_references().iter();
+    let owner = owners.find(|owner| owner.controller == Some(true))?;
+    Some(format!("{}/{}", owner.kind, owner.name))
+}
+
+/// What a watch said of a pod.
+pub fn pod_event(change: Change, pod: &Pod) -> PodEvent {
+    let spec = pod.spec.as_ref();
+    let status = pod.status.as_ref();
+    let condition = |kind: &str| {
+        let conditions = status.and_then(|s| s.conditions.as_ref());
+        conditions.into_iter().flatten().find(|c| c.type_ == kind && c.status == "True")
+    };
+    let sidecars = spec.and_then(|s| s.init_containers.as_ref()).into_iter().flatten();
+    let sidecars = sidecars.filter(|c| c.restart_policy.as_deref() == Some("Always")).map(|c| (c, true));
+    let main = spec.into_iter().flat_map(|s| &s.containers).map(|c| (c, false));
+    PodEvent {
+        change,
+        namespace: pod.namespace().unwrap_or_default(),
+        name: pod.name_any(),
+        uid: pod.uid().unwrap_or_default(),
+        resource_version: pod.resource_version().unwrap_or_default(),
+        node: spec.and_then(|s| s.node_name.clone()),
+        ip: status.and_then(|s| s.pod_ip.clone()),
+        phase: status.and_then(|s| s.phase.clone()).unwrap_or_default(),
+        ready: condition("Ready").is_some(),
+        deletion_timestamp: pod
+            .metadata
+            .deletion_timestamp
+            .as_ref()
+            .map(|t| Stamp::from_unix_ns(i64::try_from(t.0.as_nanosecond()).unwrap_or(i64::MAX))),
+        deletion_grace_s: pod.metadata.deletion_grace_period_seconds,
+        grace_s: spec.and_then(|s| s.termination_grace_period_seconds).unwrap_or(30),
+        disruption_target: condition("DisruptionTarget").map(|c| c.reason.clone().unwrap_or_default()),
+        disruption_message: condition("DisruptionTarget").and_then(|c| c.message.clone()),
+        reason: status.and_then(|s| s.reason.clone()),
+        owner: controller(pod),
+        containers: sidecars.chain(main).map(|(c, sidecar)| container_state(pod, c, sidecar)).collect(),
+    }
+}
+
+fn container_state(pod: &Pod, container: &Container, sidecar: bool) -> ContainerState {
+    let pre_stop = container.lifecycle.as_ref().and_then(|l| l.pre_stop.as_ref());
+    let sleep = pre_stop.and_then(|hook| hook.sleep.as_ref()).map(|s| s.seconds);
+    let status = statuses(pod).find(|s| s.name == container.name);
+    let (mut state, mut reason, mut message, mut exit_code) = (None, None, None, None);
+    if let Some(current) = status.and_then(|s| s.state.as_ref()) {
+        if let Some(waiting) = &current.waiting {
+            state = Some("waiting");
+            (reason, message) = (waiting.reason.clone(), waiting.message.clone());
+        } else if current.running.is_some() {
+            state = Some("running");
+        } else if let Some(ended) = &current.terminated {
+            state = Some("terminated");
+            (reason, message, exit_code) =
+                (ended.reason.clone(), ended.message.clone(), Some(ended.exit_code));
+        }
+    }
+    ContainerState {
+        name: container.name.clone(),
+        sidecar,
+        pre_stop_sleep_s: sleep,
+        pre_stop_other: pre_stop.is_some() && sleep.is_none(),
+        state: state.map(str::to_owned),
+        reason,
+        message,
+        exit_code,
+        restarts: status.map_or(0, |s| s.restart_count),
+        readiness_probe: Some(container.readiness_probe.is_some()),
+    }
+}

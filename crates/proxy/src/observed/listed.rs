@@ -1,0 +1,273 @@
+//! Pods as they are read from lists and watches: no field is read that nothing here uses.
+//!
+//! A namespace may have tens of thousands of pods. Most of the text of each are its environment, volumes,
+//! annotations and `managedFields`, which take five times their length as objects.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    Container, ContainerPort, ContainerState, ContainerStatus, Lifecycle, Pod, PodCondition, PodSpec,
+    PodStatus, Probe,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use k8s_openapi::{Metadata, NamespaceResourceScope};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+/// A pod with the fields that [`pod_event`](super::pod_event) and the coordinator read, and no others.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(from = "Object")]
+pub struct ListedPod(pub Pod);
+
+/// A pod of which thousands are held at once: what decides whether and how it may be ended.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(from = "Object")]
+pub struct Candidate {
+    /// Without annotations and `managedFields`.
+    pub metadata: ObjectMeta,
+    /// The node that it is bound to.
+    pub node: Option<String>,
+    /// The names of its containers, sidecars not among them.
+    pub containers: Vec<String>,
+    /// Whether its Ready condition is True, and it is not about to end.
+    pub is_ready: bool,
+}
+
+#[derive(Deserialize)]
+struct Object {
+    #[serde(default)]
+    metadata: About,
+    spec: Option<Spec>,
+    status: Option<Status>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct About {
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    labels: Option<BTreeMap<String, String>>,
+    owner_references: Option<Vec<OwnerReference>>,
+    creation_timestamp: Option<Time>,
+    deletion_timestamp: Option<Time>,
+    deletion_grace_period_seconds: Option<i64>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Spec {
+    node_name: Option<String>,
+    termination_grace_period_seconds: Option<i64>,
+    init_containers: Option<Vec<OneContainer>>,
+    containers: Option<Vec<OneContainer>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct OneContainer {
+    #[serde(default)]
+    name: String,
+    restart_policy: Option<String>,
+    lifecycle: Option<Lifecycle>,
+    ports: Option<Vec<ContainerPort>>,
+    readiness_probe: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Status {
+    phase: Option<String>,
+    #[serde(rename = "podIP")]
+    pod_ip: Option<String>,
+    reason: Option<String>,
+    conditions: Option<Vec<PodCondition>>,
+    init_container_statuses: Option<Vec<OneStatus>>,
+    container_statuses: Option<Vec<OneStatus>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct OneStatus {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    restart_count: i32,
+    state: Option<ContainerState>,
+}
+
+impl From<About> for ObjectMeta {
+    fn from(read: About) -> Self {
+        Self {
+            name: read.name,
+            namespace: read.namespace,
+            uid: read.uid,
+            resource_version: read.resource_version,
+            labels: read.labels,
+            owner_references: read.owner_references,
+            creation_timestamp: read.creation_timestamp,
+            deletion_timestamp: read.deletion_timestamp,
+            deletion_grace_period_seconds: read.deletion_grace_period_seconds,
+            ..Self::default()
+        }
+    }
+}
+
+impl From<OneContainer> for Container {
+    fn from(read: OneContainer) -> Self {
+        Self {
+            name: read.name,
+            restart_policy: read.restart_policy,
+            lifecycle: read.lifecycle,
+            ports: read.ports,
+            readiness_probe: read.readiness_probe.map(|_| Probe::default()),
+            ..Self::default()
+        }
+    }
+}
+
+impl From<OneStatus> for ContainerStatus {
+    fn from(read: OneStatus) -> Self {
+        Self { name: read.name, restart_count: read.restart_count, state: read.state, ..Self::default() }
+    }
+}
+
+fn each<T, U: From<T>>(all: Option<Vec<T>>) -> Option<Vec<U>> {
+    all.map(|all| all.into_iter().map(U::from).collect())
+}
+
+impl From<Object> for ListedPod {
+    fn from(read: Object) -> Self {
+        let spec = read.spec.map(|spec| PodSpec {
+            node_name: spec.node_name,
+            termination_grace_period_seconds: spec.termination_grace_period_seconds,
+            init_containers: each(spec.init_containers),
+            containers: each(spec.containers).unwrap_or_default(),
+            ..PodSpec::default()
+        });
+        let status = read.status.map(|status| PodStatus {
+            phase: status.phase,
+            pod_ip: status.pod_ip,
+            reason: status.reason,
+            conditions: status.conditions,
+            init_container_statuses: each(status.init_container_statuses),
+            container_statuses: each(status.container_statuses),
+            ..PodStatus::default()
+        });
+        Self(Pod { metadata: read.metadata.into(), spec, status })
+    }
+}
+
+impl From<Object> for Candidate {
+    fn from(read: Object) -> Self {
+        let conditions = read.status.and_then(|status| status.conditions).unwrap_or_default();
+        let is_ready = conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
+            && read.metadata.deletion_timestamp.is_none();
+        let (node, containers) = match read.spec {
+            Some(spec) => (spec.node_name, spec.containers.unwrap_or_default()),
+            None => (None, Vec::new()),
+        };
+        let containers = containers.into_iter().map(|container| container.name).collect();
+        Self { metadata: read.metadata.into(), node, containers, is_ready }
+    }
+}
+
+/// Both are pods to the API server.
+macro_rules! asked_for_as_pods {
+    ($type:ty, $($metadata:tt).+) => {
+        impl k8s_openapi::Resource for $type {
+            const API_VERSION: &'static str = Pod::API_VERSION;
+            const GROUP: &'static str = Pod::GROUP;
+            const KIND: &'static str = Pod::KIND;
+            const VERSION: &'static str = Pod::VERSION;
+            const URL_PATH_SEGMENT: &'static str = Pod::URL_PATH_SEGMENT;
+            type Scope = NamespaceResourceScope;
+        }
+
+        impl Metadata for $type {
+            type Ty = ObjectMeta;
+
+            fn metadata(&self) -> &ObjectMeta {
+                &self.$($metadata).+
+            }
+
+            fn metadata_mut(&mut self) -> &mut ObjectMeta {
+                &mut self.$($metadata).+
+            }
+        }
+    };
+}
+
+asked_for_as_pods!(ListedPod, 0.metadata);
+asked_for_as_pods!(Candidate, metadata);
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::{pod_event, statuses};
+    use super::*;
+    use rolldrop_record::event::Change;
+
+    /// A pod that has all that is read of pods, and more.
+    fn whole() -> Value {
+        let reference = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-1", "uid": "r", "controller": true});
+        json!({
+            "metadata": {"name": "a", "namespace": "shop", "uid": "u", "resourceVersion": "9",
+                "labels": {"app": "web"}, "annotations": {"x": "y"}, "ownerReferences": [reference],
+                "creationTimestamp": "2026-01-01T00:00:02Z", "deletionTimestamp": "2026-01-01T00:01:02Z",
+                "deletionGracePeriodSeconds": 30,
+                "managedFields": [{"manager": "kubelet", "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {}}}]},
+            "spec": {"nodeName": "n1", "terminationGracePeriodSeconds": 45, "volumes": [{"name": "v"}],
+                "initContainers": [{"name": "mesh", "restartPolicy": "Always", "env": [{"name": "A", "value": "b"}],
+                    "lifecycle": {"preStop": {"exec": {"command": ["x"]}}}}],
+                "containers": [{"name": "app", "image": "i", "ports": [{"name": "http", "containerPort": 80}],
+                    "lifecycle": {"preStop": {"sleep": {"seconds": 5}}}, "readinessProbe": {"httpGet": {"port": 80}}}]},
+            "status": {"phase": "Running", "podIP": "10.0.0.1", "reason": "Evicted",
+                "conditions": [{"type": "Ready", "status": "True"},
+                    {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "m"}],
+                "initContainerStatuses": [{"name": "mesh", "image": "", "imageID": "", "ready": true,
+                    "restartCount": 1, "state": {"running": {}}}],
+                "containerStatuses": [{"name": "app", "image": "", "imageID": "", "ready": false, "restartCount": 3,
+                    "state": {"terminated": {"exitCode": 1, "reason": "Error", "message": "why"}}}]},
+        })
+    }
+
+    #[test]
+    fn nothing_that_is_recorded_of_a_pod_is_missing_from_one_that_is_listed() {
+        let pod: Pod = serde_json::from_value(whole()).unwrap();
+        let ListedPod(listed) = serde_json::from_value(whole()).unwrap();
+        let (expected, seen) = (pod_event(Change::Listed, &pod), pod_event(Change::Listed, &listed));
+        assert_eq!(seen, expected);
+        assert_eq!((expected.containers.len(), expected.grace_s, expected.ready), (2, 45, true));
+        let ports = |pod: &Pod| pod.spec.as_ref().unwrap().containers[0].ports.clone();
+        assert_eq!(ports(&listed), ports(&pod));
+        assert_eq!(statuses(&listed).count(), 2);
+        assert!(listed.metadata.managed_fields.is_none() && listed.metadata.annotations.is_none());
+        assert!(listed.spec.unwrap().volumes.is_none());
+    }
+
+    #[test]
+    fn fields_may_be_missing_or_null() {
+        for bare in
+            [json!({}), json!({"metadata": {"labels": null}, "spec": {"containers": null}, "status": null})]
+        {
+            let ListedPod(listed) = serde_json::from_value(bare.clone()).unwrap();
+            assert_eq!(pod_event(Change::Listed, &listed).grace_s, 30);
+            let candidate: Candidate = serde_json::from_value(bare).unwrap();
+            assert!(!candidate.is_ready);
+        }
+    }
+
+    #[test]
+    fn a_pod_that_is_being_deleted_is_no_ready_candidate() {
+        let mut object = whole();
+        let candidate = |object: &Value| serde_json::from_value::<Candidate>(object.clone()).unwrap();
+        let leaving = candidate(&object);
+        assert!(!leaving.is_ready);
+        assert_eq!((leaving.node.as_deref(), leaving.containers), (Some("n1"), vec!["app".to_owned()]));
+        object["metadata"]["deletionTimestamp"] = Value::Null;
+        assert!(candidate(&object).is_ready);
+    }
+}

@@ -1,0 +1,143 @@
+//! The pod's own object, watched from inside it, through the whole of its termination.
+//!
+//! It takes a service account that may list and watch the pod. Without one, or without the right,
+//! nothing else is different.
+
+use std::env;
+use std::pin::pin;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use http::Response;
+use http_body_util::Limited;
+use k8s_openapi::api::core::v1::Pod;
+use kube::client::ClientBuilder;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client, ResourceExt};
+use tower::util::MapResponseLayer;
+
+use super::Shared;
+use crate::observed::pod_event;
+use rolldrop_record::event::{Change, ProxyPhase};
+
+/// The most that is read of one answer, the lines of a watch included, in bytes. A pod has 1.5 MiB at most, and
+/// what ends one changes it a few times.
+const ANSWER_BYTES: usize = 16 * 1024 * 1024;
+
+/// Whether the proxy watches its own pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatchPod {
+    /// Where it runs in a pod that has a service account.
+    Auto,
+    /// Never.
+    Off,
+}
+
+/// A client with the pod's service account; `None` outside a pod, and in one that has none.
+pub(super) async fn client() -> Option<Client> {
+    env::var_os("KUBERNETES_SERVICE_HOST")?;
+    // A kubeconfig, where the variable names one, else the files that every pod with a service
+    // account has at the same place.
+    let mut config = kube::Config::infer().await.ok()?;
+    // The API server is inside the cluster.
+    config.proxy_url = None;
+    let bounded =
+        MapResponseLayer::new(|answer: Response<_>| answer.map(|body| Limited::new(body, ANSWER_BYTES)));
+    Some(ClientBuilder::try_from(config).ok()?.with_layer(&bounded).build())
+}
+
+/// Watches until it is not allowed to.
+pub(super) async fn watch(client: Client, shared: Arc<Shared>) {
+    let name = format!("metadata.name={}", shared.pod);
+    let config = watcher::Config::default().fields(&name);
+    let mut events = pin!(watcher(Api::<Pod>::default_namespaced(client), config).default_backoff());
+    let mut own = OwnPod { shared, uid: None, is_ending: false };
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::InitApply(pod)) => own.seen(Change::Listed, &pod),
+            Ok(Event::Apply(pod)) => own.seen(Change::Applied, &pod),
+            Ok(Event::Delete(pod)) => own.seen(Change::Deleted, &pod),
+            Ok(Event::Init | Event::InitDone) => {}
+            Err(error) if is_refused(&error) => {
+                let pod = &own.shared.pod;
+                tracing::warn!(%error, "{pod} is not watched from inside: that takes list and watch of pods");
+                return;
+            }
+            Err(error) => tracing::debug!(%error, "the watch of the own pod was interrupted"),
+        }
+    }
+}
+
+fn is_refused(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => matches!(status.code, 401 | 403),
+        _ => false,
+    }
+}
+
+struct OwnPod {
+    shared: Arc<Shared>,
+    /// The first that bears the name; a later one is another's.
+    uid: Option<String>,
+    is_ending: bool,
+}
+
+impl OwnPod {
+    /// Records the pod as it is found, and all of its end. What changes while it lives would grow
+    /// without bounds, and others watch that.
+    fn seen(&mut self, change: Change, pod: &Pod) {
+        let at = self.shared.clock.now();
+        let uid = pod.uid().unwrap_or_default();
+        let is_first = self.uid.is_none();
+        if *self.uid.get_or_insert_with(|| uid.clone()) != uid {
+            return;
+        }
+        if !self.is_ending && pod.metadata.deletion_timestamp.is_some() {
+            self.is_ending = true;
+            self.shared.journal.phase(ProxyPhase::DeletionSeen, at);
+            self.shared.ending.cancel();
+        }
+        if is_first || self.shared.ending.is_cancelled() {
+            self.shared.journal.own_pod(pod_event(change, pod), at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::json;
+
+    use super::super::{Config, Proxy};
+    use super::*;
+    use rolldrop_record::Clock;
+
+    #[tokio::test]
+    async fn without_the_right_it_asks_once_for_its_own_pod_and_gives_up() {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let seen = asked.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            seen.lock().unwrap().push(request.uri().to_string());
+            let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403,
+                "reason": "Forbidden", "message": "pods is forbidden"});
+            async move { Response::builder().status(403).body(Body::from(status.to_string().into_bytes())) }
+        });
+        let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let config = Config::bare(local);
+        let shared = Proxy::bind(config, Clock::start()).unwrap().shared;
+        let watched = watch(Client::new(service, "shop"), shared.clone());
+        tokio::time::timeout(Duration::from_secs(20), watched).await.expect("it gives up");
+        let asked = asked.lock().unwrap().clone();
+        let [uri] = &asked[..] else { panic!("{asked:?}") };
+        assert!(uri.starts_with("/api/v1/namespaces/shop/pods?"), "{uri}");
+        assert!(uri.contains("fieldSelector=metadata.name%3Dweb-1"), "{uri}");
+        assert!(!shared.ending.is_cancelled());
+    }
+}

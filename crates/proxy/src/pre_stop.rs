@@ -1,0 +1,147 @@
+//! The preStop hook: the kubelet runs this same program in the proxy's container, and that tells the proxy.
+//!
+//! They meet at an abstract Unix socket, named after the admin port's address: it needs no place in a
+//! file system, so that a read-only root is no hindrance. All processes of the network namespace can
+//! connect to it, those of the pod's other containers included, so the kernel is asked who did
+//! (SO_PEERCRED, unix(7)): the mark counts from a process that has a number in the proxy's own PID
+//! namespace and runs as the proxy's own user. Whoever has both could as well signal the proxy. A
+//! process of another container has neither, unless the pod shares its process namespace.
+//!
+//! There is nothing to say: who connects has made the mark, and reads that it was taken.
+
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::socket::{UnixCredentials, getsockopt, sockopt};
+use nix::unistd::geteuid;
+use socket2::{Domain, SockAddr, Socket, Type};
+use tokio::net::{UnixListener, UnixStream};
+
+use super::Shared;
+use super::admin::ACCEPT_PAUSE;
+use rolldrop_record::event::ProxyPhase;
+
+/// What a proxy says that has taken the mark.
+const TAKEN: &[u8] = b"ok\n";
+/// The longest that telling it may take: the pod's end waits for its hooks.
+const TELL_LIMIT: Duration = Duration::from_secs(2);
+
+/// Why a proxy could not be told.
+#[derive(Debug, thiserror::Error)]
+pub enum PreStopError {
+    /// There is no proxy with this admin port in this network namespace, or it does not answer.
+    #[error("failed to reach the proxy with admin port {admin}")]
+    NoProxy {
+        /// The admin port's address.
+        admin: SocketAddr,
+        /// The reason.
+        source: io::Error,
+    },
+    /// What listens is no process of this container and user.
+    #[error("what listens in place of the proxy with admin port {0} is not of this container and user")]
+    Stranger(SocketAddr),
+    /// The proxy does not take the mark.
+    #[error("the proxy with admin port {0} did not take the mark")]
+    NotTaken(SocketAddr),
+}
+
+/// Tells the proxy with this admin port, in this container, that its pod's end begins. Waits for 2 s at most.
+///
+/// # Errors
+///
+/// The proxy has not taken it.
+pub fn mark_pre_stop(admin: SocketAddr) -> Result<(), PreStopError> {
+    let unreached = |source| PreStopError::NoProxy { admin, source };
+    let socket = connect(admin).map_err(unreached)?;
+    let peer = getsockopt(&socket, sockopt::PeerCredentials).map_err(|errno| unreached(errno.into()))?;
+    if !is_own(peer) {
+        return Err(PreStopError::Stranger(admin));
+    }
+    let mut said = Vec::new();
+    (&socket).take(TAKEN.len() as u64).read_to_end(&mut said).map_err(unreached)?;
+    if said == TAKEN { Ok(()) } else { Err(PreStopError::NotTaken(admin)) }
+}
+
+fn connect(admin: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_write_timeout(Some(TELL_LIMIT))?;
+    socket.set_read_timeout(Some(TELL_LIMIT))?;
+    // A path that begins so is an abstract name.
+    socket.connect(&SockAddr::unix(format!("\0{}", name(admin)))?)?;
+    Ok(socket)
+}
+
+/// What the socket of the proxy with this admin port is called: no other proxy of the network
+/// namespace has the same port.
+fn name(admin: SocketAddr) -> String {
+    format!("rolldrop-pre-stop/{admin}")
+}
+
+/// Whether a process is of this one's PID namespace, or one below it, and user: any other has the number 0 here.
+fn is_own(peer: UnixCredentials) -> bool {
+    peer.pid() > 0 && peer.uid() == geteuid().as_raw()
+}
+
+/// Where the hook's process connects to.
+#[derive(Debug)]
+pub(super) struct Mark(net::UnixListener);
+
+impl Mark {
+    /// Takes the name for the proxy with this admin port.
+    pub(super) fn bind(admin: SocketAddr) -> io::Result<Self> {
+        let address = net::SocketAddr::from_abstract_name(name(admin))?;
+        let listener = net::UnixListener::bind_addr(&address)?;
+        listener.set_nonblocking(true)?;
+        Ok(Self(listener))
+    }
+
+    /// Takes marks from the own container, for ever.
+    pub(super) async fn serve(self, shared: Arc<Shared>) {
+        let listener = match UnixListener::from_std(self.0) {
+            Ok(listener) => listener,
+            Err(error) => return shared.trouble("listening for the preStop hook failed", &error),
+        };
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => take(&stream, &shared),
+                Err(error) => {
+                    shared.trouble("accepting the preStop hook failed", &error);
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+fn take(stream: &UnixStream, shared: &Shared) {
+    match getsockopt(stream, sockopt::PeerCredentials) {
+        Ok(peer) if is_own(peer) => {
+            shared.pre_stop();
+            // Three bytes fit; who went away before does not want them.
+            let _ = stream.try_write(TAKEN);
+        }
+        Ok(peer) => {
+            let error = io::Error::from(io::ErrorKind::PermissionDenied);
+            shared.trouble(
+                &format!("process {} of user {} is not the preStop hook", peer.pid(), peer.uid()),
+                &error,
+            );
+        }
+        Err(errno) => shared.trouble("asking who calls the preStop hook failed", &errno.into()),
+    }
+}
+
+impl Shared {
+    /// The preStop hook was called: each call is told, so that a reader can take the one that fits to the
+    /// pod's deletion.
+    fn pre_stop(&self) {
+        if let Some(at) = self.pre_stop_calls.take(self.clock.now()) {
+            self.journal.phase(ProxyPhase::PreStop, at);
+        }
+        self.ending.cancel();
+    }
+}

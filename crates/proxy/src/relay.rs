@@ -1,0 +1,558 @@
+//! Passing bytes between a client and its app: what all protocols have in common.
+//!
+//! Bytes go on as they come. A side that closes is closed towards the other side, a side
+//! that resets is reset, also while the other side takes no bytes.
+
+use std::io::{self, ErrorKind};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use futures::FutureExt;
+use nix::errno::Errno;
+use tokio::io::{AsyncWriteExt, Interest};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::time::{Instant, sleep_until};
+
+use super::budget::Buffer;
+use super::connection::Streams;
+use super::h1::Refusal;
+use super::socket::{self, Room};
+use rolldrop_record::ServedEnd;
+
+/// How long a client may be silent behind the end of an app that will not answer any more, and how long it
+/// may go on at all (nginx: `lingering_timeout`, `lingering_time`). A socket that is half closed hides whether
+/// its other end is still there.
+const LINGER_SILENCE: Duration = Duration::from_secs(5);
+const LINGER_LIMIT: Duration = Duration::from_secs(30);
+
+/// How a connection ends.
+pub(super) enum Finish {
+    /// Both sides have closed.
+    Closed,
+    /// One side failed, so the other is reset; what is under way ends this way.
+    Reset(ServedEnd),
+    /// The proxy answers the request itself, and closes.
+    Refuse(Refusal),
+}
+
+/// Why bytes could not be passed on.
+pub(super) enum Stop {
+    /// The side they come from closed.
+    SourceClosed,
+    /// The side they come from failed.
+    Source,
+    /// The side they go to failed.
+    Sink,
+    /// Their end cannot be told.
+    Framing,
+}
+
+/// How far the two sides of a connection have closed.
+#[derive(Debug, Default)]
+pub(super) struct Sides {
+    client_closed: AtomicBool,
+    app_closed: AtomicBool,
+    app_unwritable: AtomicBool,
+    client_was_heard: AtomicBool,
+    /// The app has accepted the connection.
+    app_accepted: AtomicBool,
+    /// Requests under way.
+    under_way: AtomicUsize,
+    /// The client does not take what is sent to it.
+    client_stalls: AtomicBool,
+    /// When bytes passed last, apart from heads of requests, in ticks of the proxy.
+    passed_at: AtomicU32,
+    /// The connection has to make room for another one.
+    gives_way: AtomicBool,
+}
+
+/// What an idle connection is idle with: the first of these makes room first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Idleness {
+    /// No request is under way: it says nothing, or its head does not end.
+    NoRequest,
+    /// The client does not take its answer.
+    Stalled,
+    /// The app has not accepted the connection, or not answered.
+    Unanswered,
+}
+
+impl Sides {
+    /// Of a connection that begins at this tick.
+    pub(super) fn beginning_at(tick: u32) -> Self {
+        Self { passed_at: tick.into(), ..Self::default() }
+    }
+
+    /// A request began.
+    pub(super) fn begin(&self) {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A request ended.
+    pub(super) fn end(&self) {
+        self.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The app has accepted the connection: from now on the client's silence is its own.
+    pub(super) fn app_accepted(&self) {
+        self.app_accepted.store(true, Ordering::Relaxed);
+    }
+
+    /// With what, and since which tick, the connection is idle.
+    pub(super) fn idle(&self) -> (Idleness, u32) {
+        let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
+        let idleness = if is_set(&self.client_stalls) {
+            Idleness::Stalled
+        } else if is_set(&self.app_accepted) && self.under_way.load(Ordering::Relaxed) == 0 {
+            Idleness::NoRequest
+        } else {
+            Idleness::Unanswered
+        };
+        (idleness, self.passed_at.load(Ordering::Relaxed))
+    }
+
+    /// The connection is closed to make room; returns whether a request was under way.
+    pub(super) fn give_way(&self) -> bool {
+        self.gives_way.store(true, Ordering::Relaxed);
+        self.under_way.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether it is closed to make room.
+    pub(super) fn has_given_way(&self) -> bool {
+        self.gives_way.load(Ordering::Relaxed)
+    }
+
+    /// Whether the client has closed its side.
+    pub(super) fn is_client_closed(&self) -> bool {
+        self.client_closed.load(Ordering::Relaxed)
+    }
+
+    /// The client sent something, or closed.
+    pub(super) fn hear_client(&self) {
+        self.client_was_heard.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits until the client has been silent for [`LINGER_SILENCE`], or [`LINGER_LIMIT`] is over.
+    async fn client_is_done(&self) {
+        let limit = Instant::now() + LINGER_LIMIT;
+        loop {
+            self.client_was_heard.store(false, Ordering::Relaxed);
+            sleep_until(limit.min(Instant::now() + LINGER_SILENCE)).await;
+            if !self.client_was_heard.load(Ordering::Relaxed) || Instant::now() >= limit {
+                return;
+            }
+        }
+    }
+
+    /// Whether the app has closed its side.
+    pub(super) fn is_app_closed(&self) -> bool {
+        self.app_closed.load(Ordering::Relaxed)
+    }
+}
+
+/// What is under way on a connection.
+pub(super) trait Ledger {
+    /// The app will send no more: what waits for an answer ends this way.
+    fn app_closed(&self, end: ServedEnd);
+
+    /// Whether what the client sends may matter to an app that will send no more.
+    fn goes_one_way(&self) -> bool;
+}
+
+/// The client closed its side: so it is closed towards the app.
+pub(super) async fn client_closed(
+    from: &mut Inlet<'_>,
+    to: &mut Outlet<'_>,
+    sides: &Sides,
+    ledger: &impl Ledger,
+) -> Finish {
+    // Fails only if the app is gone, which the response side sees as well.
+    let _ = to.half.shutdown().await;
+    sides.client_closed.store(true, Ordering::Relaxed);
+    if sides.is_app_closed() {
+        ledger.app_closed(ServedEnd::UpstreamEof);
+        return Finish::Closed;
+    }
+    from.has_failed().await;
+    Finish::Reset(ServedEnd::ClientGone)
+}
+
+/// The app takes no more bytes. It may have answered before: the response side passes on
+/// what is left, then resets.
+pub(super) async fn app_unwritable(sides: &Sides) -> Finish {
+    sides.app_unwritable.store(true, Ordering::Relaxed);
+    if sides.is_app_closed() {
+        return Finish::Reset(ServedEnd::UpstreamEof);
+    }
+    std::future::pending().await
+}
+
+/// The app closed its side: so it is closed towards the client.
+pub(super) async fn app_closed(
+    from: &mut Inlet<'_>,
+    to: &mut Outlet<'_>,
+    sides: &Sides,
+    ledger: &impl Ledger,
+) -> Finish {
+    sides.app_closed.store(true, Ordering::Relaxed);
+    let end = if sides.is_client_closed() { ServedEnd::ClientGone } else { ServedEnd::UpstreamEof };
+    ledger.app_closed(end);
+    if sides.app_unwritable.load(Ordering::Relaxed) {
+        return Finish::Reset(end);
+    }
+    // Fails only if the client is gone, which the request side sees as well.
+    let _ = to.half.shutdown().await;
+    if sides.is_client_closed() {
+        return Finish::Closed;
+    }
+    // What the client still sends goes on to the app, whose kernel may answer it with a reset.
+    let is_over = async {
+        match ledger.goes_one_way() {
+            // Keepalive tells when nobody is there any more.
+            true => std::future::pending().await,
+            false => sides.client_is_done().await,
+        }
+    };
+    tokio::select! {
+        () = from.has_failed() => {
+            // The app's kernel would not take its last bytes back, either.
+            socket::last_bytes_are_taken(to.socket()).await;
+            Finish::Reset(ServedEnd::UpstreamEof)
+        }
+        () = is_over => {
+            ledger.app_closed(end);
+            Finish::Closed
+        }
+    }
+}
+
+/// Where the bytes of one direction come from.
+pub(super) struct Inlet<'a> {
+    half: ReadHalf<'a>,
+    room: Room<'a>,
+}
+
+impl<'a> Inlet<'a> {
+    /// From one of both sides.
+    pub(super) fn new(half: ReadHalf<'a>, room: Room<'a>) -> Self {
+        Self { half, room }
+    }
+
+    /// Waits until this side has been reset, or given up.
+    pub(super) async fn has_failed(&self) {
+        let _ = self.half.ready(Interest::ERROR).await;
+    }
+
+    /// Reads what there is. Who is read from quickly gets room to send more at once.
+    async fn read_into(&mut self, buf: &mut Buffer<'_>) -> io::Result<usize> {
+        let read = buf.read_from(&mut self.half).await?;
+        if read >= self.room.bytes() / 4 {
+            self.room.widen(self.half.as_ref());
+        }
+        Ok(read)
+    }
+}
+
+/// Where the bytes of one direction go.
+pub(super) struct Outlet<'a> {
+    half: WriteHalf<'a>,
+    room: Room<'a>,
+    sides: &'a Sides,
+    ticks: &'a AtomicU32,
+    receiver: Receiver,
+}
+
+/// Who gets the bytes of one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Receiver {
+    Client,
+    App,
+}
+
+impl<'a> Outlet<'a> {
+    /// Towards one of both sides; `ticks` is the proxy's count of time.
+    pub(super) fn new(
+        receiver: Receiver,
+        half: WriteHalf<'a>,
+        room: Room<'a>,
+        sides: &'a Sides,
+        ticks: &'a AtomicU32,
+    ) -> Self {
+        Self { half, room, sides, ticks, receiver }
+    }
+
+    fn socket(&self) -> &TcpStream {
+        self.half.as_ref()
+    }
+
+    /// Bytes of a message have passed.
+    pub(super) fn has_passed(&self) {
+        self.sides.passed_at.store(self.ticks.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Waits until more bytes fit, unless the side that they come from fails before.
+    async fn has_room(&mut self, from: &Inlet<'_>) -> Result<(), Stop> {
+        self.room.widen(self.half.as_ref());
+        let is_to_client = self.receiver == Receiver::Client;
+        if is_to_client {
+            self.sides.client_stalls.store(true, Ordering::Relaxed);
+        }
+        let mut is_source_gone = false;
+        let has_room = loop {
+            tokio::select! {
+                biased;
+                writable = self.half.writable() => break writable.map_err(|_| Stop::Sink),
+                () = from.has_failed(), if !is_source_gone => {
+                    if !has_ended(from) {
+                        break Err(Stop::Source);
+                    }
+                    is_source_gone = true;
+                    socket::limit_last_bytes(self.socket());
+                }
+            }
+        };
+        if is_to_client {
+            self.sides.client_stalls.store(false, Ordering::Relaxed);
+        }
+        has_room
+    }
+}
+
+/// Whether a side that failed had said its last byte before: then nothing is missing, and it is only
+/// gone. Its kernel says so when it is asked for a connection that it has finished with.
+fn has_ended(from: &Inlet<'_>) -> bool {
+    let socket: &TcpStream = from.half.as_ref();
+    // A reset is EPIPE behind the end of the stream (tcp_reset), else ECONNRESET.
+    let error = socket.take_error().ok().flatten();
+    error.and_then(|error| error.raw_os_error()).is_some_and(|code| Errno::from_raw(code) == Errno::EPIPE)
+}
+
+/// Reads what there is into `buf`; 0 means that the other side closed.
+pub(super) async fn fill(
+    from: &mut Inlet<'_>,
+    buf: &mut Buffer<'_>,
+    to: &mut Outlet<'_>,
+) -> io::Result<usize> {
+    if from.half.readable().now_or_never().is_none() {
+        buf.rest();
+        to.room.rest(to.half.as_ref());
+        from.half.readable().await?;
+    }
+    from.read_into(buf).await
+}
+
+/// Writes all bytes, unless the side that they come from fails meanwhile.
+pub(super) async fn write(from: &Inlet<'_>, to: &mut Outlet<'_>, mut bytes: &[u8]) -> Result<(), Stop> {
+    while !bytes.is_empty() {
+        let written = write_some(from, to, bytes).await?;
+        bytes = &bytes[written..];
+    }
+    Ok(())
+}
+
+/// Writes as many bytes as fit, once any do, unless the side that they come from fails before;
+/// returns how many.
+async fn write_some(from: &Inlet<'_>, to: &mut Outlet<'_>, bytes: &[u8]) -> Result<usize, Stop> {
+    // The kernel takes a write as a whole.
+    let bytes = &bytes[..bytes.len().min(to.room.bytes())];
+    loop {
+        match to.half.try_write(bytes) {
+            Ok(written) => return Ok(written),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => to.has_room(from).await?,
+            Err(_) => return Err(Stop::Sink),
+        }
+    }
+}
+
+/// Looks at bytes as they pass.
+pub(super) trait Watch {
+    /// How many bytes at the front of `buf` may go on; it may put some of its own among them.
+    fn look(&mut self, buf: &mut BytesMut) -> usize;
+
+    /// So many of them have gone, as often as some have: the other side may see these and no more.
+    fn passed(&mut self, bytes: usize);
+
+    /// What is held back cannot grow any more: it is to be passed on unread.
+    fn give_up(&mut self);
+}
+
+/// Passes bytes both ways until the connection is over.
+pub(super) async fn both_ways(
+    streams: Streams<'_>,
+    sides: &Sides,
+    ledger: &impl Ledger,
+    mut requests: impl Watch,
+    mut responses: impl Watch,
+) -> Finish {
+    let Streams { mut from_client, mut to_client, mut from_app, mut to_app, from_client_buf, from_app_buf } =
+        streams;
+    let requests = async {
+        match pump(&mut from_client, &mut to_app, from_client_buf, &mut requests).await {
+            Stop::SourceClosed => client_closed(&mut from_client, &mut to_app, sides, ledger).await,
+            Stop::Source | Stop::Framing => Finish::Reset(ServedEnd::ClientGone),
+            Stop::Sink => app_unwritable(sides).await,
+        }
+    };
+    let responses = async {
+        match pump(&mut from_app, &mut to_client, from_app_buf, &mut responses).await {
+            Stop::SourceClosed => app_closed(&mut from_app, &mut to_client, sides, ledger).await,
+            Stop::Source | Stop::Framing => Finish::Reset(ServedEnd::UpstreamReset),
+            Stop::Sink => Finish::Reset(ServedEnd::ClientGone),
+        }
+    };
+    tokio::select! {
+        biased;
+        finish = responses => finish,
+        finish = requests => finish,
+    }
+}
+
+/// Passes bytes on until no more can be. What is held back goes on at the end.
+async fn pump(
+    from: &mut Inlet<'_>,
+    to: &mut Outlet<'_>,
+    mut buf: Buffer<'_>,
+    watch: &mut impl Watch,
+) -> Stop {
+    loop {
+        let mut ready = watch.look(&mut buf);
+        while ready > 0 {
+            match write_some(from, to, &buf[..ready]).await {
+                Ok(written) => {
+                    buf.advance(written);
+                    ready -= written;
+                    watch.passed(written);
+                    to.has_passed();
+                }
+                Err(stop) => return stop,
+            }
+        }
+        if !buf.may_hold_more() {
+            watch.give_up();
+            continue;
+        }
+        let stop = match fill(from, &mut buf, to).await {
+            Ok(0) => Stop::SourceClosed,
+            Ok(_) => continue,
+            Err(_) => Stop::Source,
+        };
+        return flush(from, to, &buf, stop).await;
+    }
+}
+
+/// Passes on what was held back, though its end has not come: the other side shall see as much.
+pub(super) async fn flush(from: &Inlet<'_>, to: &mut Outlet<'_>, held: &[u8], stop: Stop) -> Stop {
+    match stop {
+        Stop::SourceClosed => write(from, to, held).await.err().unwrap_or(stop),
+        // Whoever was reset gets what fits at once.
+        _ => {
+            let _ = to.half.try_write(held);
+            stop
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use tokio::io::AsyncReadExt;
+    use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+    use super::super::budget::{Pool, READ_BYTES};
+    use super::*;
+
+    const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+    /// A connection with as little room in the kernel as can be: who connected, and who accepted.
+    async fn narrow() -> (TcpStream, TcpStream) {
+        let [listening, connecting] = [(); 2].map(|()| {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.set_send_buffer_size(1).unwrap();
+            socket.set_recv_buffer_size(1).unwrap();
+            socket
+        });
+        listening.bind(ANY).unwrap();
+        let listener = listening.listen(1).unwrap();
+        let connected = connecting.connect(listener.local_addr().unwrap()).await.unwrap();
+        (connected, listener.accept().await.unwrap().0)
+    }
+
+    /// Everything passes that comes.
+    #[derive(Default)]
+    struct Passed(usize);
+
+    impl Watch for Passed {
+        fn look(&mut self, buf: &mut BytesMut) -> usize {
+            buf.len()
+        }
+
+        fn passed(&mut self, bytes: usize) {
+            self.0 += bytes;
+        }
+
+        fn give_up(&mut self) {}
+    }
+
+    #[tokio::test]
+    async fn what_the_client_has_when_the_app_resets_has_passed_though_more_was_ready() {
+        let listener = TcpListener::bind(ANY).await.unwrap();
+        let app = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut from_app = listener.accept().await.unwrap().0;
+        let (mut client, mut to_client) = narrow().await;
+        let mut passed = Passed::default();
+        // More than the kernel takes for a client that does not read, and read from the app already.
+        let pool = Pool::new(0);
+        let mut ready = Buffer::of_app(&pool);
+        ready.resize(64 * READ_BYTES, 0);
+        let ((from, _), (_, to)) = (from_app.split(), to_client.split());
+        let mut from = Inlet::new(from, Room::unlimited(&pool));
+        let (sides, ticks) = (Sides::default(), AtomicU32::default());
+        let mut to = Outlet::new(Receiver::Client, to, Room::unlimited(&pool), &sides, &ticks);
+        let mut relay = Box::pin(pump(&mut from, &mut to, ready, &mut passed));
+        assert!((&mut relay).now_or_never().is_none(), "the client takes all of it");
+        app.set_zero_linger().unwrap();
+        drop(app);
+        assert!(matches!(relay.await, Stop::Source));
+        drop(to);
+        to_client.set_zero_linger().unwrap();
+        drop(to_client);
+        let mut seen = Vec::new();
+        let end = client.read_to_end(&mut seen).await.unwrap_err();
+        assert_eq!(end.kind(), ErrorKind::ConnectionReset);
+        assert!((1..=passed.0).contains(&seen.len()), "{} seen, {} passed", seen.len(), passed.0);
+    }
+
+    #[tokio::test]
+    async fn a_slow_client_gets_all_that_an_app_has_said_that_is_gone_since() {
+        const LENGTH: usize = 100_000;
+        let listener = TcpListener::bind(ANY).await.unwrap();
+        let mut app = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut from_app = listener.accept().await.unwrap().0;
+        // Less is on its way to the client than the app has said.
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_send_buffer_size(1).unwrap();
+        socket.bind(ANY).unwrap();
+        let listener = socket.listen(1).unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut to_client = listener.accept().await.unwrap().0;
+        app.write_all(&[b'x'; LENGTH]).await.unwrap();
+        // Its kernel says that it is gone as soon as it is asked, as by keepalive.
+        drop(app);
+        from_app.readable().await.unwrap();
+        from_app.try_write(b"?").unwrap();
+        from_app.ready(Interest::ERROR).await.unwrap();
+        let pool = Pool::new(0);
+        let (sides, ticks, mut passed) = (Sides::default(), AtomicU32::default(), Passed::default());
+        let ((from, _), (_, to)) = (from_app.split(), to_client.split());
+        let mut from = Inlet::new(from, Room::unlimited(&pool));
+        let mut to = Outlet::new(Receiver::Client, to, Room::unlimited(&pool), &sides, &ticks);
+        let relay = pump(&mut from, &mut to, Buffer::of_app(&pool), &mut passed);
+        let mut got = vec![0; LENGTH];
+        let (stop, read) = tokio::join!(relay, client.read_exact(&mut got));
+        assert!(matches!(stop, Stop::SourceClosed));
+        assert_eq!(read.unwrap(), LENGTH);
+    }
+}

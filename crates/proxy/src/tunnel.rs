@@ -1,0 +1,73 @@
+//! A connection whose bytes nobody looks at: TLS, which is the app's own to end, and
+//! whatever is not HTTP. It has one row, with the bytes of both directions.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::BytesMut;
+
+use super::connection::{Origin, Streams};
+use super::relay::{self, Finish, Ledger, Watch};
+use rolldrop_record::{Protocol, ServedEnd, ServedRow};
+
+/// What is recorded of the connection.
+pub(super) struct Tunnel {
+    origin: Arc<Origin>,
+    protocol: Protocol,
+    from_client: AtomicU64,
+    from_app: AtomicU64,
+    ended: AtomicBool,
+}
+
+impl Tunnel {
+    /// A connection that begins.
+    pub(super) fn begin(origin: Arc<Origin>, protocol: Protocol) -> Self {
+        origin.begin();
+        let (from_client, from_app) = Default::default();
+        Self { origin, protocol, from_client, from_app, ended: AtomicBool::new(false) }
+    }
+
+    /// Ends it, if it has not ended; answers whether it had not.
+    pub(super) fn end(&self, ended: ServedEnd) -> bool {
+        let is_news = !self.ended.swap(true, Ordering::Relaxed);
+        if is_news {
+            self.origin.record(ServedRow {
+                conn_first_request: true,
+                bytes_from_client: Some(self.from_client.load(Ordering::Relaxed)),
+                bytes_from_app: Some(self.from_app.load(Ordering::Relaxed)),
+                ..self.origin.row(self.protocol, ended)
+            });
+        }
+        is_news
+    }
+
+    /// Passes bytes both ways until the connection is over.
+    pub(super) async fn relay(&self, streams: Streams<'_>) -> Finish {
+        let (requests, responses) = (Count(&self.from_client), Count(&self.from_app));
+        relay::both_ways(streams, &self.origin.sides, self, requests, responses).await
+    }
+}
+
+impl Ledger for Tunnel {
+    /// The client may have more to say: nobody knows what would be an answer.
+    fn app_closed(&self, _: ServedEnd) {}
+
+    fn goes_one_way(&self) -> bool {
+        true
+    }
+}
+
+/// Counts bytes.
+struct Count<'a>(&'a AtomicU64);
+
+impl Watch for Count<'_> {
+    fn look(&mut self, buf: &mut BytesMut) -> usize {
+        buf.len()
+    }
+
+    fn passed(&mut self, bytes: usize) {
+        self.0.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn give_up(&mut self) {}
+}

@@ -1,0 +1,164 @@
+//! The only reader of the operating system's clocks.
+//!
+//! A process reads the wall clock once, anchors it to the monotonic clock, and
+//! from then on only adds elapsed monotonic time. So the stamps of one source
+//! never jump, even when the wall clock is stepped; two sources differ by an
+//! offset that the coordinator samples (see [`crate::event::EventKind::ClockSample`]).
+
+use std::fmt;
+use std::ops::{Add, Sub};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+/// A point in time on one recorder's clock, in nanoseconds since the Unix epoch.
+///
+/// Stamps of different sources may be compared only after the offset between
+/// their clocks has been taken out.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Stamp(i64);
+
+impl Stamp {
+    /// The stamp at `ns` nanoseconds since the Unix epoch.
+    pub const fn from_unix_ns(ns: i64) -> Self {
+        Self(ns)
+    }
+
+    /// Nanoseconds since the Unix epoch.
+    pub const fn unix_ns(self) -> i64 {
+        self.0
+    }
+
+    /// Nanoseconds from `earlier` to `self`; negative when `self` comes first.
+    pub const fn ns_since(self, earlier: Stamp) -> i64 {
+        self.0 - earlier.0
+    }
+
+    /// Seconds from `earlier` to `self`; negative when `self` comes first.
+    pub fn seconds_since(self, earlier: Stamp) -> f64 {
+        self.ns_since(earlier) as f64 / 1e9
+    }
+
+    /// The stamp moved by a signed number of nanoseconds.
+    #[must_use]
+    pub const fn shifted_ns(self, ns: i64) -> Stamp {
+        Stamp(self.0.saturating_add(ns))
+    }
+}
+
+impl Add<Duration> for Stamp {
+    type Output = Stamp;
+
+    fn add(self, rhs: Duration) -> Stamp {
+        self.shifted_ns(duration_ns(rhs))
+    }
+}
+
+impl Sub<Duration> for Stamp {
+    type Output = Stamp;
+
+    fn sub(self, rhs: Duration) -> Stamp {
+        self.shifted_ns(-duration_ns(rhs))
+    }
+}
+
+impl fmt::Debug for Stamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Stamp({})", self.0)
+    }
+}
+
+/// A duration in nanoseconds, saturating at the range of `i64` (292 years).
+pub fn duration_ns(d: Duration) -> i64 {
+    i64::try_from(d.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// A monotonic clock anchored once to the wall clock.
+///
+/// Copies share the anchor, so a process makes one with [`Clock::start`] and
+/// hands out copies.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    anchor: Instant,
+    anchor_unix_ns: i64,
+}
+
+impl Clock {
+    /// Reads both clocks and anchors one to the other. Call it once per process.
+    pub fn start() -> Self {
+        let anchor = Instant::now();
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        Self { anchor, anchor_unix_ns: duration_ns(wall) }
+    }
+
+    /// Now, on this clock.
+    pub fn now(&self) -> Stamp {
+        self.stamp(Instant::now())
+    }
+
+    /// The stamp of a monotonic instant.
+    pub fn stamp(&self, at: Instant) -> Stamp {
+        let elapsed = match at.checked_duration_since(self.anchor) {
+            Some(after) => duration_ns(after),
+            None => -duration_ns(self.anchor.duration_since(at)),
+        };
+        Stamp(self.anchor_unix_ns + elapsed)
+    }
+
+    /// The monotonic instant of a stamp, or `None` if it lies before the
+    /// range that the operating system's clock can express.
+    pub fn instant(&self, stamp: Stamp) -> Option<Instant> {
+        let ns = stamp.0 - self.anchor_unix_ns;
+        let distance = Duration::from_nanos(ns.unsigned_abs());
+        if ns >= 0 { self.anchor.checked_add(distance) } else { self.anchor.checked_sub(distance) }
+    }
+}
+
+/// What is known about another source's clock at one time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClockOffset {
+    /// That clock minus ours, in nanoseconds.
+    pub offset_ns: i64,
+    /// The true offset is within offset ± uncertainty, in nanoseconds.
+    pub uncertainty_ns: i64,
+}
+
+impl ClockOffset {
+    /// From a question sent and answered at these stamps of our clock, and the other clock's
+    /// reading in between (as NTP does, with one reading for both ends of its work).
+    pub fn of_exchange(sent: Stamp, reading: Stamp, answered: Stamp) -> Self {
+        let half = answered.ns_since(sent) / 2;
+        Self { offset_ns: reading.ns_since(sent.shifted_ns(half)), uncertainty_ns: half + 1 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stamp_and_its_instant_are_the_same_point() {
+        let clock = Clock::start();
+        let stamp = clock.now() + Duration::from_millis(250);
+        let instant = clock.instant(stamp).unwrap();
+        assert_eq!(clock.stamp(instant), stamp);
+        let before = stamp - Duration::from_secs(1);
+        assert_eq!(before.ns_since(stamp), -1_000_000_000);
+        assert_eq!(clock.stamp(clock.instant(before).unwrap()), before);
+    }
+
+    #[test]
+    fn an_exchange_bounds_the_offset_by_half_its_round_trip() {
+        let at = Stamp::from_unix_ns;
+        let sample = ClockOffset::of_exchange(at(1000), at(5300), at(1200));
+        assert_eq!(sample, ClockOffset { offset_ns: 4200, uncertainty_ns: 101 });
+    }
+
+    #[test]
+    fn a_clock_never_runs_backwards() {
+        let clock = Clock::start();
+        let first = clock.now();
+        assert!(clock.now() >= first);
+    }
+}

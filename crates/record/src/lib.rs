@@ -1,0 +1,47 @@
+//! The vocabulary of a run, and its durable form.
+//!
+//! Everything that measures (load, proxy, coordinator) writes these types;
+//! everything that judges (timeline, analysis) reads them. This module knows
+//! no Kubernetes client, no HTTP and no statistics. The run directory's format
+//! is documented in `docs/run-directory.md`.
+
+mod action;
+mod cause;
+pub mod clock;
+pub mod event;
+mod evidence;
+mod expect;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
+pub mod id;
+pub mod load;
+mod mode;
+mod names;
+mod offsets;
+pub mod outcome;
+pub mod parts;
+pub mod retry;
+pub mod routing;
+pub mod row;
+mod rows;
+pub mod run_dir;
+pub mod run_info;
+pub mod service_proxy;
+pub mod shown;
+mod timing;
+pub mod wire;
+
+pub use action::EndCause;
+pub use cause::Cause;
+pub use clock::{Clock, ClockOffset, Stamp};
+pub use event::{Event, EventKind};
+pub use evidence::{Evidence, UnknownEvidence};
+pub use expect::{Bounds, Expect, WindowBounds};
+pub use id::{RequestId, RunId};
+pub use mode::Mode;
+pub use offsets::Offsets;
+pub use outcome::Outcome;
+pub use row::{Phase, Protocol, RequestRow, ServedEnd, ServedRow, TlsSession};
+pub use rows::{RowSource, Tables};
+pub use run_dir::{Records, RunDir, RunDirError, RunLog};
+pub use run_info::RunInfo;

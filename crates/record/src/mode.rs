@@ -1,0 +1,52 @@
+//! How terminations come.
+
+use super::names::named;
+
+named! {
+    /// How a termination came. Terminations of different modes are never pooled.
+    pub enum Mode else UnknownMode "unknown mode {0:?}" {
+        /// One pod at a time, with recovery in between.
+        Isolated = "isolated",
+        /// A rolling update.
+        Rollout = "rollout",
+        /// A Service scaled down.
+        ScaleDown = "scale_down",
+        /// A node drained.
+        Drain = "drain",
+        /// A node shut down.
+        NodeShutdown = "node_shutdown",
+        /// Anything else.
+        Other = "other",
+    }
+}
+
+/// How an action is written in files: its mode, or `none` where no pod ends by it.
+pub(super) mod or_none {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::Mode;
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        NoEnd(NoEnd),
+        Mode(Mode),
+    }
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    enum NoEnd {
+        None,
+    }
+
+    pub(crate) fn serialize<S: Serializer>(mode: &Option<Mode>, serializer: S) -> Result<S::Ok, S::Error> {
+        mode.map_or(Written::NoEnd(NoEnd::None), Written::Mode).serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Mode>, D::Error> {
+        Ok(match Written::deserialize(deserializer)? {
+            Written::NoEnd(NoEnd::None) => None,
+            Written::Mode(mode) => Some(mode),
+        })
+    }
+}

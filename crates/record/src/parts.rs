@@ -1,0 +1,557 @@
+//! Rows on disk: Parquet parts that are closed and renamed into place as the run goes.
+//!
+//! A recorder owns one [`PartWriter`]. Rows gather in memory, a part is closed
+//! every [`PART_AGE`] or [`PART_ROWS`], whichever comes first, and takes its final
+//! name only then: whoever reads `*.parquet` reads whole files. A kill costs what
+//! was not yet in a closed part.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::mem::take;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use parquet::basic::{Encoding, Type as PhysicalType};
+use parquet::errors::ParquetError;
+use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesPtr};
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+use parquet::schema::types::{ColumnPath, Type};
+
+use super::{Clock, Stamp};
+use checksum::Summed;
+use columns::{GroupReader, GroupWriter};
+use csv::CsvWriter;
+
+mod cells;
+pub(crate) mod checksum;
+mod columns;
+pub mod csv;
+#[cfg(test)]
+mod earlier;
+mod tables;
+
+pub use tables::{RequestRow, ServedRow};
+
+/// A part is closed when it is this old.
+pub const PART_AGE: Duration = Duration::from_secs(5);
+/// A part is closed when it holds this many rows.
+pub const PART_ROWS: usize = 1_000_000;
+/// Rows are encoded and leave memory in groups of this many: some milliseconds' work, which may
+/// delay what else is to be done.
+const GROUP_ROWS: usize = 16_384;
+
+/// What went wrong with a part.
+#[derive(Debug, thiserror::Error)]
+pub enum PartError {
+    /// The file could not be created, written, read or renamed.
+    #[error("failed to use {path}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is no Parquet file of this table.
+    #[error("{path} is not a part of this table")]
+    Parquet {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: ParquetError,
+    },
+}
+
+/// A row type with its table: a directory of parts and a schema.
+///
+/// Sealed: the tables are [`RequestRow`] and [`ServedRow`].
+pub trait Row: Sized + Send + 'static + sealed::Columns {
+    /// The table's directory in the run directory.
+    const TABLE: &'static str;
+}
+
+/// The names of a table's columns, in order.
+pub fn column_names<R: Row>() -> Vec<&'static str> {
+    R::names()
+}
+
+/// Writes the names of all columns of a table as a line of CSV.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_csv_header<R: Row>(out: &mut CsvWriter<impl Write>) -> io::Result<()> {
+    column_names::<R>().into_iter().try_for_each(|name| out.text(name))?;
+    out.end_line()
+}
+
+/// Writes a row as a line of CSV, with all columns of its table.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_csv<R: Row>(row: &R, out: &mut CsvWriter<impl Write>) -> io::Result<()> {
+    row.csv(out)
+}
+
+/// Writes the rows of one source as a series of parts.
+pub struct PartWriter<R: Row> {
+    dir: PathBuf,
+    source: String,
+    clock: Clock,
+    next_part: u32,
+    opened: Option<Stamp>,
+    part: Option<SerializedFileWriter<Summed>>,
+    part_rows: usize,
+    columns: R::Buffer,
+    /// Rows in the columns.
+    gathered: usize,
+    written: u64,
+}
+
+impl<R: Row> PartWriter<R> {
+    /// A writer for the rows of `source`, with parts in `run_dir/TABLE`.
+    ///
+    /// # Errors
+    /// When the table's directory cannot be made.
+    pub fn create(run_dir: &Path, source: &str, clock: Clock) -> Result<Self, PartError> {
+        let dir = run_dir.join(R::TABLE);
+        fs::create_dir_all(&dir).map_err(|source| PartError::Io { path: dir.clone(), source })?;
+        Ok(Self {
+            dir,
+            source: source.to_owned(),
+            clock,
+            next_part: 0,
+            opened: None,
+            part: None,
+            part_rows: 0,
+            columns: R::Buffer::default(),
+            gathered: 0,
+            written: 0,
+        })
+    }
+
+    /// Adds rows, and closes the part if it is full or old.
+    ///
+    /// # Errors
+    /// When the part cannot be written; the rows in it are lost.
+    pub fn extend<'a>(&mut self, rows: impl IntoIterator<Item = &'a R>) -> Result<(), PartError> {
+        for row in rows {
+            row.push(&mut self.columns).map_err(|e| self.parquet(e))?;
+            self.gathered += 1;
+            self.written += 1;
+            if self.gathered == GROUP_ROWS {
+                self.write_group()?;
+            }
+        }
+        if self.opened.is_none() && self.gathered > 0 {
+            self.opened = Some(self.clock.now());
+        }
+        self.tick()
+    }
+
+    /// Closes the part if it is full or old. Call it now and then, also without new rows.
+    ///
+    /// # Errors
+    /// When the part cannot be written.
+    pub fn tick(&mut self) -> Result<(), PartError> {
+        let Some(opened) = self.opened else { return Ok(()) };
+        if self.part_rows >= PART_ROWS || self.clock.now() >= opened + PART_AGE {
+            self.close_part()?;
+        }
+        Ok(())
+    }
+
+    /// Closes the last part and returns how many rows were written in all.
+    ///
+    /// # Errors
+    /// When the part cannot be written.
+    pub fn finish(mut self) -> Result<u64, PartError> {
+        self.close_part()?;
+        Ok(self.written)
+    }
+
+    /// Writes what has been collected, and opens a part for it if none is open.
+    fn write_group(&mut self) -> Result<(), PartError> {
+        if self.gathered == 0 {
+            return Ok(());
+        }
+        let mut part = match self.part.take() {
+            Some(part) => part,
+            None => open_part::<R>(&self.part_path())?,
+        };
+        write_columns::<R>(&mut part, &mut self.columns).map_err(|e| unwritten(self.part_path(), e))?;
+        self.part = Some(part);
+        self.part_rows += take(&mut self.gathered);
+        Ok(())
+    }
+
+    /// Where the open part is, or the next one will be.
+    fn part_path(&self) -> PathBuf {
+        self.dir.join(format!("{}-{:05}.parquet.part", self.source, self.next_part))
+    }
+
+    fn parquet(&self, source: ParquetError) -> PartError {
+        PartError::Parquet { path: self.part_path(), source }
+    }
+
+    fn close_part(&mut self) -> Result<(), PartError> {
+        self.write_group()?;
+        self.opened = None;
+        self.part_rows = 0;
+        let Some(part) = self.part.take() else { return Ok(()) };
+        checksum::close(part).map_err(|e| unwritten(self.part_path(), e))?;
+        let path = self.part_path();
+        fs::rename(&path, path.with_extension("")).map_err(|source| PartError::Io { path, source })?;
+        self.next_part += 1;
+        Ok(())
+    }
+}
+
+/// The rows of one table, in the order of their files' names.
+///
+/// # Errors
+/// When a file cannot be read, or is no part of this table.
+pub fn read_table<R: Row>(run_dir: &Path) -> Result<Vec<R>, PartError> {
+    let paths = parts_of::<R>(run_dir)?;
+    let mut expected = 0;
+    for path in &paths {
+        expected += rows_in(path)?;
+    }
+    // At once: a vector that grows would be there twice.
+    let mut rows = Vec::with_capacity(usize::try_from(expected).unwrap_or(0));
+    for path in &paths {
+        scan(path, |group| rows.extend(group))?;
+    }
+    Ok(rows)
+}
+
+/// Goes through the rows of one table, in the order of their files' names.
+///
+/// # Errors
+/// When a file cannot be read, or is no part of this table.
+pub fn each_row<R: Row>(run_dir: &Path, each: impl FnMut(R)) -> Result<(), PartError> {
+    each_row_of(&parts_of::<R>(run_dir)?, each)
+}
+
+/// Goes through the rows of these parts, in their order. Few groups of rows are in memory at a time: one is
+/// read while the one before is gone through.
+///
+/// # Errors
+/// When a file cannot be read, or is no part of this table.
+pub fn each_row_of<R: Row>(paths: &[PathBuf], each: impl FnMut(R)) -> Result<(), PartError> {
+    std::thread::scope(|scope| {
+        let (read, groups) = mpsc::sync_channel::<Vec<R>>(0);
+        let reading = scope.spawn(move || {
+            // Nobody takes a group only where this side has panicked.
+            paths.iter().try_for_each(|path| scan(path, |group| drop(read.send(group))))
+        });
+        groups.into_iter().flatten().for_each(each);
+        reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// The closed parts of one table, in the order of their names.
+///
+/// # Errors
+/// When the table's directory cannot be read.
+pub fn parts_of<R: Row>(run_dir: &Path) -> Result<Vec<PathBuf>, PartError> {
+    let dir = run_dir.join(R::TABLE);
+    let entries = match fs::read_dir(&dir) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => return Err(PartError::Io { path: dir, source }),
+    };
+    let mut paths = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(|source| PartError::Io { path: dir.clone(), source })?.path();
+        if path.extension().is_some_and(|e| e == "parquet") {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// Reads one part in groups of rows, as they were written.
+///
+/// # Errors
+/// When the file cannot be read, or is no part of this table.
+pub fn scan<R: Row>(path: &Path, mut each: impl FnMut(Vec<R>)) -> Result<(), PartError> {
+    let reader = open_to_read(path)?;
+    let parquet = |source| PartError::Parquet { path: path.to_owned(), source };
+    let expected = parse_message_type(&R::schema()).map_err(parquet)?;
+    if !has_columns(reader.metadata().file_metadata().schema(), &expected, R::ADDED) {
+        let why = "its columns are not those of this version of rolldrop: use the one that recorded it";
+        return Err(parquet(ParquetError::General(why.into())));
+    }
+    let mut read = || {
+        for index in 0..reader.num_row_groups() {
+            let group = reader.get_row_group(index)?;
+            each(R::read(&GroupReader::begin(group.as_ref())?)?);
+        }
+        Ok(())
+    };
+    read().map_err(parquet)
+}
+
+/// Whether a table has these columns: the same names and types in the same order. Those that were `added`
+/// later may be missing.
+fn has_columns(table: &Type, expected: &Type, added: &[&str]) -> bool {
+    let mut found = table.get_fields().iter().peekable();
+    let is_same = |(a, b): (&Arc<Type>, &Arc<Type>)| {
+        a.is_primitive()
+            && a.name() == b.name()
+            && a.get_physical_type() == b.get_physical_type()
+            && a.is_optional() == b.is_optional()
+    };
+    let is_there = |expected: &Arc<Type>| {
+        found.next_if(|found| is_same((found, expected))).is_some() || added.contains(&expected.name())
+    };
+    expected.get_fields().iter().all(is_there) && found.next().is_none()
+}
+
+/// How many rows a part says that it has.
+///
+/// # Errors
+/// When the file cannot be read, or is no part.
+pub fn rows_in(path: &Path) -> Result<u64, PartError> {
+    let rows = open_to_read(path)?.metadata().file_metadata().num_rows();
+    Ok(u64::try_from(rows).unwrap_or(0))
+}
+
+fn open_to_read(path: &Path) -> Result<SerializedFileReader<File>, PartError> {
+    let file = File::open(path).map_err(|source| PartError::Io { path: path.to_owned(), source })?;
+    SerializedFileReader::new(file).map_err(|source| PartError::Parquet { path: path.to_owned(), source })
+}
+
+/// Why a part could not be written: as a rule, because the system would not.
+fn unwritten(path: PathBuf, source: ParquetError) -> PartError {
+    match source {
+        ParquetError::External(error) => match error.downcast() {
+            Ok(source) => PartError::Io { path, source: *source },
+            Err(error) => PartError::Parquet { path, source: ParquetError::External(error) },
+        },
+        source => PartError::Parquet { path, source },
+    }
+}
+
+fn open_part<R: Row>(path: &Path) -> Result<SerializedFileWriter<Summed>, PartError> {
+    let file = File::create(path).map_err(|source| PartError::Io { path: path.to_owned(), source })?;
+    let parquet = |source| PartError::Parquet { path: path.to_owned(), source };
+    let schema = Arc::new(parse_message_type(&R::schema()).map_err(parquet)?);
+    let properties = properties(&schema);
+    SerializedFileWriter::new(Summed::new(file), schema, properties)
+        .map_err(|e| unwritten(path.to_owned(), e))
+}
+
+/// Numbers are delta-packed: that takes little time, and stamps leave nothing for a compression.
+fn properties(schema: &Type) -> WriterPropertiesPtr {
+    let mut properties = WriterProperties::builder()
+        .set_dictionary_enabled(false)
+        .set_statistics_enabled(EnabledStatistics::Chunk)
+        .set_offset_index_disabled(true);
+    for column in schema.get_fields() {
+        if matches!(column.get_physical_type(), PhysicalType::INT32 | PhysicalType::INT64) {
+            let path = ColumnPath::from(column.name());
+            properties = properties.set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
+        }
+    }
+    Arc::new(properties.build())
+}
+
+fn write_columns<R: Row>(
+    part: &mut SerializedFileWriter<Summed>,
+    columns: &mut R::Buffer,
+) -> Result<(), ParquetError> {
+    let mut group = GroupWriter::begin(part)?;
+    R::write(columns, &mut group)?;
+    group.end()
+}
+
+mod sealed {
+    use std::io::{self, Write};
+
+    use super::{CsvWriter, GroupReader, GroupWriter, ParquetError};
+
+    /// How a row type is laid out in columns.
+    pub trait Columns: Sized {
+        /// The optional columns that files of earlier versions do not have.
+        const ADDED: &'static [&'static str];
+        /// Rows in memory, by column.
+        type Buffer: Default + Send;
+        /// The table's Parquet schema.
+        fn schema() -> String;
+        /// Adds the row.
+        fn push(&self, columns: &mut Self::Buffer) -> Result<(), ParquetError>;
+        /// Writes the rows as one row group. The columns are empty afterwards.
+        fn write(columns: &mut Self::Buffer, group: &mut GroupWriter<'_>) -> Result<(), ParquetError>;
+        /// Reads the rows of one row group.
+        fn read(group: &GroupReader<'_>) -> Result<Vec<Self>, ParquetError>;
+        /// The names of the columns.
+        fn names() -> Vec<&'static str>;
+        /// Writes the row's values as a line of CSV.
+        fn csv<W: Write>(&self, line: &mut CsvWriter<W>) -> io::Result<()>;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::collection::vec;
+    use proptest::option;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Outcome, Phase, Protocol, ServedEnd, TlsSession};
+
+    fn request(seq: u64) -> RequestRow {
+        let at = |ns: i64| Stamp::from_unix_ns(1_000 + ns);
+        RequestRow {
+            source: "load-0".into(),
+            seq,
+            target: "web".into(),
+            phase: Phase::Main,
+            scheduled: at(0),
+            connect_start: Some(at(1)),
+            connected: (seq.is_multiple_of(2)).then(|| at(2)),
+            tls: None,
+            tls_session: (seq.is_multiple_of(5)).then_some(TlsSession::Resumed13),
+            sent: (seq.is_multiple_of(2)).then(|| at(3)),
+            head: None,
+            end: at(9),
+            outcome: if seq.is_multiple_of(2) {
+                Outcome::ResetBeforeResponse
+            } else {
+                Outcome::ConnectRefused
+            },
+            errno: Some(104),
+            detail: (seq.is_multiple_of(7)).then(|| "alert unknown_ca (48)".into()),
+            status: (seq.is_multiple_of(3)).then_some(503),
+            grpc_status: None,
+            not_sent_reason: None,
+            conn: Some(seq),
+            conn_reused: false,
+            stream: (seq.is_multiple_of(2)).then_some(u32::MAX >> 1),
+            local_port: Some(65_535),
+            remote_addr: Some("127.0.0.1:80".into()),
+            routed_to: (seq.is_multiple_of(3)).then(|| ([10, 244, 1, 2], 8080).into()),
+            bytes_sent: 70,
+            bytes_received: 0,
+            pod: (seq.is_multiple_of(2)).then(|| "web-1".into()),
+            headers: (seq.is_multiple_of(3)).then(|| r#"{"server":"envoy"}"#.into()),
+            attempts: 1,
+            final_outcome: Outcome::ConnectRefused,
+        }
+    }
+
+    #[test]
+    fn rows_read_back_as_they_were_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let clock = Clock::start();
+        let mut writer = PartWriter::<RequestRow>::create(dir.path(), "load-0", clock).unwrap();
+        let rows: Vec<_> = (0..70_000).map(request).collect();
+        writer.extend(&rows).unwrap();
+        assert_eq!(writer.finish().unwrap(), 70_000);
+        assert_eq!(read_table::<RequestRow>(dir.path()).unwrap(), rows);
+
+        let served: Vec<_> = (0..10)
+            .map(|seq| ServedRow {
+                source: "web-1".into(),
+                request: (seq != 4).then(|| format!("k3v9x2ab-load-0-{seq}").parse().unwrap()),
+                pod: "web-1".into(),
+                peer_addr: "127.0.0.1:4000".into(),
+                protocol: Protocol::Http1,
+                accepted: clock.now(),
+                head: None,
+                end: clock.now(),
+                status: Some(200),
+                grpc_status: None,
+                ended: ServedEnd::Complete,
+                detail: None,
+                conn: seq,
+                conn_first_request: true,
+                stream: None,
+                bytes_from_client: None,
+                bytes_from_app: None,
+            })
+            .collect();
+        let mut writer = PartWriter::<ServedRow>::create(dir.path(), "web-1", clock).unwrap();
+        writer.extend(&served).unwrap();
+        writer.finish().unwrap();
+        assert_eq!(read_table::<ServedRow>(dir.path()).unwrap(), served);
+    }
+
+    #[test]
+    fn a_part_with_other_columns_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = PartWriter::<RequestRow>::create(dir.path(), "load-0", Clock::start()).unwrap();
+        writer.extend(&[request(0)]).unwrap();
+        writer.finish().unwrap();
+        fs::rename(dir.path().join(RequestRow::TABLE), dir.path().join(ServedRow::TABLE)).unwrap();
+        let Err(PartError::Parquet { source, .. }) = read_table::<ServedRow>(dir.path()) else {
+            panic!("it was read");
+        };
+        assert!(source.to_string().contains("its columns are not those of this version"), "{source}");
+    }
+
+    /// The columns that a table of docs/run-directory.md names.
+    fn documented(section: &str) -> BTreeSet<&'static str> {
+        let docs = include_str!("../../../docs/run-directory.md");
+        let (_, section) = docs.split_once(&format!("\n## {section}\n")).expect(section);
+        let rows = section.lines().skip_while(|line| !line.starts_with("|---")).skip(1);
+        let rows = rows.take_while(|line| line.starts_with('|'));
+        rows.flat_map(|row| row.split('|').nth(1).expect(row).split(',')).map(str::trim).collect()
+    }
+
+    #[test]
+    fn every_column_is_in_the_docs_and_every_field_of_a_row_as_json_is_a_column() {
+        let columns = column_names::<RequestRow>();
+        assert_eq!(documented("requests"), columns.iter().copied().collect());
+        assert_eq!(documented("served"), column_names::<ServedRow>().into_iter().collect());
+        let json = serde_json::to_string(&request(0)).unwrap();
+        let json: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&json).unwrap();
+        assert!(json.keys().all(|key| columns.contains(&key.as_str())), "{json:?}");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10))]
+        #[test]
+        fn texts_read_back_however_they_repeat(runs in vec((option::of(0..400u32), 1..20usize), 1..600)) {
+            let dir = tempfile::tempdir().unwrap();
+            let mut writer = PartWriter::create(dir.path(), "load-0", Clock::start()).unwrap();
+            let rows: Vec<_> = runs
+                .iter()
+                .flat_map(|(pod, rows)| std::iter::repeat_n(pod, *rows))
+                .zip(0..)
+                .map(|(pod, seq)| RequestRow {
+                    target: format!("web-{}", pod.unwrap_or(0) % 3).into(),
+                    pod: pod.map(|pod| format!("web-{pod}").into()),
+                    ..request(seq)
+                })
+                .collect();
+            writer.extend(&rows).unwrap();
+            writer.finish().unwrap();
+            prop_assert_eq!(read_table::<RequestRow>(dir.path()).unwrap(), rows);
+        }
+    }
+
+    #[test]
+    fn a_part_that_was_not_closed_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = PartWriter::<RequestRow>::create(dir.path(), "load-0", Clock::start()).unwrap();
+        writer.extend(&(0..70_000).map(request).collect::<Vec<_>>()).unwrap();
+        drop(writer);
+        assert_eq!(read_table::<RequestRow>(dir.path()).unwrap(), []);
+    }
+
+    #[test]
+    fn a_file_that_is_no_part_is_an_error_that_names_it() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("served")).unwrap();
+        fs::write(dir.path().join("served/x.parquet"), "not parquet").unwrap();
+        let error = read_table::<ServedRow>(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("x.parquet"), "{error}");
+    }
+}

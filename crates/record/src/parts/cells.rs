@@ -1,0 +1,333 @@
+//! How the fields of a row are columns of its table: numbers, texts, names of enums, request ids.
+
+use std::collections::HashSet;
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::vec::IntoIter;
+
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
+use parquet::errors::ParquetError;
+
+use super::columns::{GroupReader, GroupWriter, Numbers, OptionalNumbers, Texts};
+use super::csv::CsvWriter;
+use crate::{Outcome, Phase, Protocol, RequestId, ServedEnd, Stamp, TlsSession};
+
+/// A field of a row. It is one column as a rule; a request id is three.
+pub(super) trait Cell: Sized {
+    /// Its columns of the rows in memory.
+    type Buffer: Default + Send;
+    /// Its columns of a row group that is read.
+    type Column;
+
+    /// Appends its columns to a schema.
+    fn declare(name: &str, schema: &mut String);
+    /// Adds the next row's value.
+    fn push(&self, buffer: &mut Self::Buffer) -> Result<(), ParquetError>;
+    /// Writes the rows as the next columns. The buffer is empty afterwards.
+    fn write(buffer: &mut Self::Buffer, group: &mut GroupWriter<'_>) -> Result<(), ParquetError>;
+    /// Finds its columns in a row group. An optional one may be missing.
+    fn open(name: &str, group: &GroupReader<'_>) -> Result<Self::Column, ParquetError>;
+    /// The next row's value.
+    fn next(column: &mut Self::Column) -> Result<Self, ParquetError>;
+    /// Adds the value to a line of CSV.
+    fn csv<W: Write>(&self, line: &mut CsvWriter<W>) -> io::Result<()>;
+    /// The names of its columns.
+    fn names(name: &'static str) -> impl Iterator<Item = &'static str> {
+        std::iter::once(name)
+    }
+}
+
+/// What is a number in the file.
+pub(super) trait Number: Sized {
+    type Physical: DataType;
+    const TYPE: &'static str;
+
+    fn to_file(&self) -> <Self::Physical as DataType>::T;
+    fn of_file(number: <Self::Physical as DataType>::T) -> Result<Self, ParquetError>;
+}
+
+macro_rules! number {
+    ($($type:ty as $physical:ty, $name:literal: $own:ident => $to:expr, $number:ident => $of:expr;)*) => {$(
+        impl Number for $type {
+            type Physical = $physical;
+            const TYPE: &'static str = $name;
+
+            fn to_file(&self) -> <$physical as DataType>::T {
+                let $own = *self;
+                $to
+            }
+
+            fn of_file($number: <$physical as DataType>::T) -> Result<Self, ParquetError> {
+                $of
+            }
+        }
+
+        impl Cell for $type {
+            type Buffer = Numbers<$physical>;
+            type Column = IntoIter<<$physical as DataType>::T>;
+
+            fn declare(name: &str, schema: &mut String) {
+                schema.push_str(&format!("required {} {name};", $name));
+            }
+
+            fn push(&self, buffer: &mut Self::Buffer) -> Result<(), ParquetError> {
+                buffer.push(self.to_file());
+                Ok(())
+            }
+
+            fn write(buffer: &mut Self::Buffer, group: &mut GroupWriter<'_>) -> Result<(), ParquetError> {
+                buffer.write(group)
+            }
+
+            fn open(name: &str, group: &GroupReader<'_>) -> Result<Self::Column, ParquetError> {
+                group.required::<$physical>(name)
+            }
+
+            fn next(column: &mut Self::Column) -> Result<Self, ParquetError> {
+                Self::of_file(value(column.next())?)
+            }
+
+            fn csv<W: Write>(&self, line: &mut CsvWriter<W>) -> io::Result<()> {
+                line.shown(Some(self.to_file()))
+            }
+        }
+    )*};
+}
+
+number! {
+    Stamp as Int64Type, "int64": at => at.unix_ns(), ns => Ok(Stamp::from_unix_ns(ns));
+    u64 as Int64Type, "int64": n => i64::try_from(n).unwrap_or(i64::MAX), n => narrow(n);
+    u32 as Int32Type, "int32": n => i32::try_from(n).unwrap_or(i32::MAX), n => narrow(n);
+    u16 as Int32Type, "int32": n => i32::from(n), n => narrow(n);
+    i32 as Int32Type, "int32": n => n, n => Ok(n);
+    bool as BoolType, "boolean": is => is, is => Ok(is);
+}
+
+/// A number that not every row has.
+impl<N: Number> Cell for Option<N>
+where
+    <N::Physical as DataType>::T: Send + Display,
+{
+    type Buffer = OptionalNumbers<N::Physical>;
+    type Column = IntoIter<Option<<N::Physical as DataType>::T>>;
+
+    fn declare(name: &str, schema: &mut String) {
+        schema.push_str(&format!("optional {} {name};", N::TYPE));
+    }
+
+    fn push(&self, buffer: &mut Self::Buffer) -> Result<(), ParquetError> {
+        buffer.push(self.as_ref().map(N::to_file));
+        Ok(())
+    }
+
+    fn write(buffer: &mut Self::Buffer, group: &mut GroupWriter<'_>) -> Result<(), ParquetError> {
+        buffer.write(group)
+    }
+
+    fn open(name: &str, group: &GroupReader<'_>) -> Result<Self::Column, ParquetError> {
+        group.optional::<N::Physical>(name)
+    }
+
+    fn next(column: &mut Self::Column) -> Result<Self, ParquetError> {
+        value(column.next())?.map(N::of_file).transpose()
+    }
+
+    fn csv<W: Write>(&self, line: &mut CsvWriter<W>) -> io::Result<()> {
+        line.shown(self.as_ref().map(N::to_file))
+    }
+}
+
+/// A column of texts that is read. Texts that repeat from row to row share one allocation.
+pub(super) struct TextColumn<V> {
+    values: IntoIter<V>,
+    known: HashSet<Arc<str>>,
+    /// That of the row before, which is most often the next one's.
+    last: Option<Arc<str>>,
+}
+
+impl<V> TextColumn<V> {
+    fn new(values: IntoIter<V>) -> Self {
+        Self { values, known: HashSet::new(), last: None }
+    }
+
+    fn shared(&mut self, bytes: &ByteArray) -> Result<Arc<str>, ParquetError> {
+        if let Some(last) = self.last.as_ref().filter(|last| last.as_bytes() == bytes.data()) {
+            return Ok(Arc::clone(last));
+        }
+        let name = text(bytes)?;
+        let name = match self.known.get(name) {
+            Some(known) => Arc::clone(known),
+            None => {
+                let new: Arc<str> = name.into();
+                self.known.insert(Arc::clone(&new));
+                new
+            }
+        };
+        self.last = Some(Arc::clone(&name));
+        Ok(name)
+    }
+}
+
+macro_rules! text {
+    ($($type:ty: $value:ident => $to:expr, $of:path;)*) => {$(
+        impl Cell for $type {
+            type Buffer = Texts;
+            type Column = TextColumn<ByteArray>;
+
+            fn declare(name: &str, schema: &mut String) {
+                schema.push_str(&format!("required binary {name} (STRING);"));
+            }
+
+            fn push(&self, buffer: &mut Self::Buffer) -> Result<(), ParquetError> {
+                let $value = self;
+                buffer.push(Some($to.as_ref()))
+            }
+
+            fn write(buffer: &mut Self::Buffer, group: &mut GroupWriter<'_>) -> Result<(), ParquetError> {
+                buffer.write(group)
+            }
+
+            fn open(name: &str, group: &GroupReader<'_>) -> Result<Self::Column, ParquetError> {
+                group.required::<ByteArrayType>(name).map(TextColumn::new)
+            }
+
+            fn next(column: &mut Self::Column) -> Result<Self, ParquetError> {
+                let bytes = value(column.values.next())?;
+                column.shared(&bytes).and_then($of)
+            }
+
+            fn csv<W: Write>(&self, line: &mut CsvWriter<W>) -> io::Result<()> {
+                let $value = self;
+                line.text($to.as_ref())
+            }
+        }
+
+        impl Cell for Option<$type> {
+            type Buffer = Texts;
+            type Column = TextColumn<Option<ByteArray>>;
+
+            fn declare(name: &str, schema: &mut String) {
+                schema.push_str(&format!("optional binary {name} (STRING);"));
+            }
+
+            fn push(&self, buffer: &mut Self::Buffer) -> Result<(), ParquetError> {
+                buffer.push(self.as_ref().map(|$value| $to).as_ref().map(AsRef::as_ref))
+            }
+
+            fn write(buffer: &mut Self::Buffer, group: &mut GroupWriter<'_>) -> Result<(), ParquetError> {
+                buffer.write(group)
+            }
+
+            fn open(name: &str, group: &GroupReader<'_>) -> Result<Self::Column, ParquetError> {
+                group.optional::<ByteArrayType>(name).map(TextColumn::new)
+            }
+
+            fn next(column: &mut Self::Column) -> Result<Self, ParquetError> {
+                let Some(bytes) = value(column.values.next())? else { return Ok(None) };
+                column.shared(&bytes).and_then($of).map(Some)
+            }
+
+            fn csv<W: Write>(&self, line: &mut CsvWriter<W>) -> io::Result<()> {
+                line.text(self.as_ref().map(|$value| $to).as_ref().map_or("", AsRef::as_ref))
+            }
+        }
+    )*};
+}
+
+text! {
+    Arc<str>: text => text, Ok;
+    Outcome: outcome => outcome.as_str(), parse;
+    Phase: phase => phase.as_str(), parse;
+    Protocol: protocol => protocol.as_str(), parse;
+    ServedEnd: end => end.as_str(), parse;
+    TlsSession: session => session.as_str(), parse;
+    SocketAddr: address => address.to_string(), parse;
+}
+
+/// The columns of a request's id: its three parts.
+const ID_COLUMNS: [&str; 3] = ["request_run", "request_source", "request_seq"];
+
+/// The same, of the rows in memory.
+#[derive(Default)]
+pub(super) struct IdBuffer {
+    run: Texts,
+    source: Texts,
+    seq: OptionalNumbers<Int64Type>,
+}
+
+/// The same, of a row group that is read.
+pub(super) struct IdColumns {
+    run: IntoIter<Option<ByteArray>>,
+    source: IntoIter<Option<ByteArray>>,
+    seq: IntoIter<Option<i64>>,
+}
+
+impl Cell for Option<RequestId> {
+    type Buffer = IdBuffer;
+    type Column = IdColumns;
+
+    fn declare(_: &str, schema: &mut String) {
+        let [run, source, seq] = ID_COLUMNS;
+        <Option<Arc<str>>>::declare(run, schema);
+        <Option<Arc<str>>>::declare(source, schema);
+        <Option<u64>>::declare(seq, schema);
+    }
+
+    fn push(&self, buffer: &mut IdBuffer) -> Result<(), ParquetError> {
+        buffer.run.push(self.as_ref().and_then(RequestId::run))?;
+        buffer.source.push(self.as_ref().map(RequestId::source))?;
+        Cell::push(&self.as_ref().map(|id| id.seq), &mut buffer.seq)
+    }
+
+    fn write(buffer: &mut IdBuffer, group: &mut GroupWriter<'_>) -> Result<(), ParquetError> {
+        buffer.run.write(group)?;
+        buffer.source.write(group)?;
+        buffer.seq.write(group)
+    }
+
+    fn open(_: &str, group: &GroupReader<'_>) -> Result<IdColumns, ParquetError> {
+        let [run, source, seq] = ID_COLUMNS;
+        Ok(IdColumns {
+            run: group.optional::<ByteArrayType>(run)?,
+            source: group.optional::<ByteArrayType>(source)?,
+            seq: group.optional::<Int64Type>(seq)?,
+        })
+    }
+
+    fn next(IdColumns { run, source, seq }: &mut IdColumns) -> Result<Self, ParquetError> {
+        let (run, source, seq) = (value(run.next())?, value(source.next())?, value(seq.next())?);
+        let Some((source, seq)) = source.zip(seq) else { return Ok(None) };
+        let run = run.as_ref().map(text).transpose()?;
+        let id = RequestId::of_parts(run, text(&source)?, narrow(seq)?);
+        id.map(Some).map_err(|e| ParquetError::General(e.to_string()))
+    }
+
+    fn csv<W: Write>(&self, line: &mut CsvWriter<W>) -> io::Result<()> {
+        line.text(self.as_ref().and_then(RequestId::run).unwrap_or_default())?;
+        line.text(self.as_ref().map(RequestId::source).unwrap_or_default())?;
+        line.shown(self.as_ref().map(|id| id.seq))
+    }
+
+    fn names(_: &'static str) -> impl Iterator<Item = &'static str> {
+        ID_COLUMNS.into_iter()
+    }
+}
+
+fn text(bytes: &ByteArray) -> Result<&str, ParquetError> {
+    std::str::from_utf8(bytes.data()).map_err(|e| ParquetError::General(e.to_string()))
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the other functions of its kind keep the text")]
+fn parse<T: std::str::FromStr<Err: Display>>(text: Arc<str>) -> Result<T, ParquetError> {
+    text.parse().map_err(|e: T::Err| ParquetError::General(e.to_string()))
+}
+
+fn value<T>(value: Option<T>) -> Result<T, ParquetError> {
+    value.ok_or_else(|| ParquetError::General("a column ends before its row group".into()))
+}
+
+fn narrow<N, T: TryFrom<N, Error: Display>>(n: N) -> Result<T, ParquetError> {
+    T::try_from(n).map_err(|e| ParquetError::General(e.to_string()))
+}

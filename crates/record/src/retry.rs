@@ -1,0 +1,150 @@
+//! Clients that retry, and the failures that they would have hidden.
+//!
+//! Nothing is retried behind anybody's back: [`is_retried`] is the policy of `--retry`, with
+//! which an attempt's facts stay those of the first, and [`go_hides`] says which failures Go's
+//! `net/http` would have hidden, without sending anything.
+
+use super::outcome::is_gateway_status;
+use super::{Outcome, RequestRow};
+
+/// The gRPC status UNAVAILABLE.
+pub const GRPC_UNAVAILABLE: i32 = 14;
+
+/// Whether a client that retries does so after an attempt's outcome: nothing was sent, or HTTP/2 said
+/// that nothing was done; or the connection or the gateway failed, and the method is one that may be
+/// sent twice (RFC 9110, 9.2.2); or a gRPC server or a proxy before it is unavailable, which is
+/// what the usual policies of gRPC clients name.
+pub fn is_retried(method: &str, attempt: &RequestRow) -> bool {
+    let was_not_processed = match attempt.outcome {
+        Outcome::ConnectRefused
+        | Outcome::ConnectTimeout
+        | Outcome::ConnectUnreachable
+        | Outcome::ConnectError
+        | Outcome::DnsError
+        | Outcome::H2RefusedStream
+        | Outcome::H2Goaway => true,
+        // An alert may come when the request has been sent.
+        Outcome::TlsError => attempt.sent.is_none(),
+        Outcome::HttpError => attempt.grpc_status == Some(GRPC_UNAVAILABLE),
+        _ => false,
+    };
+    was_not_processed
+        || is_idempotent(method)
+            && match attempt.outcome {
+                Outcome::Ok | Outcome::NotSent | Outcome::Cancelled => false,
+                Outcome::HttpError => attempt.status.is_some_and(is_gateway_status),
+                _ => true,
+            }
+}
+
+/// Whether a method may be sent twice.
+pub fn is_idempotent(method: &str) -> bool {
+    matches!(method, "GET" | "HEAD" | "PUT" | "DELETE" | "OPTIONS" | "TRACE")
+}
+
+/// Whether Go's `http.Transport` sends a request of this method again by itself, where it has no
+/// Idempotency-Key (`Request.isReplayable`, net/http).
+pub fn go_replays(method: &str) -> bool {
+    matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE")
+}
+
+/// Whether Go's `http.Transport` would have sent this request again without a word: it was on a
+/// connection that had carried one before, which ended before the first byte of the answer, and
+/// the request is one that Go replays (`persistConn.shouldRetryRequest`, net/http).
+///
+/// In HTTP/2 the method does not matter, as long as the body can be sent again. Sent again is what
+/// ended before the head of its answer and was never written, or that the server says it did not
+/// process (`canRetryError`, net/http/internal/http2); but not the first stream of a connection
+/// that a GOAWAY ends with an error (`ClientConn.setGoAway`).
+///
+/// So it is in Go 1.27. Go 1.19 sent that first stream again, too, and what was reset with
+/// PROTOCOL_ERROR.
+pub fn go_hides(row: &RequestRow, replays: bool) -> bool {
+    let detail = row.detail.as_deref();
+    let ended_without_answer =
+        matches!(row.outcome, Outcome::EofBeforeResponse | Outcome::ResetBeforeResponse)
+            && row.bytes_received == 0;
+    match row.outcome {
+        _ if row.head.is_some() => false,
+        Outcome::H2Goaway => row.stream != Some(1) || detail == Some("GOAWAY NO_ERROR"),
+        Outcome::H2RefusedStream => true,
+        Outcome::ResetMidResponse if detail == Some("REFUSED_STREAM") => true,
+        _ if row.stream.is_some() => ended_without_answer && row.bytes_sent == 0,
+        // Where nothing at all was written, any method is sent again.
+        _ => row.conn_reused && ended_without_answer && (replays || row.bytes_sent == 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Phase, Stamp};
+
+    #[test]
+    fn what_may_be_sent_twice_is_retried_and_what_was_never_sent() {
+        let at = Stamp::from_unix_ns(0);
+        let attempt = |outcome, status, grpc_status| RequestRow {
+            outcome,
+            sent: Some(at),
+            status,
+            grpc_status,
+            ..RequestRow::not_sent("load-0".into(), 0, "web".into(), Phase::Main, at, at)
+        };
+        let retried = |method, outcome| is_retried(method, &attempt(outcome, Some(503), None));
+        assert!(retried("GET", Outcome::ResetBeforeResponse) && retried("PUT", Outcome::HttpError));
+        assert!(retried("POST", Outcome::ConnectRefused) && !retried("POST", Outcome::ResetBeforeResponse));
+        assert!(!retried("GET", Outcome::Ok) && !retried("GET", Outcome::NotSent));
+        assert!(!is_retried("GET", &attempt(Outcome::HttpError, Some(500), None)));
+        assert!(retried("POST", Outcome::H2RefusedStream) && retried("POST", Outcome::H2Goaway));
+        assert!(is_retried("POST", &attempt(Outcome::HttpError, Some(200), Some(GRPC_UNAVAILABLE))));
+        assert!(!is_retried("POST", &attempt(Outcome::HttpError, Some(200), Some(13))));
+        let alert = attempt(Outcome::TlsError, None, None);
+        assert!(is_retried("GET", &alert) && !is_retried("POST", &alert), "it had been sent");
+        assert!(is_retried("POST", &RequestRow { sent: None, ..alert }));
+    }
+
+    #[test]
+    fn go_hides_what_ends_on_a_reused_connection_before_an_answer() {
+        let at = Stamp::from_unix_ns(0);
+        let row = |outcome, conn_reused, bytes_sent| RequestRow {
+            outcome,
+            conn_reused,
+            bytes_sent,
+            ..RequestRow::not_sent("load-0".into(), 0, "web".into(), Phase::Main, at, at)
+        };
+        assert!(go_hides(&row(Outcome::EofBeforeResponse, true, 80), go_replays("GET")));
+        assert!(go_hides(&row(Outcome::ResetBeforeResponse, true, 80), go_replays("OPTIONS")));
+        assert!(!go_hides(&row(Outcome::EofBeforeResponse, false, 80), go_replays("GET")), "a fresh one");
+        for method in ["POST", "PUT", "DELETE"] {
+            assert!(!go_hides(&row(Outcome::EofBeforeResponse, true, 80), go_replays(method)), "{method}");
+        }
+        assert!(go_hides(&row(Outcome::ResetBeforeResponse, true, 0), go_replays("POST")));
+        assert!(!go_hides(&row(Outcome::ResponseTimeout, true, 80), go_replays("GET")));
+        let begun = RequestRow { bytes_received: 1, ..row(Outcome::ResetBeforeResponse, true, 80) };
+        assert!(!go_hides(&begun, go_replays("GET")));
+    }
+
+    #[test]
+    fn in_http2_go_hides_what_was_not_processed_whatever_its_method() {
+        let at = Stamp::from_unix_ns(0);
+        let row = |stream, outcome, detail: &str| RequestRow {
+            outcome,
+            conn_reused: stream > 1,
+            stream: Some(stream),
+            detail: Some(detail.into()),
+            bytes_sent: 80,
+            ..RequestRow::not_sent("load-0".into(), 0, "web".into(), Phase::Main, at, at)
+        };
+        let hides = |row: &RequestRow| go_hides(row, false);
+        assert!(hides(&row(1, Outcome::H2Goaway, "GOAWAY NO_ERROR")));
+        assert!(hides(&row(3, Outcome::H2Goaway, "GOAWAY ENHANCE_YOUR_CALM")));
+        assert!(!hides(&row(1, Outcome::H2Goaway, "GOAWAY ENHANCE_YOUR_CALM")), "a new connection");
+        assert!(hides(&row(1, Outcome::H2RefusedStream, "REFUSED_STREAM")));
+        assert!(!hides(&row(3, Outcome::ResetBeforeResponse, "PROTOCOL_ERROR")));
+        let begun = RequestRow { head: Some(at), ..row(3, Outcome::ResetMidResponse, "REFUSED_STREAM") };
+        assert!(!hides(&begun), "its head has been handed on");
+        let lost = RequestRow { detail: None, ..row(3, Outcome::EofBeforeResponse, "") };
+        assert!(!go_hides(&lost, true));
+        assert!(hides(&RequestRow { bytes_sent: 0, ..lost }), "never written");
+    }
+}

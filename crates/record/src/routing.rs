@@ -1,0 +1,220 @@
+//! How new connections to a target reach its pods: by what, and by which rules of its Service.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::run_info::{Balances, ClusterInfo, Target};
+use super::service_proxy::{ProxyEvidence, Spread};
+
+/// What routes new connections to a target's pods.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "by", rename_all = "snake_case")]
+pub enum Routing {
+    /// Whatever is behind a URL.
+    Url,
+    /// The client itself, which asks the DNS for the pods' addresses.
+    Dns,
+    /// The Service proxy of the client's node, by the Service's own address.
+    ClusterIp(ServiceRules),
+    /// The Service proxy of a node, by that node's port.
+    NodePort(ServiceRules),
+}
+
+/// What a Service asks of those who balance its connections.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceRules {
+    /// `spec.sessionAffinity`.
+    #[serde(default)]
+    pub session_affinity: SessionAffinity,
+    /// `spec.internalTrafficPolicy`: for its own address.
+    #[serde(default)]
+    pub internal_traffic: TrafficPolicy,
+    /// `spec.externalTrafficPolicy`: for its node ports and external addresses.
+    #[serde(default)]
+    pub external_traffic: TrafficPolicy,
+    /// `spec.trafficDistribution`, or the annotation that asks for topology hints: near endpoints first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub distribution: Option<String>,
+}
+
+/// Whether a client's connections stay with one pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SessionAffinity {
+    /// Each connection is balanced for itself.
+    #[default]
+    None,
+    /// All connections of one client address go to one pod.
+    ClientIp,
+}
+
+/// Which endpoints a node's Service proxy uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TrafficPolicy {
+    /// All.
+    #[default]
+    Cluster,
+    /// Those on its own node.
+    Local,
+}
+
+/// How new connections to a target are spread over the ready endpoints of its Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Balancing {
+    /// Each goes to any of them with the same probability, independently of earlier ones.
+    Random {
+        /// Whether that rests on what the user stated, or on what the record does not hold.
+        assumed: bool,
+    },
+    /// Not so, and why.
+    No(&'static str),
+    /// It is not known.
+    Unknown,
+}
+
+impl Target {
+    /// How new connections to it are spread over the endpoints of its Service. A run that did not
+    /// record the Service's rules is taken for one of a Service that asks for nothing special, and
+    /// what follows from that is assumed.
+    pub fn balancing(&self, cluster: &ClusterInfo) -> Balancing {
+        if self.balances == Balances::Requests {
+            return Balancing::No("a proxy there balances requests, and keeps its connections to pods");
+        }
+        let is_recorded = self.routing.is_some();
+        let rules = match &self.routing {
+            Some(Routing::Url) => return Balancing::Unknown,
+            Some(Routing::Dns) => return Balancing::No("the client picks from the addresses of the DNS"),
+            Some(Routing::ClusterIp(rules)) => rules.near(rules.internal_traffic),
+            Some(Routing::NodePort(rules)) => rules.near(rules.external_traffic),
+            None if self.service.is_none() || !self.has_address() => return Balancing::Unknown,
+            None => None,
+        };
+        match (rules, cluster.dataplane.spread()) {
+            (Some(why), _) | (None, Spread::Otherwise(why)) => Balancing::No(why),
+            (None, Spread::Random) => {
+                let assumed = !is_recorded || cluster.dataplane_from == Some(ProxyEvidence::Assumed);
+                Balancing::Random { assumed }
+            }
+            (None, Spread::Unknown) => Balancing::Unknown,
+        }
+    }
+
+    /// The host in its URL.
+    pub fn host(&self) -> Option<&str> {
+        let (_, rest) = self.url.split_once("://")?;
+        let authority = rest.split(['/', '?', '#']).next()?;
+        let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+        match host.strip_prefix('[') {
+            Some(v6) => v6.split(']').next(),
+            None => host.split(':').next(),
+        }
+    }
+
+    /// Whether its URL has an address instead of a name: then it is not a headless Service.
+    fn has_address(&self) -> bool {
+        self.host().is_some_and(|host| host.parse::<IpAddr>().is_ok())
+    }
+}
+
+impl ServiceRules {
+    /// Why not every endpoint gets the same share, if so.
+    fn near(&self, policy: TrafficPolicy) -> Option<&'static str> {
+        if self.session_affinity == SessionAffinity::ClientIp {
+            return Some("its Service has session affinity: a client stays with one pod");
+        }
+        if policy == TrafficPolicy::Local {
+            return Some("its Service's traffic policy is Local: only pods of one node get connections");
+        }
+        self.distribution.is_some().then_some("its Service prefers endpoints that are near")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service_proxy::ServiceProxy;
+
+    fn target(routing: Option<Routing>) -> Target {
+        Target {
+            name: "web".into(),
+            url: "http://10.96.0.7:80/x".into(),
+            consumer: "Service web (Service proxy of this host)".into(),
+            balances: Balances::Connections,
+            balances_because: None,
+            service: Some("web".into()),
+            routing,
+        }
+    }
+
+    fn cluster(mode: &str, from: Option<ProxyEvidence>) -> ClusterInfo {
+        let dataplane = ServiceProxy::from(mode);
+        ClusterInfo { dataplane, dataplane_from: from, ..ClusterInfo::default() }
+    }
+
+    #[test]
+    fn connections_are_random_only_where_the_mode_is_and_the_service_asks_for_nothing() {
+        let found = |mode| cluster(mode, Some(ProxyEvidence::ConfigMap));
+        let plain = || target(Some(Routing::ClusterIp(ServiceRules::default())));
+        assert_eq!(plain().balancing(&found("nftables")), Balancing::Random { assumed: false });
+        assert_eq!(plain().balancing(&found("unknown")), Balancing::Unknown);
+        assert!(matches!(plain().balancing(&found("ipvs")), Balancing::No(_)));
+        let stated = cluster("iptables", Some(ProxyEvidence::Assumed));
+        assert_eq!(plain().balancing(&stated), Balancing::Random { assumed: true });
+        let l7 = Target { balances: Balances::Requests, ..plain() };
+        assert!(matches!(l7.balancing(&found("nftables")), Balancing::No(_)));
+        for routing in [Routing::Url, Routing::Dns] {
+            let balancing = target(Some(routing)).balancing(&found("nftables"));
+            assert!(!matches!(balancing, Balancing::Random { .. }), "{balancing:?}");
+        }
+    }
+
+    #[test]
+    fn a_service_that_prefers_some_pods_is_not_random() {
+        let rules = |change: fn(&mut ServiceRules)| {
+            let mut rules = ServiceRules::default();
+            change(&mut rules);
+            rules
+        };
+        let affinity = rules(|rules| rules.session_affinity = SessionAffinity::ClientIp);
+        let internal = rules(|rules| rules.internal_traffic = TrafficPolicy::Local);
+        let external = rules(|rules| rules.external_traffic = TrafficPolicy::Local);
+        let hints = rules(|rules| rules.distribution = Some("PreferSameZone".into()));
+        let cluster = cluster("iptables", Some(ProxyEvidence::ConfigMap));
+        let is_random = |routing| {
+            matches!(target(Some(routing)).balancing(&cluster), Balancing::Random { assumed: false })
+        };
+        // Which policy counts depends on the way that connections take.
+        assert!(is_random(Routing::ClusterIp(external.clone())));
+        assert!(is_random(Routing::NodePort(internal.clone())));
+        assert!(!is_random(Routing::ClusterIp(internal)));
+        assert!(!is_random(Routing::NodePort(external)));
+        for rules in [affinity, hints] {
+            assert!(!is_random(Routing::ClusterIp(rules.clone())));
+            assert!(!is_random(Routing::NodePort(rules)));
+        }
+    }
+
+    #[test]
+    fn a_run_that_did_not_record_its_service_is_random_by_assumption() {
+        let cluster = cluster("nftables", None);
+        assert_eq!(target(None).balancing(&cluster), Balancing::Random { assumed: true });
+        let v6 = Target { url: "http://[fd00::7]:80/".into(), ..target(None) };
+        assert_eq!(v6.balancing(&cluster), Balancing::Random { assumed: true });
+        // A name is a headless Service's, or somebody else's.
+        let named = Target { url: "http://web.shop.svc.cluster.local:80/".into(), ..target(None) };
+        assert_eq!(named.balancing(&cluster), Balancing::Unknown);
+        let url = Target { service: None, ..target(None) };
+        assert_eq!(url.balancing(&cluster), Balancing::Unknown);
+    }
+
+    #[test]
+    fn what_routes_reads_back() {
+        let rules = ServiceRules { distribution: Some("PreferClose".into()), ..ServiceRules::default() };
+        for routing in [Routing::Url, Routing::Dns, Routing::NodePort(rules)] {
+            let json = serde_json::to_value(&routing).unwrap();
+            assert_eq!(serde_json::from_value::<Routing>(json).unwrap(), routing);
+        }
+    }
+}

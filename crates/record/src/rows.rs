@@ -1,0 +1,208 @@
+//! The rows of a run, to be gone through as often as it takes: there may be more than fit into memory.
+
+use std::collections::HashSet;
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::parts::{self, PartError, Row, checksum};
+use super::run_dir::LIVE_DIR;
+use super::{Records, RequestRow, ServedRow};
+
+/// Where the rows of a run are. They are the same each time.
+pub trait RowSource {
+    /// Why they could not be read.
+    type Error;
+
+    /// Goes through the rows of the load sources.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    fn requests(&self, each: &mut dyn FnMut(RequestRow)) -> Result<(), Self::Error>;
+
+    /// Goes through the rows of the proxies.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    fn served(&self, each: &mut dyn FnMut(ServedRow)) -> Result<(), Self::Error>;
+}
+
+impl RowSource for Records {
+    type Error = Infallible;
+
+    fn requests(&self, each: &mut dyn FnMut(RequestRow)) -> Result<(), Infallible> {
+        self.requests.iter().cloned().for_each(each);
+        Ok(())
+    }
+
+    fn served(&self, each: &mut dyn FnMut(ServedRow)) -> Result<(), Infallible> {
+        self.served.iter().cloned().for_each(each);
+        Ok(())
+    }
+}
+
+/// The tables of a run directory.
+#[derive(Debug)]
+pub struct Tables {
+    /// The parts of each table that can be read.
+    requests: Vec<PathBuf>,
+    served: Vec<PathBuf>,
+    /// Rows that crossed while the load lasted, of sources whose others were not fetched.
+    live: Vec<RequestRow>,
+}
+
+impl Tables {
+    /// Those of a run directory. That rows are missing is told in `torn`, and which parts are damaged
+    /// and therefore left out in `corrupt`, where the run's format has checksums.
+    pub(super) fn open(
+        run_dir: &Path,
+        checksums: Checksums,
+        torn: &mut Vec<String>,
+        corrupt: &mut Vec<String>,
+    ) -> Result<Self, PartError> {
+        let requests = whole_parts::<RequestRow>(run_dir, checksums, corrupt)?;
+        let served = whole_parts::<ServedRow>(run_dir, checksums, corrupt)?;
+        let mut live = parts::read_table::<RequestRow>(&run_dir.join(LIVE_DIR))?;
+        if !live.is_empty() {
+            let id = |row: &RequestRow| (Arc::clone(&row.source), row.seq);
+            let mut missing: HashSet<(Arc<str>, u64)> = live.iter().map(id).collect();
+            parts::each_row_of::<RequestRow>(&requests, |row| {
+                missing.remove(&id(&row));
+            })?;
+            live.retain(|row| missing.contains(&id(row)));
+        }
+        if !live.is_empty() {
+            let sources: HashSet<&str> = live.iter().map(|row| &*row.source).collect();
+            torn.push(format!(
+                "{} requests of {} load sources were not ok, and the others of these were not fetched",
+                live.len(),
+                sources.len()
+            ));
+        }
+        Ok(Self { requests, served, live })
+    }
+}
+
+/// Whether the parts of a run have checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Checksums {
+    /// All of them have one.
+    Written,
+    /// They are of a format without.
+    None,
+}
+
+/// The parts of a table that are as they were written. The others are named in `corrupt`.
+fn whole_parts<R: Row>(
+    run_dir: &Path,
+    checksums: Checksums,
+    corrupt: &mut Vec<String>,
+) -> Result<Vec<PathBuf>, PartError> {
+    let mut paths = parts::parts_of::<R>(run_dir)?;
+    if checksums == Checksums::None {
+        return Ok(paths);
+    }
+    let mut failed = None;
+    paths.retain(|path| match checksum::damage(path) {
+        Ok(None) => true,
+        Ok(Some(why)) => {
+            let name = path.strip_prefix(run_dir).unwrap_or(path).display();
+            corrupt.push(format!("{name} is corrupt: {why}; its rows are left out"));
+            false
+        }
+        Err(source) => {
+            failed.get_or_insert(PartError::Io { path: path.clone(), source });
+            false
+        }
+    });
+    failed.map_or(Ok(paths), Err)
+}
+
+impl RowSource for Tables {
+    type Error = PartError;
+
+    fn requests(&self, each: &mut dyn FnMut(RequestRow)) -> Result<(), PartError> {
+        parts::each_row_of::<RequestRow>(&self.requests, &mut *each)?;
+        self.live.iter().cloned().for_each(each);
+        Ok(())
+    }
+
+    fn served(&self, each: &mut dyn FnMut(ServedRow)) -> Result<(), PartError> {
+        parts::each_row_of::<ServedRow>(&self.served, each)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parts::PartWriter;
+    use crate::{Clock, Phase, Stamp};
+
+    #[test]
+    fn rows_that_crossed_count_once_where_a_kill_left_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = Stamp::from_unix_ns(0);
+        let rows = |seqs: std::ops::Range<u64>| -> Vec<_> {
+            let row = |seq| RequestRow::not_sent("load-0".into(), seq, "web".into(), Phase::Main, at, at);
+            seqs.map(row).collect()
+        };
+        let write = |dir: &Path, source: &str, rows: &[RequestRow]| {
+            let mut writer = PartWriter::<RequestRow>::create(dir, source, Clock::start()).unwrap();
+            writer.extend(rows).unwrap();
+            writer.finish().unwrap();
+        };
+        write(dir.path(), "load-0", &rows(0..6));
+        write(&dir.path().join(LIVE_DIR), "live", &rows(4..9));
+        let (mut requests, mut torn) = (Vec::new(), Vec::new());
+        let mut corrupt = Vec::new();
+        let tables = Tables::open(dir.path(), Checksums::Written, &mut torn, &mut corrupt).unwrap();
+        tables.requests(&mut |row| requests.push(row)).unwrap();
+        assert_eq!(requests, rows(0..9));
+        assert!(corrupt.is_empty(), "{corrupt:?}");
+        assert_eq!(
+            torn,
+            ["3 requests of 1 load sources were not ok, and the others of these were not fetched"]
+        );
+    }
+
+    #[test]
+    fn a_part_whose_bytes_have_changed_is_left_out_and_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = Stamp::from_unix_ns(7);
+        let write = |source: &str| {
+            let row = |seq| RequestRow::not_sent(source.into(), seq, "web".into(), Phase::Main, at, at);
+            let mut writer = PartWriter::<RequestRow>::create(dir.path(), source, Clock::start()).unwrap();
+            writer.extend(&(0..50).map(row).collect::<Vec<_>>()).unwrap();
+            writer.finish().unwrap();
+            dir.path().join(format!("requests/{source}-00000.parquet"))
+        };
+        let (whole, cut) = (write("load-0"), write("load-1"));
+        let open = || {
+            let (mut torn, mut corrupt, mut rows) = (Vec::new(), Vec::new(), 0);
+            let tables = Tables::open(dir.path(), Checksums::Written, &mut torn, &mut corrupt).unwrap();
+            tables.requests(&mut |_| rows += 1).unwrap();
+            (rows, corrupt)
+        };
+        assert_eq!(open(), (100, Vec::new()));
+        let bytes = std::fs::read(&whole).unwrap();
+        std::fs::write(&cut, &bytes[..bytes.len() - 9]).unwrap();
+        let (rows, corrupt) = open();
+        assert_eq!(rows, 50);
+        assert!(
+            corrupt[0].starts_with("requests/load-1-00000.parquet is corrupt: it is not a whole"),
+            "{corrupt:?}"
+        );
+        std::fs::remove_file(&cut).unwrap();
+        // Any byte of the pages, which end where the metadata begin: these are before their length and a mark.
+        let (rest, _mark) = bytes.split_last_chunk::<4>().unwrap();
+        let (rest, length) = rest.split_last_chunk::<4>().unwrap();
+        let pages = rest.len() - usize::try_from(u32::from_le_bytes(*length)).unwrap();
+        for place in (4..pages).step_by(37) {
+            let mut flipped = bytes.clone();
+            flipped[place] ^= 0x10;
+            std::fs::write(&whole, flipped).unwrap();
+            let (rows, corrupt) = open();
+            assert_eq!((rows, corrupt.len()), (0, 1), "byte {place}");
+        }
+    }
+}

@@ -1,0 +1,439 @@
+//! The run directory: the durable record of one run.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+use super::event::{EVENT_VERSION, EventKind};
+use super::parts::{PartError, PartWriter, Row};
+use super::rows::Checksums;
+use super::run_info::{FORMAT_VERSION, OLDEST_FORMAT};
+use super::{Clock, Event, RequestRow, RowSource, RunInfo, ServedRow, Tables};
+
+const INFO: &str = "run.json";
+const EVENTS: &str = "events.jsonl";
+/// The directory of rows that crossed from far away while the load lasted. It goes when the others
+/// have arrived.
+pub const LIVE_DIR: &str = "live";
+
+/// A run directory.
+#[derive(Clone, Debug)]
+pub struct RunDir {
+    path: PathBuf,
+}
+
+/// Why a run directory cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum RunDirError {
+    /// The directory is there and holds something already.
+    #[error("{0} is not empty: name a directory that does not exist yet")]
+    NotEmpty(PathBuf),
+    /// There is no run here.
+    #[error(
+        "{0} is not a run directory: it has no readable run.json; name a directory that `rolldrop run` made"
+    )]
+    NotARun(PathBuf),
+    /// A file's contents are not what they should be.
+    #[error("{path}:{line}: {why}; restore the file, or measure again")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: usize,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The run was written in a format that this version does not read.
+    #[error(
+        "{path}: written in format {found}, this version reads format {FORMAT_VERSION}: use the rolldrop that wrote it"
+    )]
+    OtherFormat {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u64,
+    },
+    /// A file could not be read or written.
+    #[error("failed to use {path}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A table could not be read or written.
+    #[error(transparent)]
+    Part(#[from] PartError),
+}
+
+/// What a run directory holds in addition to its rows, as it was recorded.
+#[derive(Clone, Debug)]
+pub struct RunLog {
+    /// run.json.
+    pub info: RunInfo,
+    /// events.jsonl, in the order written.
+    pub events: Vec<Event>,
+    /// What could not be read, and why that is no error: a run that was killed
+    /// leaves a torn last line and parts that were never closed.
+    pub torn: Vec<String>,
+    /// What could not be read, and no kill explains: it is no longer as it was written, or of a version
+    /// that this one does not know.
+    pub corrupt: Vec<String>,
+}
+
+/// Everything that a run directory holds, in memory.
+#[derive(Clone, Debug)]
+pub struct Records {
+    /// run.json.
+    pub info: RunInfo,
+    /// events.jsonl, in the order written.
+    pub events: Vec<Event>,
+    /// requests/*.parquet.
+    pub requests: Vec<RequestRow>,
+    /// served/*.parquet.
+    pub served: Vec<ServedRow>,
+    /// As in [`RunLog`].
+    pub torn: Vec<String>,
+    /// As in [`RunLog`].
+    pub corrupt: Vec<String>,
+}
+
+impl Records {
+    /// A copy of all but the rows.
+    pub fn log(&self) -> RunLog {
+        RunLog {
+            info: self.info.clone(),
+            events: self.events.clone(),
+            torn: self.torn.clone(),
+            corrupt: self.corrupt.clone(),
+        }
+    }
+}
+
+impl RunDir {
+    /// Makes a new run directory at `path`, parents included.
+    ///
+    /// # Errors
+    /// When it exists and is not empty, or cannot be made.
+    pub fn create(path: &Path) -> Result<Self, RunDirError> {
+        let io = |source| RunDirError::Io { path: path.to_owned(), source };
+        if let Some(above) = path.parent() {
+            fs::create_dir_all(above).map_err(io)?;
+        }
+        match private_dir(path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io(error)),
+            // One that is there keeps the rights that somebody gave it.
+            Ok(()) | Err(_) => {}
+        }
+        if fs::read_dir(path).map_err(io)?.next().is_some() {
+            return Err(RunDirError::NotEmpty(path.to_owned()));
+        }
+        Ok(Self { path: path.to_owned() })
+    }
+
+    /// Opens the run directory at `path`.
+    ///
+    /// # Errors
+    /// When there is no run.json in it.
+    pub fn open(path: &Path) -> Result<Self, RunDirError> {
+        if !path.join(INFO).is_file() {
+            return Err(RunDirError::NotARun(path.to_owned()));
+        }
+        Ok(Self { path: path.to_owned() })
+    }
+
+    /// Removes the directory if nothing has been written to it: of a run that never began, for example.
+    pub fn discard_if_empty(&self) {
+        // One that is not empty cannot be removed.
+        let _ = fs::remove_dir(&self.path);
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes run.json, replacing an earlier one in one step.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write_info(&self, info: &RunInfo) -> Result<(), RunDirError> {
+        let json = serde_json::to_vec_pretty(info)
+            .map_err(|e| RunDirError::Io { path: self.path.join(INFO), source: io::Error::other(e) })?;
+        self.write_file(INFO, &json)
+    }
+
+    /// Reads run.json.
+    ///
+    /// # Errors
+    /// When it cannot be read or is of another format.
+    pub fn info(&self) -> Result<RunInfo, RunDirError> {
+        let path = self.path.join(INFO);
+        let text =
+            fs::read_to_string(&path).map_err(|source| RunDirError::Io { path: path.clone(), source })?;
+        let malformed = |e: serde_json::Error| RunDirError::Malformed {
+            path: path.clone(),
+            line: e.line(),
+            why: e.to_string(),
+        };
+        let value: serde_json::Value = serde_json::from_str(&text).map_err(malformed)?;
+        let format = value.get("format").and_then(serde_json::Value::as_u64);
+        let known = u64::from(OLDEST_FORMAT)..=u64::from(FORMAT_VERSION);
+        if let Some(found) = format.filter(|found| !known.contains(found)) {
+            return Err(RunDirError::OtherFormat { path, found });
+        }
+        serde_json::from_str(&text).map_err(malformed)
+    }
+
+    /// Writes a file under the run directory, replacing an earlier one in one step.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write_file(&self, name: &str, contents: &[u8]) -> Result<(), RunDirError> {
+        let path = self.path.join(name);
+        let io = |source| RunDirError::Io { path: path.clone(), source };
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(io)?;
+        }
+        let mut partial = path.clone().into_os_string();
+        partial.push(".part");
+        fs::write(&partial, contents).map_err(io)?;
+        fs::rename(&partial, &path).map_err(io)
+    }
+
+    /// The log of events, to append to.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn event_log(&self) -> Result<EventLog, RunDirError> {
+        let path = self.path.join(EVENTS);
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .map_err(|source| RunDirError::Io { path: path.clone(), source })?;
+        Ok(EventLog { path, file })
+    }
+
+    /// A writer for the rows of one source.
+    ///
+    /// # Errors
+    /// When the table's directory cannot be made.
+    pub fn part_writer<R: Row>(&self, source: &str, clock: Clock) -> Result<PartWriter<R>, RunDirError> {
+        Ok(PartWriter::create(&self.path, source, clock)?)
+    }
+
+    /// Reads what was recorded beside the rows, and finds these. What a kill tore is left out and named in
+    /// [`RunLog::torn`].
+    ///
+    /// # Errors
+    /// When a file that should be whole is not.
+    pub fn recorded(&self) -> Result<(RunLog, Tables), RunDirError> {
+        let (mut torn, mut corrupt) = (Vec::new(), Vec::new());
+        let info = self.info()?;
+        let events = self.read_events(&mut torn, &mut corrupt)?;
+        let checksums = if info.has_checks() { Checksums::Written } else { Checksums::None };
+        let tables = Tables::open(&self.path, checksums, &mut torn, &mut corrupt)?;
+        for table in [RequestRow::TABLE, ServedRow::TABLE] {
+            let open = fs::read_dir(self.path.join(table)).into_iter().flatten().flatten();
+            for entry in open.filter(|e| e.path().extension().is_some_and(|e| e == "part")) {
+                torn.push(format!("{table}/{} was never closed", entry.file_name().to_string_lossy()));
+            }
+        }
+        Ok((RunLog { info, events, torn, corrupt }, tables))
+    }
+
+    /// Reads all that was recorded into memory: 0.3 kB for each row.
+    ///
+    /// # Errors
+    /// When a file that should be whole is not.
+    pub fn read(&self) -> Result<Records, RunDirError> {
+        let (RunLog { info, events, torn, corrupt }, tables) = self.recorded()?;
+        let (mut requests, mut served) = (Vec::new(), Vec::new());
+        tables.requests(&mut |row| requests.push(row))?;
+        tables.served(&mut |row| served.push(row))?;
+        Ok(Records { info, events, requests, served, torn, corrupt })
+    }
+
+    /// Events of another version are left out and counted in `corrupt`: they may mean anything.
+    fn read_events(
+        &self,
+        torn: &mut Vec<String>,
+        corrupt: &mut Vec<String>,
+    ) -> Result<Vec<Event>, RunDirError> {
+        let path = self.path.join(EVENTS);
+        let io = |source| RunDirError::Io { path: path.clone(), source };
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                torn.push(format!("{EVENTS} was never begun"));
+                return Ok(Vec::new());
+            }
+            Err(e) => return Err(io(e)),
+        };
+        let mut events = Vec::new();
+        let mut reader = BufReader::new(file);
+        let mut line = Vec::new();
+        let mut unknown: BTreeMap<u32, (u64, usize)> = BTreeMap::new();
+        for number in 1.. {
+            line.clear();
+            if reader.read_until(b'\n', &mut line).map_err(io)? == 0 {
+                break;
+            }
+            if line.last() != Some(&b'\n') {
+                torn.push(format!("{EVENTS} ends in the middle of line {number}"));
+                break;
+            }
+            match parse_event(&line) {
+                Ok(Line::Event(event)) => events.push(*event),
+                Ok(Line::Kind) => {}
+                Ok(Line::Version(v)) => unknown.entry(v).or_insert((0, number)).0 += 1,
+                Err(e) => return Err(RunDirError::Malformed { path, line: number, why: e.to_string() }),
+            }
+        }
+        corrupt.extend(unknown.into_iter().map(|(v, (events, first))| {
+            format!(
+                "{EVENTS} has {events} events of version {v}, which this version of rolldrop does not know \
+                 (the first in line {first}): they are left out"
+            )
+        }));
+        Ok(events)
+    }
+}
+
+/// What a line of events.jsonl holds.
+enum Line {
+    Event(Box<Event>),
+    /// Of a kind that a later version of rolldrop added, which leaves the others as they were.
+    Kind,
+    /// Of another version of the format.
+    Version(u32),
+}
+
+fn parse_event(line: &[u8]) -> Result<Line, serde_json::Error> {
+    #[derive(serde::Deserialize)]
+    struct Version {
+        v: u32,
+    }
+    match serde_json::from_slice::<Event>(line) {
+        Ok(event) if event.v != EVENT_VERSION => Ok(Line::Version(event.v)),
+        Ok(Event { kind: EventKind::Other, .. }) => Ok(Line::Kind),
+        Ok(event) => Ok(Line::Event(Box::new(event))),
+        Err(e) => match serde_json::from_slice::<Version>(line) {
+            Ok(Version { v }) if v != EVENT_VERSION => Ok(Line::Version(v)),
+            _ => Err(e),
+        },
+    }
+}
+
+/// Appends events; each is on its way to disk when [`EventLog::append`] returns.
+#[derive(Debug)]
+pub struct EventLog {
+    path: PathBuf,
+    file: File,
+}
+
+impl EventLog {
+    /// Appends one event as one line.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn append(&mut self, event: &Event) -> Result<(), RunDirError> {
+        let io = |source| RunDirError::Io { path: self.path.clone(), source };
+        let mut line = serde_json::to_vec(event).map_err(|e| io(io::Error::other(e)))?;
+        line.push(b'\n');
+        self.file.write_all(&line).map_err(io)
+    }
+}
+
+/// Makes a directory for its owner alone: a run holds the addresses of clients.
+fn private_dir(path: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn a_run_is_its_owners_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let path = dir.path().join("runs/one");
+        RunDir::create(&path).unwrap();
+        assert_eq!(mode(&path), 0o700);
+        let shared = dir.path().join("shared");
+        fs::create_dir(&shared).unwrap();
+        fs::set_permissions(&shared, fs::Permissions::from_mode(0o750)).unwrap();
+        RunDir::create(&shared).unwrap();
+        assert_eq!(mode(&shared), 0o750);
+    }
+    use crate::{EventKind, Stamp};
+
+    fn warning(n: i64) -> Event {
+        Event::new(Stamp::from_unix_ns(n), "coordinator", EventKind::Warning { message: format!("w{n}") })
+    }
+
+    #[test]
+    fn a_torn_last_line_is_named_and_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = RunDir::create(&dir.path().join("run")).unwrap();
+        let mut log = run.event_log().unwrap();
+        log.append(&warning(1)).unwrap();
+        log.append(&warning(2)).unwrap();
+        let path = run.path().join(EVENTS);
+        let mut bytes = fs::read(&path).unwrap();
+        bytes.truncate(bytes.len() - 5);
+        fs::write(&path, bytes).unwrap();
+        let mut torn = Vec::new();
+        assert_eq!(run.read_events(&mut torn, &mut Vec::new()).unwrap(), [warning(1)]);
+        assert_eq!(torn, ["events.jsonl ends in the middle of line 2"]);
+    }
+
+    #[test]
+    fn a_kind_of_a_later_version_is_skipped_and_nonsense_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = RunDir::create(dir.path()).unwrap();
+        let path = run.path().join(EVENTS);
+        fs::write(&path, "{\"v\":1,\"t_ns\":1,\"source\":\"x\",\"kind\":\"of_tomorrow\"}\n").unwrap();
+        let read = || run.read_events(&mut Vec::new(), &mut Vec::new());
+        assert_eq!(read().unwrap(), []);
+        let unknown_mode = r#"{"v":1,"t_ns":1,"source":"x","kind":"command_settled","mode":"of_tomorrow"}"#;
+        fs::write(&path, format!("{unknown_mode}\n")).unwrap();
+        assert!(read().is_err(), "a value that is not known is not passed over");
+        fs::write(&path, unknown_mode.replace("of_tomorrow", "command_settled") + "\n").unwrap();
+        assert!(read().is_err(), "nor one that is called as the kind is");
+        fs::write(&path, "nonsense\n").unwrap();
+        let error = read().unwrap_err().to_string();
+        assert!(error.contains("events.jsonl:1: "), "{error}");
+    }
+
+    #[test]
+    fn events_of_another_version_are_counted_and_not_taken_for_ones_of_this() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = RunDir::create(dir.path()).unwrap();
+        let known = serde_json::to_string(&warning(1)).unwrap();
+        let other = known.replace("\"v\":1", "\"v\":2");
+        let strange = "{\"v\":2,\"what\":[]}";
+        fs::write(run.path().join(EVENTS), format!("{known}\n{other}\n{strange}\n")).unwrap();
+        let mut corrupt = Vec::new();
+        assert_eq!(run.read_events(&mut Vec::new(), &mut corrupt).unwrap(), [warning(1)]);
+        assert_eq!(corrupt.len(), 1);
+        assert!(corrupt[0].contains("has 2 events of version 2"), "{corrupt:?}");
+        assert!(corrupt[0].contains("the first in line 2"), "{corrupt:?}");
+    }
+
+    #[test]
+    fn only_an_empty_place_becomes_a_run_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(matches!(RunDir::open(dir.path()), Err(RunDirError::NotARun(_))));
+        fs::write(dir.path().join("x"), "").unwrap();
+        assert!(matches!(RunDir::create(dir.path()), Err(RunDirError::NotEmpty(_))));
+    }
+}

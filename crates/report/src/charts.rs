@@ -1,0 +1,52 @@
+//! The charts as PNG, drawn by plotters.
+//!
+//! Each chart has two halves: a series, computed from the analysis and tested,
+//! and the drawing of it. The size is that of a picture in a document, 1600
+//! pixels wide; titles state what was found.
+
+mod axis;
+mod canvas;
+pub(super) mod comparison;
+mod drops;
+mod frame;
+mod latency;
+mod palette;
+mod timeline;
+
+use rolldrop_analysis::Analysis;
+
+/// A finished chart.
+#[derive(Clone, Debug)]
+pub struct Chart {
+    /// Its file name, such as `drops.png`.
+    pub name: &'static str,
+    /// What it shows: the finding.
+    pub title: String,
+    /// What it shows, for those who cannot see it.
+    pub alt: String,
+    /// The picture.
+    pub png: Vec<u8>,
+}
+
+/// Why a chart could not be drawn.
+#[derive(Debug, thiserror::Error)]
+pub enum ChartError {
+    /// The bundled font cannot be read.
+    #[error("read the bundled font")]
+    Font,
+    /// plotters refused to draw.
+    #[error("draw: {0}")]
+    Draw(String),
+    /// The picture could not be encoded.
+    #[error("encode PNG: {0}")]
+    Encode(#[from] png::EncodingError),
+}
+
+/// Draws every chart.
+///
+/// # Errors
+///
+/// None that an analysis can cause; see [`ChartError`].
+pub(super) fn draw(analysis: &Analysis) -> Result<Vec<Chart>, ChartError> {
+    Ok(vec![drops::draw(analysis)?, latency::draw(analysis)?, timeline::draw(analysis)?])
+}

@@ -1,0 +1,229 @@
+//! What all charts share: title, legend, footer, grid, and labels that keep clear of each other.
+
+use plotters::style::RGBColor;
+
+use super::ChartError;
+use super::axis::Axis;
+use super::canvas::{Anchor, Canvas, Dash, Pattern, Rect, Text, Weight};
+use super::palette;
+use rolldrop_record::Outcome;
+
+/// Width of every chart, in pixels.
+pub(super) const WIDTH: u32 = 1600;
+/// Left edge of the plots.
+pub(super) const LEFT: f64 = 110.0;
+/// Right edge of the plots.
+pub(super) const RIGHT: f64 = 1560.0;
+/// Left edge of titles and footer.
+const MARGIN: f64 = 40.0;
+/// Height of a row of labels.
+pub(super) const LANE: f64 = 20.0;
+
+pub(super) const SMALL: Text =
+    Text { size: 16.0, weight: Weight::Regular, color: palette::INK, anchor: Anchor::Start };
+
+/// `base` with another colour.
+pub(super) const fn colored(base: Text, color: RGBColor) -> Text {
+    Text { color, ..base }
+}
+
+/// `base` with another anchor.
+pub(super) const fn anchored(base: Text, anchor: Anchor) -> Text {
+    Text { anchor, ..base }
+}
+
+/// `base` in bold.
+pub(super) const fn bold(base: Text) -> Text {
+    Text { weight: Weight::Bold, ..base }
+}
+
+/// An entry of a legend.
+pub(super) enum Key {
+    /// A filled area.
+    Area(String, RGBColor, Pattern),
+    /// An area of which only the outline is drawn.
+    Outlined(String, RGBColor),
+    /// The certain part of the window.
+    Window(String),
+    /// The possible part of the window.
+    WindowMaybe(String),
+    /// A small upright mark.
+    Tick(String, RGBColor),
+    /// A line.
+    Line(String, RGBColor, u32),
+    /// An upright line across a plot.
+    Mark(String, Dash),
+}
+
+impl Key {
+    /// The entry of an outcome.
+    pub(super) fn outcome(outcome: Outcome) -> Self {
+        let (color, pattern) = palette::outcome(outcome);
+        Key::Area(outcome.to_string(), color, pattern)
+    }
+
+    fn label(&self) -> &str {
+        match self {
+            Key::Area(label, ..)
+            | Key::Window(label)
+            | Key::WindowMaybe(label)
+            | Key::Outlined(label, _)
+            | Key::Tick(label, _)
+            | Key::Mark(label, _)
+            | Key::Line(label, ..) => label,
+        }
+    }
+}
+
+/// Draws title, the subtitle's lines, a warning where there is one, and legend; yields the y at
+/// which the plots may begin.
+pub(super) fn head(
+    canvas: &mut Canvas,
+    warning: Option<String>,
+    title: &str,
+    subtitle: &str,
+    legend: &[Key],
+) -> Result<f64, ChartError> {
+    let large = Text { size: 30.0, weight: Weight::Bold, color: palette::INK, anchor: Anchor::Start };
+    let mut size = large.size;
+    while size > 20.0 && canvas.text_width(title, &Text { size, ..large }) > RIGHT - MARGIN {
+        size -= 1.0;
+    }
+    canvas.text(MARGIN, 50.0, title, &Text { size, ..large });
+    let muted = Text { size: 19.0, ..colored(SMALL, palette::MUTED) };
+    let mut y = 52.0;
+    for line in subtitle.lines() {
+        y += 28.0;
+        let line = canvas.fit(line, &muted, RIGHT - MARGIN);
+        canvas.text(MARGIN, y, &line, &muted);
+    }
+    if let Some(warning) = warning {
+        y += 32.0;
+        let style = Text { size: 19.0, color: palette::WHITE, ..bold(SMALL) };
+        let warning = canvas.fit(&warning, &style, RIGHT - MARGIN - 20.0);
+        let banner = Rect { left: MARGIN, top: y - 21.0, right: RIGHT, bottom: y + 9.0 };
+        canvas.fill(banner, palette::ALARM, Pattern::Plain);
+        canvas.text(MARGIN + 10.0, y, &warning, &style);
+    }
+    draw_legend(canvas, y + 36.0, legend)
+}
+
+/// Draws the line at the bottom that says where the numbers come from.
+pub(super) fn foot(canvas: &mut Canvas, provenance: &str, height: u32) {
+    let style = Text { size: 15.0, ..colored(SMALL, palette::MUTED) };
+    let text = canvas.fit(provenance, &style, RIGHT - MARGIN);
+    canvas.text(MARGIN, f64::from(height) - 16.0, &text, &style);
+}
+
+/// A message in the middle of an otherwise empty plot.
+pub(super) fn message(canvas: &mut Canvas, plot: Rect, text: &str) {
+    let style = Text { size: 22.0, ..anchored(colored(SMALL, palette::MUTED), Anchor::Middle) };
+    canvas.text(f64::midpoint(plot.left, plot.right), f64::midpoint(plot.top, plot.bottom), text, &style);
+}
+
+/// The lower edge of a plot with its ticks, and the axis's title if there is one.
+pub(super) fn x_axis(
+    canvas: &mut Canvas,
+    plot: Rect,
+    ticks: &[(f64, String)],
+    axis: &Axis,
+    title: Option<&str>,
+) {
+    canvas.rule((plot.left, plot.bottom), (plot.right, plot.bottom), 1.5, palette::AXIS, Dash::Solid);
+    let Some(title) = title else { return };
+    for (value, label) in ticks {
+        let x = axis.px(*value);
+        canvas.rule((x, plot.bottom), (x, plot.bottom + 6.0), 1.5, palette::AXIS, Dash::Solid);
+        canvas.text(x, plot.bottom + 24.0, label, &anchored(SMALL, Anchor::Middle));
+    }
+    let style = Text { size: 18.0, ..anchored(SMALL, Anchor::Middle) };
+    canvas.text(f64::midpoint(plot.left, plot.right), plot.bottom + 50.0, title, &style);
+}
+
+/// Horizontal grid lines with the labels of the y axis.
+pub(super) fn y_grid(canvas: &mut Canvas, plot: Rect, ticks: &[(f64, String)], axis: &Axis) {
+    for (value, label) in ticks {
+        let y = axis.px(*value);
+        canvas.rule((plot.left, y), (plot.right, y), 1.0, palette::GRID, Dash::Solid);
+        canvas.text(plot.left - 10.0, y + 5.5, label, &anchored(SMALL, Anchor::End));
+    }
+}
+
+/// Vertical grid lines.
+pub(super) fn x_grid(canvas: &mut Canvas, plot: Rect, ticks: &[(f64, String)], axis: &Axis) {
+    for (value, _) in ticks {
+        let x = axis.px(*value);
+        canvas.rule((x, plot.top), (x, plot.bottom), 1.0, palette::GRID, Dash::Solid);
+    }
+}
+
+/// The title of a y axis, running upwards.
+pub(super) fn y_title(canvas: &mut Canvas, top: f64, bottom: f64, title: &str) {
+    let style = Text { size: 18.0, ..anchored(SMALL, Anchor::Middle) };
+    canvas.text_upwards(44.0, f64::midpoint(top, bottom), title, &style);
+}
+
+/// For labels that stand to the right of their marks: the row of each, counted
+/// upwards, such that no label touches another and no mark's line crosses a label.
+///
+/// `marks` are (x, width of the label), ordered by x.
+pub(super) fn lanes(marks: &[(f64, f64)]) -> Vec<usize> {
+    let mut rows = vec![0; marks.len()];
+    for i in (0..marks.len()).rev() {
+        let (x, width) = marks[i];
+        rows[i] =
+            (i + 1..marks.len()).filter(|&k| marks[k].0 <= x + width).map(|k| rows[k] + 1).max().unwrap_or(0);
+    }
+    rows
+}
+
+fn draw_legend(canvas: &mut Canvas, top: f64, legend: &[Key]) -> Result<f64, ChartError> {
+    const SWATCH: f64 = 26.0;
+    let style = Text { size: 17.0, ..SMALL };
+    let (mut x, mut y) = (MARGIN, top);
+    for key in legend {
+        let width = SWATCH + 8.0 + canvas.text_width(key.label(), &style) + 28.0;
+        if x + width > RIGHT && x > MARGIN {
+            x = MARGIN;
+            y += 26.0;
+        }
+        let swatch = Rect { left: x, top: y - 15.0, right: x + SWATCH, bottom: y + 2.0 };
+        match key {
+            Key::Area(_, color, pattern) => canvas.fill(swatch, *color, *pattern),
+            Key::Outlined(_, color) => canvas.outline(swatch, *color)?,
+            Key::Window(_) => canvas.shade(swatch, palette::WINDOW, false),
+            Key::WindowMaybe(_) => {
+                canvas.shade(swatch, palette::WINDOW_MAYBE, true);
+                canvas.outline(swatch, palette::WINDOW)?;
+            }
+            Key::Tick(_, color) => {
+                for offset in [7.0, 13.0, 19.0] {
+                    canvas.rule((x + offset, y - 13.0), (x + offset, y), 2.0, *color, Dash::Solid);
+                }
+            }
+            Key::Mark(_, dash) => {
+                canvas.rule((x + 13.0, y - 17.0), (x + 13.0, y + 5.0), 2.0, palette::INK, *dash)
+            }
+            Key::Line(_, color, width) => {
+                canvas.path(&[(x, y - 6.5), (x + SWATCH, y - 6.5)], *width, *color)?
+            }
+        }
+        canvas.text(x + SWATCH + 8.0, y, key.label(), &style);
+        x += width;
+    }
+    Ok(if legend.is_empty() { top - 20.0 } else { y + 16.0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_keep_clear_of_each_other_and_of_lines() {
+        // Three marks close together climb from right to left; a far one stays at the bottom.
+        assert_eq!(lanes(&[(10.0, 50.0), (20.0, 50.0), (30.0, 50.0), (200.0, 50.0)]), [2, 1, 0, 0]);
+        // A mark whose line would cross the label before it lies in a lower row.
+        assert_eq!(lanes(&[(0.0, 100.0), (90.0, 100.0)]), [1, 0]);
+        assert!(lanes(&[]).is_empty());
+    }
+}

@@ -1,0 +1,90 @@
+//! Colours and patterns: Okabe and Ito's set, which colour-blind people can tell
+//! apart, with a pattern for each so that grey print can too.
+
+use plotters::style::RGBColor;
+
+use super::canvas::Pattern;
+use rolldrop_record::Outcome;
+
+pub(super) const INK: RGBColor = RGBColor(32, 33, 36);
+pub(super) const MUTED: RGBColor = RGBColor(95, 99, 104);
+pub(super) const GRID: RGBColor = RGBColor(228, 230, 233);
+pub(super) const AXIS: RGBColor = RGBColor(140, 144, 149);
+pub(super) const WHITE: RGBColor = RGBColor(255, 255, 255);
+pub(super) const ALARM: RGBColor = RGBColor(176, 0, 32);
+/// The window up to its lower bound: certain.
+pub(super) const WINDOW: RGBColor = RGBColor(205, 217, 232);
+/// The window from its lower to its upper bound: possible. Drawn in stripes.
+pub(super) const WINDOW_MAYBE: RGBColor = RGBColor(214, 224, 236);
+
+const ORANGE: RGBColor = RGBColor(230, 159, 0);
+const SKY: RGBColor = RGBColor(86, 180, 233);
+const GREEN: RGBColor = RGBColor(0, 158, 115);
+const YELLOW: RGBColor = RGBColor(240, 228, 66);
+const BLUE: RGBColor = RGBColor(0, 114, 178);
+const VERMILLION: RGBColor = RGBColor(213, 94, 0);
+const PURPLE: RGBColor = RGBColor(204, 121, 167);
+const BLACK: RGBColor = RGBColor(40, 40, 40);
+
+/// Requests that were answered.
+pub(super) const ANSWERED: RGBColor = RGBColor(158, 174, 183);
+/// Single answered requests, as thin marks.
+pub(super) const ANSWERED_MARK: RGBColor = RGBColor(60, 82, 94);
+/// Steady state, in the latency chart.
+pub(super) const STEADY: RGBColor = SKY;
+/// Steady state, for lines and text.
+pub(super) const STEADY_DARK: RGBColor = BLUE;
+/// Near a termination, in the latency chart.
+pub(super) const DISRUPTED: RGBColor = VERMILLION;
+
+/// The look of an outcome, everywhere the same.
+pub(super) const fn outcome(outcome: Outcome) -> (RGBColor, Pattern) {
+    match outcome {
+        Outcome::ConnectRefused => (VERMILLION, Pattern::Plain),
+        Outcome::ConnectTimeout => (BLUE, Pattern::Rising),
+        Outcome::ResetBeforeResponse => (ORANGE, Pattern::Falling),
+        Outcome::EofBeforeResponse => (SKY, Pattern::Level),
+        Outcome::ResetMidResponse => (PURPLE, Pattern::Crossed),
+        Outcome::TruncatedBody => (YELLOW, Pattern::Dotted),
+        Outcome::ResponseTimeout => (BLACK, Pattern::Plain),
+        Outcome::HttpError => (GREEN, Pattern::Upright),
+        Outcome::BodyTimeout => (BLACK, Pattern::Rising),
+        Outcome::ConnectUnreachable => (BLUE, Pattern::Plain),
+        Outcome::ConnectError => (VERMILLION, Pattern::Dotted),
+        Outcome::DnsError => (YELLOW, Pattern::Crossed),
+        Outcome::TlsError => (PURPLE, Pattern::Plain),
+        Outcome::H2RefusedStream => (GREEN, Pattern::Falling),
+        Outcome::H2Goaway => (GREEN, Pattern::Dotted),
+        Outcome::ProtocolError => (ORANGE, Pattern::Plain),
+        Outcome::Ok => (ANSWERED, Pattern::Plain),
+        Outcome::NotSent => (AXIS, Pattern::Plain),
+        Outcome::Cancelled => (AXIS, Pattern::Level),
+    }
+}
+
+/// The colour of a pattern's lines on an area of `color`.
+pub(super) fn ink_on(color: RGBColor) -> RGBColor {
+    if luminance(color) > 0.35 { INK } else { WHITE }
+}
+
+/// Relative luminance, 0 to 1, near enough for choosing between black and white.
+fn luminance(RGBColor(r, g, b): RGBColor) -> f64 {
+    let linear = |v: u8| (f64::from(v) / 255.0).powf(2.2);
+    0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_two_outcomes_look_alike() {
+        let looks: BTreeSet<_> = Outcome::ALL
+            .iter()
+            .map(|&o| (outcome(o).0.0, outcome(o).0.1, format!("{:?}", outcome(o).1)))
+            .collect();
+        assert_eq!(looks.len(), Outcome::ALL.len());
+    }
+}

@@ -1,0 +1,364 @@
+//! The run from its beginning to its end: answered and dropped requests a second, and response times.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::axis::Axis;
+use super::canvas::{Canvas, Dash, Pattern, Rect};
+use super::frame::{self, Key, LEFT, RIGHT, SMALL, WIDTH, bold};
+use super::{Chart, ChartError, palette};
+use crate::format::{counted, either, len, plain, seconds_unit};
+use crate::words;
+use rolldrop_analysis::Analysis;
+use rolldrop_analysis::model::{RunResult, Second};
+use rolldrop_record::Outcome;
+
+const HEIGHT: u32 = 900;
+/// Columns at most; longer runs are drawn in steps of several seconds.
+const COLUMNS: usize = 300;
+/// With more pods than this, the lines at their ends give way to what they cross.
+const MARKED: usize = 24;
+
+/// What the chart plots.
+#[derive(Debug, PartialEq)]
+struct Series {
+    /// Length of a column, in seconds.
+    step_s: f64,
+    columns: Vec<Second>,
+    end_s: f64,
+    /// When each pod's deletion took effect, and its name, in order of time.
+    disruptions: Vec<(f64, String)>,
+    /// When each stage of the load began, and its rate.
+    stages: Vec<(f64, String)>,
+    /// What the latencies are.
+    latency: &'static str,
+}
+
+fn series(analysis: &Analysis) -> Series {
+    let seconds = &analysis.charts.seconds;
+    let per_column = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600]
+        .into_iter()
+        .find(|n| seconds.len().div_ceil(*n) <= COLUMNS)
+        .unwrap_or(7200);
+    let mut columns: Vec<Second> = Vec::new();
+    for (i, second) in seconds.iter().enumerate() {
+        if i % per_column == 0 {
+            columns.push(second.clone());
+        } else if let Some(column) = columns.last_mut() {
+            merge(column, second);
+        }
+    }
+    let mut disruptions: Vec<(f64, String)> =
+        analysis.result.terminations.iter().map(|t| (t.t0_s, t.pod.clone())).collect();
+    disruptions.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let stage = |(at, from, to): &(f64, f64, f64)| match from == to {
+        true => (*at, format!("{}/s", plain(*to))),
+        false => (*at, format!("{} to {}/s", plain(*from), plain(*to))),
+    };
+    let stages = analysis.charts.stages.iter().map(stage).collect();
+    let last = seconds.last().map_or(0.0, |s| s.at_s + 1.0);
+    Series {
+        step_s: per_column as f64,
+        columns,
+        end_s: analysis.charts.end_s.max(last),
+        disruptions,
+        stages,
+        latency: words::latency(&analysis.result.load).0,
+    }
+}
+
+/// Adds a second to a column. Percentiles cannot be merged: the largest stands for all.
+fn merge(column: &mut Second, second: &Second) {
+    column.ok += second.ok;
+    column.other += second.other;
+    for (&outcome, &n) in &second.dropped {
+        *column.dropped.entry(outcome).or_default() += n;
+    }
+    column.p50_ms = larger(column.p50_ms, second.p50_ms);
+    column.p99_ms = larger(column.p99_ms, second.p99_ms);
+}
+
+fn larger(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.max(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+fn title(result: &RunResult, series: &Series) -> String {
+    let hit = len(series.columns.iter().filter(|s| !s.dropped.is_empty()).count());
+    let run = format!("{} of the run", seconds_unit(series.end_s));
+    match (result.requests.lost(), result.terminations.len()) {
+        (0, 0) => format!("No request dropped and no pod ended in {run}"),
+        (0, n) => format!("No request dropped in {run}, in which {} ended", counted(len(n), "pod")),
+        (n, pods) => {
+            let steps = if series.step_s > 1.0 {
+                format!("{} of {}", counted(hit, "step"), seconds_unit(series.step_s))
+            } else {
+                counted(hit, "second")
+            };
+            let (lost, verb) = (counted(n, "request"), either(n, "was", "were"));
+            match pods {
+                0 => format!("{lost} {verb} dropped in {steps} of the run; no pod ended"),
+                pods => format!(
+                    "{lost} {verb} dropped in {steps} of the run; {} ended",
+                    counted(len(pods), "pod")
+                ),
+            }
+        }
+    }
+}
+
+pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
+    let series = series(analysis);
+    let result = &analysis.result;
+    let title = title(result, &series);
+    // A closed loop intends no time.
+    let by = if result.load.is_closed_loop() { "send time" } else { "intended send time" };
+    let subtitle = match series.step_s {
+        s if s > 1.0 => format!(
+            "Requests by {by}, in steps of {s} s; {}s are the largest of the step's seconds",
+            series.latency
+        ),
+        _ => format!("Requests by {by}, second by second; dashed: a pod's deletion took effect"),
+    };
+    let mut canvas = Canvas::new(WIDTH, HEIGHT)?;
+    let top = frame::head(&mut canvas, words::warning(result), &title, &subtitle, &legend(&series))?;
+    let bottom = f64::from(HEIGHT) - 100.0;
+    let full = Rect { left: LEFT, top, right: RIGHT, bottom };
+    if series.columns.is_empty() {
+        frame::message(&mut canvas, full, "No request was recorded.");
+    } else {
+        draw_plots(&mut canvas, &series, full)?;
+    }
+    frame::foot(&mut canvas, &words::provenance(result), HEIGHT);
+    let alt = format!("Requests answered and dropped over the run, and {}s. {title}.", series.latency);
+    Ok(Chart { name: "timeline.png", title, alt, png: canvas.into_png()? })
+}
+
+fn legend(series: &Series) -> Vec<Key> {
+    let outcomes: BTreeSet<Outcome> = series.columns.iter().flat_map(|s| s.dropped.keys().copied()).collect();
+    let mut keys = vec![Key::Area("answered".into(), palette::ANSWERED, Pattern::Plain)];
+    if series.columns.iter().any(|s| s.other > 0) {
+        keys.push(Key::Area("app error, not sent or cancelled".into(), palette::GRID, Pattern::Rising));
+    }
+    keys.extend(outcomes.into_iter().map(Key::outcome));
+    keys.push(Key::Line(format!("{} p99", series.latency), palette::STEADY_DARK, 3));
+    keys.push(Key::Line(format!("{} p50", series.latency), palette::STEADY, 3));
+    keys
+}
+
+fn draw_plots(canvas: &mut Canvas, series: &Series, full: Rect) -> Result<(), ChartError> {
+    const LABELS: f64 = 56.0;
+    const GAP: f64 = 34.0;
+    let x = Axis::linear(0.0, series.end_s, LEFT, RIGHT);
+    let usable = full.bottom - full.top - LABELS - 2.0 * GAP;
+    let answered = Rect { top: full.top + LABELS, bottom: full.top + LABELS + usable * 0.26, ..full };
+    let dropped = Rect { top: answered.bottom + GAP, bottom: answered.bottom + GAP + usable * 0.44, ..full };
+    let latency = Rect { top: dropped.bottom + GAP, ..full };
+    let per = if series.step_s > 1.0 {
+        format!("per {}", seconds_unit(series.step_s))
+    } else {
+        "per second".into()
+    };
+
+    let ticks = x.ticks(15);
+    for plot in [answered, dropped, latency] {
+        frame::x_grid(canvas, plot, &ticks, &x);
+    }
+    let stacks = |stack: fn(&Second) -> BTreeMap<Outcome, u64>| {
+        series.columns.iter().map(|s| (s.at_s, stack(s))).collect::<Vec<_>>()
+    };
+    let rest = stacks(|s| BTreeMap::from([(Outcome::Ok, s.ok), (Outcome::NotSent, s.other)]));
+    let lost = stacks(|s| s.dropped.clone());
+    draw_columns(canvas, &rest, series.step_s, tallest(&rest), answered, &x, &format!("answered {per}"));
+    draw_columns(canvas, &lost, series.step_s, tallest(&lost), dropped, &x, &format!("dropped {per}"));
+    draw_latency(canvas, series, latency, &x)?;
+    let (width, color) =
+        if series.disruptions.len() > MARKED { (1.0, palette::AXIS) } else { (1.5, palette::INK) };
+    for plot in [answered, dropped, latency] {
+        for (at, _) in &series.disruptions {
+            canvas.rule((x.px(*at), plot.top), (x.px(*at), plot.bottom), width, color, Dash::Dashed);
+        }
+    }
+    for (i, (at, rate)) in series.stages.iter().enumerate() {
+        let next = series.stages.get(i + 1).map_or(RIGHT, |(at, _)| x.px(*at));
+        canvas.rule(
+            (x.px(*at), answered.top),
+            (x.px(*at), answered.bottom),
+            1.5,
+            palette::MUTED,
+            Dash::Dotted,
+        );
+        if canvas.text_width(rate, &SMALL) + 12.0 < next - x.px(*at) {
+            canvas.text(x.px(*at) + 6.0, answered.bottom - 8.0, rate, &SMALL);
+        }
+    }
+    draw_names(canvas, series, full.top, &x);
+    for plot in [answered, dropped] {
+        frame::x_axis(canvas, plot, &ticks, &x, None);
+    }
+    frame::x_axis(canvas, latency, &ticks, &x, Some("seconds since the counted part of the load began"));
+    Ok(())
+}
+
+/// When a column begins, in seconds, and what is stacked in it.
+pub(super) type Column = (f64, BTreeMap<Outcome, u64>);
+
+/// The height of the tallest column.
+pub(super) fn tallest(columns: &[Column]) -> u64 {
+    columns.iter().map(|(_, stack)| stack.values().sum()).max().unwrap_or(0)
+}
+
+/// Draws columns of `step_s` seconds on a scale that fits one of `most`.
+pub(super) fn draw_columns(
+    canvas: &mut Canvas,
+    columns: &[Column],
+    step_s: f64,
+    most: u64,
+    plot: Rect,
+    x: &Axis,
+    name: &str,
+) {
+    let y = Axis::linear(0.0, most.max(2) as f64 * 1.05, plot.bottom, plot.top);
+    frame::y_grid(canvas, plot, &y.whole_ticks(6), &y);
+    for (at_s, stack) in columns {
+        let left = x.px(*at_s);
+        let right = x.px(at_s + step_s);
+        let gap = if right - left > 6.0 { 1.0 } else { 0.0 };
+        let mut height = 0;
+        for (outcome, n) in stack.iter().filter(|(_, n)| **n > 0) {
+            let (color, pattern) = match outcome {
+                Outcome::NotSent => (palette::GRID, Pattern::Rising),
+                outcome => palette::outcome(*outcome),
+            };
+            // Never thinner than can be seen: one failure among many must not vanish.
+            let bottom = y.px(height as f64);
+            let top = y.px((height + n) as f64).min(bottom - 2.0);
+            canvas.fill(
+                Rect { left: left + gap, right: right.max(left + 1.0) - gap, top, bottom },
+                color,
+                pattern,
+            );
+            height += n;
+        }
+    }
+    canvas.text(plot.left, plot.top - 9.0, name, &bold(SMALL));
+    if tallest(columns) == 0 {
+        frame::message(canvas, plot, "none");
+    }
+}
+
+fn draw_latency(canvas: &mut Canvas, series: &Series, plot: Rect, x: &Axis) -> Result<(), ChartError> {
+    let values = || {
+        series
+            .columns
+            .iter()
+            .flat_map(|s| [s.p50_ms, s.p99_ms])
+            .flatten()
+            .filter(|v| v.is_finite() && *v > 0.0)
+    };
+    let name = format!("{} in ms (logarithmic)", series.latency);
+    canvas.text(plot.left, plot.top - 9.0, &name, &bold(SMALL));
+    let (Some(least), Some(most)) = (values().reduce(f64::min), values().reduce(f64::max)) else {
+        frame::message(canvas, plot, "no request was answered");
+        return Ok(());
+    };
+    let y = Axis::log(least * 0.8, (most * 1.3).max(least * 4.0), plot.bottom, plot.top);
+    frame::y_grid(canvas, plot, &y.ticks(6), &y);
+    for (line, color) in [palette::STEADY, palette::STEADY_DARK].into_iter().enumerate() {
+        let value = |s: &Second| [s.p50_ms, s.p99_ms][line];
+        // A second without an answered request interrupts the line.
+        for run in series.columns.split(|s| value(s).is_none()) {
+            let points: Vec<(f64, f64)> = run
+                .iter()
+                .filter_map(|s| Some((s.at_s, value(s)?)))
+                .flat_map(|(at, v)| [(x.px(at), y.px(v)), (x.px(at + series.step_s), y.px(v))])
+                .collect();
+            if !points.is_empty() {
+                canvas.path(&points, 3, color)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The names of the pods that ended, in a row of their own above the plots.
+fn draw_names(canvas: &mut Canvas, series: &Series, top: f64, x: &Axis) {
+    for (at, _) in &series.disruptions {
+        canvas.rule((x.px(*at), top + 4.0), (x.px(*at), top + 24.0), 1.5, palette::INK, Dash::Solid);
+    }
+    for (left, name) in names(canvas, &series.disruptions, x) {
+        canvas.text(left, top + 18.0, &name, &SMALL);
+    }
+}
+
+/// Whole names where they fit, else short ones; of those too close together the number.
+fn names(canvas: &Canvas, disruptions: &[(f64, String)], x: &Axis) -> Vec<(f64, String)> {
+    let whole: Vec<(f64, String)> =
+        disruptions.iter().map(|(at, pod)| (x.px(*at) + 6.0, pod.clone())).collect();
+    let end = |name: &(f64, String)| name.0 + canvas.text_width(&name.1, &SMALL) + 12.0;
+    let next = whole.iter().skip(1).map(|name| name.0).chain([f64::from(WIDTH)]);
+    if whole.iter().zip(next).all(|(name, next)| end(name) <= next) {
+        return whole;
+    }
+    const NAME_PX: f64 = 110.0;
+    // The first of each group gives its name; the text stands right of the last.
+    let mut groups: Vec<(f64, &str, u64)> = Vec::new();
+    for (at, pod) in disruptions {
+        let left = x.px(*at) + 6.0;
+        match groups.last_mut() {
+            Some((last, _, more)) if left < *last + NAME_PX => {
+                *last = left;
+                *more += 1;
+            }
+            _ => groups.push((left, words::short_pod(pod), 0)),
+        }
+    }
+    let name = |pod: &str, more| match more {
+        0 => pod.to_owned(),
+        1 | 2 => format!("{pod} +{more}"),
+        _ => counted(more + 1, "pod"),
+    };
+    groups
+        .into_iter()
+        .map(|(left, pod, more)| (left, canvas.fit(&name(pod, more), &SMALL, NAME_PX - 12.0)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples;
+    use rolldrop_record::run_info::Pacing;
+
+    #[test]
+    fn the_columns_hold_every_request() {
+        let analysis = samples::naive_exit();
+        let series = series(&analysis);
+        assert!((series.step_s - 1.0).abs() < f64::EPSILON);
+        let ok: u64 = series.columns.iter().map(|s| s.ok).sum();
+        let dropped: u64 = series.columns.iter().flat_map(|s| s.dropped.values()).sum();
+        assert_eq!((ok, dropped), (analysis.result.requests.ok, analysis.result.requests.dropped));
+        assert_eq!(series.disruptions.len(), 3);
+    }
+
+    #[test]
+    fn a_closed_loop_has_no_response_times() {
+        let mut analysis = samples::quiet();
+        assert_eq!(series(&analysis).latency, "response time");
+        analysis.result.load.pacing = Pacing::ClosedLoop;
+        assert_eq!(series(&analysis).latency, "service time");
+    }
+
+    #[test]
+    fn a_long_run_is_drawn_in_steps_without_losing_a_request() {
+        let mut analysis = samples::quiet();
+        analysis.charts.seconds = (0..1000_u32)
+            .map(|i| Second { at_s: f64::from(i), ok: 10, p99_ms: Some(f64::from(i)), ..Second::default() })
+            .collect();
+        let series = series(&analysis);
+        assert!(series.columns.len() <= COLUMNS);
+        assert_eq!(series.columns.iter().map(|s| s.ok).sum::<u64>(), 10_000);
+        assert_eq!(series.columns[0].p99_ms, Some(series.step_s - 1.0));
+    }
+}

@@ -1,0 +1,246 @@
+//! A comparison to bytes: text, JSON, Markdown, HTML. Every form has the same table.
+
+use super::format::{NONE, count, counted, list, millis, percent, plain, seconds_unit, with_unit};
+use super::html::{self, Cell};
+use super::markdown::{escape, section, table};
+use super::text::{Page, Paint};
+use super::{Chart, ReportFile, TextOptions};
+use rolldrop_analysis::compare::model::{Change, ChangeKind, Comparison, Judgement, Row, Side, Unit};
+
+const COLUMNS: [&str; 6] = ["figure", "baseline", "now", "change", "verdict", "how"];
+
+/// Every file: `comparison.json`, `comparison.md`, `comparison.html` and the chart.
+pub(super) fn files(comparison: &Comparison, chart: Chart) -> Vec<ReportFile> {
+    let file = |path: &str, bytes: Vec<u8>| ReportFile { path: path.to_owned(), bytes };
+    let page = html(comparison, std::slice::from_ref(&chart));
+    vec![
+        file("comparison.json", json(comparison)),
+        file("comparison.md", markdown(comparison).into_bytes()),
+        file("comparison.html", page.into_bytes()),
+        file(&format!("charts/{}", chart.name), chart.png),
+    ]
+}
+
+/// `comparison.json`, as `docs/comparison.schema.json` describes it.
+pub(super) fn json(comparison: &Comparison) -> Vec<u8> {
+    let mut bytes = serde_json::to_vec_pretty(comparison).expect("plain data with names as keys");
+    bytes.push(b'\n');
+    bytes
+}
+
+/// The answer in a sentence.
+pub(super) fn headline(comparison: &Comparison) -> String {
+    let told = |verdict| {
+        let rows = comparison.rows.iter().filter(move |row| row.verdict == Some(verdict));
+        rows.map(|row| match row.change.as_ref() {
+            Some(change) => format!("{} {}", row.label, amount(change, change.estimate)),
+            None => {
+                format!("{} {} instead of {}", row.label, value(row, row.candidate), value(row, row.baseline))
+            }
+        })
+        .collect::<Vec<_>>()
+    };
+    let (worse, better) = (told(Judgement::Worse), told(Judgement::Better));
+    let also = if better.is_empty() { String::new() } else { format!(" Better: {}.", list(&better)) };
+    match comparison.verdict {
+        Judgement::Worse => format!("Worse than the baseline: {}.{also}", list(&worse)),
+        Judgement::Better => format!("Better than the baseline: {}.", list(&better)),
+        Judgement::Same => "The same as the baseline.".to_owned(),
+        Judgement::CannotTell => {
+            "Inconclusive: this comparison shows neither a change nor its absence.".to_owned()
+        }
+    }
+}
+
+fn side(side: &Side) -> String {
+    let ended = match side.terminations {
+        0 => String::new(),
+        n => format!(", {} ended", counted(n as u64, "pod")),
+    };
+    format!(
+        "{}: {} in {}, {} dropped{ended}",
+        list(&side.runs),
+        counted(side.total, "request"),
+        seconds_unit(side.duration_s),
+        count(side.dropped)
+    )
+}
+
+fn value(row: &Row, value: Option<f64>) -> String {
+    let Some(value) = value else { return NONE.to_owned() };
+    match row.unit {
+        Unit::Share => percent(value),
+        Unit::Count => plain(value),
+        Unit::Seconds => seconds_unit(value),
+        Unit::Milliseconds => with_unit(millis(value), "ms"),
+        Unit::PerSecond => with_unit(plain(value), "/s"),
+    }
+}
+
+/// `+12 %`, or in points of a percentage.
+fn amount(change: &Change, value: f64) -> String {
+    let (points, unit) = match change.kind {
+        ChangeKind::Ratio => ((value - 1.0) * 100.0, "%"),
+        ChangeKind::Difference => (value * 100.0, "points"),
+    };
+    let decimals = usize::from(points.abs() < 9.95);
+    with_unit(
+        if points.is_finite() {
+            format!("{points:+.decimals$}").replace('-', "−")
+        } else {
+            NONE.to_owned()
+        },
+        unit,
+    )
+}
+
+fn change(row: &Row) -> String {
+    row.change.as_ref().map_or_else(
+        || NONE.to_owned(),
+        |change| {
+            let [estimate, lower, upper] =
+                [change.estimate, change.lower, change.upper].map(|value| amount(change, value));
+            format!("{estimate} ({lower} to {upper})")
+        },
+    )
+}
+
+fn verdict(row: &Row) -> &'static str {
+    row.verdict.map_or(NONE, Judgement::as_str)
+}
+
+fn note(comparison: &Comparison) -> String {
+    format!(
+        "intervals at {:.0} %, {:.0} % chance of any false alarm; within {:.0} % is the same",
+        comparison.confidence * 100.0,
+        (1.0 - comparison.confidence) * 100.0,
+        comparison.tolerance * 100.0
+    )
+}
+
+/// What is to be known besides, in sentences.
+fn besides(comparison: &Comparison) -> Vec<String> {
+    let differences = comparison.differences.iter().map(|d| {
+        format!("not comparable: {} was {} in the baseline and is {} now", d.what, d.baseline, d.candidate)
+    });
+    differences.chain(comparison.caveats.iter().cloned()).map(|s| super::words::sentence(&s)).collect()
+}
+
+/// The comparison for a terminal.
+pub(super) fn text(comparison: &Comparison, options: &TextOptions) -> String {
+    let mut page = Page::new(options);
+    let paint = match comparison.verdict {
+        Judgement::Worse => Paint::Bad,
+        Judgement::Better => Paint::Good,
+        Judgement::Same | Judgement::CannotTell => Paint::Bold,
+    };
+    page.paragraph("", 0, Some(paint), &headline(comparison));
+    page.paragraph("  baseline", 12, None, &side(&comparison.baseline));
+    page.paragraph("  now", 12, None, &side(&comparison.candidate));
+    page.heading("FIGURES", &note(comparison));
+    let cells = |row: &Row| {
+        [
+            row.label.clone(),
+            value(row, row.baseline),
+            value(row, row.candidate),
+            change(row),
+            verdict(row).to_owned(),
+        ]
+    };
+    let header: [String; 5] = std::array::from_fn(|i| COLUMNS[i].to_owned());
+    let rows: Vec<[String; 5]> = std::iter::once(header).chain(comparison.rows.iter().map(cells)).collect();
+    let mut widths = [0; 5];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    let [figure, before, now, by, _] = widths;
+    for [label, baseline, candidate, change, verdict] in &rows {
+        page.line(&format!(
+            "  {label:figure$}  {baseline:>before$}  {candidate:>now$}  {change:>by$}  {verdict}"
+        ));
+    }
+    page.heading("HOW", "");
+    for row in &comparison.rows {
+        page.paragraph("", 2, None, &format!("{}: {}", row.label, row.why));
+    }
+    for sentence in besides(comparison) {
+        page.line("");
+        page.paragraph("", 0, Some(Paint::Caution), &sentence);
+    }
+    if let Some(files) = &options.files {
+        let directory = files.trim_end_matches('/');
+        page.line("");
+        page.line(&format!("Comparison: {directory}/comparison.html, chart in {directory}/charts"));
+    }
+    page.out
+}
+
+/// The comparison as Markdown.
+pub(super) fn markdown(comparison: &Comparison) -> String {
+    let mut out = String::new();
+    section(&mut out, "# rolldrop: comparison");
+    section(&mut out, &format!("**{}**", escape(&headline(comparison))));
+    section(
+        &mut out,
+        &format!(
+            "- baseline: {}\n- now: {}",
+            escape(&side(&comparison.baseline)),
+            escape(&side(&comparison.candidate))
+        ),
+    );
+    let rows = comparison.rows.iter().map(|row| {
+        let cells = [
+            row.label.clone(),
+            value(row, row.baseline),
+            value(row, row.candidate),
+            change(row),
+            verdict(row).to_owned(),
+            row.why.clone(),
+        ];
+        cells.iter().map(|cell| escape(cell)).collect()
+    });
+    table(&mut out, &COLUMNS, &[1, 2, 3], rows);
+    let besides: Vec<String> = besides(comparison).iter().map(|s| format!("> {}", escape(s))).collect();
+    section(&mut out, &besides.join("\n>\n"));
+    section(&mut out, &format!("<sub>{}</sub>", escape(&note(comparison))));
+    out
+}
+
+/// The comparison as a page that needs no other file.
+pub(super) fn html(comparison: &Comparison, charts: &[Chart]) -> String {
+    let rows = comparison.rows.iter().map(|row| {
+        let class = match row.verdict {
+            Some(Judgement::Better) => "better",
+            Some(Judgement::Worse) => "worse",
+            Some(Judgement::Same) => "same",
+            Some(Judgement::CannotTell) => "inconclusive",
+            None => "",
+        };
+        vec![
+            Cell::head(&row.label),
+            Cell::number(value(row, row.baseline)),
+            Cell::number(value(row, row.candidate)),
+            Cell::number(change(row)),
+            Cell { text: verdict(row).to_owned(), class, head: false },
+            Cell::text(&row.why),
+        ]
+    });
+    let figures = html::table("Figures", &super::words::sentence(&note(comparison)), &COLUMNS, rows);
+    let body = maud::html! {
+        @for difference in besides(comparison).iter().take(comparison.differences.len()) {
+            p.alarm role="alert" { (difference) }
+        }
+        p.answer { (headline(comparison)) }
+        @for (name, of) in [("Baseline", &comparison.baseline), ("Now", &comparison.candidate)] {
+            p { strong { (name) } ": " (side(of)) }
+        }
+        (html::figures(charts))
+        (figures)
+        @for caveat in &comparison.caveats {
+            p { (super::words::sentence(caveat)) }
+        }
+    };
+    html::page("rolldrop: comparison", &body, concat!("rolldrop ", env!("CARGO_PKG_VERSION")))
+}

@@ -1,0 +1,192 @@
+//! Numbers as a person reads them: always with a unit, never `NaN` or `inf`.
+
+use std::borrow::Cow;
+
+pub(super) use rolldrop_analysis::figures::count;
+use rolldrop_analysis::model::Bounded;
+
+/// What stands where a value is missing or not finite.
+pub(super) const NONE: &str = "–";
+
+/// A count with its noun: `1 pod`, `3 pods`. Adds an `s`; a noun of another kind goes through [`either`].
+pub(super) fn counted(n: u64, noun: &str) -> String {
+    format!("{} {noun}{}", count(n), either(n, "", "s"))
+}
+
+/// A count between two limits: one figure where it is known, else `3 to 9, best estimate 5.2`.
+pub(super) fn bounded(n: &Bounded) -> String {
+    let range = match n.at_least {
+        _ if n.is_exact() => return count(n.at_most),
+        0 => format!("up to {}", count(n.at_most)),
+        least => format!("{} to {}", count(least), count(n.at_most)),
+    };
+    format!("{range}, best estimate {:.1}", n.estimate)
+}
+
+/// `one` if `n` is 1, else `many`.
+pub(super) fn either<'a>(n: u64, one: &'a str, many: &'a str) -> &'a str {
+    if n == 1 { one } else { many }
+}
+
+/// A length as a count.
+pub(super) fn len(n: usize) -> u64 {
+    u64::try_from(n).unwrap_or(u64::MAX)
+}
+
+/// Seconds with the precision that fits their size, without the unit: `0.098`, `3.021`, `30.1`.
+pub(super) fn seconds(value: f64) -> String {
+    match value.abs() {
+        v if !v.is_finite() => NONE.to_owned(),
+        v if v < 10.0 => format!("{value:.3}"),
+        _ => format!("{value:.1}"),
+    }
+}
+
+/// Seconds with the unit; [`NONE`] where the value is not finite.
+pub(super) fn seconds_unit(value: f64) -> String {
+    with_unit(seconds(value), "s")
+}
+
+/// Milliseconds with three significant digits, without the unit.
+pub(super) fn millis(value: f64) -> String {
+    match value.abs() {
+        v if !v.is_finite() => NONE.to_owned(),
+        v if v < 10.0 => format!("{value:.2}"),
+        v if v < 100.0 => format!("{value:.1}"),
+        _ => grouped(value),
+    }
+}
+
+/// A rate or a similar figure: whole if it is, else with up to two decimals.
+pub(super) fn plain(value: f64) -> String {
+    if !value.is_finite() {
+        return NONE.to_owned();
+    }
+    if value.abs() >= 1000.0 || value.fract() == 0.0 {
+        return grouped(value);
+    }
+    let text = format!("{value:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// A share from 0 to 1 as a percentage: `0.27 %`.
+pub(super) fn percent(share: f64) -> String {
+    match share * 100.0 {
+        v if !v.is_finite() => NONE.to_owned(),
+        v if v == 0.0 || v >= 99.95 => format!("{v:.0} %"),
+        v if v < 0.01 => "less than 0.01 %".to_owned(),
+        v if v < 1.0 => format!("{v:.2} %"),
+        v if v < 10.0 => format!("{v:.1} %"),
+        v if v.fract() < 0.05 => format!("{v:.0} %"),
+        v => format!("{v:.1} %"),
+    }
+}
+
+/// `value` and its unit, or [`NONE`] alone.
+pub(super) fn with_unit(value: String, unit: &str) -> String {
+    if value == NONE { value } else { format!("{value} {unit}") }
+}
+
+/// `a`, `a and b`, `a, b and c`.
+pub(super) fn list<S: AsRef<str>>(items: &[S]) -> String {
+    let mut out = String::new();
+    for (i, item) in items.iter().enumerate() {
+        match i {
+            0 => {}
+            _ if i + 1 == items.len() => out.push_str(" and "),
+            _ => out.push_str(", "),
+        }
+        out.push_str(item.as_ref());
+    }
+    out
+}
+
+/// Breaks `text` at spaces into lines of at most `width` characters; a longer word stands alone.
+pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
+    let one_line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if one_line.is_empty() {
+        return Vec::new();
+    }
+    let options =
+        textwrap::Options::new(width).break_words(false).word_splitter(textwrap::WordSplitter::NoHyphenation);
+    textwrap::wrap(&one_line, options).into_iter().map(Cow::into_owned).collect()
+}
+
+/// `text` cut to `width` characters; the middle gives way, since both ends of a pod's name tell.
+pub(super) fn shorten(text: &str, width: usize) -> String {
+    let chars: Vec<char> = text.chars().collect();
+    if chars.len() <= width {
+        return text.to_owned();
+    }
+    let tail = width.saturating_sub(1) / 2;
+    let head = width.saturating_sub(1) - tail;
+    chars[..head].iter().chain(['…'].iter()).chain(&chars[chars.len() - tail..]).collect()
+}
+
+/// A value of 1,000 or so, without decimals and with separators.
+fn grouped(value: f64) -> String {
+    let whole = format!("{value:.0}");
+    match whole.parse::<u64>() {
+        Ok(n) => count(n),
+        Err(_) => whole,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_fit_their_size() {
+        assert_eq!(
+            [count(0), count(999), count(9_000), count(1_234_567)],
+            ["0", "999", "9,000", "1,234,567"]
+        );
+        assert_eq!([seconds(0.0984), seconds(3.016), seconds(-30.06)], ["0.098", "3.016", "-30.1"]);
+        assert_eq!([millis(1.234), millis(45.67), millis(5012.3)], ["1.23", "45.7", "5,012"]);
+        assert_eq!([plain(300.0), plain(2.5), plain(12_000.0)], ["300", "2.5", "12,000"]);
+        assert_eq!(
+            [percent(0.0), percent(0.00267), percent(0.368), percent(1.0)],
+            ["0 %", "0.27 %", "36.8 %", "100 %"]
+        );
+        assert_eq!([percent(0.95), percent(0.00001)], ["95 %", "less than 0.01 %"]);
+    }
+
+    #[test]
+    fn a_count_that_is_not_known_is_an_interval() {
+        let between = |at_least, at_most, estimate| bounded(&Bounded { at_least, at_most, estimate });
+        assert_eq!(between(3, 9, 5.21), "3 to 9, best estimate 5.2");
+        assert_eq!(between(0, 1_234, 7.0), "up to 1,234, best estimate 7.0");
+        assert_eq!([bounded(&Bounded::exactly(0)), bounded(&Bounded::exactly(8))], ["0", "8"]);
+    }
+
+    #[test]
+    fn what_is_no_number_shows_as_a_dash() {
+        for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            for text in [seconds(value), seconds_unit(value), millis(value), plain(value), percent(value)] {
+                assert_eq!(text, NONE);
+            }
+        }
+    }
+
+    #[test]
+    fn words_agree_with_their_count() {
+        assert_eq!(
+            [counted(1, "pod"), counted(0, "pod"), counted(2_000, "pod")],
+            ["1 pod", "0 pods", "2,000 pods"]
+        );
+        assert_eq!(
+            [list::<&str>(&[]), list(&["a"]), list(&["a", "b"]), list(&["a", "b", "c"])],
+            ["", "a", "a and b", "a, b and c"]
+        );
+    }
+
+    #[test]
+    fn text_is_cut_and_broken_to_fit() {
+        assert_eq!(wrap("one two  three", 7), ["one two", "three"]);
+        assert_eq!(wrap("unbreakable", 3), ["unbreakable"]);
+        assert!(wrap("", 10).is_empty());
+        assert_eq!(shorten("web-7d4b9c6f5-2xkqp", 11), "web-7…2xkqp");
+        assert_eq!(shorten("web", 11), "web");
+    }
+}

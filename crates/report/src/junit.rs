@@ -1,0 +1,93 @@
+//! The JUnit form: what a CI system shows as tests. One case for the measurement itself and one for
+//! each check of the gate; what could not be told is an error, not a failure.
+
+use std::time::Duration;
+
+use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
+
+use super::words;
+use rolldrop_analysis::model::{CheckVerdict, RunResult, Verdict};
+
+pub(super) fn render(result: &RunResult) -> String {
+    let mut suite = TestSuite::new(result.scenario.as_str());
+    suite.set_time(Duration::try_from_secs_f64(result.load.duration_s).unwrap_or_default());
+    suite.add_test_case(case(result, "measurement", measurement(result)));
+    for check in &result.checks {
+        let status = match check.verdict {
+            CheckVerdict::Pass => TestCaseStatus::success(),
+            CheckVerdict::Fail => trouble(NonSuccessKind::Failure, "fail", &check.in_words()),
+            CheckVerdict::Inconclusive => trouble(NonSuccessKind::Error, "inconclusive", &check.in_words()),
+        };
+        suite.add_test_case(case(result, &check.name, status));
+    }
+    let mut report = Report::unnamed();
+    report.add_test_suite(suite);
+    report.to_string().expect("a report in memory takes all text")
+}
+
+fn case(result: &RunResult, name: &str, status: TestCaseStatus) -> TestCase {
+    let mut case = TestCase::new(name, status);
+    case.set_classname(format!("rolldrop.{}", result.scenario));
+    case
+}
+
+/// Such as `<error message="…" type="inconclusive"/>`.
+fn trouble(element: NonSuccessKind, kind: &str, message: &str) -> TestCaseStatus {
+    let mut status = TestCaseStatus::non_success(element);
+    status.set_type(kind).set_message(message);
+    status
+}
+
+fn measurement(result: &RunResult) -> TestCaseStatus {
+    let kind = match result.verdict {
+        Verdict::Valid => return TestCaseStatus::success(),
+        Verdict::Partial { .. } => "partial",
+        Verdict::Invalid { .. } => "invalid",
+    };
+    trouble(NonSuccessKind::Error, kind, &words::warning(result).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples;
+    use super::*;
+    use rolldrop_analysis::model::Check;
+
+    fn check(name: &str, verdict: CheckVerdict) -> Check {
+        let [limit, observed, why] = ["0", "24", "24 \"lost\" & <more>\u{1}"].map(str::to_owned);
+        Check { name: name.into(), verdict, limit, observed, why }
+    }
+
+    #[test]
+    fn each_check_is_a_case_and_what_cannot_be_told_is_an_error() {
+        let mut result = samples::naive_exit().result;
+        result.checks = vec![
+            check("dropped.max", CheckVerdict::Fail),
+            check("windows.max", CheckVerdict::Inconclusive),
+            check("terminations.min", CheckVerdict::Pass),
+        ];
+        insta::assert_snapshot!(render(&result), @r#"
+        <?xml version="1.0" encoding="UTF-8"?>
+        <testsuites tests="4" skipped="0" failures="1" errors="1">
+            <testsuite name="naive-exit" tests="4" skipped="0" errors="1" failures="1" time="30.000">
+                <testcase name="measurement" classname="rolldrop.naive-exit"/>
+                <testcase name="dropped.max" classname="rolldrop.naive-exit">
+                    <failure message="24 (limit 0): 24 &quot;lost&quot; &amp; &lt;more&gt;" type="fail"/>
+                </testcase>
+                <testcase name="windows.max" classname="rolldrop.naive-exit">
+                    <error message="24 (limit 0): 24 &quot;lost&quot; &amp; &lt;more&gt;" type="inconclusive"/>
+                </testcase>
+                <testcase name="terminations.min" classname="rolldrop.naive-exit"/>
+            </testsuite>
+        </testsuites>
+        "#);
+    }
+
+    #[test]
+    fn a_measurement_that_does_not_count_is_an_error() {
+        let invalid = render(&samples::invalid().result);
+        assert!(invalid.contains("<error message=\"INVALID"), "{invalid}");
+        assert!(invalid.contains("type=\"invalid\"/>"), "{invalid}");
+        assert!(render(&samples::partial().result).contains("type=\"partial\"/>"));
+    }
+}

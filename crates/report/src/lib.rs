@@ -1,0 +1,158 @@
+//! Analysis to bytes: text, JSON, Markdown, JUnit, HTML, PNG. Pure.
+//!
+//! Every form says the same in its own way; the sentences that they share are in
+//! `words`, the numbers' looks in `format`. Nothing here reads or writes a file,
+//! measures, or judges: the caller stores the bytes, [`rolldrop_analysis`] has made
+//! the numbers and [`rolldrop_analysis::gate`] the checks.
+
+mod charts;
+mod comparison;
+mod format;
+mod html;
+mod junit;
+mod lost;
+mod markdown;
+#[cfg(test)]
+mod samples;
+mod text;
+mod words;
+
+pub use charts::{Chart, ChartError};
+pub use text::TextOptions;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use rolldrop_analysis::Analysis;
+use rolldrop_analysis::compare::model::{Comparison, SideChart};
+use rolldrop_analysis::model::{Lost, RunResult};
+use rolldrop_record::shown;
+
+/// One file of a report.
+#[derive(Clone, Debug)]
+pub struct ReportFile {
+    /// Its path inside the run directory, such as `charts/drops.png`.
+    pub path: String,
+    /// Its contents.
+    pub bytes: Vec<u8>,
+}
+
+/// An analysis whose texts can be shown anywhere: they come from a cluster and from apps.
+fn as_shown(analysis: &Analysis) -> Cow<'_, Analysis> {
+    let is_plain = |lost: &Lost| {
+        [&lost.source, &lost.target].iter().all(|text| matches!(shown::one_line(text), Cow::Borrowed(_)))
+    };
+    match shown::values(&analysis.result) {
+        Cow::Borrowed(_) if analysis.lost.iter().all(is_plain) => Cow::Borrowed(analysis),
+        result => {
+            let mut analysis = Analysis { result: result.into_owned(), ..analysis.clone() };
+            for lost in &mut analysis.lost {
+                lost.source = Arc::from(shown::one_line(&lost.source));
+                lost.target = Arc::from(shown::one_line(&lost.target));
+            }
+            Cow::Owned(analysis)
+        }
+    }
+}
+
+/// The summary for a terminal: the answer first, then what it rests on.
+pub fn text(analysis: &Analysis, options: &TextOptions) -> String {
+    text::render(&shown::values(&analysis.result), options)
+}
+
+/// `result.json`, as `docs/result.schema.json` describes it.
+///
+/// # Panics
+///
+/// Never: the result holds nothing that JSON cannot.
+pub fn json(result: &RunResult) -> Vec<u8> {
+    let mut bytes =
+        serde_json::to_vec_pretty(&*shown::values(result)).expect("plain data with names as keys");
+    bytes.push(b'\n');
+    bytes
+}
+
+/// `summary.md`, which fits the job summary of a CI system.
+pub fn markdown(analysis: &Analysis) -> String {
+    markdown::render(&shown::values(&analysis.result))
+}
+
+/// `junit.xml`: the run and each of its checks as test cases, for a CI system.
+pub fn junit(result: &RunResult) -> String {
+    junit::render(&shown::values(result))
+}
+
+/// `lost.csv`: one row for each dropped request, as `docs/run-directory.md` describes it.
+pub fn lost(analysis: &Analysis) -> String {
+    lost::render(&as_shown(analysis))
+}
+
+/// `report.html`: one file that needs no other, with the charts inside.
+pub fn html(analysis: &Analysis, charts: &[Chart]) -> String {
+    html::render(&shown::values(&analysis.result), charts)
+}
+
+/// The charts.
+///
+/// # Errors
+///
+/// None that an analysis can cause; see [`ChartError`].
+pub fn charts(analysis: &Analysis) -> Result<Vec<Chart>, ChartError> {
+    charts::draw(&as_shown(analysis))
+}
+
+/// Every file of the report: `result.json`, `lost.csv`, `summary.md`, `junit.xml`, `report.html` and
+/// `charts/*.png`.
+///
+/// # Errors
+///
+/// As [`charts()`].
+pub fn all(analysis: &Analysis) -> Result<Vec<ReportFile>, ChartError> {
+    let charts = charts(analysis)?;
+    let file = |path: &str, bytes| ReportFile { path: path.to_owned(), bytes };
+    let mut files = vec![
+        file("result.json", json(&analysis.result)),
+        file("lost.csv", lost(analysis).into_bytes()),
+        file("summary.md", markdown(analysis).into_bytes()),
+        file("junit.xml", junit(&analysis.result).into_bytes()),
+        file("report.html", html(analysis, &charts).into_bytes()),
+    ];
+    files.extend(
+        charts
+            .into_iter()
+            .map(|chart| ReportFile { path: format!("charts/{}", chart.name), bytes: chart.png }),
+    );
+    Ok(files)
+}
+
+/// A comparison for a terminal: the answer first, then each figure.
+pub fn comparison_text(comparison: &Comparison, options: &TextOptions) -> String {
+    comparison::text(&shown::values(comparison), options)
+}
+
+/// `comparison.json`, as `docs/comparison.schema.json` describes it.
+///
+/// # Panics
+///
+/// Never: the comparison holds nothing that JSON cannot.
+pub fn comparison_json(comparison: &Comparison) -> Vec<u8> {
+    comparison::json(&shown::values(comparison))
+}
+
+/// Every file of a comparison: `comparison.json`, `.md` and `.html`, and `charts/comparison.png`.
+///
+/// # Errors
+///
+/// As [`charts()`].
+pub fn comparison(
+    comparison: &Comparison,
+    baseline: &SideChart,
+    candidate: &SideChart,
+) -> Result<Vec<ReportFile>, ChartError> {
+    let comparison = shown::values(comparison);
+    let chart = charts::comparison::draw(&comparison, baseline, candidate)?;
+    Ok(comparison::files(&comparison, chart))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,92 @@
+//! `lost.csv`: one row for each dropped request, with its cause and the terminations that may explain it.
+//!
+//! For people with a spreadsheet, and for whoever checks the analysis against another record. The columns are
+//! documented in `docs/run-directory.md`.
+
+use rolldrop_analysis::Analysis;
+use rolldrop_analysis::model::{Candidate, Lost};
+use rolldrop_record::parts::csv::CsvWriter;
+
+type Value = fn(&Lost, &Analysis) -> String;
+
+/// The columns in their order.
+const COLUMNS: [(&str, Value); 13] = [
+    ("source", |lost, _| lost.source.to_string()),
+    ("seq", |lost, _| lost.seq.to_string()),
+    ("target", |lost, _| lost.target.to_string()),
+    ("scheduled_ns", |lost, _| lost.scheduled.unix_ns().to_string()),
+    ("begun_ns", |lost, _| lost.begun.unix_ns().to_string()),
+    ("end_ns", |lost, _| lost.ended.unix_ns().to_string()),
+    ("outcome", |lost, _| lost.outcome.to_string()),
+    ("status", |lost, _| lost.status.map_or_else(String::new, |status| status.to_string())),
+    ("cause", |lost, _| lost.cause.to_string()),
+    ("in_window", |lost, _| lost.in_window.to_string()),
+    ("pods", |lost, analysis| {
+        let termination = |c: &Candidate| analysis.result.terminations.get(c.termination);
+        list(lost, |c| termination(c).map_or_else(String::new, |t| t.pod.clone()))
+    }),
+    ("shares", |lost, _| list(lost, |c| format!("{:.3}", c.share))),
+    ("why", |lost, _| list(lost, |c| c.why.as_str().to_owned())),
+];
+
+/// The file.
+pub(super) fn render(analysis: &Analysis) -> String {
+    const IN_MEMORY: &str = "text in memory, with the same columns in each line";
+    let mut lines = CsvWriter::new(Vec::new());
+    let mut line = |values: [String; COLUMNS.len()]| {
+        values
+            .iter()
+            .try_for_each(|value| lines.text(value))
+            .and_then(|()| lines.end_line())
+            .expect(IN_MEMORY);
+    };
+    line(COLUMNS.map(|(name, _)| name.to_owned()));
+    for lost in &analysis.lost {
+        line(COLUMNS.map(|(_, value)| value(lost, analysis)));
+    }
+    String::from_utf8(lines.finish().expect(IN_MEMORY)).expect(IN_MEMORY)
+}
+
+fn list(lost: &Lost, each: impl Fn(&Candidate) -> String) -> String {
+    lost.candidates.iter().map(each).collect::<Vec<_>>().join(";")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::super::samples;
+    use super::*;
+    use rolldrop_analysis::model::Why;
+
+    /// The columns that a table of docs/run-directory.md names.
+    fn documented(section: &str) -> BTreeSet<&'static str> {
+        let docs = include_str!("../../../docs/run-directory.md");
+        let (_, section) = docs.split_once(&format!("\n## {section}\n")).expect(section);
+        let rows = section.lines().skip_while(|line| !line.starts_with("|---")).skip(1);
+        let rows = rows.take_while(|line| line.starts_with('|'));
+        rows.flat_map(|row| row.split('|').nth(1).expect(row).split(',')).map(str::trim).collect()
+    }
+
+    #[test]
+    fn every_column_is_in_the_docs() {
+        assert_eq!(documented("lost.csv"), COLUMNS.iter().map(|(name, _)| *name).collect());
+    }
+
+    #[test]
+    fn each_dropped_request_is_a_row_with_all_that_may_explain_it() {
+        let mut analysis = samples::naive_exit();
+        analysis.lost.truncate(2);
+        analysis.lost[0].target = "web, \"old\"".into();
+        analysis.lost[1].status = Some(503);
+        analysis.lost[1].candidates = vec![
+            Candidate { termination: 0, share: 0.25, why: Why::Refused },
+            Candidate { termination: 1, share: 0.75, why: Why::Time },
+        ];
+        insta::assert_snapshot!(render(&analysis), @r#"
+        source,seq,target,scheduled_ns,begun_ns,end_ns,outcome,status,cause,in_window,pods,shares,why
+        load-0,0,"web, ""old""",5035400000,5035400000,5036400000,connect_refused,,routed_to_dead_pod,true,web-7d4b9c6f5-2xkqp,1.000,named
+        load-0,1,web,5047200000,5047200000,5048200000,connect_refused,503,routed_to_dead_pod,true,web-7d4b9c6f5-2xkqp;web-7d4b9c6f5-m8zrt,0.250;0.750,refused;time
+        "#);
+    }
+}

@@ -1,0 +1,431 @@
+//! Analyses to report on in tests: what real runs look like, and the corner cases.
+
+use std::collections::BTreeMap;
+
+use rolldrop_analysis::model::{
+    Analysis, Candidate, ChartData, Check, CheckVerdict, Finding, IntegrityStatus, LateArrival, Latencies,
+    LatencyBucket, LatencyHistograms, LoadResult, Lost, Mode, Percentiles, Recommendation, RequestCounts,
+    RetryHidden, RunResult, SCHEMA_VERSION, Second, SendLag, Severity, Stage, Start, T0Basis, Termination,
+    TerminationRequests, Verdict, WhatIf, Why, Window, WindowBasis, WindowSummary,
+};
+use rolldrop_record::run_info::{ClusterInfo, Pacing, Tool};
+use rolldrop_record::{Cause, Outcome, Stamp};
+
+const CONSUMER: &str = "service web (service proxy of this host)";
+
+/// Three pods that exit on SIGTERM at once, one after the other, at 300 requests/s.
+pub(super) fn naive_exit() -> Analysis {
+    let mut run = Sample::new("naive-exit", 300, 30);
+    for (at, pod, dropped, window) in [
+        (5.0, "web-7d4b9c6f5-2xkqp", 8, 0.118),
+        (11.0, "web-7d4b9c6f5-m8zrt", 9, 0.141),
+        (17.0, "web-7d4b9c6f5-vc4hd", 7, 0.098),
+    ] {
+        run.terminate(at, pod, Mode::Isolated, &Shape { window, dropped, ..Shape::NAIVE });
+    }
+    let mut analysis = run.finish();
+    analysis.result.findings = vec![
+        Finding {
+            kind: None,
+            severity: Severity::Error,
+            cause: Some(Cause::RoutedToDeadPod),
+            what: "24 new connections went to pods that no longer accepted any".into(),
+            why: "the app exits on SIGTERM, about 0.08 s before the Service stops routing to it".into(),
+            remedy: "keep serving while endpoints propagate: lifecycle: {preStop: {sleep: {seconds: 1}}}"
+                .into(),
+        },
+        Finding {
+            kind: None,
+            severity: Severity::Info,
+            cause: None,
+            what: "3 terminations are few".into(),
+            why: "a bound with 95 % confidence rests on the number of terminations, not of requests".into(),
+            remedy: "repeat the run with more terminations".into(),
+        },
+    ];
+    analysis.result.checks = vec![Check {
+        name: "dropped.min".into(),
+        verdict: CheckVerdict::Pass,
+        limit: "at least 1".into(),
+        observed: "24".into(),
+        why: "the positive control shows the fault".into(),
+    }];
+    analysis
+}
+
+/// The same with a preStop sleep of 3 s: nothing is lost, late arrivals show the window.
+pub(super) fn prestop_sleep() -> Analysis {
+    let mut run = Sample::new("prestop-sleep", 300, 30);
+    for (at, pod) in
+        [(5.0, "web-59c7d8b44-7hqwn"), (12.0, "web-59c7d8b44-fx2lk"), (19.0, "web-59c7d8b44-zzd9s")]
+    {
+        let shape = Shape { sleep: 3.0, exit: 3.021, window: 0.126, dropped: 0, ..Shape::NAIVE };
+        run.terminate(at, pod, Mode::Isolated, &shape);
+    }
+    let mut analysis = run.finish();
+    analysis.result.checks = vec![
+        Check {
+            name: "dropped.max".into(),
+            verdict: CheckVerdict::Pass,
+            limit: "at most 0".into(),
+            observed: "0".into(),
+            why: String::new(),
+        },
+        Check {
+            name: "windows.max".into(),
+            verdict: CheckVerdict::Inconclusive,
+            limit: "at most 0.15 s".into(),
+            observed: "0.126 to 0.168 s".into(),
+            why: "the limit lies between the bounds".into(),
+        },
+    ];
+    analysis
+}
+
+/// A run in which the generator fell behind.
+pub(super) fn invalid() -> Analysis {
+    let mut analysis = naive_exit();
+    let result = &mut analysis.result;
+    result.verdict = Verdict::Invalid {
+        why: vec![
+            "send lag p99 412 ms is above the limit of 10 ms".into(),
+            "CPU steal 23 % is above 5 %".into(),
+        ],
+    };
+    result.load.send_lag_us = SendLag { p50: 812.0, p99: 412_000.0, max: 1_730_000.0 };
+    result.recommendation[0].refused_because.insert(0, "the measurement is not valid".into());
+    result.checks[0].verdict = CheckVerdict::Inconclusive;
+    result.checks[0].why = "the measurement is not valid".into();
+    analysis
+}
+
+/// A run that was interrupted after its only termination, which could not be bounded.
+pub(super) fn partial() -> Analysis {
+    let mut run = Sample::new("shop", 50, 8);
+    let shape = Shape { exit: 0.3, window: 0.2, dropped: 1, ..Shape::NAIVE };
+    run.terminate(5.0, "checkout-0", Mode::Other, &shape);
+    let mut analysis = run.finish();
+    let result = &mut analysis.result;
+    result.complete = false;
+    result.verdict = Verdict::Partial { why: vec!["interrupted 8 s into the run".into()] };
+    let window = &mut result.terminations[0].windows[0];
+    window.upper_s = None;
+    window.censored = Some("the pod exited while new connections still came".into());
+    result.terminations[0].exit_code = None;
+    result.terminations[0].disruption = None;
+    let why = "evicted by the kubelet of node node-1: The node was low on resource: memory.";
+    result.terminations[0].cause = Some(why.to_owned().into());
+    result.windows_s[0].max = None;
+    result.windows_s[0].p50 = None;
+    result.windows_s[0].censored = 1;
+    result.recommendation[0].covers_all_seen_seconds = None;
+    result.recommendation[0].suggested_seconds = None;
+    result.recommendation[0].refused_because = vec!["the only window is censored".into()];
+    analysis
+}
+
+/// A run in which no pod ended and nothing was lost.
+pub(super) fn quiet() -> Analysis {
+    Sample::new("watch", 200, 20).finish()
+}
+
+/// A rollout of twelve pods; two classes and two causes.
+pub(super) fn rollout() -> Analysis {
+    let mut run = Sample::new("rollout", 500, 60);
+    for i in 0..12_u32 {
+        let at = 6.0 + f64::from(i / 3) * 9.0 + f64::from(i % 3) * 0.4;
+        let shape = Shape {
+            exit: 0.03 + f64::from(i % 4) * 0.01,
+            window: 0.4 + f64::from(i % 5) * 0.16,
+            dropped: 28 + u64::from(i * 7 % 23),
+            timeouts_after: 0.23,
+            ..Shape::NAIVE
+        };
+        let pod = format!("frontend-6f9bb7d8c9-{:05x}", 0x2b7f1 + i * 0x11c3);
+        run.terminate(at, &pod, Mode::Rollout, &shape);
+    }
+    run.finish()
+}
+
+/// One termination that lost ten thousand requests, and some that belong to no pod.
+pub(super) fn ten_thousand() -> Analysis {
+    let mut run = Sample::new("overwhelmed", 5000, 20);
+    let shape = Shape { exit: 0.05, window: 2.1, dropped: 9_990, timeouts_after: 1.2, ..Shape::NAIVE };
+    run.terminate(6.0, "api-0", Mode::ScaleDown, &shape);
+    for i in 0..10_u32 {
+        run.lose(15.0 + f64::from(i) * 0.01, Outcome::ResponseTimeout, Cause::Overload, None);
+    }
+    run.finish()
+}
+
+/// How a pod of a sample ends.
+#[derive(Clone, Copy)]
+struct Shape {
+    /// Seconds of preStop sleep.
+    sleep: f64,
+    /// When the app exits, in seconds since t0.
+    exit: f64,
+    /// The last new connection, in seconds since t0.
+    window: f64,
+    dropped: u64,
+    /// Drops from here on are connect timeouts, in seconds since t0.
+    timeouts_after: f64,
+}
+
+impl Shape {
+    const NAIVE: Shape =
+        Shape { sleep: 0.0, exit: 0.028, window: 0.118, dropped: 8, timeouts_after: f64::INFINITY };
+}
+
+struct Sample {
+    analysis: Analysis,
+    seconds: u32,
+}
+
+impl Sample {
+    fn new(scenario: &str, rate: u32, seconds: u32) -> Self {
+        let total = u64::from(rate) * u64::from(seconds);
+        let result = RunResult {
+            schema_version: SCHEMA_VERSION,
+            tool: Tool { name: "rolldrop".into(), version: "0.1.0".into() },
+            scenario: scenario.into(),
+            cluster: ClusterInfo {
+                version: "v1.36.2".into(),
+                dataplane: "userspace".into(),
+                dataplane_from: None,
+                nodes: 2,
+                endpoints: 3,
+                namespace: "default".into(),
+            },
+            complete: true,
+            integrity: IntegrityStatus::Checked,
+            verdict: Verdict::Valid,
+            load: LoadResult {
+                pacing: Pacing::Constant,
+                rate: f64::from(rate),
+                duration_s: f64::from(seconds),
+                scheduled: total,
+                not_sent: 0,
+                send_lag_us: SendLag { p50: 61.0, p99: 412.0, max: 2_310.0 },
+            },
+            requests: RequestCounts { warmup: 600, total, ok: total, ..RequestCounts::default() },
+            latency_ms: Latencies {
+                response: percentiles(total, 1.0),
+                service: percentiles(total, 0.95),
+                steady: percentiles(total * 9 / 10, 1.0),
+                disrupted: Percentiles::default(),
+            },
+            terminations: Vec::new(),
+            groups: Vec::new(),
+            starts: Vec::new(),
+            windows_s: Vec::new(),
+            recommendation: Vec::new(),
+            what_if: Vec::new(),
+            longest_outage_s: 0.041,
+            findings: Vec::new(),
+            checks: Vec::new(),
+            command: None,
+        };
+        let charts = ChartData {
+            latency: LatencyHistograms { steady: histogram(1.2, total * 9 / 10), disrupted: Vec::new() },
+            seconds: (0..seconds)
+                .map(|i| Second {
+                    at_s: f64::from(i),
+                    ok: u64::from(rate),
+                    p50_ms: Some(1.2 + f64::from(i % 3) * 0.05),
+                    p99_ms: Some(4.0 + f64::from(i * 7 % 5) * 0.6),
+                    ..Second::default()
+                })
+                .collect(),
+            end_s: f64::from(seconds),
+            ..ChartData::default()
+        };
+        Self { analysis: Analysis { result, lost: Vec::new(), charts }, seconds }
+    }
+
+    fn terminate(&mut self, t0_s: f64, pod: &str, mode: Mode, shape: &Shape) {
+        let index = self.analysis.result.terminations.len();
+        let sigterm = shape.sleep + 0.018;
+        let timeline = BTreeMap::from([
+            (Stage::DeleteSent, -0.011),
+            (Stage::DeletionSeen, 0.004),
+            (Stage::KillBegan, 0.017),
+            (Stage::AppSigterm, sigterm),
+            (Stage::EndpointTerminating, 0.046),
+            (Stage::ListenerClosed, shape.exit - 0.004),
+            (Stage::AppExited, shape.exit),
+            (Stage::LastConnection, shape.window),
+            (Stage::ContainersTerminated, shape.exit + 0.22),
+            (Stage::EndpointRemoved, shape.exit + 0.234),
+            (Stage::PodDeleted, shape.exit + 0.81),
+        ]);
+        let before = self.analysis.lost.len();
+        for i in 0..shape.dropped {
+            let span = shape.window - shape.exit.min(shape.window * 0.2);
+            let after = shape.exit.min(shape.window * 0.2) + span * (i + 1) as f64 / shape.dropped as f64;
+            let timeout = after > shape.timeouts_after;
+            let outcome = if timeout { Outcome::ConnectTimeout } else { Outcome::ConnectRefused };
+            self.lose(t0_s + after, outcome, Cause::RoutedToDeadPod, Some(index));
+        }
+        let mut requests =
+            TerminationRequests { seen: Some(shape.dropped + 9), ..TerminationRequests::default() };
+        for lost in &self.analysis.lost[before..] {
+            requests.dropped.add(1.0);
+            requests.by_outcome.entry(lost.outcome).or_default().add(1.0);
+            requests.by_cause.entry(lost.cause).or_default().add(1.0);
+        }
+        let late = if shape.dropped == 0 { 14 } else { 3 };
+        let late_end = shape.window.min(shape.exit);
+        self.analysis.charts.late_ok.extend((1..=late).map(|i| LateArrival {
+            termination: index,
+            begun_s: t0_s + late_end * f64::from(i) / f64::from(late),
+        }));
+        self.analysis.result.terminations.push(Termination {
+            pod: pod.into(),
+            uid: format!("uid-{index}"),
+            node: Some(format!("node-{}", index % 2 + 1)),
+            mode,
+            disruption: u32::try_from(index).ok(),
+            cause: None,
+            watch_gaps: Vec::new(),
+            t0_uncertainty_s: 0.011,
+            t0_basis: Some(T0Basis::OwnCall),
+            t0_s,
+            timeline,
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few seconds")]
+            pre_stop_seconds: Some(shape.sleep as u64),
+            grace_period_seconds: 30,
+            exit_code: Some(0),
+            windows: vec![Window {
+                consumer: CONSUMER.into(),
+                lower_s: Some(shape.window),
+                upper_s: Some(shape.window + 0.042),
+                lower_basis: Some(WindowBasis::Named),
+                upper_basis: Some(WindowBasis::Named),
+                censored: None,
+                rate_before: 99.7,
+                late_arrivals: shape.dropped + 9,
+            }],
+            requests,
+            dead_seconds: Some(shape.dropped as f64 / 99.7),
+        });
+        self.analysis.result.starts.push(Start {
+            pod: format!("{pod}-next"),
+            timeline: [("created", 0.0), ("ip_reported", 0.52), ("ready", 0.61), ("endpoint_ready", 0.63)]
+                .map(|(k, v)| (k.to_owned(), v))
+                .into(),
+        });
+    }
+
+    fn lose(&mut self, begun_s: f64, outcome: Outcome, cause: Cause, termination: Option<usize>) {
+        let wait = if outcome == Outcome::ConnectTimeout { 1.0 } else { 0.001 };
+        let in_window = termination.is_some();
+        let stamp = |s: f64| Stamp::from_unix_ns(0) + std::time::Duration::from_secs_f64(s);
+        let seq = self.analysis.lost.len() as u64;
+        self.analysis.lost.push(Lost {
+            source: "load-0".into(),
+            seq,
+            target: "web".into(),
+            scheduled: stamp(begun_s),
+            begun: stamp(begun_s),
+            ended: stamp(begun_s + wait),
+            begun_s,
+            outcome,
+            status: None,
+            cause,
+            in_window,
+            candidates: termination
+                .map(|termination| Candidate { termination, share: 1.0, why: Why::Named })
+                .into_iter()
+                .collect(),
+        });
+        let second = self.analysis.charts.seconds.iter_mut().rev().find(|s| s.at_s <= begun_s).unwrap();
+        second.ok = second.ok.saturating_sub(1);
+        *second.dropped.entry(outcome).or_default() += 1;
+        second.p99_ms = second.p99_ms.map(|v| v.max(9.0));
+        let requests = &mut self.analysis.result.requests;
+        requests.ok -= 1;
+        requests.dropped += 1;
+        *requests.by_outcome.entry(outcome).or_default() += 1;
+        *requests.by_cause.entry(cause).or_default() += 1;
+        *(if in_window { &mut requests.in_window } else { &mut requests.outside_window }) += 1;
+    }
+
+    fn finish(mut self) -> Analysis {
+        let result = &mut self.analysis.result;
+        result.requests.by_outcome.insert(Outcome::Ok, result.requests.ok);
+        result.requests.retry_hidden =
+            RetryHidden { go_net_http: 0, safe_idempotent: result.requests.dropped };
+        if let Some(first) = result.terminations.first() {
+            let n = result.terminations.len();
+            let mode = first.mode;
+            let uppers = || result.terminations.iter().filter_map(|t| t.windows[0].upper_s);
+            let lowers = || result.terminations.iter().filter_map(|t| t.windows[0].lower_s);
+            let max = uppers().fold(0.0, f64::max);
+            let needed = 29_usize.saturating_sub(n);
+            result.windows_s = vec![WindowSummary {
+                consumer: CONSUMER.into(),
+                mode,
+                n,
+                p50: Some(uppers().sum::<f64>() / n as f64),
+                p90: Some(max),
+                p99: Some(max),
+                max: Some(max),
+                lower: Some((lowers().fold(f64::INFINITY, f64::min), lowers().fold(0.0, f64::max))),
+                censored: 0,
+            }];
+            let sleep = if max < 1.0 { 1 } else { 3 };
+            let avoided = result.requests.by_cause.get(&Cause::RoutedToDeadPod).copied().unwrap_or(0);
+            result.recommendation = vec![Recommendation {
+                mode,
+                pre_stop_seconds: None,
+                termination_grace_period_seconds: None,
+                confidence: 0.95,
+                coverage: 0.05_f64.powf(1.0 / n as f64),
+                coverage_asked: 0.9,
+                terminations: n,
+                units: n,
+                consumers: vec![CONSUMER.into()],
+                basis: String::new(),
+                refused_because: vec![format!(
+                    "the longest window of {n} covers 37 % of future ones at 95 % confidence; {needed} more are needed to claim 90 % coverage"
+                )],
+                terminations_needed: needed,
+                covers_all_seen_seconds: Some(sleep),
+                suggested_seconds: (avoided > 0).then_some(sleep),
+            }];
+            result.what_if = vec![WhatIf {
+                pre_stop_seconds: sleep,
+                windows_covered: n,
+                terminations: n,
+                drops_avoided: avoided,
+                drops_left: result.requests.dropped - avoided,
+            }];
+            let near = u64::try_from(n).unwrap() * 240;
+            result.latency_ms.disrupted = percentiles(near, 1.6);
+            self.analysis.charts.latency.disrupted = histogram(1.9, near);
+        }
+        assert_eq!(self.analysis.charts.seconds.len(), self.seconds as usize);
+        self.analysis
+    }
+}
+
+fn percentiles(n: u64, factor: f64) -> Percentiles {
+    let [p50, p90, p99, p99_9, max] = [1.21, 2.08, 4.43, 9.7, 24.6].map(|v| v * factor);
+    Percentiles { n, p50, p90, p99, p99_9, max }
+}
+
+/// About log-normal around `median_ms`, with a tail.
+fn histogram(median_ms: f64, n: u64) -> Vec<LatencyBucket> {
+    (0..60_i32)
+        .map(|i| {
+            let from_ms = 0.3 * 10_f64.powf(f64::from(i) / 30.0);
+            let to_ms = 0.3 * 10_f64.powf(f64::from(i + 1) / 30.0);
+            let z = (from_ms / median_ms).ln() / 0.45;
+            let density = (-z * z / 2.0).exp() + if z > 0.0 { 0.02 * (-z / 2.0).exp() } else { 0.0 };
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a sample's count")]
+            let count = (density * n as f64 * 0.07) as u64;
+            LatencyBucket { from_ms, to_ms, count }
+        })
+        .collect()
+}

@@ -1,0 +1,466 @@
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::*;
+use rolldrop_analysis::compare::model::{Change, ChangeKind, Judgement, Row, Side, Unit};
+use rolldrop_analysis::model::{Mode, Stage, WindowBasis};
+use rolldrop_record::{Cause, Outcome};
+use rolldrop_testing::schema::meets;
+
+fn every_sample() -> [(&'static str, Analysis); 7] {
+    [
+        ("naive_exit", samples::naive_exit()),
+        ("prestop_sleep", samples::prestop_sleep()),
+        ("invalid", samples::invalid()),
+        ("partial", samples::partial()),
+        ("quiet", samples::quiet()),
+        ("rollout", samples::rollout()),
+        ("ten_thousand", samples::ten_thousand()),
+    ]
+}
+
+#[test]
+fn an_invalid_run_that_ended_early_is_called_partial_too() {
+    let mut result = samples::invalid().result;
+    assert!(words::warning(&result).is_some_and(|warning| !warning.contains("partial")));
+    result.complete = false;
+    assert!(words::warning(&result).is_some_and(|warning| {
+        warning.ends_with("They are partial, too: they cover only what was recorded.")
+    }));
+}
+
+fn plain_text(analysis: &Analysis) -> String {
+    text(analysis, &TextOptions { files: Some("runs/one".into()), ..TextOptions::default() })
+}
+
+#[test]
+fn no_form_holds_a_character_that_acts() {
+    const HOSTILE: &str = "a\u{1b}[31mb\u{9b}1mc\u{7f}d\u{202e}e\u{2066}f\r\ng\u{7}\u{0}";
+    let mut analysis = samples::naive_exit();
+    let result = &mut analysis.result;
+    let texts = [&mut result.scenario, &mut result.cluster.version, &mut result.cluster.namespace];
+    let of_findings = result.findings.iter_mut().flat_map(|f| [&mut f.what, &mut f.why, &mut f.remedy]);
+    let of_pods = result.terminations.iter_mut().map(|termination| &mut termination.pod);
+    let of_checks = result.checks.iter_mut().flat_map(|check| [&mut check.observed, &mut check.why]);
+    texts
+        .into_iter()
+        .chain(of_findings)
+        .chain(of_pods)
+        .chain(of_checks)
+        .for_each(|text| text.push_str(HOSTILE));
+    for lost in &mut analysis.lost {
+        lost.target = HOSTILE.into();
+    }
+    let acts = |c: char| (c.is_control() && c != '\n') || ('\u{202a}'..='\u{2069}').contains(&c);
+    let files = all(&analysis).expect("files");
+    let texts = files.iter().filter(|file| !file.path.ends_with(".png"));
+    let mut texts: Vec<(&str, String)> = texts
+        .map(|file| (file.path.as_str(), String::from_utf8(file.bytes.clone()).expect("text")))
+        .collect();
+    texts.push(("text", plain_text(&analysis)));
+    for (form, text) in &texts {
+        let found: Vec<char> = text.chars().filter(|c| acts(*c)).collect();
+        assert!(found.is_empty(), "{form}: {found:?}");
+        // What else there was is still to be seen.
+        assert!(text.contains("u{1b}") || text.contains("u\\{1b"), "{form}");
+    }
+    // A chart draws what it is given, and there a box would stand for what cannot be seen.
+    assert_eq!(as_shown(&analysis).result.scenario, shown::one_line(&analysis.result.scenario));
+}
+
+#[test]
+fn the_text_of_a_run_that_drops() {
+    insta::assert_snapshot!(plain_text(&samples::naive_exit()), @"
+    24 of 9,000 requests were dropped as 3 pods ended.
+    All 24 fell into the endpoint-propagation windows of the 3 pods.
+      class  24 connect_refused: the connection was refused
+      cause  24 routed_to_dead_pod: routed to a pod that no longer accepted connections
+      remedy lifecycle: {preStop: {sleep: {seconds: 1}}}   # suggested, not proven
+      run    rolldrop 0.1.0 · scenario naive-exit · 300 requests/s for 30 s · Kubernetes v1.36.2 ·
+             userspace dataplane · 2 nodes · 3 endpoints
+
+    TERMINATIONS   windows count from t0, when the deletion took effect
+      pod                  mode      dropped  window            t0 within  exit
+      web-7d4b9c6f5-2xkqp  isolated  8 of 17  0.118 to 0.160 s    0.011 s     0
+      web-7d4b9c6f5-m8zrt  isolated  9 of 18  0.141 to 0.183 s    0.011 s     0
+      web-7d4b9c6f5-vc4hd  isolated  7 of 16  0.098 to 0.140 s    0.011 s     0
+
+    ENDPOINT-PROPAGATION WINDOW   how long new connections still went to a pod after its deletion
+      service web (service proxy of this host): at least 0.098 to 0.141 s, depending on the pod, and at
+      most 0.183 s (3 pods, isolated; median of the upper bounds 0.161 s)
+
+    PRESTOP SLEEP   for pods that end one at a time
+      This run is not enough for a recommendation. The longest window of 3 covers 37 % of future ones at
+      95 % confidence; 26 more are needed to claim 90 % coverage. It suggests, without proof, a preStop
+      sleep of 1 s in the app's container, which outlasts every window seen.
+          lifecycle: {preStop: {sleep: {seconds: 1}}}   # suggested, not proven
+
+    LATENCY   response time of answered requests, from the intended send time
+                                   requests          p50          p99          max
+      steady                          8,100      1.21 ms      4.43 ms      24.6 ms
+      while a pod ended                 720      1.94 ms      7.09 ms      39.4 ms
+      longest time in which every request failed: 0.041 s
+
+    FINDINGS
+      error    24 new connections went to pods that no longer accepted any.
+               The app exits on SIGTERM, about 0.08 s before the Service stops routing to it. Keep
+               serving while endpoints propagate: lifecycle: {preStop: {sleep: {seconds: 1}}}
+      info     3 terminations are few.
+               A bound with 95 % confidence rests on the number of terminations, not of requests. Repeat
+               the run with more terminations.
+
+    CHECKS
+      pass          dropped.min: observed 24, limit at least 1
+
+    VALID: the generator kept its schedule and no recorder lost anything
+      0 of 9,000 requests not sent (0 %); send lag p99 0.41 ms, max 2.31 ms
+    Report: runs/one/report.html, charts in runs/one/charts
+    ");
+}
+
+#[test]
+fn the_text_of_a_run_without_a_drop() {
+    insta::assert_snapshot!(plain_text(&samples::prestop_sleep()), @"
+    0 of 9,000 requests were dropped as 3 pods ended.
+      run    rolldrop 0.1.0 · scenario prestop-sleep · 300 requests/s for 30 s · Kubernetes v1.36.2 ·
+             userspace dataplane · 2 nodes · 3 endpoints
+
+    TERMINATIONS   windows count from t0, when the deletion took effect
+      pod                  mode      dropped  window            t0 within  exit
+      web-59c7d8b44-7hqwn  isolated   0 of 9  0.126 to 0.168 s    0.011 s     0
+      web-59c7d8b44-fx2lk  isolated   0 of 9  0.126 to 0.168 s    0.011 s     0
+      web-59c7d8b44-zzd9s  isolated   0 of 9  0.126 to 0.168 s    0.011 s     0
+
+    ENDPOINT-PROPAGATION WINDOW   how long new connections still went to a pod after its deletion
+      service web (service proxy of this host): at least 0.126 s and at most 0.168 s (3 pods, isolated;
+      median of the upper bounds 0.168 s)
+
+    PRESTOP SLEEP   for pods that end one at a time
+      This run is not enough for a recommendation. The longest window of 3 covers 37 % of future ones at
+      95 % confidence; 26 more are needed to claim 90 % coverage. Every window seen ended within 1 s,
+      and a longer sleep would have saved no lost request: this run does not suggest another one.
+
+    LATENCY   response time of answered requests, from the intended send time
+                                   requests          p50          p99          max
+      steady                          8,100      1.21 ms      4.43 ms      24.6 ms
+      while a pod ended                 720      1.94 ms      7.09 ms      39.4 ms
+      longest time in which every request failed: 0.041 s
+
+    CHECKS
+      pass          dropped.max: observed 0, limit at most 0
+      inconclusive  windows.max: observed 0.126 to 0.168 s, limit at most 0.15 s; the limit lies between
+                    the bounds
+
+    VALID: the generator kept its schedule and no recorder lost anything
+      0 of 9,000 requests not sent (0 %); send lag p99 0.41 ms, max 2.31 ms
+    GATE INCONCLUSIVE: windows.max
+    Report: runs/one/report.html, charts in runs/one/charts
+    ");
+}
+
+#[test]
+fn the_text_of_a_partial_run() {
+    insta::assert_snapshot!(plain_text(&samples::partial()), @"
+    PARTIAL MEASUREMENT: the record is incomplete; the numbers cover only what was recorded. Interrupted
+    8 s into the run.
+
+    1 of 400 requests was dropped as 1 pod ended.
+    It fell into the endpoint-propagation window of one terminating pod.
+      class  1 connect_refused: the connection was refused
+      cause  1 routed_to_dead_pod: routed to a pod that no longer accepted connections
+      run    rolldrop 0.1.0 · scenario shop · 50 requests/s for 8 s · Kubernetes v1.36.2 · userspace
+             dataplane · 2 nodes · 3 endpoints
+
+    TERMINATIONS   windows count from t0, when the deletion took effect
+      pod         mode   dropped  window            t0 within  exit
+      checkout-0  other  1 of 10  at least 0.200 s    0.011 s     –
+      why    checkout-0: evicted by the kubelet of node node-1: The node was low on resource: memory.
+
+    ENDPOINT-PROPAGATION WINDOW   how long new connections still went to a pod after its deletion
+      service web (service proxy of this host): at least 0.200 s and no upper bound could be set (1 pod,
+      other; 1 of 1 not fully bounded)
+      1 window could not be bounded fully: the pod exited while new connections still came
+
+    PRESTOP SLEEP   for pods that end in another way
+      This run is not enough for a recommendation. The only window is censored.
+
+    LATENCY   response time of answered requests, from the intended send time
+                                   requests          p50          p99          max
+      steady                            360      1.21 ms      4.43 ms      24.6 ms
+      while a pod ended                 240      1.94 ms      7.09 ms      39.4 ms
+      longest time in which every request failed: 0.041 s
+
+    PARTIAL: the record is incomplete; the numbers cover only what was recorded
+      because  interrupted 8 s into the run
+      0 of 400 requests not sent (0 %); send lag p99 0.41 ms, max 2.31 ms
+    Report: runs/one/report.html, charts in runs/one/charts
+    ");
+}
+
+#[test]
+fn the_text_of_a_run_in_which_nothing_happened() {
+    insta::assert_snapshot!(plain_text(&samples::quiet()), @r"
+    0 of 4,000 requests were dropped; no pod ended during the run.
+      run    rolldrop 0.1.0 · scenario watch · 200 requests/s for 20 s · Kubernetes v1.36.2 · userspace
+             dataplane · 2 nodes · 3 endpoints
+
+    LATENCY   response time of answered requests, from the intended send time
+                                   requests          p50          p99          max
+      steady                          3,600      1.21 ms      4.43 ms      24.6 ms
+      longest time in which every request failed: 0.041 s
+
+    VALID: the generator kept its schedule and no recorder lost anything
+      0 of 4,000 requests not sent (0 %); send lag p99 0.41 ms, max 2.31 ms
+    Report: runs/one/report.html, charts in runs/one/charts
+    ");
+}
+
+#[test]
+fn an_invalid_run_says_so_first_and_last() {
+    let text = plain_text(&samples::invalid());
+    assert!(text.starts_with("INVALID MEASUREMENT: do not use these numbers. Send lag p99 412 ms"), "{text}");
+    assert!(text.contains("\nINVALID: do not use these numbers\n  because  send lag p99"), "{text}");
+}
+
+#[test]
+fn the_text_fits_its_width_and_shows_no_broken_number() {
+    for (name, analysis) in every_sample() {
+        for width in [80, 100] {
+            let text = text(&analysis, &TextOptions { width, ..TextOptions::default() });
+            for line in text.lines() {
+                assert!(line.chars().count() <= width, "{name}: {line}");
+                assert_eq!(line, line.trim_end(), "{name}");
+            }
+            assert!(!text.contains("NaN") && !text.contains("inf "), "{name}: {text}");
+            assert!(!text.contains('\u{1b}'), "{name}: coloured without being asked");
+        }
+    }
+}
+
+#[test]
+fn colour_changes_nothing_but_colour() {
+    let analysis = samples::prestop_sleep();
+    let colored = text(&analysis, &TextOptions { color: true, ..TextOptions::default() });
+    let mut stripped = String::new();
+    let mut rest = colored.as_str();
+    while let Some((before, after)) = rest.split_once('\u{1b}') {
+        stripped.push_str(before);
+        rest = after.split_once('m').unwrap().1;
+    }
+    stripped.push_str(rest);
+    assert_eq!(stripped, text(&analysis, &TextOptions::default()));
+    assert_ne!(stripped, colored);
+}
+
+#[test]
+fn a_result_reads_back_from_its_json() {
+    for (name, analysis) in every_sample() {
+        let read: RunResult = serde_json::from_slice(&json(&analysis.result)).unwrap();
+        // Not compared as a whole: reading may change the last digit of a fraction.
+        assert_eq!(read.requests, analysis.result.requests, "{name}");
+        assert_eq!(read.verdict, analysis.result.verdict, "{name}");
+        assert_eq!(read.terminations.len(), analysis.result.terminations.len(), "{name}");
+    }
+}
+
+#[test]
+fn markdown_and_html_show_hostile_names_as_text() {
+    let mut analysis = samples::naive_exit();
+    analysis.result.scenario = "<script>alert(1)</script> a|b".into();
+    analysis.result.terminations[0].pod = "\"><img src=x>".into();
+    analysis.result.terminations[0].disruption = None;
+    analysis.result.terminations[0].cause = Some("<script>".to_owned().into());
+    let html = html(&analysis, &[]);
+    assert!(!html.contains("<script") && !html.contains("<img"), "{html}");
+    assert!(html.contains("&lt;script&gt;"));
+    let markdown = markdown(&analysis);
+    assert!(markdown.starts_with("# rolldrop: &lt;script>alert(1)&lt;/script> a\\|b\n"), "{markdown}");
+}
+
+#[test]
+fn html_needs_no_other_resource() {
+    let chart =
+        Chart { name: "drops.png", title: "t".into(), alt: "what is seen".into(), png: vec![1, 2, 3] };
+    for (name, analysis) in every_sample() {
+        let html = html(&analysis, std::slice::from_ref(&chart));
+        assert!(html.contains("<img src=\"data:image/png;base64,AQID\" alt=\"what is seen\">"), "{name}");
+        for forbidden in ["http://", "https://", "<script", "<link", "url("] {
+            assert!(!html.contains(forbidden), "{name}: {forbidden}");
+        }
+        for tag in ["table", "tr", "td", "th", "p", "h2", "dl", "pre", "figure", "main", "body"] {
+            let [open, close] = [format!("<{tag}"), format!("</{tag}>")];
+            let opened =
+                html.matches(&format!("{open}>")).count() + html.matches(&format!("{open} ")).count();
+            assert_eq!(opened, html.matches(&close).count(), "{name}: <{tag}>");
+        }
+    }
+}
+
+#[test]
+fn all_files_of_a_report_are_made() {
+    let files = all(&samples::prestop_sleep()).unwrap();
+    let paths: Vec<&str> = files.iter().map(|f| f.path.as_str()).collect();
+    assert_eq!(
+        paths,
+        [
+            "result.json",
+            "lost.csv",
+            "summary.md",
+            "junit.xml",
+            "report.html",
+            "charts/drops.png",
+            "charts/latency.png",
+            "charts/timeline.png"
+        ]
+    );
+    for file in files.iter().filter(|f| f.path.ends_with(".png")) {
+        let reader = png::Decoder::new(std::io::Cursor::new(&file.bytes)).read_info().unwrap();
+        assert_eq!((reader.info().width, reader.info().height), (1600, 900), "{}", file.path);
+    }
+}
+
+#[test]
+fn charts_are_drawn_of_an_analysis_that_holds_nothing() {
+    let mut analysis = samples::quiet();
+    analysis.charts = Default::default();
+    analysis.lost.clear();
+    analysis.result.latency_ms = Default::default();
+    assert_eq!(charts(&analysis).unwrap().len(), 3);
+}
+
+#[test]
+fn numbers_that_are_none_break_no_form() {
+    let mut analysis = samples::naive_exit();
+    let [t0, t1, t2] = &mut analysis.result.terminations[..] else { panic!("three terminations") };
+    t0.windows[0].upper_s = Some(f64::INFINITY);
+    t1.windows[0].lower_s = Some(f64::NAN);
+    t2.t0_s = f64::NAN;
+    t2.timeline.insert(Stage::AppExited, f64::NAN);
+    analysis.result.latency_ms.steady.p99 = f64::NAN;
+    analysis.result.windows_s[0].max = Some(f64::INFINITY);
+    analysis.result.load.duration_s = f64::INFINITY;
+    analysis.charts.end_s = f64::INFINITY;
+    analysis.lost[0].begun_s = f64::NAN;
+    analysis.charts.seconds[3].p99_ms = Some(f64::NAN);
+    analysis.charts.latency.steady[0].to_ms = f64::INFINITY;
+    assert_eq!(charts(&analysis).unwrap().len(), 3);
+    for text in [plain_text(&analysis), markdown(&analysis), html(&analysis, &[])] {
+        assert!(!text.contains("NaN") && !text.contains("inf ") && !text.contains("inf<"), "{text}");
+    }
+}
+
+const SCHEMA: &str = include_str!("../../../docs/result.schema.json");
+
+#[test]
+fn every_result_meets_the_schema() {
+    let schema: Value = serde_json::from_str(SCHEMA).unwrap();
+    for (name, analysis) in every_sample() {
+        let result: Value = serde_json::from_slice(&json(&analysis.result)).unwrap();
+        if let Err(error) = meets(&result, &schema) {
+            panic!("{name}: {error}");
+        }
+    }
+    let mut broken: Value = serde_json::from_slice(&json(&samples::naive_exit().result)).unwrap();
+    broken["terminations"][0]["surprise"] = Value::from(1);
+    assert_eq!(meets(&broken, &schema), Err("$.terminations[0].surprise: not described".into()));
+}
+
+fn a_comparison() -> (Comparison, SideChart, SideChart) {
+    let row = |label: &str, unit, baseline, candidate, change, verdict| Row {
+        metric: format!("latency_ms.response.{}", label.rsplit(' ').next().unwrap()),
+        label: label.into(),
+        unit,
+        baseline: Some(baseline),
+        candidate: Some(candidate),
+        change,
+        p: Some(0.004),
+        verdict,
+        why: "block bootstrap over time".into(),
+    };
+    let ratio = |estimate, lower, upper| Some(Change { kind: ChangeKind::Ratio, estimate, lower, upper });
+    let side = |name: &str, dropped| Side {
+        runs: [1, 2].map(|run| format!("{name}-{run}")).to_vec(),
+        duration_s: 30.0,
+        total: 6000,
+        dropped,
+        terminations: 3,
+    };
+    let (ms, same, worse) = (Unit::Milliseconds, Some(Judgement::Same), Some(Judgement::Worse));
+    let comparison = Comparison {
+        schema_version: 1,
+        verdict: Judgement::Worse,
+        confidence: 0.95,
+        tolerance: 0.05,
+        baseline: side("before", 0),
+        candidate: side("after", 16),
+        differences: Vec::new(),
+        caveats: vec!["after-2 is partial: a watch broke off".into()],
+        rows: vec![
+            row("dropped requests", Unit::Share, 0.0, 16.0 / 6000.0, None, None),
+            row("response time p50", ms, 1.0, 1.02, ratio(1.02, 0.99, 1.04), same),
+            row("response time p99", ms, 9.0, 12.1, ratio(1.344, 1.2, 1.51), worse),
+        ],
+    };
+    let chart = |analysis: &Analysis| SideChart {
+        latency: analysis.charts.latency.steady.clone(),
+        dropped: analysis.charts.seconds.iter().map(|s| s.dropped.clone()).collect(),
+        step_s: 1.0,
+    };
+    (comparison, chart(&samples::prestop_sleep()), chart(&samples::naive_exit()))
+}
+
+#[test]
+fn a_comparison_is_told_in_every_form() {
+    let (comparison, before, after) = a_comparison();
+    insta::assert_snapshot!(comparison_text(&comparison, &TextOptions::default()), @"
+    Worse than the baseline: response time p99 +34 %.
+      baseline  before-1 and before-2: 6,000 requests in 30.0 s, 0 dropped, 3 pods ended
+      now       after-1 and after-2: 6,000 requests in 30.0 s, 16 dropped, 3 pods ended
+
+    FIGURES   intervals at 95 %, 5 % chance of any false alarm; within 5 % is the same
+      figure             baseline      now                     change  verdict
+      dropped requests        0 %   0.27 %                          –  –
+      response time p50   1.00 ms  1.02 ms  +2.0 % (−1.0 % to +4.0 %)  same
+      response time p99   9.00 ms  12.1 ms     +34 % (+20 % to +51 %)  worse
+
+    HOW
+      dropped requests: block bootstrap over time
+      response time p50: block bootstrap over time
+      response time p99: block bootstrap over time
+
+    after-2 is partial: a watch broke off.
+    ");
+    let files = super::comparison(&comparison, &before, &after).unwrap();
+    let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
+    assert_eq!(paths, ["comparison.json", "comparison.md", "comparison.html", "charts/comparison.png"]);
+    let text = |i: usize| String::from_utf8(files[i].bytes.clone()).unwrap();
+    let row = "| response time p99 | 9.00 ms | 12.1 ms | +34 % (+20 % to +51 %) | worse |";
+    assert!(text(1).contains(row), "{}", text(1));
+    assert!(text(2).contains("class=\"worse\">worse<") && text(2).contains("data:image/png"), "{}", text(2));
+    let schema: Value = serde_json::from_str(include_str!("../../../docs/comparison.schema.json")).unwrap();
+    meets(&serde_json::from_str(&text(0)).unwrap(), &schema).unwrap();
+}
+
+#[test]
+fn the_schema_knows_every_name() {
+    let schema: Value = serde_json::from_str(SCHEMA).unwrap();
+    let described = |def: &str| -> BTreeSet<String> {
+        schema["$defs"][def]["enum"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|v| v.as_str().unwrap().to_owned())
+            .collect()
+    };
+    let outcomes = Outcome::ALL.iter().map(|o| o.as_str().to_owned()).collect();
+    assert_eq!(described("outcome"), outcomes);
+    assert_eq!(described("window_basis"), WindowBasis::ALL.iter().map(|b| b.as_str().to_owned()).collect());
+    assert_eq!(described("cause"), Cause::ALL.iter().map(|c| c.as_str().to_owned()).collect());
+    for (def, names) in [
+        ("mode", vec![Mode::Isolated.as_str(), Mode::Other.as_str()]),
+        ("stage", vec![Stage::DeleteSent.as_str(), Stage::PodDeleted.as_str()]),
+    ] {
+        assert!(names.iter().all(|name| described(def).contains(*name)), "{def}");
+    }
+}

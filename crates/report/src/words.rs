@@ -1,0 +1,481 @@
+//! The sentences that every form of the report shares, so that text, Markdown, HTML and charts agree.
+
+mod losses;
+
+use std::collections::BTreeMap;
+
+pub(super) use losses::{
+    by_estimate, dropped_by_cause, dropped_by_outcome, dropped_of, groups, most_lost_first, whereabouts,
+};
+
+use super::format::{self, count, counted, either, len, list, percent, seconds, seconds_unit};
+use rolldrop_analysis::model::{
+    CheckVerdict, LoadResult, Mode, Recommendation, RunResult, Severity, Termination, Verdict, Window,
+    WindowBasis, WindowSummary,
+};
+use rolldrop_record::EndCause;
+use rolldrop_record::service_proxy::ProxyEvidence;
+use rolldrop_record::{Cause, Outcome};
+
+/// The answer in one sentence.
+pub(super) fn headline(result: &RunResult) -> String {
+    let dropped = result.requests.lost();
+    let lost = format!(
+        "{} of {} requests {} dropped",
+        count(dropped),
+        count(result.requests.total),
+        either(dropped, "was", "were")
+    );
+    match (result.terminations.len(), dropped) {
+        (0, 0) => format!("{lost}; no pod ended during the run."),
+        (0, _) => format!("{lost}, and no pod ended during the run."),
+        (n, _) => format!("{lost} as {} ended.", counted(len(n), "pod")),
+    }
+}
+
+/// What the latencies of a load are, and what they count from.
+pub(super) fn latency(load: &LoadResult) -> (&'static str, &'static str) {
+    match load.is_closed_loop() {
+        false => ("response time", "from the intended send time"),
+        true => ("service time", "from the actual send time; a closed loop has no other"),
+    }
+}
+
+/// Why requests were dropped, in a line: the most frequent cause first.
+pub(super) fn causes(result: &RunResult) -> Option<String> {
+    let causes = dropped_by_cause(&result.requests);
+    let told: Vec<String> = match causes[..] {
+        [(only, _)] => vec![cause(only).to_owned()],
+        _ => causes.iter().map(|&(each, n)| format!("{} ({})", cause(each), count(n))).collect(),
+    };
+    (!told.is_empty()).then(|| told.join(", "))
+}
+
+/// What would have saved the dropped requests.
+pub(super) enum Remedy {
+    /// A line of YAML, and how sure that is.
+    Yaml(String, String),
+    /// What the finding about the most frequent cause says.
+    Words(String),
+}
+
+/// What would have saved most of the dropped requests; nothing where the figures do not count.
+pub(super) fn remedy(result: &RunResult) -> Option<Remedy> {
+    if matches!(result.verdict, Verdict::Invalid { .. }) {
+        return None;
+    }
+    let (most, _) = *dropped_by_cause(&result.requests).first()?;
+    if most.is_helped_by_sleep()
+        && let Some(longest) = Recommendation::longest(&result.recommendation, &result.terminations)
+        && let Some((yaml, note)) = sleep_hook(longest, &result.cluster.version)
+    {
+        return Some(Remedy::Yaml(yaml, note));
+    }
+    let finding = result.findings.iter().find(|finding| finding.cause == Some(most))?;
+    Some(Remedy::Words(sentence(&finding.remedy)))
+}
+
+/// What a verdict means, and each reason where there is one.
+pub(super) fn verdict(verdict: &Verdict) -> (&'static str, &'static str, &[String]) {
+    match verdict {
+        Verdict::Valid => ("VALID", "the generator kept its schedule and no recorder lost anything", &[]),
+        Verdict::Partial { why } => {
+            ("PARTIAL", "the record is incomplete; the numbers cover only what was recorded", why)
+        }
+        Verdict::Invalid { why } => ("INVALID", "do not use these numbers", why),
+    }
+}
+
+/// The verdict in one line, where it is not [`Verdict::Valid`].
+pub(super) fn warning(result: &RunResult) -> Option<String> {
+    let (word, meaning, why) = verdict(&result.verdict);
+    if result.verdict == Verdict::Valid {
+        return None;
+    }
+    let mut sentences = vec![format!("{word} MEASUREMENT: {meaning}.")];
+    sentences.extend(why.iter().map(|why| sentence(why)));
+    if matches!(result.verdict, Verdict::Invalid { .. }) && !result.complete {
+        sentences.push("They are partial, too: they cover only what was recorded.".to_owned());
+    }
+    Some(sentences.join(" "))
+}
+
+/// What an outcome means, as a fragment.
+pub(super) const fn outcome(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Ok => "answered",
+        Outcome::HttpError => "answered with an error status",
+        Outcome::ConnectRefused => "the connection was refused",
+        Outcome::ConnectTimeout => "no connection within the timeout",
+        Outcome::ConnectUnreachable => "the address could not be reached",
+        Outcome::ConnectError => "connecting failed",
+        Outcome::DnsError => "the name did not resolve",
+        Outcome::TlsError => "the TLS handshake failed",
+        Outcome::ResetBeforeResponse => "the connection was reset before the answer",
+        Outcome::ResetMidResponse => "the connection was reset in the middle of the answer",
+        Outcome::EofBeforeResponse => "the connection was closed before the answer",
+        Outcome::TruncatedBody => "the answer was cut short",
+        Outcome::ResponseTimeout => "no answer within the timeout",
+        Outcome::BodyTimeout => "the answer did not end within the timeout",
+        Outcome::H2RefusedStream => "the HTTP/2 stream was refused",
+        Outcome::H2Goaway => "the HTTP/2 connection was closed first",
+        Outcome::ProtocolError => "the answer could not be parsed",
+        Outcome::NotSent => "not sent, the load generator's fault",
+        Outcome::Cancelled => "cut off by the end of the run",
+    }
+}
+
+/// What a cause means, as a fragment.
+pub(super) const fn cause(cause: Cause) -> &'static str {
+    match cause {
+        Cause::RoutedToDeadPod => "routed to a pod that no longer accepted connections",
+        Cause::KilledInFlight => "the pod ended while it worked on the request",
+        Cause::IdleCloseRace => "the server closed an idle connection as it was used",
+        Cause::AcceptQueueReset => "waiting in the accept queue of a listener that closed",
+        Cause::StaleFlow => "an old conntrack entry pointed to a pod that was gone",
+        Cause::NoReadyEndpoint => "no endpoint was ready",
+        Cause::NotReadyYet => "sent to a pod that could not serve yet",
+        Cause::GatewayError => "a gateway answered with its own error",
+        Cause::GatewayToDeadPod => "a gateway sent it to a pod that was ending",
+        Cause::RuleSwap => "refused while a Service proxy changed its rules",
+        Cause::Overload => "timed out with no termination near",
+        Cause::Unattributed => "no cause fits",
+    }
+}
+
+/// A mode in words.
+pub(super) const fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Isolated => "isolated",
+        Mode::Rollout => "rollout",
+        Mode::ScaleDown => "scale-down",
+        Mode::Drain => "node drain",
+        Mode::NodeShutdown => "node shutdown",
+        Mode::Other => "other",
+    }
+}
+
+/// What ended a pod, where it was no call of the run's own and how the pod ended does not say it already.
+fn why_it_ended(termination: &Termination) -> Option<&str> {
+    let Termination { cause, mode, disruption, .. } = termination;
+    match cause {
+        Some(EndCause::Other(what)) if disruption.is_none() || *mode == Mode::Other => Some(what),
+        Some(EndCause::Other(_) | EndCause::ThisRun(_)) | None => None,
+    }
+}
+
+/// The same of all terminations: each cause once, with whom it ended.
+pub(super) fn why_they_ended(terminations: &[Termination]) -> Vec<(String, &str)> {
+    let mut causes: Vec<(&str, Vec<&str>)> = Vec::new();
+    for termination in terminations {
+        let Some(why) = why_it_ended(termination) else { continue };
+        match causes.iter_mut().find(|(cause, _)| *cause == why) {
+            Some((_, pods)) => pods.push(&termination.pod),
+            None => causes.push((why, vec![&termination.pod])),
+        }
+    }
+    let whom = |(why, pods): (_, Vec<&str>)| match pods[..] {
+        [pod] => (pod.to_owned(), why),
+        _ => (counted(len(pods.len()), "pod"), why),
+    };
+    causes.into_iter().map(whom).collect()
+}
+
+/// A severity in words.
+pub(super) const fn severity(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+        Severity::Info => "info",
+    }
+}
+
+/// A check's verdict in words.
+pub(super) const fn check(verdict: CheckVerdict) -> &'static str {
+    match verdict {
+        CheckVerdict::Pass => "pass",
+        CheckVerdict::Fail => "fail",
+        CheckVerdict::Inconclusive => "inconclusive",
+    }
+}
+
+/// The entries of a map of counts, most first.
+pub(super) fn by_count<K: Copy + Ord>(counts: &BTreeMap<K, u64>) -> Vec<(K, u64)> {
+    let mut entries: Vec<(K, u64)> = counts.iter().filter(|&(_, &n)| n > 0).map(|(&k, &n)| (k, n)).collect();
+    entries.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
+    entries
+}
+
+/// `0.098 to 0.142 s`, or what is known of it.
+pub(super) fn window(window: &Window) -> String {
+    let [lower, upper] = [window.lower_s, window.upper_s].map(|bound| bound.filter(|s| s.is_finite()));
+    let censored = if window.censored.is_some() { " (censored)" } else { "" };
+    match (lower, upper) {
+        (Some(lower), Some(upper)) => format!("{} to {} s{censored}", seconds(lower), seconds(upper)),
+        (None, Some(upper)) => format!("at most {}{censored}", seconds_unit(upper)),
+        (Some(lower), None) => format!("at least {}", seconds_unit(lower)),
+        (None, None) => "not known".to_owned(),
+    }
+}
+
+/// What the bounds of a window rest on.
+pub(super) fn basis(w: &Window) -> String {
+    match (w.lower_basis, w.upper_basis) {
+        (Some(lower), Some(upper)) if lower == upper => rests_on(lower).to_owned(),
+        (Some(lower), Some(upper)) => format!("{}; upper bound: {}", rests_on(lower), rests_on(upper)),
+        (Some(only), None) | (None, Some(only)) => rests_on(only).to_owned(),
+        (None, None) => String::new(),
+    }
+}
+
+/// A basis as a fragment.
+const fn rests_on(basis: WindowBasis) -> &'static str {
+    match basis {
+        WindowBasis::Named => "connections whose pod is named",
+        WindowBasis::Conntrack => "the kernel's connection tracking",
+        WindowBasis::Failures => "failures that only this window explains",
+        WindowBasis::Order => "failures of several pods, in the EndpointSlice's order",
+        WindowBasis::Balance => "answers of other pods, under random balancing",
+        WindowBasis::BalanceAssumed => "answers of other pods, under balancing that is assumed to be random",
+        WindowBasis::Gateway => "a gateway's failures",
+    }
+}
+
+/// Why windows could not be bounded fully: each reason, with the number of windows it holds for.
+pub(super) fn censored(terminations: &[Termination]) -> Vec<String> {
+    let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
+    for why in terminations.iter().flat_map(|t| &t.windows).filter_map(|w| w.censored.as_deref()) {
+        *reasons.entry(why).or_default() += 1;
+    }
+    let line = |(why, n)| format!("{} could not be bounded fully: {why}", counted(n, "window"));
+    reasons.into_iter().map(line).collect()
+}
+
+/// The longest window of a termination: the one that reaches furthest.
+pub(super) fn longest_window(termination: &Termination) -> Option<&Window> {
+    let reach = |w: &Window| w.upper_s.unwrap_or(f64::INFINITY).max(w.lower_s.unwrap_or(0.0));
+    termination.windows.iter().max_by(|a, b| reach(a).total_cmp(&reach(b)))
+}
+
+/// The windows of one mode towards one consumer, in a sentence.
+pub(super) fn window_summary(summary: &WindowSummary) -> String {
+    let lower = match summary.lower.filter(|l| l.0.is_finite() && l.1.is_finite()) {
+        Some((from, to)) if seconds(from) == seconds(to) => format!("at least {}", seconds_unit(to)),
+        Some((from, to)) => {
+            format!("at least {} to {}, depending on the pod,", seconds(from), seconds_unit(to))
+        }
+        None => "for an unknown time".to_owned(),
+    };
+    let upper = match summary.max {
+        Some(max) => format!("at most {}", seconds_unit(max)),
+        None => "no upper bound could be set".to_owned(),
+    };
+    let mut notes = vec![format!("{}, {}", counted(len(summary.n), "pod"), mode(summary.mode))];
+    if let (Some(p50), true) = (summary.p50, summary.n > 2) {
+        notes.push(format!("median of the upper bounds {}", seconds_unit(p50)));
+    }
+    if summary.censored > 0 {
+        notes.push(format!("{} of {} not fully bounded", summary.censored, summary.n));
+    }
+    format!("{lower} and {upper} ({})", notes.join("; "))
+}
+
+/// How pods end in a mode, to stand after "pods that end".
+pub(super) const fn manner(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Isolated => "one at a time",
+        Mode::Rollout => "in a rollout",
+        Mode::ScaleDown => "by scaling down",
+        Mode::Drain => "as a node is drained",
+        Mode::NodeShutdown => "as a node shuts down",
+        Mode::Other => "in another way",
+    }
+}
+
+/// What a recommendation says, in sentences.
+pub(super) fn recommendation(rec: &Recommendation) -> Vec<String> {
+    let mut out = Vec::new();
+    match rec.pre_stop_seconds {
+        Some(sleep) => {
+            let seen = counted(len(rec.terminations), "termination");
+            let grace = match rec.termination_grace_period_seconds {
+                Some(grace) => format!(" and terminationGracePeriodSeconds {grace}"),
+                None => String::new(),
+            };
+            out.push(format!(
+                "Recommended: preStop sleep {sleep} s{grace}. With {} confidence it covers at least {} of future \
+                 terminations like these ({seen}).",
+                percent(rec.confidence),
+                percent(rec.coverage)
+            ));
+            out.push(sentence(&rec.basis));
+        }
+        None => {
+            out.push("This run is not enough for a recommendation.".to_owned());
+            out.extend(rec.refused_because.iter().map(|why| sentence(why)));
+            if let Some(sleep) = rec.suggested_seconds {
+                out.push(format!(
+                    "It suggests, without proof, a preStop sleep of {sleep} s in the app's container, which outlasts every \
+                     window seen."
+                ));
+            } else if let Some(covers) = rec.covers_all_seen_seconds {
+                out.push(format!(
+                    "Every window seen ended within {covers} s, and a longer sleep would have saved no lost \
+                     request: this run does not suggest another one."
+                ));
+            }
+        }
+    }
+    out
+}
+
+/// The lines of YAML that go with a recommendation, or with what the run merely suggests, for the
+/// cluster of this version.
+pub(super) fn yaml(rec: &Recommendation, version: &str) -> Vec<String> {
+    let Some((hook, note)) = sleep_hook(rec, version) else { return Vec::new() };
+    let mut lines = vec![format!("{hook}   # {note}")];
+    if let Some(grace) = rec.termination_grace_period_seconds {
+        lines.push(format!("terminationGracePeriodSeconds: {grace}   # per pod"));
+    }
+    lines
+}
+
+/// The hook that sleeps so long on a cluster of this version, and a note.
+fn sleep_hook(rec: &Recommendation, version: &str) -> Option<(String, String)> {
+    let sleep = rec.advised_seconds()?;
+    let note = if rec.pre_stop_seconds.is_some() { "per container" } else { "suggested, not proven" };
+    Some(if lacks_sleep_hooks(version) {
+        (
+            format!("lifecycle: {{preStop: {{exec: {{command: [sleep, \"{sleep}\"]}}}}}}"),
+            format!("{note}; Kubernetes {version} has no preStop sleep: the image needs one"),
+        )
+    } else {
+        (format!("lifecycle: {{preStop: {{sleep: {{seconds: {sleep}}}}}}}"), note.to_owned())
+    })
+}
+
+/// Whether a cluster is from before preStop hooks could sleep: KEP-3960, switched on in 1.30.
+fn lacks_sleep_hooks(version: &str) -> bool {
+    let minor = version.strip_prefix("v1.").and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
+    minor.is_some_and(|minor| minor < 30)
+}
+
+/// How the run was made, in one line.
+pub(super) fn provenance(result: &RunResult) -> String {
+    let cluster = &result.cluster;
+    let mut parts = vec![
+        format!("{} {}", result.tool.name, result.tool.version),
+        format!("scenario {}", result.scenario),
+        format!("{} requests/s for {}", format::plain(result.load.rate), with_s(result.load.duration_s)),
+    ];
+    if let Some(command) = &result.command {
+        parts.push(format!("pods ended by: {}", command.words.join(" ")));
+    }
+    if !cluster.version.is_empty() {
+        parts.push(format!("Kubernetes {}", cluster.version));
+    }
+    if cluster.dataplane.is_known() || !cluster.version.is_empty() {
+        let assumed = cluster.dataplane_from == Some(ProxyEvidence::Assumed);
+        let how = if assumed { " (assumed)" } else { "" };
+        parts.push(format!("{} dataplane{how}", cluster.dataplane));
+    }
+    if cluster.nodes > 0 {
+        parts.push(counted(len(cluster.nodes), "node"));
+    }
+    if cluster.endpoints > 0 {
+        parts.push(counted(len(cluster.endpoints), "endpoint"));
+    }
+    parts.join(" · ")
+}
+
+/// The part of a name after its last dash, which tells the pods of a ReplicaSet apart.
+pub(super) fn short_pod(pod: &str) -> &str {
+    pod.rsplit('-').next().filter(|s| !s.is_empty()).unwrap_or(pod)
+}
+
+/// A fragment as a sentence: a capital at the beginning and a full stop at the end,
+/// except where it begins with a name from code, or ends in one.
+pub(super) fn sentence(fragment: &str) -> String {
+    let text = fragment.trim();
+    let word = text.split_whitespace().next().unwrap_or_default();
+    let mut letters = word.chars();
+    let Some(first) = letters.next() else { return String::new() };
+    let is_code =
+        word.contains(['_', '.', '/', '=']) || letters.any(|c| c.is_ascii_uppercase() || c.is_ascii_digit());
+    let begin = if is_code { first.to_string() } else { first.to_uppercase().to_string() };
+    let stop = if text.ends_with(['.', '!', '?', '}', ':']) { "" } else { "." };
+    format!("{begin}{}{stop}", &text[first.len_utf8()..])
+}
+
+/// The consumers of a recommendation, as a phrase.
+pub(super) fn consumers(rec: &Recommendation) -> String {
+    list(&rec.consumers)
+}
+
+fn with_s(value: f64) -> String {
+    format::with_unit(format::plain(value), "s")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fragments_become_sentences_and_names_stay_names() {
+        for (fragment, expected) in [
+            ("the app exits", "The app exits."),
+            ("preStop sleep is short", "preStop sleep is short."),
+            (
+                "use lifecycle: {preStop: {sleep: {seconds: 1}}}",
+                "Use lifecycle: {preStop: {sleep: {seconds: 1}}}",
+            ),
+            ("done!", "Done!"),
+            ("  ", ""),
+        ] {
+            assert_eq!(sentence(fragment), expected);
+        }
+    }
+
+    #[test]
+    fn the_remedy_is_that_of_the_most_frequent_cause() {
+        let mut result = crate::samples::naive_exit().result;
+        let told = |result: &RunResult| match remedy(result) {
+            Some(Remedy::Yaml(yaml, note)) => format!("{yaml} {note}"),
+            Some(Remedy::Words(words)) => words,
+            None => String::new(),
+        };
+        assert_eq!(told(&result), "lifecycle: {preStop: {sleep: {seconds: 1}}} suggested, not proven");
+        result.requests.by_cause.insert(Cause::KilledInFlight, 1_000);
+        assert_eq!(told(&result), "");
+        result.findings[1].cause = Some(Cause::KilledInFlight);
+        assert_eq!(told(&result), "Repeat the run with more terminations.");
+        assert_eq!(
+            causes(&result).unwrap(),
+            "the pod ended while it worked on the request (1,000), routed to a pod that no longer accepted \
+             connections (24)"
+        );
+        result.verdict = Verdict::Invalid { why: Vec::new() };
+        assert_eq!(told(&result), "");
+    }
+
+    #[test]
+    fn an_older_cluster_is_told_another_way_to_sleep() {
+        let analysis = crate::samples::naive_exit();
+        let rec = &analysis.result.recommendation[0];
+        let first = |version: &str| yaml(rec, version).swap_remove(0);
+        let exec = "lifecycle: {preStop: {exec: {command: [sleep, \"1\"]}}}   # suggested, not proven; Kubernetes \
+                    v1.29.7 has no preStop sleep: the image needs one";
+        assert_eq!(first("v1.29.7"), exec);
+        for version in ["v1.30.0-rc.1", "v1.36.2", "", "v2.0.0"] {
+            assert!(first(version).starts_with("lifecycle: {preStop: {sleep: {seconds: 1}}}"), "{version}");
+        }
+    }
+
+    #[test]
+    fn pods_of_a_replica_set_are_told_apart_by_their_end() {
+        assert_eq!(
+            [short_pod("web-7d4b9c6f5-2xkqp"), short_pod("web"), short_pod("web-")],
+            ["2xkqp", "web", "web-"]
+        );
+    }
+}

@@ -1,0 +1,113 @@
+//! The small form of the fuzz targets: what is kept for each (`fuzz/seeds`), and inputs like it.
+
+use std::fs;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::{Path, PathBuf};
+
+use rand::prelude::IndexedRandom;
+use rand::rngs::SmallRng;
+use rand::{Rng, RngExt};
+
+use super::Target;
+
+/// Inputs that are tried for each target.
+const CASES: u32 = 1000;
+
+/// What an input is made wrong with.
+const TEXTS: &[&str] = &[
+    "\r\n",
+    "\n",
+    "\r",
+    " ",
+    "\t",
+    ":",
+    ",",
+    ";",
+    "0",
+    "-1",
+    "\0",
+    "\"",
+    "{",
+    "ffffffffffffffff",
+    "18446744073709551616",
+];
+
+/// The folder of the fuzz targets.
+pub(crate) fn fuzz_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
+}
+
+/// Feeds each target what is kept for it, and unless it is slow a thousand other inputs like that.
+///
+/// # Panics
+/// With the input, when a target does not keep its promise; when nothing is kept for it.
+pub fn break_none(targets: &[Target]) {
+    let mut random: SmallRng = rand::make_rng();
+    for target in targets {
+        let kept = kept(target.name);
+        assert!(!kept.is_empty(), "{} has no seeds", target.name);
+        kept.iter().for_each(|input| feed(target, input));
+        let others = if target.is_slow { 0 } else { CASES };
+        for _ in 0..others {
+            let input = kept.choose(&mut random).cloned().unwrap_or_default();
+            feed(target, &changed(input, &mut random));
+        }
+    }
+}
+
+/// Says on stderr which input it was, if it breaks the target.
+fn feed(target: &Target, input: &[u8]) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (target.entry)(input))) {
+        eprintln!(
+            "{} broke on b\"{}\": mend it, and keep that in fuzz/seeds",
+            target.name,
+            input.escape_ascii()
+        );
+        resume_unwind(panic);
+    }
+}
+
+/// What is kept for a target: beginnings, and what was found.
+fn kept(target: &str) -> Vec<Vec<u8>> {
+    let folder = fuzz_folder().join("seeds").join(target);
+    let files = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    files.map(|file| fs::read(file.expect("an entry").path()).expect("an input")).collect()
+}
+
+/// The input with another first byte and up to four changes.
+fn changed(mut bytes: Vec<u8>, random: &mut impl Rng) -> Vec<u8> {
+    for _ in 0..random.random_range(0..5) {
+        let part = part(&bytes, random);
+        let at = part.start;
+        match random.random_range(0..5) {
+            0 => {
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte ^= random.random::<u8>();
+                }
+            }
+            1 => {
+                let inserted: [u8; 3] = random.random();
+                bytes.splice(at..at, inserted);
+            }
+            2 => {
+                let text = TEXTS.choose(random).copied().unwrap_or_default();
+                bytes.splice(at..at, text.bytes());
+            }
+            3 => {
+                bytes.drain(part);
+            }
+            _ => bytes.extend_from_within(part),
+        }
+    }
+    if let Some(first) = bytes.first_mut() {
+        *first ^= random.random::<u8>();
+    }
+    bytes
+}
+
+fn part(bytes: &[u8], random: &mut impl Rng) -> Range<usize> {
+    let mut end = || random.random_range(0..=bytes.len());
+    let (a, b) = (end(), end());
+    a.min(b)..a.max(b)
+}

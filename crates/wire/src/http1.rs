@@ -1,0 +1,238 @@
+//! Where an HTTP/1.1 message body ends, found without changing or copying a byte.
+//!
+//! A [`Body`] looks at the bytes as they pass and says how many of them still
+//! belong to the message, chunk sizes, extensions and trailers included. What
+//! becomes of the bytes is the caller's: the proxy passes them on, the load
+//! generator passes over them. Heads are read where they are judged, since a
+//! client, a relay and a server must make different things of the same head.
+//!
+//! It is ours because hyper owns its sockets: error numbers, byte counts and the bytes themselves would be lost.
+
+/// The framing of a message body (RFC 9112, section 6.3), and how far it has come.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Body {
+    /// So many bytes are left.
+    Length(u64),
+    /// Chunked transfer coding.
+    Chunked(Chunked),
+    /// Everything until the sender closes: an unframed response, or a tunnel.
+    UntilClose,
+}
+
+/// The largest length that is taken for one: readers that count in 63 bits see the same.
+pub const MAX_LENGTH: u64 = u64::MAX >> 1;
+
+/// A chunked body that breaks the grammar, so that its end cannot be known.
+#[derive(Debug, PartialEq, Eq)]
+pub struct BadChunk;
+
+impl Body {
+    /// No body at all.
+    pub const NONE: Body = Body::Length(0);
+
+    /// A chunked body at its first byte.
+    pub const CHUNKED: Body = Body::Chunked(Chunked(Place::Size { value: 0, digits: 0 }));
+
+    /// Whether every byte of the body has passed.
+    pub fn is_done(&self) -> bool {
+        matches!(self, Body::Length(0) | Body::Chunked(Chunked(Place::Done)))
+    }
+
+    /// Passes over the beginning of `bytes` and returns how many of them belong to the body.
+    ///
+    /// # Errors
+    ///
+    /// When a chunked body breaks the grammar.
+    pub fn take(&mut self, bytes: &[u8]) -> Result<usize, BadChunk> {
+        self.take_with(bytes, |_| {})
+    }
+
+    /// The same, with each piece of the content among them for `content`: without chunk sizes, extensions and
+    /// trailers.
+    ///
+    /// # Errors
+    ///
+    /// When a chunked body breaks the grammar.
+    pub fn take_with(&mut self, bytes: &[u8], mut content: impl FnMut(&[u8])) -> Result<usize, BadChunk> {
+        match self {
+            Body::Length(left) => {
+                let taken = usize::try_from(*left).map_or(bytes.len(), |left| left.min(bytes.len()));
+                *left -= taken as u64;
+                content(&bytes[..taken]);
+                Ok(taken)
+            }
+            Body::Chunked(Chunked(place)) => place.take_with(bytes, content),
+            Body::UntilClose => {
+                content(bytes);
+                Ok(bytes.len())
+            }
+        }
+    }
+}
+
+/// How far a chunked body has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunked(Place);
+
+/// A place in the grammar of RFC 9112, section 7.1. Lines must end in CRLF, and have no control
+/// characters within: a receiver that takes a bare LF for a line end can disagree with the next
+/// one about where the body ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Among the digits of a chunk size.
+    Size { value: u64, digits: u8 },
+    /// In the space between a chunk size and what may follow it.
+    Space { size: u64 },
+    /// In a chunk extension.
+    Extension { size: u64 },
+    /// Before the LF that ends a size line.
+    SizeLf { size: u64 },
+    /// Within chunk data.
+    Data { left: u64 },
+    /// Before the CR after chunk data.
+    DataCr,
+    /// Before the LF after chunk data.
+    DataLf,
+    /// At the first byte of a trailer line or of the empty last line.
+    LineStart,
+    /// Within a trailer line.
+    Trailer,
+    /// Before the LF that ends a trailer line.
+    TrailerLf,
+    /// Before the LF that ends the message.
+    LastLf,
+    /// Behind the message.
+    Done,
+}
+
+impl Place {
+    fn take_with(&mut self, bytes: &[u8], mut content: impl FnMut(&[u8])) -> Result<usize, BadChunk> {
+        let mut at = 0;
+        while at < bytes.len() && *self != Place::Done {
+            if let Place::Data { left } = self {
+                let rest = bytes.len() - at;
+                let taken = usize::try_from(*left).map_or(rest, |left| left.min(rest));
+                *left -= taken as u64;
+                content(&bytes[at..at + taken]);
+                at += taken;
+                if *left == 0 {
+                    *self = Place::DataCr;
+                }
+            } else {
+                *self = self.after(bytes[at])?;
+                at += 1;
+            }
+        }
+        Ok(at)
+    }
+
+    /// The place after one byte that is not chunk data.
+    fn after(self, byte: u8) -> Result<Place, BadChunk> {
+        Ok(match (self, byte) {
+            (Place::Size { value, digits }, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F')
+                if digits < 16 && value <= MAX_LENGTH >> 4 =>
+            {
+                let digit = char::from(byte).to_digit(16).ok_or(BadChunk)?;
+                Place::Size { value: value << 4 | u64::from(digit), digits: digits + 1 }
+            }
+            (Place::Size { value: size, digits: 1.. } | Place::Space { size }, byte) => match byte {
+                b'\r' => Place::SizeLf { size },
+                b' ' | b'\t' => Place::Space { size },
+                b';' => Place::Extension { size },
+                _ => return Err(BadChunk),
+            },
+            (Place::Extension { size }, b'\r') => Place::SizeLf { size },
+            (Place::Extension { size }, byte) if is_text(byte) => Place::Extension { size },
+            (Place::SizeLf { size: 0 }, b'\n') => Place::LineStart,
+            (Place::SizeLf { size }, b'\n') => Place::Data { left: size },
+            (Place::DataCr, b'\r') => Place::DataLf,
+            (Place::DataLf, b'\n') => Place::Size { value: 0, digits: 0 },
+            (Place::LineStart, b'\r') => Place::LastLf,
+            (Place::Trailer, b'\r') => Place::TrailerLf,
+            (Place::LineStart | Place::Trailer, byte) if is_text(byte) => Place::Trailer,
+            (Place::TrailerLf, b'\n') => Place::LineStart,
+            (Place::LastLf, b'\n') => Place::Done,
+            _ => return Err(BadChunk),
+        })
+    }
+}
+
+/// What lines consist of: visible characters, spaces and tabs, and what is not ASCII.
+fn is_text(byte: u8) -> bool {
+    byte == b'\t' || !byte.is_ascii_control()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MESSAGE: &[u8] =
+        b"5\r\nhello\r\n00A;name=\"v\"\r\n0123456789\r\n0\r\nx-sum: 1\r\n\r\nGET / HTTP/1.1\r\n";
+    const LENGTH: usize = MESSAGE.len() - b"GET / HTTP/1.1\r\n".len();
+
+    proptest! {
+        #[test]
+        fn a_chunked_body_ends_at_the_same_byte_however_it_arrives(cuts in prop::collection::vec(0..MESSAGE.len(), 0..8)) {
+            let mut cuts = cuts;
+            cuts.sort_unstable();
+            cuts.push(MESSAGE.len());
+            let mut body = Body::CHUNKED;
+            let (mut taken, mut from, mut content) = (0, 0, Vec::new());
+            for cut in cuts {
+                let piece = &MESSAGE[from..cut];
+                taken += body.take_with(piece, |bytes| content.extend_from_slice(bytes)).unwrap();
+                from = cut;
+            }
+            prop_assert_eq!(taken, LENGTH);
+            prop_assert_eq!(content, b"hello0123456789");
+            prop_assert!(body.is_done());
+        }
+
+        #[test]
+        fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let mut body = Body::CHUNKED;
+            if let Ok(taken) = body.take(&bytes) {
+                prop_assert!(taken <= bytes.len());
+            }
+        }
+    }
+
+    #[test]
+    fn a_chunked_body_that_breaks_the_grammar_is_refused() {
+        for bad in [
+            "\r\n",
+            "g\r\n",
+            "5\nhello",
+            "5\r\nhello0",
+            "5\r\nhello\n0",
+            "0x5\r\n",
+            "-1\r\n",
+            "+1\r\n",
+            "5;a\nhello",
+            "5 a\r\nhello",
+            "11111111111111111\r\n",
+            "8000000000000000\r\n",
+            "5;a\0b\r\nhello",
+            "0\r\nx\x7f: 1\r\n\r\n",
+            "0\r\n\n",
+            "0\r\nx: 1\n\r\n",
+            "5\rx",
+            "5\r\nhello!\r\n",
+            "0\r\n\rx",
+        ] {
+            let mut body = Body::CHUNKED;
+            assert_eq!(body.take(bad.as_bytes()), Err(BadChunk), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_length_ends_at_its_last_byte() {
+        let mut body = Body::Length(5);
+        assert_eq!(body.take(b"hel"), Ok(3));
+        assert!(!body.is_done());
+        assert_eq!(body.take(b"loGET"), Ok(2));
+        assert!(body.is_done());
+    }
+}

@@ -1,0 +1,121 @@
+//! What HTTP/2 looks like on the wire (RFC 9113): frame headers, the names of error
+//! codes, and header blocks (`hpack`), for those who look at bytes that pass by.
+//!
+//! It makes no connection and checks no order of frames: that is for the ends. It is ours because the `h2` crate is
+//! such an end: it cannot read along while the bytes pass unchanged.
+
+pub mod hpack;
+
+/// What a client with prior knowledge begins with.
+pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// A frame with content.
+pub const DATA: u8 = 0;
+/// A frame that begins a header block.
+pub const HEADERS: u8 = 1;
+/// A frame that ends a stream at once.
+pub const RST_STREAM: u8 = 3;
+/// A frame with settings of the connection.
+pub const SETTINGS: u8 = 4;
+/// A frame that announces a stream of the server.
+pub const PUSH_PROMISE: u8 = 5;
+/// A frame that says which streams will still be answered.
+pub const GOAWAY: u8 = 7;
+/// A frame that lets the other side send more.
+pub const WINDOW_UPDATE: u8 = 8;
+/// A frame that goes on with a header block.
+pub const CONTINUATION: u8 = 9;
+
+/// The flag END_STREAM of DATA and HEADERS, which is ACK in SETTINGS.
+pub const END_STREAM: u8 = 0x1;
+/// The flag END_HEADERS of HEADERS, PUSH_PROMISE and CONTINUATION.
+pub const END_HEADERS: u8 = 0x4;
+/// The flag PADDED of DATA, HEADERS and PUSH_PROMISE.
+pub const PADDED: u8 = 0x8;
+/// The flag PRIORITY of HEADERS.
+pub const PRIORITY: u8 = 0x20;
+
+/// The largest payload that every receiver takes.
+pub const MAX_FRAME_BYTES: usize = 16_384;
+
+/// The nine bytes before a frame's payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// Bytes of payload.
+    pub length: usize,
+    /// One of the constants of this module, or one that it has no name for.
+    pub kind: u8,
+    /// The flags.
+    pub flags: u8,
+    /// The stream, 0 for the connection.
+    pub stream: u32,
+}
+
+impl FrameHeader {
+    /// The bytes that it takes.
+    pub const BYTES: usize = 9;
+
+    /// Reads the header at the front of `bytes`; `None` if it is not complete.
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let [a, b, c, kind, flags, stream @ ..] = *bytes.first_chunk::<{ Self::BYTES }>()?;
+        let length = u32::from_be_bytes([0, a, b, c]) as usize;
+        Some(Self { length, kind, flags, stream: u32::from_be_bytes(stream) & 0x7fff_ffff })
+    }
+
+    /// The bytes of this header; the length must fit into 24 bits.
+    pub fn bytes(self) -> [u8; Self::BYTES] {
+        let [.., a, b, c] = self.length.to_be_bytes();
+        let [d, e, f, g] = self.stream.to_be_bytes();
+        [a, b, c, self.kind, self.flags, d, e, f, g]
+    }
+
+    /// Whether the flag is set.
+    pub fn has(self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// The first four bytes as a number; 0 where there are fewer.
+pub fn number(bytes: &[u8]) -> u32 {
+    bytes.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes))
+}
+
+/// The name of an error code (RFC 9113, 7).
+pub fn error_name(code: u32) -> String {
+    const NAMES: [&str; 14] = [
+        "NO_ERROR",
+        "PROTOCOL_ERROR",
+        "INTERNAL_ERROR",
+        "FLOW_CONTROL_ERROR",
+        "SETTINGS_TIMEOUT",
+        "STREAM_CLOSED",
+        "FRAME_SIZE_ERROR",
+        "REFUSED_STREAM",
+        "CANCEL",
+        "COMPRESSION_ERROR",
+        "CONNECT_ERROR",
+        "ENHANCE_YOUR_CALM",
+        "INADEQUATE_SECURITY",
+        "HTTP_1_1_REQUIRED",
+    ];
+    NAMES.get(code as usize).map_or_else(|| format!("error code {code:#x}"), |name| (*name).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_codes_have_their_names() {
+        assert_eq!((error_name(7), error_name(13)), ("REFUSED_STREAM".into(), "HTTP_1_1_REQUIRED".into()));
+        assert_eq!(error_name(0xff), "error code 0xff");
+    }
+
+    #[test]
+    fn a_frame_header_reads_back() {
+        let header =
+            FrameHeader { length: 70_000, kind: HEADERS, flags: END_HEADERS | PADDED, stream: 0x7fff_fffe };
+        assert_eq!(FrameHeader::read(&header.bytes()), Some(header));
+        assert_eq!(FrameHeader::read(&header.bytes()[..8]), None);
+    }
+}

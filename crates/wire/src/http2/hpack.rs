@@ -1,0 +1,400 @@
+//! Reads header blocks (HPACK, RFC 7541) of a connection that passes by.
+//!
+//! The crates that speak HTTP/2 keep their own reader to themselves, and those that offer
+//! one panic on what is cut short, or build a code table for each text. It reads only:
+//! what is not understood is the end of reading, and nobody's failure.
+
+use std::collections::VecDeque;
+use std::ops::Deref;
+
+use bytes::Bytes;
+
+/// The size of the dynamic table at first (RFC 9113, 6.5.2).
+pub const FIRST_SIZE: usize = 4096;
+/// The largest dynamic table that is followed: the ends agree on its size, this bounds what it costs.
+const MAX_SIZE: usize = 1 << 20;
+/// What an entry counts beyond its name and value (RFC 7541, 4.1).
+const ENTRY_OVERHEAD: usize = 32;
+
+/// A header block that breaks the grammar, or asks for too large a table: what follows
+/// on this connection cannot be read either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unreadable;
+
+/// A name or a value. One of a table is shared, however often and at whatever length it is named.
+enum Text<'a> {
+    Borrowed(&'a [u8]),
+    Shared(Bytes),
+}
+
+impl Text<'_> {
+    fn into_bytes(self) -> Bytes {
+        match self {
+            Text::Borrowed(text) => Bytes::copy_from_slice(text),
+            Text::Shared(text) => text,
+        }
+    }
+}
+
+impl Deref for Text<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Text::Borrowed(text) => text,
+            Text::Shared(text) => text,
+        }
+    }
+}
+
+/// The reader of one direction of a connection.
+#[derive(Debug)]
+pub struct Decoder {
+    /// Newest first.
+    entries: VecDeque<(Bytes, Bytes)>,
+    size: usize,
+    max_size: usize,
+    /// The largest that the reader's own side has allowed.
+    allowed_size: usize,
+}
+
+impl Decoder {
+    /// A reader at the beginning of a connection.
+    pub fn new() -> Self {
+        Self { entries: VecDeque::new(), size: 0, max_size: FIRST_SIZE, allowed_size: FIRST_SIZE }
+    }
+
+    /// The side that reads has allowed a table of this size (SETTINGS_HEADER_TABLE_SIZE). A larger one is
+    /// not followed: that side takes it for an error.
+    pub fn allow(&mut self, size: usize) {
+        self.allowed_size = size.min(MAX_SIZE);
+    }
+
+    /// About how many bytes of memory the table takes.
+    pub fn held_bytes(&self) -> usize {
+        // Of a text the allocator keeps some bytes more; what an entry counts beyond its texts covers that.
+        self.size + self.entries.capacity() * size_of::<(Bytes, Bytes)>()
+    }
+
+    /// Reads a whole header block, field by field.
+    ///
+    /// # Errors
+    /// When it cannot be read; fields before that place have been given.
+    pub fn decode(
+        &mut self,
+        mut block: &[u8],
+        mut field: impl FnMut(&[u8], &[u8]),
+    ) -> Result<(), Unreadable> {
+        while let Some(&first) = block.first() {
+            if first & 0x80 != 0 {
+                let (name, value) = self.entry(integer(&mut block, 7)?)?;
+                field(&name, &value);
+            } else if first & 0x40 != 0 {
+                let (name, value) = self.literal(&mut block, 6)?;
+                field(&name, &value);
+                self.insert(name.into_bytes(), value.into_bytes());
+            } else if first & 0x20 != 0 {
+                self.max_size = Some(integer(&mut block, 5)?)
+                    .filter(|&size| size <= self.allowed_size)
+                    .ok_or(Unreadable)?;
+                self.evict();
+            } else {
+                let (name, value) = self.literal(&mut block, 4)?;
+                field(&name, &value);
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(&self, index: usize) -> Result<(Text<'static>, Text<'static>), Unreadable> {
+        let index = index.checked_sub(1).ok_or(Unreadable)?;
+        Ok(match STATIC_TABLE.get(index) {
+            Some((name, value)) => (Text::Borrowed(name.as_bytes()), Text::Borrowed(value.as_bytes())),
+            None => {
+                let (name, value) = self.entries.get(index - STATIC_TABLE.len()).ok_or(Unreadable)?;
+                (Text::Shared(name.clone()), Text::Shared(value.clone()))
+            }
+        })
+    }
+
+    /// Reads a literal field whose name's index has so many bits in the first byte.
+    fn literal<'a>(&self, block: &mut &'a [u8], prefix: u8) -> Result<(Text<'a>, Text<'a>), Unreadable> {
+        let name = match integer(block, prefix)? {
+            0 => text(block)?,
+            index => self.entry(index)?.0,
+        };
+        Ok((name, text(block)?))
+    }
+
+    fn insert(&mut self, name: Bytes, value: Bytes) {
+        self.size += name.len() + value.len() + ENTRY_OVERHEAD;
+        self.entries.push_front((name, value));
+        self.evict();
+    }
+
+    fn evict(&mut self) {
+        while self.size > self.max_size
+            && let Some((name, value)) = self.entries.pop_back()
+        {
+            self.size -= name.len() + value.len() + ENTRY_OVERHEAD;
+        }
+    }
+}
+
+/// A literal field that enters no table, as an encoder may write it at the end of any block.
+pub fn literal(name: &str, value: &str) -> Vec<u8> {
+    let mut field = vec![0];
+    for text in [name, value] {
+        write_integer(&mut field, text.len(), 7);
+        field.extend_from_slice(text.as_bytes());
+    }
+    field
+}
+
+/// RFC 7541, 5.1, with the bits above the prefix zero.
+fn write_integer(to: &mut Vec<u8>, value: usize, prefix: u8) {
+    let max = (1 << prefix) - 1;
+    let low = |value: usize| value.to_le_bytes()[0];
+    if value < max {
+        return to.push(low(value));
+    }
+    to.push(low(max));
+    let mut rest = value - max;
+    while rest >= 0x80 {
+        to.push(low(rest) | 0x80);
+        rest >>= 7;
+    }
+    to.push(low(rest));
+}
+
+/// RFC 7541, 5.1.
+fn integer(block: &mut &[u8], prefix: u8) -> Result<usize, Unreadable> {
+    let mut next = || {
+        let (&first, rest) = block.split_first().ok_or(Unreadable)?;
+        *block = rest;
+        Ok(usize::from(first))
+    };
+    let max = (1 << prefix) - 1;
+    let mut value = next()? & max;
+    if value < max {
+        return Ok(value);
+    }
+    // More than 28 bits are in no block that fits into memory.
+    for shift in [0, 7, 14, 21] {
+        let byte = next()?;
+        value += (byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Ok(value);
+        }
+    }
+    Err(Unreadable)
+}
+
+/// RFC 7541, 5.2.
+fn text<'a>(block: &mut &'a [u8]) -> Result<Text<'a>, Unreadable> {
+    let is_coded = block.first().is_some_and(|first| first & 0x80 != 0);
+    let length = integer(block, 7)?;
+    let (text, rest) = block.split_at_checked(length).ok_or(Unreadable)?;
+    *block = rest;
+    Ok(if is_coded { Text::Shared(decode_huffman(text)?.into()) } else { Text::Borrowed(text) })
+}
+
+/// RFC 7541, 5.2 and appendix B.
+fn decode_huffman(coded: &[u8]) -> Result<Vec<u8>, Unreadable> {
+    let mut text = Vec::with_capacity(coded.len() * 8 / 5);
+    let (mut code, mut length) = (0u32, 0usize);
+    for bit in coded.iter().flat_map(|byte| (0..8).rev().map(move |at| byte >> at & 1)) {
+        code = code << 1 | u32::from(bit);
+        length += 1;
+        let row = CODES.rows.get(length).ok_or(Unreadable)?;
+        let at = code.wrapping_sub(row.first_code) as usize;
+        if at < row.count {
+            // The end of a text is never written.
+            text.push(u8::try_from(CODES.symbols[row.first_symbol + at]).map_err(|_| Unreadable)?);
+            (code, length) = (0, 0);
+        }
+    }
+    // What is left of the last byte is filled with ones.
+    if length < 8 && code == (1 << length) - 1 { Ok(text) } else { Err(Unreadable) }
+}
+
+/// The lengths of the codes of the bytes, and of the end of a text. The codes follow from
+/// them, since they are canonical: shorter ones first, and those of one length in order.
+#[rustfmt::skip]
+const CODE_LENGTHS: [usize; 257] = [
+    13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28,
+    6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, 5, 5, 5, 6, 6, 6, 6, 6, 6, 6, 7, 8, 15, 6, 12, 10,
+    13, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 8, 7, 8, 13, 19, 13, 14, 6,
+    15, 5, 6, 5, 6, 5, 6, 6, 6, 5, 7, 7, 6, 6, 6, 5, 6, 7, 6, 5, 5, 6, 7, 7, 7, 7, 7, 15, 11, 14, 13, 28,
+    20, 22, 20, 20, 22, 22, 22, 23, 22, 23, 23, 23, 23, 23, 24, 23, 24, 24, 22, 23, 24, 23, 23, 23, 23, 21, 22, 23, 22, 23, 23, 24,
+    22, 21, 20, 22, 22, 23, 23, 21, 23, 22, 22, 24, 21, 22, 23, 23, 21, 21, 22, 21, 23, 22, 23, 23, 20, 22, 22, 22, 23, 22, 22, 23,
+    26, 26, 20, 19, 22, 23, 22, 25, 26, 26, 26, 27, 27, 26, 24, 25, 19, 21, 26, 27, 27, 26, 27, 24, 21, 21, 26, 26, 28, 27, 27, 27,
+    20, 24, 20, 21, 22, 21, 21, 23, 22, 22, 25, 25, 24, 24, 26, 23, 26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26,
+    30,
+];
+const LONGEST_CODE: usize = 30;
+
+/// The codes of one length.
+#[derive(Clone, Copy)]
+struct Row {
+    first_code: u32,
+    count: usize,
+    first_symbol: usize,
+}
+
+struct Codes {
+    /// By length.
+    rows: [Row; LONGEST_CODE + 1],
+    /// By code.
+    symbols: [usize; CODE_LENGTHS.len()],
+}
+
+static CODES: Codes = codes();
+
+const fn codes() -> Codes {
+    let none = Row { first_code: 0, count: 0, first_symbol: 0 };
+    let mut codes = Codes { rows: [none; LONGEST_CODE + 1], symbols: [0; CODE_LENGTHS.len()] };
+    let (mut next_code, mut next_symbol, mut length) = (0, 0, 1);
+    while length <= LONGEST_CODE {
+        next_code <<= 1;
+        let mut row = Row { first_code: next_code, count: 0, first_symbol: next_symbol };
+        let mut symbol = 0;
+        while symbol < CODE_LENGTHS.len() {
+            if CODE_LENGTHS[symbol] == length {
+                codes.symbols[next_symbol] = symbol;
+                next_symbol += 1;
+                next_code += 1;
+                row.count += 1;
+            }
+            symbol += 1;
+        }
+        codes.rows[length] = row;
+        length += 1;
+    }
+    codes
+}
+
+/// RFC 7541, appendix A.
+#[rustfmt::skip]
+const STATIC_TABLE: [(&str, &str); 61] = [
+    (":authority", ""), (":method", "GET"), (":method", "POST"), (":path", "/"), (":path", "/index.html"),
+    (":scheme", "http"), (":scheme", "https"), (":status", "200"), (":status", "204"), (":status", "206"),
+    (":status", "304"), (":status", "400"), (":status", "404"), (":status", "500"), ("accept-charset", ""),
+    ("accept-encoding", "gzip, deflate"), ("accept-language", ""), ("accept-ranges", ""), ("accept", ""),
+    ("access-control-allow-origin", ""), ("age", ""), ("allow", ""), ("authorization", ""),
+    ("cache-control", ""), ("content-disposition", ""), ("content-encoding", ""), ("content-language", ""),
+    ("content-length", ""), ("content-location", ""), ("content-range", ""), ("content-type", ""),
+    ("cookie", ""), ("date", ""), ("etag", ""), ("expect", ""), ("expires", ""), ("from", ""), ("host", ""),
+    ("if-match", ""), ("if-modified-since", ""), ("if-none-match", ""), ("if-range", ""),
+    ("if-unmodified-since", ""), ("last-modified", ""), ("link", ""), ("location", ""), ("max-forwards", ""),
+    ("proxy-authenticate", ""), ("proxy-authorization", ""), ("range", ""), ("referer", ""), ("refresh", ""),
+    ("retry-after", ""), ("server", ""), ("set-cookie", ""), ("strict-transport-security", ""),
+    ("transfer-encoding", ""), ("user-agent", ""), ("vary", ""), ("via", ""), ("www-authenticate", ""),
+];
+
+#[cfg(test)]
+mod tests {
+    use httlib_hpack::Encoder;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn decoded(decoder: &mut Decoder, block: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut fields = Vec::new();
+        decoder.decode(block, |name, value| fields.push((name.to_vec(), value.to_vec()))).unwrap();
+        fields
+    }
+
+    #[test]
+    fn the_examples_of_the_rfc_are_read() {
+        // RFC 7541, C.6: responses with Huffman codes and evictions from a table of 256 bytes.
+        let blocks = [
+            "3fe101488264025885aec3771a4b6196d07abe941054d444a8200595040b8166e082a62d1bff6e919d29ad171863c78f0b97c8e9ae82ae43d3",
+            "4883640effc1c0bf",
+            "88c16196d07abe941054d444a8200595040b8166e084a62d1bffc05a839bd9ab77ad94e7821dd7f2e6c7b335dfdfcd5b3960d5af27087f3672c1ab270fb5291f9587316065c003ed4ee5b1063d5007",
+        ];
+        let mut decoder = Decoder::new();
+        let mut fields = Vec::new();
+        for block in blocks {
+            let bytes: Vec<u8> = (0..block.len())
+                .step_by(2)
+                .map(|at| u8::from_str_radix(&block[at..at + 2], 16).unwrap())
+                .collect();
+            fields = decoded(&mut decoder, &bytes);
+        }
+        let fields: Vec<_> = fields
+            .iter()
+            .map(|(name, value)| format!("{}: {}", name.escape_ascii(), value.escape_ascii()))
+            .collect();
+        assert_eq!(
+            fields,
+            [
+                ":status: 200",
+                "cache-control: private",
+                "date: Mon, 21 Oct 2013 20:13:22 GMT",
+                "location: https://www.example.com",
+                "content-encoding: gzip",
+                "set-cookie: foo=ASDJKHQKBZXOQWEOPIUAXQWEOIU; max-age=3600; version=1",
+            ]
+        );
+        assert_eq!((decoder.size, decoder.entries.len()), (215, 3));
+    }
+
+    #[test]
+    fn a_long_entry_costs_no_more_each_time_it_is_named() {
+        const TIMES: usize = 100_000;
+        let mut decoder = Decoder::new();
+        decoder.allow(MAX_SIZE);
+        // A table of 1 MiB, and a name of half of it that is named three bytes at a time.
+        let mut block = vec![0x3f, 0xe1, 0xff, 0x3f, 0x40, 0x7f, 0x80 | 33, 0x80 | 65, 30];
+        let length = 127 + 33 + (65 << 7) + (30 << 14);
+        block.resize(block.len() + length, b'n');
+        block.push(0);
+        block.extend([0x0f, 62 - 15, 0].repeat(TIMES));
+        let mut count = 0;
+        decoder
+            .decode(&block, |name, value| count += usize::from(name.len() == length && value.is_empty()))
+            .unwrap();
+        assert_eq!(count, TIMES + 1);
+    }
+
+    #[test]
+    fn a_field_of_our_own_reads_back_and_enters_no_table() {
+        let mut decoder = Decoder::new();
+        let pod = "p".repeat(300);
+        let fields = decoded(&mut decoder, &literal("rolldrop-pod", &pod));
+        assert_eq!(fields, [(b"rolldrop-pod".to_vec(), pod.into_bytes())]);
+        assert!(decoder.entries.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_another_encoder_writes_is_read(
+            blocks in prop::collection::vec(
+                prop::collection::vec(("[a-z-]{1,12}", prop::collection::vec(any::<u8>(), 0..40), 0u8..16), 0..12),
+                1..6,
+            )
+        ) {
+            let mut encoder = Encoder::default();
+            let mut decoder = Decoder::new();
+            for fields in blocks {
+                let mut block = Vec::new();
+                for (name, value, flags) in &fields {
+                    let field = (name.clone().into_bytes(), value.clone(), flags & !Encoder::NEVER_INDEXED);
+                    encoder.encode(field, &mut block).unwrap();
+                }
+                let expected: Vec<_> = fields.into_iter().map(|(name, value, _)| (name.into_bytes(), value)).collect();
+                prop_assert_eq!(decoded(&mut decoder, &block), expected);
+            }
+        }
+
+        #[test]
+        fn no_bytes_break_it(blocks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..80), 0..4)) {
+            let mut decoder = Decoder::new();
+            for block in blocks {
+                let _ = decoder.decode(&block, |_, _| {});
+                prop_assert!(decoder.size <= decoder.max_size);
+            }
+        }
+    }
+}
