@@ -72,7 +72,7 @@ pub(crate) struct Plan {
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     verb: &'static str,
-    path: String,
+    pub(super) path: String,
     why: String,
     right: Option<Right>,
 }

@@ -295,7 +295,7 @@ async fn the_calls_that_change_something_are_those_of_the_plan_in_their_order() 
     session.disrupt(&scenario.disruptions, beside(zero), &NoPrograms).await;
     session.finish(CancellationToken::new()).await.unwrap();
     let planned = plan.calls.iter().filter(|call| call.method() != "GET");
-    let planned = planned.map(|call| (call.method().to_owned(), call.path().to_owned()));
+    let planned = planned.map(|call| (call.method().to_owned(), call.path.clone()));
     let owned = |(method, path): (String, String)| {
         (method, path.replace("{rolldrop-run-...}", "rolldrop-run-my-run"))
     };

@@ -1,32 +1,23 @@
 //! The architecture's rules, read off the source: who may use whom, and who stays pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Module, and the modules of ours that it may use (`docs/architecture.md`).
+/// What a part of a crate may use of ours where its crate could use more: module by module in the program's own
+/// package, and all of the lab (`docs/architecture.md`). What a crate may use at all, its manifest says.
 const MAY_USE: &[(&str, &[&str])] = &[
-    ("record", &[]),
     ("scenario", &["record"]),
-    ("http1", &[]),
-    ("http2", &[]),
-    ("places", &[]),
     ("inject", &[]),
-    ("machine", &["record"]),
-    ("load", &["record", "http1", "http2", "machine"]),
-    ("observed", &["record"]),
-    ("proxy", &["record", "http1", "http2", "observed", "places"]),
-    ("cluster", &["record::Clock", "record::Stamp", "record::clock", "places"]),
-    ("coordinator", &["record", "scenario", "inject", "cluster", "machine", "observed"]),
-    ("timeline", &["record"]),
-    ("analysis", &["record", "timeline"]),
-    ("report", &["record", "analysis"]),
-    ("gate", &["record", "analysis"]),
-    ("workload", &[]),
+    ("cluster", &["lab"]),
+    ("coordinator", &["record", "scenario", "inject", "cluster", "load::machine", "proxy::observed"]),
+    ("fuzzing", &["scenario", "testing"]),
+    ("lab", &["record::Clock", "record::Stamp", "record::clock", "wire::places"]),
 ];
 
-/// Modules that take data and give data: no clock, no I/O, no async.
-const PURE: &[&str] = &["inject", "timeline", "analysis", "report", "gate"];
+/// Modules that take data and give data, as `crates/analysis` and `crates/report` do, whose lints see to it: no
+/// clock, no I/O, no async.
+const PURE: &[&str] = &["inject"];
 
 /// What a pure module never names.
 const IMPURE: &[&str] = &[
@@ -49,32 +40,66 @@ const MAX_LINES: usize = 800;
 const TEST_FILES: &[&str] = &["tests.rs", "samples.rs", "known_answers.rs", "fuzzing.rs"];
 
 struct Source {
+    /// The crate; `rolldrop` is that of the program.
+    library: String,
+    /// The module at the top of the crate.
     module: String,
     path: PathBuf,
     text: String,
 }
 
-fn sources() -> Vec<Source> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+impl Source {
+    /// What [`MAY_USE`] calls it: a library, or a module of the program's own package.
+    fn part(&self) -> &str {
+        if self.library == "rolldrop" { &self.module } else { &self.library }
+    }
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The libraries, by name, with their folders.
+fn libraries() -> Vec<(String, PathBuf)> {
+    let folders = fs::read_dir(root().join("crates")).expect("the crates").flatten();
+    folders.map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry.path())).collect()
+}
+
+/// All files of Rust below a folder.
+fn rust_files(folder: PathBuf) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    let mut folders = vec![root.clone()];
+    let mut folders = vec![folder];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).expect("a folder").flatten() {
             let path = entry.path();
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|e| e == "rs")
-                && !TEST_FILES.iter().any(|t| path.ends_with(t))
-                && !path.components().any(|part| part.as_os_str() == "fuzzing")
-            {
-                let below = path.strip_prefix(&root).expect("below src").with_extension("");
-                let module = below.components().next().expect("a module").as_os_str();
-                let module = module.to_string_lossy().into_owned();
-                found.push(Source { module, text: fs::read_to_string(&path).expect("a source"), path });
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                found.push(path);
             }
         }
     }
     found
+}
+
+/// The code of all crates, what only tests or fuzz targets are made of aside.
+fn sources() -> Vec<Source> {
+    let own = ("rolldrop".to_owned(), root().to_owned());
+    let all = libraries().into_iter().filter(|(name, _)| name != "testing").chain([own]);
+    let sources = all.flat_map(|(library, folder)| {
+        let src = folder.join("src");
+        rust_files(src.clone()).into_iter().map(move |path| {
+            let below = path.strip_prefix(&src).expect("below src").with_extension("");
+            let module = below.components().next().expect("a module").as_os_str();
+            let (library, module) = (library.clone(), module.to_string_lossy().into_owned());
+            Source { library, module, text: fs::read_to_string(&path).expect("a source"), path }
+        })
+    });
+    let is_test = |path: &Path| {
+        TEST_FILES.iter().any(|t| path.ends_with(t))
+            || path.components().any(|part| part.as_os_str() == "fuzzing")
+    };
+    sources.filter(|source| !is_test(&source.path)).collect()
 }
 
 /// The text without comments and without its unit tests.
@@ -84,13 +109,13 @@ fn code(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The modules of the crate that a text names, as `module` or `module::Item`.
-fn named(code: &str) -> BTreeSet<String> {
+/// What a text names behind a prefix (`crate::`, `rolldrop_`), as `name` or with the next one: `name::Item`.
+fn named(code: &str, prefix: &str) -> BTreeSet<String> {
     let word =
         |text: &str| -> String { text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect() };
-    code.match_indices("crate::")
+    code.match_indices(prefix)
         .flat_map(|(at, _)| {
-            let rest = &code[at + "crate::".len()..];
+            let rest = &code[at + prefix.len()..];
             let first = word(rest);
             let Some(after) = rest[first.len()..].strip_prefix("::") else { return vec![first] };
             match after.strip_prefix('{') {
@@ -106,26 +131,59 @@ fn named(code: &str) -> BTreeSet<String> {
 
 #[test]
 fn modules_use_only_what_the_architecture_allows() {
-    for source in sources() {
-        let Some((_, allowed)) = MAY_USE.iter().find(|(module, _)| *module == source.module) else {
-            assert!(
-                ["lib", "main", "cli"].contains(&source.module.as_str()),
-                "{} is in no list",
-                source.module
-            );
+    let sources = sources();
+    for (part, _) in MAY_USE {
+        assert!(*part == "fuzzing" || sources.iter().any(|source| source.part() == *part), "{part} is gone");
+    }
+    for source in &sources {
+        let Some((part, allowed)) = MAY_USE.iter().find(|(part, _)| *part == source.part()) else {
+            let is_free = source.library != "rolldrop" || ["lib", "main", "cli"].contains(&source.part());
+            assert!(is_free, "{} is in no list", source.module);
             continue;
         };
-        for name in named(&code(&source.text)) {
-            let module = name.split("::").next().unwrap_or_default();
-            let fits = module == source.module || allowed.iter().any(|a| *a == module || *a == name);
-            assert!(fits, "{}: {} may not use {name}", source.path.display(), source.module);
+        // Within its own crate a library uses what it likes.
+        let prefixes =
+            if source.library == "rolldrop" { &["crate::", "rolldrop_"][..] } else { &["rolldrop_"] };
+        for name in prefixes.iter().flat_map(|prefix| named(&code(&source.text), prefix)) {
+            let first = name.split("::").next().unwrap_or_default();
+            let fits = first == *part || allowed.iter().any(|a| *a == first || *a == name);
+            assert!(fits, "{}: {part} may not use {name}", source.path.display());
         }
     }
 }
 
+/// The libraries of ours that a manifest names, those for tests aside.
+fn dependencies(manifest: &Path) -> BTreeSet<String> {
+    let text = fs::read_to_string(manifest).expect("a manifest");
+    let of_builds = text.split("\n[dependencies]").nth(1).and_then(|rest| rest.split("\n[").next());
+    let lines = of_builds.unwrap_or_default().lines();
+    let ours = lines.filter_map(|line| line.strip_prefix("rolldrop-")?.split('.').next());
+    ours.map(str::to_owned).collect()
+}
+
+#[test]
+fn the_map_shows_what_each_crate_uses() {
+    let text = fs::read_to_string(root().join("docs/architecture.md")).expect("the architecture");
+    let map = text.split("### Crates").nth(1).and_then(|rest| rest.split("\n##").next()).expect("a map");
+    let in_code =
+        |cell: &str| -> BTreeSet<String> { cell.split('`').skip(1).step_by(2).map(str::to_owned).collect() };
+    let rows: BTreeMap<String, BTreeSet<String>> = map
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .map(|line| {
+            let cells: Vec<_> = line.trim_matches('|').split('|').collect();
+            (in_code(cells[0]).into_iter().next().expect("a name"), in_code(cells[cells.len() - 1]))
+        })
+        .collect();
+    let own = ("rolldrop".to_owned(), root().to_owned());
+    let crates = libraries().into_iter().chain([own]);
+    let found = crates.map(|(name, folder)| (name, dependencies(&folder.join("Cargo.toml")))).collect();
+    assert_eq!(rows, found);
+}
+
 #[test]
 fn pure_modules_touch_nothing_outside_themselves() {
-    for source in sources().iter().filter(|s| PURE.contains(&s.module.as_str())) {
+    for source in sources().iter().filter(|s| PURE.contains(&s.part())) {
         let code = code(&source.text);
         for word in IMPURE {
             assert!(!code.contains(word), "{} names {word}", source.path.display());
@@ -136,7 +194,7 @@ fn pure_modules_touch_nothing_outside_themselves() {
 #[test]
 fn only_the_clock_reads_the_wall_clock() {
     for source in sources() {
-        if !source.path.ends_with("record/clock.rs") {
+        if !source.path.ends_with("record/src/clock.rs") {
             let code = code(&source.text);
             for word in ["SystemTime::now", "Timestamp::now", "Zoned::now"] {
                 assert!(!code.contains(word), "{} names {word}", source.path.display());
@@ -158,26 +216,17 @@ fn files_are_laid_out_as_agreed() {
 
 #[test]
 fn every_test_that_the_docs_name_exists() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut tests = BTreeSet::new();
-    let mut folders = vec![root.join("tests"), root.join("src")];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).expect("a folder").flatten() {
-            let path = entry.path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|e| e == "rs") {
-                let text = fs::read_to_string(path).expect("a source");
-                let lines: Vec<&str> = text.lines().map(str::trim).collect();
-                let is_test = |line: &str| line.ends_with("test]") || line.starts_with("#[tokio::test(");
-                for pair in lines.windows(2).filter(|pair| is_test(pair[0])) {
-                    let name = pair[1].trim_start_matches("async ").strip_prefix("fn ");
-                    tests.extend(name.and_then(|name| name.split('(').next()).map(str::to_owned));
-                }
-            }
+    for path in ["tests", "src", "crates"].into_iter().flat_map(|folder| rust_files(root().join(folder))) {
+        let text = fs::read_to_string(path).expect("a source");
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        let is_test = |line: &str| line.ends_with("test]") || line.starts_with("#[tokio::test(");
+        for pair in lines.windows(2).filter(|pair| is_test(pair[0])) {
+            let name = pair[1].trim_start_matches("async ").strip_prefix("fn ");
+            tests.extend(name.and_then(|name| name.split('(').next()).map(str::to_owned));
         }
     }
-    let text = fs::read_to_string(root.join("docs/sources.md")).expect("docs/sources.md");
+    let text = fs::read_to_string(root().join("docs/sources.md")).expect("docs/sources.md");
     let tables = text.split("## Kubernetes' own constants").next().expect("the tables");
     // The last cell of a row names what shows it.
     let cells = tables.lines().filter_map(|line| line.strip_suffix('|')?.rsplit('|').next());

@@ -114,6 +114,7 @@ fn once_in_a_million(n: u64) -> u64 {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "a study says how many pairs it takes")]
 fn runs_of_the_same_service_raise_no_more_alarms_than_alpha() {
     // More pairs, or longer runs, make a study of it (docs/proofs.md).
     let given =

@@ -1,3 +1,5 @@
+#![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "a recorded run is read")]
+
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::Read as _;

@@ -103,7 +103,7 @@ impl<'a> Frames<'a> {
             ending: None,
             block: Block::default(),
             goes_on: None,
-            decoder: Some(Decoder::new()),
+            decoder: Some(Decoder::default()),
             ended: Vec::new(),
             share: Share::of(&streams.origin().shared.pool),
             gives_up: false,

@@ -58,12 +58,14 @@ pub struct Decoder {
     allowed_size: usize,
 }
 
-impl Decoder {
+impl Default for Decoder {
     /// A reader at the beginning of a connection.
-    pub fn new() -> Self {
+    fn default() -> Self {
         Self { entries: VecDeque::new(), size: 0, max_size: FIRST_SIZE, allowed_size: FIRST_SIZE }
     }
+}
 
+impl Decoder {
     /// The side that reads has allowed a table of this size (SETTINGS_HEADER_TABLE_SIZE). A larger one is
     /// not followed: that side takes it for an error.
     pub fn allow(&mut self, size: usize) {
@@ -313,7 +315,7 @@ mod tests {
             "4883640effc1c0bf",
             "88c16196d07abe941054d444a8200595040b8166e084a62d1bffc05a839bd9ab77ad94e7821dd7f2e6c7b335dfdfcd5b3960d5af27087f3672c1ab270fb5291f9587316065c003ed4ee5b1063d5007",
         ];
-        let mut decoder = Decoder::new();
+        let mut decoder = Decoder::default();
         let mut fields = Vec::new();
         for block in blocks {
             let bytes: Vec<u8> = (0..block.len())
@@ -343,7 +345,7 @@ mod tests {
     #[test]
     fn a_long_entry_costs_no_more_each_time_it_is_named() {
         const TIMES: usize = 100_000;
-        let mut decoder = Decoder::new();
+        let mut decoder = Decoder::default();
         decoder.allow(MAX_SIZE);
         // A table of 1 MiB, and a name of half of it that is named three bytes at a time.
         let mut block = vec![0x3f, 0xe1, 0xff, 0x3f, 0x40, 0x7f, 0x80 | 33, 0x80 | 65, 30];
@@ -360,7 +362,7 @@ mod tests {
 
     #[test]
     fn a_field_of_our_own_reads_back_and_enters_no_table() {
-        let mut decoder = Decoder::new();
+        let mut decoder = Decoder::default();
         let pod = "p".repeat(300);
         let fields = decoded(&mut decoder, &literal("rolldrop-pod", &pod));
         assert_eq!(fields, [(b"rolldrop-pod".to_vec(), pod.into_bytes())]);
@@ -376,7 +378,7 @@ mod tests {
             )
         ) {
             let mut encoder = Encoder::default();
-            let mut decoder = Decoder::new();
+            let mut decoder = Decoder::default();
             for fields in blocks {
                 let mut block = Vec::new();
                 for (name, value, flags) in &fields {
@@ -390,7 +392,7 @@ mod tests {
 
         #[test]
         fn no_bytes_break_it(blocks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..80), 0..4)) {
-            let mut decoder = Decoder::new();
+            let mut decoder = Decoder::default();
             for block in blocks {
                 let _ = decoder.decode(&block, |_, _| {});
                 prop_assert!(decoder.size <= decoder.max_size);
