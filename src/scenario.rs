@@ -28,7 +28,7 @@ pub(crate) use disruption::{
     Action, Count, Disruption, Object, Order, Patch, PatchType, Pods, Repeat, Restore, Until, Workload,
     WorkloadKind,
 };
-pub(crate) use load::{Abort, Load, LoadJob, Request};
+pub(crate) use load::{Abort, Load};
 use yaml::Document;
 
 /// A validated scenario.

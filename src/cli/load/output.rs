@@ -9,6 +9,10 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use crate::cli::classes::by_class;
+use rolldrop_analysis::Class;
+use rolldrop_analysis::figures::count;
+use rolldrop_analysis::model::{LoadResult, Percentiles, SendLag, Verdict};
+use rolldrop_analysis::validity::not_as_planned;
 use rolldrop_load::{ErrorStatuses, Summary, Tally, errno_name, status_name};
 use rolldrop_record::load::Arrivals;
 use rolldrop_record::run_info::{LoadPlan, Pacing};

@@ -15,7 +15,7 @@ use crate::cli::admin_token;
 use crate::cluster::Cluster;
 use crate::coordinator::{self, Caller, LOAD_PORT, LoadJob, LoadPod, Ready, Session, at_node};
 use crate::scenario::{Place, Scenario, ScenarioError};
-use rolldrop_load;
+use rolldrop_load as load;
 use rolldrop_load::process::protocol::Prepare;
 use rolldrop_load::process::{Note, Process, ProcessError};
 use rolldrop_load::remote::collect::{Collected, Collector, Limit};

@@ -4,7 +4,7 @@ use anyhow::Context;
 use serde_json::Value;
 
 use crate::scenario::{self, Place, Scenario, ScenarioError};
-use rolldrop_load;
+use rolldrop_load as load;
 use rolldrop_record::{Cause, run_info};
 
 /// The resolved scenario without what may be secret: the values of headers and of Secrets, and bodies.

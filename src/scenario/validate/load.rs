@@ -15,7 +15,6 @@ use rolldrop_record::load::{
     ConnectionMode, Connections, DnsSettings, Grpc, Http, Length, NotAMethod, Pace, PortRange, Rate,
     Settings, Stage, TlsSettings, TlsVersions, are_statuses, defaults, dns_server, keep_headers, statuses,
 };
-use rolldrop_record::row::POD_HEADER;
 
 pub(super) fn load(mut raw: raw::Load, document: &Document, dir: &Path) -> Result<Load, ScenarioError> {
     let grpc = raw.grpc.as_ref().map(|grpc| calls(grpc, &raw, document)).transpose()?;
