@@ -6,15 +6,18 @@ mod statements;
 mod truth;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rolldrop_record::run_info::Balances;
 use rolldrop_record::{Cause, Stamp};
+use serde_json::Value;
 use statements::{Group, Lost, Statements, Termination};
 use truth::{Truth, Uid};
 
 /// The noise between the clocks of the record and of the run.
 const NOISE_NS: i64 = 3_000_000;
+
+const RUNS: [&str; 5] = ["plain-one", "plain-rollout", "plain-all", "ingress", "both"];
 
 /// One statement, what is required of it, and what is seen.
 struct Row {
@@ -63,6 +66,10 @@ fn median_and_largest(mut values: Vec<f64>) -> Option<(f64, f64)> {
     Some((*median, *values.last()?))
 }
 
+fn dir(run: &str) -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "tests/reference/runs", run].iter().collect()
+}
+
 /// One recorded run: what is stated about it, and what was true.
 struct Recorded {
     said: Statements,
@@ -71,8 +78,8 @@ struct Recorded {
 
 impl Recorded {
     fn read(name: &str) -> Self {
-        let dir: PathBuf = [env!("CARGO_MANIFEST_DIR"), "tests/reference/runs", name].iter().collect();
-        Self { said: Statements::of(&dir.join("run")), truth: Truth::read(Path::new(&dir)) }
+        let dir = dir(name);
+        Self { said: Statements::of(&dir.join("run")), truth: Truth::read(&dir) }
     }
 
     /// The number of the target that balances so.
@@ -275,7 +282,7 @@ fn first_lost<'a>(known: &[(&Lost, &'a Uid)]) -> BTreeMap<&'a Uid, Stamp> {
 /// Every row of every run.
 fn table() -> Vec<Row> {
     let mut rows = Vec::new();
-    for run in ["plain-one", "plain-rollout", "plain-all", "ingress", "both"] {
+    for run in RUNS {
         let recorded = Recorded::read(run);
         let mut table = Table { run, rows: Vec::new() };
         if run != "ingress" {
@@ -313,4 +320,35 @@ fn statements_about_recorded_runs_agree_with_their_truth() {
     print(&rows);
     let untrue: Vec<_> = rows.iter().filter(|row| !row.holds).map(|row| (row.run, row.statement)).collect();
     assert!(untrue.is_empty(), "{untrue:?}");
+}
+
+/// Where `now` differs from `before`, which has none of the result's sentences; figures may differ by rounding.
+fn differences(place: &str, before: &Value, now: &Value, found: &mut Vec<String>) {
+    let is_close = |a: f64, b: f64| (a - b).abs() <= 1e-9 * a.abs().max(b.abs());
+    match (before, now) {
+        (Value::Object(before), Value::Object(now)) => {
+            for (key, before) in before {
+                differences(&format!("{place}.{key}"), before, now.get(key).unwrap_or(&Value::Null), found);
+            }
+        }
+        (Value::Array(before), Value::Array(now)) if before.len() == now.len() => {
+            for (i, (before, now)) in before.iter().zip(now).enumerate() {
+                differences(&format!("{place}[{i}]"), before, now, found);
+            }
+        }
+        (before, now) if before == now => {}
+        (before, now) if before.as_f64().zip(now.as_f64()).is_some_and(|(a, b)| is_close(a, b)) => {}
+        _ => found.push(format!("{place}: {before} is now {now}")),
+    }
+}
+
+#[test]
+fn results_of_recorded_runs_stay_as_they_were() {
+    for run in RUNS {
+        let before = std::fs::read(dir(run).join("result.json")).expect("a result");
+        let before = serde_json::from_slice(&before).expect("JSON");
+        let mut found = Vec::new();
+        differences(run, &before, &Recorded::read(run).said.result, &mut found);
+        assert!(found.is_empty(), "{found:#?}");
+    }
 }

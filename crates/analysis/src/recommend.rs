@@ -90,10 +90,10 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> Recommendation {
             3.0 / slowest
         ));
     }
-    let seen = windows().filter_map(|w| w.upper_s).fold(0.0, f64::max);
+    let seen = windows().filter_map(|w| w.upper_s).max_by(f64::total_cmp);
     let clocks = clocks(timeline, of_mode().map(|(_, end)| end));
     refused_because.extend(clocks.iter().filter_map(|clock| clock.phases.in_step(clock.consumer)));
-    let largest = clocks.iter().map(Clock::longest_s).fold(seen, f64::max);
+    let largest = clocks.iter().map(Clock::longest_s).fold(seen.unwrap_or(0.0), f64::max);
     let covers_all = (n > 0 && censored == 0 && is_sound && windows().next().is_some())
         .then(|| stats::ceil_seconds(largest));
     let set = Settings::of(of_mode().map(|(_, end)| end));
@@ -119,8 +119,9 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> Recommendation {
         units,
         consumers: consumers.into_iter().map(str::to_owned).collect(),
         basis: format!(
-            "the longest of the windows lasted {seen:.3} s at most{}; that is rounded up, with {} s of margin, and \
-             is never below the current setting; {stopping_text}",
+            "{}{}; a sleep is the longest time rounded up, with {} s of margin, and never below the current \
+             setting; {stopping_text}",
+            longest_window(seen, windows().count(), censored),
             clocks.iter().map(Clock::in_words).collect::<String>(),
             policy.margin_s
         ),
@@ -167,6 +168,19 @@ fn clocks<'a>(timeline: &'a Timeline, ends: impl Iterator<Item = &'a PodEnd> + C
         Some(Clock { consumer: &target.consumer, phases, news_s })
     };
     timeline.info.targets.iter().filter_map(clock).collect()
+}
+
+/// The longest window, as far as it is known.
+fn longest_window(upper_s: Option<f64>, windows: usize, censored: usize) -> String {
+    match upper_s {
+        Some(upper_s) if censored == 0 => format!("the longest of the windows lasted at most {upper_s:.3} s"),
+        Some(upper_s) => format!(
+            "the longest of the {} windows that have an upper bound lasted at most {upper_s:.3} s",
+            windows - censored
+        ),
+        None if windows == 0 => "there are no windows".to_owned(),
+        None => "how long the longest window lasted is unknown, as none has an upper bound".to_owned(),
+    }
 }
 
 /// Why these windows are not enough.

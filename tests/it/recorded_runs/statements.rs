@@ -10,6 +10,7 @@ use rolldrop_analysis::{self as analysis, Policy};
 use rolldrop_record::run_info::Balances;
 use rolldrop_record::service_proxy::ServiceProxy;
 use rolldrop_record::{Cause, RunDir, Stamp};
+use serde_json::Value;
 
 use super::truth::Uid;
 
@@ -23,6 +24,8 @@ pub(super) struct Statements {
     pub(super) groups: Vec<Group>,
     /// For each target: what it balances.
     pub(super) balances: Vec<(String, Balances)>,
+    /// `result.json`.
+    pub(super) result: Value,
 }
 
 /// What is stated about one pod that ended.
@@ -101,6 +104,7 @@ impl Statements {
             lost: lost.collect(),
             groups: result.groups.iter().map(group).collect(),
             balances: targets.iter().map(|t| (t.name.clone(), t.balances)).collect(),
+            result: serde_json::from_slice(&rolldrop_report::json(&result)).expect("JSON"),
         }
     }
 }

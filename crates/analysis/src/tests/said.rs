@@ -40,6 +40,8 @@ fn an_open_window_makes_the_sleep_longer_than_what_was_seen() {
     records.requests.retain(|r| r.scheduled < at(5110));
     let result = analysed(records).result;
     assert_eq!(Recommendation::longest(&result.recommendation, &result.terminations), None);
+    let basis = &result.recommendation[0].basis;
+    assert!(basis.starts_with("how long the longest window lasted is unknown"), "{basis}");
     let remedy = &result.findings[0].remedy;
     assert!(
         remedy.starts_with("a preStop sleep that outlasts the windows, longer than 0.083 s, "),
