@@ -100,6 +100,7 @@ fn an_eviction_waits_for_its_budget_and_a_drained_node_is_uncordoned() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn what_an_action_does_not_take_or_would_take_too_much_is_an_error() {
     let shop = Kubectl::in_namespace("wrong");
     shop.apply(&web().manifests());

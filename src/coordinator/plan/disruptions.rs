@@ -291,7 +291,6 @@ impl Caller {
         Ok(())
     }
 
-    #[expect(clippy::too_many_lines, reason = "an arm for each action")]
     async fn plan_disruption(
         &self,
         disruption: &Disruption,

@@ -182,6 +182,7 @@ fn by_id(requests: &[Request]) -> HashMap<Arc<str>, HashMap<u64, usize>> {
 
 impl<R: RowSource> Requests<R> {
     /// Goes through the rows for the first time.
+    #[expect(clippy::too_many_lines, reason = "two passes over the rows share their sums")]
     pub(super) fn open(rows: R, clocks: Clocks, mut joins: Joins) -> Result<Self, R::Error> {
         let mut others = Vec::new();
         let mut all = 0;
