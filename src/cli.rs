@@ -16,7 +16,6 @@ mod plugin;
 mod progress;
 mod proxy;
 mod proxy_pre_stop;
-mod rate;
 mod report;
 mod run;
 mod say;

@@ -443,7 +443,7 @@ impl Session {
             let since = stuck.as_ref().map(|_| *stuck_since.get_or_insert(now));
             match (stuck, since) {
                 (Some(why), Some(since)) if now >= since + self.caller.limits.stuck || now >= deadline => {
-                    return Err(CoordinatorError::PodNeverStarts(why));
+                    return Err(CoordinatorError::PodNeverStarts(why.to_string()));
                 }
                 (None, _) => stuck_since = None,
                 _ => {}
@@ -475,7 +475,7 @@ impl Session {
             let now = Instant::now();
             match self.views.read(|view| view.stuck_container(|_| true)) {
                 Some(why) if now >= *stuck_since.get_or_insert(now) + self.caller.limits.stuck => {
-                    return Err(CoordinatorError::PodNeverStarts(why));
+                    return Err(CoordinatorError::PodNeverStarts(why.to_string()));
                 }
                 Some(_) => {}
                 None => stuck_since = None,

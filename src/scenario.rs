@@ -28,7 +28,7 @@ pub(crate) use disruption::{
     Action, Count, Disruption, Object, Order, Patch, PatchType, Pods, Repeat, Restore, Until, Workload,
     WorkloadKind,
 };
-pub(crate) use load::{Abort, Connections, Family, Http, Load, LoadFrom, Pace, Stage, TlsVersion};
+pub(crate) use load::{Abort, Load};
 use yaml::Document;
 
 /// A validated scenario.
@@ -205,6 +205,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use rolldrop_record::load::{Arrivals, Connections, Pace, PortRange, Stage};
 
     const MINIMAL: &str = "\
 apiVersion: rolldrop.dev/v1
@@ -231,7 +232,7 @@ spec:
 
     #[test]
     fn what_is_left_out_takes_the_documented_defaults() {
-        let load = load_text(MINIMAL).unwrap().load;
+        let load = load_text(MINIMAL).unwrap().load.settings;
         assert_eq!(
             load.pace,
             Pace::Open(vec![Stage { from: 200.0, to: 200.0, duration: Duration::from_secs(10) }])
@@ -248,8 +249,8 @@ spec:
             "stages: [{rate: 9, duration: 2s, ramp: linear}, {rate: 4, duration: 1s}], arrivals: poisson";
         let load = load_text(&MINIMAL.replace("duration: 10s", stages)).unwrap().load;
         let stage = |from, to, s| Stage { from, to, duration: Duration::from_secs(s) };
-        assert_eq!(load.pace, Pace::Open(vec![stage(0.0, 9.0, 2), stage(4.0, 4.0, 1)]));
-        assert_eq!((load.duration, load.poisson), (Duration::from_secs(3), true));
+        assert_eq!(load.settings.pace, Pace::Open(vec![stage(0.0, 9.0, 2), stage(4.0, 4.0, 1)]));
+        assert_eq!((load.duration(), load.settings.arrivals), (Duration::from_secs(3), Arrivals::Poisson));
         let wrong = |load: &str| load_text(&MINIMAL.replace("duration: 10s", load)).unwrap_err();
         let both = wrong("rate: 1, stages: [{rate: 1, duration: 1s}]");
         assert_eq!(
@@ -294,10 +295,11 @@ spec:
             load.requests.iter().map(|r| (r.path.as_deref(), r.method.as_deref(), r.weight)).collect();
         assert_eq!(requests, [(Some("/items?n={{seq}}"), None, 4), (Some("/items"), Some("POST"), 1)]);
         assert_eq!(load.requests[1].body.as_deref(), Some(b"{\"id\": \"{{uuid}}\"}".as_slice()));
-        assert_eq!((load.retries, load.retry_delay), (2, Duration::from_millis(100)));
-        assert_eq!((load.max_requests, load.max_age), (Some(50), Some(Duration::from_secs(30))));
+        let settings = load.settings;
+        assert_eq!((settings.retries, settings.retry_delay), (2, Duration::from_millis(100)));
+        assert_eq!((settings.max_requests, settings.max_age), (Some(50), Some(Duration::from_secs(30))));
         let ramp = Stage { from: 10.0, to: 20.0, duration: Duration::from_secs(3) };
-        assert_eq!(load.pace, Pace::Open(vec![ramp]));
+        assert_eq!(settings.pace, Pace::Open(vec![ramp]));
         let wrong = |from: &str, to: &str| load_text(&text.replace(from, to)).unwrap_err();
         assert_eq!(
             wrong("name: gateway", "name: web"),
@@ -358,8 +360,8 @@ spec:
         let overrides = ["load.rate=7".to_owned(), "load.connections.mode=keepalive".to_owned()];
         let loaded = parse::<Value>(MINIMAL, "x.yaml", Path::new("."), &overrides).unwrap();
         let sevens = Stage { from: 7.0, to: 7.0, duration: Duration::from_secs(10) };
-        assert_eq!(loaded.scenario.load.pace, Pace::Open(vec![sevens]));
-        assert_eq!(loaded.scenario.load.connections, Connections::Keepalive);
+        assert_eq!(loaded.scenario.load.settings.pace, Pace::Open(vec![sevens]));
+        assert_eq!(loaded.scenario.load.settings.connections, Connections::Keepalive);
         let wrong = parse::<Value>(MINIMAL, "x.yaml", Path::new("."), &["load.rate=-1".to_owned()]);
         assert_eq!(
             wrong.unwrap_err().to_string(),
@@ -372,9 +374,9 @@ spec:
         let set = |range: &str| {
             let overrides = [format!("load.sourcePorts={range}")];
             let loaded = parse::<Value>(MINIMAL, "x.yaml", Path::new("."), &overrides);
-            loaded.map(|l| l.scenario.load.source_ports).map_err(|e| e.to_string())
+            loaded.map(|l| l.scenario.load.settings.source_ports).map_err(|e| e.to_string())
         };
-        assert_eq!(set("40000-40100"), Ok(Some((40_000, 40_100))));
+        assert_eq!(set("40000-40100"), Ok(Some(PortRange { first: 40_000, last: 40_100 })));
         let why = "--set: spec.load.sourcePorts: takes a range of ports such as 32768-60999";
         assert_eq!(set("2-1").unwrap_err(), why);
     }

@@ -94,30 +94,16 @@ fn after_help() -> String {
         }
         let indent = if section.is_empty() { 2 } else { 4 };
         help.push_str(&format!("{:indent$}{key}: {default}\n", ""));
-        push_wrapped(&mut help, &about, indent + 4);
+        let indent = " ".repeat(indent + 4);
+        let options = textwrap::Options::new(98)
+            .initial_indent(&indent)
+            .subsequent_indent(&indent)
+            .break_words(false)
+            .word_splitter(textwrap::WordSplitter::NoHyphenation);
+        help.push_str(&textwrap::fill(&about, options));
+        help.push('\n');
     }
     help
-}
-
-/// Appends a text in lines that fit a terminal of 100 columns.
-fn push_wrapped(to: &mut String, text: &str, indent: usize) {
-    let mut column = 0;
-    for word in text.split_whitespace() {
-        if column > 0 && column + 1 + word.len() > 98 {
-            to.push('\n');
-            column = 0;
-        }
-        if column == 0 {
-            to.push_str(&" ".repeat(indent));
-            column = indent;
-        } else {
-            to.push(' ');
-            column += 1;
-        }
-        to.push_str(word);
-        column += word.len();
-    }
-    to.push('\n');
 }
 
 impl ClusterArgs {

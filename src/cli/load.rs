@@ -57,9 +57,8 @@ impl LoadArgs {
             Some(path) => Some(Recording::begin(RunDir::create(path)?, &plan, clock)?),
             None => None,
         };
-        let unwritten = |path: &Path| format!("failed to write {}", path.display());
         let table = match &self.hgrm {
-            Some(path) => Some((path, File::create(path).with_context(|| unwritten(path))?)),
+            Some(path) => Some((path.as_path(), File::create(path).with_context(|| unwritten(path))?)),
             None => None,
         };
         prepared.choose_families(clock).await.iter().for_each(|warning| progress.warn(warning));
@@ -86,14 +85,6 @@ impl LoadArgs {
             }
             std::future::pending::<Infallible>().await
         };
-        let cut_off = || match &self.out {
-            Some(dir) => {
-                let dir = dir.display().to_string();
-                let quoted = if dir.contains(char::is_whitespace) { format!("'{dir}'") } else { dir };
-                format!("the load was cut off (rolldrop report {quoted} shows what was recorded)")
-            }
-            None => "the load was cut off".to_owned(),
-        };
         let stopped = Cell::new(None);
         let stopping = async {
             interrupts.stop.cancelled().await;
@@ -104,7 +95,7 @@ impl LoadArgs {
             biased;
             never = stopping => match never {},
             summary = progress.follow(running.join(), &control, planned, &interrupts) => {
-                summary.with_context(cut_off)?
+                summary.with_context(|| self.cut_off())?
             }
             never = announced => match never {},
             never = noted => match never {},
@@ -118,14 +109,39 @@ impl LoadArgs {
         if let Some(run) = run {
             run.end(&summary, interrupted)?;
         }
-        let report = output::Report::new(&load_plan, &summary, stopped.get());
+        let ended = Ended { summary, stopped: stopped.get(), interrupted };
+        self.conclude(&title, &load_plan, &ended, table)
+    }
+
+    /// What is said if the load breaks off.
+    fn cut_off(&self) -> String {
+        match &self.out {
+            Some(dir) => {
+                let dir = dir.display().to_string();
+                let quoted = if dir.contains(char::is_whitespace) { format!("'{dir}'") } else { dir };
+                format!("the load was cut off (rolldrop report {quoted} shows what was recorded)")
+            }
+            None => "the load was cut off".to_owned(),
+        }
+    }
+
+    /// Prints the result, writes the table of percentiles, and judges by the limits of `--fail-on`.
+    fn conclude(
+        &self,
+        title: &str,
+        plan: &LoadPlan,
+        ended: &Ended,
+        table: Option<(&Path, File)>,
+    ) -> anyhow::Result<ExitCode> {
+        let Ended { summary, stopped, interrupted } = ended;
+        let report = output::Report::new(plan, summary, *stopped);
         let text = match self.format {
-            Format::Text => output::text(&title, &load_plan, &report, &summary, text_options(None).color),
+            Format::Text => output::text(title, plan, &report, summary, text_options(None).color),
             Format::Json => serde_json::to_string_pretty(&report)? + "\n",
         };
         print(&text)?;
         if let Some((path, mut file)) = table {
-            let table = hgrm::table(output::latency(&load_plan, &summary));
+            let table = hgrm::table(output::latency(plan, summary));
             file.write_all(table.as_bytes()).with_context(|| unwritten(path))?;
         }
         let failed: Vec<_> = self.fail_on.iter().filter_map(|limit| limit.exceeded(&report)).collect();
@@ -139,6 +155,18 @@ impl LoadArgs {
         }
         .into())
     }
+}
+
+/// How a load ended.
+struct Ended {
+    summary: Summary,
+    /// When its schedule was stopped before its end.
+    stopped: Option<Stamp>,
+    interrupted: bool,
+}
+
+fn unwritten(path: &Path) -> String {
+    format!("failed to write {}", path.display())
 }
 
 /// The run directory of a load on its own.

@@ -320,7 +320,7 @@ impl Caller {
 
         self.plan_evidence(work, &mut plan).await?;
         if let Some(workers) = load_workers {
-            self.plan_load(*workers, scenario.load.evidence, &mut plan, &mut undo);
+            self.plan_load(*workers, scenario.load.settings.evidence, &mut plan, &mut undo);
         }
         if *beats {
             self.plan_beats(&mut plan, &mut undo);

@@ -246,7 +246,7 @@ impl Session {
             self.views.wait_until(|view| stuck(view).is_some()).await;
             sleep(self.caller.limits.stuck).await;
             if let Some(why) = self.views.read(stuck) {
-                return why;
+                return why.to_string();
             }
         }
     }

@@ -6,17 +6,23 @@ use tokio::sync::watch;
 
 use rolldrop_record::event::{Change, ContainerState, EndpointSliceEvent, PodEvent};
 
-/// Reasons for which a waiting container does not start by itself.
-const STUCK: &[&str] = &[
-    "CreateContainerError",
-    "CreateContainerConfigError",
-    "RunContainerError",
-    "CrashLoopBackOff",
-    "ErrImagePull",
-    "ImagePullBackOff",
-    "InvalidImageName",
-    "ErrImageNeverPull",
-];
+/// Reasons for which a waiting container does not start by itself, other than its image.
+const STUCK: [&str; 4] =
+    ["CreateContainerError", "CreateContainerConfigError", "RunContainerError", "CrashLoopBackOff"];
+/// The same because its image cannot be had (`pkg/kubelet/images/types.go`).
+const NO_IMAGE: [&str; 4] = ["ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"];
+
+/// A container that does not start by itself.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("pod {pod}, container {container}: {why}")]
+pub(super) struct Stuck {
+    pod: String,
+    container: String,
+    /// Kubernetes' reason, and the message with it.
+    why: String,
+    /// Whether its image cannot be had.
+    pub(super) lacks_image: bool,
+}
 
 /// The pods and EndpointSlices of the namespace, as last seen.
 #[derive(Clone, Debug, Default)]
@@ -79,20 +85,21 @@ impl View {
     }
 
     /// Why a container of one of these pods does not start, in words, if one says so.
-    pub(super) fn stuck_container(&self, of: impl Fn(&PodEvent) -> bool) -> Option<String> {
-        self.pods.values().map(|seen| &seen.event).filter(|pod| of(pod)).find_map(|pod| {
-            pod.containers.iter().find(|c| is_stuck(c)).map(|c| {
-                let reason = c.reason.as_deref().unwrap_or_default();
-                let message = c.message.as_deref().map(|m| format!(": {m}")).unwrap_or_default();
-                format!("pod {}, container {}: {reason}{message}", pod.name, c.name)
-            })
-        })
+    pub(super) fn stuck_container(&self, of: impl Fn(&PodEvent) -> bool) -> Option<Stuck> {
+        let pods = self.pods.values().map(|seen| &seen.event).filter(|pod| of(pod));
+        pods.flat_map(|pod| pod.containers.iter().map(move |container| (pod, container))).find_map(stuck)
     }
 }
 
-fn is_stuck(container: &ContainerState) -> bool {
-    container.state.as_deref() == Some("waiting")
-        && container.reason.as_deref().is_some_and(|reason| STUCK.contains(&reason))
+fn stuck((pod, container): (&PodEvent, &ContainerState)) -> Option<Stuck> {
+    let reason = container.reason.as_deref().filter(|_| container.state.as_deref() == Some("waiting"))?;
+    let lacks_image = NO_IMAGE.contains(&reason);
+    (lacks_image || STUCK.contains(&reason)).then(|| Stuck {
+        pod: pod.name.clone(),
+        container: container.name.clone(),
+        why: container.message.as_ref().map_or_else(|| reason.to_owned(), |said| format!("{reason}: {said}")),
+        lacks_image,
+    })
 }
 
 /// Shares the view between the watches, which change it, and those who wait for it to change.

@@ -55,6 +55,7 @@ fn error(text: &str) -> String {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a manifest before and after")]
 fn a_named_port_moves_to_the_sidecar_and_comments_stay() {
     let output = injected(SHOP);
     insta::assert_snapshot!(output.text, @"

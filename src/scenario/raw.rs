@@ -13,6 +13,7 @@ use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
+use rolldrop_record::load::{self, Arrivals, ConnectionMode, Family, LoadFrom};
 use rolldrop_record::run_info::Balances;
 use rolldrop_record::{Bounds, Evidence};
 
@@ -204,14 +205,6 @@ impl<'de> Deserialize<'de> for Share {
     }
 }
 
-/// Where the load is sent from.
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum LoadFrom {
-    Local,
-    Cluster,
-}
-
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct LoadJob {
@@ -257,16 +250,13 @@ pub(super) struct Retry {
 
 /// Requests per second, or a closed loop.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Rate {
-    PerSecond(f64),
-    Max,
-}
+pub(super) struct Rate(pub(super) load::Rate);
 
 impl<'de> Deserialize<'de> for Rate {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match Scalar::read(deserializer, "a number of requests per second, or max")? {
-            Scalar::Number(rate) => Ok(Rate::PerSecond(rate)),
-            Scalar::Text(text) if text == "max" => Ok(Rate::Max),
+            Scalar::Number(rate) => Ok(Rate(load::Rate::PerSecond(rate))),
+            Scalar::Text(text) if text == load::Rate::Max.to_string() => Ok(Rate(load::Rate::Max)),
             Scalar::Text(text) => {
                 let expected = &"a number of requests per second, or max";
                 Err(de::Error::invalid_value(de::Unexpected::Str(&text), expected))
@@ -289,13 +279,6 @@ pub(super) struct Stage {
 #[serde(rename_all = "lowercase")]
 pub(super) enum Ramp {
     Linear,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Arrivals {
-    Even,
-    Poisson,
 }
 
 /// A version such as `1.1` or `2`, which YAML reads as numbers.
@@ -359,20 +342,12 @@ pub(super) struct Grpc {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Connections {
-    pub(super) mode: Option<Mode>,
+    pub(super) mode: Option<ConnectionMode>,
     pub(super) share: Option<f64>,
     pub(super) max: Option<usize>,
     pub(super) streams: Option<usize>,
     pub(super) max_requests: Option<u64>,
     pub(super) max_age: Option<Span>,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Mode {
-    Fresh,
-    Keepalive,
-    Mixed,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -404,13 +379,6 @@ pub(super) struct Dns {
     #[serde(default)]
     pub(super) servers: Vec<String>,
     pub(super) family: Option<Family>,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Family {
-    Ipv4,
-    Ipv6,
 }
 
 /// A status, or a range of them such as `200-399`.

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use rolldrop_analysis::model::{Mode, Stage};
-use rolldrop_record::event::{ActionName, Change};
+use rolldrop_record::event::Change;
 use rolldrop_record::{Cause, EventKind, Outcome, RequestRow};
+use rolldrop_record::{EndCause, event::ActionName};
 use serde_json::json;
 
 use crate::harness::{Rolldrop, wait_for};
@@ -99,6 +100,7 @@ fn an_eviction_waits_for_its_budget_and_a_drained_node_is_uncordoned() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn what_an_action_does_not_take_or_would_take_too_much_is_an_error() {
     let shop = Kubectl::in_namespace("wrong");
     shop.apply(&web().manifests());
@@ -371,12 +373,13 @@ fn a_program_of_the_scenario_runs_here_while_others_are_watched() {
     let tainted = "a taint of node node-1: Taint manager: deleting due to NoExecute taint";
     let on_node = |node: &str| -> Vec<_> {
         let ended = result.terminations.iter().filter(|t| t.node.as_deref() == Some(node));
-        ended.map(|t| (t.mode, t.cause.as_deref())).collect()
+        ended.map(|t| (t.mode, t.cause.clone())).collect()
     };
-    assert_eq!(on_node("node-2"), [(Mode::Other, Some(preempted))], "{finished}");
+    let other = |what: &str| (Mode::Other, Some(EndCause::Other(what.to_owned())));
+    assert_eq!(on_node("node-2"), [other(preempted)], "{finished}");
     let by_taint = on_node("node-1");
     assert!(!by_taint.is_empty(), "{finished}");
-    assert!(by_taint.iter().all(|ended| *ended == (Mode::Other, Some(tainted))), "{by_taint:?}\n{finished}");
+    assert!(by_taint.iter().all(|ended| *ended == other(tainted)), "{by_taint:?}\n{finished}");
     let report = |file: &str| std::fs::read_to_string(finished.dir().join("run").join(file)).expect(file);
     for report in [report("summary.md"), report("report.html")] {
         assert!(report.contains(preempted) && report.contains(tainted), "{report}");

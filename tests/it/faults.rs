@@ -13,6 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rolldrop_analysis::model::{Mode, RunResult, Termination, Verdict};
 use rolldrop_record::event::Action;
+use rolldrop_record::{EndCause, event::ActionName};
 use rolldrop_record::{EventKind, Records, RunDir};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -169,7 +170,7 @@ impl Ended {
         assert_eq!((self.code, &self.result.verdict), (Some(0), &Verdict::Valid), "{self}");
         let [termination] = &self.result.terminations[..] else { panic!("one termination\n{self}") };
         assert_eq!((termination.mode, termination.disruption), (Mode::Isolated, Some(0)), "{self}");
-        assert_eq!(termination.cause.as_deref(), Some("deletePod by this run"), "{self}");
+        assert_eq!(termination.cause, Some(EndCause::ThisRun(ActionName::DeletePod)), "{self}");
         // Nothing of what the proxies recorded is missing.
         let answered = self.records.requests.iter().filter(|row| row.pod.is_some()).count();
         assert!(answered > 0 && self.records.served.len() >= answered, "{self}");
@@ -378,7 +379,7 @@ fn events_that_are_lost(lab: &Lab) {
         assert!(gap.lost && gap.to_s > gap.from_s, "{ended}");
         // When it ended is not guessed: at some time in the gap.
         assert!((gap.to_s - gap.from_s - termination.t0_uncertainty_s).abs() < 1e-6, "{ended}");
-        assert_eq!((termination.mode, termination.cause.as_deref()), (Mode::Other, None), "{ended}");
+        assert_eq!((termination.mode, termination.cause.clone()), (Mode::Other, None), "{ended}");
     }
     ended.nothing_is_left();
 }

@@ -360,6 +360,7 @@ impl Run {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one run, and all that is known of it")]
 fn what_a_killed_proxy_takes_along_is_known_by_source_and_count_and_a_restarted_one_is_followed() {
     let of = |name, app, more| Workload { name, env: String::new(), app, more, grace_s: 8 };
     let slow = ", --response-time, 300ms, --on-sigterm, finish";

@@ -46,11 +46,10 @@ pub(crate) fn synthetic(rate: f64, duration_s: f64, (started, ended): (Stamp, St
             rate,
             duration_s,
             warmup_s: 0.0,
-            connections: "fresh".into(),
             connect_timeout_s: 1.0,
             response_timeout_s: 5.0,
             success: vec![(200, 299)],
-            other: BTreeMap::new(),
+            ..LoadPlan::default()
         },
         sources: Vec::new(),
         started,

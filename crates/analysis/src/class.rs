@@ -25,6 +25,11 @@ impl Class {
         Self::of_answer(row.outcome, row.status, row.grpc_status)
     }
 
+    /// Whether requests with this outcome are dropped, or some of them.
+    pub fn may_be_dropped(outcome: Outcome) -> bool {
+        matches!(Self::of_answer(outcome, None, None), Self::Dropped | Self::AppError)
+    }
+
     /// The class from the relevant parts of a row.
     pub fn of_answer(outcome: Outcome, status: Option<u16>, grpc_status: Option<i32>) -> Self {
         let unavailable = grpc_status == Some(GRPC_UNAVAILABLE);

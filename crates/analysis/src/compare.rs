@@ -153,18 +153,20 @@ fn side(samples: &[Sample]) -> Side {
     }
 }
 
+/// The values that a side's runs have for a key of their fingerprints.
+fn values<'a>(side: &'a [Sample], key: &str) -> BTreeSet<&'a str> {
+    side.iter().map(|s| s.fingerprint.get(key).map_or("not given", String::as_str)).collect()
+}
+
 fn differences(baseline: &[Sample], candidate: &[Sample]) -> Vec<Difference> {
     let mut found = Vec::new();
     let keys: BTreeSet<&String> =
         baseline.iter().chain(candidate).flat_map(|s| s.fingerprint.keys()).collect();
     for key in keys {
-        let values = |side: &[Sample]| {
-            let all: BTreeSet<&str> =
-                side.iter().map(|s| s.fingerprint.get(key).map_or("not given", String::as_str)).collect();
-            all.into_iter().collect::<Vec<_>>().join(" and ")
-        };
-        let (baseline, candidate) = (values(baseline), values(candidate));
-        if baseline != candidate || baseline.contains(" and ") {
+        let (baseline, candidate) = (values(baseline, key), values(candidate, key));
+        if baseline != candidate || baseline.len() > 1 {
+            let [baseline, candidate] =
+                [baseline, candidate].map(|all| all.into_iter().collect::<Vec<_>>().join(" and "));
             found.push(Difference { what: key.clone(), baseline, candidate });
         }
     }

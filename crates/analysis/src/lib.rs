@@ -50,6 +50,7 @@ pub use policy::Policy;
 use sums::Sums;
 
 use crate::timeline::{PodEnd, Requests, Timeline};
+use rolldrop_record::load::defaults;
 use rolldrop_record::retry;
 use rolldrop_record::run_info::Target;
 use rolldrop_record::{Cause, Outcome, RequestRow, RowSource, Stamp};
@@ -78,17 +79,7 @@ pub fn analyse<R: RowSource>(
     let requests = count(timeline, &sums, &judged);
     let not_working = working::Outside::of(timeline, &sums, &judged, &disrupted).finding(&requests);
 
-    let load = LoadResult {
-        rate: match timeline.info.load.is_closed_loop() {
-            true => requests.total as f64 / duration_s(timeline).max(f64::MIN_POSITIVE),
-            false => timeline.info.load.rate,
-        },
-        pacing: timeline.info.load.pacing,
-        duration_s: duration_s(timeline),
-        scheduled: requests.total,
-        not_sent: requests.not_sent,
-        send_lag_us: sums.lag.send_lag(),
-    };
+    let load = load_result(timeline, &requests, &sums);
     let measured = validity::Measured::of(&terminations, &sums.response.percentiles());
     let invalid = validity::invalid(timeline, &load, measured, &terminations);
     let partial = validity::partial(timeline, &sums);
@@ -121,10 +112,7 @@ pub fn analyse<R: RowSource>(
         cluster: timeline.info.cluster.clone(),
         complete: partial.is_empty(),
         integrity: validity::integrity(timeline),
-        command: timeline
-            .commands
-            .iter()
-            .find(|command| command.code != Some(0))
+        command: (timeline.commands.iter().find(|command| command.code != Some(0)))
             .or(timeline.commands.last())
             .map(command_result),
         findings: not_working
@@ -155,6 +143,21 @@ pub fn analyse<R: RowSource>(
         checks: Vec::new(),
     };
     Ok(Analysis { result, lost: charts::lost(timeline, judged), charts: charts::charts(timeline, sums) })
+}
+
+/// The load as it was planned and sent.
+fn load_result(timeline: &Timeline, requests: &RequestCounts, sums: &Sums<'_>) -> LoadResult {
+    LoadResult {
+        rate: match timeline.info.load.is_closed_loop() {
+            true => requests.total as f64 / duration_s(timeline).max(f64::MIN_POSITIVE),
+            false => timeline.info.load.rate,
+        },
+        pacing: timeline.info.load.pacing,
+        duration_s: duration_s(timeline),
+        scheduled: requests.total,
+        not_sent: requests.not_sent,
+        send_lag_us: sums.lag.send_lag(),
+    }
 }
 
 /// The length of the counted part: as planned, or until the load was stopped.
@@ -216,12 +219,12 @@ fn window_end(end: &PodEnd, window: &Window, tail_last: Option<Stamp>) -> Stamp 
 
 /// The counts with what was concluded about the dropped requests.
 fn count(timeline: &Timeline, sums: &Sums<'_>, judged: &[Judged<'_>]) -> RequestCounts {
-    let load = &timeline.info.load.other;
+    let load = &timeline.info.load;
     let method = |row: &RequestRow| {
-        let own = load.get("methods").and_then(|methods| methods.get(&*row.target)).and_then(|m| m.as_str());
-        own.unwrap_or("GET")
+        let own = load.methods.as_ref().and_then(|methods| methods.get(&*row.target));
+        own.map_or(defaults::METHOD, String::as_str)
     };
-    let has_key = load.get("idempotency_key").and_then(|has| has.as_bool()).unwrap_or(false);
+    let has_key = load.idempotency_key.unwrap_or(false);
     let mut c = sums.counts.clone();
     for j in judged {
         let row = &j.request.row;

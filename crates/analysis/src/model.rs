@@ -12,6 +12,7 @@ pub use losses::{Bounded, Candidate, GroupWindow, LossGroup, Lost, TerminationRe
 pub use window::{Window, WindowBasis};
 
 pub use crate::timeline::T0Basis;
+use rolldrop_record::EndCause;
 use rolldrop_record::Outcome;
 use rolldrop_record::run_info::{ClusterInfo, Pacing, Tool};
 pub use rolldrop_record::{Cause, Mode};
@@ -313,7 +314,7 @@ pub struct Termination {
     pub disruption: Option<u32>,
     /// What ended it, as far as the cluster says, in words.
     #[serde(default)]
-    pub cause: Option<String>,
+    pub cause: Option<EndCause>,
     /// Periods of its end in which a watch saw nothing.
     #[serde(default)]
     pub watch_gaps: Vec<WatchGap>,

@@ -117,9 +117,8 @@ impl Reached {
 
     fn unmatched(&self, load: &LoadPlan) -> Option<Finding> {
         let Unmatched { answers, values } = &self.unmatched;
-        let given = |key: &str| load.other.get(key).and_then(|value| value.as_str());
-        let header = given("pod_header").unwrap_or(POD_HEADER);
-        let (place, remedy) = match given("pod_body") {
+        let header = load.pod_header.as_deref().unwrap_or(POD_HEADER);
+        let (place, remedy) = match load.pod_body.as_deref() {
             None => (
                 header.to_owned(),
                 "name another header (--pod-header); nothing to do if these are other pods",

@@ -52,11 +52,10 @@ fn records() -> Records {
             rate: 300.0,
             duration_s: 10.0,
             warmup_s: 0.0,
-            connections: "fresh".into(),
             connect_timeout_s: 1.0,
             response_timeout_s: 5.0,
             success: vec![(200, 299)],
-            other: BTreeMap::new(),
+            ..LoadPlan::default()
         },
         sources: Vec::new(),
         started: at(0),

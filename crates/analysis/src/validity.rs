@@ -175,7 +175,7 @@ pub(super) fn invalid(
 
 /// Why a machine that is so busy cannot measure, if it cannot.
 fn too_busy(timeline: &Timeline, load: &LoadResult, busy: f64) -> Option<String> {
-    let comes_from_pods = timeline.info.load.other.contains_key("load_workers");
+    let comes_from_pods = timeline.info.load.load_workers.is_some();
     let limit = timeline.info.max_busy.unwrap_or(LIMITS.busy);
     (busy >= limit && limit < 1.0 && !load.is_closed_loop() && !comes_from_pods).then(|| {
         format!(

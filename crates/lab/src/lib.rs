@@ -233,51 +233,7 @@ impl Embedded {
             log_dir: Arc::clone(&log_dir),
             stop: stop.clone(),
         };
-        let mut tasks = JoinSet::new();
-        for listener in listeners {
-            let shared = shared.clone();
-            tasks.spawn(async move {
-                api::serve(listener, shared).await;
-                Ok(())
-            });
-        }
-        if let Network::Kernel(fabric) = &network {
-            let (fabric, stop) = (Arc::clone(fabric), stop.clone());
-            tasks.spawn(async move {
-                tokio::select! {
-                    ended = fabric.ended() => Err(EmbeddedError::Containers(ended.err())),
-                    () = stop.cancelled() => Ok(()),
-                }
-            });
-        }
-        {
-            let shared = shared.clone();
-            tasks.spawn(async move {
-                dns.serve(shared).await;
-                Ok(())
-            });
-        }
-        for (index, name) in (0..).zip(&nodes) {
-            let node = NodeInfo {
-                name: name.clone(),
-                index,
-                address: shared.registry.node_address(index),
-                own_binary: options.own_binary.clone(),
-            };
-            let shared = shared.clone();
-            tasks.spawn(async move {
-                node::run(shared, node).await;
-                Ok(())
-            });
-        }
-        {
-            let shared = shared.clone();
-            tasks.spawn(async move { Ok(service_proxy::run(shared, nodes).await?) });
-        }
-        tasks.spawn(async move {
-            controllers::run(shared).await;
-            Ok(())
-        });
+        let tasks = run(shared, listeners, dns, nodes, &options.own_binary);
         let namespaces = matches!(network, Network::Kernel(_)).then_some(log_dir.as_path());
         let whereabouts = Whereabouts::of_this_process(namespaces);
         Ok(Self { server, dns: dns_address, identity, token, whereabouts, stop, tasks })
@@ -328,6 +284,62 @@ impl Embedded {
         self.stop.cancel();
         while self.tasks.join_next().await.is_some() {}
     }
+}
+
+/// Runs all parts of a cluster until it is stopped, each in a task.
+fn run(
+    shared: Shared,
+    listeners: Vec<TcpListener>,
+    dns: dns::Server,
+    nodes: Vec<String>,
+    own_binary: &Path,
+) -> JoinSet<Result<(), EmbeddedError>> {
+    let mut tasks = JoinSet::new();
+    for listener in listeners {
+        let shared = shared.clone();
+        tasks.spawn(async move {
+            api::serve(listener, shared).await;
+            Ok(())
+        });
+    }
+    if let Network::Kernel(fabric) = &shared.network {
+        let (fabric, stop) = (Arc::clone(fabric), shared.stop.clone());
+        tasks.spawn(async move {
+            tokio::select! {
+                ended = fabric.ended() => Err(EmbeddedError::Containers(ended.err())),
+                () = stop.cancelled() => Ok(()),
+            }
+        });
+    }
+    {
+        let shared = shared.clone();
+        tasks.spawn(async move {
+            dns.serve(shared).await;
+            Ok(())
+        });
+    }
+    for (index, name) in (0..).zip(&nodes) {
+        let node = NodeInfo {
+            name: name.clone(),
+            index,
+            address: shared.registry.node_address(index),
+            own_binary: own_binary.to_owned(),
+        };
+        let shared = shared.clone();
+        tasks.spawn(async move {
+            node::run(shared, node).await;
+            Ok(())
+        });
+    }
+    {
+        let shared = shared.clone();
+        tasks.spawn(async move { Ok(service_proxy::run(shared, nodes).await?) });
+    }
+    tasks.spawn(async move {
+        controllers::run(shared).await;
+        Ok(())
+    });
+    tasks
 }
 
 /// Where else than on loopback the API server is reached: by the nodes, and by pods at the

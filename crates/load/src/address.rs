@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::resolve::Family;
+use rolldrop_record::load::Family;
 
 /// Something to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]

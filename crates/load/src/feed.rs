@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use super::pace::Length;
 use super::plan::{Plan, Timing};
 use super::schedule::{Due, Share};
+use rolldrop_record::load::Length;
 use rolldrop_record::{Outcome, Phase, RequestRow, Stamp};
 
 /// After a request that could not be sent, a closed loop waits this long before its next one.

@@ -18,11 +18,12 @@ use super::LoadError;
 use super::address::{Address, Remote};
 use super::connection::{self, CannotDial, Dialing};
 use super::http2;
-use super::plan::{Http, PlannedTarget};
+use super::plan::PlannedTarget;
 use super::resolve::Walk;
 use super::stream::Stream;
 use super::tls::Client;
 use rolldrop_record::Clock;
+use rolldrop_record::load::Http;
 
 /// From one attempt to get an answer to the next.
 const RETRY: Duration = Duration::from_millis(100);

@@ -10,10 +10,10 @@ use rolldrop_testing::pieces;
 use super::answer_headers::Wanted;
 use super::grpc::{Answer, Call, Messages};
 use super::http2::fuzz_frames;
-use super::plan::Grpc;
 use super::response::parse_head;
 use super::targets;
 use super::websocket;
+use rolldrop_record::load::Grpc;
 
 rolldrop_testing::targets! {
     load_response: super::response,

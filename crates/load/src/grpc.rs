@@ -4,70 +4,21 @@
 //! doc/http-grpc-status-mapping.md for answers that are none of gRPC's). Messages are bytes: what
 //! is in them is the user's business.
 
-use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::AsHeaderName;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use serde::{Deserialize, Serialize};
 
 use super::failure::Failure;
-use super::plan::Grpc;
 use rolldrop_record::Outcome;
+use rolldrop_record::load::Grpc;
+use rolldrop_record::retry::GRPC_UNAVAILABLE;
 
 /// Before each message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
 /// The content type of requests, and the beginning of that of answers.
 const CONTENT_TYPE: &str = "application/grpc";
-
-/// A unary method.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Rpc {
-    service: String,
-    method: String,
-}
-
-/// A method is written in another form.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not SERVICE/METHOD, such as grpc.health.v1.Health/Check")]
-pub struct NotAMethod(String);
-
-impl FromStr for Rpc {
-    type Err = NotAMethod;
-
-    fn from_str(text: &str) -> Result<Self, NotAMethod> {
-        let is_name = |name: &str| {
-            !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b))
-        };
-        let names = text.trim_start_matches('/').split_once('/');
-        let names = names.filter(|(service, method)| is_name(service) && is_name(method));
-        let (service, method) = names.ok_or_else(|| NotAMethod(text.to_owned()))?;
-        Ok(Self { service: service.to_owned(), method: method.to_owned() })
-    }
-}
-
-impl TryFrom<String> for Rpc {
-    type Error = NotAMethod;
-
-    fn try_from(text: String) -> Result<Self, NotAMethod> {
-        text.parse()
-    }
-}
-
-impl From<Rpc> for String {
-    fn from(rpc: Rpc) -> Self {
-        rpc.to_string()
-    }
-}
-
-impl fmt::Display for Rpc {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.service, self.method)
-    }
-}
 
 /// What all calls to a target have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -240,7 +191,7 @@ fn status_of(http: StatusCode) -> i32 {
         401 => 16,
         403 => 7,
         404 => 12,
-        429 | 502 | 503 | 504 => 14,
+        429 | 502 | 503 | 504 => GRPC_UNAVAILABLE,
         _ => 2,
     }
 }
@@ -329,14 +280,5 @@ mod tests {
         assert_eq!(timeout(Duration::from_secs(5)), "5000000u");
         assert_eq!(timeout(Duration::from_secs(600)), "600000m");
         assert_eq!(timeout(Duration::from_secs(200_000)), "200000S");
-    }
-
-    #[test]
-    fn a_method_is_a_service_and_a_name() {
-        let rpc: Rpc = "/grpc.health.v1.Health/Check".parse().unwrap();
-        assert_eq!(rpc.to_string(), "grpc.health.v1.Health/Check");
-        for wrong in ["", "Check", "a/b/c", "a b/c", "/a/"] {
-            assert!(wrong.parse::<Rpc>().is_err(), "{wrong}");
-        }
     }
 }

@@ -33,11 +33,23 @@ use super::request::{Persistence, Sender};
 use link::{Link, Place, Spoken};
 pub(super) use pool::{Limits, Pool, Ticket};
 pub(super) use request::Template;
+use rolldrop_record::load::Http;
 use rolldrop_record::{Outcome, RequestRow, Stamp};
 use rolldrop_wire::http2::error_name;
 
 /// The protocol's name in a TLS handshake.
 pub(super) const ALPN: &[u8] = b"h2";
+
+/// What is offered in a TLS handshake.
+pub(super) const fn offered(http: Http) -> &'static [&'static [u8]] {
+    const HTTP1: &[u8] = b"http/1.1";
+
+    match http {
+        Http::Auto => &[ALPN, HTTP1],
+        Http::Http1 => &[HTTP1],
+        Http::Http2 => &[ALPN],
+    }
+}
 
 /// Sends a request and follows it to its end.
 ///

@@ -14,7 +14,6 @@
 
 mod address;
 mod answer_headers;
-mod connect_to;
 mod connection;
 mod conntrack;
 mod deadlines;
@@ -28,7 +27,6 @@ mod grpc;
 mod http2;
 mod latency_log;
 pub mod machine;
-mod pace;
 mod pacer;
 mod plan;
 mod pod_body;
@@ -63,22 +61,22 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-pub use connect_to::{ConnectTo, NotAnOverride};
 pub use conntrack::{ConntrackError, check as check_conntrack};
-pub use grpc::{NotAMethod, Rpc, status_name};
-pub use pace::{Arrivals, Length, NotAStage, Pace, Stage};
-pub use plan::{Connections, Grpc, Http, Plan, PlanError, Settings, Share, Target, keep_headers};
+pub use grpc::status_name;
+pub use plan::{Plan, PlanError, Share};
 pub use pod_body::{NotAPodBody, PodBody};
-pub use ports::{NotARange, PortRange};
 pub use prepared::Prepared;
 pub use records::{NotARecord, Record, RecordFormat};
-pub use resolve::{DnsSettings, Family, NotAServer, dns_server};
+pub use rolldrop_record::load::{
+    Arrivals, ConnectTo, Connections, DnsSettings, Family, Grpc, Http, Length, Pace, PortRange, Rpc,
+    Settings, Stage, Target, TlsSettings, TlsVersions,
+};
 use rolldrop_record::parts::PartError;
 use rolldrop_record::{RunDirError, Stamp};
 pub use running::Running;
 pub use tally::{Counts, ErrorStatuses, Tally, errno_name};
 pub use template::UnknownPlaceholder;
-pub use tls::{TlsError, TlsSettings, TlsVersions};
+pub use tls::TlsError;
 pub use worker::LATE_LIMIT;
 
 /// Why a load could not be started or completed.

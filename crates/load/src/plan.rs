@@ -4,9 +4,7 @@
 //! before the first request. It resolves no names and opens no sockets.
 
 mod error;
-mod settings;
 mod target;
-mod transport;
 mod written;
 
 use std::time::Duration;
@@ -14,35 +12,20 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::answer_headers::Wanted;
-use super::pace::{Arrivals, Length, Pace, Stage};
+use super::pod_body::PodBody;
 use super::schedule::Schedule;
-use super::tls::{self, TlsSettings};
+use super::{http2, tls};
 pub use error::PlanError;
 use rolldrop_record::RunId;
-pub use settings::{Settings, Target, keep_headers};
+use rolldrop_record::load::limits::{MAX_DURATION, MAX_RATE, MAX_RETRIES, MAX_STREAMS, MAX_WORKERS};
+use rolldrop_record::load::{
+    Arrivals, Connections, Http, Length, Pace, Settings, Stage, TlsSettings, are_statuses, defaults,
+};
 pub(super) use target::{PlannedTarget, Text};
 use target::{cycle, plan_target};
-pub use transport::{Connections, Grpc, Http};
 
-/// The rate above which a plan is refused, in requests per second.
-const MAX_RATE: f64 = 1_000_000.0;
-/// The longest duration and timeout that a plan takes: a week.
-const MAX_DURATION: Duration = Duration::from_secs(7 * 24 * 3600);
-/// The most worker threads that a plan takes.
-const MAX_WORKERS: usize = 256;
-/// The most streams to a connection that a plan takes: those that HTTP/2 has numbers for.
-const MAX_STREAMS: usize = (1 << 30) - 1;
-/// The streams to a connection where no number is given: what HTTP/2 recommends to servers as the
-/// least (RFC 9113, 6.5.2).
-const DEFAULT_STREAMS: usize = 100;
-/// The most retries that a plan takes.
-const MAX_RETRIES: u32 = 100;
 /// The longest cycle in which targets with weights take their turns.
 const MAX_CYCLE: u64 = 65_536;
-/// The least limit on connections that is chosen where none is given.
-const MIN_DEFAULT_CONNECTIONS: f64 = 256.0;
-/// The connections of a closed loop where no number is given.
-const CLOSED_LOOP_CONNECTIONS: usize = 50;
 
 /// Where the requests come from.
 #[derive(Clone, Debug)]
@@ -79,6 +62,8 @@ pub struct Plan {
     pub(super) wanted: Wanted,
     /// The client's side of TLS, where a target speaks it.
     pub(super) tls: Option<tls::Config>,
+    /// What names the pod in the body of an answer.
+    pub(super) pod_body: Option<PodBody>,
 }
 
 impl Plan {
@@ -104,9 +89,7 @@ impl Plan {
         if addresses > workers {
             return Err(PlanError::TooFewWorkers { addresses, workers });
         }
-        if let Some(&(from, to)) =
-            settings.success.iter().find(|(from, to)| !(100 <= *from && from <= to && *to <= 599))
-        {
+        if let Some(&(from, to)) = settings.success.iter().find(|range| !are_statuses(**range)) {
             return Err(PlanError::Success(from, to));
         }
         if settings.targets.is_empty() {
@@ -139,9 +122,10 @@ impl Plan {
             return Err(PlanError::TooFewConnections { max: max_connections, workers: settings.workers });
         }
         let share = Share { first: 0, of: settings.workers };
+        let pod_body = settings.pod_body.as_deref().map(str::parse).transpose()?;
         let wanted = Wanted::new(&settings.pod_header, &settings.keep_headers)?;
         let run = RunId::random();
-        Ok(Self { timing, targets, cycle, max_connections, wanted, tls, settings, run, share })
+        Ok(Self { timing, targets, cycle, max_connections, wanted, tls, pod_body, settings, run, share })
     }
 
     /// The same load with the ids of this run. Without it, a plan is a run of its own.
@@ -194,7 +178,10 @@ impl Plan {
 
     /// The most requests that an HTTP/2 connection carries at a time.
     pub(super) fn streams(&self) -> usize {
-        let default = if self.settings.pace.is_closed() { 1 } else { DEFAULT_STREAMS };
+        let default = match &self.settings.pace {
+            Pace::Closed(_) => defaults::CLOSED_LOOP_STREAMS,
+            Pace::Open(_) => defaults::STREAMS,
+        };
         self.settings.streams.unwrap_or(default)
     }
 
@@ -313,7 +300,7 @@ fn plan_timing(settings: &Settings) -> Result<Timing, PlanError> {
 
 fn plan_tls(settings: &Settings, targets: &[PlannedTarget]) -> Result<Option<tls::Config>, PlanError> {
     if targets.iter().any(|target| target.tls_name.is_some()) {
-        return Ok(Some(tls::Config::new(&settings.tls, settings.http.alpn())?));
+        return Ok(Some(tls::Config::new(&settings.tls, http2::offered(settings.http))?));
     }
     if settings.tls == TlsSettings::default() { Ok(None) } else { Err(PlanError::NoTls) }
 }
@@ -321,19 +308,19 @@ fn plan_tls(settings: &Settings, targets: &[PlannedTarget]) -> Result<Option<tls
 /// As many connections as the rate keeps open when every request runs into both timeouts.
 fn default_connections(settings: &Settings) -> usize {
     if matches!(settings.pace, Pace::Closed(_)) {
-        return CLOSED_LOOP_CONNECTIONS.max(settings.workers);
+        return defaults::CLOSED_LOOP_CONNECTIONS.max(settings.workers);
     }
     let is_secure = has_scheme(settings, &["https:", "wss:"]);
     let tls = if is_secure { settings.tls_timeout } else { Duration::ZERO };
     let held_s = (settings.connect_timeout + tls + settings.response_timeout).as_secs_f64();
-    let connections = (settings.pace.peak_rate() * held_s).ceil().max(MIN_DEFAULT_CONNECTIONS);
+    let connections = (settings.pace.peak_rate() * held_s).ceil();
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "positive, and the cast saturates"
     )]
     let connections = connections as usize;
-    connections.max(settings.workers)
+    connections.max(defaults::LEAST_CONNECTIONS).max(settings.workers)
 }
 
 fn check_duration(what: &'static str, given: Duration, zero_allowed: bool) -> Result<(), PlanError> {
@@ -348,6 +335,7 @@ fn check_duration(what: &'static str, given: Duration, zero_allowed: bool) -> Re
 mod tests {
     use super::*;
     use crate::template::Piece;
+    use rolldrop_record::load::{Grpc, Target};
 
     fn refused(change: impl FnOnce(&mut Settings)) -> String {
         let mut settings = Settings::new("http://127.0.0.1:8080/");
@@ -409,13 +397,12 @@ mod tests {
             })
         };
         assert!(template("{{what}}").starts_with("body: placeholder \"{{what}}\" is none of {{seq}}"));
-        let pattern: crate::PodBody = "pod=(.+)".parse().unwrap();
-        assert!(
-            call(|s| s.pod_body = Some("pod=(.+)".parse().unwrap())).starts_with("an answer of gRPC has no")
-        );
+        fn pattern() -> Option<String> {
+            Some("pod=(.+)".to_owned())
+        }
+        assert!(call(|s| s.pod_body = pattern()).starts_with("an answer of gRPC has no"));
         for url in ["ws://web/", "wss://web/"] {
-            let refused =
-                refused(|s| (s.targets, s.pod_body) = (vec![Target::new("", url)], Some(pattern.clone())));
+            let refused = refused(|s| (s.targets, s.pod_body) = (vec![Target::new("", url)], pattern()));
             assert!(refused.starts_with("an answer over WebSocket has no body"), "{refused}");
         }
         assert!(refused(|s| s.success = vec![(300, 200)]).contains("300-200"));

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use regex::bytes::Regex;
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::{Hir, HirKind};
-use serde::{Deserialize, Serialize};
 
 use super::answer_headers::PodName;
 use super::exchange::{Context, Endpoint};
@@ -21,8 +20,7 @@ use rolldrop_record::RequestRow;
 pub(super) const MAX_SEARCHED: usize = 16 * 1024;
 
 /// A regular expression for bodies: its first group, or the whole match where it has none, is the pod's name.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug)]
 pub struct PodBody {
     regex: Regex,
 }
@@ -111,20 +109,6 @@ impl fmt::Display for PodBody {
     }
 }
 
-impl TryFrom<String> for PodBody {
-    type Error = NotAPodBody;
-
-    fn try_from(pattern: String) -> Result<Self, NotAPodBody> {
-        pattern.parse()
-    }
-}
-
-impl From<PodBody> for String {
-    fn from(pattern: PodBody) -> Self {
-        pattern.as_str().to_owned()
-    }
-}
-
 /// The beginning of a body that is to be searched for the pod's name.
 #[derive(Debug, Default)]
 pub(super) struct Beginning {
@@ -137,7 +121,7 @@ impl Beginning {
     /// The empty beginning of the body of an answer whose head has been read; `None` where its name is known, or
     /// nobody asks the body for it.
     pub(super) fn wanted(context: &Context, row: &RequestRow) -> Option<Box<Self>> {
-        let is_wanted = context.plan.settings.pod_body.is_some() && row.pod.is_none();
+        let is_wanted = context.plan.pod_body.is_some() && row.pod.is_none();
         is_wanted.then(Box::default)
     }
 
@@ -158,7 +142,7 @@ impl Beginning {
         before: &mut Option<Arc<str>>,
         row: &mut RequestRow,
     ) {
-        let pattern = context.plan.settings.pod_body.as_ref();
+        let pattern = context.plan.pod_body.as_ref();
         row.pod = pattern.and_then(|pattern| pattern.name_in(self, is_whole));
         endpoint.answers.borrow_mut().compare(before, row.pod.as_ref());
     }
@@ -245,9 +229,7 @@ mod tests {
         }
         for pattern in ["pod=(\\S+)", "a*(b)", "(?:x(a+))?", "\\w+", "(?-u)\\xff(\\w+)"] {
             let parsed: PodBody = pattern.parse().unwrap();
-            let through_json: PodBody =
-                serde_json::from_value(serde_json::to_value(&parsed).unwrap()).unwrap();
-            assert_eq!((through_json.to_string(), &through_json), (pattern.to_owned(), &parsed));
+            assert_eq!(parsed.to_string(), pattern);
         }
     }
 }

@@ -5,13 +5,11 @@
 //! ports by a hash and may reuse one immediately. Here each port is reused only after all others of the worker's
 //! share.
 
-use std::fmt;
 use std::net::IpAddr;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use rolldrop_record::load::PortRange;
 
 /// How long Linux keeps the entry of an unanswered connection attempt (`nf_conntrack_tcp_timeout_syn_sent`).
 pub(super) const ENTRY_LIFE: Duration = Duration::from_secs(120);
@@ -21,39 +19,6 @@ pub(super) const ENTRY_LIFE: Duration = Duration::from_secs(120);
 const TIME_WAIT: Duration = Duration::from_secs(60);
 /// The same if `net.ipv4.tcp_tw_reuse` lets a new connection take it over.
 const TIME_WAIT_REUSED: Duration = Duration::from_secs(1);
-
-/// A range of ports, both ends included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PortRange {
-    /// The first.
-    pub first: u16,
-    /// The last.
-    pub last: u16,
-}
-
-/// A range of ports in a wrong form.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a range of ports such as 32768-60999")]
-pub struct NotARange(String);
-
-impl FromStr for PortRange {
-    type Err = NotARange;
-
-    fn from_str(text: &str) -> Result<Self, NotARange> {
-        let ends =
-            text.split_once('-').and_then(|(a, b)| Some((a.trim().parse().ok()?, b.trim().parse().ok()?)));
-        match ends {
-            Some((first, last)) if 0 < first && first <= last => Ok(Self { first, last }),
-            _ => Err(NotARange(text.to_owned())),
-        }
-    }
-}
-
-impl fmt::Display for PortRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.first, self.last)
-    }
-}
 
 /// The source ports that all workers together may use.
 ///

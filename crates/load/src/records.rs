@@ -17,8 +17,8 @@ use serde::Serialize;
 
 use super::plan::Plan;
 use super::tally;
-use rolldrop_record::parts::csv::CsvLine;
-use rolldrop_record::parts::{column_names, write_csv};
+use rolldrop_record::parts::csv::CsvWriter;
+use rolldrop_record::parts::{write_csv, write_csv_header};
 use rolldrop_record::{Outcome, Phase, RequestRow};
 
 /// How rows are written.
@@ -65,12 +65,18 @@ impl FromStr for Record {
 /// A record that is being written.
 #[derive(Debug)]
 pub(super) struct RecordWriter {
-    format: RecordFormat,
     path: PathBuf,
-    out: BufWriter<File>,
+    out: Out,
     /// Method and URL, by the name of the target.
     requests: BTreeMap<String, (String, String)>,
-    line: String,
+}
+
+/// A file of a format.
+#[derive(Debug)]
+enum Out {
+    Csv(CsvWriter<File>),
+    VegetaCsv(CsvWriter<File>),
+    VegetaJson(BufWriter<File>),
 }
 
 impl RecordWriter {
@@ -79,16 +85,22 @@ impl RecordWriter {
     /// # Errors
     /// When it cannot be written.
     pub(super) fn create(record: &Record, plan: &Plan) -> io::Result<Self> {
-        let mut out = BufWriter::new(File::create(&record.path)?);
-        if record.format == RecordFormat::Csv {
-            writeln!(out, "{}", column_names::<RequestRow>().join(","))?;
-        }
+        let file = File::create(&record.path)?;
+        let out = match record.format {
+            RecordFormat::Csv => {
+                let mut out = CsvWriter::new(file);
+                write_csv_header::<RequestRow>(&mut out)?;
+                Out::Csv(out)
+            }
+            RecordFormat::VegetaCsv => Out::VegetaCsv(CsvWriter::new(file)),
+            RecordFormat::VegetaJson => Out::VegetaJson(BufWriter::new(file)),
+        };
         let requests = plan
             .targets
             .iter()
             .map(|target| (target.name.to_string(), (target.method.to_string(), target.url.clone())));
         let requests = requests.collect();
-        Ok(Self { format: record.format, path: record.path.clone(), out, requests, line: String::new() })
+        Ok(Self { path: record.path.clone(), out, requests })
     }
 
     /// Where it is.
@@ -101,33 +113,30 @@ impl RecordWriter {
     /// # Errors
     /// When they cannot be written.
     pub(super) fn write(&mut self, rows: &[RequestRow]) -> io::Result<()> {
-        for row in rows {
-            self.line.clear();
-            match self.format {
-                RecordFormat::Csv => write_csv(row, &mut self.line),
-                _ if row.phase == Phase::Warmup => continue,
-                format => {
-                    let (method, url) =
-                        self.requests.get(&*row.target).map_or(("", ""), |(method, url)| (method, url));
-                    let result = VegetaResult::new(row, method, url);
-                    match format {
-                        RecordFormat::VegetaJson => self.line = serde_json::to_string(&result)?,
-                        _ => result.csv(&mut self.line),
-                    }
-                }
-            }
-            self.line.push('\n');
-            self.out.write_all(self.line.as_bytes())?;
+        let requests = &self.requests;
+        let mut counted = rows.iter().filter(|row| row.phase == Phase::Main).map(|row| {
+            let (method, url) = requests.get(&*row.target).map_or(("", ""), |(method, url)| (method, url));
+            VegetaResult::new(row, method, url)
+        });
+        match &mut self.out {
+            Out::Csv(out) => rows.iter().try_for_each(|row| write_csv(row, out)),
+            Out::VegetaCsv(out) => counted.try_for_each(|result| result.csv(out)),
+            Out::VegetaJson(out) => counted.try_for_each(|result| {
+                serde_json::to_writer(&mut *out, &result)?;
+                out.write_all(b"\n")
+            }),
         }
-        Ok(())
     }
 
     /// Writes what is left.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub(super) fn finish(mut self) -> io::Result<()> {
-        self.out.flush()
+    pub(super) fn finish(self) -> io::Result<()> {
+        match self.out {
+            Out::Csv(out) | Out::VegetaCsv(out) => out.finish().map(drop),
+            Out::VegetaJson(mut out) => out.flush(),
+        }
     }
 }
 
@@ -173,20 +182,20 @@ impl<'a> VegetaResult<'a> {
         }
     }
 
-    fn csv(&self, out: &mut String) {
-        let mut line = CsvLine::new(out);
-        line.shown(Some(self.timestamp_ns));
-        line.shown(Some(self.code));
-        line.shown(Some(self.latency));
-        line.shown(Some(self.bytes_out));
-        line.shown(Some(self.bytes_in));
-        line.text(&self.error);
-        line.text("");
-        line.text(self.attack);
-        line.shown(Some(self.seq));
-        line.text(self.method);
-        line.text(self.url);
-        line.text("");
+    fn csv(&self, line: &mut CsvWriter<impl Write>) -> io::Result<()> {
+        line.shown(Some(self.timestamp_ns))?;
+        line.shown(Some(self.code))?;
+        line.shown(Some(self.latency))?;
+        line.shown(Some(self.bytes_out))?;
+        line.shown(Some(self.bytes_in))?;
+        line.text(&self.error)?;
+        line.text("")?;
+        line.text(self.attack)?;
+        line.shown(Some(self.seq))?;
+        line.text(self.method)?;
+        line.text(self.url)?;
+        line.text("")?;
+        line.end_line()
     }
 }
 

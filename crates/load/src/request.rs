@@ -169,7 +169,8 @@ fn joined(pieces: Vec<Piece>) -> Vec<Piece> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Plan, Settings};
+    use crate::plan::Plan;
+    use rolldrop_record::load::Settings;
 
     fn request(persistence: Persistence, change: impl FnOnce(&mut Settings)) -> String {
         let mut settings = Settings::new("http://web:8080/x?y=z");

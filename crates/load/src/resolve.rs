@@ -7,14 +7,12 @@
 
 mod lookup;
 
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
-use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -24,67 +22,11 @@ use super::first_answer;
 use super::plan::PlannedTarget;
 use lookup::{Found, Lookup};
 use rolldrop_record::event::NameAnswer;
+use rolldrop_record::load::{DnsSettings, Family};
 use rolldrop_record::{Clock, EventKind, Stamp};
 
 /// A name is not looked up more often than this, whatever its TTL; after a failure, this often.
 const LEAST_INTERVAL: Duration = Duration::from_secs(1);
-
-/// How names are looked up.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DnsSettings {
-    /// The servers to ask, instead of the system's.
-    pub servers: Vec<SocketAddr>,
-    /// The addresses to use.
-    pub family: Family,
-}
-
-/// A DNS server in a wrong form.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not the address of a DNS server, such as 10.96.0.10 or [::1]:5353")]
-pub struct NotAServer(String);
-
-/// A DNS server, written as `ADDRESS[:PORT]`.
-///
-/// # Errors
-/// When the form is wrong.
-pub fn dns_server(text: &str) -> Result<SocketAddr, NotAServer> {
-    let alone = || text.trim_matches(['[', ']']).parse().map(|address: IpAddr| SocketAddr::new(address, 53));
-    text.parse().or_else(|_| alone()).map_err(|_| NotAServer(text.to_owned()))
-}
-
-/// Which of a name's addresses are used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Family {
-    /// All.
-    #[default]
-    Any,
-    /// IPv4 (A records).
-    Ipv4,
-    /// IPv6 (AAAA records).
-    Ipv6,
-}
-
-impl Family {
-    /// Whether an address is one of these.
-    pub(super) fn has(self, address: IpAddr) -> bool {
-        match self {
-            Family::Any => true,
-            Family::Ipv4 => address.is_ipv4(),
-            Family::Ipv6 => address.is_ipv6(),
-        }
-    }
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Family::Any => "any",
-            Family::Ipv4 => "IPv4",
-            Family::Ipv6 => "IPv6",
-        })
-    }
-}
 
 /// The current answer for a name: at least one address, or why there are none.
 type Answer = Result<Arc<[Address]>, Arc<str>>;

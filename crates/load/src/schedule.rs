@@ -5,8 +5,8 @@
 //! counted from there. Worker k of N owns the requests with i ≡ k (mod N) and numbers its own from 0, so workers need
 //! not communicate.
 
-use super::pace::{Arrivals, Stage};
 use super::random::Random;
+use rolldrop_record::load::{Arrivals, Stage};
 use rolldrop_record::{Phase, Stamp};
 
 /// The intended send times of a whole run, relative to its zero.
@@ -92,21 +92,19 @@ impl Profile {
         let next = self.pieces.partition_point(|piece| piece.before <= requests);
         let candidates = self.pieces[..next].iter().rev();
         match candidates.into_iter().find(|piece| piece.stage.requests() > 0.0) {
-            Some(piece) => piece.start_s + piece.stage.reached_s(requests - piece.before),
+            Some(piece) => piece.start_s + reached_s(piece.stage, requests - piece.before),
             None => self.length_s,
         }
     }
 }
 
-impl Stage {
-    /// Where its share of the integral reaches `requests`, in seconds from its beginning.
-    fn reached_s(&self, requests: f64) -> f64 {
-        let length_s = self.duration.as_secs_f64();
-        let slope = (self.to - self.from) / length_s;
-        // The root of from × t + slope × t² / 2 = requests, in the form that loses no digits.
-        let root = (self.from * self.from + 2.0 * slope * requests).max(0.0).sqrt();
-        if requests > 0.0 { (2.0 * requests / (self.from + root)).min(length_s) } else { 0.0 }
-    }
+/// Where a stage's share of the integral reaches `requests`, in seconds from its beginning.
+fn reached_s(stage: Stage, requests: f64) -> f64 {
+    let length_s = stage.duration.as_secs_f64();
+    let slope = (stage.to - stage.from) / length_s;
+    // The root of from × t + slope × t² / 2 = requests, in the form that loses no digits.
+    let root = (stage.from * stage.from + 2.0 * slope * requests).max(0.0).sqrt();
+    if requests > 0.0 { (2.0 * requests / (stage.from + root)).min(length_s) } else { 0.0 }
 }
 
 /// One worker's requests, in order.

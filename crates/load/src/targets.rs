@@ -12,7 +12,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 
-use super::plan::Target;
+use rolldrop_record::load::Target;
 
 /// Why a file of targets cannot be used.
 #[derive(Debug, thiserror::Error)]

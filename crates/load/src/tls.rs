@@ -9,7 +9,6 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::client::{Resumption, WebPkiServerVerifier};
@@ -23,53 +22,8 @@ use tokio_rustls::rustls::{
 
 use super::stream::{Socket, Tls};
 use rolldrop_record::TlsSession;
+use rolldrop_record::load::{TlsSettings, TlsVersions};
 use verify::Unverified;
-
-/// A user's TLS settings. Certificates and keys are here as PEM, because a worker elsewhere does not have the files.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TlsSettings {
-    /// The authorities to trust; `None` for the system's.
-    pub ca_pem: Option<String>,
-    /// The client's certificate, and those between it and its authority.
-    pub cert_pem: Option<String>,
-    /// The client's key; `None` if it is in the certificate's file.
-    pub key_pem: Option<String>,
-    /// The name to ask for (SNI) and to expect in the certificate, instead of the URL's host.
-    pub server_name: Option<String>,
-    /// Whether any certificate is accepted.
-    pub insecure: bool,
-    /// The versions that are offered.
-    pub versions: TlsVersions,
-    /// Whether a handshake may resume an earlier session with the same name.
-    pub resume: bool,
-}
-
-impl TlsSettings {
-    /// What of it may be written: certificates and keys may be secrets.
-    pub(super) fn summary(&self) -> serde_json::Value {
-        serde_json::json!({
-            "own_ca": self.ca_pem.is_some(),
-            "client_certificate": self.cert_pem.is_some(),
-            "server_name": self.server_name,
-            "insecure": self.insecure,
-            "versions": self.versions,
-            "resume": self.resume,
-        })
-    }
-}
-
-/// Versions of TLS that are offered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TlsVersions {
-    /// 1.2 and 1.3.
-    #[default]
-    Any,
-    /// Only 1.2.
-    Only12,
-    /// Only 1.3.
-    Only13,
-}
 
 /// Why a user's TLS settings cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

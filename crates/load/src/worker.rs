@@ -29,11 +29,11 @@ use super::exchange::{Context, Exchange, NotSent, Via};
 use super::feed::Feed;
 use super::http2;
 use super::pacer::Pacer;
-use super::plan::{Connections, Http};
 use super::request::Persistence;
 use super::schedule::Due;
 use super::tally::Tally;
 use super::websocket;
+use rolldrop_record::load::{Connections, Http};
 use rolldrop_record::{RequestRow, Stamp};
 
 /// A request that the worker comes to later than this after its intended send

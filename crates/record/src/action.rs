@@ -1,64 +1,90 @@
 //! The names of what disruptions do.
 
-use std::fmt::{self, Display};
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What a disruption does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum ActionName {
-    /// Deletes pods.
-    DeletePod,
-    /// Evicts pods.
-    Evict,
-    /// Kills a container of a pod.
-    Crash,
-    /// Changes a label, so that pods leave their Services.
-    Relabel,
-    /// Restarts a workload's pods.
-    RollingRestart,
-    /// Gives a workload's container another image.
-    SetImage,
-    /// Patches an object.
-    Patch,
-    /// Changes a workload's number of replicas.
-    Scale,
-    /// Cordons a node and evicts its pods.
-    Drain,
-    /// Shuts a node down.
-    NodeShutdown,
-    /// Restarts a node's agent.
-    RestartNodeAgent,
-    /// Runs a program.
-    Exec,
-    /// Waits for what others do.
-    Observe,
+use super::names::named;
+
+named! {
+    /// What a disruption does.
+    pub enum ActionName else UnknownAction "unknown action {0:?}" {
+        /// Deletes pods.
+        DeletePod = "deletePod",
+        /// Evicts pods.
+        Evict = "evict",
+        /// Kills a container of a pod.
+        Crash = "crash",
+        /// Changes a label, so that pods leave their Services.
+        Relabel = "relabel",
+        /// Restarts a workload's pods.
+        RollingRestart = "rollingRestart",
+        /// Gives a workload's container another image.
+        SetImage = "setImage",
+        /// Patches an object.
+        Patch = "patch",
+        /// Changes a workload's number of replicas.
+        Scale = "scale",
+        /// Cordons a node and evicts its pods.
+        Drain = "drain",
+        /// Shuts a node down.
+        NodeShutdown = "nodeShutdown",
+        /// Restarts a node's agent.
+        RestartNodeAgent = "restartNodeAgent",
+        /// Runs a program.
+        Exec = "exec",
+        /// Waits for what others do.
+        Observe = "observe",
+    }
 }
 
-impl ActionName {
-    /// The name used in files.
-    pub const fn as_str(self) -> &'static str {
+/// Why a pod ended, as far as is known. In files it is a text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub enum EndCause {
+    /// By an action of the run.
+    ThisRun(ActionName),
+    /// By something else: what the cluster says of it.
+    Other(String),
+}
+
+const BY_THIS_RUN: &str = " by this run";
+
+impl fmt::Display for EndCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ActionName::DeletePod => "deletePod",
-            ActionName::Evict => "evict",
-            ActionName::Crash => "crash",
-            ActionName::Relabel => "relabel",
-            ActionName::RollingRestart => "rollingRestart",
-            ActionName::SetImage => "setImage",
-            ActionName::Patch => "patch",
-            ActionName::Scale => "scale",
-            ActionName::Drain => "drain",
-            ActionName::NodeShutdown => "nodeShutdown",
-            ActionName::RestartNodeAgent => "restartNodeAgent",
-            ActionName::Exec => "exec",
-            ActionName::Observe => "observe",
+            EndCause::ThisRun(action) => write!(f, "{action}{BY_THIS_RUN}"),
+            EndCause::Other(what) => f.write_str(what),
         }
     }
 }
 
-impl Display for ActionName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+impl From<EndCause> for String {
+    fn from(cause: EndCause) -> Self {
+        cause.to_string()
+    }
+}
+
+impl From<String> for EndCause {
+    fn from(text: String) -> Self {
+        let own = text.strip_suffix(BY_THIS_RUN).and_then(|action| action.parse().ok());
+        own.map_or(EndCause::Other(text), EndCause::ThisRun)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_reads_back_from_its_text() {
+        for (cause, text) in [
+            (EndCause::ThisRun(ActionName::DeletePod), "deletePod by this run"),
+            (EndCause::Other("stopped by this run".to_owned()), "stopped by this run"),
+            (EndCause::Other("rollout of Deployment web".to_owned()), "rollout of Deployment web"),
+        ] {
+            assert_eq!(cause.to_string(), text);
+            assert_eq!(EndCause::from(text.to_owned()), cause);
+        }
     }
 }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use super::action::ActionName;
+use super::names::named;
 use super::run_info::Rows;
 use super::service_proxy::ServiceProxy;
 use super::{ClockOffset, Mode, Outcome, Stamp, mode};
@@ -400,53 +401,25 @@ pub struct EndpointState {
     pub terminating: bool,
 }
 
-/// A phase in the termination of a pod, as its recording proxy saw it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ProxyPhase {
-    /// Its watch of its own pod showed the deletionTimestamp.
-    DeletionSeen,
-    /// Its preStop hook was called: the kubelet has begun to end the pod.
-    PreStop,
-    /// The app's listener began to refuse connections.
-    ListenerClosed,
-    /// It received SIGTERM: all main containers have ended, or the grace period has.
-    Sigterm,
-    /// The last new connection was accepted.
-    LastConnection,
-    /// The last request was read.
-    LastRequest,
-    /// No request is in flight any more.
-    Drained,
-    /// It exits.
-    Exit,
-}
-
-impl ProxyPhase {
-    /// Every phase.
-    pub const ALL: &'static [ProxyPhase] = &[
-        ProxyPhase::DeletionSeen,
-        ProxyPhase::PreStop,
-        ProxyPhase::ListenerClosed,
-        ProxyPhase::Sigterm,
-        ProxyPhase::LastConnection,
-        ProxyPhase::LastRequest,
-        ProxyPhase::Drained,
-        ProxyPhase::Exit,
-    ];
-
-    /// The name used in files.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            ProxyPhase::DeletionSeen => "deletion_seen",
-            ProxyPhase::PreStop => "pre_stop",
-            ProxyPhase::ListenerClosed => "listener_closed",
-            ProxyPhase::Sigterm => "sigterm",
-            ProxyPhase::LastConnection => "last_connection",
-            ProxyPhase::LastRequest => "last_request",
-            ProxyPhase::Drained => "drained",
-            ProxyPhase::Exit => "exit",
-        }
+named! {
+    /// A phase in the termination of a pod, as its recording proxy saw it.
+    pub enum ProxyPhase else UnknownProxyPhase "unknown phase {0:?} of a proxy" {
+        /// Its watch of its own pod showed the deletionTimestamp.
+        DeletionSeen = "deletion_seen",
+        /// Its preStop hook was called: the kubelet has begun to end the pod.
+        PreStop = "pre_stop",
+        /// The app's listener began to refuse connections.
+        ListenerClosed = "listener_closed",
+        /// It received SIGTERM: all main containers have ended, or the grace period has.
+        Sigterm = "sigterm",
+        /// The last new connection was accepted.
+        LastConnection = "last_connection",
+        /// The last request was read.
+        LastRequest = "last_request",
+        /// No request is in flight any more.
+        Drained = "drained",
+        /// It exits.
+        Exit = "exit",
     }
 }
 

@@ -14,7 +14,9 @@ mod expect;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod id;
+pub mod load;
 mod mode;
+mod names;
 mod offsets;
 pub mod outcome;
 pub mod parts;
@@ -29,6 +31,7 @@ pub mod shown;
 mod timing;
 pub mod wire;
 
+pub use action::EndCause;
 pub use cause::Cause;
 pub use clock::{Clock, ClockOffset, Stamp};
 pub use event::{Event, EventKind};

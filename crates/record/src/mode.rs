@@ -1,44 +1,22 @@
 //! How terminations come.
 
-use std::fmt::{self, Display};
+use super::names::named;
 
-use serde::{Deserialize, Serialize};
-
-/// How a termination came. Terminations of different modes are never pooled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// One pod at a time, with recovery in between.
-    Isolated,
-    /// A rolling update.
-    Rollout,
-    /// A Service scaled down.
-    ScaleDown,
-    /// A node drained.
-    Drain,
-    /// A node shut down.
-    NodeShutdown,
-    /// Anything else.
-    Other,
-}
-
-impl Mode {
-    /// The name used in files.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Mode::Isolated => "isolated",
-            Mode::Rollout => "rollout",
-            Mode::ScaleDown => "scale_down",
-            Mode::Drain => "drain",
-            Mode::NodeShutdown => "node_shutdown",
-            Mode::Other => "other",
-        }
-    }
-}
-
-impl Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+named! {
+    /// How a termination came. Terminations of different modes are never pooled.
+    pub enum Mode else UnknownMode "unknown mode {0:?}" {
+        /// One pod at a time, with recovery in between.
+        Isolated = "isolated",
+        /// A rolling update.
+        Rollout = "rollout",
+        /// A Service scaled down.
+        ScaleDown = "scale_down",
+        /// A node drained.
+        Drain = "drain",
+        /// A node shut down.
+        NodeShutdown = "node_shutdown",
+        /// Anything else.
+        Other = "other",
     }
 }
 

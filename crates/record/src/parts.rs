@@ -6,6 +6,7 @@
 //! was not yet in a closed part.
 
 use std::fs::{self, File};
+use std::io::{self, Write};
 use std::mem::take;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -19,9 +20,10 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::{ColumnPath, Type};
 
-use super::{Clock, RequestRow, ServedRow, Stamp};
+use super::{Clock, Stamp};
 use checksum::Summed;
 use columns::{GroupReader, GroupWriter};
+use csv::CsvWriter;
 
 mod cells;
 pub(crate) mod checksum;
@@ -30,6 +32,8 @@ pub mod csv;
 #[cfg(test)]
 mod earlier;
 mod tables;
+
+pub use tables::{RequestRow, ServedRow};
 
 /// A part is closed when it is this old.
 pub const PART_AGE: Duration = Duration::from_secs(5);
@@ -68,22 +72,26 @@ pub trait Row: Sized + Send + 'static + sealed::Columns {
     const TABLE: &'static str;
 }
 
-impl Row for RequestRow {
-    const TABLE: &'static str = "requests";
-}
-
-impl Row for ServedRow {
-    const TABLE: &'static str = "served";
-}
-
 /// The names of a table's columns, in order.
 pub fn column_names<R: Row>() -> Vec<&'static str> {
     R::names()
 }
 
-/// Appends a row to `out` as a line of CSV without its end, with all columns of its table.
-pub fn write_csv<R: Row>(row: &R, out: &mut String) {
-    row.csv(&mut csv::CsvLine::new(out));
+/// Writes the names of all columns of a table as a line of CSV.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_csv_header<R: Row>(out: &mut CsvWriter<impl Write>) -> io::Result<()> {
+    column_names::<R>().into_iter().try_for_each(|name| out.text(name))?;
+    out.end_line()
+}
+
+/// Writes a row as a line of CSV, with all columns of its table.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_csv<R: Row>(row: &R, out: &mut CsvWriter<impl Write>) -> io::Result<()> {
+    row.csv(out)
 }
 
 /// Writes the rows of one source as a series of parts.
@@ -362,8 +370,9 @@ fn write_columns<R: Row>(
 }
 
 mod sealed {
-    use super::csv::CsvLine;
-    use super::{GroupReader, GroupWriter, ParquetError};
+    use std::io::{self, Write};
+
+    use super::{CsvWriter, GroupReader, GroupWriter, ParquetError};
 
     /// How a row type is laid out in columns.
     pub trait Columns: Sized {
@@ -381,13 +390,15 @@ mod sealed {
         fn read(group: &GroupReader<'_>) -> Result<Vec<Self>, ParquetError>;
         /// The names of the columns.
         fn names() -> Vec<&'static str>;
-        /// Adds the row's values to a line of CSV.
-        fn csv(&self, line: &mut CsvLine<'_>);
+        /// Writes the row's values as a line of CSV.
+        fn csv<W: Write>(&self, line: &mut CsvWriter<W>) -> io::Result<()>;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use proptest::collection::vec;
     use proptest::option;
     use proptest::prelude::*;
@@ -483,6 +494,25 @@ mod tests {
             panic!("it was read");
         };
         assert!(source.to_string().contains("its columns are not those of this version"), "{source}");
+    }
+
+    /// The columns that a table of docs/run-directory.md names.
+    fn documented(section: &str) -> BTreeSet<&'static str> {
+        let docs = include_str!("../../../docs/run-directory.md");
+        let (_, section) = docs.split_once(&format!("\n## {section}\n")).expect(section);
+        let rows = section.lines().skip_while(|line| !line.starts_with("|---")).skip(1);
+        let rows = rows.take_while(|line| line.starts_with('|'));
+        rows.flat_map(|row| row.split('|').nth(1).expect(row).split(',')).map(str::trim).collect()
+    }
+
+    #[test]
+    fn every_column_is_in_the_docs_and_every_field_of_a_row_as_json_is_a_column() {
+        let columns = column_names::<RequestRow>();
+        assert_eq!(documented("requests"), columns.iter().copied().collect());
+        assert_eq!(documented("served"), column_names::<ServedRow>().into_iter().collect());
+        let json = serde_json::to_string(&request(0)).unwrap();
+        let json: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&json).unwrap();
+        assert!(json.keys().all(|key| columns.contains(&key.as_str())), "{json:?}");
     }
 
     proptest! {

@@ -5,9 +5,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::load::{Arrivals, ConnectionMode, Http, WrittenTls};
+use super::names::named;
 use super::routing::Routing;
 use super::service_proxy::{ProxyEvidence, ServiceProxy};
-use super::{Expect, RequestId, RequestRow, RunId, Stamp};
+use super::{Evidence, Expect, RequestId, RequestRow, RunId, Stamp};
 
 /// The version of the run directory's format. The second has checksums and totals: a record that is not
 /// whole can be told from one that is.
@@ -220,8 +222,10 @@ impl fmt::Display for BalancesBecause {
     }
 }
 
-/// The load that a run set out to send.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// The load that a run set out to send: its [settings](super::load::Settings), as far as they may be written.
+///
+/// What is absent is at its default, was not asked for, or does not apply.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LoadPlan {
     /// How the requests are paced.
     #[serde(default)]
@@ -232,47 +236,130 @@ pub struct LoadPlan {
     pub duration_s: f64,
     /// Length of the warm-up before it, in seconds.
     pub warmup_s: f64,
-    /// `fresh`, `keepalive` or `mixed`.
-    pub connections: String,
+    /// How connections are used.
+    pub connections: ConnectionMode,
     /// Connect timeout, in seconds.
     pub connect_timeout_s: f64,
     /// Response timeout, in seconds.
     pub response_timeout_s: f64,
     /// Statuses that count as success, as ranges.
     pub success: Vec<(u16, u16)>,
-    /// Further settings, by name.
+    /// The most connections open at a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_connections: Option<usize>,
+    /// Worker threads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers: Option<usize>,
+    /// The pods that sent it; absent where it came from the run's own machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load_workers: Option<usize>,
+    /// The stages of an open loop that has several, as the command line takes them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stages: Option<Vec<String>>,
+    /// How the requests are spread over the rates, where not evenly.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arrivals: Option<Arrivals>,
+    /// What is drawn at random is drawn from this, where anything is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// Which HTTP is spoken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<Http>,
+    /// The most requests that an HTTP/2 connection carries at a time, where HTTP/2 may be spoken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<usize>,
+    /// The share of the requests on fresh connections, where these are mixed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fresh_share: Option<f64>,
+    /// The most requests that a connection carries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_requests_per_connection: Option<u64>,
+    /// The age after which a connection carries no further request, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_connection_age_s: Option<f64>,
+    /// How often a request that failed is sent again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retries: Option<u32>,
+    /// The HTTP methods of each target, by its name; several are joined with a comma.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub methods: Option<BTreeMap<String, String>>,
+    /// Whether requests have an Idempotency-Key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<bool>,
+    /// The names of further request headers; values may be secrets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub headers: Option<Vec<String>>,
+    /// The gRPC method that is called.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grpc: Option<String>,
+    /// gRPC statuses that count as success.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grpc_success: Option<Vec<i32>>,
+    /// The response header that names the pod, where it is not the proxy's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_header: Option<String>,
+    /// The regular expression by which bodies name it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_body: Option<String>,
+    /// Where connections go instead of where the URLs say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connect_to: Option<Vec<String>>,
+    /// The Unix socket that all connections go to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unix_socket: Option<String>,
+    /// The only kind of addresses that is used: `IPv4` or `IPv6`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub family: Option<String>,
+    /// TLS, where a target speaks it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<WrittenTls>,
+    /// TLS timeout, in seconds, where a target speaks TLS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls_timeout_s: Option<f64>,
+    /// Timeout of the first byte of the answer, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_byte_timeout_s: Option<f64>,
+    /// How long before a request's time its worker watches the clock, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spin_s: Option<f64>,
+    /// The ports that connections come from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_ports: Option<String>,
+    /// Who is asked where connections went, beside the answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<Evidence>,
+    /// Settings that this version does not know.
     #[serde(default, flatten)]
     pub other: BTreeMap<String, serde_json::Value>,
 }
 
 impl LoadPlan {
+    /// The settings that not every load has, as they are in `run.json`.
+    pub fn further(&self) -> BTreeMap<String, serde_json::Value> {
+        let written = |plan: &Self| -> BTreeMap<String, serde_json::Value> {
+            serde_json::to_value(plan).and_then(serde_json::from_value).unwrap_or_default()
+        };
+        let of_every = written(&Self::default());
+        written(self).into_iter().filter(|(name, _)| !of_every.contains_key(name)).collect()
+    }
+
     /// Whether each connection sent its next request when it had the answer to the last.
     pub fn is_closed_loop(&self) -> bool {
         self.pacing == Pacing::ClosedLoop
     }
 }
 
-/// How requests are paced.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Pacing {
-    /// At one rate, by a schedule.
-    #[default]
-    Constant,
-    /// At rates that change, by a schedule.
-    Stages,
-    /// The next request of a connection when the last is answered: there are no intended send times.
-    ClosedLoop,
-}
-
-impl Pacing {
-    /// The name used in files.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Pacing::Constant => "constant",
-            Pacing::Stages => "stages",
-            Pacing::ClosedLoop => "closed_loop",
-        }
+named! {
+    /// How requests are paced.
+    #[derive(Default)]
+    pub enum Pacing else UnknownPacing "unknown pacing {0:?}" {
+        /// At one rate, by a schedule.
+        #[default]
+        Constant = "constant",
+        /// At rates that change, by a schedule.
+        Stages = "stages",
+        /// The next request of a connection when the last is answered: there are no intended send times.
+        ClosedLoop = "closed_loop",
     }
 }
 

@@ -210,15 +210,6 @@ pub(super) fn markdown(comparison: &Comparison) -> String {
 
 /// The comparison as a page that needs no other file.
 pub(super) fn html(comparison: &Comparison, charts: &[Chart]) -> String {
-    let mut page = html::begin("rolldrop: comparison");
-    for difference in besides(comparison).iter().take(comparison.differences.len()) {
-        page.push_str(&format!("<p class=\"alarm\" role=\"alert\">{}</p>\n", html::escape(difference)));
-    }
-    page.push_str(&format!("<p class=\"answer\">{}</p>\n", html::escape(&headline(comparison))));
-    for (name, of) in [("Baseline", &comparison.baseline), ("Now", &comparison.candidate)] {
-        page.push_str(&format!("<p><strong>{name}</strong>: {}</p>\n", html::escape(&side(of))));
-    }
-    html::figures(&mut page, charts);
     let rows = comparison.rows.iter().map(|row| {
         let class = match row.verdict {
             Some(Judgement::Better) => "better",
@@ -236,9 +227,20 @@ pub(super) fn html(comparison: &Comparison, charts: &[Chart]) -> String {
             Cell::text(&row.why),
         ]
     });
-    html::table(&mut page, "Figures", &super::words::sentence(&note(comparison)), &COLUMNS, rows);
-    for caveat in &comparison.caveats {
-        page.push_str(&format!("<p>{}</p>\n", html::escape(&super::words::sentence(caveat))));
-    }
-    html::end(page, concat!("rolldrop ", env!("CARGO_PKG_VERSION")))
+    let figures = html::table("Figures", &super::words::sentence(&note(comparison)), &COLUMNS, rows);
+    let body = maud::html! {
+        @for difference in besides(comparison).iter().take(comparison.differences.len()) {
+            p.alarm role="alert" { (difference) }
+        }
+        p.answer { (headline(comparison)) }
+        @for (name, of) in [("Baseline", &comparison.baseline), ("Now", &comparison.candidate)] {
+            p { strong { (name) } ": " (side(of)) }
+        }
+        (html::figures(charts))
+        (figures)
+        @for caveat in &comparison.caveats {
+            p { (super::words::sentence(caveat)) }
+        }
+    };
+    html::page("rolldrop: comparison", &body, concat!("rolldrop ", env!("CARGO_PKG_VERSION")))
 }

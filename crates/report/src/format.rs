@@ -1,6 +1,6 @@
 //! Numbers as a person reads them: always with a unit, never `NaN` or `inf`.
 
-use std::fmt::Write as _;
+use std::borrow::Cow;
 
 pub(super) use rolldrop_analysis::figures::count;
 use rolldrop_analysis::model::Bounded;
@@ -103,16 +103,13 @@ pub(super) fn list<S: AsRef<str>>(items: &[S]) -> String {
 
 /// Breaks `text` at spaces into lines of at most `width` characters; a longer word stands alone.
 pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
-                let _ = write!(line, " {word}");
-            }
-            _ => lines.push(word.to_owned()),
-        }
+    let one_line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if one_line.is_empty() {
+        return Vec::new();
     }
-    lines
+    let options =
+        textwrap::Options::new(width).break_words(false).word_splitter(textwrap::WordSplitter::NoHyphenation);
+    textwrap::wrap(&one_line, options).into_iter().map(Cow::into_owned).collect()
 }
 
 /// `text` cut to `width` characters; the middle gives way, since both ends of a pod's name tell.

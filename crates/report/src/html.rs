@@ -1,14 +1,15 @@
 //! The report as one HTML file: no script, no other resource, the charts inside.
 
-use std::fmt::Write as _;
+use std::fmt::Display;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use maud::{DOCTYPE, Markup, PreEscaped, Render, html};
 
 use super::charts::Chart;
 use super::format::{NONE, bounded, count, len, millis, percent, plain, seconds};
 use super::words::{self, Remedy};
-use rolldrop_analysis::model::{RunResult, Stage, Verdict};
+use rolldrop_analysis::model::{Bounded, RunResult, Stage, Termination, Verdict};
 
 const STYLE: &str = include_str!("html/style.css");
 
@@ -38,78 +39,84 @@ const START_STAGES: [(&str, &str); 5] = [
 
 /// The report of a result.
 pub(super) fn render(result: &RunResult, charts: &[Chart]) -> String {
-    let mut page = begin(&format!("rolldrop: {}", result.scenario));
-    answer(&mut page, result);
-    checks(&mut page, result);
-    figures(&mut page, charts);
-    findings(&mut page, result);
-    recommendations(&mut page, result);
-    windows(&mut page, result);
-    terminations(&mut page, result);
-    what_if(&mut page, result);
-    requests(&mut page, result);
-    latency(&mut page, result);
-    starts(&mut page, result);
-    end(page, &words::provenance(result))
-}
-
-/// A page with its title.
-pub(super) fn begin(title: &str) -> String {
-    let title = escape(title);
-    format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
+    page(
+        &format!("rolldrop: {}", result.scenario),
+        &html! {
+            (answer(result))
+            (checks(result))
+            (figures(charts))
+            (findings(result))
+            (recommendations(result))
+            (windows(result))
+            (terminations(result))
+            (what_if(result))
+            (requests(result))
+            (latency(result))
+            (starts(result))
+        },
+        &words::provenance(result),
     )
 }
 
+/// A page that needs no other file.
+pub(super) fn page(title: &str, body: &Markup, footer: &str) -> String {
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { (title) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                main {
+                    h1 { (title) }
+                    (body)
+                    footer { p { (footer) } }
+                }
+            }
+        }
+    };
+    page.into_string() + "\n"
+}
+
 /// The pictures, inside the page.
-pub(super) fn figures(page: &mut String, charts: &[Chart]) {
-    for chart in charts {
-        let _ = writeln!(
-            page,
-            "<figure><img src=\"data:image/png;base64,{}\" alt=\"{}\"></figure>",
-            STANDARD.encode(&chart.png),
-            escape(&chart.alt)
-        );
-    }
-}
-
-/// The page, finished.
-pub(super) fn end(page: String, footer: &str) -> String {
-    page + &format!("<footer><p>{}</p></footer>\n</main>\n</body>\n</html>\n", escape(footer))
-}
-
-fn answer(page: &mut String, result: &RunResult) {
-    if let Some(warning) = words::warning(result) {
-        let _ = writeln!(page, "<p class=\"alarm\" role=\"alert\">{}</p>", escape(&warning));
-    }
-    let _ = write!(page, "<p class=\"answer\">{}", escape(&words::headline(result)));
-    if let Some(whereabouts) = words::whereabouts(result) {
-        let _ = write!(page, " {}", escape(&whereabouts));
-    }
-    page.push_str("</p>\n");
-    if let Some(causes) = words::causes(result) {
-        let _ = writeln!(page, "<p>Cause: {}.</p>", escape(&causes));
-    }
-    match words::remedy(result) {
-        Some(Remedy::Yaml(yaml, note)) => {
-            let _ = writeln!(page, "<p>Remedy: <code>{}</code> ({}).</p>", escape(&yaml), escape(&note));
+pub(super) fn figures(charts: &[Chart]) -> Markup {
+    html! {
+        @for chart in charts {
+            figure { img src={ "data:image/png;base64," (STANDARD.encode(&chart.png)) } alt=(chart.alt); }
         }
-        Some(Remedy::Words(text)) => {
-            let _ = writeln!(page, "<p>Remedy: {}</p>", escape(&text));
-        }
-        None => {}
-    }
-    if result.verdict == Verdict::Valid {
-        let (word, meaning, _) = words::verdict(&result.verdict);
-        let _ = writeln!(page, "<p>Measurement: <strong>{word}</strong> ({meaning}).</p>");
     }
 }
 
-fn checks(page: &mut String, result: &RunResult) {
+fn answer(result: &RunResult) -> Markup {
+    html! {
+        @if let Some(warning) = words::warning(result) {
+            p.alarm role="alert" { (warning) }
+        }
+        p.answer {
+            (words::headline(result))
+            @if let Some(whereabouts) = words::whereabouts(result) { " " (whereabouts) }
+        }
+        @if let Some(causes) = words::causes(result) {
+            p { "Cause: " (causes) "." }
+        }
+        @match words::remedy(result) {
+            Some(Remedy::Yaml(yaml, note)) => { p { "Remedy: " code { (yaml) } " (" (note) ")." } },
+            Some(Remedy::Words(text)) => { p { "Remedy: " (text) } },
+            None => {},
+        }
+        @if result.verdict == Verdict::Valid {
+            @let (word, meaning, _) = words::verdict(&result.verdict);
+            p { "Measurement: " strong { (word) } " (" (meaning) ")." }
+        }
+    }
+}
+
+fn checks(result: &RunResult) -> Markup {
     if result.checks.is_empty() {
-        return;
+        return Markup::default();
     }
     let rows = result.checks.iter().map(|c| {
         let verdict = words::check(c.verdict);
@@ -121,48 +128,46 @@ fn checks(page: &mut String, result: &RunResult) {
             Cell::text(&c.why),
         ]
     });
-    table(page, "Checks", "", &["check", "verdict", "observed", "limit", "why"], rows);
+    table("Checks", "", &["check", "verdict", "observed", "limit", "why"], rows)
 }
 
-fn findings(page: &mut String, result: &RunResult) {
-    if result.findings.is_empty() {
-        return;
-    }
-    page.push_str("<h2>Findings</h2>\n<dl>\n");
-    for finding in &result.findings {
-        let severity = words::severity(finding.severity);
-        let _ = writeln!(
-            page,
-            "<dt><span class=\"{severity}\">{severity}</span> {}</dt>\n<dd>{}</dd>\n<dd class=\"remedy\">{}</dd>",
-            escape(&words::sentence(&finding.what)),
-            escape(&words::sentence(&finding.why)),
-            escape(&words::sentence(&finding.remedy)),
-        );
-    }
-    page.push_str("</dl>\n");
-}
-
-fn recommendations(page: &mut String, result: &RunResult) {
-    if result.recommendation.is_empty() {
-        return;
-    }
-    page.push_str("<h2>preStop sleep</h2>\n");
-    for rec in &result.recommendation {
-        let text = words::recommendation(rec).join(" ");
-        let _ = writeln!(page, "<p><strong>{}</strong>: {}</p>", words::mode(rec.mode), escape(&text));
-        let yaml = words::yaml(rec, &result.cluster.version);
-        if !yaml.is_empty() {
-            let _ = writeln!(page, "<pre>{}</pre>", escape(&yaml.join("\n")));
-        }
-        if !rec.consumers.is_empty() {
-            let _ = writeln!(page, "<p>Measured towards: {}.</p>", escape(&words::consumers(rec)));
+fn findings(result: &RunResult) -> Markup {
+    html! {
+        @if !result.findings.is_empty() {
+            h2 { "Findings" }
+            dl {
+                @for finding in &result.findings {
+                    @let severity = words::severity(finding.severity);
+                    dt { span class=(severity) { (severity) } " " (words::sentence(&finding.what)) }
+                    dd { (words::sentence(&finding.why)) }
+                    dd.remedy { (words::sentence(&finding.remedy)) }
+                }
+            }
         }
     }
 }
 
-fn windows(page: &mut String, result: &RunResult) {
+fn recommendations(result: &RunResult) -> Markup {
+    html! {
+        @if !result.recommendation.is_empty() {
+            h2 { "preStop sleep" }
+            @for rec in &result.recommendation {
+                p { strong { (words::mode(rec.mode)) } ": " (words::recommendation(rec).join(" ")) }
+                @let yaml = words::yaml(rec, &result.cluster.version);
+                @if !yaml.is_empty() {
+                    pre { (yaml.join("\n")) }
+                }
+                @if !rec.consumers.is_empty() {
+                    p { "Measured towards: " (words::consumers(rec)) "." }
+                }
+            }
+        }
+    }
+}
+
+fn windows(result: &RunResult) -> Markup {
     if result.windows_s.is_empty() {
-        return;
+        return Markup::default();
     }
     let rows = result.windows_s.iter().map(|w| {
         let optional = |v: Option<f64>| Cell::number(v.map_or_else(|| NONE.to_owned(), seconds));
@@ -192,31 +197,44 @@ fn windows(page: &mut String, result: &RunResult) {
         "censored",
     ];
     let note = "How long new connections still went to a pod after its deletion, in seconds.";
-    table(page, "Endpoint-propagation windows", note, &columns, rows);
+    table("Endpoint-propagation windows", note, &columns, rows)
 }
 
-fn terminations(page: &mut String, result: &RunResult) {
+fn terminations(result: &RunResult) -> Markup {
     let all = &result.terminations;
     if all.is_empty() {
-        return;
+        return Markup::default();
+    }
+    let groups = words::groups(result);
+    let causes = words::why_they_ended(all);
+    html! {
+        (each_termination(all))
+        @if !groups.is_empty() {
+            p { "What several pods may have lost. The totals are exact:" }
+            ul { @for group in groups { li { (group) } } }
+        }
+        @if !causes.is_empty() {
+            p { "Why they ended, as far as the cluster says:" }
+            ul { @for (whom, why) in causes { li { (whom) ": " (why) } } }
+        }
+        (each_window(all))
+        (each_stage(all))
+    }
+}
+
+fn each_termination(all: &[Termination]) -> Markup {
+    fn list<K: Display>(counts: Vec<(K, Bounded)>) -> String {
+        counts.iter().map(|(what, n)| format!("{} {what}", bounded(n))).collect::<Vec<_>>().join("; ")
     }
     let rows = all.iter().map(|t| {
-        let lost: Vec<String> = words::by_estimate(&t.requests.by_outcome)
-            .iter()
-            .map(|(o, n)| format!("{} {o}", bounded(n)))
-            .collect();
-        let causes: Vec<String> = words::by_estimate(&t.requests.by_cause)
-            .iter()
-            .map(|(c, n)| format!("{} {c}", bounded(n)))
-            .collect();
         vec![
             Cell::head(&t.pod),
             Cell::text(t.node.as_deref().unwrap_or(NONE)),
             Cell::text(words::mode(t.mode)),
             Cell::number(bounded(&t.requests.dropped)),
             Cell::number(t.requests.seen.map_or_else(|| NONE.to_owned(), count)),
-            Cell::text(&lost.join("; ")),
-            Cell::text(&causes.join("; ")),
+            Cell::text(&list(words::by_estimate(&t.requests.by_outcome))),
+            Cell::text(&list(words::by_estimate(&t.requests.by_cause))),
             Cell::text(&words::longest_window(t).map_or_else(|| NONE.to_owned(), words::window)),
             Cell::number(format!("{} s", seconds(t.t0_uncertainty_s))),
             Cell::number(t.dead_seconds.map_or_else(|| NONE.to_owned(), |v| format!("{} s", seconds(v)))),
@@ -238,24 +256,10 @@ fn terminations(page: &mut String, result: &RunResult) {
     ];
     let note = "t0 is when the deletion took effect; it is known within the time given. Dead time: the best estimate of the new connections \
                 that the pod dropped, divided by the rate at which it got new connections before.";
-    table(page, "Terminations", note, &columns, rows);
-    let groups = words::groups(result);
-    if !groups.is_empty() {
-        page.push_str("<p>What several pods may have lost. The totals are exact:</p>\n<ul>\n");
-        for group in groups {
-            let _ = writeln!(page, "<li>{}</li>", escape(&group));
-        }
-        page.push_str("</ul>\n");
-    }
-    let causes = words::why_they_ended(all);
-    if !causes.is_empty() {
-        page.push_str("<p>Why they ended, as far as the cluster says:</p>\n<ul>\n");
-        for (whom, why) in causes {
-            let _ = writeln!(page, "<li>{}: {}</li>", escape(&whom), escape(why));
-        }
-        page.push_str("</ul>\n");
-    }
+    table("Terminations", note, &columns, rows)
+}
 
+fn each_window(all: &[Termination]) -> Markup {
     let rows = all.iter().flat_map(|t| t.windows.iter().map(move |w| (t, w))).map(|(t, w)| {
         vec![
             Cell::head(&t.pod),
@@ -279,8 +283,10 @@ fn terminations(page: &mut String, result: &RunResult) {
         "new connections/s before",
     ];
     let note = "Seconds since t0. Late arrivals: new connections that came after t0.";
-    table(page, "Window of each termination", note, &columns, rows);
+    table("Window of each termination", note, &columns, rows)
+}
 
+fn each_stage(all: &[Termination]) -> Markup {
     let shown: Vec<(Stage, &str)> =
         STAGES.into_iter().filter(|(stage, _)| all.iter().any(|t| t.timeline.contains_key(stage))).collect();
     let columns: Vec<&str> = std::iter::once("pod").chain(shown.iter().map(|s| s.1)).collect();
@@ -291,12 +297,12 @@ fn terminations(page: &mut String, result: &RunResult) {
         }));
         row
     });
-    table(page, "Stages of each termination", "Seconds since t0.", &columns, rows);
+    table("Stages of each termination", "Seconds since t0.", &columns, rows)
 }
 
-fn what_if(page: &mut String, result: &RunResult) {
+fn what_if(result: &RunResult) -> Markup {
     if result.what_if.is_empty() {
-        return;
+        return Markup::default();
     }
     let rows = result.what_if.iter().map(|w| {
         vec![
@@ -308,15 +314,14 @@ fn what_if(page: &mut String, result: &RunResult) {
     });
     let note = "What other settings would have done to the terminations of this run. Not a prediction.";
     table(
-        page,
         "With another preStop sleep",
         note,
         &["sleep", "windows covered", "drops avoided", "drops left"],
         rows,
-    );
+    )
 }
 
-fn requests(page: &mut String, result: &RunResult) {
+fn requests(result: &RunResult) -> Markup {
     let r = &result.requests;
     let share = |n: u64| if r.total == 0 { 0.0 } else { n as f64 / r.total as f64 };
     let row =
@@ -352,10 +357,10 @@ fn requests(page: &mut String, result: &RunResult) {
         plain(result.load.send_lag_us.max.round()),
         count(r.warmup),
     );
-    table(page, "Requests", &note, &["", "requests", "share"], rows);
+    table("Requests", &note, &["", "requests", "share"], rows)
 }
 
-fn latency(page: &mut String, result: &RunResult) {
+fn latency(result: &RunResult) -> Markup {
     let l = &result.latency_ms;
     let (what, _) = words::latency(&result.load);
     let [steady, disrupted] = ["steady", "while a pod ended"].map(|when| format!("{what}, {when}"));
@@ -376,12 +381,12 @@ fn latency(page: &mut String, result: &RunResult) {
          Longest time in which every request failed: {} s.",
         seconds(result.longest_outage_s)
     );
-    table(page, "Latency", &note, &["", "requests", "p50", "p90", "p99", "p99.9", "max"], rows);
+    table("Latency", &note, &["", "requests", "p50", "p90", "p99", "p99.9", "max"], rows)
 }
 
-fn starts(page: &mut String, result: &RunResult) {
+fn starts(result: &RunResult) -> Markup {
     if result.starts.is_empty() {
-        return;
+        return Markup::default();
     }
     let rows = result.starts.iter().map(|s| {
         let mut row = vec![Cell::head(&s.pod)];
@@ -391,7 +396,7 @@ fn starts(page: &mut String, result: &RunResult) {
         row
     });
     let columns: Vec<&str> = std::iter::once("pod").chain(START_STAGES.iter().map(|s| s.1)).collect();
-    table(page, "Starts", "Seconds since the pod was created.", &columns, rows);
+    table("Starts", "Seconds since the pod was created.", &columns, rows)
 }
 
 pub(super) struct Cell {
@@ -414,55 +419,46 @@ impl Cell {
     }
 }
 
+impl Render for Cell {
+    fn render(&self) -> Markup {
+        let class = (!self.class.is_empty()).then_some(self.class);
+        html! {
+            @if self.head {
+                th scope="row" class=[class] { (self.text) }
+            } @else {
+                td class=[class] { (self.text) }
+            }
+        }
+    }
+}
+
+/// A table under its heading. A column without a name has a plain cell at its head.
 pub(super) fn table(
-    page: &mut String,
     title: &str,
     note: &str,
     columns: &[&str],
     rows: impl IntoIterator<Item = Vec<Cell>>,
-) {
-    let _ = writeln!(page, "<h2>{}</h2>", escape(title));
-    if !note.is_empty() {
-        let _ = writeln!(page, "<p>{}</p>", escape(note));
-    }
-    page.push_str("<div class=\"wide\"><table>\n<thead><tr>");
-    for column in columns {
-        match *column {
-            "" => page.push_str("<td></td>"),
-            name => {
-                let _ = write!(page, "<th scope=\"col\">{}</th>", escape(name));
+) -> Markup {
+    html! {
+        h2 { (title) }
+        @if !note.is_empty() {
+            p { (note) }
+        }
+        div.wide {
+            table {
+                thead {
+                    tr {
+                        @for column in columns {
+                            @if column.is_empty() { td {} } @else { th scope="col" { (column) } }
+                        }
+                    }
+                }
+                tbody {
+                    @for row in rows {
+                        tr { @for cell in row { (cell) } }
+                    }
+                }
             }
         }
     }
-    page.push_str("</tr></thead>\n<tbody>\n");
-    for row in rows {
-        page.push_str("<tr>");
-        for cell in row {
-            let class =
-                if cell.class.is_empty() { String::new() } else { format!(" class=\"{}\"", cell.class) };
-            let text = escape(&cell.text);
-            let _ = match cell.head {
-                true => write!(page, "<th scope=\"row\"{class}>{text}</th>"),
-                false => write!(page, "<td{class}>{text}</td>"),
-            };
-        }
-        page.push_str("</tr>\n");
-    }
-    page.push_str("</tbody>\n</table></div>\n");
-}
-
-/// Text that HTML shows as it is, in elements and in quoted attributes.
-pub(super) fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            c => out.push(c),
-        }
-    }
-    out
 }

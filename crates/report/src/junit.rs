@@ -1,69 +1,50 @@
 //! The JUnit form: what a CI system shows as tests. One case for the measurement itself and one for
 //! each check of the gate; what could not be told is an error, not a failure.
 
-use std::fmt::Write as _;
+use std::time::Duration;
 
-use super::{html, words};
+use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
+
+use super::words;
 use rolldrop_analysis::model::{CheckVerdict, RunResult, Verdict};
 
-/// Such as `<error type="inconclusive" message="…"/>`.
-struct Trouble {
-    element: &'static str,
-    kind: &'static str,
-    message: String,
-}
-
 pub(super) fn render(result: &RunResult) -> String {
-    let mut cases = vec![("measurement", measurement(result))];
+    let mut suite = TestSuite::new(result.scenario.as_str());
+    suite.set_time(Duration::try_from_secs_f64(result.load.duration_s).unwrap_or_default());
+    suite.add_test_case(case(result, "measurement", measurement(result)));
     for check in &result.checks {
-        let trouble = |element, kind| Some(Trouble { element, kind, message: check.in_words() });
-        let trouble = match check.verdict {
-            CheckVerdict::Pass => None,
-            CheckVerdict::Fail => trouble("failure", "fail"),
-            CheckVerdict::Inconclusive => trouble("error", "inconclusive"),
+        let status = match check.verdict {
+            CheckVerdict::Pass => TestCaseStatus::success(),
+            CheckVerdict::Fail => trouble(NonSuccessKind::Failure, "fail", &check.in_words()),
+            CheckVerdict::Inconclusive => trouble(NonSuccessKind::Error, "inconclusive", &check.in_words()),
         };
-        cases.push((&check.name, trouble));
+        suite.add_test_case(case(result, &check.name, status));
     }
-    let count = |element: &str| {
-        cases.iter().filter(|(_, trouble)| trouble.as_ref().is_some_and(|t| t.element == element)).count()
-    };
-    let scenario = text(&result.scenario);
-    let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n");
-    let _ = writeln!(
-        out,
-        "  <testsuite name=\"{scenario}\" tests=\"{}\" failures=\"{}\" errors=\"{}\" time=\"{:.3}\">",
-        cases.len(),
-        count("failure"),
-        count("error"),
-        result.load.duration_s
-    );
-    for (name, trouble) in &cases {
-        let _ = write!(out, "    <testcase classname=\"rolldrop.{scenario}\" name=\"{}\"", text(name));
-        match trouble {
-            None => out.push_str("/>\n"),
-            Some(Trouble { element, kind, message }) => {
-                let message = text(message);
-                let _ = writeln!(out, ">\n      <{element} type=\"{kind}\" message=\"{message}\"/>");
-                out.push_str("    </testcase>\n");
-            }
-        }
-    }
-    out.push_str("  </testsuite>\n</testsuites>\n");
-    out
+    let mut report = Report::unnamed();
+    report.add_test_suite(suite);
+    report.to_string().expect("a report in memory takes all text")
 }
 
-fn measurement(result: &RunResult) -> Option<Trouble> {
+fn case(result: &RunResult, name: &str, status: TestCaseStatus) -> TestCase {
+    let mut case = TestCase::new(name, status);
+    case.set_classname(format!("rolldrop.{}", result.scenario));
+    case
+}
+
+/// Such as `<error message="…" type="inconclusive"/>`.
+fn trouble(element: NonSuccessKind, kind: &str, message: &str) -> TestCaseStatus {
+    let mut status = TestCaseStatus::non_success(element);
+    status.set_type(kind).set_message(message);
+    status
+}
+
+fn measurement(result: &RunResult) -> TestCaseStatus {
     let kind = match result.verdict {
-        Verdict::Valid => return None,
+        Verdict::Valid => return TestCaseStatus::success(),
         Verdict::Partial { .. } => "partial",
         Verdict::Invalid { .. } => "invalid",
     };
-    Some(Trouble { element: "error", kind, message: words::warning(result).unwrap_or_default() })
-}
-
-/// As an attribute's value; XML has no control characters at all.
-fn text(text: &str) -> String {
-    html::escape(&text.replace(char::is_control, " "))
+    trouble(NonSuccessKind::Error, kind, &words::warning(result).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -87,17 +68,17 @@ mod tests {
         ];
         insta::assert_snapshot!(render(&result), @r#"
         <?xml version="1.0" encoding="UTF-8"?>
-        <testsuites>
-          <testsuite name="naive-exit" tests="4" failures="1" errors="1" time="30.000">
-            <testcase classname="rolldrop.naive-exit" name="measurement"/>
-            <testcase classname="rolldrop.naive-exit" name="dropped.max">
-              <failure type="fail" message="24 (limit 0): 24 &quot;lost&quot; &amp; &lt;more&gt; "/>
-            </testcase>
-            <testcase classname="rolldrop.naive-exit" name="windows.max">
-              <error type="inconclusive" message="24 (limit 0): 24 &quot;lost&quot; &amp; &lt;more&gt; "/>
-            </testcase>
-            <testcase classname="rolldrop.naive-exit" name="terminations.min"/>
-          </testsuite>
+        <testsuites tests="4" skipped="0" failures="1" errors="1">
+            <testsuite name="naive-exit" tests="4" skipped="0" errors="1" failures="1" time="30.000">
+                <testcase name="measurement" classname="rolldrop.naive-exit"/>
+                <testcase name="dropped.max" classname="rolldrop.naive-exit">
+                    <failure message="24 (limit 0): 24 &quot;lost&quot; &amp; &lt;more&gt;" type="fail"/>
+                </testcase>
+                <testcase name="windows.max" classname="rolldrop.naive-exit">
+                    <error message="24 (limit 0): 24 &quot;lost&quot; &amp; &lt;more&gt;" type="inconclusive"/>
+                </testcase>
+                <testcase name="terminations.min" classname="rolldrop.naive-exit"/>
+            </testsuite>
         </testsuites>
         "#);
     }
@@ -105,7 +86,8 @@ mod tests {
     #[test]
     fn a_measurement_that_does_not_count_is_an_error() {
         let invalid = render(&samples::invalid().result);
-        assert!(invalid.contains("<error type=\"invalid\" message=\"INVALID"), "{invalid}");
-        assert!(render(&samples::partial().result).contains("<error type=\"partial\""));
+        assert!(invalid.contains("<error message=\"INVALID"), "{invalid}");
+        assert!(invalid.contains("type=\"invalid\"/>"), "{invalid}");
+        assert!(render(&samples::partial().result).contains("type=\"partial\"/>"));
     }
 }

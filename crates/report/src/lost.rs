@@ -5,35 +5,46 @@
 
 use rolldrop_analysis::Analysis;
 use rolldrop_analysis::model::{Candidate, Lost};
-use rolldrop_record::parts::csv::CsvLine;
+use rolldrop_record::parts::csv::CsvWriter;
 
-const HEADER: &str =
-    "source,seq,target,scheduled_ns,begun_ns,end_ns,outcome,status,cause,in_window,pods,shares,why";
+type Value = fn(&Lost, &Analysis) -> String;
+
+/// The columns in their order.
+const COLUMNS: [(&str, Value); 13] = [
+    ("source", |lost, _| lost.source.to_string()),
+    ("seq", |lost, _| lost.seq.to_string()),
+    ("target", |lost, _| lost.target.to_string()),
+    ("scheduled_ns", |lost, _| lost.scheduled.unix_ns().to_string()),
+    ("begun_ns", |lost, _| lost.begun.unix_ns().to_string()),
+    ("end_ns", |lost, _| lost.ended.unix_ns().to_string()),
+    ("outcome", |lost, _| lost.outcome.to_string()),
+    ("status", |lost, _| lost.status.map_or_else(String::new, |status| status.to_string())),
+    ("cause", |lost, _| lost.cause.to_string()),
+    ("in_window", |lost, _| lost.in_window.to_string()),
+    ("pods", |lost, analysis| {
+        let termination = |c: &Candidate| analysis.result.terminations.get(c.termination);
+        list(lost, |c| termination(c).map_or_else(String::new, |t| t.pod.clone()))
+    }),
+    ("shares", |lost, _| list(lost, |c| format!("{:.3}", c.share))),
+    ("why", |lost, _| list(lost, |c| c.why.as_str().to_owned())),
+];
 
 /// The file.
 pub(super) fn render(analysis: &Analysis) -> String {
-    let mut out = format!("{HEADER}\n");
+    const IN_MEMORY: &str = "text in memory, with the same columns in each line";
+    let mut lines = CsvWriter::new(Vec::new());
+    let mut line = |values: [String; COLUMNS.len()]| {
+        values
+            .iter()
+            .try_for_each(|value| lines.text(value))
+            .and_then(|()| lines.end_line())
+            .expect(IN_MEMORY);
+    };
+    line(COLUMNS.map(|(name, _)| name.to_owned()));
     for lost in &analysis.lost {
-        let mut line = CsvLine::new(&mut out);
-        line.text(&lost.source);
-        line.shown(Some(lost.seq));
-        line.text(&lost.target);
-        for at in [lost.scheduled, lost.begun, lost.ended] {
-            line.shown(Some(at.unix_ns()));
-        }
-        line.shown(Some(lost.outcome));
-        line.shown(lost.status);
-        line.shown(Some(lost.cause));
-        line.shown(Some(lost.in_window));
-        let pod = |c: &Candidate| {
-            analysis.result.terminations.get(c.termination).map_or_else(String::new, |t| t.pod.clone())
-        };
-        line.text(&list(lost, pod));
-        line.text(&list(lost, |c| format!("{:.3}", c.share)));
-        line.text(&list(lost, |c| c.why.as_str().to_owned()));
-        out.push('\n');
+        line(COLUMNS.map(|(_, value)| value(lost, analysis)));
     }
-    out
+    String::from_utf8(lines.finish().expect(IN_MEMORY)).expect(IN_MEMORY)
 }
 
 fn list(lost: &Lost, each: impl Fn(&Candidate) -> String) -> String {
@@ -42,9 +53,25 @@ fn list(lost: &Lost, each: impl Fn(&Candidate) -> String) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::super::samples;
     use super::*;
     use rolldrop_analysis::model::Why;
+
+    /// The columns that a table of docs/run-directory.md names.
+    fn documented(section: &str) -> BTreeSet<&'static str> {
+        let docs = include_str!("../../../docs/run-directory.md");
+        let (_, section) = docs.split_once(&format!("\n## {section}\n")).expect(section);
+        let rows = section.lines().skip_while(|line| !line.starts_with("|---")).skip(1);
+        let rows = rows.take_while(|line| line.starts_with('|'));
+        rows.flat_map(|row| row.split('|').nth(1).expect(row).split(',')).map(str::trim).collect()
+    }
+
+    #[test]
+    fn every_column_is_in_the_docs() {
+        assert_eq!(documented("lost.csv"), COLUMNS.iter().map(|(name, _)| *name).collect());
+    }
 
     #[test]
     fn each_dropped_request_is_a_row_with_all_that_may_explain_it() {

@@ -270,7 +270,7 @@ fn markdown_and_html_show_hostile_names_as_text() {
     analysis.result.scenario = "<script>alert(1)</script> a|b".into();
     analysis.result.terminations[0].pod = "\"><img src=x>".into();
     analysis.result.terminations[0].disruption = None;
-    analysis.result.terminations[0].cause = Some("<script>".into());
+    analysis.result.terminations[0].cause = Some("<script>".to_owned().into());
     let html = html(&analysis, &[]);
     assert!(!html.contains("<script") && !html.contains("<img"), "{html}");
     assert!(html.contains("&lt;script&gt;"));

@@ -13,6 +13,7 @@ use rolldrop_analysis::model::{
     CheckVerdict, LoadResult, Mode, Recommendation, RunResult, Severity, Termination, Verdict, Window,
     WindowBasis, WindowSummary,
 };
+use rolldrop_record::EndCause;
 use rolldrop_record::service_proxy::ProxyEvidence;
 use rolldrop_record::{Cause, Outcome};
 
@@ -157,9 +158,10 @@ pub(super) const fn mode(mode: Mode) -> &'static str {
 /// What ended a pod, where it was no call of the run's own and how the pod ended does not say it already.
 fn why_it_ended(termination: &Termination) -> Option<&str> {
     let Termination { cause, mode, disruption, .. } = termination;
-    let is_by_others =
-        |cause: &&str| !cause.ends_with(" by this run") && (disruption.is_none() || *mode == Mode::Other);
-    cause.as_deref().filter(is_by_others)
+    match cause {
+        Some(EndCause::Other(what)) if disruption.is_none() || *mode == Mode::Other => Some(what),
+        Some(EndCause::Other(_) | EndCause::ThisRun(_)) | None => None,
+    }
 }
 
 /// The same of all terminations: each cause once, with whom it ended.

@@ -17,6 +17,7 @@ pub fn meets(value: &Value, schema: &Value) -> Result<(), String> {
 }
 
 /// The same for a part of the value, which is at this place, and for the part of the schema `root` that is about it.
+#[expect(clippy::too_many_lines, reason = "an arm for each keyword")]
 fn checked(value: &Value, schema: &Value, root: &Value, at: &str) -> Result<(), String> {
     let fail = |what: &str| Err(format!("{at}: {what}"));
     let Some(keywords) = schema.as_object() else {

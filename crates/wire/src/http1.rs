@@ -5,6 +5,8 @@
 //! becomes of the bytes is the caller's: the proxy passes them on, the load
 //! generator passes over them. Heads are read where they are judged, since a
 //! client, a relay and a server must make different things of the same head.
+//!
+//! It is ours because hyper owns its sockets: error numbers, byte counts and the bytes themselves would be lost.
 
 /// The framing of a message body (RFC 9112, section 6.3), and how far it has come.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 //! What HTTP/2 looks like on the wire (RFC 9113): frame headers, the names of error
 //! codes, and header blocks (`hpack`), for those who look at bytes that pass by.
 //!
-//! It makes no connection and checks no order of frames: that is for the ends.
+//! It makes no connection and checks no order of frames: that is for the ends. It is ours because the `h2` crate is
+//! such an end: it cannot read along while the bytes pass unchanged.
 
 pub mod hpack;
 

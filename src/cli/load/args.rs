@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use super::super::rate::Rate;
 use super::super::report::Format;
 use super::fail_on::FailOn;
 use super::tls::TlsArgs;
 use crate::scenario::text;
-use rolldrop_load::{
-    self as load, Arrivals, ConnectTo, Connections, DnsSettings, Family, Grpc, Http, Length, Pace, PodBody,
-    PortRange, Record, Rpc, Settings, Stage, Target, dns_server, targets,
-};
+use rolldrop_load::{PodBody, Record, targets};
 use rolldrop_record::Evidence;
+use rolldrop_record::load::{
+    Arrivals, ConnectTo, Connections, DnsSettings, Family, Grpc, Http, Length, Pace, PortRange, Rate, Rpc,
+    Settings, Stage, Target, defaults, dns_server, in_units, keep_headers, statuses,
+};
 use rolldrop_record::row::POD_HEADER;
 
 const EXAMPLES: &str = "\
@@ -51,14 +51,14 @@ pub(in super::super) struct LoadArgs {
     #[arg(
         short,
         long,
-        default_value = "200",
+        default_value_t = Rate::PerSecond(defaults::RATE),
         value_name = "RATE|max",
         conflicts_with = "stages",
         allow_negative_numbers = true
     )]
     rate: Rate,
     /// Length of the counted part, such as 30s or 1m30s
-    #[arg(short, long, default_value = "30s", value_parser = super::super::parse_duration, value_name = "D",
+    #[arg(short, long, default_value = in_units(defaults::DURATION), value_parser = super::super::parse_duration, value_name = "D",
         conflicts_with = "stages", allow_hyphen_values = true)]
     duration: Duration,
     /// Send this many requests, instead of for a duration
@@ -87,7 +87,7 @@ pub(in super::super) struct LoadArgs {
     connections: Option<Connections>,
     /// HTTP version: 1.1; 2 (without TLS by prior knowledge); or auto: with TLS the server chooses (ALPN), without
     /// TLS 1.1
-    #[arg(long, default_value = "auto", value_name = "auto|1.1|2")]
+    #[arg(long, default_value_t = Http::Auto, value_name = "auto|1.1|2")]
     http: Http,
     /// The most requests that an HTTP/2 connection carries at a time, as far as the server allows
     /// [default: 100, or 1 with --rate max]
@@ -97,20 +97,20 @@ pub(in super::super) struct LoadArgs {
     #[arg(long, value_name = "SERVICE/METHOD")]
     grpc: Option<Rpc>,
     /// gRPC statuses that count as success
-    #[arg(long, default_value = "0", value_delimiter = ',', value_name = "STATUS", requires = "grpc",
+    #[arg(long, default_values_t = [defaults::GRPC_SUCCESS], value_delimiter = ',', value_name = "STATUS", requires = "grpc",
         value_parser = clap::value_parser!(i32).range(0..))]
     grpc_success: Vec<i32>,
     /// How long connecting may take
-    #[arg(long, default_value = "1s", value_parser = super::super::parse_duration, value_name = "D")]
+    #[arg(long, default_value = in_units(defaults::CONNECT_TIMEOUT), value_parser = super::super::parse_duration, value_name = "D")]
     connect_timeout: Duration,
     /// How long the TLS handshake may take
-    #[arg(long, default_value = "2s", value_parser = super::super::parse_duration, value_name = "D")]
+    #[arg(long, default_value = in_units(defaults::TLS_TIMEOUT), value_parser = super::super::parse_duration, value_name = "D")]
     tls_timeout: Duration,
     /// How long the first byte of the answer may take after sending [default: as long as the whole answer]
     #[arg(long, value_parser = super::super::parse_duration, value_name = "D")]
     first_byte_timeout: Option<Duration>,
     /// How long the whole answer may take after sending
-    #[arg(long, default_value = "5s", value_parser = super::super::parse_duration, value_name = "D")]
+    #[arg(long, default_value = in_units(defaults::RESPONSE_TIMEOUT), value_parser = super::super::parse_duration, value_name = "D")]
     response_timeout: Duration,
     /// A request header, or a file with one a line; may be repeated
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE|@FILE")]
@@ -119,7 +119,7 @@ pub(in super::super) struct LoadArgs {
     #[arg(long, value_name = "NAME=VARIABLE")]
     header_from_env: Vec<String>,
     /// The request's method
-    #[arg(short, long, default_value = "GET", conflicts_with = "grpc")]
+    #[arg(short, long, default_value = defaults::METHOD, conflicts_with = "grpc")]
     method: String,
     /// The request's body
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
@@ -137,7 +137,7 @@ pub(in super::super) struct LoadArgs {
     #[arg(long)]
     template: bool,
     /// Statuses that count as success
-    #[arg(long, default_value = "200-399", value_delimiter = ',', value_parser = parse_statuses,
+    #[arg(long, default_value = default_success(), value_delimiter = ',', value_parser = parse_statuses,
         value_name = "STATUS|FROM-TO", conflicts_with = "grpc")]
     success: Vec<(u16, u16)>,
     /// The response header that names the pod: its name, host name or address
@@ -184,7 +184,7 @@ pub(in super::super) struct LoadArgs {
     #[arg(long, value_name = "conntrack")]
     pub(super) evidence: Option<Evidence>,
     /// Worker threads
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, default_value_t = defaults::WORKERS, value_name = "N")]
     workers: usize,
     /// Poll the clock for this long before each request is due, instead of sleeping: less send lag, for up to a whole
     /// processor per worker
@@ -264,8 +264,8 @@ impl LoadArgs {
             template: self.template,
             success: self.success.clone(),
             pod_header: self.pod_header.clone(),
-            pod_body: self.pod_body.clone(),
-            keep_headers: load::keep_headers(&self.keep_headers),
+            pod_body: self.pod_body.as_ref().map(PodBody::to_string),
+            keep_headers: keep_headers(&self.keep_headers),
             connect_to: self.connect_to.clone(),
             unix_socket: self.unix_socket.clone(),
             dns: DnsSettings { servers: self.dns_servers.clone(), family: self.family() },
@@ -353,10 +353,13 @@ fn parse_base64(given: &str) -> Result<Body, String> {
     text::from_base64(given).map(Body)
 }
 
+fn default_success() -> String {
+    let (from, to) = defaults::SUCCESS;
+    format!("{from}-{to}")
+}
+
 fn parse_statuses(text: &str) -> Result<(u16, u16), String> {
-    let (from, to) = text.split_once('-').unwrap_or((text, text));
-    let parse = |status: &str| status.trim().parse().ok();
-    parse(from).zip(parse(to)).ok_or_else(|| "takes statuses and ranges such as 200-299,404".to_owned())
+    statuses(text).ok_or_else(|| "takes statuses and ranges such as 200-299,404".to_owned())
 }
 
 #[cfg(test)]

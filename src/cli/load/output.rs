@@ -7,7 +7,6 @@ use std::fmt::Write;
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
-use serde_json::Value;
 
 use crate::cli::classes::by_class;
 use rolldrop_analysis::Class;
@@ -15,6 +14,7 @@ use rolldrop_analysis::figures::count;
 use rolldrop_analysis::model::{LoadResult, Percentiles, SendLag, Verdict};
 use rolldrop_analysis::validity::not_as_planned;
 use rolldrop_load::{ErrorStatuses, Summary, Tally, errno_name, status_name};
+use rolldrop_record::load::Arrivals;
 use rolldrop_record::run_info::{LoadPlan, Pacing};
 use rolldrop_record::{Outcome, Stamp};
 
@@ -33,13 +33,13 @@ pub(super) struct Report {
 struct Load {
     /// The most that are open at a time.
     #[serde(skip)]
-    connections: Option<Value>,
+    connections: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    arrivals: Option<Value>,
+    arrivals: Option<Arrivals>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    stages: Option<Value>,
+    stages: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    seed: Option<Value>,
+    seed: Option<u64>,
     /// Requests per second that were due, that were sent, and that were not.
     per_s: Rates,
     #[serde(flatten)]
@@ -126,10 +126,10 @@ impl Report {
         Self {
             verdict,
             load: Load {
-                connections: plan.other.get("max_connections").cloned(),
-                arrivals: plan.other.get("arrivals").cloned(),
-                stages: plan.other.get("stages").cloned(),
-                seed: plan.other.get("seed").cloned(),
+                connections: plan.max_connections,
+                arrivals: plan.arrivals,
+                stages: plan.stages.clone(),
+                seed: plan.seed,
                 per_s: Rates {
                     offered: (!is_closed_loop).then(|| per_s(total)),
                     sent: per_s(total - not_sent),
@@ -166,7 +166,7 @@ impl Requests {
             cancelled,
             by_outcome: outcomes.iter().collect(),
             go_hidden: tally.go_hidden,
-            with_retries: plan.other.contains_key("retries").then(|| WithRetries {
+            with_retries: plan.retries.is_some().then(|| WithRetries {
                 retried: tally.retried,
                 ok: tally.final_outcomes.of(Outcome::Ok),
                 by_outcome: tally.final_outcomes.iter().collect(),
@@ -312,13 +312,10 @@ impl Load {
         };
         let rate = match (&self.stages, self.sent.pacing) {
             (_, Pacing::ClosedLoop) => {
-                let at_a_time = self.connections.as_ref().and_then(Value::as_u64).unwrap_or_default();
+                let at_a_time = self.connections.unwrap_or_default();
                 format!("closed loop, {at_a_time} at a time, for {length}")
             }
-            (Some(Value::Array(stages)), _) => {
-                let stages: Vec<_> = stages.iter().filter_map(Value::as_str).collect();
-                format!("{} requests/s", stages.join(", "))
-            }
+            (Some(stages), _) => format!("{} requests/s", stages.join(", ")),
             _ => format!("{} requests/s for {length}", self.sent.rate),
         };
         match &self.seed {
@@ -354,6 +351,8 @@ fn details(outcome: Outcome, tally: &Tally) -> String {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use serde_json::Value;
 
     use super::*;
     use rolldrop_load::{Counts, Pace, Plan, Settings};
@@ -430,10 +429,10 @@ mod tests {
             rolldrop_testing::schema::meets(&value, &schema).unwrap();
         };
         check(&plan);
-        plan.other.insert("retries".to_owned(), 2.into());
-        plan.other.insert("arrivals".to_owned(), "poisson".into());
-        plan.other.insert("seed".to_owned(), 7.into());
-        plan.other.insert("stages".to_owned(), vec!["5:1s"].into());
+        plan.retries = Some(2);
+        plan.arrivals = Some(Arrivals::Poisson);
+        plan.seed = Some(7);
+        plan.stages = Some(vec!["5:1s".to_owned()]);
         check(&plan);
         plan.pacing = Pacing::ClosedLoop;
         check(&plan);

@@ -10,14 +10,15 @@ use super::target::{self, TargetArg};
 use crate::cli::admin_token::TokenArgs;
 use crate::cli::compare::Percent;
 use crate::cli::dataplane::DataplaneArg;
-use crate::cli::rate::Rate;
 use crate::cli::report::Format;
 use crate::cli::service_proxy::AssumeArgs;
 use crate::cluster::Choice;
 use crate::lab::{self, config::DataplaneChoice};
 use crate::scenario::{self, ClusterChoice, Loaded};
 use rolldrop_load as load;
+use rolldrop_load as load;
 use rolldrop_record::Evidence;
+use rolldrop_record::load::{LoadFrom, Rate};
 
 /// Arguments of `rolldrop run`.
 #[derive(Debug, clap::Args)]
@@ -69,7 +70,7 @@ pub(in crate::cli) struct RunArgs {
     pub(super) image: Option<String>,
     /// Where the load comes from: this machine, or pods of the cluster (a Job whose rows come back through the API
     /// server) [default: cluster for Services whose addresses cannot be reached from here, else local].
-    #[arg(long, value_name = "local|cluster", value_parser = ["local", "cluster"])]
+    #[arg(long, value_name = "local|cluster", value_parser = LoadFrom::ALL.iter().map(|from| from.as_str()).collect::<Vec<_>>())]
     load_from: Option<String>,
     /// How many pods send the load, if it comes from the cluster [default: one on each node, with at least 10
     /// requests per second and at most 10,000].

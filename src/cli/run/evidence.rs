@@ -17,7 +17,9 @@ pub(super) async fn check(
     load_workers: Option<usize>,
     interrupts: &Interrupts,
 ) -> anyhow::Result<()> {
-    let Some(evidence) = scenario.load.evidence.filter(|_| load_workers.is_none()) else { return Ok(()) };
+    let Some(evidence) = scenario.load.settings.evidence.filter(|_| load_workers.is_none()) else {
+        return Ok(());
+    };
     let program = std::env::current_exe().context("failed to find this program")?;
     let mut command = cluster.command(&program).context("failed to find this program")?;
     command.args(["load-worker", "--check-evidence", evidence.as_str()]);

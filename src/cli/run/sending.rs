@@ -14,7 +14,7 @@ use super::interruption;
 use crate::cli::admin_token;
 use crate::cluster::Cluster;
 use crate::coordinator::{self, Caller, LOAD_PORT, LoadJob, LoadPod, Ready, Session, at_node};
-use crate::scenario::{LoadFrom, Place, Scenario, ScenarioError};
+use crate::scenario::{Place, Scenario, ScenarioError};
 use rolldrop_load as load;
 use rolldrop_load::process::protocol::Prepare;
 use rolldrop_load::process::{Note, Process, ProcessError};
@@ -22,6 +22,7 @@ use rolldrop_load::remote::collect::{Collected, Collector, Limit};
 use rolldrop_load::remote::fleet::{Fleet, FleetError, Joined, Member, Wanted};
 use rolldrop_load::remote::link::PodProxy;
 use rolldrop_load::remote::reverse::Reception;
+use rolldrop_record::load::LoadFrom;
 use rolldrop_record::run_info::{LoadPlan, Source};
 use rolldrop_record::wire::AdminToken;
 use rolldrop_record::{Clock, RunDir, RunId, Stamp};
@@ -73,19 +74,9 @@ pub(super) async fn load_workers(
         None => {
             let nodes = caller.schedulable_nodes().await.map_err(interruption)?;
             // In their nodes' network they have the same port.
-            let most = if load.evidence.is_some() { nodes.max(1) } else { usize::MAX };
-            Ok(Some(coordinator::default_workers(nodes, peak_rate(load)).min(most)))
+            let most = if load.settings.evidence.is_some() { nodes.max(1) } else { usize::MAX };
+            Ok(Some(coordinator::default_workers(nodes, load.settings.pace.peak_rate()).min(most)))
         }
-    }
-}
-
-/// The highest rate of a load, in requests per second; 0 for a closed loop.
-fn peak_rate(load: &crate::scenario::Load) -> f64 {
-    match &load.pace {
-        crate::scenario::Pace::Open(stages) => {
-            stages.iter().map(|stage| stage.from.max(stage.to)).fold(0.0, f64::max)
-        }
-        crate::scenario::Pace::Closed => 0.0,
     }
 }
 
@@ -98,7 +89,7 @@ fn default_from(scenario: &Scenario, reaches_services: bool) -> LoadFrom {
 
 /// What is of this machine cannot be had in a pod.
 fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
-    let load = &scenario.load;
+    let load = &scenario.load.settings;
     let of_here =
         [("unixSocket", load.unix_socket.is_some()), ("sourceAddresses", !load.source_addresses.is_empty())];
     match of_here.into_iter().find(|(_, is_given)| *is_given) {
@@ -155,7 +146,7 @@ pub(super) async fn in_cluster<N: Note>(
         token: &token,
         collector: collector.as_deref(),
         lifetime: scenario.load.job.start_limit + length + LIFETIME,
-        evidence: scenario.load.evidence,
+        evidence: scenario.load.settings.evidence,
     };
     session.make_load_job(&job).await.map_err(interruption)?;
     let limit = scenario.load.job.start_limit;
@@ -348,10 +339,8 @@ fn seen_from(settings: &load::Settings, node: &str, ready: &Ready) -> load::Sett
 
 /// What run.json says of targets goes for each as it is seen from a node.
 pub(super) fn describe(plan: &mut LoadPlan, workers: usize, nodes: &BTreeSet<String>, ready: &Ready) {
-    plan.other.insert("load_workers".to_owned(), workers.into());
-    let Some(methods) = plan.other.get_mut("methods").and_then(|methods| methods.as_object_mut()) else {
-        return;
-    };
+    plan.load_workers = Some(workers);
+    let Some(methods) = &mut plan.methods else { return };
     for name in ready.by_service_proxy() {
         if let Some(method) = methods.remove(name) {
             methods.extend(nodes.iter().map(|node| (at_node(name, node), method.clone())));

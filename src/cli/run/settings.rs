@@ -1,12 +1,9 @@
 //! A scenario's load as settings of the load generator, and as run.json may hold it.
 
-use std::fmt::Display;
-use std::str::FromStr;
-
 use anyhow::Context;
 use serde_json::Value;
 
-use crate::scenario::{self, Connections, Pace, Place, Scenario, ScenarioError, TlsVersion};
+use crate::scenario::{self, Place, Scenario, ScenarioError};
 use rolldrop_load as load;
 use rolldrop_record::{Cause, run_info};
 
@@ -108,104 +105,12 @@ pub(super) fn load_settings(
     scenario: &Scenario,
     found: &[run_info::Target],
 ) -> anyhow::Result<load::Settings> {
-    let load = &scenario.load;
-    Ok(load::Settings {
-        targets: load_targets(scenario, found)?,
-        pace: match &load.pace {
-            Pace::Open(stages) => load::Pace::Open(stages.iter().map(|stage| load_stage(*stage)).collect()),
-            Pace::Closed => load::Pace::Closed(load::Length::Time(load.duration)),
-        },
-        arrivals: if load.poisson { load::Arrivals::Poisson } else { load::Arrivals::Even },
-        seed: load.seed,
-        warmup: load.warmup,
-        http: match load.http {
-            scenario::Http::Auto => load::Http::Auto,
-            scenario::Http::Http1 => load::Http::Http1,
-            scenario::Http::Http2 => load::Http::Http2,
-        },
-        grpc: match &load.grpc {
-            None => None,
-            Some(grpc) => Some(load::Grpc {
-                rpc: parsed(scenario, "spec.load.grpc.method", &grpc.method)?,
-                success: grpc.success.clone(),
-            }),
-        },
-        connections: match load.connections {
-            Connections::Fresh => load::Connections::Fresh,
-            Connections::Keepalive => load::Connections::Keepalive,
-            Connections::Mixed(share) => load::Connections::Mixed(share),
-        },
-        max_connections: load.max_connections,
-        streams: load.streams,
-        connect_timeout: load.connect_timeout,
-        tls_timeout: load.tls_timeout,
-        first_byte_timeout: load.first_byte_timeout,
-        response_timeout: load.response_timeout,
-        method: load.method.clone(),
-        headers: load.headers.clone(),
-        body: load.body.clone(),
-        template: load.template,
-        connect_to: list(scenario, "spec.load.connectTo", &load.connect_to, str::parse)?,
-        unix_socket: load.unix_socket.clone(),
-        dns: load::DnsSettings {
-            servers: list(scenario, "spec.load.dns.servers", &load.dns.servers, load::dns_server)?,
-            family: match load.dns.family {
-                None => load::Family::Any,
-                Some(scenario::Family::Ipv4) => load::Family::Ipv4,
-                Some(scenario::Family::Ipv6) => load::Family::Ipv6,
-            },
-        },
-        tls: load::TlsSettings {
-            ca_pem: load.tls.ca_pem.clone(),
-            cert_pem: load.tls.cert_pem.clone(),
-            key_pem: load.tls.key_pem.clone(),
-            server_name: load.tls.server_name.clone(),
-            insecure: load.tls.insecure,
-            versions: match load.tls.version {
-                None => load::TlsVersions::Any,
-                Some(TlsVersion::Tls12) => load::TlsVersions::Only12,
-                Some(TlsVersion::Tls13) => load::TlsVersions::Only13,
-            },
-            resume: load.tls.resume,
-        },
-        max_requests: load.max_requests,
-        max_age: load.max_age,
-        retries: load.retries,
-        retry_delay: load.retry_delay,
-        success: load.success.clone(),
-        pod_header: load.pod_header.clone(),
-        pod_body: (load.pod_body.as_ref())
-            .map(|pattern| parsed(scenario, "spec.load.podBody", pattern))
-            .transpose()?,
-        keep_headers: load::keep_headers(&load.keep_headers),
-        workers: load.workers,
-        spin: load.spin,
-        source_ports: load.source_ports.map(|(first, last)| load::PortRange { first, last }),
-        source_addresses: load.source_addresses.clone(),
-        reuse_ports: load.reuse_ports,
-        evidence: load.evidence,
-    })
-}
-
-fn load_stage(stage: scenario::Stage) -> load::Stage {
-    load::Stage { from: stage.from, to: stage.to, duration: stage.duration }
-}
-
-/// A value that the load generator reads, or what is wrong with it and where it stands.
-fn parsed<T: FromStr<Err: Display>>(scenario: &Scenario, key: &str, text: &str) -> Result<T, ScenarioError> {
-    text.parse().map_err(|error: T::Err| scenario.invalid(key, error.to_string()))
-}
-
-fn list<T, E: Display>(
-    scenario: &Scenario,
-    key: &str,
-    texts: &[String],
-    read: impl Fn(&str) -> Result<T, E>,
-) -> Result<Vec<T>, ScenarioError> {
-    let of = |(index, text): (usize, &String)| {
-        read(text).map_err(|error| scenario.invalid(&format!("{key}[{index}]"), error.to_string()))
-    };
-    texts.iter().enumerate().map(of).collect()
+    let settings = &scenario.load.settings;
+    if let Some(pattern) = &settings.pod_body {
+        let wrong = |error: load::NotAPodBody| scenario.invalid("spec.load.podBody", error.to_string());
+        pattern.parse::<load::PodBody>().map_err(wrong)?;
+    }
+    Ok(load::Settings { targets: load_targets(scenario, found)?, ..settings.clone() })
 }
 
 #[cfg(test)]

@@ -134,7 +134,7 @@ impl Measuring<'_> {
         }
         let LoadPlan { rate, duration_s, warmup_s, .. } = info.load;
         let started = sending.start().await?;
-        let zero = started + scenario.load.warmup;
+        let zero = started + scenario.load.settings.warmup;
         session.record_at(started, EventKind::LoadStarted { rate, duration_s, warmup_s });
         let control = sending.control().clone();
         let planned = if has_command { Planned::default() } else { Planned::of(plan) };
@@ -193,7 +193,7 @@ impl Measuring<'_> {
             return Ok(());
         }
         let losses = &abort::Lost::of(control);
-        let end = zero + scenario.load.duration;
+        let end = zero + scenario.load.duration();
         let (settle, known_after) = (settle(scenario), known_after(scenario));
         let load = UnderLoad { zero, end, rate, settle, known_after, losses };
         let programs = UserPrograms::new(self)?;
@@ -345,5 +345,5 @@ fn settle(scenario: &Scenario) -> Settle {
 /// noticed by an answer that does not come.
 fn known_after(scenario: &Scenario) -> Duration {
     let is_url = scenario.targets.iter().any(|target| matches!(target.place, Place::Url(_)));
-    if is_url { scenario.load.response_timeout } else { Duration::ZERO }
+    if is_url { scenario.load.settings.response_timeout } else { Duration::ZERO }
 }

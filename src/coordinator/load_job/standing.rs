@@ -9,10 +9,10 @@ use rolldrop_record::event::{ContainerState, PodEvent};
 pub(super) fn why_hopeless(view: &View, is_own: impl Fn(&PodEvent) -> bool) -> Option<String> {
     let own = view.pods.values().map(|seen| &seen.event).filter(|pod| is_own(pod));
     let why = |pod: &PodEvent| match view.stuck_container(|other| other.uid == pod.uid) {
-        Some(why) if why.contains("Image") => {
-            Some(format!("{why}; name an image that the cluster can pull with --image"))
+        Some(stuck) if stuck.lacks_image => {
+            Some(format!("{stuck}; name an image that the cluster can pull with --image"))
         }
-        Some(why) => Some(why),
+        Some(stuck) => Some(stuck.to_string()),
         None => ended_container(pod).map(|ended| format!("pod {}: {}", pod.name, ended_words(ended))),
     };
     let all: Option<Vec<String>> = own.map(why).collect();

@@ -22,7 +22,7 @@ impl Caller {
         work: &Work<'_>,
         plan: &mut Plan,
     ) -> Result<(), CoordinatorError> {
-        match work.scenario.load.evidence {
+        match work.scenario.load.settings.evidence {
             None => return Ok(()),
             Some(Evidence::Conntrack) => {}
         }

@@ -54,16 +54,16 @@ pub(super) fn disruption(
         Repeat::Until(_) => (1, Duration::ZERO),
     };
     let last = at + every * (times - 1) + jitter + lasts;
-    if last + SHORTEST_AFTERMATH > load.duration {
+    if last + SHORTEST_AFTERMATH > load.duration() {
         let why = format!(
             "the last one would {} {:.1} s into a load of {:.1} s: lengthen spec.load.duration",
             if lasts.is_zero() { "begin" } else { "end" },
             last.as_secs_f64(),
-            load.duration.as_secs_f64()
+            load.duration().as_secs_f64()
         );
         return Err(checked.wrong("at", why));
     }
-    let seed = load.seed.wrapping_add(index as u64);
+    let seed = load.settings.seed.wrapping_add(index as u64);
     Ok(Disruption { at, every, jitter, seed, repeat, allow_outage: raw.allow_outage, action })
 }
 

@@ -2,121 +2,128 @@
 //! and names the same keys.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::path::Path;
 use std::time::Duration;
 
 use super::{is_path, weight};
-use crate::scenario::load::{
-    Abort, Connections, Dns, Family, Grpc, Http, Load, LoadFrom, LoadJob, Pace, Request, Stage, Tls,
-    TlsVersion,
-};
+use crate::scenario::load::{Abort, Load, LoadJob, Request};
 use crate::scenario::yaml::Document;
 use crate::scenario::{ScenarioError, files, raw, text};
-use rolldrop_record::row::POD_HEADER;
+use rolldrop_record::load::limits::{LEAST_ABORT_OVER, MAX_LOAD_PODS, MAX_RATE, MAX_START_LIMIT};
+use rolldrop_record::load::{
+    ConnectionMode, Connections, DnsSettings, Grpc, Http, Length, NotAMethod, Pace, PortRange, Rate,
+    Settings, Stage, TlsSettings, TlsVersions, are_statuses, defaults, dns_server, keep_headers, statuses,
+};
 
-const MAX_RATE: f64 = 1e6;
-/// The most pods that send a load.
-const MAX_LOAD_PODS: usize = 1000;
-/// The longest wait for them: they do not wait much longer for their orders.
-const MAX_START_LIMIT: Duration = Duration::from_secs(600);
-/// What such a pod asks for where nothing else is said.
-const LOAD_POD_RESOURCES: [(&str, &str); 2] = [("cpu", "500m"), ("memory", "256Mi")];
+pub(super) fn load(mut raw: raw::Load, document: &Document, dir: &Path) -> Result<Load, ScenarioError> {
+    let grpc = raw.grpc.as_ref().map(|grpc| calls(grpc, &raw, document)).transpose()?;
+    let requests = requests(std::mem::take(&mut raw.requests), document, dir)?;
+    let from = raw.from;
+    let job = job(raw.job.take().unwrap_or_default(), document)?;
+    let abort = raw.abort.take().map(|raw| abort(&raw, document)).transpose()?;
+    Ok(Load { settings: settings(raw, grpc, document, dir)?, requests, from, job, abort })
+}
 
-pub(super) fn load(raw: raw::Load, document: &Document, dir: &Path) -> Result<Load, ScenarioError> {
+fn settings(
+    raw: raw::Load,
+    grpc: Option<Grpc>,
+    document: &Document,
+    dir: &Path,
+) -> Result<Settings, ScenarioError> {
     let positive = |span: Option<raw::Span>, key: &str| match span.map(|s| s.0) {
         Some(Duration::ZERO) => Err(document.error(&format!("spec.load.{key}"), "must be longer than 0")),
         duration => Ok(duration),
     };
-    let (pace, duration) = pace(&raw, document)?;
+    let pace = pace(&raw, document)?;
     let headers = headers(&raw, document, dir)?;
-    let grpc = raw.grpc.as_ref().map(|grpc| calls(grpc, &raw, document)).transpose()?;
-    let raw::Connections { mode, share, max, streams, max_requests, max_age } =
-        raw.connections.unwrap_or_default();
-    let http = http(raw.http, grpc.is_some(), streams, document)?;
-    let connections = match (mode.unwrap_or(raw::Mode::Fresh), share) {
-        (raw::Mode::Fresh, None) => Connections::Fresh,
-        (raw::Mode::Keepalive, None) => Connections::Keepalive,
-        (raw::Mode::Mixed, Some(share)) if (0.0..=1.0).contains(&share) => Connections::Mixed(share),
-        (raw::Mode::Mixed, _) => {
-            let why = "mode mixed needs the share of fresh connections, 0 to 1";
-            return Err(document.error("spec.load.connections.share", why));
-        }
-        (_, Some(_)) => {
-            let why = "only mode mixed takes a share: remove it, or set mode: mixed";
-            return Err(document.error("spec.load.connections.share", why));
-        }
-    };
-    if max == Some(0) {
-        return Err(document.error("spec.load.connections.max", "must be at least 1"));
-    }
-    if max_requests == Some(0) {
-        return Err(document.error("spec.load.connections.maxRequests", "must be at least 1"));
-    }
-    let of_load = Body {
+    let given = raw.connections.unwrap_or_default();
+    let http = http(raw.http, grpc.is_some(), given.streams, document)?;
+    let timeout = raw.timeout.unwrap_or_default();
+    let body = Body {
         text: raw.body,
         file: raw.body_file,
         hex: raw.body_hex,
         base64: raw.body_base64,
         key: "spec.load",
     };
-    let timeout = raw.timeout.unwrap_or_default();
-    let success = match raw.success {
-        None => vec![(200, 399)],
-        Some(list) => list.iter().map(|status| status_range(status, document)).collect::<Result<_, _>>()?,
-    };
-    let dns = raw.dns.map_or_else(Dns::default, |raw::Dns { servers, family }| Dns {
-        servers,
-        family: family.map(|family| match family {
-            raw::Family::Ipv4 => Family::Ipv4,
-            raw::Family::Ipv6 => Family::Ipv6,
-        }),
-    });
-    let second = Duration::from_secs(1);
-    Ok(Load {
+    let success = |list: Vec<raw::Status>| list.iter().map(|status| status_range(status, document)).collect();
+    let default = Settings::default();
+    Ok(Settings {
+        targets: Vec::new(),
         pace,
-        poisson: matches!(raw.arrivals, Some(raw::Arrivals::Poisson)),
-        seed: raw.seed.unwrap_or(0),
-        duration,
-        warmup: raw.warmup.map_or(Duration::ZERO, |s| s.0),
+        arrivals: raw.arrivals.unwrap_or(default.arrivals),
+        seed: raw.seed.unwrap_or(default.seed),
+        warmup: raw.warmup.map_or(default.warmup, |span| span.0),
         http,
         grpc,
-        connections,
-        max_connections: max,
-        streams,
-        connect_timeout: positive(timeout.connect, "timeout.connect")?.unwrap_or(second),
-        tls_timeout: positive(timeout.tls, "timeout.tls")?.unwrap_or(2 * second),
-        tls: raw.tls.map_or(Ok(Tls::default()), |raw| tls(raw, document, dir))?,
+        connections: connections(&given, document)?,
+        max_connections: given.max,
+        streams: given.streams,
+        connect_timeout: positive(timeout.connect, "timeout.connect")?.unwrap_or(default.connect_timeout),
+        tls_timeout: positive(timeout.tls, "timeout.tls")?.unwrap_or(default.tls_timeout),
+        tls: raw.tls.map_or(Ok(default.tls), |raw| tls(raw, document, dir))?,
         first_byte_timeout: positive(timeout.first_byte, "timeout.firstByte")?,
-        response_timeout: positive(timeout.response, "timeout.response")?.unwrap_or(5 * second),
-        method: raw.method.unwrap_or_else(|| "GET".into()),
+        response_timeout: positive(timeout.response, "timeout.response")?.unwrap_or(default.response_timeout),
+        method: raw.method.unwrap_or(default.method),
         headers,
-        body: of_load.bytes(document, dir)?.unwrap_or_default(),
+        body: body.bytes(document, dir)?.unwrap_or(default.body),
         template: raw.template,
-        requests: requests(raw.requests, document, dir)?,
-        retries: raw.retry.as_ref().map_or(0, |retry| retry.times),
-        retry_delay: raw.retry.and_then(|retry| retry.delay).map_or(Duration::ZERO, |span| span.0),
-        max_requests,
-        max_age: max_age.map(|span| span.0),
-        pod_header: raw.pod_header.unwrap_or_else(|| POD_HEADER.to_owned()),
+        retries: raw.retry.as_ref().map_or(default.retries, |retry| retry.times),
+        retry_delay: raw.retry.and_then(|retry| retry.delay).map_or(default.retry_delay, |span| span.0),
+        max_requests: given.max_requests,
+        max_age: given.max_age.map(|span| span.0),
+        pod_header: raw.pod_header.unwrap_or(default.pod_header),
         pod_body: raw.pod_body,
-        keep_headers: raw.keep_headers,
-        success,
-        connect_to: raw.connect_to,
+        keep_headers: keep_headers(&raw.keep_headers),
+        success: raw.success.map_or(Ok(default.success), success)?,
+        connect_to: each(&raw.connect_to, "spec.load.connectTo", document, str::parse)?,
         unix_socket: raw.unix_socket.map(|path| dir.join(path)),
         source_ports: raw.source_ports.map(|range| source_ports(&range, document)).transpose()?,
         reuse_ports: raw.reuse_ports,
         source_addresses: raw.source_addresses,
-        dns,
-        workers: raw.workers.unwrap_or(1),
-        spin: raw.spin.map_or(Duration::ZERO, |span| span.0),
-        from: raw.from.map(|from| match from {
-            raw::LoadFrom::Local => LoadFrom::Local,
-            raw::LoadFrom::Cluster => LoadFrom::Cluster,
-        }),
-        job: job(raw.job.unwrap_or_default(), document)?,
+        dns: raw.dns.map_or(Ok(default.dns), |raw| dns(&raw, document))?,
+        workers: raw.workers.unwrap_or(default.workers),
+        spin: raw.spin.map_or(default.spin, |span| span.0),
         evidence: raw.evidence,
-        abort: raw.abort.map(|raw| abort(&raw, document)).transpose()?,
     })
+}
+
+/// Reads each text of a list; an error names its place in it.
+fn each<T, E: Display>(
+    texts: &[String],
+    key: &str,
+    document: &Document,
+    read: impl Fn(&str) -> Result<T, E>,
+) -> Result<Vec<T>, ScenarioError> {
+    let of = |(index, text): (usize, &String)| {
+        read(text).map_err(|error| document.error(&format!("{key}[{index}]"), error.to_string()))
+    };
+    texts.iter().enumerate().map(of).collect()
+}
+
+fn dns(raw: &raw::Dns, document: &Document) -> Result<DnsSettings, ScenarioError> {
+    let servers = each(&raw.servers, "spec.load.dns.servers", document, dns_server)?;
+    Ok(DnsSettings { servers, family: raw.family.unwrap_or_default() })
+}
+
+fn connections(raw: &raw::Connections, document: &Document) -> Result<Connections, ScenarioError> {
+    let wrong = |key: &str, why: &str| Err(document.error(&format!("spec.load.connections.{key}"), why));
+    if raw.max == Some(0) {
+        return wrong("max", "must be at least 1");
+    }
+    if raw.max_requests == Some(0) {
+        return wrong("maxRequests", "must be at least 1");
+    }
+    match (raw.mode.unwrap_or_default(), raw.share) {
+        (ConnectionMode::Fresh, None) => Ok(Connections::Fresh),
+        (ConnectionMode::Keepalive, None) => Ok(Connections::Keepalive),
+        (ConnectionMode::Mixed, Some(share)) if (0.0..=1.0).contains(&share) => Ok(Connections::Mixed(share)),
+        (ConnectionMode::Mixed, _) => {
+            wrong("share", "mode mixed needs the share of fresh connections, 0 to 1")
+        }
+        (_, Some(_)) => wrong("share", "only mode mixed takes a share: remove it, or set mode: mixed"),
+    }
 }
 
 fn job(raw: raw::LoadJob, document: &Document) -> Result<LoadJob, ScenarioError> {
@@ -124,21 +131,21 @@ fn job(raw: raw::LoadJob, document: &Document) -> Result<LoadJob, ScenarioError>
     if raw.workers.is_some_and(|workers| !(1..=MAX_LOAD_PODS).contains(&workers)) {
         return wrong("workers", format!("must be 1 to {MAX_LOAD_PODS}"));
     }
-    let start_limit = raw.start_limit.map_or(Duration::from_secs(120), |span| span.0);
+    let start_limit = raw.start_limit.map_or(defaults::START_LIMIT, |span| span.0);
     if start_limit.is_zero() || start_limit > MAX_START_LIMIT {
         return wrong("startLimit", format!("must be longer than 0 and at most {MAX_START_LIMIT:?}"));
     }
     let mut resources: BTreeMap<String, String> =
-        LOAD_POD_RESOURCES.map(|(name, amount)| (name.to_owned(), amount.to_owned())).into();
+        defaults::LOAD_POD_RESOURCES.map(|(name, amount)| (name.to_owned(), amount.to_owned())).into();
     resources.extend(raw.resources.into_iter().map(|(name, raw::Quantity(amount))| (name, amount)));
     Ok(LoadJob { workers: raw.workers, start_limit, resources })
 }
 
 fn abort(raw: &raw::Abort, document: &Document) -> Result<Abort, ScenarioError> {
-    let over = raw.over.map_or(Duration::from_secs(10), |span| span.0);
-    let requests = raw.requests.unwrap_or(50);
-    if over < Duration::from_secs(1) {
-        return Err(document.error("spec.load.abort.over", "must be 1s or longer"));
+    let over = raw.over.map_or(defaults::ABORT_OVER, |span| span.0);
+    let requests = raw.requests.unwrap_or(defaults::ABORT_REQUESTS);
+    if over < LEAST_ABORT_OVER {
+        return Err(document.error("spec.load.abort.over", format!("must be {LEAST_ABORT_OVER:?} or longer")));
     }
     if requests == 0 {
         return Err(document.error("spec.load.abort.requests", "must be at least 1"));
@@ -171,7 +178,7 @@ fn headers(raw: &raw::Load, document: &Document, dir: &Path) -> Result<Vec<(Stri
     Ok(headers)
 }
 
-fn tls(raw: raw::Tls, document: &Document, dir: &Path) -> Result<Tls, ScenarioError> {
+fn tls(raw: raw::Tls, document: &Document, dir: &Path) -> Result<TlsSettings, ScenarioError> {
     let pem = |file: Option<String>, key: &str| {
         let bytes =
             file.map(|file| read(&file, &format!("spec.load.tls.{key}"), document, dir)).transpose()?;
@@ -181,21 +188,19 @@ fn tls(raw: raw::Tls, document: &Document, dir: &Path) -> Result<Tls, ScenarioEr
     if raw.key.is_some() && raw.cert.is_none() {
         return Err(document.error("spec.load.tls.key", "is a key without a certificate: add cert"));
     }
-    let version = match raw.version.as_ref().map(|raw::Version(version)| version.as_str()) {
-        None => None,
-        Some("1.2") => Some(TlsVersion::Tls12),
-        Some("1.3") => Some(TlsVersion::Tls13),
-        Some(other) => {
-            return Err(document.error("spec.load.tls.version", format!("is {other}, must be 1.2 or 1.3")));
-        }
+    let versions = match &raw.version {
+        None => TlsVersions::Any,
+        Some(raw::Version(version)) => TlsVersions::only(version).ok_or_else(|| {
+            document.error("spec.load.tls.version", format!("is {version}, must be 1.2 or 1.3"))
+        })?,
     };
-    Ok(Tls {
+    Ok(TlsSettings {
         ca_pem: pem(raw.ca, "ca")?,
         cert_pem: pem(raw.cert, "cert")?,
         key_pem: pem(raw.key, "key")?,
         server_name: raw.server_name,
         insecure: raw.insecure,
-        version,
+        versions,
         resume: raw.resume,
     })
 }
@@ -282,7 +287,11 @@ fn calls(grpc: &raw::Grpc, raw: &raw::Load, document: &Document) -> Result<Grpc,
         let why = "gRPC's messages are not searched: remove it; a header can name the pod (podHeader)";
         return wrong("podBody", why);
     }
-    Ok(Grpc { method: rpc.clone(), success: success.clone().unwrap_or_else(|| vec![0]) })
+    let rpc = rpc
+        .parse()
+        .map_err(|error: NotAMethod| document.error("spec.load.grpc.method", error.to_string()))?;
+    let grpc = Grpc::new(rpc);
+    Ok(Grpc { success: success.clone().unwrap_or(grpc.success), ..grpc })
 }
 
 fn http(
@@ -291,14 +300,12 @@ fn http(
     streams: Option<usize>,
     document: &Document,
 ) -> Result<Http, ScenarioError> {
-    let http = match given.as_ref().map(|raw::Version(version)| version.as_str()) {
+    let http = match &given {
         None if is_grpc => Http::Http2,
-        None | Some("auto") => Http::Auto,
-        Some("1.1") => Http::Http1,
-        Some("2") => Http::Http2,
-        Some(other) => {
-            return Err(document.error("spec.load.http", format!("is {other}, must be auto, 1.1 or 2")));
-        }
+        None => Http::Auto,
+        Some(raw::Version(version)) => version
+            .parse()
+            .map_err(|_| document.error("spec.load.http", format!("is {version}, must be auto, 1.1 or 2")))?,
     };
     match (http, streams) {
         (Http::Http1, _) if is_grpc => {
@@ -313,28 +320,24 @@ fn http(
     }
 }
 
-/// The pace, and the length of the counted part.
-fn pace(raw: &raw::Load, document: &Document) -> Result<(Pace, Duration), ScenarioError> {
+fn pace(raw: &raw::Load, document: &Document) -> Result<Pace, ScenarioError> {
     if !raw.stages.is_empty() {
-        let stages = stages(raw, document)?;
-        let duration = stages.iter().map(|stage| stage.duration).sum();
-        return Ok((Pace::Open(stages), duration));
+        return stages(raw, document).map(Pace::Open);
     }
-    let duration = raw.duration.map_or(Duration::from_secs(30), |span| span.0);
+    let duration = raw.duration.map_or(defaults::DURATION, |span| span.0);
     if duration.is_zero() {
         return Err(document.error("spec.load.duration", "must be longer than 0"));
     }
     let per_s = match raw.rate {
-        None => 200.0,
-        Some(raw::Rate::PerSecond(rate)) => rate,
-        Some(raw::Rate::Max) if raw.arrivals.is_some() => {
+        None => defaults::RATE,
+        Some(raw::Rate(Rate::PerSecond(rate))) => rate,
+        Some(raw::Rate(Rate::Max)) if raw.arrivals.is_some() => {
             let why = "a closed loop has no arrivals to spread: remove it, or set a rate";
             return Err(document.error("spec.load.arrivals", why));
         }
-        Some(raw::Rate::Max) => return Ok((Pace::Closed, duration)),
+        Some(raw::Rate(Rate::Max)) => return Ok(Pace::Closed(Length::Time(duration))),
     };
-    let rate = rate(per_s, Least::Above0, "spec.load.rate", document)?;
-    Ok((Pace::Open(vec![Stage { from: rate, to: rate, duration }]), duration))
+    Ok(Pace::constant(rate(per_s, Least::Above0, "spec.load.rate", document)?, duration))
 }
 
 /// The lowest rate that will do.
@@ -384,23 +387,17 @@ fn stages(raw: &raw::Load, document: &Document) -> Result<Vec<Stage>, ScenarioEr
     }
 }
 
-fn source_ports(text: &str, document: &Document) -> Result<(u16, u16), ScenarioError> {
-    let range = text
-        .split_once('-')
-        .and_then(|(from, to)| Some((from.trim().parse().ok()?, to.trim().parse().ok()?)));
-    range
-        .filter(|(from, to)| 0 < *from && from <= to)
-        .ok_or_else(|| document.error("spec.load.sourcePorts", "takes a range of ports such as 32768-60999"))
+fn source_ports(text: &str, document: &Document) -> Result<PortRange, ScenarioError> {
+    let why = "takes a range of ports such as 32768-60999";
+    text.parse().map_err(|_| document.error("spec.load.sourcePorts", why))
 }
 
 fn status_range(status: &raw::Status, document: &Document) -> Result<(u16, u16), ScenarioError> {
     let range = match status {
         raw::Status::One(code) => Some((*code, *code)),
-        raw::Status::Range(text) => text
-            .split_once('-')
-            .and_then(|(from, to)| Some((from.trim().parse().ok()?, to.trim().parse().ok()?))),
+        raw::Status::Range(text) => statuses(text),
     };
-    range.filter(|(from, to)| (100..=599).contains(from) && from <= to && *to <= 599).ok_or_else(|| {
+    range.filter(|range| are_statuses(*range)).ok_or_else(|| {
         document.error("spec.load.success", "takes statuses and ranges such as 200 or 200-399")
     })
 }

@@ -189,19 +189,19 @@ fn fingerprint(timeline: &Timeline, result: &RunResult) -> BTreeMap<String, Stri
     if !load.is_closed_loop() {
         put("rate", format!("{} requests/s", load.rate));
     }
-    put("connections", load.connections.clone());
+    put("connections", load.connections.to_string());
     put("connect timeout", format!("{} s", load.connect_timeout_s));
     put("response timeout", format!("{} s", load.response_timeout_s));
     put("success", load.success.iter().map(|(a, b)| format!("{a}-{b}")).collect::<Vec<_>>().join(","));
-    for (name, value) in &load.other {
+    for (name, value) in load.further() {
         // An open loop takes as many connections as it needs.
         let is_idle = name == "max_connections" && !load.is_closed_loop();
         if !IMMATERIAL.contains(&name.as_str()) && !is_idle {
             put(&name.replace('_', " "), value.as_str().map_or_else(|| value.to_string(), str::to_owned));
         }
     }
-    if let Some(methods) = load.other.get("methods").and_then(|methods| methods.as_object()) {
-        let methods: BTreeSet<&str> = methods.values().filter_map(|method| method.as_str()).collect();
+    if let Some(methods) = &load.methods {
+        let methods: BTreeSet<&str> = methods.values().map(String::as_str).collect();
         put("methods", methods.into_iter().collect::<Vec<_>>().join(", "));
     }
     if !info.cluster.version.is_empty() {

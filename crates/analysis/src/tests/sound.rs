@@ -81,7 +81,7 @@ fn a_machine_that_is_full_measures_nothing() {
     assert!(of(1.0, |records| records.info.max_busy = Some(1.0)).is_empty());
     assert!(of(1.0, |records| records.info.load.pacing = Pacing::ClosedLoop).is_empty());
     let from_pods = |records: &mut Records| {
-        records.info.load.other.insert("load_workers".into(), 2.into());
+        records.info.load.load_workers = Some(2);
     };
     assert!(of(1.0, from_pods).is_empty());
 }

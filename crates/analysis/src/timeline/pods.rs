@@ -15,6 +15,7 @@ use super::explain::Histories;
 use super::phases::{self, LifeOf};
 use super::{Command, watches};
 use ending::{Ending, Evidence};
+use rolldrop_record::EndCause;
 use rolldrop_record::event::Action;
 use rolldrop_record::{EventKind, Mode, Stamp};
 use seen::Seen;
@@ -128,7 +129,7 @@ pub struct PodEnd {
     /// The disruption behind it.
     pub disruption: Option<u32>,
     /// What ended it, as text; `None` if nothing shows it.
-    pub cause: Option<String>,
+    pub cause: Option<EndCause>,
     /// Whether the coordinator deleted it itself.
     pub own: bool,
     /// Whether nothing of its end was seen: it vanished in a gap of the watch.

@@ -152,6 +152,10 @@ impl Agreement {
     /// Under IPVS the kernel's entries are believed when so many answers agree with them, and none does not.
     const PROOF: u64 = 20;
 
+    fn is_proof(&self) -> bool {
+        self.agreed >= Self::PROOF && self.disagreed == 0
+    }
+
     fn add(&mut self, request: &Request) {
         self.routed += u64::from(request.row.routed_to.is_some());
         let Some(routed) = &request.routed else { return };
@@ -167,8 +171,18 @@ pub fn is_plain(row: &RequestRow) -> bool {
     row.outcome == Outcome::Ok && row.grpc_status.unwrap_or(0) == 0
 }
 
+/// The numbers of requests by source and number within it; the first counts.
+fn by_id(requests: &[Request]) -> HashMap<Arc<str>, HashMap<u64, usize>> {
+    let mut by_id: HashMap<Arc<str>, HashMap<u64, usize>> = HashMap::new();
+    for (number, Request { row, .. }) in requests.iter().enumerate() {
+        by_id.entry(Arc::clone(&row.source)).or_default().entry(row.seq).or_insert(number);
+    }
+    by_id
+}
+
 impl<R: RowSource> Requests<R> {
     /// Goes through the rows for the first time.
+    #[expect(clippy::too_many_lines, reason = "two passes over the rows share their sums")]
     pub(super) fn open(rows: R, clocks: Clocks, mut joins: Joins) -> Result<Self, R::Error> {
         let mut others = Vec::new();
         let mut all = 0;
@@ -208,10 +222,7 @@ impl<R: RowSource> Requests<R> {
         joins.relays = relays.finish();
         others.iter_mut().for_each(|request| joins.forget_relays(&mut request.row));
         others.sort_unstable_by(|a: &Request, b| a.order().cmp(&b.order()));
-        let mut by_id: HashMap<Arc<str>, HashMap<u64, usize>> = HashMap::new();
-        for (number, Request { row, .. }) in others.iter().enumerate() {
-            by_id.entry(Arc::clone(&row.source)).or_default().entry(row.seq).or_insert(number);
-        }
+        let by_id = by_id(&others);
         proxied.begin_at(first_scheduled.unwrap_or_default());
         let mut served: HashMap<usize, Vec<(ServedRow, Option<i64>)>> = HashMap::new();
         rows.served(&mut |row| {
@@ -236,8 +247,7 @@ impl<R: RowSource> Requests<R> {
             request.served = joined.last.map(Box::new);
             (request.other_attempts, request.impossible_rows) = (joined.others, joined.impossible);
         }
-        agreement.is_relied_on =
-            !joins.needs_proof || (agreement.agreed >= Agreement::PROOF && agreement.disagreed == 0);
+        agreement.is_relied_on = !joins.needs_proof || agreement.is_proof();
         if !agreement.is_relied_on {
             others.iter_mut().for_each(|request| request.routed = None);
         }

@@ -173,6 +173,10 @@ impl Supervisor {
 
     /// Accompanies one run of the container to its end; never returns once the pod is being
     /// stopped.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "all that can happen to a container in one place, with what it does to the others"
+    )]
     async fn attend(&self, process: Process, keeper: Keeper, target: Target) -> Ended {
         let started_at = self.context.shared.registry.now();
         let container_id = target.launch.container_id.clone();

@@ -2,6 +2,8 @@
 //!
 //! A server-side apply is merged into the object like a strategic merge patch: the embedded cluster keeps no
 //! owners of fields.
+//! JSON patches and merge patches are the `json-patch` crate's. Strategic merge is ours: no crate knows the merge keys
+//! of Kubernetes' lists.
 
 use serde_json::{Map, Value};
 

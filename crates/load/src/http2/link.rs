@@ -16,7 +16,7 @@ use super::wire::{Shared, Watched};
 use crate::connection::Connection;
 use crate::exchange::{Context, Endpoint, connect};
 use crate::failure::Failure;
-use crate::plan::Http;
+use rolldrop_record::load::Http;
 use rolldrop_record::{Outcome, RequestRow, Stamp};
 
 /// What a peer may send ahead on one stream,

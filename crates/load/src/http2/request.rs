@@ -158,7 +158,8 @@ impl Template {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Plan, Settings};
+    use crate::plan::Plan;
+    use rolldrop_record::load::Settings;
 
     fn request(change: impl FnOnce(&mut Settings)) -> (Request<()>, Bytes) {
         let mut settings = Settings::new("http://web:8080/x?y=z");

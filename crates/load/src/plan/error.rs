@@ -3,10 +3,12 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::{MAX_CYCLE, MAX_RATE, MAX_RETRIES, MAX_STREAMS, MAX_WORKERS};
-use crate::resolve::Family;
+use super::MAX_CYCLE;
+use crate::pod_body::NotAPodBody;
 use crate::template::UnknownPlaceholder;
 use crate::tls::TlsError;
+use rolldrop_record::load::limits::{MAX_RATE, MAX_RETRIES, MAX_STREAMS, MAX_WORKERS};
+use rolldrop_record::load::{Family, in_units};
 
 /// Why settings make no plan.
 #[derive(Debug, thiserror::Error, PartialEq)]
@@ -46,9 +48,6 @@ pub enum PlanError {
     /// A closed loop has no times to keep.
     #[error("a closed loop has no schedule: remove either {0} or the closed loop")]
     Closed(&'static str),
-    /// Connections are given in another form.
-    #[error("connections {0:?} are not fresh, keepalive, or mixed:SHARE with a share from 0 to 1")]
-    Connections(String),
     /// There are fewer connections than workers.
     #[error("{max} connections are too few for {workers} workers: each needs one")]
     TooFewConnections {
@@ -126,6 +125,9 @@ pub enum PlanError {
     /// No answer has such a header.
     #[error("{0:?} is not the name of a response header, such as x-served-by")]
     AnswerHeader(String),
+    /// The pattern for bodies cannot name pods.
+    #[error(transparent)]
+    Pattern(#[from] NotAPodBody),
     /// Answers without a body that can be searched.
     #[error(
         "{0} has no body that can be searched for the pod's name: remove the pattern for bodies (--pod-body, \
@@ -156,17 +158,14 @@ pub enum PlanError {
     #[error("0 requests to a connection are too few: at least 1")]
     MaxRequests,
     /// An address is not one of those that are to be used.
-    #[error("{host} is not an {family} address: remove --{}, or name another \
-             host", family.to_string().to_lowercase())]
+    #[error("{host} is not an {} address: remove --{}, or name another \
+             host", family.label(), family)]
     Family {
         /// The address.
         host: String,
         /// What is to be used.
         family: Family,
     },
-    /// HTTP in another version.
-    #[error("HTTP {0:?} is not auto, 1.1 or 2")]
-    Http(String),
     /// A connection without streams.
     #[error("{0} streams to a connection are not from 1 to {MAX_STREAMS}")]
     Streams(usize),
@@ -193,9 +192,4 @@ pub enum PlanError {
     /// A range of statuses is empty or out of range.
     #[error("success statuses {0}-{1} are not a range within 100-599")]
     Success(u16, u16),
-}
-
-/// A duration as it is written in an option.
-fn in_units(duration: Duration) -> String {
-    if duration.is_zero() { "0s".to_owned() } else { format!("{duration:?}") }
 }

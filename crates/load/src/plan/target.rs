@@ -7,11 +7,12 @@ use http::{HeaderName, HeaderValue, Method};
 use tokio_rustls::rustls::pki_types::ServerName;
 use url::Url;
 
-use super::{Http, MAX_CYCLE, PlanError, Settings, Target};
+use super::{MAX_CYCLE, PlanError};
 use crate::request::RETRY_HEADER;
 use crate::template::{self, Piece};
 use crate::{grpc, http2, tls};
 use rolldrop_record::id::ID_HEADER;
+use rolldrop_record::load::{Http, Settings, Target};
 
 /// A target whose URL has been taken apart.
 #[derive(Clone, Debug)]
@@ -66,78 +67,23 @@ impl PlannedTarget {
 /// # Errors
 /// When its requests cannot be sent.
 pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<PlannedTarget, PlanError> {
-    let bad = |why: String| PlanError::Url { url: target.url.clone(), why };
-    // Also where it could be read as a scheme: localhost:8080.
-    if !target.url.contains("://") {
-        return Err(bad(format!("it has no scheme; write it as http://{}", target.url)));
-    }
-    let url = Url::parse(&target.url).map_err(|e| bad(format!("{e}; write it as http://HOST:PORT/PATH")))?;
-    let (is_secure, is_websocket) = match url.scheme() {
-        "http" => (false, false),
-        "https" => (true, false),
-        "ws" => (false, true),
-        "wss" => (true, true),
-        other => {
-            let why = format!("scheme {other:?} is not supported, only http, https, ws and wss");
-            return Err(bad(why));
-        }
-    };
-    if !url.username().is_empty() || url.password().is_some() {
-        return Err(bad("credentials in a URL are not sent: give an Authorization header".to_owned()));
-    }
+    let bad = |why: String| bad_url(target, why);
+    let (url, scheme) = parse(target)?;
     let host = match url.host() {
         Some(url::Host::Domain(name)) => name.to_owned(),
         Some(url::Host::Ipv4(address)) => address.to_string(),
         Some(url::Host::Ipv6(address)) => address.to_string(),
         None => return Err(bad("it names no host".to_owned())),
     };
-    let mut path = url.path().to_owned();
-    if let Some(query) = url.query() {
-        path.push('?');
-        path.push_str(query);
-    }
-    if let Some(grpc) = &settings.grpc {
-        if path != "/" {
-            return Err(bad(format!("the path of a call is that of its method, /{}: remove it", grpc.rpc)));
-        }
-        path.push_str(&grpc.rpc.to_string());
-        if let Some(method) = target.method.as_ref().filter(|method| *method != "POST") {
-            return Err(PlanError::GrpcMethod { method: method.clone(), url: target.url.clone() });
-        }
-    }
-    let port = url.port_or_known_default().unwrap_or(80);
-    let text = |text: &[u8], what: &str| match settings.template {
-        false => Ok(vec![Piece::Bytes(text.to_vec())]),
-        true => template::parse(text).map_err(|why| PlanError::Template { what: what.to_owned(), why }),
-    };
-    if settings.template {
-        // The only characters of a placeholder that a URL's path may not have.
-        path = path.replace("%7B%7B", "{{").replace("%7D%7D", "}}");
-    }
-    let path = text(path.as_bytes(), &format!("URL {:?}", target.url))?;
-    let post = Method::POST.to_string();
-    let own = target.method.as_ref().unwrap_or(&settings.method);
-    let method = if settings.grpc.is_some() { &post } else { own };
-    let method = Method::from_bytes(method.as_bytes())
-        .ok()
-        .filter(|method| *method != Method::CONNECT)
-        .ok_or_else(|| PlanError::Method(method.clone()))?;
-    if is_websocket && method != Method::GET {
+    let path = plan_path(&url, target, settings)?;
+    let method = plan_method(target, settings)?;
+    if scheme.is_websocket && method != Method::GET {
         return Err(bad(format!("WebSocket begins with GET, not {method}")));
     }
-    let is_own = |name: &str| target.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));
-    let common = settings.headers.iter().filter(|(name, _)| !is_own(name));
-    let mut headers = Vec::new();
-    for (name, value) in common.chain(&target.headers).map(plan_header).collect::<Result<Vec<_>, _>>()? {
-        let is_framing = |names: &[&str]| names.contains(&name.as_str());
-        if is_websocket && is_framing(&OF_WEBSOCKET) || settings.grpc.is_some() && is_framing(&OF_GRPC) {
-            return Err(PlanError::Header { name: name.to_string(), why: "rolldrop sets it itself" });
-        }
-        headers.push((name.clone(), text(value.as_bytes(), &format!("header {name}"))?));
-    }
+    let headers = plan_headers(target, settings, scheme)?;
     let body = target.body.as_ref().unwrap_or(&settings.body);
     let body = match settings.template {
-        true if !body.is_empty() => Text::Made(text(body, "body")?),
+        true if !body.is_empty() => Text::Made(pieces(settings, body, "body")?),
         _ => Text::Fixed(body.clone()),
     };
     // The port is left out where it is the scheme's own, as browsers do.
@@ -147,7 +93,8 @@ pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<Planne
         (None, _) => return Err(bad("it names no host".to_owned())),
     };
     let tls_name = settings.tls.server_name.as_ref().unwrap_or(&host);
-    let tls_name = is_secure.then(|| tls::server_name(tls_name)).transpose()?;
+    let tls_name = scheme.is_secure.then(|| tls::server_name(tls_name)).transpose()?;
+    let port = url.port_or_known_default().unwrap_or(80);
     let connect_to = settings.connect_to.iter().find_map(|to| to.target(&host, port));
     let (host, port) = connect_to.unwrap_or((host, port));
     if port == 0 && settings.unix_socket.is_none() {
@@ -157,25 +104,23 @@ pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<Planne
     if host.parse().is_ok_and(|address: IpAddr| !family.has(address)) {
         return Err(PlanError::Family { host, family });
     }
-    let grpc = settings.grpc.as_ref().map(|grpc| grpc::Call::new(grpc, settings.response_timeout));
-    let (name, url, http) = (target.name.as_str().into(), url.to_string(), settings.http);
     let planned = PlannedTarget {
-        name,
+        name: target.name.as_str().into(),
         host,
         port,
         tls_name,
         authority,
-        http,
-        url,
+        http: settings.http,
+        url: url.to_string(),
         path,
         method,
         headers,
         body,
-        grpc,
-        is_websocket,
+        grpc: settings.grpc.as_ref().map(|grpc| grpc::Call::new(grpc, settings.response_timeout)),
+        is_websocket: scheme.is_websocket,
     };
-    match http {
-        Http::Http2 if is_websocket => Err(bad("WebSocket works only over HTTP/1.1".to_owned())),
+    match planned.http {
+        Http::Http2 if planned.is_websocket => Err(bad("WebSocket works only over HTTP/1.1".to_owned())),
         Http::Http2 => http2::check(&planned).map(|()| planned).map_err(bad),
         Http::Auto => {
             let or = |why| bad(format!("{why}; or use only HTTP/1.1 (--http 1.1)"));
@@ -183,6 +128,102 @@ pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<Planne
         }
         Http::Http1 => Ok(planned),
     }
+}
+
+/// What a URL's scheme says.
+#[derive(Clone, Copy)]
+struct Scheme {
+    is_secure: bool,
+    is_websocket: bool,
+}
+
+fn bad_url(target: &Target, why: String) -> PlanError {
+    PlanError::Url { url: target.url.clone(), why }
+}
+
+fn parse(target: &Target) -> Result<(Url, Scheme), PlanError> {
+    let bad = |why: String| bad_url(target, why);
+    // Also where it could be read as a scheme: localhost:8080.
+    if !target.url.contains("://") {
+        return Err(bad(format!("it has no scheme; write it as http://{}", target.url)));
+    }
+    let url = Url::parse(&target.url).map_err(|e| bad(format!("{e}; write it as http://HOST:PORT/PATH")))?;
+    let scheme = match url.scheme() {
+        "http" => Scheme { is_secure: false, is_websocket: false },
+        "https" => Scheme { is_secure: true, is_websocket: false },
+        "ws" => Scheme { is_secure: false, is_websocket: true },
+        "wss" => Scheme { is_secure: true, is_websocket: true },
+        other => {
+            let why = format!("scheme {other:?} is not supported, only http, https, ws and wss");
+            return Err(bad(why));
+        }
+    };
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(bad("credentials in a URL are not sent: give an Authorization header".to_owned()));
+    }
+    Ok((url, scheme))
+}
+
+/// A text as it is, or with its placeholders.
+fn pieces(settings: &Settings, text: &[u8], what: &str) -> Result<Vec<Piece>, PlanError> {
+    match settings.template {
+        false => Ok(vec![Piece::Bytes(text.to_vec())]),
+        true => template::parse(text).map_err(|why| PlanError::Template { what: what.to_owned(), why }),
+    }
+}
+
+/// Path and query; of a call, the path is that of its method.
+fn plan_path(url: &Url, target: &Target, settings: &Settings) -> Result<Vec<Piece>, PlanError> {
+    let mut path = url.path().to_owned();
+    if let Some(query) = url.query() {
+        path.push('?');
+        path.push_str(query);
+    }
+    if let Some(grpc) = &settings.grpc {
+        if path != "/" {
+            let why = format!("the path of a call is that of its method, /{}: remove it", grpc.rpc);
+            return Err(bad_url(target, why));
+        }
+        path.push_str(&grpc.rpc.to_string());
+    }
+    if settings.template {
+        // The only characters of a placeholder that a URL's path may not have.
+        path = path.replace("%7B%7B", "{{").replace("%7D%7D", "}}");
+    }
+    pieces(settings, path.as_bytes(), &format!("URL {:?}", target.url))
+}
+
+fn plan_method(target: &Target, settings: &Settings) -> Result<Method, PlanError> {
+    if settings.grpc.is_some() {
+        return match &target.method {
+            Some(method) if method != "POST" => {
+                Err(PlanError::GrpcMethod { method: method.clone(), url: target.url.clone() })
+            }
+            _ => Ok(Method::POST),
+        };
+    }
+    let method = target.method.as_ref().unwrap_or(&settings.method);
+    let read = Method::from_bytes(method.as_bytes()).ok().filter(|method| *method != Method::CONNECT);
+    read.ok_or_else(|| PlanError::Method(method.clone()))
+}
+
+fn plan_headers(
+    target: &Target,
+    settings: &Settings,
+    scheme: Scheme,
+) -> Result<Vec<(HeaderName, Vec<Piece>)>, PlanError> {
+    let is_own = |name: &str| target.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));
+    let common = settings.headers.iter().filter(|(name, _)| !is_own(name));
+    let mut headers = Vec::new();
+    for (name, value) in common.chain(&target.headers).map(plan_header).collect::<Result<Vec<_>, _>>()? {
+        let is_framing = |names: &[&str]| names.contains(&name.as_str());
+        if scheme.is_websocket && is_framing(&OF_WEBSOCKET) || settings.grpc.is_some() && is_framing(&OF_GRPC)
+        {
+            return Err(PlanError::Header { name: name.to_string(), why: "rolldrop sets it itself" });
+        }
+        headers.push((name.clone(), pieces(settings, value.as_bytes(), &format!("header {name}"))?));
+    }
+    Ok(headers)
 }
 
 /// The order in which targets take turns: each as often as its weight says, and as evenly as

@@ -15,6 +15,7 @@ use super::*;
 const BAD_BODIES: usize = 22;
 
 /// Requests about whose end, or whose meaning, two readers could differ: the known classes of smuggling.
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn smuggled() -> Vec<(String, &'static str)> {
     let chunked = |lines: &str| {
         format!("POST / HTTP/1.1\r\nHost: a\r\n{lines}\r\n\r\n0\r\n\r\nGET /x HTTP/1.1\r\n\r\n")

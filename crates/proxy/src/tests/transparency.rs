@@ -92,6 +92,7 @@ async fn pass(from: &mut TcpStream, to: &mut TcpStream, bytes: &[u8], sizes: &[u
 }
 
 /// Every kind of conversation that HTTP/1 knows.
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn conversations() -> Vec<(&'static str, Vec<Step>, Last)> {
     use Last::*;
     const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt::Display;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::vec::IntoIter;
@@ -10,7 +11,7 @@ use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int32Type
 use parquet::errors::ParquetError;
 
 use super::columns::{GroupReader, GroupWriter, Numbers, OptionalNumbers, Texts};
-use super::csv::CsvLine;
+use super::csv::CsvWriter;
 use crate::{Outcome, Phase, Protocol, RequestId, ServedEnd, Stamp, TlsSession};
 
 /// A field of a row. It is one column as a rule; a request id is three.
@@ -31,7 +32,7 @@ pub(super) trait Cell: Sized {
     /// The next row's value.
     fn next(column: &mut Self::Column) -> Result<Self, ParquetError>;
     /// Adds the value to a line of CSV.
-    fn csv(&self, line: &mut CsvLine<'_>);
+    fn csv<W: Write>(&self, line: &mut CsvWriter<W>) -> io::Result<()>;
     /// The names of its columns.
     fn names(name: &'static str) -> impl Iterator<Item = &'static str> {
         std::iter::once(name)
@@ -88,8 +89,8 @@ macro_rules! number {
                 Self::of_file(value(column.next())?)
             }
 
-            fn csv(&self, line: &mut CsvLine<'_>) {
-                line.shown(Some(self.to_file()));
+            fn csv<W: Write>(&self, line: &mut CsvWriter<W>) -> io::Result<()> {
+                line.shown(Some(self.to_file()))
             }
         }
     )*};
@@ -133,8 +134,8 @@ where
         value(column.next())?.map(N::of_file).transpose()
     }
 
-    fn csv(&self, line: &mut CsvLine<'_>) {
-        line.shown(self.as_ref().map(N::to_file));
+    fn csv<W: Write>(&self, line: &mut CsvWriter<W>) -> io::Result<()> {
+        line.shown(self.as_ref().map(N::to_file))
     }
 }
 
@@ -197,9 +198,9 @@ macro_rules! text {
                 column.shared(&bytes).and_then($of)
             }
 
-            fn csv(&self, line: &mut CsvLine<'_>) {
+            fn csv<W: Write>(&self, line: &mut CsvWriter<W>) -> io::Result<()> {
                 let $value = self;
-                line.text($to.as_ref());
+                line.text($to.as_ref())
             }
         }
 
@@ -228,8 +229,8 @@ macro_rules! text {
                 column.shared(&bytes).and_then($of).map(Some)
             }
 
-            fn csv(&self, line: &mut CsvLine<'_>) {
-                line.text(self.as_ref().map(|$value| $to).as_ref().map_or("", AsRef::as_ref));
+            fn csv<W: Write>(&self, line: &mut CsvWriter<W>) -> io::Result<()> {
+                line.text(self.as_ref().map(|$value| $to).as_ref().map_or("", AsRef::as_ref))
             }
         }
     )*};
@@ -303,10 +304,10 @@ impl Cell for Option<RequestId> {
         id.map(Some).map_err(|e| ParquetError::General(e.to_string()))
     }
 
-    fn csv(&self, line: &mut CsvLine<'_>) {
-        line.text(self.as_ref().and_then(RequestId::run).unwrap_or_default());
-        line.text(self.as_ref().map(RequestId::source).unwrap_or_default());
-        line.shown(self.as_ref().map(|id| id.seq));
+    fn csv<W: Write>(&self, line: &mut CsvWriter<W>) -> io::Result<()> {
+        line.text(self.as_ref().and_then(RequestId::run).unwrap_or_default())?;
+        line.text(self.as_ref().map(RequestId::source).unwrap_or_default())?;
+        line.shown(self.as_ref().map(|id| id.seq))
     }
 
     fn names(_: &'static str) -> impl Iterator<Item = &'static str> {

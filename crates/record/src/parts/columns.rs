@@ -1,6 +1,6 @@
 //! The columns of a table: filled row by row in memory, written and read as Parquet column chunks.
 //!
-//! Rows are taken apart as they come, when they are still in the processor's cache. Numbers are
+//! This layout is ours because it is on the hot path of the recorders. Rows are taken apart as they come, when they are still in the processor's cache. Numbers are
 //! delta-packed by the parquet crate. [`Texts`] repeat for thousands of rows, so they are kept as
 //! runs and written as runs: the crate would look every single value up in its dictionary.
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{by_count, short_pod};
 use crate::format::{self, count, counted, either, len, list, seconds_unit};
+use rolldrop_analysis::Class;
 use rolldrop_analysis::model::{Bounded, RequestCounts, RunResult, Termination};
 use rolldrop_record::{Cause, Outcome};
 
@@ -107,14 +108,11 @@ pub(in super::super) fn most_lost_first(a: &Termination, b: &Termination) -> std
 
 /// The dropped requests of all terminations and of none, by outcome.
 ///
-/// `by_outcome` of the counts holds every row; which of them were dropped is the analysis's to
-/// say, so `http_error` counts only as far as it exceeds the app's own errors. The generator's own stale flows are
-/// not among them.
+/// `by_outcome` of the counts holds every row. The app's own errors are among those of `http_error`, and the rest of
+/// these was dropped. The generator's own stale flows do not count.
 pub(in super::super) fn dropped_by_outcome(requests: &RequestCounts) -> Vec<(Outcome, u64)> {
     let mut counts = requests.by_outcome.clone();
-    for kind in [Outcome::Ok, Outcome::NotSent, Outcome::Cancelled] {
-        counts.remove(&kind);
-    }
+    counts.retain(|outcome, _| Class::may_be_dropped(*outcome));
     if let Some(n) = counts.get_mut(&Outcome::HttpError) {
         *n = n.saturating_sub(requests.app_errors);
     }

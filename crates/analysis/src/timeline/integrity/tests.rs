@@ -1,7 +1,5 @@
 //! Records that are whole, and ways to break them.
 
-use std::collections::BTreeMap;
-
 use crate::timeline::Timeline;
 use rolldrop_record::run_info::{ClusterInfo, LoadPlan, Pacing, Role, Rows, Source, Tool};
 use rolldrop_record::{
@@ -88,11 +86,10 @@ fn whole() -> Records {
             rate: 100.0,
             duration_s: 0.8,
             warmup_s: 0.2,
-            connections: "fresh".into(),
             connect_timeout_s: 1.0,
             response_timeout_s: 5.0,
             success: vec![(200, 299)],
-            other: BTreeMap::new(),
+            ..LoadPlan::default()
         },
         sources,
         started: at(0),

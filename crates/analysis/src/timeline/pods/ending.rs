@@ -8,6 +8,7 @@ use super::super::explain::Histories;
 use super::super::phases::{self, LifeOf};
 use super::seen::{Deletion, Seen};
 use super::{PodEnd, Stages, T0, T0Basis};
+use rolldrop_record::EndCause;
 use rolldrop_record::event::{Action, ProxyPhase};
 use rolldrop_record::{Mode, Stamp};
 
@@ -236,7 +237,7 @@ impl<'a> Ending<'a> {
     /// What was behind it.
     fn by(&self, kind: &Kind<'a>, t0: T0) -> By {
         if let Kind::Own(_, action) = kind {
-            let cause = Some(format!("{} by this run", action.action));
+            let cause = Some(EndCause::ThisRun(action.action));
             return By { mode: action.mode, disruption: Some(action.disruption), cause };
         }
         let Evidence { actions, commands, histories, .. } = self.evidence;
@@ -259,7 +260,7 @@ impl<'a> Ending<'a> {
         By {
             mode: action.and_then(|action| action.mode).or(known).or_else(|| commanded?.mode),
             disruption: action.map(|action| action.disruption).or_else(|| commanded?.disruption),
-            cause: explained.map(|explained| explained.cause),
+            cause: explained.map(|explained| EndCause::Other(explained.cause)),
         }
     }
 }
@@ -268,7 +269,7 @@ impl<'a> Ending<'a> {
 struct By {
     mode: Option<Mode>,
     disruption: Option<u32>,
-    cause: Option<String>,
+    cause: Option<EndCause>,
 }
 
 /// When a deletion took effect by the API server's own record, to the second.

@@ -185,6 +185,7 @@ impl Connection {
     }
 
     /// Reads the rest of a request, writes down what is to happen to it, and has it happen.
+    #[expect(clippy::too_many_lines, reason = "an arm for each of the faults")]
     async fn request(&mut self, head: Frame, close_next: bool) -> Then {
         let stream = head.stream;
         assert_eq!(head.flags & END_HEADERS, END_HEADERS, "a head of one frame");

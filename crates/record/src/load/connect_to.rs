@@ -20,7 +20,7 @@ pub struct ConnectTo {
 
 impl ConnectTo {
     /// Where to connect for `host` and `port`; `None` if this is not for them.
-    pub(super) fn target(&self, host: &str, port: u16) -> Option<(String, u16)> {
+    pub fn target(&self, host: &str, port: u16) -> Option<(String, u16)> {
         let is_for = self.from_host.as_ref().is_none_or(|from| from.eq_ignore_ascii_case(host))
             && self.from_port.is_none_or(|from| from == port);
         let to = || (self.host.clone().unwrap_or_else(|| host.to_owned()), self.port.unwrap_or(port));

@@ -1,4 +1,14 @@
-//! A load as a user asks for it: targets, and what is sent to them.
+//! The settings of a load, in one vocabulary for the command line, scenarios, the load generator's plan and `run.json`.
+//!
+//! Here are their names, their types, how they are written, their [`defaults`] and their [`limits`]. What the load
+//! generator makes of them is its own business (`load::plan`); what `run.json` holds of them is
+//! [`LoadPlan`](super::run_info::LoadPlan).
+
+mod addresses;
+mod connect_to;
+mod pace;
+mod tls;
+mod transport;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -6,19 +16,112 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Connections, Grpc, Http};
-use crate::connect_to::ConnectTo;
-use crate::pace::{Arrivals, Pace};
-use crate::pod_body::PodBody;
-use crate::ports::PortRange;
-use crate::resolve::DnsSettings;
-use crate::tls::TlsSettings;
-use rolldrop_record::Evidence;
-use rolldrop_record::row::POD_HEADER;
+use super::Evidence;
+use super::names::named;
+use super::row::POD_HEADER;
+pub use addresses::{DnsSettings, Family, NotARange, NotAServer, PortRange, UnknownFamily, dns_server};
+pub use connect_to::{ConnectTo, NotAnOverride};
+pub use pace::{Arrivals, Length, NotARate, NotAStage, Pace, Rate, Stage, UnknownArrivals};
+pub use tls::{TlsSettings, TlsVersions, UnknownTlsVersions, WrittenTls};
+pub use transport::{
+    ConnectionMode, Connections, Grpc, Http, NotAMethod, NotConnections, Rpc, UnknownConnectionMode,
+    UnknownHttp,
+};
+
+/// What holds where nothing else is said.
+pub mod defaults {
+    use std::time::Duration;
+
+    /// Requests per second.
+    pub const RATE: f64 = 200.0;
+    /// Length of the counted part.
+    pub const DURATION: Duration = Duration::from_secs(30);
+    /// How long connecting may take.
+    pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+    /// How long the TLS handshake may take.
+    pub const TLS_TIMEOUT: Duration = Duration::from_secs(2);
+    /// How long the whole answer may take after sending.
+    pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
+    /// The request's method.
+    pub const METHOD: &str = "GET";
+    /// Statuses that count as success, both ends included.
+    pub const SUCCESS: (u16, u16) = (200, 399);
+    /// The gRPC status that counts as success.
+    pub const GRPC_SUCCESS: i32 = 0;
+    /// Worker threads.
+    pub const WORKERS: usize = 1;
+    /// The streams to an HTTP/2 connection: what HTTP/2 recommends to servers as the least (RFC 9113, 6.5.2).
+    pub const STREAMS: usize = 100;
+    /// The same in a closed loop.
+    pub const CLOSED_LOOP_STREAMS: usize = 1;
+    /// The connections of a closed loop.
+    pub const CLOSED_LOOP_CONNECTIONS: usize = 50;
+    /// The least limit on connections that is chosen for an open loop.
+    pub const LEAST_CONNECTIONS: usize = 256;
+    /// How long the pods that send a load may take to be ready.
+    pub const START_LIMIT: Duration = Duration::from_secs(120);
+    /// What each of these pods asks for.
+    pub const LOAD_POD_RESOURCES: [(&str, &str); 2] = [("cpu", "500m"), ("memory", "256Mi")];
+    /// Over how long the share of dropped requests is taken that ends a run.
+    pub const ABORT_OVER: Duration = Duration::from_secs(10);
+    /// Of how many requests at least.
+    pub const ABORT_REQUESTS: u64 = 50;
+}
+
+/// What can be asked for at most, or at least.
+pub mod limits {
+    use std::ops::RangeInclusive;
+    use std::time::Duration;
+
+    /// The highest rate, in requests per second.
+    pub const MAX_RATE: f64 = 1_000_000.0;
+    /// The longest duration and timeout: a week.
+    pub const MAX_DURATION: Duration = Duration::from_secs(7 * 24 * 3600);
+    /// The most worker threads.
+    pub const MAX_WORKERS: usize = 256;
+    /// The most streams to a connection: those that HTTP/2 has numbers for.
+    pub const MAX_STREAMS: usize = (1 << 30) - 1;
+    /// The most retries.
+    pub const MAX_RETRIES: u32 = 100;
+    /// HTTP statuses.
+    pub const STATUSES: RangeInclusive<u16> = 100..=599;
+    /// The most pods that send a load.
+    pub const MAX_LOAD_PODS: usize = 1000;
+    /// The longest wait for them: they do not wait much longer for their orders.
+    pub const MAX_START_LIMIT: Duration = Duration::from_secs(600);
+    /// The shortest time over which the share of dropped requests is taken that ends a run.
+    pub const LEAST_ABORT_OVER: Duration = Duration::from_secs(1);
+}
 
 /// The response headers that are kept of requests that are not ok where nothing else is said: those by which
 /// gateways can be told.
 const KEEP_HEADERS: [&str; 3] = ["server", "via", "x-envoy-*"];
+
+/// A duration as it is written in an option or a scenario.
+pub fn in_units(duration: Duration) -> String {
+    if duration.is_zero() { "0s".to_owned() } else { format!("{duration:?}") }
+}
+
+/// Statuses as they are written: one, or a range such as `200-399`; `None` where they are written otherwise.
+pub fn statuses(text: &str) -> Option<(u16, u16)> {
+    let (from, to) = text.split_once('-').unwrap_or((text, text));
+    Some((from.trim().parse().ok()?, to.trim().parse().ok()?))
+}
+
+/// Whether this is a range of HTTP statuses.
+pub fn are_statuses((from, to): (u16, u16)) -> bool {
+    from <= to && limits::STATUSES.contains(&from) && limits::STATUSES.contains(&to)
+}
+
+named! {
+    /// Where a load is sent from.
+    pub enum LoadFrom else UnknownLoadFrom "{0:?} is neither local nor cluster" {
+        /// From the machine that runs the program.
+        Local = "local",
+        /// From pods of the cluster.
+        Cluster = "cluster",
+    }
+}
 
 /// The response headers that are kept where these are asked for.
 pub fn keep_headers(further: &[String]) -> Vec<String> {
@@ -50,7 +153,8 @@ impl Target {
     }
 }
 
-/// Settings as a user gives them; [`Plan::new`](super::Plan::new) checks them.
+/// Settings as a user gives them; the load generator's plan checks them. A scenario has no targets here until the cluster
+/// has said where they are.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// Where requests go: to each in turn, as often as its weight says.
@@ -110,8 +214,8 @@ pub struct Settings {
     pub retry_delay: Duration,
     /// The response header that names the pod.
     pub pod_header: String,
-    /// What names it in the body of an answer, where that header does not.
-    pub pod_body: Option<PodBody>,
+    /// The regular expression by which bodies name it, where that header does not.
+    pub pod_body: Option<String>,
     /// Response headers that are kept of requests that are not ok; a name may end in `*`.
     pub keep_headers: Vec<String>,
     /// Statuses that count as success, as inclusive ranges.
@@ -132,13 +236,19 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The default load on one target, whose name is its URL: 200 GET requests/s for 30 s on fresh
-    /// connections.
+    /// The default load on one target, whose name is its URL.
     pub fn new(url: impl Into<String>) -> Self {
         let url = url.into();
+        Self { targets: vec![Target::new(url.as_str(), url.as_str())], ..Self::default() }
+    }
+}
+
+/// The default load, on no target: GET requests on fresh connections.
+impl Default for Settings {
+    fn default() -> Self {
         Self {
-            targets: vec![Target::new(url.as_str(), url.as_str())],
-            pace: Pace::constant(200.0, Duration::from_secs(30)),
+            targets: Vec::new(),
+            pace: Pace::constant(defaults::RATE, defaults::DURATION),
             arrivals: Arrivals::Even,
             seed: 0,
             warmup: Duration::ZERO,
@@ -147,11 +257,11 @@ impl Settings {
             connections: Connections::Fresh,
             max_connections: None,
             streams: None,
-            connect_timeout: Duration::from_secs(1),
-            tls_timeout: Duration::from_secs(2),
+            connect_timeout: defaults::CONNECT_TIMEOUT,
+            tls_timeout: defaults::TLS_TIMEOUT,
             first_byte_timeout: None,
-            response_timeout: Duration::from_secs(5),
-            method: "GET".to_owned(),
+            response_timeout: defaults::RESPONSE_TIMEOUT,
+            method: defaults::METHOD.to_owned(),
             headers: Vec::new(),
             body: Vec::new(),
             template: false,
@@ -166,8 +276,8 @@ impl Settings {
             pod_header: POD_HEADER.to_owned(),
             pod_body: None,
             keep_headers: keep_headers(&[]),
-            success: vec![(200, 399)],
-            workers: 1,
+            success: vec![defaults::SUCCESS],
+            workers: defaults::WORKERS,
             spin: Duration::ZERO,
             source_ports: None,
             source_addresses: Vec::new(),

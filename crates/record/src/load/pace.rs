@@ -1,6 +1,6 @@
 //! The pace of a load, as a user states it.
 //!
-//! Open loop is a rate over time, which sets when each request is due, independently of the others (`schedule`).
+//! Open loop is a rate over time, which sets when each request is due, independently of the others.
 //! Closed loop is a number of connections that are kept busy, without times: it measures what a server can do, not
 //! what its users see.
 
@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use rolldrop_record::run_info::Pacing;
+use crate::names::named;
+use crate::run_info::Pacing;
 
 /// The pace of the requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,15 +44,50 @@ pub enum Length {
     Requests(u64),
 }
 
-/// How the requests of an open loop are spread over its rates.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Arrivals {
-    /// Evenly.
-    #[default]
-    Even,
-    /// Like independent users: a Poisson process, given the number of arrivals that the rates set.
-    Poisson,
+named! {
+    /// How the requests of an open loop are spread over its rates.
+    #[derive(Default)]
+    pub enum Arrivals else UnknownArrivals "{0:?} is neither even nor poisson" {
+        /// Evenly.
+        #[default]
+        Even = "even",
+        /// Like independent users: a Poisson process, given the number of arrivals that the rates set.
+        Poisson = "poisson",
+    }
+}
+
+/// A rate as it is written: requests per second, or a closed loop.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rate {
+    /// Requests per second.
+    PerSecond(f64),
+    /// A closed loop: as many as the connections carry.
+    Max,
+}
+
+/// A rate that is written otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("needs a number of requests per second, or max")]
+pub struct NotARate;
+
+impl FromStr for Rate {
+    type Err = NotARate;
+
+    fn from_str(text: &str) -> Result<Self, NotARate> {
+        match text {
+            "max" => Ok(Rate::Max),
+            number => number.parse().map(Rate::PerSecond).map_err(|_| NotARate),
+        }
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Rate::PerSecond(rate) => rate.fmt(f),
+            Rate::Max => f.write_str("max"),
+        }
+    }
 }
 
 impl Pace {
@@ -134,7 +170,7 @@ impl Pace {
 
 impl Stage {
     /// The requests that it makes: the integral of its rate.
-    pub(super) fn requests(&self) -> f64 {
+    pub fn requests(&self) -> f64 {
         (self.from + self.to) / 2.0 * self.duration.as_secs_f64()
     }
 }

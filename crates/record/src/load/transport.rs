@@ -1,0 +1,189 @@
+//! How requests travel: which HTTP, over which connections.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::defaults;
+use crate::names::named;
+
+named! {
+    /// Which HTTP is spoken.
+    #[derive(Default)]
+    pub enum Http else UnknownHttp "HTTP {0:?} is not auto, 1.1 or 2" {
+        /// Over TLS whichever of the two the server chooses, connection by connection; else HTTP/1.1.
+        #[default]
+        Auto = "auto",
+        /// HTTP/1.1.
+        Http1 = "1.1",
+        /// HTTP/2: by prior knowledge, or, with TLS, where the server agrees to it.
+        Http2 = "2",
+    }
+}
+
+/// A unary method.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Rpc {
+    service: String,
+    method: String,
+}
+
+/// A method is written in another form.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not SERVICE/METHOD, such as grpc.health.v1.Health/Check")]
+pub struct NotAMethod(String);
+
+impl FromStr for Rpc {
+    type Err = NotAMethod;
+
+    fn from_str(text: &str) -> Result<Self, NotAMethod> {
+        let is_name = |name: &str| {
+            !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b))
+        };
+        let names = text.trim_start_matches('/').split_once('/');
+        let names = names.filter(|(service, method)| is_name(service) && is_name(method));
+        let (service, method) = names.ok_or_else(|| NotAMethod(text.to_owned()))?;
+        Ok(Self { service: service.to_owned(), method: method.to_owned() })
+    }
+}
+
+impl TryFrom<String> for Rpc {
+    type Error = NotAMethod;
+
+    fn try_from(text: String) -> Result<Self, NotAMethod> {
+        text.parse()
+    }
+}
+
+impl From<Rpc> for String {
+    fn from(rpc: Rpc) -> Self {
+        rpc.to_string()
+    }
+}
+
+impl fmt::Display for Rpc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.service, self.method)
+    }
+}
+
+/// Calls of a gRPC method in place of plain requests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grpc {
+    /// The method.
+    pub rpc: Rpc,
+    /// gRPC statuses that count as success.
+    pub success: Vec<i32>,
+}
+
+impl Grpc {
+    /// Calls of a method, of which OK is the success.
+    pub fn new(rpc: Rpc) -> Self {
+        Self { rpc, success: vec![defaults::GRPC_SUCCESS] }
+    }
+}
+
+named! {
+    /// How connections are used.
+    #[derive(Default)]
+    pub enum ConnectionMode else UnknownConnectionMode "{0:?} is not fresh, keepalive or mixed" {
+        /// A new connection for every request.
+        #[default]
+        Fresh = "fresh",
+        /// Kept and used again.
+        Keepalive = "keepalive",
+        /// Both, each for a share of the requests.
+        Mixed = "mixed",
+    }
+}
+
+/// Which connections carry the requests.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Connections {
+    /// A new connection for every request.
+    Fresh,
+    /// An idle connection where there is one, else a new one.
+    Keepalive,
+    /// Fresh connections for this share of the requests (0 to 1), keep-alive for the others.
+    Mixed(f64),
+}
+
+impl Connections {
+    /// The mode, without a share.
+    pub const fn mode(self) -> ConnectionMode {
+        match self {
+            Connections::Fresh => ConnectionMode::Fresh,
+            Connections::Keepalive => ConnectionMode::Keepalive,
+            Connections::Mixed(_) => ConnectionMode::Mixed,
+        }
+    }
+
+    /// The share of the requests on fresh connections, where these are mixed.
+    pub const fn share(self) -> Option<f64> {
+        match self {
+            Connections::Mixed(share) => Some(share),
+            Connections::Fresh | Connections::Keepalive => None,
+        }
+    }
+
+    /// Whether the request numbered `seq` goes on a fresh connection. A share is
+    /// spread evenly: of the first n requests, `floor(n × share)` are fresh.
+    pub fn is_fresh(self, seq: u64) -> bool {
+        match self {
+            Connections::Fresh => true,
+            Connections::Keepalive => false,
+            Connections::Mixed(share) => {
+                let before = (seq as f64 * share).floor();
+                ((seq + 1) as f64 * share).floor() > before
+            }
+        }
+    }
+}
+
+impl fmt::Display for Connections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Connections::Mixed(share) => write!(f, "mixed:{share}"),
+            other => other.mode().fmt(f),
+        }
+    }
+}
+
+/// Connections that are written otherwise.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("connections {0:?} are not fresh, keepalive, or mixed:SHARE with a share from 0 to 1")]
+pub struct NotConnections(String);
+
+impl FromStr for Connections {
+    type Err = NotConnections;
+
+    fn from_str(text: &str) -> Result<Self, NotConnections> {
+        let (mode, share) = text.split_once(':').map_or((text, None), |(mode, share)| (mode, Some(share)));
+        let parse = || match (mode.parse().ok()?, share) {
+            (ConnectionMode::Fresh, None) => Some(Connections::Fresh),
+            (ConnectionMode::Keepalive, None) => Some(Connections::Keepalive),
+            (ConnectionMode::Mixed, Some(share)) => {
+                share.parse().ok().filter(|share| (0.0..=1.0).contains(share)).map(Connections::Mixed)
+            }
+            _ => None,
+        };
+        parse().ok_or_else(|| NotConnections(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_method_is_a_service_and_a_name() {
+        let rpc: Rpc = "/grpc.health.v1.Health/Check".parse().unwrap();
+        assert_eq!(rpc.to_string(), "grpc.health.v1.Health/Check");
+        for wrong in ["", "Check", "a/b/c", "a b/c", "/a/"] {
+            assert!(wrong.parse::<Rpc>().is_err(), "{wrong}");
+        }
+    }
+}

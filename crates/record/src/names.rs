@@ -1,0 +1,92 @@
+//! Enums whose variants have names in files: each name is written once.
+
+/// Defines an enum with a name for each variant. Serde, `ALL`, `as_str`, `Display` and `FromStr` follow from it; an
+/// unknown name is an error of the type after `else`.
+macro_rules! named {
+    (
+        $(#[$meta:meta])*
+        pub enum $type:ident else $unknown:ident $message:literal {
+            $($(#[$doc:meta])* $variant:ident = $name:literal,)*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+        pub enum $type {
+            $($(#[$doc])* #[serde(rename = $name)] $variant,)*
+        }
+
+        impl $type {
+            /// Every one, in order.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// The name used in files.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+
+        impl std::str::FromStr for $type {
+            type Err = $unknown;
+
+            fn from_str(name: &str) -> Result<Self, $unknown> {
+                match name {
+                    $($name => Ok(Self::$variant),)*
+                    other => Err($unknown(other.to_owned())),
+                }
+            }
+        }
+
+        #[doc = concat!("A name that is no [`", stringify!($type), "`].")]
+        #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+        #[error($message)]
+        pub struct $unknown(String);
+    };
+}
+
+pub(super) use named;
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Debug;
+    use std::str::FromStr;
+
+    use serde::Serialize;
+
+    use crate::action::ActionName;
+    use crate::event::ProxyPhase;
+    use crate::run_info::Pacing;
+    use crate::{Cause, Evidence, Mode, Outcome, Phase, Protocol, ServedEnd, TlsSession};
+
+    fn read_back<T>(all: &[T])
+    where
+        T: FromStr<Err: Debug> + ToString + Serialize + PartialEq + Debug,
+    {
+        for one in all {
+            let name = one.to_string();
+            assert_eq!(&name.parse::<T>().unwrap(), one);
+            assert_eq!(serde_json::to_value(one).unwrap(), serde_json::Value::from(name));
+        }
+        assert!("x".parse::<T>().is_err());
+    }
+
+    #[test]
+    fn every_name_reads_back() {
+        read_back(ActionName::ALL);
+        read_back(Cause::ALL);
+        read_back(Evidence::ALL);
+        read_back(Mode::ALL);
+        read_back(Outcome::ALL);
+        read_back(Pacing::ALL);
+        read_back(Phase::ALL);
+        read_back(Protocol::ALL);
+        read_back(ProxyPhase::ALL);
+        read_back(ServedEnd::ALL);
+        read_back(TlsSession::ALL);
+    }
+}
