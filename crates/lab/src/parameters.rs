@@ -17,7 +17,6 @@ pub struct Parameter {
 }
 
 /// Every parameter, section by section; the delays come last.
-#[expect(clippy::too_many_lines, reason = "a table")]
 pub fn all() -> Vec<Parameter> {
     let config = Config::default();
     let Config { api_server, controllers, .. } = &config;

@@ -16,7 +16,6 @@ use crate::cluster::Choice;
 use crate::lab::{self, config::DataplaneChoice};
 use crate::scenario::{self, ClusterChoice, Loaded};
 use rolldrop_load as load;
-use rolldrop_load as load;
 use rolldrop_record::Evidence;
 use rolldrop_record::load::{LoadFrom, Rate};
 

@@ -348,18 +348,8 @@ impl Caller {
                 plan.undo(*restore, &about, undo);
             }
             Action::Drain { node, restore } => {
-                let about = node_of(node);
-                plan.must("get", &about, format!("{at}: as it is"));
-                self.plan_node(node, &at.to_string(), plan);
-                plan.must("patch", &about, format!("{at}: unschedulable"));
-                plan.must("list", &pods_of_nodes(), format!("{at}: spec.nodeName={node}"));
-                let why = format!("{at}: each pod of the node, except those of DaemonSets and of the system");
-                self.plan_end(&disruption.action, pods_of_nodes().later("pod"), &why, plan);
-                // The right to it covers all namespaces.
-                if let Some(call) = plan.calls.last_mut() {
-                    call.path = "/api/v1/namespaces/{namespace}/pods/{pod}/eviction".into();
-                }
-                plan.undo(*restore, &about, undo);
+                self.plan_drain(disruption, node, at, plan);
+                plan.undo(*restore, &node_of(node), undo);
             }
             Action::NodeShutdown { node, grace_seconds, restore } => {
                 let (agent, command) = (agent_of(node), format!("shutdown?grace={grace_seconds}"));
@@ -379,6 +369,20 @@ impl Caller {
             Action::Observe { .. } => {}
         }
         Ok(())
+    }
+
+    fn plan_drain(&self, disruption: &Disruption, node: &str, at: &dyn Display, plan: &mut Plan) {
+        let about = node_of(node);
+        plan.must("get", &about, format!("{at}: as it is"));
+        self.plan_node(node, &at.to_string(), plan);
+        plan.must("patch", &about, format!("{at}: unschedulable"));
+        plan.must("list", &pods_of_nodes(), format!("{at}: spec.nodeName={node}"));
+        let why = format!("{at}: each pod of the node, except those of DaemonSets and of the system");
+        self.plan_end(&disruption.action, pods_of_nodes().later("pod"), &why, plan);
+        // The right to it covers all namespaces.
+        if let Some(call) = plan.calls.last_mut() {
+            call.path = "/api/v1/namespaces/{namespace}/pods/{pod}/eviction".into();
+        }
     }
 
     /// The call that ends a pod.
