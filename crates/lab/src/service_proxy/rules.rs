@@ -295,7 +295,7 @@ mod tests {
     fn local_table(pods: &[u8], local: &[u8]) -> Table {
         let port = ServicePort { external: Policy::Local, ..port(Some(30080)) };
         let (cluster, local) = (backends(pods), backends(local));
-        Table::from([(port, Endpoints { cluster, local, ..Endpoints::default() })])
+        Table::from([(port, Endpoints { cluster, local })])
     }
 
     #[test]
