@@ -2,7 +2,7 @@
 //!
 //! Pure: data in, data out. No clock, no I/O, no async. How the numbers are
 //! made is documented where they are made: `evidence` locates requests, `window`
-//! bounds, `cause` explains, [`stats`] holds the formulas.
+//! bounds, `cause` explains, `stats` holds the formulas.
 //!
 //! Answered requests are too many to be held in memory. They are read twice: for the arrivals at each pod, from which
 //! the windows follow (`evidence`), and then for the sums over all of them (`sums`).

@@ -1,9 +1,9 @@
 //! The embedded cluster: a Kubernetes API with real processes as pods.
 //!
-//! Everything runs in one process: [`store`] keeps the objects, [`registry`] gives them
-//! Kubernetes' semantics, [`api`] serves them over HTTP, [`controllers`] drive them, and
-//! per node an agent ([`node`]) runs pods and a Service proxy ([`service_proxy`]) routes to
-//! them, on one of two dataplanes ([`network`]). It shares no code with what measures it, the clock aside.
+//! Everything runs in one process: `store` keeps the objects, `registry` gives them
+//! Kubernetes' semantics, `api` serves them over HTTP, `controllers` drive them, and
+//! per node an agent (`node`) runs pods and a Service proxy (`service_proxy`) routes to
+//! them, on one of two dataplanes (`network`). It shares no code with what measures it, the clock aside.
 
 mod address;
 mod api;
