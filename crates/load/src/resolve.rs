@@ -179,8 +179,10 @@ impl Names {
             let used: Arc<[Address]> = addresses.iter().filter(|a| a.is_of(family)).cloned().collect();
             name.answer.send_modify(|answer| *answer = Ok(used));
             left_out.push(format!(
-                "{} is used only through its {family} addresses: {} does not answer (--ipv4 or --ipv6 chooses)",
-                name.host, silent.text,
+                "{} is used only through its {} addresses: {} does not answer (--ipv4 or --ipv6 chooses)",
+                name.host,
+                family.label(),
+                silent.text,
             ));
         }
         left_out
