@@ -80,8 +80,8 @@ struct Client<'a> {
 impl Client<'_> {
     /// Whether a pod can have read the request at `head`, on a clock that is known to ± `own_ns`. A pod reads a
     /// request after it was sent, and before the client has its whole answer. A request that the client gave up may
-    /// still wait in a queue, and is read after the client has gone.
-    fn has_sent(&self, head: Option<Stamp>, own_ns: Option<i64>, ended: ServedEnd) -> bool {
+    /// still wait in a queue, and is read after the client has gone, however it then ends.
+    fn has_sent(&self, head: Option<Stamp>, own_ns: Option<i64>) -> bool {
         if !self.is_checked {
             return true;
         }
@@ -95,7 +95,7 @@ impl Client<'_> {
         let gave_up =
             matches!(self.row.outcome, Outcome::ResponseTimeout | Outcome::BodyTimeout | Outcome::Cancelled);
         let is_before_the_end = head.ns_since(self.row.end) <= slack_ns;
-        sent.ns_since(head) <= slack_ns && (is_before_the_end || gave_up && ended == ServedEnd::ClientGone)
+        sent.ns_since(head) <= slack_ns && (is_before_the_end || gave_up)
     }
 }
 
@@ -276,7 +276,7 @@ impl Proxied {
         // What was rounded off adds to the uncertainty.
         let own_ns = pod.uncertainty_ns.map(|ns| ns.saturating_add(STEP_NS));
         let head = seen.head(self.base);
-        let fits = client.has_sent(head, own_ns, seen.ended());
+        let fits = client.has_sent(head, own_ns);
         let further = match self.further.is_empty() {
             true => None,
             false => self.further.get(&(Arc::clone(&row.source), row.seq)),
@@ -290,8 +290,7 @@ impl Proxied {
             let number = self.numbers.get(&served.pod)?;
             self.pods.get(*number as usize - 1)?.uncertainty_ns
         };
-        let fitting =
-            further.iter().filter(|served| client.has_sent(served.head, own_ns(served), served.ended));
+        let fitting = further.iter().filter(|served| client.has_sent(served.head, own_ns(served)));
         let mut attempts: Vec<Attempt> =
             fits.then_some(first).into_iter().chain(fitting.map(Attempt::of)).collect();
         let impossible = u32::try_from(1 + further.len() - attempts.len()).unwrap_or(u32::MAX);
@@ -317,7 +316,7 @@ impl Proxied {
         let all = rows.len();
         let fitting = rows.into_iter();
         let mut fitting: Vec<ServedRow> = fitting
-            .filter(|(served, own_ns)| client.has_sent(served.head, *own_ns, served.ended))
+            .filter(|(served, own_ns)| client.has_sent(served.head, *own_ns))
             .map(|(served, _)| served)
             .collect();
         let impossible = u32::try_from(all - fitting.len()).unwrap_or(u32::MAX);

@@ -177,12 +177,14 @@ fn rows_with_times_that_cannot_be_are_ignored_and_counted() {
 
 #[test]
 fn what_a_client_gave_up_waiting_for_may_be_read_later() {
-    let late = |ended| served(own(1), "a", 2000, ended, None);
-    let row = || row(1, 0, Outcome::ResponseTimeout, None);
-    let read = joined(vec![row()], vec![late(ServedEnd::ClientGone)]);
-    assert_eq!(found(&read)[&1], (Some("a".into()), vec![], 0));
-    let answered = joined(vec![row()], vec![late(ServedEnd::Complete)]);
-    assert_eq!(found(&answered)[&1], (None, vec![], 1));
+    let read_late =
+        |outcome, ended| joined(vec![row(1, 0, outcome, None)], vec![served(own(1), "a", 2000, ended, None)]);
+    for ended in [ServedEnd::ClientGone, ServedEnd::UpstreamRefused, ServedEnd::Complete] {
+        let gave_up = read_late(Outcome::ResponseTimeout, ended);
+        assert_eq!(found(&gave_up)[&1], (Some("a".into()), vec![], 0), "{ended}");
+        let answered = read_late(Outcome::Ok, ended);
+        assert_eq!(found(&answered)[&1], (None, vec![], 1), "{ended}");
+    }
 }
 
 #[test]
