@@ -82,7 +82,7 @@ fn stream(query: Option<&str>) -> Answer {
         return Answer::bad_request("at most 67108864 bytes\n");
     };
     let piece_bytes = bytes.div_ceil(STREAM_PIECES as usize).max(1);
-    // The pauses lie between the pieces, so there is one less of them.
+    // The pauses are between the pieces, so there is one pause less than pieces.
     let pauses = u32::try_from(bytes.div_ceil(piece_bytes)).unwrap_or(STREAM_PIECES).saturating_sub(1).max(1);
     Answer {
         pace: Pace::Pieces { piece_bytes, pause: Duration::from_millis(ms) / pauses },

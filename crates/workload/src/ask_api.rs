@@ -1,7 +1,7 @@
 //! Asks the API server for the server's own pod, again and again, as an operator or a client
 //! that elects a leader does: so that the log shows until when that works.
 //!
-//! Where the API server is and what it wants is told as to any program in a pod: the variables
+//! It finds the API server and its credentials like any program in a pod: by the variables
 //! `KUBERNETES_SERVICE_HOST` and `KUBERNETES_SERVICE_PORT`, and the files of the service account.
 //! On the embedded cluster's userspace dataplane, where no file can be put at that path, the
 //! variable `ROLLDROP_SERVICE_ACCOUNT` says where they are.
@@ -26,13 +26,13 @@ const LONGEST_ANSWER: Duration = Duration::from_secs(5);
 /// Why the API server cannot be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// The process is not told where it is.
+    /// The process has no address of the API server.
     #[error("the variable {0} is not set: this works in a pod only")]
     NoVariable(&'static str),
     /// The pod has no service account.
     #[error("there is no {}: the pod has no service account token", .0.display())]
     NoFile(PathBuf),
-    /// What it is told makes no sense.
+    /// The service account cannot be used.
     #[error("use the service account")]
     Config(#[from] KubeconfigError),
     /// No client can be made of it.
@@ -52,7 +52,7 @@ impl Asker {
     ///
     /// # Errors
     ///
-    /// There is none, or the process is not told where the API server is.
+    /// There is none, or no address of the API server.
     pub(super) async fn new(period: Duration, pod: &str) -> Result<Self, ApiError> {
         let variable = |name| std::env::var(name).map_err(|_| ApiError::NoVariable(name));
         let (host, port) = (variable("KUBERNETES_SERVICE_HOST")?, variable("KUBERNETES_SERVICE_PORT")?);
@@ -79,7 +79,7 @@ impl Asker {
         Ok(Self { client: Client::try_from(config)?, path, period })
     }
 
-    /// Asks and logs what comes of it. Never returns.
+    /// Asks, and logs each result. Never returns.
     pub(super) async fn run(self, log: &Log) {
         let mut ticks = interval(self.period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);

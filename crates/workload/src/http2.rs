@@ -2,8 +2,8 @@
 //! an answer to any unary gRPC call: an empty message, or how the server is
 //! (`grpc.health.v1.Health/Check`), and the status OK.
 //!
-//! Going away is announced: a connection that asks while the server drains, or that is open when
-//! it stops accepting, gets a GOAWAY, and what it has asked by then is answered.
+//! A connection that asks while the server drains, or that is open when it stops accepting, gets a
+//! GOAWAY, and its earlier requests are answered.
 
 use std::io;
 use std::rc::Rc;
@@ -108,10 +108,7 @@ async fn respond_to(
             pace: Pace::AtOnce,
         },
     };
-    let delay = delay + shared.response_time;
-    if !delay.is_zero() {
-        sleep(delay).await;
-    }
+    shared.delay(delay).await;
     let exchange = exchange.with_status(status.as_u16());
     let mut response = Response::new(());
     *response.status_mut() = status;
@@ -152,8 +149,8 @@ async fn plain(
     Ok(())
 }
 
-/// The message that answers a call. While the server is not ready it serves all the same, as it
-/// does its paths: whoever routes to it asks how it is.
+/// The message that answers a call. A server that is not ready still serves calls, as it does paths;
+/// only the health check shows it.
 fn message(path: &str, readiness: Readiness) -> Bytes {
     match readiness {
         _ if path != HEALTH_CHECK => EMPTY_MESSAGE,

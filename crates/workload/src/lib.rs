@@ -26,20 +26,19 @@ pub use log::{LogTarget, NowNs};
 pub use server::Server;
 pub use signals::StopSignal;
 
-/// What the server does when it is told to stop.
+/// What the server does on a stop signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Habit {
     /// Exits at once with code 0; requests in flight are lost.
     Exit,
-    /// Fails its readiness, serves on for a while with `Connection: close`, then
+    /// Fails its readiness, keeps serving for a while with `Connection: close`, then
     /// stops accepting, serves what waits in the accept queue, and exits 0.
     Drain,
     /// Does nothing, until it is killed.
     Ignore,
     /// Stops accepting at once, finishes the requests in flight, and exits 0.
     Finish,
-    /// As [`Habit::Drain`], but connections of HTTP/1.1 that are idle in its eyes are closed at the
-    /// signal, though a request may have arrived that it has not read.
+    /// As [`Habit::Drain`], but closes idle HTTP/1.1 connections at the signal, even if a request has arrived unread.
     CloseIdle,
 }
 
@@ -50,16 +49,15 @@ pub struct Config {
     pub listen: SocketAddr,
     /// What to do on SIGTERM, SIGINT and SIGQUIT.
     pub on_stop: Habit,
-    /// What to do on signals that are not to be taken as the others of their kind.
+    /// What to do on single signals, if not the default.
     pub on_signal: BTreeMap<StopSignal, Habit>,
-    /// How long [`Habit::Drain`] and [`Habit::CloseIdle`] serve on.
+    /// How long [`Habit::Drain`] and [`Habit::CloseIdle`] keep serving.
     pub drain_for: Duration,
-    /// How long the server is busy when a signal tells it to stop, before it does so: nothing is read or
-    /// answered meanwhile.
+    /// How long the server is busy after a stop signal, before it acts on it: it reads and answers nothing in this time.
     pub stop_work: Duration,
     /// Delay before every answer.
     pub response_time: Duration,
-    /// Size of the body of `/`; `None` answers a short text.
+    /// Size of the body of `/`; `None` for a short text.
     pub body_bytes: Option<usize>,
     /// How long after the start the server becomes ready.
     pub ready_after: Duration,

@@ -1,4 +1,4 @@
-//! The server's own account of what it did, one JSON line an event.
+//! The server's log of what it did, one JSON line for each event.
 //!
 //! Every line is one unbuffered append, so that an instant exit loses none.
 

@@ -1,7 +1,6 @@
 //! Accepts, answers, and stops in the chosen habit.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
@@ -44,27 +43,12 @@ pub struct Server {
     listener: TcpListener,
     signals: Signals,
     shared: Rc<Shared>,
-    habits: Habits,
+    config: Config,
     asking: Option<(Duration, String)>,
 }
 
-/// What to do on which signal.
-#[derive(Clone, Debug)]
-struct Habits {
-    on_stop: Habit,
-    on_signal: BTreeMap<StopSignal, Habit>,
-    drain_for: Duration,
-    stop_work: Duration,
-}
-
-impl Habits {
-    fn of(config: &Config) -> Self {
-        let Config { on_stop, on_signal, drain_for, stop_work, .. } = config;
-        let (on_stop, drain_for, stop_work) = (*on_stop, *drain_for, *stop_work);
-        Self { on_stop, on_signal: on_signal.clone(), drain_for, stop_work }
-    }
-
-    fn on(&self, signal: StopSignal) -> Habit {
+impl Config {
+    fn habit_on(&self, signal: StopSignal) -> Habit {
         let default = if signal.means_stop() { self.on_stop } else { Habit::Ignore };
         self.on_signal.get(&signal).copied().unwrap_or(default)
     }
@@ -76,9 +60,9 @@ pub(super) struct Shared {
     started: Instant,
     ready_after: Duration,
     pub(super) draining: Cell<bool>,
-    /// Idle connections are to be closed.
+    /// Cancelled when idle connections must close.
     close_idle: CancellationToken,
-    pub(super) response_time: Duration,
+    response_time: Duration,
     pub(super) index: Bytes,
     pub(super) pod: Option<HeaderValue>,
 }
@@ -90,6 +74,14 @@ impl Shared {
             Readiness::NotReady
         } else {
             Readiness::Ready
+        }
+    }
+
+    /// Waits before an answer begins: as long as its path asks for, and the configuration.
+    pub(super) async fn delay(&self, own: Duration) {
+        let delay = own + self.response_time;
+        if !delay.is_zero() {
+            sleep(delay).await;
         }
     }
 
@@ -132,16 +124,16 @@ impl Server {
         let (listener, shared) = open(config, now)?;
         let pod = config.pod_name.clone().or_else(|| std::env::var("HOSTNAME").ok()).unwrap_or_default();
         let asking = config.ask_api_every.map(|period| (period, pod));
-        Ok(Self { listener, signals, shared, habits: Habits::of(config), asking })
+        Ok(Self { listener, signals, shared, config: config.clone(), asking })
     }
 
     /// Serves until a signal and its habit end it.
     ///
     /// # Errors
     ///
-    /// The API server is to be asked, and cannot be.
+    /// `ask_api_every` is set, but the API server cannot be asked.
     pub async fn run(self) -> Result<(), WorkloadError> {
-        let Self { listener, mut signals, shared, habits, asking } = self;
+        let Self { listener, mut signals, shared, config, asking } = self;
         let log = shared.log.clone();
         let asking = match asking {
             Some((period, pod)) => Some(Asker::new(period, &pod).await.map_err(WorkloadError::Api)?),
@@ -154,7 +146,7 @@ impl Server {
             }
         };
         tokio::select! {
-            () = serve(listener, async || signals.next().await, shared, &habits) => {}
+            () = serve(listener, async || signals.next().await, shared, &config) => {}
             () = asking => {}
         }
         Ok(())
@@ -189,7 +181,7 @@ async fn serve(
     listener: TcpListener,
     mut next_signal: impl AsyncFnMut() -> Noticed,
     shared: Rc<Shared>,
-    habits: &Habits,
+    config: &Config,
 ) {
     let mut connections = JoinSet::new();
     let finish = CancellationToken::new();
@@ -204,12 +196,12 @@ async fn serve(
             biased;
             noticed = next_signal() => {
                 let Some(signal) = shared.log_signal(noticed) else { continue };
-                let habit = habits.on(signal);
+                let habit = config.habit_on(signal);
                 if habit == Habit::Ignore || drained_at.is_some() {
                     continue;
                 }
                 // On the one thread that serves, as an app's own shutdown hooks are.
-                std::thread::sleep(habits.stop_work);
+                std::thread::sleep(config.stop_work);
                 match habit {
                     Habit::Ignore => {}
                     Habit::Exit => {
@@ -224,7 +216,7 @@ async fn serve(
                             shared.close_idle.cancel();
                         }
                         shared.draining.set(true);
-                        drained_at = Some(Instant::now() + habits.drain_for);
+                        drained_at = Some(Instant::now() + config.drain_for);
                     }
                 }
             }
@@ -266,7 +258,7 @@ async fn at(instant: Option<Instant>) {
 
 /// Closes the listener, but takes what waits in its accept queue first: that would be reset.
 ///
-/// The kernel is asked itself. The runtime knows of a connection only some time after it came.
+/// Asks the kernel directly: the runtime learns of a connection only some time later.
 fn close_after_accepting_all(listener: TcpListener) -> Vec<TcpStream> {
     let mut waiting = Vec::new();
     if let Ok(listener) = listener.into_std() {
@@ -281,7 +273,7 @@ fn close_after_accepting_all(listener: TcpListener) -> Vec<TcpStream> {
     waiting.into_iter().filter_map(|stream| adopt(stream).ok()).collect()
 }
 
-/// An accept error of one connection is nothing; one of the process (no
+/// Ignores an accept error of one connection. One of the process (no
 /// descriptors left) would otherwise spin.
 async fn back_off_from(error: &io::Error) {
     if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
@@ -337,7 +329,7 @@ async fn serve_connection(stream: TcpStream, shared: Rc<Shared>, finish: Cancell
     let mut connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .serve_connection(transport, service);
-    // A connection that fails has told its story in the log, request by request.
+    // The log already has each request of a connection that fails.
     tokio::select! {
         biased;
         // Before it looks whether something has arrived: then the kernel resets the connection.
@@ -388,11 +380,7 @@ async fn respond(
     let exchange = Exchange::received(&shared.log, id).with_share_of(in_flight);
     let Answer { status, body, delay, pace } =
         answer(request.uri().path(), request.uri().query(), shared.readiness(), &shared.index);
-    let delay = delay + shared.response_time;
-    if !delay.is_zero() {
-        sleep(delay).await;
-    }
-
+    shared.delay(delay).await;
     let body = PacedBody::whole(body, exchange.with_status(status.as_u16()), unflushed);
     let body = match pace {
         Pace::AtOnce => body,

@@ -1,7 +1,7 @@
 //! The signals that the server notices.
 //!
-//! Not among them are SIGKILL and SIGSTOP, which no process can notice. A process that was
-//! stopped finds out afterwards, by SIGCONT and by the gap in its log.
+//! No process can notice SIGKILL and SIGSTOP. A process that was stopped finds out afterwards, by
+//! SIGCONT and by the gap in its log.
 
 use std::fmt;
 use std::io;
@@ -14,7 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// A signal that can be given a habit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StopSignal {
-    /// What a container runtime sends unless told otherwise.
+    /// The default of a container runtime.
     Term,
     /// Ctrl-C.
     Int,
@@ -38,7 +38,7 @@ const ALL: [(StopSignal, &str, Number); 6] = [
 ];
 
 impl StopSignal {
-    /// Whether it asks a server to stop, unless that is told otherwise.
+    /// Whether it asks a server to stop by default.
     pub fn means_stop(self) -> bool {
         matches!(self, Self::Term | Self::Int | Self::Quit)
     }

@@ -1,7 +1,7 @@
 //! `/ws`: a WebSocket that sends every message back.
 //!
-//! Going away is announced: while the server drains, a connection is closed with code 1001 after
-//! its next message, and when it has stopped accepting, between two messages.
+//! While the server drains, a connection is closed with code 1001 after its next message; when it
+//! has stopped accepting, between two messages.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use futures::{SinkExt, StreamExt};
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE};
 use hyper::{HeaderMap, Request};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
@@ -57,9 +57,7 @@ pub(super) async fn serve(transport: Transport, early: Bytes, shared: &Shared, f
             continue;
         }
         let exchange = Exchange::received(&shared.log, id(&message)).with_status(101);
-        if !shared.response_time.is_zero() {
-            sleep(shared.response_time).await;
-        }
+        shared.delay(Duration::ZERO).await;
         if socket.send(message).await.is_err() {
             return;
         }

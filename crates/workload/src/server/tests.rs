@@ -1,5 +1,6 @@
 //! The server's habits over real connections; signals come from the test.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde_json::Value;
@@ -48,8 +49,7 @@ fn start(on_stop: Habit) -> Running {
         Some(noticed) => noticed,
         None => std::future::pending().await,
     };
-    let habits = Habits::of(&config);
-    let task = tokio::task::spawn_local(async move { serve(listener, next_signal, shared, &habits).await });
+    let task = tokio::task::spawn_local(async move { serve(listener, next_signal, shared, &config).await });
     Running { address, signals, task, log, _dir: dir }
 }
 
