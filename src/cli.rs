@@ -98,7 +98,7 @@ pub fn main() -> ExitCode {
         .with_writer(say::Log)
         .with_ansi(false)
         .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("ROLLDROP_LOG").unwrap_or_else(|_| {
-            // A client's own log of refused calls: whoever made the call reports it.
+            // Not the client's own log of refused calls: the caller reports those.
             "warn,kube_client=off,kube_runtime=error".into()
         }))
         .init();
@@ -128,7 +128,7 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// A temporary directory that nobody else can enter or foresee.
+/// A temporary directory that nobody else can enter, with a name that nobody can guess.
 fn private_dir(prefix: &str) -> std::io::Result<tempfile::TempDir> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(prefix);
@@ -137,7 +137,7 @@ fn private_dir(prefix: &str) -> std::io::Result<tempfile::TempDir> {
     builder.tempdir()
 }
 
-/// An error with its causes, each said once: some end with what they come from.
+/// An error with its causes, each only once: the text of some already ends with their cause.
 fn in_words(error: &anyhow::Error) -> String {
     let mut words = String::new();
     for cause in error.chain().map(ToString::to_string).filter(|cause| !cause.is_empty()) {
@@ -161,7 +161,7 @@ fn manual(dir: Option<&Path>) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A command without the subcommands that are not for people, as far as completions need it.
+/// A command without its hidden subcommands and arguments, for completions.
 fn visible(command: &clap::Command) -> clap::Command {
     let subcommands = command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set());
     clap::Command::new(command.get_name().to_owned())
@@ -172,9 +172,7 @@ fn visible(command: &clap::Command) -> clap::Command {
 
 /// Parses a duration with its unit, such as `250ms`, `30s` or `1m30s`.
 fn parse_duration(text: &str) -> Result<Duration, String> {
-    text.parse::<jiff::SignedDuration>()
-        .ok()
-        .and_then(|span| Duration::try_from(span).ok())
+    rolldrop_record::load::duration(text)
         .ok_or_else(|| "needs a number and its unit, such as 250ms, 30s or 1m30s".to_owned())
 }
 

@@ -1,8 +1,7 @@
 //! YAML to a validated scenario: what to deploy, load, disrupt and expect.
 //!
 //! Text becomes a tree that remembers its lines ([`yaml`]), then the raw form
-//! with every key checked (`raw`), then a [`Scenario`] in which contradictions
-//! cannot stand. An error names file, line, key and remedy. Nothing here talks
+//! with every key checked (`raw`), then a [`Scenario`] without contradictions. An error names file, line, key and remedy. Nothing here talks
 //! to a cluster.
 
 mod builtin;
@@ -40,7 +39,7 @@ pub(crate) struct Scenario {
     pub description: String,
     /// Kubernetes objects that the run creates and removes.
     pub manifests: Vec<Value>,
-    /// Where the load goes; one at least, each with a name of its own.
+    /// The targets of the load: at least one, with different names.
     pub targets: Vec<Target>,
     /// The load.
     pub load: Load,
@@ -50,9 +49,9 @@ pub(crate) struct Scenario {
     pub sidecar_workloads: Vec<Workload>,
     /// What ends pods, and when.
     pub disruptions: Vec<Disruption>,
-    /// How long nothing may be lost after a termination before the next; `None` lets the rate decide.
+    /// How long nothing may be lost after a termination before the next; `None` computes it from the rate.
     pub settle: Option<Duration>,
-    /// When the next comes though requests are still lost.
+    /// When the next one comes although requests are still lost.
     pub settle_max: Duration,
     /// The gate.
     pub expect: Expect,
@@ -61,7 +60,7 @@ pub(crate) struct Scenario {
 }
 
 impl Scenario {
-    /// Whether the load ends once all disruptions are done, and not later than its duration.
+    /// Whether the load ends when all disruptions are done, if that is before its duration.
     pub(crate) fn ends_with_its_disruptions(&self) -> bool {
         let watches_on = |d: &Disruption| {
             matches!((&d.action, d.repeat), (Action::Observe { lasts: None }, Repeat::Times(_)))
@@ -74,8 +73,7 @@ impl Scenario {
         self.document.value()
     }
 
-    /// What is wrong with a value that only its user can judge. `key` is its path from the top of
-    /// the file.
+    /// An error about a value, for checks outside this module. `key` is its path from the top of the file.
     pub(crate) fn invalid(&self, key: &str, why: impl Into<String>) -> ScenarioError {
         self.document.error(key, why)
     }
@@ -104,9 +102,9 @@ pub(crate) enum ClusterChoice<C> {
 pub(crate) struct Target {
     /// Its name in the rows.
     pub name: String,
-    /// Its share of the requests: this, of the sum of all targets' weights.
+    /// Its share of the requests, relative to the sum of all targets' weights.
     pub weight: u32,
-    /// What whoever leads there balances, and so what shows its window.
+    /// What its consumer balances, which decides what shows its window.
     pub balances: Balances,
     /// Why.
     pub balances_because: BalancesBecause,
@@ -117,7 +115,7 @@ pub(crate) struct Target {
 /// Where a target is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// A port of a Service, through whatever routes to it here.
+    /// A port of a Service.
     Service {
         /// The Service's name.
         name: String,

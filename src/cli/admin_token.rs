@@ -1,5 +1,4 @@
-//! The token of the proxies' admin ports, the same for who asks it and who is asked, and one that
-//! is made for a run alone.
+//! The token of the proxies' admin ports, for the proxy and for its reader, and a token for a single run.
 
 use std::env::{self, VarError};
 use std::path::PathBuf;
@@ -21,7 +20,7 @@ pub(super) struct TokenArgs {
 }
 
 impl TokenArgs {
-    /// The token, if there is to be one.
+    /// The token, if one is given.
     pub(super) fn token(&self) -> anyhow::Result<Option<AdminToken>> {
         if let Some(path) = &self.admin_token_file {
             let read = || anyhow::Ok(std::fs::read_to_string(path)?.parse()?);

@@ -1,15 +1,51 @@
-//! What a load that no analysis has seen yet has lost.
+//! How many requests of a load, as its counters stand, ended in which class. No analysis has seen them yet.
 
 use rolldrop_analysis::Class;
 use rolldrop_load::{Counts, ErrorStatuses};
 use rolldrop_record::Outcome;
 
-/// How many requests there are of each class; one may come several times.
-pub(super) fn by_class(outcomes: &Counts, errors: &ErrorStatuses) -> impl Iterator<Item = (Class, u64)> {
-    let of_answers = |status, grpc| Class::of_answer(Outcome::HttpError, status, grpc);
-    let others = outcomes.iter().filter(|(outcome, _)| *outcome != Outcome::HttpError);
-    let others = others.map(|(outcome, count)| (Class::of_answer(outcome, None, None), count));
-    let http = errors.http.iter().map(move |(status, count)| (of_answers(Some(*status), None), *count));
-    let grpc = errors.grpc.iter().map(move |(status, count)| (of_answers(None, Some(*status)), *count));
-    others.chain(http).chain(grpc)
+/// Requests by [`Class`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub(super) struct ByClass {
+    pub(super) ok: u64,
+    pub(super) dropped: u64,
+    pub(super) app_errors: u64,
+    pub(super) not_sent: u64,
+    pub(super) cancelled: u64,
+}
+
+impl ByClass {
+    /// Goes through the counts once. The status of an answer decides the class of an `http_error`.
+    pub(super) fn of(outcomes: &Counts, errors: &ErrorStatuses) -> Self {
+        let of_error = |status, grpc| Class::of_answer(Outcome::HttpError, status, grpc);
+        let with_status: u64 = errors.http.values().chain(errors.grpc.values()).sum();
+        let without = |outcome, count: u64| match outcome {
+            Outcome::HttpError => count.saturating_sub(with_status),
+            _ => count,
+        };
+        let others = outcomes.iter();
+        let others = others.map(|(of, count)| (Class::of_answer(of, None, None), without(of, count)));
+        let http = errors.http.iter().map(|(status, count)| (of_error(Some(*status), None), *count));
+        let grpc = errors.grpc.iter().map(|(status, count)| (of_error(None, Some(*status)), *count));
+        let mut all = Self::default();
+        for (class, count) in others.chain(http).chain(grpc) {
+            *all.counter(class) += count;
+        }
+        all
+    }
+
+    /// The requests that ended as their user sees it: without those that the load generator did not send or cut off.
+    pub(super) fn ended(&self) -> u64 {
+        self.ok + self.dropped + self.app_errors
+    }
+
+    fn counter(&mut self, class: Class) -> &mut u64 {
+        match class {
+            Class::Ok => &mut self.ok,
+            Class::Dropped => &mut self.dropped,
+            Class::AppError => &mut self.app_errors,
+            Class::NotSent => &mut self.not_sent,
+            Class::Cancelled => &mut self.cancelled,
+        }
+    }
 }

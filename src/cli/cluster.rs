@@ -125,12 +125,12 @@ impl ClusterArgs {
     }
 }
 
-/// A directory of this process's own, which nobody else can enter or foresee.
+/// A directory of this process alone, with a name that cannot be guessed.
 fn temporary_dir(purpose: &str) -> io::Result<TempDir> {
     private_dir(&format!("rolldrop-{purpose}-{}-", std::process::id()))
 }
 
-/// What the temporary directories of clusters are for, by their names.
+/// Part of the names of clusters' temporary directories.
 const PURPOSE: &str = "cluster";
 
 /// A temporary directory is in use until what is returned is dropped, or the process killed.
@@ -161,7 +161,7 @@ fn remove_those_of_the_killed() {
 struct Files {
     log_dir: PathBuf,
     kubeconfig: PathBuf,
-    /// Whether the log directory goes with the cluster.
+    /// Whether the log directory is removed with the cluster.
     is_temporary: bool,
 }
 
@@ -189,7 +189,7 @@ struct Dataplane {
 }
 
 impl Dataplane {
-    /// Takes this process, while it has one thread, where the dataplane wants it.
+    /// Moves this process, while it has one thread, into the namespaces of the dataplane.
     fn choose(choice: DataplaneChoice, leftovers: &[PathBuf]) -> anyhow::Result<Self> {
         if choice == DataplaneChoice::Userspace {
             return Ok(Self { entered: None, notice: None });
@@ -213,7 +213,7 @@ impl Dataplane {
 impl ServeArgs {
     fn run(self) -> anyhow::Result<ExitCode> {
         if self.lifeline {
-            // A session of its own: a Ctrl-C at the parent's terminal is the parent's business.
+            // A session of its own, so that a Ctrl-C at the terminal reaches only the parent.
             nix::unistd::setsid().context("start a session")?;
         }
         // Dropped last, after the runtime and all its tasks.
@@ -222,7 +222,7 @@ impl ServeArgs {
         let is_temporary = self.log_dir.is_none();
         let log_dir = match self.log_dir {
             Some(dir) => dir,
-            // It goes with its files, or after a kill with the next cluster.
+            // It is removed at the end, or after a kill by the next cluster.
             None => temporary_dir(PURPOSE).context("make a temporary directory")?.keep(),
         };
         let log_dir = absolute(log_dir)?;
@@ -236,7 +236,7 @@ impl ServeArgs {
         let kubeconfig = absolute(self.kubeconfig.unwrap_or_else(|| log_dir.join("kubeconfig")))?;
         let files = Files { log_dir, kubeconfig, is_temporary };
         let config = *self.config.unwrap_or_default();
-        // Clients outside are to reach the API: their port is opened out here.
+        // Opened outside of the cluster's network, so that clients here can reach the API.
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("listen on loopback")?;
         let dataplane = Dataplane::choose(
             self.dataplane.map_or(config.dataplane, DataplaneChoice::from),

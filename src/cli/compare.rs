@@ -48,7 +48,7 @@ impl Percent {
 }
 
 impl CompareArgs {
-    /// The baseline's side; empty where none was named.
+    /// The baseline's side; empty without `--baseline`.
     pub(super) fn samples(&self) -> anyhow::Result<Vec<Sample>> {
         self.baseline.iter().map(|path| read(path)).collect()
     }

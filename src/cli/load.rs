@@ -34,7 +34,7 @@ impl LoadArgs {
         let plan = Plan::new(self.settings()?)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let exit = runtime.block_on(self.measure(plan));
-        // After an interruption, a name that is still being looked up is not waited for.
+        // After an interruption, does not wait for a name that is still being looked up.
         runtime.shutdown_background();
         exit
     }
@@ -52,7 +52,7 @@ impl LoadArgs {
             return Ok(Exit::Interrupted.into());
         };
         let mut prepared = prepared?.with_evidence(clock)?.with_records(&self.record)?;
-        // What cannot be written is found out before the first request, not after the last.
+        // Finds out before the first request, not after the last, what cannot be written.
         let mut run = match &self.out {
             Some(path) => Some(Recording::begin(RunDir::create(path)?, &plan, clock)?),
             None => None,
@@ -113,7 +113,7 @@ impl LoadArgs {
         self.conclude(&title, &load_plan, &ended, table)
     }
 
-    /// What is said if the load breaks off.
+    /// The message if the load is cut off.
     fn cut_off(&self) -> String {
         match &self.out {
             Some(dir) => {
@@ -216,7 +216,7 @@ impl Recording {
         Ok(self.dir.write_info(&self.info)?)
     }
 
-    /// Without a coordinator the load's first source speaks for all: they share one clock.
+    /// Without a coordinator, events are those of the load's first source: all sources share one clock.
     fn event(&mut self, at: Stamp, kind: EventKind) -> anyhow::Result<()> {
         let source = self.info.sources.first().map(|source| source.name.as_str()).unwrap_or_default();
         Ok(self.events.append(&Event::new(at, source, kind))?)

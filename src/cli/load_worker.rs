@@ -1,5 +1,5 @@
 //! `rolldrop load-worker`: sends a load for another process, which speaks to it by standard
-//! input and output (`load::process::protocol`), or over HTTP where it is in a pod
+//! input and output (`load::process::protocol`), or over HTTP if it is in a pod
 //! (`load::remote`). Not for people, so `--help` does not show it.
 
 use std::io::{self, Write};
@@ -33,7 +33,7 @@ pub(super) struct LoadWorkerArgs {
     /// Take orders over HTTP here, from clients with the token in ROLLDROP_LOAD_TOKEN.
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
-    /// Connect to whoever wants the load as well, and be asked over that connection.
+    /// Also connect to the process that gives the orders, and take them over that connection.
     #[arg(long, value_name = "HOST:PORT", requires_all = ["listen", "name"])]
     visit: Option<String>,
     /// The worker's name, by which it is expected there.
@@ -57,8 +57,8 @@ impl LoadWorkerArgs {
     }
 
     fn serve_parent(out: &Path) -> anyhow::Result<()> {
-        // A session of its own: a Ctrl-C at the terminal is the business of whoever gives the
-        // orders. A process that leads one already needs none.
+        // A session of its own, so that a Ctrl-C at the terminal reaches only the process that gives the orders. A
+        // session leader needs none.
         #[cfg(unix)]
         let _ = nix::unistd::setsid();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -75,7 +75,7 @@ impl LoadWorkerArgs {
                 stdout.flush()
             },
         ));
-        // No further order is waited for.
+        // Does not wait for further orders.
         runtime.shutdown_background();
         Ok(())
     }

@@ -1,5 +1,5 @@
 //! `kubectl rolldrop`: kubectl runs `kubectl-rolldrop` from the PATH, and asks
-//! `kubectl_complete-rolldrop` what could come next. Both are this program under another name.
+//! `kubectl_complete-rolldrop` for completions. Both are this program under another name.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -10,15 +10,15 @@ use clap::Command;
 use clap::builder::StyledStr;
 use clap_complete::engine::complete as candidates;
 
-/// What kubectl calls its plugin, and what it asks for completions.
+/// The names by which kubectl calls its plugin, and the program for completions.
 const PLUGIN: &str = "kubectl-rolldrop";
 const COMPLETER: &str = "kubectl_complete-rolldrop";
 /// How the plugin is called by people.
 const AS_PLUGIN: &str = "kubectl rolldrop";
 
-/// After a completion no blank (cobra's ShellCompDirectiveNoSpace).
+/// No space after a completion (cobra's ShellCompDirectiveNoSpace).
 const NO_SPACE: u8 = 2;
-/// What is no completion is no file name either (ShellCompDirectiveNoFileComp).
+/// No completion by file names (ShellCompDirectiveNoFileComp).
 const NO_FILES: u8 = 4;
 
 /// By which name this program was called.
@@ -28,7 +28,7 @@ pub(super) enum Called {
     Directly,
     /// As a plugin of kubectl.
     AsPlugin,
-    /// To say what could come next.
+    /// For completions.
     ForCompletion,
 }
 
@@ -46,7 +46,7 @@ impl Called {
         }
     }
 
-    /// The command, with help texts and usage lines by the name that people call it.
+    /// The command, with the name that was called in help texts and usage lines.
     pub(super) fn known_as(self, command: Command) -> Command {
         match self {
             Self::AsPlugin => renamed(command).bin_name(AS_PLUGIN),
@@ -55,7 +55,7 @@ impl Called {
     }
 }
 
-/// With the plugin's name where a text says what to type.
+/// Puts the plugin's name into texts that say what to type.
 fn renamed(command: Command) -> Command {
     let after = command.get_after_help().map(as_plugin);
     let command = match after {
@@ -83,7 +83,7 @@ fn as_plugin(text: &StyledStr) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// With so many blanks fewer before an explanation, so that it stays in its column.
+/// Removes `by` spaces before an explanation, so that it stays in its column.
 fn narrowed(line: &str, by: usize) -> String {
     let Some(at) = line.find("  ") else { return line.to_owned() };
     let (example, rest) = line.split_at(at);
@@ -91,7 +91,7 @@ fn narrowed(line: &str, by: usize) -> String {
     format!("{example}{:1$}{2}", "", blanks.saturating_sub(by).max(1), rest.trim_start())
 }
 
-/// Prints what could come next, a line each with its explanation, and last what the shell is to do.
+/// Prints the completions, one a line with its explanation, and last the directive for the shell.
 pub(super) fn complete(command: Command) -> ExitCode {
     // kubectl gives the words behind `kubectl rolldrop`; the last is the one that is being typed.
     let words: Vec<OsString> =
@@ -114,7 +114,7 @@ pub(super) fn complete(command: Command) -> ExitCode {
         }
         lines.push('\n');
     }
-    // A shell that has gone wants no answer.
+    // A shell that is gone needs no answer.
     let _gone = writeln!(std::io::stdout(), "{lines}:{directive}");
     ExitCode::SUCCESS
 }

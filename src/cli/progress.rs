@@ -17,7 +17,7 @@ use rolldrop_record::{Outcome, shown};
 /// How often a bar is redrawn.
 const REDRAWN: Duration = Duration::from_millis(200);
 
-/// What is known beforehand of a load.
+/// What is known of a load before it starts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Planned {
     /// How many requests there will be.
@@ -32,8 +32,7 @@ impl Planned {
         Self { requests: plan.requests(), length: plan.length() }
     }
 
-    /// What is left of the time after so much of it. Requests are counted a moment late: as long
-    /// as some are missing, so is time.
+    /// The remaining time. Requests are counted a moment late: as long as some are missing, so is time.
     fn left(self, scheduled: u64, elapsed: Duration) -> Option<Duration> {
         let left = self.length?.saturating_sub(elapsed);
         let is_complete = self.requests.is_none_or(|all| scheduled >= all);
@@ -41,7 +40,7 @@ impl Planned {
     }
 }
 
-/// Shows how a command gets on. The bar goes away with it, also when the command fails.
+/// Shows the progress of a command. The bar is removed with it, also when the command fails.
 #[derive(Debug)]
 pub(super) enum Progress {
     /// A block that is redrawn.
@@ -57,7 +56,7 @@ pub(super) enum Progress {
 }
 
 impl Progress {
-    /// What fits where stderr goes.
+    /// The form that fits stderr.
     pub(super) fn new(quiet: bool) -> Self {
         if quiet {
             Self::Quiet
@@ -85,7 +84,7 @@ impl Progress {
         }
     }
 
-    /// Something to know, which stays on the screen. Said even when quiet: it is no progress.
+    /// A notice, which stays on the screen and is shown even when quiet.
     pub(super) fn note(&self, what: &str) {
         let line = format!("rolldrop: {}", shown::lines(what));
         match self {
@@ -94,7 +93,7 @@ impl Progress {
         }
     }
 
-    /// Does something on stderr while nothing else is shown there.
+    /// Runs `act` while the progress does not draw on stderr.
     pub(super) fn hidden<T>(&self, act: impl FnOnce() -> T) -> T {
         match self {
             Self::Bar { bar, .. } => {
@@ -106,8 +105,8 @@ impl Progress {
         }
     }
 
-    /// Shows the load's progress until `running` answers, and passes interruptions on to it:
-    /// the first ends the schedule, the second cuts off what is in flight.
+    /// Shows the load's progress until `running` ends, and passes interruptions on to it: the first ends the
+    /// schedule, the second cuts off what is in flight.
     pub(super) async fn follow<T>(
         &self,
         running: impl Future<Output = T>,
@@ -149,13 +148,9 @@ impl Progress {
         }
     }
 
-    /// Something that is to be known beside the progress, also when that is not shown.
+    /// A warning, which is shown even when quiet.
     pub(super) fn warn(&self, message: &str) {
-        let line = format!("warning: {}", shown::lines(message));
-        match self {
-            Self::Bar { bar, .. } => bar.println(format!("rolldrop: {line}")),
-            Self::Lines | Self::Quiet => eprintln!("rolldrop: {line}"),
-        }
+        self.note(&format!("warning: {message}"));
     }
 
     /// A line that stays.
@@ -230,7 +225,7 @@ impl Rate {
     }
 }
 
-/// How far a load is.
+/// How many requests of a load are done, and the remaining time.
 fn position(scheduled: u64, planned: Option<u64>, left: Option<Duration>) -> String {
     let of = planned.map(|planned| format!("/{planned}")).unwrap_or_default();
     let left = match left {
@@ -241,7 +236,7 @@ fn position(scheduled: u64, planned: Option<u64>, left: Option<Duration>) -> Str
     format!("{scheduled}{of} requests{left}")
 }
 
-/// What a load does: its rates, what became of the requests, its latest latencies.
+/// The state of a load: its rates, the outcomes of its requests, its latest latencies.
 fn parts(progress: &load::Progress, rate: &Rate) -> Vec<String> {
     let failed = |(outcome, n): (Outcome, u64)| (outcome != Outcome::Ok).then(|| format!("{n} {outcome}"));
     let failed: Vec<_> = progress.outcomes.iter().filter_map(failed).collect();
@@ -259,7 +254,7 @@ fn parts(progress: &load::Progress, rate: &Rate) -> Vec<String> {
     parts
 }
 
-/// The parts below each other, no line wider than the terminal; a bar stands before the first.
+/// The parts on lines of their own, none wider than the terminal; a bar precedes the first.
 fn block(position: &str, parts: &[String], columns: usize, bar_width: usize) -> String {
     let fit = |text: &str, width: usize| console::truncate_str(text, width.max(1), "…").into_owned();
     let mut lines = vec![fit(position, columns.saturating_sub(bar_width + 1))];

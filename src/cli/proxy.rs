@@ -106,7 +106,7 @@ impl ProxyArgs {
             }
             let proxy = Proxy::bind(config, Clock::start())?;
             eprintln!("rolldrop: proxy on {}, admin on {}", proxy.local_addr(), proxy.admin_addr());
-            // As a task like the others: with several threads, connections are handed to tasks without a detour.
+            // As a task like the others: with several threads, connections then reach their tasks directly.
             let run = proxy.run(stop.clone().cancelled_owned(), abort.clone().cancelled_owned());
             say(&AbortOnDropHandle::new(tokio::spawn(run)).await?);
             Ok(ExitCode::SUCCESS)
@@ -177,16 +177,16 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, AddrParseError> {
     })
 }
 
-/// Whether who connects to `upstream` reaches what listens at `own`.
+/// Whether a connection to `upstream` reaches the listener at `own`.
 fn leads_to(upstream: SocketAddr, own: SocketAddr) -> bool {
     let (to, own_ip) = (upstream.ip().to_canonical(), own.ip().to_canonical());
-    // Who connects to no address in particular reaches this host by its loopback (ip(7)).
+    // A connection to the unspecified address reaches this host by its loopback (ip(7)).
     let to = match to {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
         IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
         ip => ip,
     };
-    // All addresses of IPv6 are those of IPv4 too, unless the system says otherwise.
+    // The unspecified address of IPv6 covers IPv4 too, unless the system says otherwise.
     let takes_all = own_ip.is_unspecified() && (own_ip.is_ipv6() || to.is_ipv4());
     let is_here = || to.is_loopback() || TcpListener::bind((to, 0)).is_ok();
     own.port() != 0 && own.port() == upstream.port() && (own_ip == to || (takes_all && is_here()))

@@ -62,7 +62,7 @@ impl ReportArgs {
             } else {
                 samples.push(compare::sample(&run_dir, &analysed)?);
             }
-            // The run's own interruption is told by its verdict; this command was not interrupted.
+            // The verdict shows an interruption of the run; this command was not interrupted.
             exit = match Exit::of(&analysed.analysis.result, false) {
                 Exit::Ok => exit,
                 other => other,
@@ -84,7 +84,7 @@ impl ReportArgs {
     }
 }
 
-/// A run on one clock, and what follows from it.
+/// A run on one clock, and its analysis.
 #[derive(Debug)]
 pub(super) struct Analysed {
     pub(super) timeline: Timeline,
@@ -92,10 +92,10 @@ pub(super) struct Analysed {
     pub(super) analysis: Analysis,
 }
 
-/// What is given beside a run's records.
+/// What the user adds to a run's records.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Given<'a> {
-    /// What is expected, in place of what the run itself expects.
+    /// Replaces the expectations of the run.
     pub(super) expect: Option<&'a Expect>,
     /// What implements Services, as the user states it.
     pub(super) service_proxy: Option<&'a ServiceProxy>,
@@ -153,7 +153,7 @@ pub(super) fn text_options(run_dir: Option<&RunDir>) -> TextOptions {
     }
 }
 
-/// Writes to stdout, in colours only where these are wanted; a reader that has gone is no error.
+/// Writes to stdout, with colours only if stdout shows them; a reader that is gone is not an error.
 pub(super) fn print(text: &str) -> anyhow::Result<()> {
     let text = if is_coloured() { shown::coloured_lines(text) } else { shown::lines(text) };
     match std::io::stdout().write_all(text.as_bytes()) {

@@ -2,8 +2,8 @@
 //!
 //! Starts or connects to a cluster, deploys the scenario's manifests, sends the
 //! load, disrupts, collects, and then makes the report from the run directory,
-//! exactly as `rolldrop report` does. From the first answer to the last row is the
-//! business of [`under_load`].
+//! exactly as `rolldrop report` does. [`under_load`] has the part from the first
+//! answer to the last row.
 
 mod abort;
 mod admin_secret;
@@ -64,7 +64,7 @@ impl RunArgs {
         if let Some(image) = &self.image {
             scenario.manifests.iter_mut().for_each(|manifest| manifests::replace_image(manifest, image));
         }
-        // What cannot be sent or run is refused before a cluster is started.
+        // Settings that cannot work are refused before a cluster is started.
         programs::check(&scenario)?;
         check_causes(&scenario)?;
         load::Plan::new(load_settings(&scenario, &expected_targets(&scenario))?)?;
@@ -83,7 +83,7 @@ impl RunArgs {
             beats: !self.no_beats,
         };
         if self.dry_run {
-            // Private, as the kubeconfig of an embedded cluster goes there; it goes with the dry run.
+            // Private, because it holds the kubeconfig of an embedded cluster. It is removed after the dry run.
             let scratch = private_dir("rolldrop-dry-run-");
             let scratch = scratch.context("failed to make a temporary directory")?;
             let choice = self.choice(cluster, scratch.path());
@@ -121,7 +121,7 @@ impl RunArgs {
     }
 }
 
-/// How long a run whose cluster has ended may take to close its records, which takes a second where nothing hangs.
+/// How long a run whose cluster has ended may take to close its records. Usually that takes a second.
 const AFTER_THE_CLUSTER: Duration = Duration::from_secs(20);
 
 async fn connect(choice: Choice, interrupts: &Interrupts, progress: &Progress) -> anyhow::Result<Cluster> {
@@ -150,18 +150,18 @@ fn caller(cluster: &Cluster, namespace: Option<String>, interrupts: &Interrupts)
         client: cluster.client(),
         namespace,
         limits: Limits::default(),
-        // The run can be given up without having been interrupted.
+        // A run can also stop without an interruption.
         stop: interrupts.stop.child_token(),
     })
 }
 
-/// What carrying a run out takes.
+/// What a run needs.
 struct Run<'a> {
     clock: Clock,
     run_dir: &'a RunDir,
     interrupts: &'a Interrupts,
     progress: &'a Progress,
-    /// What the proxies' admin ports ask for.
+    /// The token of the proxies' admin ports.
     admin_token: Option<AdminToken>,
     intent: Intent<'a>,
 }
@@ -188,7 +188,7 @@ impl Run<'_> {
         measured
     }
 
-    /// Measures as long as the cluster lives: its end is the run's end.
+    /// Measures. The end of the cluster ends the run.
     async fn measure_on(
         &self,
         scenario: &Scenario,
@@ -203,7 +203,7 @@ impl Run<'_> {
         };
         halt.cancel();
         give_up.cancel();
-        // What was recorded is kept, as far as that takes no cluster.
+        // Keeps what was recorded, as far as that does not need the cluster.
         let _ = timeout(AFTER_THE_CLUSTER, measuring).await;
         Err(died.into())
     }
@@ -237,19 +237,12 @@ impl Run<'_> {
         .await
         .map_err(interruption)?;
         let loaded = self.load_and_disrupt(scenario, cluster, &session, &halt, load_workers).await;
-        // Also after an error: what the session created is removed.
+        // Also after an error, so that what the session created is removed.
         self.progress.step("undoing what was changed");
-        let (sources, mut left) = match (session.finish(give_up.clone()).await, &loaded) {
-            (Ok(finished), _) => finished,
-            (Err(error), Ok(_)) => return Err(error.into()),
-            // What failed first may be why.
-            (Err(error), Err(_)) => {
-                self.progress.warn(&format!("the run could not be closed either: {error}"));
-                (Vec::new(), Vec::new())
-            }
-        };
+        let finished = session.finish(give_up.clone()).await;
+        let (sources, mut left) = closed(finished, loaded.is_err(), |error| self.progress.warn(error))?;
         if cluster.origin().is_none() {
-            // What is left there goes with it.
+            // It is removed together with the cluster.
             left.clear();
         }
         left.iter().for_each(|undone| self.progress.warn(&undone.to_string()));
@@ -289,7 +282,7 @@ impl Run<'_> {
                 session.record_at(at, kind);
             }
         };
-        // The load comes from where the cluster's Services can be reached, which need not be here.
+        // The load comes from a place that can reach the cluster's Services, which may not be here.
         let mut sending = match load_workers {
             None => {
                 let program = std::env::current_exe().context("failed to find this program")?;
@@ -314,10 +307,10 @@ impl Run<'_> {
         measured
     }
 
-    /// Has what is to be measured be there.
+    /// Deploys the target, and waits until it is ready.
     async fn deploy(&self, scenario: &Scenario, session: &Session) -> anyhow::Result<Ready> {
         self.progress.step("deploying");
-        // First, so that it goes last: pods of before take what they refer to also while they end.
+        // Secrets first, so that they are removed last: pods may still need them while they end.
         let secrets = self.intent.secrets(scenario, session.namespace());
         session.deploy(&secrets).await.map_err(interruption)?;
         session.deploy(&scenario.manifests).await.map_err(interruption)?;
@@ -336,11 +329,27 @@ impl Run<'_> {
         Ok(ready)
     }
 
-    /// Says and records what bears on the result.
+    /// Shows and records a warning about the result.
     fn warn(&self, session: &Session, message: &str) {
         self.progress.warn(message);
         session.record(EventKind::Warning { message: message.to_owned() });
     }
+}
+
+/// The result of closing a run. If the run had failed before, its own error is the one to report, as it may be the
+/// cause of this one; this one is then only a warning.
+fn closed<T: Default>(
+    finished: Result<T, CoordinatorError>,
+    has_failed: bool,
+    warn: impl FnOnce(&str),
+) -> Result<T, CoordinatorError> {
+    finished.or_else(|error| {
+        if !has_failed {
+            return Err(error);
+        }
+        warn(&format!("the run could not be closed either: {error}"));
+        Ok(T::default())
+    })
 }
 
 /// The run was interrupted before anything was measured.
@@ -355,14 +364,14 @@ fn interruption(error: CoordinatorError) -> anyhow::Error {
     }
 }
 
-/// A name that no other run has, as a label's value may be.
+/// A unique name, valid as the value of a label.
 fn run_name(scenario: &str, now: Stamp) -> String {
     let time = jiff::Timestamp::from_nanosecond(now.unix_ns().into()).unwrap_or_default();
     let scenario: String = scenario.chars().take(40).collect();
     format!("{scenario}-{}", time.strftime("%Y%m%dT%H%M%S.%3fZ"))
 }
 
-/// `rolldrop-runs/NAME-TIME`, with a number behind it if that is taken.
+/// `rolldrop-runs/NAME-TIME`, followed by a number if that exists.
 fn default_out(name: &str, now: Stamp) -> PathBuf {
     let time = jiff::Timestamp::from_nanosecond(now.unix_ns().into()).unwrap_or_default();
     let base = PathBuf::from("rolldrop-runs").join(format!("{name}-{}", time.strftime("%Y%m%dT%H%M%SZ")));
@@ -370,4 +379,22 @@ fn default_out(name: &str, now: Stamp) -> PathBuf {
         return base;
     }
     (2..).map(|n| base.with_added_extension(n.to_string())).find(|path| !path.exists()).unwrap_or(base)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_cannot_be_closed_does_not_hide_why_it_failed() {
+        let unclosed =
+            || CoordinatorError::Timeout { what: "close".to_owned(), limit: Duration::from_secs(1) };
+        let mut warnings = Vec::new();
+        let mut warn = |text: &str| warnings.push(text.to_owned());
+        let after_a_failure = closed::<Vec<u8>>(Err(unclosed()), true, &mut warn);
+        assert!(matches!(after_a_failure, Ok(nothing) if nothing.is_empty()));
+        assert!(closed::<Vec<u8>>(Err(unclosed()), false, &mut warn).is_err());
+        assert!(matches!(closed(Ok(vec![1]), true, &mut warn), Ok(sources) if sources == [1]));
+        assert_eq!(warnings, [format!("the run could not be closed either: {}", unclosed())]);
+    }
 }

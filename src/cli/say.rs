@@ -1,5 +1,4 @@
-//! Standard error: what is said there may repeat what a cluster or an app said, so that nothing of it reaches
-//! a terminal as it came.
+//! Standard error. Messages may repeat text of a cluster or an app, so control characters in them are made visible.
 
 use std::io::{self, Write};
 
@@ -7,12 +6,12 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use rolldrop_record::shown;
 
-/// Says something on standard error, on lines of its own.
+/// Writes a message to standard error.
 pub(super) fn say(text: &str) {
     eprintln!("rolldrop: {}", shown::lines(text));
 }
 
-/// Where logs are written: standard error, without colours, as nobody could tell ours from others'.
+/// Where logs are written: standard error, without colours, because ours could not be told from others'.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Log;
 

@@ -14,7 +14,7 @@ pub(crate) const DEFAULT: &str = "naive-exit";
 
 macro_rules! builtin {
     ($($name:literal),* $(,)?) => {
-        /// Every built-in scenario, in the order in which they teach.
+        /// Every built-in scenario, from the simplest on.
         pub(crate) const BUILTIN: &[Builtin] = &[
             $(Builtin { name: $name, yaml: include_str!(concat!("../../scenarios/", $name, ".yaml")) }),*
         ];

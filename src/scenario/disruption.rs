@@ -7,6 +7,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
+use serde::Deserialize;
 use serde_json::Value;
 
 use rolldrop_record::event::ActionName;
@@ -18,13 +19,13 @@ pub(crate) struct Disruption {
     pub at: Duration,
     /// From one repetition to the next, at least; zero where the next comes as soon as it may.
     pub every: Duration,
-    /// Each repetition is late by a share of this, drawn from the load's seed.
+    /// Each repetition is delayed by a random share of this, drawn from the load's seed.
     pub jitter: Duration,
-    /// What all that is drawn at random is drawn from.
+    /// The seed of its random choices.
     pub seed: u64,
     /// How often.
     pub repeat: Repeat,
-    /// Whether it may take the last ready pod, and more than a budget or `maxUnavailable` allows.
+    /// Whether it may end the last ready pod, or more pods than a budget or `maxUnavailable` allows.
     pub allow_outage: bool,
     /// What to do.
     pub action: Action,
@@ -33,21 +34,21 @@ pub(crate) struct Disruption {
 /// How often something is done.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Repeat {
-    /// So often, at least once.
+    /// This many times, at least once.
     Times(u32),
-    /// Until this is so, or the load ends.
+    /// Until this is true, or the load ends.
     Until(Until),
 }
 
 /// When enough was seen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Until {
-    /// What was begun has been rolled out.
+    /// The rollout is complete.
     RolloutComplete,
-    /// At least so many pods have ended.
+    /// At least this many pods have ended.
     Terminations(usize),
-    /// So many pods have ended, each alone, that the largest of their windows covers this share of
-    /// all at this confidence.
+    /// Enough pods have ended, one at a time, that their largest window covers this share of all windows at this
+    /// confidence.
     Windows {
         /// The share, in (0, 1).
         coverage: f64,
@@ -57,7 +58,7 @@ pub(crate) enum Until {
 }
 
 impl Until {
-    /// How many pods have to end; `None` where that is not what is waited for.
+    /// How many pods must end; `None` if it does not wait for a number.
     ///
     /// The largest of n windows is at least the p-quantile with confidence 1 − pⁿ (Wilks 1941).
     pub(crate) fn terminations(self) -> Option<usize> {
@@ -87,9 +88,9 @@ impl fmt::Display for Until {
 }
 
 impl Disruption {
-    /// When a repetition, counted from 0, is due, since the counted part of the load began. Where a consumer
-    /// has a clock of its own, with this `period`, repetitions meet all of its phases: each is late by a share
-    /// of the period, or of the jitter if that is longer.
+    /// When a repetition, counted from 0, is due, since the counted part of the load began. If a consumer has a clock of
+    /// its own, with this `period`, repetitions must meet all of its phases: each is delayed by a random share of the
+    /// period, or of the jitter if that is longer.
     pub(crate) fn due(&self, repetition: u32, period: Duration) -> Duration {
         self.at + self.every * repetition + self.phase(repetition, self.jitter.max(period))
     }
@@ -99,13 +100,13 @@ impl Disruption {
         period.mul_f64(self.random(repetition).random_range(0.0..=1.0))
     }
 
-    /// Puts things into the order in which a repetition, counted from 0, takes them.
+    /// Shuffles `things` for a repetition, counted from 0.
     pub(crate) fn shuffle<T>(&self, repetition: u32, things: &mut [T]) {
         // Another stream than that of the jitter.
         things.shuffle(&mut self.random(repetition | 1 << 31));
     }
 
-    /// Whether workloads are looked at to tell when what it began is over.
+    /// Whether workloads show when its effects are over.
     pub(crate) fn looks_at_workloads(&self) -> bool {
         match self.action {
             Action::Exec { .. } => true,
@@ -118,7 +119,7 @@ impl Disruption {
         StdRng::seed_from_u64(self.seed ^ (u64::from(stream) << 32))
     }
 
-    /// Whether the load need not go on once this is done.
+    /// Whether the load can end when this is done.
     pub(crate) fn ends_the_load(&self) -> bool {
         matches!(self.repeat, Repeat::Until(_)) || matches!(self.action, Action::Observe { lasts: Some(_) })
     }
@@ -129,7 +130,7 @@ impl Disruption {
 pub(crate) enum Action {
     /// Deletes pods.
     DeletePod(Pods),
-    /// Evicts pods, as far as their budgets allow.
+    /// Evicts pods, within their budgets.
     Evict(Pods),
     /// Kills the first process of a container of each pod.
     Crash {
@@ -138,7 +139,7 @@ pub(crate) enum Action {
         /// Which container; `None` takes the pod's only one, or its first.
         container: Option<String>,
     },
-    /// Takes pods out of their Services by a label, while they live on.
+    /// Takes running pods out of their Services by a label.
     Relabel {
         /// Which pods.
         pods: Pods,
@@ -147,7 +148,7 @@ pub(crate) enum Action {
         /// When it gets its old value back.
         restore: Restore,
     },
-    /// Has a workload replace its pods.
+    /// Makes a workload replace its pods.
     RollingRestart(Workload),
     /// Gives a container of a workload another image.
     SetImage {
@@ -194,25 +195,25 @@ pub(crate) enum Action {
         /// When it is booted.
         restore: Restore,
     },
-    /// Restarts a node's agent, while its containers live on.
+    /// Restarts a node's agent, while its containers keep running.
     RestartNodeAgent {
         /// The node's name.
         node: String,
     },
-    /// Runs a program where the user is.
+    /// Runs a program on this machine.
     Exec {
         /// Its words.
         command: Vec<String>,
     },
     /// Watches what others do.
     Observe {
-        /// For so long; `None`: until the load ends.
+        /// For this long; `None`: until the load ends.
         lasts: Option<Duration>,
     },
 }
 
 impl Action {
-    /// Whether controllers of workloads make other pods because of it.
+    /// Whether controllers of workloads create other pods because of it.
     pub(crate) const fn is_rollout(&self) -> bool {
         matches!(
             self,
@@ -245,12 +246,12 @@ impl Action {
     }
 }
 
-/// When a change is changed back.
+/// When a change is undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Restore {
     /// When the run ends.
     AtTheEnd,
-    /// So long after it was made, or when the run ends.
+    /// This long after it was made, or when the run ends.
     After(Duration),
     /// Never.
     Never,
@@ -266,7 +267,7 @@ impl fmt::Display for Restore {
     }
 }
 
-/// Pods of those that are ready.
+/// A choice of ready pods.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Pods {
     /// Which, as a label selector.
@@ -279,14 +280,14 @@ pub(crate) struct Pods {
     pub batch: Option<usize>,
     /// From one batch to the next, at least.
     pub spacing: Duration,
-    /// The grace period that they get, in seconds, in place of their own; 0 ends them by force.
+    /// Their grace period in seconds, in place of their own; 0 ends them by force.
     pub grace_seconds: Option<u32>,
 }
 
 /// How many of some things.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Count {
-    /// So many.
+    /// This many.
     Number(usize),
     /// This share, in (0, 1]; rounded down, but one at least.
     Share(f64),
@@ -300,7 +301,7 @@ impl Count {
         match self {
             Count::Number(number) => number.min(all),
             Count::Share(share) => {
-                // The largest number of which the share is not below: no rounding of floats decides.
+                // The largest number that is not above the share; rounding of floats must not decide.
                 let whole = (1..=all).take_while(|n| *n as f64 <= share * all as f64 + 1e-9).last();
                 whole.unwrap_or(1).min(all)
             }
@@ -321,9 +322,11 @@ impl fmt::Display for Count {
 }
 
 /// Which of several pods come first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) enum Order {
     /// The oldest.
+    #[default]
     Oldest,
     /// Any, drawn from the load's seed.
     Random,
@@ -339,7 +342,8 @@ impl fmt::Display for Order {
 }
 
 /// An object of the run's namespace.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Object {
     /// Its group and version.
     pub api_version: String,
@@ -365,11 +369,13 @@ pub(crate) struct Patch {
 }
 
 /// A kind of patch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) enum PatchType {
     /// A JSON merge patch (RFC 7386).
     Merge,
     /// A strategic merge patch: lists are merged by the keys that Kubernetes knows.
+    #[default]
     Strategic,
     /// A JSON patch (RFC 6902).
     Json,
@@ -386,7 +392,7 @@ impl PatchType {
     }
 }
 
-/// Something that makes pods.
+/// A workload, which makes pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Workload {
     /// Its kind.
@@ -407,7 +413,7 @@ pub(crate) enum WorkloadKind {
 }
 
 impl Workload {
-    /// Whether this is the object that is meant.
+    /// Whether `object` is this workload.
     pub(crate) fn is(&self, object: &serde_json::Value) -> bool {
         object["kind"] == format!("{:?}", self.kind) && object["metadata"]["name"] == self.name.as_str()
     }

@@ -13,7 +13,7 @@ pub(super) const FILE_BYTES: u64 = 16 * 1024 * 1024;
 /// The operating system's, or that it is not a regular file (a device may have no end, a pipe no beginning), or is
 /// longer than [`FILE_BYTES`].
 pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
-    // Before it is opened: to open a pipe is to wait for whoever writes into it.
+    // Before it is opened: opening a pipe waits for a writer.
     if !std::fs::metadata(path)?.is_file() {
         return Err(io::Error::other("is not a regular file"));
     }

@@ -8,16 +8,15 @@ use rolldrop_record::load::{LoadFrom, Pace, Settings, Stage};
 /// The load.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Load {
-    /// Its settings. Their targets are those of the scenario, once the cluster has said where they are; until then there
-    /// are none.
+    /// Its settings, without targets: those follow when the cluster has said where they are.
     pub settings: Settings,
     /// What is sent to each target; one at least.
     pub requests: Vec<Request>,
-    /// Where it is sent from; `None` to go by the targets and the cluster.
+    /// Where it is sent from; `None` to let targets and cluster decide.
     pub from: Option<LoadFrom>,
-    /// The pods that send it, where it comes from the cluster.
+    /// The pods that send it, if it comes from the cluster.
     pub job: LoadJob,
-    /// When the run is given up.
+    /// The limit that ends the run.
     pub abort: Option<Abort>,
 }
 
@@ -27,8 +26,7 @@ impl Load {
         self.settings.pace.duration().unwrap_or_default()
     }
 
-    /// When the load has been brought up, since its counted part began: the first constant stage that
-    /// no higher one follows.
+    /// When the load is steady, since its counted part began: at the first constant stage that no higher one follows.
     pub(crate) fn steady_from(&self) -> Duration {
         let Pace::Open(stages) = &self.settings.pace else { return Duration::ZERO };
         let is_up = |index: usize| {
@@ -41,39 +39,39 @@ impl Load {
     }
 }
 
-/// How much may be dropped before everything is stopped.
+/// How much may be dropped before the run ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Abort {
     /// More than this share, as a fraction of 1,
     pub share: f64,
-    /// of the requests that ended within so long,
+    /// of the requests that ended within this period,
     pub over: Duration,
-    /// if these are so many at least.
+    /// if there are at least this many.
     pub requests: u64,
 }
 
 /// Pods that send a load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LoadJob {
-    /// How many; `None` for one on each node, as far as the rate makes sense of it.
+    /// How many; `None` for one on each node, within the limits of the rate.
     pub workers: Option<usize>,
     /// How long they may take to be ready.
     pub start_limit: Duration,
-    /// What each asks for, by the name of the resource.
+    /// The resource requests of each, by the name of the resource.
     pub resources: BTreeMap<String, String>,
 }
 
-/// A request that targets get, as often as its weight says. What it leaves out is the load's.
+/// A kind of request, sent in proportion to its weight. What it does not set comes from the load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     /// Path and query, in place of the target's.
     pub path: Option<String>,
     /// The HTTP method.
     pub method: Option<String>,
-    /// Headers, which go before the load's of the same name.
+    /// Headers, which override those of the load.
     pub headers: Vec<(String, String)>,
     /// The body.
     pub body: Option<Vec<u8>>,
-    /// Its share of the requests: this, of the sum of all requests' weights.
+    /// Its share of the requests, relative to the sum of all requests' weights.
     pub weight: u32,
 }

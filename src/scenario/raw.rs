@@ -1,4 +1,4 @@
-//! The scenario file as it is written: every key known, nothing checked yet.
+//! The scenario file as it is written: every key is known, no value is checked yet.
 
 pub(super) mod disruption;
 
@@ -199,10 +199,15 @@ impl<'de> Deserialize<'de> for Share {
             Scalar::Number(number) => number.to_string(),
             Scalar::Text(text) => text,
         };
-        let percent = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
-        let share = percent.map(|percent| percent / 100.0).filter(|share| *share > 0.0 && *share < 1.0);
+        let share = percent(&text).filter(|share| *share > 0.0 && *share < 1.0);
         share.map(Share).ok_or_else(|| de::Error::invalid_value(de::Unexpected::Str(&text), &expected))
     }
+}
+
+/// A text such as `25%` as a fraction, from 0 to 1.
+fn percent(text: &str) -> Option<f64> {
+    let number: f64 = text.strip_suffix('%')?.trim().parse().ok()?;
+    (0.0..=100.0).contains(&number).then_some(number / 100.0)
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -274,7 +279,7 @@ pub(super) struct Stage {
     pub(super) ramp: Option<Ramp>,
 }
 
-/// How a stage comes to its rate; at once where it is left out.
+/// How a stage reaches its rate; at once without it.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Ramp {
@@ -421,11 +426,8 @@ impl<'de> Deserialize<'de> for Span {
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
-                text.parse::<jiff::SignedDuration>()
-                    .ok()
-                    .and_then(|span| Duration::try_from(span).ok())
-                    .map(Span)
-                    .ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
+                let span = load::duration(text).map(Span);
+                span.ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
             }
         }
 

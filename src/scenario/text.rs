@@ -1,4 +1,4 @@
-//! What people write as text and servers get as bytes: headers and bodies.
+//! Headers and bodies: text in a scenario or option, bytes for the server.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -6,7 +6,7 @@ use base64::prelude::BASE64_STANDARD;
 /// Bytes as pairs of hexadecimal digits, with spaces anywhere.
 ///
 /// # Errors
-/// When it is something else; the error says what would do.
+/// When it is something else; the error says what is accepted.
 pub(crate) fn from_hex(text: &str) -> Result<Vec<u8>, String> {
     let bad = || "needs pairs of hexadecimal digits, such as 0a03776562".to_owned();
     let digits: Option<Vec<u32>> =

@@ -1,4 +1,4 @@
-//! From the raw file to a scenario in which contradictions cannot stand.
+//! From the raw file to a scenario without contradictions.
 
 mod disruption;
 mod load;
@@ -14,7 +14,7 @@ use super::{files, raw};
 use rolldrop_record::run_info::{Balances, BalancesBecause};
 use rolldrop_record::{Bounds, Expect, WindowBounds};
 
-/// How long a termination is waited out while requests are still lost.
+/// The longest wait after a termination while requests are still lost.
 const SETTLE_MAX: Duration = Duration::from_secs(300);
 const API_VERSION: &str = "rolldrop.dev/v1";
 
@@ -216,8 +216,8 @@ fn place(
     }
 }
 
-/// With a limit at which the run is given up, the load is steady for as long as that looks back before
-/// anything is disrupted: what is dropped by then is not the disruption's doing.
+/// With `load.abort`, the load must be steady for as long as that limit looks back before the first disruption, so that
+/// requests dropped until then are not taken for its effect.
 fn is_steady_first(
     load: &Load,
     disruptions: &[Disruption],

@@ -76,17 +76,8 @@ impl Document {
     /// # Errors
     /// When a key is unknown or missing, or a value does not fit.
     pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, ScenarioError> {
-        serde_path_to_error::deserialize(&self.value).map_err(|error| {
-            let mut key = error.path().to_string();
-            let why = error.inner().to_string();
-            // The path of an unknown key is its parent's; the message has its name.
-            if let Some(name) = why.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next())
-                && !key.ends_with(name)
-            {
-                key = if key == "." { name.to_owned() } else { format!("{key}.{name}") };
-            }
-            self.error(&key, why)
-        })
+        serde_path_to_error::deserialize(&self.value)
+            .map_err(|error| self.error(&error.path().to_string(), error.inner().to_string()))
     }
 
     /// An error about the value at a path.

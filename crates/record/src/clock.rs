@@ -70,7 +70,7 @@ impl fmt::Debug for Stamp {
 }
 
 /// A duration in nanoseconds, saturating at the range of `i64` (292 years).
-pub fn duration_ns(d: Duration) -> i64 {
+fn duration_ns(d: Duration) -> i64 {
     i64::try_from(d.as_nanos()).unwrap_or(i64::MAX)
 }
 

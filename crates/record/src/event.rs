@@ -77,8 +77,8 @@ pub enum EventKind {
         /// Requests of the counted part.
         main: u64,
     },
-    /// Of a load source not all rows arrived, but this is how many of its requests had ended; the
-    /// source of the event is the coordinator.
+    /// How many requests of a load source had ended, if not all of its rows arrived; the source of the event is the
+    /// coordinator.
     LoadCounted {
         /// The source of the load.
         of: String,
@@ -87,7 +87,7 @@ pub enum EventKind {
     },
     /// The coordinator asked for something that ends pods; the event's stamp is when it asked.
     Action(Action),
-    /// The user's command, which is to end pods, is started.
+    /// The user's command, which ends pods, was started.
     CommandStarted {
         /// Its words.
         command: Vec<String>,
@@ -110,7 +110,7 @@ pub enum EventKind {
         /// The limit, in seconds.
         limit_s: f64,
     },
-    /// What the user's command had begun has settled, or the wait for that is over.
+    /// The effects of the user's command have settled, or the wait for that is over.
     CommandSettled {
         /// How pods ended by it.
         mode: Mode,
@@ -175,8 +175,8 @@ pub enum EventKind {
         /// When it was interrupted.
         from: Stamp,
     },
-    /// A write of the coordinator to an object of its own, by which the writes of others are placed in
-    /// time; the event's stamp is when it was sent.
+    /// A write of the coordinator to its own object, which dates the writes of others; the event's stamp is when it was
+    /// sent.
     Beat {
         /// When the whole answer had been received.
         answered: Stamp,
@@ -184,25 +184,25 @@ pub enum EventKind {
         version: String,
     },
     /// The version of a list of pods that was made between two beats; the event's stamp is when it was
-    /// asked for. By it beats are checked.
+    /// asked for. It checks the beats.
     BeatCheck {
         /// When the whole answer had been received.
         answered: Stamp,
         /// The list's version, `metadata.resourceVersion`.
         version: String,
     },
-    /// What a workload is to be, as a watch showed it: at first, and when that changed.
+    /// The desired state of a workload, as a watch showed it: at the start, and at each change.
     Workload(WorkloadEvent),
-    /// A node as a watch showed it: at first, and when that changed.
+    /// A node as a watch showed it: at the start, and at each change.
     Node(NodeEvent),
-    /// How the source and its machine fared over the interval that ends at the event's stamp.
+    /// The load on the source and its machine over the interval that ends at the event's stamp.
     Machine(MachineSample),
     /// What the headers of a target's answers said about who gave them, over a whole load.
     AnswerHeaders(AnswerHeaders),
     /// The addresses of a target's name: at the start, and at each change.
     NameAnswer(NameAnswer),
-    /// The kernel said more of connections than the load source could take in: some of those that were opened
-    /// in the interval that ends at the event's stamp have no `routed_to`, though there was an entry.
+    /// The kernel sent more messages about connections than the load source could read: some connections that were opened
+    /// in the interval that ends at the event's stamp have no `routed_to`.
     ConntrackGap {
         /// From.
         from: Stamp,
@@ -222,7 +222,7 @@ pub enum EventKind {
         /// What, and what it means for the result.
         message: String,
     },
-    /// Of a later version, which adds kinds. It is read, to be left out, and never written.
+    /// A kind that a later version added. Readers ignore it; it is never written.
     #[serde(other)]
     Other,
 }
@@ -255,8 +255,8 @@ pub struct Action {
     pub status: Option<u16>,
     /// What went wrong, if anything.
     pub error: Option<String>,
-    /// Whether it is known, though there was no answer, that nothing was done: nobody was there to
-    /// take the call.
+    /// Whether nothing was done for certain, although there was no answer: the call could not be
+    /// delivered.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_undone: bool,
 }
@@ -315,14 +315,14 @@ pub struct PodEvent {
     pub containers: Vec<ContainerState>,
 }
 
-/// What a workload is to be.
+/// The desired state of a workload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkloadEvent {
     /// What the watch said.
     pub change: Change,
     /// Kind and name, such as `Deployment/web` or `ReplicaSet/web-7d4b9`.
     pub workload: String,
-    /// How many pods it is to have; `None` where nodes decide.
+    /// Its desired number of pods; `None` if it depends on the nodes.
     pub replicas: Option<i32>,
     /// A digest of the pod template: another one is a rollout.
     pub template: String,
@@ -331,7 +331,7 @@ pub struct WorkloadEvent {
     pub owner: Option<String>,
 }
 
-/// What of a node bears on the ends of its pods.
+/// The state of a node that affects the termination of its pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeEvent {
     /// What the watch said.
@@ -344,7 +344,7 @@ pub struct NodeEvent {
     pub unschedulable: bool,
 }
 
-/// A container of a pod, with the settings that bear on its end.
+/// A container of a pod, with the settings that affect its termination.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ContainerState {
     /// Name.
@@ -465,7 +465,7 @@ impl AnswerHeaders {
     }
 }
 
-/// How the measuring machine fared over an interval.
+/// The load on the measuring machine over an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MachineSample {
     /// The interval's length, in seconds.

@@ -1,4 +1,4 @@
-//! What else is asked about a load's connections than the answers that come back.
+//! Further evidence about a load's connections, besides the answers.
 
 use super::names::named;
 

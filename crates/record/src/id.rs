@@ -16,8 +16,8 @@ const RUN_CHARACTERS: usize = 12;
 /// The characters of a random run id, five bits each (Crockford's base 32).
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
-/// The random part that the ids of one run share. Whoever does not see the run's requests cannot
-/// guess it, so that requests of strangers are no part of the run.
+/// The random part that the ids of one run share. It cannot be guessed, so requests of strangers are not counted as
+/// the run's.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct RunId(Box<str>);
@@ -94,12 +94,13 @@ impl RequestId {
     /// The id of a run's request; without a run part that of a version that had none. `source` may contain
     /// dashes.
     pub fn new(run: Option<&RunId>, source: &str, seq: u64) -> Self {
-        match run {
-            Some(run) => {
-                Self { run_bytes: run_bytes(run.as_str()), name: format!("{run}-{source}").into(), seq }
-            }
-            None => Self { run_bytes: 0, name: source.into(), seq },
-        }
+        Self::joined(run.map(RunId::as_str), source, seq)
+    }
+
+    fn joined(run: Option<&str>, source: &str, seq: u64) -> Self {
+        let name = run.map_or_else(|| source.into(), |run| format!("{run}-{source}").into());
+        // A run part is shorter than the longest id.
+        Self { name, run_bytes: u8::try_from(run.map_or(0, str::len)).unwrap_or(u8::MAX), seq }
     }
 
     /// From the three parts as they are recorded.
@@ -107,18 +108,10 @@ impl RequestId {
     /// # Errors
     /// When they make no id.
     pub fn of_parts(run: Option<&str>, source: &str, seq: u64) -> Result<Self, BadRequestId> {
-        let (name, run_bytes): (Box<str>, u8) = match run {
-            Some(run) => (format!("{run}-{source}").into(), run_bytes(run)),
-            None => (source.into(), 0),
-        };
-        let is_good = match run {
-            Some(run) => !run.is_empty() && !run.contains('-'),
-            None => true,
-        };
-        match is_good && !source.is_empty() && name.len() <= MAX_NAME_BYTES {
-            true => Ok(Self { name, run_bytes, seq }),
-            false => Err(BadRequestId(format!("{name}-{seq}"))),
-        }
+        let id = Self::joined(run, source, seq);
+        let is_run = run.is_none_or(|run| !run.is_empty() && !run.contains('-'));
+        let is_good = is_run && !source.is_empty() && id.name.len() <= MAX_NAME_BYTES;
+        if is_good { Ok(id) } else { Err(BadRequestId(id.to_string())) }
     }
 
     /// The random part of the run that sent the request; `None` in an id without one.
@@ -133,11 +126,6 @@ impl RequestId {
             run => &self.name[usize::from(run) + 1..],
         }
     }
-}
-
-/// A run part is shorter than the longest id.
-fn run_bytes(run: &str) -> u8 {
-    u8::try_from(run.len()).unwrap_or(u8::MAX)
 }
 
 impl fmt::Display for RequestId {

@@ -1,8 +1,7 @@
 //! The settings of a load, in one vocabulary for the command line, scenarios, the load generator's plan and `run.json`.
 //!
-//! Here are their names, their types, how they are written, their [`defaults`] and their [`limits`]. What the load
-//! generator makes of them is its own business (`load::plan`); what `run.json` holds of them is
-//! [`LoadPlan`](super::run_info::LoadPlan).
+//! Here are their names, their types, how they are written, their [`defaults`] and their [`limits`]. The load
+//! generator turns them into a plan (`load::plan`); `run.json` holds them as [`LoadPlan`](super::run_info::LoadPlan).
 
 mod addresses;
 mod connect_to;
@@ -28,7 +27,7 @@ pub use transport::{
     UnknownHttp,
 };
 
-/// What holds where nothing else is said.
+/// Defaults.
 pub mod defaults {
     use std::time::Duration;
 
@@ -60,15 +59,15 @@ pub mod defaults {
     pub const LEAST_CONNECTIONS: usize = 256;
     /// How long the pods that send a load may take to be ready.
     pub const START_LIMIT: Duration = Duration::from_secs(120);
-    /// What each of these pods asks for.
+    /// The resource requests of each of these pods.
     pub const LOAD_POD_RESOURCES: [(&str, &str); 2] = [("cpu", "500m"), ("memory", "256Mi")];
-    /// Over how long the share of dropped requests is taken that ends a run.
+    /// The period over which `load.abort` takes the share of dropped requests.
     pub const ABORT_OVER: Duration = Duration::from_secs(10);
-    /// Of how many requests at least.
+    /// The least number of requests in it.
     pub const ABORT_REQUESTS: u64 = 50;
 }
 
-/// What can be asked for at most, or at least.
+/// Limits of settings.
 pub mod limits {
     use std::ops::RangeInclusive;
     use std::time::Duration;
@@ -87,15 +86,20 @@ pub mod limits {
     pub const STATUSES: RangeInclusive<u16> = 100..=599;
     /// The most pods that send a load.
     pub const MAX_LOAD_PODS: usize = 1000;
-    /// The longest wait for them: they do not wait much longer for their orders.
+    /// The longest wait for them. They do not wait much longer for their orders.
     pub const MAX_START_LIMIT: Duration = Duration::from_secs(600);
-    /// The shortest time over which the share of dropped requests is taken that ends a run.
+    /// The shortest period of `load.abort`.
     pub const LEAST_ABORT_OVER: Duration = Duration::from_secs(1);
 }
 
-/// The response headers that are kept of requests that are not ok where nothing else is said: those by which
-/// gateways can be told.
+/// The response headers that are always kept for requests that are not ok: gateways are recognised by them.
 const KEEP_HEADERS: [&str; 3] = ["server", "via", "x-envoy-*"];
+
+/// A duration as options and scenarios have it: a number with its unit, such as `250ms`, `30s` or `1m30s`; `None` where
+/// the text is something else.
+pub fn duration(text: &str) -> Option<Duration> {
+    Duration::try_from(text.parse::<jiff::SignedDuration>().ok()?).ok()
+}
 
 /// A duration as it is written in an option or a scenario.
 pub fn in_units(duration: Duration) -> String {
@@ -137,16 +141,16 @@ pub struct Target {
     pub url: String,
     /// Its share of the requests: this, of the sum of all targets' weights.
     pub weight: u32,
-    /// The method of its requests, where it has one of its own.
+    /// Its own method, if it has one.
     pub method: Option<String>,
-    /// Headers of its own, which go before those of the same name that all requests have.
+    /// Its own headers, which override those of the same name that all requests have.
     pub headers: Vec<(String, String)>,
-    /// A body of its own.
+    /// Its own body.
     pub body: Option<Vec<u8>>,
 }
 
 impl Target {
-    /// A target with nothing of its own.
+    /// A target without own method, headers or body.
     pub fn new(name: impl Into<String>, url: impl Into<String>) -> Self {
         let (name, url) = (name.into(), url.into());
         Self { name, url, weight: 1, method: None, headers: Vec::new(), body: None }
@@ -163,7 +167,7 @@ pub struct Settings {
     pub pace: Pace,
     /// How they are spread over the rates of an open loop.
     pub arrivals: Arrivals,
-    /// Whatever is drawn at random is drawn from this.
+    /// The seed of all random choices.
     pub seed: u64,
     /// Length of the warm-up before it, which is recorded but not counted.
     pub warmup: Duration,
@@ -231,7 +235,7 @@ pub struct Settings {
     pub source_addresses: Vec<IpAddr>,
     /// Whether a source port may be used again before the system has forgotten its last connection.
     pub reuse_ports: bool,
-    /// Who is asked where connections went, beside the answers.
+    /// Further evidence of where connections went.
     pub evidence: Option<Evidence>,
 }
 

@@ -1,29 +1,29 @@
-//! What all exchanges with another clock show together: its offset at any time, and how well it is known.
+//! Combines all exchanges with another clock: its offset at any time, with its uncertainty.
 //!
 //! One exchange bounds the offset at its own moment. Between exchanges clocks drift apart, but not
-//! faster than `SLEW_PPM`, by which Linux corrects a clock at most (adjtimex(2)): so the bounds of
-//! an exchange hold at other times too, wider by that much. What all of them allow is what is known.
-//! Samples that contradict each other at this rate show a clock that drifts faster. Then the rate is
-//! taken that they do not contradict, twice, as samples hide up to their own uncertainty of it.
+//! faster than `SLEW_PPM`, the maximum by which Linux corrects a clock (adjtimex(2)). So the bounds of
+//! an exchange hold at other times too, wider by that much, and the offset is within all of them.
+//! Samples that contradict each other at this rate show a clock that drifts faster. Then twice the lowest
+//! rate without contradiction is used, because samples hide drift up to their own uncertainty.
 
 use super::{ClockOffset, Stamp};
 
 /// The fastest drift that needs no evidence, in parts per million.
 const SLEW_PPM: i64 = 500;
-/// How many rates are tried, each twice the one before: up to that of a clock that jumps.
+/// How many rates are tried, each twice the one before, up to that of a clock that jumps.
 const RATES: usize = 24;
 
 /// Samples that need a faster drift than this contradict each other: it is twenty times the fastest at which
 /// Linux corrects a clock, and a hundred times what a bad crystal does.
 const PLAUSIBLE_PPM: i64 = 10_000;
 
-/// The offset of a clock, as far as samples tell. There is one at least.
+/// The offset of a clock, from at least one sample.
 #[derive(Clone, Debug)]
 pub struct Offsets {
     /// In order of time.
     bounds: Vec<Bounds>,
     drift_ppm: i64,
-    /// Whether no clock that runs on could have shown all of them.
+    /// Whether no steadily running clock could have shown all of them.
     contradict: bool,
 }
 
@@ -56,7 +56,7 @@ impl Bounds {
         Self { least_ns, most_ns, ..self }
     }
 
-    /// Within both; the other's time is left aside.
+    /// The intersection, at its own time.
     fn narrowed(self, other: Bounds) -> Self {
         Self {
             at: self.at,
@@ -118,7 +118,7 @@ impl Offsets {
     }
 }
 
-/// What contains all of them. There is one at least.
+/// The smallest bounds that contain all of them; there is at least one.
 fn hull(bounds: &[Bounds]) -> Bounds {
     bounds.iter().fold(bounds[0], |all, bounds| Bounds {
         at: all.at,

@@ -47,7 +47,7 @@ named! {
         H2Goaway = "h2_goaway",
         /// The peer broke the protocol: the answer could not be parsed.
         ProtocolError = "protocol_error",
-        /// Not sent, by our own fault; never charged to the cluster.
+        /// Not sent, by our own fault; never attributed to the cluster.
         NotSent = "not_sent",
         /// The run ended first.
         Cancelled = "cancelled",

@@ -2,8 +2,8 @@
 //!
 //! A recorder owns one [`PartWriter`]. Rows gather in memory, a part is closed
 //! every [`PART_AGE`] or [`PART_ROWS`], whichever comes first, and takes its final
-//! name only then: whoever reads `*.parquet` reads whole files. A kill costs what
-//! was not yet in a closed part.
+//! name only then, so readers of `*.parquet` read whole files. A kill loses the rows
+//! that were not yet in a closed part.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -40,7 +40,7 @@ pub const PART_AGE: Duration = Duration::from_secs(5);
 /// A part is closed when it holds this many rows.
 pub const PART_ROWS: usize = 1_000_000;
 /// Rows are encoded and leave memory in groups of this many: some milliseconds' work, which may
-/// delay what else is to be done.
+/// delay other work.
 const GROUP_ROWS: usize = 16_384;
 
 /// What went wrong with a part.
@@ -226,16 +226,8 @@ pub fn read_table<R: Row>(run_dir: &Path) -> Result<Vec<R>, PartError> {
     Ok(rows)
 }
 
-/// Goes through the rows of one table, in the order of their files' names.
-///
-/// # Errors
-/// When a file cannot be read, or is no part of this table.
-pub fn each_row<R: Row>(run_dir: &Path, each: impl FnMut(R)) -> Result<(), PartError> {
-    each_row_of(&parts_of::<R>(run_dir)?, each)
-}
-
 /// Goes through the rows of these parts, in their order. Few groups of rows are in memory at a time: one is
-/// read while the one before is gone through.
+/// read while the caller handles the one before.
 ///
 /// # Errors
 /// When a file cannot be read, or is no part of this table.
@@ -325,7 +317,7 @@ fn open_to_read(path: &Path) -> Result<SerializedFileReader<File>, PartError> {
     SerializedFileReader::new(file).map_err(|source| PartError::Parquet { path: path.to_owned(), source })
 }
 
-/// Why a part could not be written: as a rule, because the system would not.
+/// Why a part could not be written: usually an error of the system.
 fn unwritten(path: PathBuf, source: ParquetError) -> PartError {
     match source {
         ParquetError::External(error) => match error.downcast() {

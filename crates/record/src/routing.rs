@@ -21,7 +21,7 @@ pub enum Routing {
     NodePort(ServiceRules),
 }
 
-/// What a Service asks of those who balance its connections.
+/// The settings of a Service that affect how its connections are balanced.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceRules {
     /// `spec.sessionAffinity`.
@@ -75,9 +75,8 @@ pub enum Balancing {
 }
 
 impl Target {
-    /// How new connections to it are spread over the endpoints of its Service. A run that did not
-    /// record the Service's rules is taken for one of a Service that asks for nothing special, and
-    /// what follows from that is assumed.
+    /// How new connections to it are spread over the endpoints of its Service. If a run did not record the Service's
+    /// rules, the defaults of a Service are assumed.
     pub fn balancing(&self, cluster: &ClusterInfo) -> Balancing {
         if self.balances == Balances::Requests {
             return Balancing::No("a proxy there balances requests, and keeps its connections to pods");

@@ -1,4 +1,4 @@
-//! The rows of a run, to be gone through as often as it takes: there may be more than fit into memory.
+//! The rows of a run, which may be more than fit into memory: readers go through them as often as they need.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -52,8 +52,8 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Those of a run directory. That rows are missing is told in `torn`, and which parts are damaged
-    /// and therefore left out in `corrupt`, where the run's format has checksums.
+    /// Those of a run directory. Adds missing rows to `torn`, and, if the run's format has checksums, damaged parts, which
+    /// are ignored, to `corrupt`.
     pub(super) fn open(
         run_dir: &Path,
         checksums: Checksums,
@@ -92,7 +92,7 @@ pub(super) enum Checksums {
     None,
 }
 
-/// The parts of a table that are as they were written. The others are named in `corrupt`.
+/// The undamaged parts of a table. Names the others in `corrupt`.
 fn whole_parts<R: Row>(
     run_dir: &Path,
     checksums: Checksums,

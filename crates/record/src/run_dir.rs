@@ -77,7 +77,7 @@ pub struct RunLog {
     /// What could not be read, and why that is no error: a run that was killed
     /// leaves a torn last line and parts that were never closed.
     pub torn: Vec<String>,
-    /// What could not be read, and no kill explains: it is no longer as it was written, or of a version
+    /// What could not be read and a kill does not explain: it was changed after it was written, or is of a version
     /// that this one does not know.
     pub corrupt: Vec<String>,
 }
@@ -123,7 +123,7 @@ impl RunDir {
         }
         match private_dir(path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io(error)),
-            // One that is there keeps the rights that somebody gave it.
+            // An existing directory keeps its rights.
             Ok(()) | Err(_) => {}
         }
         if fs::read_dir(path).map_err(io)?.next().is_some() {
@@ -224,7 +224,7 @@ impl RunDir {
         Ok(PartWriter::create(&self.path, source, clock)?)
     }
 
-    /// Reads what was recorded beside the rows, and finds these. What a kill tore is left out and named in
+    /// Reads everything but the rows, and finds these. What a kill left unfinished is ignored and named in
     /// [`RunLog::torn`].
     ///
     /// # Errors
@@ -256,7 +256,7 @@ impl RunDir {
         Ok(Records { info, events, requests, served, torn, corrupt })
     }
 
-    /// Events of another version are left out and counted in `corrupt`: they may mean anything.
+    /// Ignores events of another version, which may mean anything, and counts them in `corrupt`.
     fn read_events(
         &self,
         torn: &mut Vec<String>,
@@ -305,7 +305,7 @@ impl RunDir {
 /// What a line of events.jsonl holds.
 enum Line {
     Event(Box<Event>),
-    /// Of a kind that a later version of rolldrop added, which leaves the others as they were.
+    /// Of a kind that a later version of rolldrop added; the other events do not change by it.
     Kind,
     /// Of another version of the format.
     Version(u32),

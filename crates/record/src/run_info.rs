@@ -1,4 +1,4 @@
-//! `run.json`: what was run, on what, by whom, and whether it came to its end.
+//! `run.json`: what was run, on what, by whom, and whether it completed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,8 +11,8 @@ use super::routing::Routing;
 use super::service_proxy::{ProxyEvidence, ServiceProxy};
 use super::{Evidence, Expect, RequestId, RequestRow, RunId, Stamp};
 
-/// The version of the run directory's format. The second has checksums and totals: a record that is not
-/// whole can be told from one that is.
+/// The version of the run directory's format. The second has checksums and totals, which show whether a
+/// record is whole.
 pub const FORMAT_VERSION: u32 = 2;
 /// The oldest version that is read.
 pub const OLDEST_FORMAT: u32 = 1;
@@ -56,7 +56,7 @@ pub struct RunInfo {
     /// than the stated limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_busy: Option<f64>,
-    /// Why it was given up: more was dropped than `load.abort` allows.
+    /// Why it was aborted: more was dropped than `load.abort` allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aborted: Option<String>,
 }
@@ -89,7 +89,7 @@ impl Tool {
     }
 }
 
-/// What distinguishes clusters, as far as results depend on it.
+/// The properties of a cluster that results depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterInfo {
     /// The API server's version, such as `v1.36.2`.
@@ -180,7 +180,7 @@ pub enum BalancesBecause {
     GatewayStatus {
         /// The most frequent one.
         status: u16,
-        /// How often a gateway's status came, all of them together.
+        /// How many answers had any status of a gateway.
         answers: u64,
     },
     /// Its answers have a header that a gateway adds.
@@ -222,7 +222,7 @@ impl fmt::Display for BalancesBecause {
     }
 }
 
-/// The load that a run set out to send: its [settings](super::load::Settings), as far as they may be written.
+/// The planned load of a run: those of its [settings](super::load::Settings) that may be written.
 ///
 /// What is absent is at its default, was not asked for, or does not apply.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -259,7 +259,7 @@ pub struct LoadPlan {
     /// How the requests are spread over the rates, where not evenly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arrivals: Option<Arrivals>,
-    /// What is drawn at random is drawn from this, where anything is.
+    /// The seed of random choices, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
     /// Which HTTP is spoken.
@@ -325,7 +325,7 @@ pub struct LoadPlan {
     /// The ports that connections come from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_ports: Option<String>,
-    /// Who is asked where connections went, beside the answers.
+    /// Further evidence of where connections went.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evidence: Option<Evidence>,
     /// Settings that this version does not know.
@@ -379,12 +379,12 @@ pub struct Source {
     pub rows: Option<Rows>,
 }
 
-/// The rows of a source that hands them over, and how many of them arrived.
+/// How many rows a source recorded, and how many of them arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rows {
     /// Rows that it recorded in its whole life, if it could say so at its end.
     pub recorded: Option<u64>,
-    /// Rows that it is known to have recorded, by what it said last.
+    /// Rows that it had recorded by its last report.
     #[serde(default)]
     pub known: u64,
     /// Requests that it had in flight then: if it was killed, they have no row.
@@ -401,13 +401,13 @@ impl Rows {
         self.known = self.known.max(self.received);
     }
 
-    /// It said how many rows it has recorded, and perhaps what is under way.
+    /// It reported how many rows it has recorded, and possibly how many requests are in flight.
     pub fn hear(&mut self, recorded: u64, in_flight: Option<u64>) {
         self.known = self.known.max(recorded);
         self.in_flight = in_flight.unwrap_or(self.in_flight);
     }
 
-    /// What is known when nothing more is to come; `recorded` is what it said at its end.
+    /// The final counts; `recorded` is what it reported at its end.
     #[must_use]
     pub fn ended(self, recorded: Option<u64>) -> Self {
         match recorded {

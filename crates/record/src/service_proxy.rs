@@ -32,6 +32,18 @@ pub enum ServiceProxy {
     Unknown,
 }
 
+/// The words in files. Old files have no word where it is unknown.
+static NAMES: [(&str, ServiceProxy); 8] = [
+    ("iptables", ServiceProxy::Iptables),
+    ("nftables", ServiceProxy::Nftables),
+    ("ipvs", ServiceProxy::Ipvs),
+    ("userspace", ServiceProxy::Userspace),
+    ("kernelspace", ServiceProxy::Kernelspace),
+    ("cilium", ServiceProxy::Cilium),
+    ("unknown", ServiceProxy::Unknown),
+    ("", ServiceProxy::Unknown),
+];
+
 /// How new connections are spread over a Service's endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
@@ -39,7 +51,7 @@ pub enum Spread {
     Random,
     /// By another rule.
     Otherwise(&'static str),
-    /// Nobody knows.
+    /// Not known.
     Unknown,
 }
 
@@ -49,7 +61,7 @@ pub enum Spread {
 pub enum ProxyEvidence {
     /// A ConfigMap of kube-proxy or of Cilium says so.
     ConfigMap,
-    /// The arguments say so that kube-proxy, or the node agent that contains it, was started with.
+    /// The arguments of kube-proxy, or of the node agent that contains it, say so.
     Arguments,
     /// kube-proxy said so itself, at `/proxyMode`.
     ProxyMode,
@@ -64,14 +76,8 @@ impl ServiceProxy {
     /// The word in files.
     pub fn as_str(&self) -> &str {
         match self {
-            Self::Iptables => "iptables",
-            Self::Nftables => "nftables",
-            Self::Ipvs => "ipvs",
-            Self::Userspace => "userspace",
-            Self::Kernelspace => "kernelspace",
-            Self::Cilium => "cilium",
             Self::Other(name) => name,
-            Self::Unknown => "unknown",
+            named => NAMES.iter().find(|(_, mode)| mode == named).map_or("unknown", |(name, _)| *name),
         }
     }
 
@@ -80,7 +86,7 @@ impl ServiceProxy {
         *self != Self::Unknown
     }
 
-    /// How it spreads the connections of a Service that asks for nothing special.
+    /// How it spreads the connections of a Service with default settings.
     pub fn spread(&self) -> Spread {
         match self {
             Self::Iptables | Self::Nftables | Self::Userspace => Spread::Random,
@@ -100,16 +106,8 @@ impl fmt::Display for ServiceProxy {
 
 impl From<&str> for ServiceProxy {
     fn from(name: &str) -> Self {
-        match name {
-            "iptables" => Self::Iptables,
-            "nftables" => Self::Nftables,
-            "ipvs" => Self::Ipvs,
-            "userspace" => Self::Userspace,
-            "kernelspace" => Self::Kernelspace,
-            "cilium" => Self::Cilium,
-            "" | "unknown" => Self::Unknown,
-            other => Self::Other(other.to_owned()),
-        }
+        let known = NAMES.iter().find(|(known, _)| *known == name);
+        known.map_or_else(|| Self::Other(name.to_owned()), |(_, mode)| mode.clone())
     }
 }
 

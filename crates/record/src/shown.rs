@@ -1,8 +1,8 @@
-//! What others wrote, as it may be shown.
+//! Text of others, made safe to show.
 //!
 //! Names, messages and headers come from an API server and from users' apps. In them a control character
-//! could drive the terminal of whoever reads a report (CVE-2021-25743 of kubectl), and a bidirectional one
-//! could turn its words around. Here they become visible. Every output goes through one of these functions:
+//! could control the terminal of a reader (CVE-2021-25743 of kubectl), and a bidirectional one could reorder the
+//! words. Here they become visible. Every output goes through one of these functions:
 //! a report through [`values`], standard error and logs through [`lines`].
 
 use std::borrow::Cow;
@@ -34,7 +34,7 @@ pub fn one_line(text: &str) -> Cow<'_, str> {
     without(text, acts)
 }
 
-/// A text of several lines, which may have tabs.
+/// A text of several lines; tabs are kept.
 pub fn lines(text: &str) -> Cow<'_, str> {
     without(text, |c| acts(c) && c != '\n' && c != '\t')
 }

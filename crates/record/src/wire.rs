@@ -1,8 +1,8 @@
-//! How a proxy hands over what it recorded: the lines of its row stream.
+//! How a proxy hands over its records: the lines of its row stream.
 //!
 //! The admin port answers `GET /rows?from=N` with newline-delimited JSON that goes
 //! on until the proxy exits. Rows are numbered from 0 as they are recorded, and
-//! N (0 if left out) is the number of the first one wanted. The proxy keeps the
+//! N (default 0) is the number of the first one wanted. The proxy keeps the
 //! rows that were never sent and the last ones that were, so a reader that counts
 //! what it has and comes back with that number gets every row once.
 //! A proxy that was restarted is another recorder: it counts from 0, with its own clock.
@@ -29,7 +29,7 @@ pub const TOKEN_WANTED: &str = "the admin port asks for a token";
 /// keeps to itself when it passes a request on to a pod.
 pub const TOKEN_HEADER: &str = "rolldrop-token";
 
-/// The secret of the admin port. It is shown nowhere.
+/// The secret of the admin port. No output shows it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct AdminToken(String);
 
@@ -41,7 +41,7 @@ pub struct BadToken;
 impl FromStr for AdminToken {
     type Err = BadToken;
 
-    /// White space around it, such as the end of a file's only line, is no part of it.
+    /// White space around it, such as the newline of a file, is ignored.
     fn from_str(text: &str) -> Result<Self, BadToken> {
         let text = text.trim();
         let good = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
@@ -60,8 +60,8 @@ impl AdminToken {
         &self.0
     }
 
-    /// Whether this is the token. The time that this takes tells nothing about it, wherever the
-    /// two differ: their tags under one key are compared, in constant time.
+    /// Whether this is the token. Compares tags under one key in constant time, so that the time reveals nothing about
+    /// where the two differ.
     pub fn is(&self, given: &[u8]) -> bool {
         let key = hmac::Key::new(hmac::HMAC_SHA256, self.0.as_bytes());
         let own = hmac::sign(&key, self.0.as_bytes());
@@ -79,7 +79,7 @@ impl fmt::Debug for AdminToken {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProxyLine {
-    /// The first line: who speaks, and from where on. Said again where rows are missing.
+    /// The first line: the proxy, and the number of the next row. Repeated where rows are missing.
     Hello {
         /// The proxy's source name.
         source: String,
@@ -93,21 +93,21 @@ pub enum ProxyLine {
     },
     /// A request ended.
     Row(ServedRow),
-    /// How things stand, where that has changed: whoever hears no more knows what is missing.
+    /// The counters, sent when they change: a reader that is cut off knows from the last ones what is missing.
     State {
         /// Rows recorded so far.
         recorded: u64,
         /// Requests under way.
         in_flight: u64,
     },
-    /// A phase of the pod's termination was passed. Every stream tells all of them.
+    /// A phase of the pod's termination was passed. Every stream has all of them.
     Phase {
         /// The phase.
         phase: ProxyPhase,
         /// When, on the proxy's clock.
         t_ns: Stamp,
     },
-    /// The proxy's watch of its own pod showed it. Every stream tells all of them.
+    /// The proxy's watch of its own pod showed it. Every stream has all of them.
     Pod {
         /// When, on the proxy's clock.
         t_ns: Stamp,

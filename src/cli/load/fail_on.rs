@@ -5,7 +5,7 @@ use std::str::FromStr;
 use super::output::Report;
 use rolldrop_record::Outcome;
 
-/// What must not be exceeded.
+/// One limit.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct FailOn {
     text: String,
@@ -44,8 +44,8 @@ impl FailOn {
     pub(super) fn exceeded(&self, report: &Report) -> Option<String> {
         let requests = &report.requests;
         let count = |which| match which {
-            Requests::Dropped => requests.dropped,
-            Requests::AppErrors => requests.app_errors,
+            Requests::Dropped => requests.by_class.dropped,
+            Requests::AppErrors => requests.by_class.app_errors,
             Requests::Of(outcome) => requests.by_outcome.get(&outcome).copied().unwrap_or(0),
         };
         let (observed, unit) = match self.metric {
@@ -63,7 +63,7 @@ impl FailOn {
                 (value, " ms")
             }
         };
-        // A latency of no answer at all is no latency within the limit.
+        // Without any answer the latency is not within the limit.
         let is_unknown = matches!(self.metric, Metric::LatencyMs(_)) && report.latency_ms.service.n == 0;
         if is_unknown {
             return Some(format!("--fail-on {}: nothing was answered", self.text));
@@ -100,7 +100,7 @@ impl FromStr for FailOn {
                 Some(percent) => (Metric::Percent(requests), percent.trim()),
                 None => (Metric::Count(requests), limit),
             };
-            // What can never be exceeded is no limit.
+            // A limit that cannot be exceeded is refused.
             let most = if matches!(metric, Metric::Percent(_)) { 100.0 } else { f64::INFINITY };
             let limit: f64 = limit.parse().ok().filter(|limit| (0.0..most).contains(limit))?;
             Some(Self { text: text.to_owned(), metric, limit })

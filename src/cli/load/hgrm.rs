@@ -23,7 +23,7 @@ fn write_table(out: &mut String, ns: &Histogram<u64>) -> std::fmt::Result {
         total += row.count_since_last_iteration();
         let (value, quantile) = (row.value_iterated_to() as f64 / NS_PER_MS, row.quantile_iterated_to());
         write!(out, "{value:>12.3} {quantile:>2.12} {total:>10}")?;
-        // The last row has no distance left.
+        // The last row has no distance to 100 %.
         match quantile < 1.0 {
             true => writeln!(out, " {:>14.2}", 1.0 / (1.0 - quantile))?,
             false => writeln!(out)?,

@@ -1,6 +1,6 @@
 //! The result of `rolldrop load`: the parts of result.json that a load alone can fill, and a table.
 //!
-//! Bytes only; where they go is the command's business.
+//! Makes bytes only; the command writes them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -8,8 +8,7 @@ use std::fmt::Write;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use crate::cli::classes::by_class;
-use rolldrop_analysis::Class;
+use crate::cli::classes::ByClass;
 use rolldrop_analysis::figures::count;
 use rolldrop_analysis::model::{LoadResult, Percentiles, SendLag, Verdict};
 use rolldrop_analysis::validity::not_as_planned;
@@ -21,7 +20,7 @@ use rolldrop_record::{Outcome, Stamp};
 /// What `--format json` prints, with the names of result.json.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
-    /// Whether this was the load that was asked for.
+    /// Whether this was the requested load.
     pub(super) verdict: Verdict,
     load: Load,
     pub(super) requests: Requests,
@@ -48,7 +47,7 @@ struct Load {
 
 #[derive(Debug, Serialize)]
 struct Rates {
-    /// None in a closed loop, where nothing is due.
+    /// None in a closed loop, which has no schedule.
     offered: Option<f64>,
     sent: f64,
     not_sent: f64,
@@ -58,15 +57,12 @@ struct Rates {
 pub(super) struct Requests {
     warmup: u64,
     pub(super) total: u64,
-    ok: u64,
-    pub(super) dropped: u64,
-    pub(super) app_errors: u64,
-    pub(super) not_sent: u64,
-    cancelled: u64,
+    #[serde(flatten)]
+    pub(super) by_class: ByClass,
     pub(super) by_outcome: BTreeMap<Outcome, u64>,
     /// Failures that Go's net/http would have hidden by sending the request again.
     go_hidden: u64,
-    /// What a client that retries saw, where that was asked for.
+    /// What a client that retries saw, with `--retry`.
     #[serde(skip_serializing_if = "Option::is_none")]
     with_retries: Option<WithRetries>,
 }
@@ -94,7 +90,7 @@ impl Report {
         let tally = &summary.tally;
         let total = tally.outcomes.total();
         let is_closed_loop = plan.is_closed_loop();
-        // How long it was under way; a schedule that was carried out has the length that was planned.
+        // How long it lasted; a complete schedule has the planned length.
         let end = stopped.map_or(summary.ended, |stopped| stopped.min(summary.ended));
         let elapsed_s = end.ns_since(summary.started) as f64 / 1e9 - plan.warmup_s;
         let duration_s = match (is_closed_loop, summary.stopped_early) {
@@ -149,21 +145,10 @@ impl Report {
 impl Requests {
     fn new(plan: &LoadPlan, tally: &Tally) -> Self {
         let outcomes = &tally.outcomes;
-        let of_class = |wanted| {
-            let of_class = by_class(outcomes, &tally.error_statuses).filter(|(class, _)| *class == wanted);
-            of_class.map(|(_, count)| count).sum::<u64>()
-        };
-        let [ok, dropped, not_sent, cancelled] =
-            [Class::Ok, Class::Dropped, Class::NotSent, Class::Cancelled].map(of_class);
-        let total = outcomes.total();
         Self {
             warmup: tally.warmup,
-            total,
-            ok,
-            dropped,
-            app_errors: total - ok - dropped - not_sent - cancelled,
-            not_sent,
-            cancelled,
+            total: outcomes.total(),
+            by_class: ByClass::of(outcomes, &tally.error_statuses),
             by_outcome: outcomes.iter().collect(),
             go_hidden: tally.go_hidden,
             with_retries: plan.retries.is_some().then(|| WithRetries {
@@ -180,12 +165,12 @@ fn percentiles_ms(ns: &Histogram<u64>) -> Percentiles {
     Percentiles { n: ns.len(), p50: at(0.5), p90: at(0.9), p99: at(0.99), p99_9: at(0.999), max: at(1.0) }
 }
 
-/// What a percentile table is made of: response times, or, in a closed loop, service times.
+/// The times of the percentile table: response times, or service times in a closed loop.
 pub(super) fn latency<'a>(plan: &LoadPlan, summary: &'a Summary) -> &'a Histogram<u64> {
     if plan.is_closed_loop() { &summary.tally.service_ns } else { &summary.tally.response_ns }
 }
 
-/// The result for people: the answer in the first line, unless it is not to be trusted.
+/// The result for people: the answer in the first line, unless the result cannot be trusted.
 pub(super) fn text(url: &str, plan: &LoadPlan, report: &Report, summary: &Summary, color: bool) -> String {
     let mut out = String::new();
     if let Some(alarm) = report.alarm() {
@@ -199,7 +184,7 @@ pub(super) fn text(url: &str, plan: &LoadPlan, report: &Report, summary: &Summar
 }
 
 impl Report {
-    /// What keeps the figures from being what was asked for.
+    /// Why the figures are not those of the requested load.
     fn alarm(&self) -> Option<String> {
         match &self.verdict {
             Verdict::Valid => None,
@@ -223,7 +208,9 @@ impl Report {
         let became = match (requests.total, failures.is_empty()) {
             (0, _) => String::new(),
             (_, true) => ": all ok".to_owned(),
-            (total, false) => format!(": {} not ok: {}", count(total - requests.ok), failures.join(", ")),
+            (total, false) => {
+                format!(": {} not ok: {}", count(total - requests.by_class.ok), failures.join(", "))
+            }
         };
         let noun = if requests.total == 1 { "request" } else { "requests" };
         format!("{} {noun}, {:.1}/s{became}\n", count(requests.total), load.per_s.sent)
@@ -241,12 +228,13 @@ fn write_text(
     let share = |count: u64| 100.0 * count as f64 / requests.total.max(1) as f64;
     writeln!(out, "{url}: {}, {} connections\n", load.in_words(), plan.connections)?;
     writeln!(out, "requests   {:>10}", requests.total)?;
+    let ByClass { ok, dropped, app_errors, not_sent, cancelled } = requests.by_class;
     for (name, count) in [
-        ("ok", requests.ok),
-        ("dropped", requests.dropped),
-        ("app errors", requests.app_errors),
-        ("not sent", requests.not_sent),
-        ("cancelled", requests.cancelled),
+        ("ok", ok),
+        ("dropped", dropped),
+        ("app errors", app_errors),
+        ("not sent", not_sent),
+        ("cancelled", cancelled),
     ] {
         if count > 0 || matches!(name, "ok" | "dropped") {
             writeln!(out, "{name:<10} {count:>10} {:>7.2} %", share(count))?;
@@ -399,9 +387,9 @@ mod tests {
     #[test]
     fn the_counts_close() {
         let (_, _, report) = report();
-        let r = &report.requests;
-        assert_eq!(r.total, r.ok + r.dropped + r.app_errors + r.not_sent + r.cancelled);
-        assert_eq!((r.dropped, r.app_errors), (5, 2), "3 × 503 and 2 refusals; 2 × 404");
+        let (r, by_class) = (&report.requests, report.requests.by_class);
+        assert_eq!(r.total, by_class.ended() + by_class.not_sent + by_class.cancelled);
+        assert_eq!((by_class.dropped, by_class.app_errors), (5, 2), "3 × 503 and 2 refusals; 2 × 404");
         assert_eq!(r.by_outcome.values().sum::<u64>(), r.total);
     }
 

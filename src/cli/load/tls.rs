@@ -6,7 +6,7 @@ use anyhow::Context;
 
 use rolldrop_load::{TlsSettings, TlsVersions};
 
-/// How https:// is spoken.
+/// Options for https:// targets.
 #[derive(Debug, clap::Args)]
 pub(super) struct TlsArgs {
     /// Trust the authorities in this PEM file instead of the system's
@@ -60,6 +60,6 @@ fn read(option: &str, path: Option<&Path>) -> anyhow::Result<Option<String>> {
     let Some(path) = path else { return Ok(None) };
     let failed = || format!("failed to read the file of {option}, {}", path.display());
     let bytes = std::fs::read(path).with_context(failed)?;
-    // What is not text cannot be PEM, and is told so when it is used.
+    // Bytes that are not text cannot be PEM; that error comes when they are used.
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }

@@ -47,7 +47,7 @@ mod unix {
         }
     }
 
-    /// Whoever is in the background may not change the terminal: the kernel would stop it.
+    /// A background process may not change the terminal: the kernel would stop it.
     fn is_ours() -> bool {
         tcgetpgrp(stderr()) == Ok(getpgrp())
     }

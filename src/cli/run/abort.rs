@@ -1,20 +1,19 @@
-//! `load.abort`: gives a load up that loses too much, for runs where people depend on the answers.
+//! `load.abort`: stops a load that loses too many requests, for targets that people depend on.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::{Instant, interval};
 
-use crate::cli::classes::by_class;
+use crate::cli::classes::ByClass;
 use crate::coordinator::Losses;
 use crate::scenario::{Abort, Scenario};
-use rolldrop_analysis::Class;
 use rolldrop_load::{Control, Progress};
 
-/// From one look to the next.
+/// Between two looks at the counters.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// Looks at a load until it loses too much, and says how much that is. Never ends where it does not.
+/// Watches a load until it loses too much, and returns how much that is. Never returns otherwise.
 pub(super) async fn too_much_dropped(limit: &Abort, control: &Control) -> String {
     let mut drops = Drops { limit: *limit, seen: VecDeque::new() };
     let mut ticks = interval(PERIOD);
@@ -26,7 +25,7 @@ pub(super) async fn too_much_dropped(limit: &Abort, control: &Control) -> String
     }
 }
 
-/// What is to be said of a scenario that disrupts while its load still rises.
+/// The warning for a scenario that disrupts while its load still rises.
 pub(super) fn disrupts_a_ramp(scenario: &Scenario) -> Option<String> {
     let steady_from = scenario.load.steady_from();
     let at = scenario.disruptions.iter().map(|disruption| disruption.at).min()?;
@@ -40,7 +39,7 @@ pub(super) fn disrupts_a_ramp(scenario: &Scenario) -> Option<String> {
     })
 }
 
-/// The drops of the last stretch.
+/// The drops of the last period.
 struct Drops {
     limit: Abort,
     /// When, and how many requests had ended and were dropped by then.
@@ -48,10 +47,11 @@ struct Drops {
 }
 
 impl Drops {
-    /// Why the load is to be given up, if it is.
+    /// Why the load must stop, if it must.
     fn look(&mut self, now: Instant, progress: &Progress) -> Option<String> {
-        let (ended, dropped) = count(progress);
-        // The last look before the stretch is where it begins.
+        let counted = by_class(progress);
+        let (ended, dropped) = (counted.ended(), counted.dropped);
+        // The last look before the period is where it begins.
         while self.seen.get(1).is_some_and(|(at, ..)| now.duration_since(*at) >= self.limit.over) {
             self.seen.pop_front();
         }
@@ -70,7 +70,7 @@ impl Drops {
     }
 }
 
-/// What a load that is under way has lost.
+/// What a running load has lost.
 #[derive(Debug)]
 pub(super) struct Lost<'a> {
     control: &'a Control,
@@ -84,24 +84,12 @@ impl<'a> Lost<'a> {
 
 impl Losses for Lost<'_> {
     fn lost(&self) -> u64 {
-        count(&self.control.progress()).1
+        by_class(&self.control.progress()).dropped
     }
 }
 
-/// How many requests have ended as their user sees it, and how many of them were dropped.
-fn count(progress: &Progress) -> (u64, u64) {
-    let (mut ended, mut dropped) = (0, 0);
-    for (class, count) in by_class(&progress.outcomes, &progress.error_statuses) {
-        match class {
-            Class::Ok | Class::AppError => ended += count,
-            Class::Dropped => {
-                ended += count;
-                dropped += count;
-            }
-            Class::NotSent | Class::Cancelled => {}
-        }
-    }
-    (ended, dropped)
+fn by_class(progress: &Progress) -> ByClass {
+    ByClass::of(&progress.outcomes, &progress.error_statuses)
 }
 
 #[cfg(test)]
@@ -110,7 +98,7 @@ mod tests {
     use rolldrop_record::Outcome;
 
     #[tokio::test(start_paused = true)]
-    async fn a_load_is_given_up_when_the_last_stretch_loses_too_much() {
+    async fn a_load_is_given_up_when_the_last_period_loses_too_much() {
         let limit = Abort { share: 0.05, over: Duration::from_secs(10), requests: 50 };
         let mut drops = Drops { limit, seen: VecDeque::new() };
         let begun = Instant::now();

@@ -1,8 +1,8 @@
-//! The Secret with the token that the admin ports of a run's sidecars ask for.
+//! The Secret with the token of the admin ports of a run's sidecars.
 //!
-//! It is made with the run and goes with it. Pods refer to it, so that the token stands in no pod's
-//! spec, and in no file of the run. They start without it as well: one that is made when the run is over,
-//! before its workload has been rolled back, or where it never was, must not wait for a Secret that is gone.
+//! It exists as long as the run. Pods refer to it, so the token is in no pod's spec and in no file of the run. They also
+//! start without it: a pod that is made after the run, before its workload has been rolled back, must not wait for a
+//! Secret that is gone.
 
 use std::collections::BTreeSet;
 
@@ -24,8 +24,8 @@ impl AdminSecret {
         Self { token, key: SecretKey { name, key: "token".to_owned(), absent: Absent::TellsNobody } }
     }
 
-    /// It in every namespace in which one of the manifests refers to it, and in that of the run where live
-    /// pods get the sidecar.
+    /// The Secret in every namespace in which a manifest refers to it, and, if live pods get the sidecar, in that of the
+    /// run.
     pub(super) fn manifests(&self, namespace: &str, manifests: &[Value], has_live: bool) -> Vec<Value> {
         let refers = |manifest: &&Value| manifest.to_string().contains(&self.key.name);
         let named = manifests.iter().filter(refers).map(|m| m["metadata"]["namespace"].as_str());

@@ -191,7 +191,7 @@ impl RunArgs {
         overrides
     }
 
-    /// How sure it is that the cluster is the one that is meant; the scenario asks for this one.
+    /// Whether the user named the cluster, on the command line or in the scenario (`asked`).
     pub(super) fn naming(&self, asked: Option<&ClusterChoice<lab::Config>>) -> Naming {
         let on_command_line =
             self.context.is_some() || self.kubeconfig.is_some() || self.embedded || self.in_cluster;

@@ -1,7 +1,7 @@
-//! COMMAND of `rolldrop run -- COMMAND...`: what the user has pods ended by.
+//! COMMAND of `rolldrop run -- COMMAND...`, which ends pods.
 //!
-//! It runs where the user is, in a process group of its own. Its output goes to stderr, as
-//! stdout carries the result.
+//! It runs on this machine, in a process group of its own. Its output goes to stderr, because
+//! stdout has the result.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal};
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 /// How long an interrupted command may take to end before it is killed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A command that is there to be run.
+/// A command whose program exists.
 #[derive(Debug)]
 pub(super) struct UserCommand {
     program: PathBuf,

@@ -1,4 +1,4 @@
-//! What a run may do to a cluster without being asked, and asking.
+//! What a run may do to a cluster without asking, and the question.
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
@@ -16,18 +16,18 @@ use crate::cluster::Cluster;
 use crate::coordinator::Plan;
 use crate::scenario::Scenario;
 
-/// What a cluster itself needs is in these.
+/// The namespaces of the cluster itself.
 const SYSTEM: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
 
-/// How soon an interruption is noticed while the answer is waited for.
+/// How soon an interruption is noticed while waiting for the answer.
 const LOOK_AGAIN_MS: u8 = 100;
 
-/// How sure it is that the cluster is the one that is meant.
+/// Whether the user named the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Naming {
     /// The command line or the scenario names it, or it is the run's own.
     Named,
-    /// It is the one that the kubeconfig happens to lead to.
+    /// It is the current context of the kubeconfig.
     Current,
 }
 
@@ -43,7 +43,7 @@ pub(super) fn check_namespaces(namespace: &str, scenario: &Scenario) -> anyhow::
     }
 }
 
-/// Says what the run is going to do, and goes on only with consent.
+/// Shows what the run will do, and continues only with consent.
 pub(super) async fn ask(
     plan: &Plan,
     cluster: &Cluster,

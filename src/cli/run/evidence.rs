@@ -1,4 +1,4 @@
-//! Whether the evidence that a run asks for is to be had, found out before anything is touched.
+//! Checks, before anything is touched, whether the evidence that a run asks for is available.
 
 use std::process::Stdio;
 
@@ -9,8 +9,8 @@ use crate::cli::signals::Interrupts;
 use crate::cluster::Cluster;
 use crate::scenario::Scenario;
 
-/// Asks a process that is where the load will come from. Pods of a load that comes from the cluster find out for
-/// themselves, before it begins: nobody else is where they will be.
+/// Asks a process that runs where the load will come from. Pods that send a load check by themselves before it begins,
+/// because nothing else runs where they will be.
 pub(super) async fn check(
     scenario: &Scenario,
     cluster: &Cluster,

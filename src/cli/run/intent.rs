@@ -1,4 +1,4 @@
-//! What a run is going to do beside what its scenario says, and what it needs for that.
+//! What a run does in addition to its scenario, and what it needs for that.
 
 use std::collections::BTreeSet;
 
@@ -13,17 +13,17 @@ use crate::coordinator::{Caller, GitOps, Plan, Sidecars, Work};
 use crate::scenario::{Place, Scenario, Workload};
 use rolldrop_record::service_proxy::ServiceProxy;
 
-/// What is to be done beside what the scenario says.
+/// What the command line adds to the scenario.
 pub(super) struct Intent<'a> {
-    /// What ends pods, in place of the scenario's disruptions.
+    /// Ends pods, in place of the scenario's disruptions.
     pub(super) command: Option<&'a UserCommand>,
-    /// The image of a sidecar that goes beside live pods.
+    /// The image of a sidecar for live pods.
     pub(super) image: &'a str,
     pub(super) gitops: GitOps,
-    /// Where the sidecars that are added have their token from; there is one if any are.
+    /// The Secret with the token of the sidecars; present if any are added.
     pub(super) admin_secret: Option<AdminSecret>,
     pub(super) naming: Naming,
-    /// Whether it is agreed to beforehand.
+    /// `--yes`.
     pub(super) yes: bool,
     pub(super) collecting: &'a Collecting,
     /// The share of its processors' time that this machine may have in use, if not the stated limit.
@@ -35,7 +35,7 @@ pub(super) struct Intent<'a> {
 }
 
 impl Intent<'_> {
-    /// What the run is going to do, in a namespace that is not the system's.
+    /// What the run will do. Namespaces of the system are refused.
     pub(super) async fn plan(
         &self,
         scenario: &Scenario,
@@ -58,7 +58,7 @@ impl Intent<'_> {
         self.admin_secret.as_ref().map(secrets).unwrap_or_default()
     }
 
-    /// Whose pods get the sidecar, of those that are not the scenario's.
+    /// The live pods, not made by the scenario, that get the sidecar.
     pub(super) fn sidecars<'s>(&'s self, scenario: &'s Scenario) -> Option<Sidecars<'s>> {
         let is_own = |name: &str| {
             let named = |object: &Value| object["kind"] == "Service" && object["metadata"]["name"] == *name;
@@ -68,7 +68,7 @@ impl Intent<'_> {
             Place::Service { name, .. } if !is_own(name) => Some(name.as_str()),
             _ => None,
         });
-        // Several ways may lead to one.
+        // Several targets may be the same Service.
         let services: Vec<&str> = services.collect::<BTreeSet<_>>().into_iter().collect();
         let has_own = scenario.manifests.iter().any(|object| !object["spec"]["template"].is_null());
         let secret = self.admin_secret.as_ref()?;

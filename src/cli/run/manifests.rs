@@ -1,5 +1,4 @@
-//! What a run makes of its scenario's manifests: the sidecar, where it is asked for, and the image
-//! that a cluster can pull.
+//! Changes of a run to its scenario's manifests: the sidecar, if it is asked for, and the image that a cluster can pull.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +12,7 @@ use crate::inject::{self, InjectError};
 use crate::scenario::{Place, Scenario};
 use rolldrop_record::wire::AdminToken;
 
-/// Adds the sidecar, if the scenario asks for it, and returns where its token is. Without a token
-/// there is one from now on.
+/// Adds the sidecar, if the scenario asks for it, and returns the Secret with its token. Makes a token if there is none.
 pub(super) fn inject_sidecar(
     scenario: &mut Scenario,
     token: &mut Option<AdminToken>,
@@ -34,7 +32,7 @@ pub(super) fn inject_sidecar(
     let (places, mut objects): (Vec<usize>, Vec<Value>) =
         scenario.manifests.iter().cloned().enumerate().filter(|(place, _)| is_meant[*place]).unzip();
     match inject::inject_into(&mut objects, &options) {
-        // Then it goes beside the pods that are there.
+        // Then live pods get it.
         Err(InjectError::NoWorkload) => {}
         injected => drop(injected.context("spec.sidecar.inject")?),
     }
@@ -44,8 +42,8 @@ pub(super) fn inject_sidecar(
     Ok(Some(secret))
 }
 
-/// By manifest: whether it may get the sidecar. Where workloads are named, of all that make pods only these. Else, where a
-/// URL leads to Services of the scenario's own, only those with the pods of a Service that is meant: a gateway is none.
+/// For each manifest, whether it may get the sidecar. If workloads are named, of all that make pods only these. Otherwise,
+/// if a URL leads to Services of the scenario, only the workloads behind those Services, so not a gateway in front of them.
 fn meant(scenario: &Scenario) -> Vec<bool> {
     let manifests = &scenario.manifests;
     let (mut services, mut behind) = (BTreeSet::new(), BTreeSet::new());

@@ -1,4 +1,4 @@
-//! `action: exec`: programs that a scenario starts where the user is, as COMMAND is.
+//! `action: exec`: programs that a scenario starts on this machine, as COMMAND is.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -13,7 +13,7 @@ use super::under_load::Measuring;
 use crate::coordinator::Programs;
 use crate::scenario::{Action, Disruption, Scenario};
 
-/// The programs of a scenario, found beforehand.
+/// The programs of a scenario, looked up before the run.
 pub(super) struct UserPrograms<'a> {
     found: HashMap<&'a [String], UserCommand>,
     kubeconfig: Option<OsString>,

@@ -1,4 +1,4 @@
-//! What to measure where a Service's own address does not answer from here.
+//! What to measure if a Service's own address does not answer from here.
 
 use k8s_openapi::api::core::v1::{Node, NodeAddress, Service};
 use k8s_openapi::api::networking::v1::{Ingress, IngressSpec};

@@ -1,4 +1,4 @@
-//! Where the load comes from: a process here, or pods of the cluster; to the run it is the same.
+//! Where the load comes from: a process here, or pods of the cluster. The run treats both alike.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
@@ -27,9 +27,9 @@ use rolldrop_record::run_info::{LoadPlan, Source};
 use rolldrop_record::wire::AdminToken;
 use rolldrop_record::{Clock, RunDir, RunId, Stamp};
 
-/// How long the workers may take to hear that nothing more is wanted of them.
+/// How long dismissing the workers may take.
 const DISMISSAL: Duration = Duration::from_secs(10);
-/// The Job ends, whatever goes on, when it has lasted for this long beyond the load.
+/// The Job ends in any case when it has lasted for this long beyond the load.
 const LIFETIME: Duration = Duration::from_secs(3600);
 
 /// `--load-resources`.
@@ -80,14 +80,14 @@ pub(super) async fn load_workers(
     }
 }
 
-/// Where the load comes from if nobody says: from the cluster where a target is a Service of it whose
-/// address leads nowhere from here.
+/// Where the load comes from by default: from the cluster if a target is a Service whose address cannot be reached from
+/// here.
 fn default_from(scenario: &Scenario, reaches_services: bool) -> LoadFrom {
     let has_service = scenario.targets.iter().any(|target| matches!(target.place, Place::Service { .. }));
     if has_service && !reaches_services { LoadFrom::Cluster } else { LoadFrom::Local }
 }
 
-/// What is of this machine cannot be had in a pod.
+/// Refuses settings of this machine for a load that comes from pods.
 fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
     let load = &scenario.load.settings;
     let of_here =
@@ -116,7 +116,7 @@ pub(super) struct Collecting {
 }
 
 impl Collecting {
-    /// Where workers connect to, if they are to.
+    /// Where workers connect to, if `--collect-listen` asks for that.
     async fn reception(&self, token: &AdminToken) -> anyhow::Result<Option<Reception>> {
         let Some(address) = &self.collect_listen else { return Ok(None) };
         let listener = TcpListener::bind(address).await;
@@ -126,8 +126,8 @@ impl Collecting {
     }
 }
 
-/// Has pods made that will send the load, and waits until they take orders. What is worth knowing
-/// meanwhile goes to `tell`; returns what is to be known of the result.
+/// Makes the pods that will send the load, and waits until they take orders. Reports progress to `tell`; returns
+/// warnings about the result.
 pub(super) async fn in_cluster<N: Note>(
     scenario: &Scenario,
     session: &Session,
@@ -204,12 +204,12 @@ pub(super) enum Sending<N> {
 /// Pods that send the load, and what is made of their rows.
 pub(super) struct InCluster<N> {
     fleet: Fleet<N>,
-    /// From the start on, until everything is there.
+    /// From the start of the load until all rows are here.
     collector: Option<Collector>,
     limit: Limit,
     run_dir: RunDir,
     clock: Clock,
-    /// Where the workers have connected to: those connections end with it.
+    /// Holds the connections that workers have made to here.
     reception: Option<Reception>,
 }
 
@@ -223,8 +223,7 @@ pub(super) enum NotReady {
 }
 
 impl<N: Note> Sending<N> {
-    /// Makes it ready, as soon as the targets answer from there. Returns what is to be known before
-    /// the load starts.
+    /// Makes it ready, as soon as the targets answer from there. Returns warnings.
     pub(super) async fn prepare(
         &mut self,
         settings: load::Settings,
@@ -296,8 +295,7 @@ impl<N: Note> Sending<N> {
         }
     }
 
-    /// When the load is over: has the rows come here, where they are not here already, unless that is
-    /// given up. How that gets on goes to `tell`. Returns what was collected.
+    /// After the load: fetches the rows of pods, unless `give_up` is cancelled. Reports progress to `tell`.
     pub(super) async fn collect(
         &mut self,
         give_up: &CancellationToken,
@@ -327,7 +325,7 @@ impl<N: Note> Sending<N> {
     }
 }
 
-/// A load as it is sent from a node: what its Service proxy leads to is a target of its own.
+/// A load as a node sends it: each Service, through the Service proxy of that node, is a separate target.
 fn seen_from(settings: &load::Settings, node: &str, ready: &Ready) -> load::Settings {
     let mut settings = settings.clone();
     let is_nodes_own = |target: &&mut load::Target| ready.by_service_proxy().any(|name| name == target.name);
@@ -337,7 +335,7 @@ fn seen_from(settings: &load::Settings, node: &str, ready: &Ready) -> load::Sett
     settings
 }
 
-/// What run.json says of targets goes for each as it is seen from a node.
+/// Makes what run.json says of a target apply to that target from each node.
 pub(super) fn describe(plan: &mut LoadPlan, workers: usize, nodes: &BTreeSet<String>, ready: &Ready) {
     plan.load_workers = Some(workers);
     let Some(methods) = &mut plan.methods else { return };

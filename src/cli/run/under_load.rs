@@ -30,10 +30,9 @@ use rolldrop_record::{EventKind, Stamp};
 const FIRST_ANSWER_LIMIT: Duration = Duration::from_secs(15);
 /// The load before a command is run, where no disruption of the scenario says when.
 const STEADY_PART: Duration = Duration::from_secs(3);
-/// Beats begin so long before the first disruption.
+/// How long before the first disruption the beats begin.
 const BEATS_BEFORE: Duration = Duration::from_secs(1);
-/// The load goes on for so long after what a command began has settled: a Service proxy may
-/// lag by a second or so.
+/// How long the load continues after the effects of a command have settled: a Service proxy may lag by about a second.
 const AFTERMATH: Duration = Duration::from_secs(3);
 
 /// A run whose pods are ready.
@@ -58,7 +57,7 @@ impl Measuring<'_> {
         let plan = load::Plan::new(settings.clone())?;
         self.await_first_answer(ready, &plan, settings, sending).await?;
         let mut info = self.info(ready, &plan, sending);
-        // From here on a killed run can be told from its directory.
+        // From here on the directory shows that a run was killed.
         self.run.run_dir.write_info(&info)?;
         self.load(&plan, &mut info, sending).await?;
         self.collect(&mut info, sending).await?;
@@ -89,7 +88,7 @@ impl Measuring<'_> {
         }
     }
 
-    /// What is known of the run before its load starts.
+    /// What is known about the run before its load starts.
     fn info<N: Note>(self, ready: &Ready, plan: &load::Plan, sending: &Sending<N>) -> RunInfo {
         let Self { run, scenario, .. } = self;
         let mut info = RunInfo {
@@ -146,7 +145,7 @@ impl Measuring<'_> {
             pending::<Infallible>().await
         };
         let beats = self.beat(zero);
-        // An interrupted load ends as well, and so does that of a cluster that has ended.
+        // An interruption or the end of the cluster ends the load.
         let halted = async {
             self.halt.cancelled().await;
             control.stop();
@@ -164,7 +163,7 @@ impl Measuring<'_> {
         info.sources = sending.recorders();
         if has_command || scenario.ends_with_its_disruptions() {
             info.load.duration_s = match rate {
-                // A closed loop, or one of which a part was lost: only its end tells.
+                // A closed loop, or one that lost a worker: only its end is known.
                 rate if rate == 0.0 || !ended.lost.is_empty() => ended.at.ns_since(zero) as f64 / 1e9,
                 rate => ended.scheduled as f64 / rate - warmup_s,
             };
@@ -172,19 +171,19 @@ impl Measuring<'_> {
         Ok(())
     }
 
-    /// Ends the run when too much of the load is dropped, and returns why.
+    /// Ends the run if too much of the load is dropped, and returns the reason.
     async fn given_up(self, control: &load::Control) -> String {
         let Some(limit) = &self.scenario.load.abort else { return pending().await };
         let why = abort::too_much_dropped(limit, control).await;
         self.run.progress.warn(&format!("aborting: {why}"));
         self.session.record(EventKind::Warning { message: format!("aborted: {why}") });
-        // The load first; what is in flight is waited for, as after an interruption.
+        // The load first; requests in flight may end, as after an interruption.
         control.stop();
         self.halt.cancel();
         why
     }
 
-    /// Has pods end, by the user's command or as the scenario says.
+    /// Ends pods, by the user's command or the scenario's disruptions.
     async fn disrupt(self, zero: Stamp, rate: f64, control: &load::Control) -> anyhow::Result<()> {
         let Self { run, scenario, session, .. } = self;
         if let Some(command) = run.intent.command {
@@ -231,12 +230,12 @@ impl Measuring<'_> {
     fn steady_part(self) -> Duration {
         let scenario = self.scenario;
         let first = scenario.disruptions.iter().map(|disruption| disruption.at).min();
-        // Nothing is disrupted while the load rises, nor before a limit to it has something to go by.
+        // Disrupts nothing while the load rises, nor before `load.abort` has a whole period to look back on.
         let looks_back = scenario.load.abort.map_or(Duration::ZERO, |abort| abort.over);
         first.unwrap_or(STEADY_PART.max(scenario.load.steady_from() + looks_back))
     }
 
-    /// Has the user's command end pods, after a steady part, and waits until that has settled.
+    /// Runs the user's command after a steady part, and waits until its effects have settled.
     async fn disrupt_by(
         self,
         command: &UserCommand,
@@ -265,7 +264,7 @@ impl Measuring<'_> {
         Ok(())
     }
 
-    /// Waits, while the load goes on, until nothing more is lost of what has been done to the pods.
+    /// Waits, under load, until the disruption loses no more requests.
     async fn aftermath(self, control: &load::Control) {
         let Self { run, scenario, session, halt, .. } = self;
         let Settle { silence, most } = settle(scenario);
@@ -281,7 +280,7 @@ impl Measuring<'_> {
         }
     }
 
-    /// What KUBECONFIG says to programs that the run starts, where that is not the user's own.
+    /// KUBECONFIG for programs that the run starts, if it is not the user's own.
     pub(super) fn command_kubeconfig(self) -> anyhow::Result<Option<OsString>> {
         let overlay = self.run.run_dir.path().join("command-kubeconfig");
         let kubeconfig = self.cluster.kubeconfig_for(self.session.namespace(), &overlay);
@@ -295,7 +294,7 @@ impl Measuring<'_> {
         waited.ok_or(Interrupted)
     }
 
-    /// Has the rows come here, where they are not here already, while the last pods end.
+    /// Fetches the rows of a load from the cluster, while the last pods end.
     async fn collect<N: Note>(self, info: &mut RunInfo, sending: &mut Sending<N>) -> anyhow::Result<()> {
         let Self { run, session, .. } = self;
         let is_interrupted = run.interrupts.stop.is_cancelled();
@@ -307,7 +306,7 @@ impl Measuring<'_> {
                 }
             }
         };
-        // Of a cluster that has ended nobody answers any more.
+        // A cluster that has ended does not answer.
         let settling = async {
             tokio::select! {
                 () = settling => {}
@@ -336,13 +335,12 @@ impl Measuring<'_> {
     }
 }
 
-/// How long terminations are waited out.
+/// How long to wait after a termination.
 fn settle(scenario: &Scenario) -> Settle {
     Settle { silence: scenario.settle, most: scenario.settle_max }
 }
 
-/// After which time a request that was lost is known to be. Behind a gateway, a pod that is gone is only
-/// noticed by an answer that does not come.
+/// How long it takes to know that a request is lost. Behind a gateway, only a missing answer shows that a pod is gone.
 fn known_after(scenario: &Scenario) -> Duration {
     let is_url = scenario.targets.iter().any(|target| matches!(target.place, Place::Url(_)));
     if is_url { scenario.load.settings.response_timeout } else { Duration::ZERO }

@@ -1,10 +1,10 @@
-//! A disruption as it stands in the file: the keys of all actions, of which each takes its own.
+//! A disruption as it is in the file: the keys of all actions; each action takes some of them.
 
 use serde::{Deserialize, Deserializer, de};
 use serde_json::Value;
 
-use super::super::disruption::Count;
-use super::{Scalar, Span};
+use super::super::disruption::{Count, Object, Order, PatchType, Until};
+use super::{Scalar, Span, percent};
 use rolldrop_record::event::ActionName;
 
 #[derive(Debug, Deserialize)]
@@ -43,36 +43,13 @@ pub(in crate::scenario) struct Disruption {
     pub(in crate::scenario) keep: bool,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(in crate::scenario) enum Order {
-    Oldest,
-    Random,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(in crate::scenario) enum PatchType {
-    Merge,
-    Strategic,
-    Json,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(in crate::scenario) struct Object {
-    pub(in crate::scenario) api_version: String,
-    pub(in crate::scenario) kind: String,
-    pub(in crate::scenario) name: String,
-}
-
 impl<'de> Deserialize<'de> for Count {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         const FORM: &str = "a whole number from 1, a share such as 25%, or all";
         let wrong = || de::Error::custom(format!("must be {FORM}"));
         match Scalar::read(deserializer, FORM)? {
             Scalar::Number(number) if number >= 1.0 && number.fract() == 0.0 && number <= 1e6 => {
-                // Exact, as it was just seen.
+                // A whole number, so its text parses exactly.
                 format!("{number}").parse().map(Count::Number).map_err(|_| wrong())
             }
             Scalar::Text(text) if text == "all" => Ok(Count::All),
@@ -82,20 +59,6 @@ impl<'de> Deserialize<'de> for Count {
             Scalar::Number(_) => Err(wrong()),
         }
     }
-}
-
-/// A share up to the whole, of a text such as `25%`.
-fn percent(text: &str) -> Option<f64> {
-    let number: f64 = text.strip_suffix('%')?.trim().parse().ok()?;
-    (0.0..=100.0).contains(&number).then_some(number / 100.0)
-}
-
-/// When enough was seen.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(in crate::scenario) enum Until {
-    RolloutComplete,
-    Terminations(usize),
-    Windows { coverage: f64, confidence: f64 },
 }
 
 impl<'de> Deserialize<'de> for Until {

@@ -1,21 +1,20 @@
-//! A disruption, checked: each action takes keys of its own, and some do not go together.
+//! Checks a disruption: each action has keys of its own, and some exclude each other.
 
 use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::scenario::disruption::{
-    Action, Count, Disruption, Object, Order, Patch, PatchType, Pods, Repeat, Restore, Until, Workload,
-    WorkloadKind,
+    Action, Count, Disruption, Object, Patch, PatchType, Pods, Repeat, Restore, Until, Workload, WorkloadKind,
 };
 use crate::scenario::raw::disruption as raw;
 use crate::scenario::yaml::Document;
 use crate::scenario::{Load, ScenarioError};
 use rolldrop_record::event;
 
-/// The load goes on for at least this long after the last disruption began.
+/// The load lasts at least this long after the last disruption began.
 const SHORTEST_AFTERMATH: Duration = Duration::from_secs(1);
-/// The grace of a shutdown that does not say.
+/// The default grace period of a shutdown.
 const SHUTDOWN_GRACE_S: u32 = 30;
 
 /// Keys of every action.
@@ -23,7 +22,7 @@ const COMMON: [&str; 7] = ["at", "action", "jitter", "every", "repeat", "until",
 /// Keys that say which pods.
 const PODS: [&str; 3] = ["selector", "count", "order"];
 
-/// What is checked, and where it stands.
+/// A disruption to check, and its place in the file.
 struct Checked<'a> {
     raw: raw::Disruption,
     name: event::ActionName,
@@ -67,7 +66,7 @@ pub(super) fn disruption(
     Ok(Disruption { at, every, jitter, seed, repeat, allow_outage: raw.allow_outage, action })
 }
 
-/// The keys that an action takes and not every other does.
+/// The keys that an action takes besides the common ones.
 fn takes(action: event::ActionName) -> Vec<&'static str> {
     use event::ActionName as Name;
     let pods = |more: &[&'static str]| [&PODS, more].concat();
@@ -154,37 +153,29 @@ impl Checked<'_> {
                 | Action::Scale { .. }
                 | Action::Observe { .. }
         );
-        Ok(Repeat::Until(match until {
-            raw::Until::RolloutComplete if !rolls => {
+        let ends_no_pod =
+            matches!(action, Action::Crash { .. } | Action::Relabel { .. } | Action::RestartNodeAgent { .. });
+        let one_by_one = match action {
+            Action::DeletePod(pods) | Action::Evict(pods) => {
+                pods.batch == Some(1) || (pods.batch.is_none() && pods.count == Count::Number(1))
+            }
+            _ => false,
+        };
+        match until {
+            Until::RolloutComplete if !rolls => {
                 let why = "is for rollingRestart, setImage, patch, scale and observe: use {terminations: 20}";
-                return Err(self.wrong("until", format!("rolloutComplete {why}")));
+                Err(self.wrong("until", format!("rolloutComplete {why}")))
             }
-            raw::Until::RolloutComplete => Until::RolloutComplete,
-            raw::Until::Terminations(number) => {
-                let repeats = !matches!(
-                    action,
-                    Action::Crash { .. } | Action::Relabel { .. } | Action::RestartNodeAgent { .. }
-                );
-                if !repeats {
-                    return Err(self.wrong("until", format!("{} ends no pod: use repeat", self.name)));
-                }
-                Until::Terminations(number)
+            Until::Terminations(_) if ends_no_pod => {
+                Err(self.wrong("until", format!("{} ends no pod: use repeat", self.name)))
             }
-            raw::Until::Windows { coverage, confidence } => {
-                let one_by_one = match action {
-                    Action::DeletePod(pods) | Action::Evict(pods) => {
-                        pods.batch == Some(1) || (pods.batch.is_none() && pods.count == Count::Number(1))
-                    }
-                    _ => false,
-                };
-                if !one_by_one {
-                    let why = "windows are measured from pods that end one by one: use deletePod or evict with \
-                               count: 1 or batch: 1";
-                    return Err(self.wrong("until", why));
-                }
-                Until::Windows { coverage, confidence }
+            Until::Windows { .. } if !one_by_one => {
+                let why = "windows are measured from pods that end one by one: use deletePod or evict with \
+                           count: 1 or batch: 1";
+                Err(self.wrong("until", why))
             }
-        }))
+            until => Ok(Repeat::Until(until)),
+        }
     }
 
     fn action(&self) -> Result<Action, ScenarioError> {
@@ -262,10 +253,7 @@ impl Checked<'_> {
         Ok(Pods {
             selector,
             count: raw.count.unwrap_or(Count::Number(1)),
-            order: match raw.order {
-                None | Some(raw::Order::Oldest) => Order::Oldest,
-                Some(raw::Order::Random) => Order::Random,
-            },
+            order: raw.order.unwrap_or_default(),
             batch: raw.batch,
             spacing: raw.spacing.map_or(Duration::ZERO, |spacing| spacing.0),
             grace_seconds,
@@ -328,8 +316,8 @@ impl Checked<'_> {
     fn object(&self) -> Result<Object, ScenarioError> {
         let form = "an object, such as object: {apiVersion: apps/v1, kind: Deployment, name: web}";
         let object = self.raw.object.as_ref().ok_or_else(|| self.needs(form))?;
-        let raw::Object { api_version, kind, name } = object;
-        for (key, text) in [("apiVersion", api_version), ("kind", kind), ("name", name)] {
+        let kind = &object.kind;
+        for (key, text) in [("apiVersion", &object.api_version), ("kind", kind), ("name", &object.name)] {
             if text.is_empty() {
                 return Err(self.wrong(&format!("object.{key}"), "is empty"));
             }
@@ -342,17 +330,13 @@ impl Checked<'_> {
             let why = "its old values would be stored to restore them: patch its user, or use exec";
             return Err(self.wrong("object.kind", why));
         }
-        Ok(Object { api_version: api_version.clone(), kind: kind.clone(), name: name.clone() })
+        Ok(object.clone())
     }
 
     fn patch(&self) -> Result<Patch, ScenarioError> {
         let body = self.raw.patch.clone().filter(|patch| !patch.is_null());
         let body = body.ok_or_else(|| self.needs("a patch, such as patch: {spec: {minReadySeconds: 5}}"))?;
-        let patch_type = match self.raw.patch_type {
-            None | Some(raw::PatchType::Strategic) => PatchType::Strategic,
-            Some(raw::PatchType::Merge) => PatchType::Merge,
-            Some(raw::PatchType::Json) => PatchType::Json,
-        };
+        let patch_type = self.raw.patch_type.unwrap_or_default();
         match patch_type {
             PatchType::Json if !body.is_array() => {
                 Err(self.wrong("patch", "a JSON patch is a list, such as [{op: remove, path: /spec/x}]"))

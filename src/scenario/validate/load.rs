@@ -1,5 +1,4 @@
-//! The load of a scenario, checked. What only the load generator can judge, it judges later,
-//! and names the same keys.
+//! Checks the load of a scenario. The load generator checks the rest later, and names the same keys.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -159,7 +158,7 @@ fn read(file: &str, key: &str, document: &Document, dir: &Path) -> Result<Vec<u8
     files::read(&path).map_err(|e| document.error(key, format!("{}: {e}", path.display())))
 }
 
-/// Headers as they stand, from a file, and with values from the environment.
+/// Headers of the scenario, of a file, and with values from the environment.
 fn headers(raw: &raw::Load, document: &Document, dir: &Path) -> Result<Vec<(String, String)>, ScenarioError> {
     let given = |headers: &BTreeMap<String, String>| headers.clone().into_iter().collect::<Vec<_>>();
     let mut headers = given(&raw.headers);
@@ -182,7 +181,7 @@ fn tls(raw: raw::Tls, document: &Document, dir: &Path) -> Result<TlsSettings, Sc
     let pem = |file: Option<String>, key: &str| {
         let bytes =
             file.map(|file| read(&file, &format!("spec.load.tls.{key}"), document, dir)).transpose()?;
-        // What is not text cannot be PEM, and is told so when it is used.
+        // Bytes that are not text cannot be PEM; that error comes when they are used.
         Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
     };
     if raw.key.is_some() && raw.cert.is_none() {
@@ -261,7 +260,7 @@ fn requests(raw: Vec<raw::Request>, document: &Document, dir: &Path) -> Result<V
     given.into_iter().enumerate().map(request).collect()
 }
 
-/// Calls of a method. What a call has no use for is refused, rather than left out in silence.
+/// Calls of a method. Settings that a call cannot use are refused, not ignored.
 fn calls(grpc: &raw::Grpc, raw: &raw::Load, document: &Document) -> Result<Grpc, ScenarioError> {
     let raw::Grpc { method: rpc, success } = grpc;
     let wrong = |key: &str, why: &str| Err(document.error(&format!("spec.load.{key}"), why));
@@ -340,7 +339,7 @@ fn pace(raw: &raw::Load, document: &Document) -> Result<Pace, ScenarioError> {
     Ok(Pace::constant(rate(per_s, Least::Above0, "spec.load.rate", document)?, duration))
 }
 
-/// The lowest rate that will do.
+/// The lowest rate that is allowed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Least {
     Is0,

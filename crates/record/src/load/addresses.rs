@@ -1,4 +1,4 @@
-//! Where connections come from, and where names lead.
+//! Source ports of connections, and name lookup.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

@@ -198,7 +198,7 @@ impl FromStr for Stage {
         let parse = || {
             let (rates, duration) = text.split_once(':')?;
             let (from, to) = rates.split_once('-').unwrap_or((rates, rates));
-            let duration = Duration::try_from(duration.parse::<jiff::SignedDuration>().ok()?).ok()?;
+            let duration = super::duration(duration)?;
             Some(Stage { from: from.parse().ok()?, to: to.parse().ok()?, duration })
         };
         parse().ok_or_else(|| NotAStage(text.to_owned()))

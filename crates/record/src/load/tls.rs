@@ -1,4 +1,4 @@
-//! TLS, as a user asks for it.
+//! TLS settings.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,7 @@ pub struct TlsSettings {
 }
 
 impl TlsSettings {
-    /// What of it may be written: certificates and keys may be secrets.
+    /// The part that may be written: certificates and keys may be secrets.
     pub fn written(&self) -> WrittenTls {
         WrittenTls {
             own_ca: self.ca_pem.is_some(),

@@ -31,6 +31,10 @@ pub(super) trait Cell: Sized {
     fn open(name: &str, group: &GroupReader<'_>) -> Result<Self::Column, ParquetError>;
     /// The next row's value.
     fn next(column: &mut Self::Column) -> Result<Self, ParquetError>;
+    /// Whether a row as JSON leaves it out.
+    fn is_absent(&self) -> bool {
+        false
+    }
     /// Adds the value to a line of CSV.
     fn csv<W: Write>(&self, line: &mut CsvWriter<W>) -> io::Result<()>;
     /// The names of its columns.
@@ -134,6 +138,10 @@ where
         value(column.next())?.map(N::of_file).transpose()
     }
 
+    fn is_absent(&self) -> bool {
+        self.is_none()
+    }
+
     fn csv<W: Write>(&self, line: &mut CsvWriter<W>) -> io::Result<()> {
         line.shown(self.as_ref().map(N::to_file))
     }
@@ -227,6 +235,10 @@ macro_rules! text {
             fn next(column: &mut Self::Column) -> Result<Self, ParquetError> {
                 let Some(bytes) = value(column.values.next())? else { return Ok(None) };
                 column.shared(&bytes).and_then($of).map(Some)
+            }
+
+            fn is_absent(&self) -> bool {
+                self.is_none()
             }
 
             fn csv<W: Write>(&self, line: &mut CsvWriter<W>) -> io::Result<()> {

@@ -1,5 +1,4 @@
-//! The checksum of a part: by it a part whose bytes have changed on a disk or on a way is told from one
-//! that is as it was written.
+//! The checksum of a part, which shows whether its bytes have changed on a disk or in transit.
 //!
 //! The parquet crate reads the checksums of pages, but writes none. So a part has one for all of its
 //! pages, in the metadata at its end: CRC-32 of all bytes before the metadata, and their number.
@@ -52,7 +51,7 @@ pub(super) fn close(mut part: SerializedFileWriter<Summed>) -> Result<(), Parque
     Ok(())
 }
 
-/// What is wrong with the bytes of a part, in words; `None` if they are as they were written.
+/// What is wrong with the bytes of a part; `None` if they are as written.
 ///
 /// # Errors
 /// When the file cannot be read.

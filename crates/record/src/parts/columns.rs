@@ -1,6 +1,7 @@
 //! The columns of a table: filled row by row in memory, written and read as Parquet column chunks.
 //!
-//! This layout is ours because it is on the hot path of the recorders. Rows are taken apart as they come, when they are still in the processor's cache. Numbers are
+//! This layout is ours because it is on the hot path of the recorders. Rows are split into columns as they arrive, while they
+//! are in the processor's cache. Numbers are
 //! delta-packed by the parquet crate. [`Texts`] repeat for thousands of rows, so they are kept as
 //! runs and written as runs: the crate would look every single value up in its dictionary.
 
@@ -170,7 +171,7 @@ impl<T: DataType> OptionalNumbers<T> {
     }
 }
 
-/// A column of texts that repeat: each different one once, and runs of them.
+/// A column of texts that repeat: each text once, and runs of rows that have it.
 #[derive(Default)]
 pub(super) struct Texts {
     /// The different ones in the order of their codes, as Parquet's plain encoding has them.

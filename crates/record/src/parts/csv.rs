@@ -55,7 +55,7 @@ impl<W: Write> CsvWriter<W> {
         self.lines.flush()
     }
 
-    /// What the lines went to, with all of them.
+    /// Writes what is in the buffer, and returns the writer below.
     ///
     /// # Errors
     /// When the last ones cannot be written.

@@ -1,4 +1,4 @@
-//! The rows and the columns of each table, in the order in which they stand in its files.
+//! The rows and the columns of each table, in the order of its files.
 //!
 //! This is the one place that names a column: the row type, its Parquet schema, how rows are written and read, lines of
 //! CSV and the row as JSON follow from it, and a test compares the tables of `docs/run-directory.md` with it. Files of
@@ -18,20 +18,20 @@ use super::csv::CsvWriter;
 use super::sealed::Columns;
 use crate::{Outcome, Phase, Protocol, RequestId, ServedEnd, Stamp, TlsSession};
 
-/// A row as it is in memory. In JSON its fields have the names of the `columns`, or their own.
+/// A row as it is in memory. In JSON its fields have the names of the `columns`, or their own; absent ones are left out.
 macro_rules! row {
     (columns: $(#[$of_row:meta])* $row:ident { $($(#[$meta:meta])* $column:literal => $field:ident: $cell:ty,)* }) => {
         $(#[$of_row])*
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         pub struct $row {
-            $($(#[$meta])* #[serde(rename = $column)] pub $field: $cell,)*
+            $($(#[$meta])* #[serde(rename = $column, skip_serializing_if = "Cell::is_absent")] pub $field: $cell,)*
         }
     };
     (fields: $(#[$of_row:meta])* $row:ident { $($(#[$meta:meta])* $column:literal => $field:ident: $cell:ty,)* }) => {
         $(#[$of_row])*
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         pub struct $row {
-            $($(#[$meta])* pub $field: $cell,)*
+            $($(#[$meta])* #[serde(skip_serializing_if = "Cell::is_absent")] pub $field: $cell,)*
         }
     };
 }
@@ -114,70 +114,52 @@ table! {
         /// The intended send time.
         "scheduled_ns" => scheduled: Stamp,
         /// When connecting began; `None` on a reused connection.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         "connect_start_ns" => connect_start: Option<Stamp>,
         /// When the connection stood; `None` on a reused connection.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         "connected_ns" => connected: Option<Stamp>,
         /// When the TLS handshake was done; `None` on a reused connection and without TLS.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         "tls_ns" => tls: Option<Stamp>,
         /// How that handshake went.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         "tls_session" => tls_session: Option<TlsSession>,
         /// When the request was written.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         "sent_ns" => sent: Option<Stamp>,
         /// When the complete response head was there.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         "head_ns" => head: Option<Stamp>,
         /// When the request ended, however it ended.
         "end_ns" => end: Stamp,
         /// What happened to the first attempt.
         "outcome" => outcome: Outcome,
         /// The operating system's error number behind the outcome.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         "errno" => errno: Option<i32>,
         /// What a protocol said for itself behind the outcome, where no error number does: a TLS
         /// alert, a certificate's fault, an answer of the DNS.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         "detail" => detail: Option<Arc<str>>,
         /// HTTP status.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         "status" => status: Option<u16>,
         /// gRPC status.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         "grpc_status" => grpc_status: Option<i32>,
         /// Why it was not sent.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         "not_sent_reason" => not_sent_reason: Option<Arc<str>>,
         /// The connection's number within its source; `None` when none was opened or taken.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         "conn" => conn: Option<u64>,
         /// Whether the connection had carried a request before.
         "conn_reused" => conn_reused: bool,
         /// The stream's number on its connection; `None` in HTTP/1.1, which has none.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         "stream" => stream: Option<u32>,
         /// The client's port.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         "local_port" => local_port: Option<u16>,
         /// The address that was connected to.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         "remote_addr" => remote_addr: Option<Arc<str>>,
         /// The address that the kernel sent the connection to, after it translated `remote_addr`; `None`
         /// where the kernel was not asked or has no entry for the connection.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         "routed_to" => routed_to: Option<SocketAddr>,
         /// Bytes written for this request.
         "bytes_sent" => bytes_sent: u64,
         /// Bytes read for this request, head and body.
         "bytes_received" => bytes_received: u64,
         /// What names the pod that answered: the value of the chosen response header, `rolldrop-pod` as a rule.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         "pod" => pod: Option<Arc<str>>,
         /// Chosen headers of the response, as a JSON object; only of a request that is not `ok`.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         "headers" => headers: Option<Arc<str>>,
         /// Attempts made; 1 unless retries are modelled.
         "attempts" => attempts: u32,
@@ -205,33 +187,26 @@ table! {
         /// When the client's connection was accepted.
         "accepted_ns" => accepted: Stamp,
         /// When the request head had been read; `None` if the row is a connection's.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         "head_ns" => head: Option<Stamp>,
         /// When the request or connection ended, however it ended.
         "end_ns" => end: Stamp,
         /// The app's status.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         "status" => status: Option<u16>,
         /// The app's gRPC status.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         "grpc_status" => grpc_status: Option<i32>,
         /// How it ended.
         "end" => ended: ServedEnd,
         /// What HTTP/2 said behind the end: the code of a RST_STREAM or GOAWAY.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         "detail" => detail: Option<Arc<str>>,
         /// The client connection's number within this proxy.
         "conn" => conn: u64,
         /// Whether this was the connection's first request.
         "conn_first_request" => conn_first_request: bool,
         /// The stream's number on its connection; `None` where the protocol has none.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         "stream" => stream: Option<u32>,
         /// Bytes that came from the client, if the row is a connection's.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         "bytes_from_client" => bytes_from_client: Option<u64>,
         /// Bytes that came from the app, if the row is a connection's.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         "bytes_from_app" => bytes_from_app: Option<u64>,
     }
 }
