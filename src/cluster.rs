@@ -3,7 +3,7 @@
 //! The only seam between the two is the Kubernetes API: a [`Cluster`] hands out a
 //! [`kube::Client`], and nothing outside this module can ask which kind of cluster is
 //! behind it. The embedded cluster runs in a child process (`rolldrop cluster --lifeline`)
-//! that ends, and takes all its pods with it, as soon as the pipe to its parent closes.
+//! that ends with all its pods as soon as the pipe to its parent closes.
 
 #[cfg(target_os = "linux")]
 mod child;
@@ -154,7 +154,7 @@ impl Cluster {
         let config = kube::Config::from_custom_kubeconfig(file, &options).await;
         let mut config = config.map_err(unusable)?;
         if has_inside {
-            // It is on loopback: a proxy that the environment names does not lead there.
+            // It is on loopback, which a proxy that the environment names cannot reach.
             config.proxy_url = None;
         }
         let origin = Origin { kubeconfig: path, context: name };
@@ -185,7 +185,7 @@ impl Cluster {
         &self.default_namespace
     }
 
-    /// How it is reached again; `None` if it ends with this process, and all that is in it.
+    /// How it is reached again; `None` if it ends with this process.
     pub(crate) fn origin(&self) -> Option<Origin> {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         let Origin { kubeconfig, context } = &self.origin;
@@ -193,7 +193,7 @@ impl Cluster {
         self.process.is_none().then_some(origin)
     }
 
-    /// Which one it is, in words; `None` if it ends with this process.
+    /// A description of the cluster; `None` if it ends with this process.
     pub(crate) fn title(&self) -> Option<String> {
         let whose = match &self.origin.context {
             Some(context) => format!("context {context}"),
@@ -235,12 +235,12 @@ impl Cluster {
         std::env::join_paths(files).map(Some).map_err(io::Error::other)
     }
 
-    /// Whether [`Cluster::command`] leads into a network of the cluster's own.
+    /// Whether [`Cluster::command`] enters a network of the cluster's own.
     pub(crate) fn is_entered(&self) -> bool {
         self.has_inside
     }
 
-    /// Whether [`Cluster::command`] leads to where the Services' own addresses are reached.
+    /// Whether [`Cluster::command`] runs where the Services' own addresses can be reached.
     pub(crate) fn reaches_services(&self) -> bool {
         // Without a context this is a pod.
         self.has_inside || self.origin.context.is_none()
@@ -272,7 +272,7 @@ impl Cluster {
         self.process.as_ref()?.notice()
     }
 
-    /// Waits until an embedded cluster has ended before its time; for ever of any other. What it ran is gone then.
+    /// Waits until an embedded cluster has ended too early, with all that ran in it. Other clusters never end.
     pub(crate) async fn died(&self) -> Died {
         match &self.process {
             Some(process) => process.died().await,
@@ -304,7 +304,7 @@ fn has_kubeconfig() -> bool {
     kubeconfig_files().iter().any(|path| path.is_file())
 }
 
-/// Whether a context leads to an embedded cluster, of which the kubeconfig says where it is.
+/// Whether a context is one of an embedded cluster, which the kubeconfig's extension shows.
 fn is_embedded(file: &Kubeconfig, context: &Context) -> bool {
     let cluster = file.clusters.iter().find(|cluster| cluster.name == context.cluster);
     let extensions = cluster.and_then(|named| named.cluster.as_ref()?.extensions.as_ref());
