@@ -17,8 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::Limits;
-use super::caller::{Pauses, is_passing};
+use super::caller::{Limits, Pauses, is_passing};
 use super::lines::lines;
 use super::recorder::RecorderHandle;
 use super::view::View;

@@ -20,14 +20,29 @@ use kube::client::Body;
 use serde_json::json;
 use tempfile::TempDir;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use serde_json::Value;
+use std::sync::Mutex;
+use std::time::Duration;
+use tokio::sync::OnceCell;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
 use super::disrupt::NoPrograms;
+use super::journal::Journal;
+use super::recorder::Recorder;
+use super::view::Views;
 use super::*;
 use crate::scenario;
+use crate::scenario::{Disruption, Place, Target};
 use rolldrop_record::event::{
     Change, ContainerState, EndpointSliceEvent, EndpointState, PodEvent, ProxyPhase,
 };
 use rolldrop_record::run_info::Rows;
+use rolldrop_record::run_info::{ClusterInfo, Source};
 use rolldrop_record::wire::ProxyLine;
+use rolldrop_record::{Clock, EventKind, RunDir, Stamp};
 use rolldrop_record::{Protocol, ServedEnd, ServedRow};
 
 /// The calls that an API server got: method, path, body.
