@@ -119,17 +119,20 @@ pub(super) fn job(name: &str, run: &str, job: &LoadJob<'_>) -> Value {
         },
     });
     if let Some(Evidence::Conntrack) = job.evidence {
-        let pod = &mut manifest["spec"]["template"]["spec"];
-        pod["hostNetwork"] = true.into();
-        // Else names would be looked up as the node does.
-        pod["dnsPolicy"] = "ClusterFirstWithHostNet".into();
-        // A right that is added is in effect for root only.
-        pod["securityContext"]["runAsNonRoot"] = false.into();
-        for id in ["runAsUser", "runAsGroup", "fsGroup"] {
-            pod["securityContext"][id] = 0.into();
-        }
+        enter_node_network(&mut manifest["spec"]["template"]["spec"]);
     }
     manifest
+}
+
+fn enter_node_network(pod: &mut Value) {
+    pod["hostNetwork"] = true.into();
+    // Otherwise names would be looked up as the node does.
+    pod["dnsPolicy"] = "ClusterFirstWithHostNet".into();
+    // An added capability takes effect only for root.
+    pod["securityContext"]["runAsNonRoot"] = false.into();
+    for id in ["runAsUser", "runAsGroup", "fsGroup"] {
+        pod["securityContext"][id] = 0.into();
+    }
 }
 
 #[cfg(test)]
