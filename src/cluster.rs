@@ -84,7 +84,7 @@ pub(crate) enum ClusterError {
 }
 
 /// How a cluster that does not end with this process is reached again.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Origin {
     /// The kubeconfig, where it is not the one that any program would use.
     pub kubeconfig: Option<PathBuf>,
@@ -124,13 +124,13 @@ impl Cluster {
                 let no_cluster =
                     |error| ClusterError::NoCluster { files: kubeconfig_files(), source: Box::new(error) };
                 let config = kube::Config::incluster().map_err(no_cluster)?;
-                Self::from_config(config, Origin { kubeconfig: None, context: None }, None)
+                Self::from_config(config, Origin::default(), None)
             }
             Choice::Kubeconfig { path, context } => Self::from_kubeconfig(path, context, None).await,
             Choice::InCluster => {
                 let config = kube::Config::incluster();
                 let config = config.map_err(|error| ClusterError::NotInCluster(Box::new(error)))?;
-                Self::from_config(config, Origin { kubeconfig: None, context: None }, None)
+                Self::from_config(config, Origin::default(), None)
             }
         }
     }
@@ -324,9 +324,7 @@ mod tests {
     async fn a_refused_request_is_not_repeated() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
-        let cluster =
-            Cluster::from_config(kube::Config::new(server), Origin { kubeconfig: None, context: None }, None)
-                .unwrap();
+        let cluster = Cluster::from_config(kube::Config::new(server), Origin::default(), None).unwrap();
         let pods: Api<Pod> = Api::default_namespaced(cluster.client());
         for status in ["429 Too Many Requests", "503 Service Unavailable", "504 Gateway Timeout"] {
             let answer = async {
@@ -348,7 +346,7 @@ mod tests {
     #[tokio::test]
     async fn services_are_reached_in_a_pod_and_within_an_embedded_cluster() {
         let url = || "http://127.0.0.1:1".parse().unwrap();
-        let nowhere = Origin { kubeconfig: None, context: None };
+        let nowhere = Origin::default();
         let in_a_pod = Cluster::from_config(kube::Config::new(url()), nowhere, None).unwrap();
         assert!(in_a_pod.reaches_services() && !in_a_pod.is_entered());
         let dir = tempfile::tempdir().unwrap();

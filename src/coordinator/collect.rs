@@ -57,8 +57,12 @@ struct Recorder {
 }
 
 impl Recorder {
-    fn new(endpoint: Endpoint, started: Option<Stamp>) -> Self {
-        Self { endpoint, started, rows: Rows::default(), ended: None, samples: Vec::new() }
+    fn new(endpoint: Endpoint) -> Self {
+        Self { endpoint, started: None, rows: Rows::default(), ended: None, samples: Vec::new() }
+    }
+
+    fn is_of(&self, endpoint: &Endpoint) -> bool {
+        self.endpoint.uid == endpoint.uid
     }
 }
 
@@ -87,7 +91,9 @@ impl Collector {
             live.filter(|recorder| recorder.ended.is_none()).map(|r| r.endpoint.clone()).collect()
         };
         let each = live.iter().map(|endpoint| async {
-            let Some(answer) = endpoint.last_clock(limits).await else { return self.end_all(endpoint) };
+            let Some(answer) = endpoint.last_clock(limits).await else {
+                return self.end_all_but(endpoint, None);
+            };
             let id = self.speaks(endpoint, answer.started_ns);
             let caught_up = async {
                 loop {
@@ -128,7 +134,7 @@ impl Collector {
 
     /// Adds a proxy about which nothing is known yet.
     fn meet(&self, endpoint: &Endpoint) {
-        let recorder = Recorder::new(endpoint.clone(), None);
+        let recorder = Recorder::new(endpoint.clone());
         self.lock().entry(endpoint.pod.clone()).or_default().push(recorder);
     }
 
@@ -140,9 +146,8 @@ impl Collector {
     /// Whether this pod's proxy is known to have recorded more than has arrived.
     fn is_behind(&self, endpoint: &Endpoint) -> bool {
         let proxies = self.lock();
-        let recorders = proxies.get(&endpoint.pod).into_iter().flatten();
-        let mut own = recorders.filter(|recorder| recorder.endpoint.uid == endpoint.uid);
-        own.any(|recorder| recorder.ended.is_none() && recorder.rows.known > recorder.rows.received)
+        let mut recorders = proxies.get(&endpoint.pod).into_iter().flatten();
+        recorders.any(|r| r.is_of(endpoint) && r.ended.is_none() && r.rows.known > r.rows.received)
     }
 
     fn change(&self, id: &Id, change: impl FnOnce(&mut Recorder)) {
@@ -155,36 +160,29 @@ impl Collector {
     /// A proxy has reported its start. If it differs from the last proxy of this pod, that one has ended, and its
     /// number of rows is unknown.
     fn speaks(&self, endpoint: &Endpoint, started: Stamp) -> Id {
-        let (number, is_new) = {
-            let mut proxies = self.lock();
-            let recorders = proxies.entry(endpoint.pod.clone()).or_default();
-            let mut own = recorders.iter_mut().enumerate().filter(|(_, r)| r.endpoint.uid == endpoint.uid);
-            let known = own.find(|(_, r)| r.started.is_none_or(|known| known == started));
-            if let Some((number, recorder)) = known {
-                recorder.started = Some(started);
-                (number, false)
-            } else {
-                recorders.push(Recorder::new(endpoint.clone(), Some(started)));
-                (recorders.len() - 1, true)
-            }
-        };
-        if is_new {
+        let mut proxies = self.lock();
+        let recorders = proxies.entry(endpoint.pod.clone()).or_default();
+        let is_it = |r: &Recorder| r.is_of(endpoint) && r.started.is_none_or(|known| known == started);
+        let known = recorders.iter().position(is_it);
+        let number = known.unwrap_or(recorders.len());
+        if known.is_none() {
+            recorders.push(Recorder::new(endpoint.clone()));
+        }
+        recorders[number].started = Some(started);
+        drop(proxies);
+        if known.is_none() {
             self.end_all_but(endpoint, Some(number));
         }
         Id { pod: endpoint.pod.clone(), number }
     }
 
-    /// Nothing more will come from this pod.
-    fn end_all(&self, endpoint: &Endpoint) {
-        self.end_all_but(endpoint, None);
-    }
-
+    /// Nothing more will come from this pod, except from one of its recorders.
     fn end_all_but(&self, endpoint: &Endpoint, but: Option<usize>) {
         let numbers: Vec<usize> = {
             let proxies = self.lock();
             let recorders = proxies.get(&endpoint.pod).into_iter().flatten().enumerate();
-            let own = recorders.filter(|(_, recorder)| recorder.endpoint.uid == endpoint.uid);
-            own.map(|(number, _)| number).filter(|number| Some(*number) != but).collect()
+            let own = recorders.filter(|(number, r)| r.is_of(endpoint) && Some(*number) != but);
+            own.map(|(number, _)| number).collect()
         };
         for number in numbers {
             self.end(&Id { pod: endpoint.pod.clone(), number }, None);
@@ -255,7 +253,7 @@ pub(super) async fn run(
 async fn follow(collector: &Collector, endpoint: &Endpoint, views: watch::Receiver<View>) {
     let (of_rows, of_clock) = (views.clone(), views);
     tokio::select! {
-        () = follow_rows(collector, endpoint, of_rows) => collector.end_all(endpoint),
+        () = follow_rows(collector, endpoint, of_rows) => collector.end_all_but(endpoint, None),
         () = follow_clock(collector, endpoint, of_clock) => {}
     }
 }

@@ -27,3 +27,22 @@ pub(super) fn controller_of(object: &Value) -> Option<&'static str> {
         GITOPS.iter().find(|(prefix, _)| name.starts_with(prefix)).map(|(_, controller)| *controller)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_gitops_controller_is_known_by_its_labels_and_annotations() {
+        let controller = |metadata| controller_of(&json!({"kind": "Deployment", "metadata": metadata}));
+        let argo =
+            json!({"annotations": {"argocd.argoproj.io/tracking-id": "shop:apps/Deployment:shop/web"}});
+        assert_eq!(controller(argo), Some("Argo CD"));
+        let flux = json!({"labels": {"kustomize.toolkit.fluxcd.io/name": "shop"}});
+        assert_eq!(controller(flux), Some("Flux"));
+        let helm = json!({"labels": {"app.kubernetes.io/managed-by": "Helm"}});
+        assert_eq!(controller(helm), None);
+    }
+}

@@ -58,7 +58,11 @@ impl Session {
         Ok(Ready { targets: found, cluster })
     }
 
-    async fn await_endpoints(&self, service: &str, wanted: usize) -> Result<usize, CoordinatorError> {
+    pub(super) async fn await_endpoints(
+        &self,
+        service: &str,
+        wanted: usize,
+    ) -> Result<usize, CoordinatorError> {
         let limit = self.caller.limits.ready;
         let mut waiting = self.waiting(limit);
         loop {

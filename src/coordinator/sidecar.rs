@@ -311,31 +311,3 @@ impl Caller {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use kube::Client;
-    use serde_json::json;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn a_gitops_controller_is_known_by_its_labels_and_annotations() {
-        let client = Client::try_from(kube::Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
-        let resource = ApiResource::erase::<Deployment>(&());
-        let live = |metadata: Value| Live {
-            api: Api::all_with(client.clone(), &resource),
-            resource: resource.clone(),
-            current: json!({"kind": "Deployment", "metadata": metadata}),
-            wanted: Value::Null,
-        };
-        let controller = |metadata| live(metadata).controller();
-        let argo =
-            json!({"annotations": {"argocd.argoproj.io/tracking-id": "shop:apps/Deployment:shop/web"}});
-        assert_eq!(controller(argo), Some("Argo CD"));
-        let flux = json!({"labels": {"kustomize.toolkit.fluxcd.io/name": "shop"}});
-        assert_eq!(controller(flux), Some("Flux"));
-        let helm = json!({"labels": {"app.kubernetes.io/managed-by": "Helm"}});
-        assert_eq!(controller(helm), None);
-    }
-}
