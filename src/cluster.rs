@@ -3,7 +3,7 @@
 //! The only seam between the two is the Kubernetes API: a [`Cluster`] hands out a
 //! [`kube::Client`], and nothing outside this module can ask which kind of cluster is
 //! behind it. The embedded cluster runs in a child process (`rolldrop cluster --lifeline`)
-//! that ends, and takes all its pods with it, as soon as the pipe to its parent closes.
+//! that ends with all its pods as soon as the pipe to its parent closes.
 
 #[cfg(target_os = "linux")]
 mod child;
@@ -84,7 +84,7 @@ pub(crate) enum ClusterError {
 }
 
 /// How a cluster that does not end with this process is reached again.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Origin {
     /// The kubeconfig, where it is not the one that any program would use.
     pub kubeconfig: Option<PathBuf>,
@@ -124,13 +124,13 @@ impl Cluster {
                 let no_cluster =
                     |error| ClusterError::NoCluster { files: kubeconfig_files(), source: Box::new(error) };
                 let config = kube::Config::incluster().map_err(no_cluster)?;
-                Self::from_config(config, Origin { kubeconfig: None, context: None }, None)
+                Self::from_config(config, Origin::default(), None)
             }
             Choice::Kubeconfig { path, context } => Self::from_kubeconfig(path, context, None).await,
             Choice::InCluster => {
                 let config = kube::Config::incluster();
                 let config = config.map_err(|error| ClusterError::NotInCluster(Box::new(error)))?;
-                Self::from_config(config, Origin { kubeconfig: None, context: None }, None)
+                Self::from_config(config, Origin::default(), None)
             }
         }
     }
@@ -154,7 +154,7 @@ impl Cluster {
         let config = kube::Config::from_custom_kubeconfig(file, &options).await;
         let mut config = config.map_err(unusable)?;
         if has_inside {
-            // It is on loopback: a proxy that the environment names does not lead there.
+            // It is on loopback, which a proxy that the environment names cannot reach.
             config.proxy_url = None;
         }
         let origin = Origin { kubeconfig: path, context: name };
@@ -185,7 +185,7 @@ impl Cluster {
         &self.default_namespace
     }
 
-    /// How it is reached again; `None` if it ends with this process, and all that is in it.
+    /// How it is reached again; `None` if it ends with this process.
     pub(crate) fn origin(&self) -> Option<Origin> {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         let Origin { kubeconfig, context } = &self.origin;
@@ -193,7 +193,7 @@ impl Cluster {
         self.process.is_none().then_some(origin)
     }
 
-    /// Which one it is, in words; `None` if it ends with this process.
+    /// A description of the cluster; `None` if it ends with this process.
     pub(crate) fn title(&self) -> Option<String> {
         let whose = match &self.origin.context {
             Some(context) => format!("context {context}"),
@@ -235,12 +235,12 @@ impl Cluster {
         std::env::join_paths(files).map(Some).map_err(io::Error::other)
     }
 
-    /// Whether [`Cluster::command`] leads into a network of the cluster's own.
+    /// Whether [`Cluster::command`] enters a network of the cluster's own.
     pub(crate) fn is_entered(&self) -> bool {
         self.has_inside
     }
 
-    /// Whether [`Cluster::command`] leads to where the Services' own addresses are reached.
+    /// Whether [`Cluster::command`] runs where the Services' own addresses can be reached.
     pub(crate) fn reaches_services(&self) -> bool {
         // Without a context this is a pod.
         self.has_inside || self.origin.context.is_none()
@@ -272,7 +272,7 @@ impl Cluster {
         self.process.as_ref()?.notice()
     }
 
-    /// Waits until an embedded cluster has ended before its time; for ever of any other. What it ran is gone then.
+    /// Waits until an embedded cluster has ended too early, with all that ran in it. Other clusters never end.
     pub(crate) async fn died(&self) -> Died {
         match &self.process {
             Some(process) => process.died().await,
@@ -304,7 +304,7 @@ fn has_kubeconfig() -> bool {
     kubeconfig_files().iter().any(|path| path.is_file())
 }
 
-/// Whether a context leads to an embedded cluster, of which the kubeconfig says where it is.
+/// Whether a context is one of an embedded cluster, which the kubeconfig's extension shows.
 fn is_embedded(file: &Kubeconfig, context: &Context) -> bool {
     let cluster = file.clusters.iter().find(|cluster| cluster.name == context.cluster);
     let extensions = cluster.and_then(|named| named.cluster.as_ref()?.extensions.as_ref());
@@ -324,9 +324,7 @@ mod tests {
     async fn a_refused_request_is_not_repeated() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
-        let cluster =
-            Cluster::from_config(kube::Config::new(server), Origin { kubeconfig: None, context: None }, None)
-                .unwrap();
+        let cluster = Cluster::from_config(kube::Config::new(server), Origin::default(), None).unwrap();
         let pods: Api<Pod> = Api::default_namespaced(cluster.client());
         for status in ["429 Too Many Requests", "503 Service Unavailable", "504 Gateway Timeout"] {
             let answer = async {
@@ -348,7 +346,7 @@ mod tests {
     #[tokio::test]
     async fn services_are_reached_in_a_pod_and_within_an_embedded_cluster() {
         let url = || "http://127.0.0.1:1".parse().unwrap();
-        let nowhere = Origin { kubeconfig: None, context: None };
+        let nowhere = Origin::default();
         let in_a_pod = Cluster::from_config(kube::Config::new(url()), nowhere, None).unwrap();
         assert!(in_a_pod.reaches_services() && !in_a_pod.is_entered());
         let dir = tempfile::tempdir().unwrap();

@@ -1,179 +1,51 @@
 //! Adds the recording proxy to manifests as a native sidecar, and takes it out again.
 //!
 //! App and sidecar share the pod's network, so they cannot share a port: the app keeps its own, the
-//! sidecar listens on another, and what leads to the app is made to lead there.
+//! sidecar listens on another, and the Services are pointed to the sidecar.
 //!
 //! - A Service that names its target port: the name moves to the sidecar's port. The app's port is
 //!   called [`APP_PORT_NAME`] from then on, also by the app's own probes and hooks.
 //! - A Service that numbers it: the number is changed, and an annotation keeps the old one.
 //!
-//! Manifests in, manifests out: nothing here talks to a cluster. What is not touched stays as it was
-//! written, comments included; a document of which that cannot be had is written anew, which is said.
+//! Manifests in, manifests out: nothing here talks to a cluster. The text is edited in place, comments
+//! included. Where that is not possible, the document is rewritten, and a note says so.
 
 mod flow;
 mod manifests;
+mod object;
+mod options;
 mod port;
 mod sidecar;
-
-use std::fmt;
-use std::str::FromStr;
+#[cfg(test)]
+mod tests;
 
 use serde_json::{Map, Value, json};
-use thiserror::Error;
 
-use manifests::{Change, Edit, Manifests};
+use manifests::Manifests;
+use object::{APP_PORT_NAME, Change, Edit, Object, TARGET_PORTS, annotate, withdraw};
+pub(crate) use object::{SIDECAR, pod_labels};
+pub(crate) use options::{Absent, InjectError, KubernetesVersion, Options, SecretKey};
 pub(crate) use port::selects;
 use port::{Frontage, Service, Unfit};
-pub(crate) use sidecar::NAME as SIDECAR_NAME;
-
-/// What the app's port is called while the sidecar has its name.
-pub(crate) const APP_PORT_NAME: &str = "rolldrop-app";
-/// The annotation of pods that have the sidecar: the image that it was added with.
-pub(crate) const SIDECAR: &str = "rolldrop.dev/sidecar";
-/// The annotation of a Service with the target ports that it had, as JSON, by the number of its port.
-pub(crate) const TARGET_PORTS: &str = "rolldrop.dev/target-ports";
-
-/// What to add.
-#[derive(Clone, Debug)]
-pub(crate) struct Options {
-    /// The image of the sidecar.
-    pub image: String,
-    /// The app's port, where several could be meant.
-    pub port: Option<u16>,
-    /// The oldest Kubernetes that the result is for.
-    pub kubernetes: KubernetesVersion,
-    /// Where the admin port's token is, if it is to ask for one.
-    pub admin_token: Option<SecretKey>,
-}
-
-/// A value of a Secret in the workload's namespace.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SecretKey {
-    /// The Secret.
-    pub name: String,
-    /// The key in it.
-    pub key: String,
-    /// What becomes of a pod that is made when it is not there.
-    pub absent: Absent,
-}
-
-/// What becomes of a pod to which a Secret is missing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Absent {
-    /// It waits until there is one.
-    Waits,
-    /// It starts, and its admin port tells nobody what it knows.
-    TellsNobody,
-}
-
-/// A text that names no value of a Secret.
-#[derive(Debug, Error, PartialEq, Eq)]
-#[error("not the name of a Secret, or NAME/KEY")]
-pub(crate) struct BadSecretKey;
-
-impl FromStr for SecretKey {
-    type Err = BadSecretKey;
-
-    /// `NAME`, or `NAME/KEY`; the key is `token` where none is said.
-    fn from_str(text: &str) -> Result<Self, BadSecretKey> {
-        let (name, key) = text.split_once('/').unwrap_or((text, "token"));
-        let good = |part: &str| {
-            !part.is_empty()
-                && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_'))
-        };
-        if !good(name) || !good(key) {
-            return Err(BadSecretKey);
-        }
-        Ok(Self { name: name.to_owned(), key: key.to_owned(), absent: Absent::Waits })
-    }
-}
-
-/// A minor version of Kubernetes 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct KubernetesVersion(u32);
-
-impl KubernetesVersion {
-    /// 1.`minor`.
-    pub(crate) const fn minor(minor: u32) -> Self {
-        Self(minor)
-    }
-
-    /// The first with native sidecars switched on (KEP-753, beta).
-    pub(crate) const NATIVE_SIDECARS: Self = Self(29);
-    /// The first whose EndpointSlices know named ports of native sidecars (kubernetes/kubernetes#128850,
-    /// not brought back to earlier ones).
-    pub(crate) const NAMED_SIDECAR_PORTS: Self = Self(33);
-}
-
-/// A text that is no version of Kubernetes.
-#[derive(Debug, Error)]
-#[error("not a version of Kubernetes, such as 1.33")]
-pub(crate) struct BadVersion;
-
-impl FromStr for KubernetesVersion {
-    type Err = BadVersion;
-
-    /// Of a version as servers say it, such as `v1.33.4-gke.1`, the first two numbers.
-    fn from_str(text: &str) -> Result<Self, BadVersion> {
-        let mut parts = text.strip_prefix('v').unwrap_or(text).split('.');
-        let (Some("1"), Some(minor)) = (parts.next(), parts.next()) else { return Err(BadVersion) };
-        minor.parse().map(Self).map_err(|_| BadVersion)
-    }
-}
-
-impl fmt::Display for KubernetesVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "1.{}", self.0)
-    }
-}
+use sidecar::Front;
+pub(crate) use sidecar::{ADMIN_PORT_NAME, NAME as SIDECAR_NAME};
 
 /// Changed manifests.
 #[derive(Debug)]
 pub(crate) struct Output {
-    /// The manifests, in the form in which they came: YAML or JSON.
+    /// The manifests, in the format of the input: YAML or JSON.
     pub text: String,
-    /// What was done and what to look after, a line each.
+    /// What was done, and what the user should check, a line each.
     pub notes: Vec<String>,
 }
 
-/// Why manifests cannot be changed.
-#[derive(Debug, Error)]
-pub(crate) enum InjectError {
-    /// The text is neither YAML nor JSON.
-    #[error("not YAML: {0}")]
-    Unreadable(String),
-    /// The result is for a version that cannot run it.
-    #[error("native sidecars need Kubernetes {since} or later, not {0}", since = KubernetesVersion::NATIVE_SIDECARS)]
-    TooOld(KubernetesVersion),
-    /// Every port is somebody's.
-    #[error("no two ports are left for the sidecar")]
-    NoPort,
-    /// There is nothing to add a sidecar to.
-    #[error("no Pod, Deployment, StatefulSet, DaemonSet or ReplicaSet among the manifests")]
-    NoWorkload,
-    /// A Service has an annotation of ours that is none.
-    #[error("{0} has an annotation {TARGET_PORTS} that was not written here: remove it")]
-    Annotated(String),
-    /// The port that was asked for is none of theirs.
-    #[error("no workload declares port {0}, and no Service uses it")]
-    NoSuchPort(u16),
-    /// A workload cannot have the sidecar.
-    #[error("{workload}: {why}")]
-    Workload {
-        /// Its kind and name.
-        workload: String,
-        /// Why not, and what to do.
-        why: String,
-    },
-}
-
-/// Adds the sidecar to every workload of the text, and leads its Services there.
+/// Adds the sidecar to every workload of the text, and points its Services to it.
 ///
-/// What has the sidecar already is left as it is.
+/// A workload that has the sidecar already is left unchanged.
 ///
 /// # Errors
 ///
-/// The text cannot be read, has no workload, or has one of which it is not clear which port is meant.
+/// The text cannot be read, has no workload, or it is not clear which port of a workload is meant.
 pub(crate) fn inject(text: &str, options: &Options) -> Result<Output, InjectError> {
     let mut manifests = Manifests::parse(text)?;
     let (edits, mut notes) = additions(&manifests.objects(), options)?;
@@ -181,7 +53,7 @@ pub(crate) fn inject(text: &str, options: &Options) -> Result<Output, InjectErro
     Ok(Output { text: manifests.text(), notes })
 }
 
-/// Takes the sidecar out of every workload of the text, and leads its Services back.
+/// Removes the sidecar from every workload of the text, and points its Services back to the app.
 ///
 /// # Errors
 ///
@@ -208,69 +80,6 @@ pub(crate) fn inject_into(objects: &mut [Value], options: &Options) -> Result<Ve
     Ok(notes)
 }
 
-/// Where the metadata and the spec of the pods are that an object makes or is; `None` where those get no sidecar.
-fn pod(object: &Value) -> Option<&'static str> {
-    match (object["apiVersion"].as_str()?, object["kind"].as_str()?) {
-        ("v1", "Pod") => Some(""),
-        ("apps/v1", "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet") => Some("/spec/template"),
-        _ => None,
-    }
-}
-
-/// The labels of these pods.
-pub(crate) fn pod_labels(object: &Value) -> Option<&Value> {
-    Some(&object.pointer(pod(object)?)?["metadata"]["labels"])
-}
-
-/// A Kubernetes object among manifests.
-#[derive(Clone, Debug)]
-struct Object {
-    /// The number of the document that it is in.
-    document: usize,
-    /// Where it is in there: a JSON pointer, empty but for an item of a List.
-    at: String,
-    value: Value,
-}
-
-impl Object {
-    fn whole(document: usize, value: Value) -> Self {
-        Self { document, at: String::new(), value }
-    }
-
-    /// Such as `deployment/web`.
-    fn title(&self) -> String {
-        let kind = self.value["kind"].as_str().unwrap_or("object").to_lowercase();
-        let meta = &self.value["metadata"];
-        let name = meta["name"].as_str().or(meta["generateName"].as_str()).unwrap_or("without a name");
-        format!("{kind}/{name}")
-    }
-
-    fn namespace(&self) -> Option<&str> {
-        self.value["metadata"]["namespace"].as_str()
-    }
-
-    /// Where its pods' metadata and spec are.
-    fn pod(&self) -> Option<&'static str> {
-        pod(&self.value)
-    }
-
-    fn get(&self, pointer: &str) -> &Value {
-        self.value.pointer(pointer).unwrap_or(&Value::Null)
-    }
-
-    fn edit(&self, pointer: impl fmt::Display, change: Change) -> Edit {
-        Edit { document: self.document, pointer: format!("{}{pointer}", self.at), change }
-    }
-
-    fn set(&self, pointer: impl fmt::Display, value: impl Into<Value>) -> Edit {
-        self.edit(pointer, Change::Set(value.into()))
-    }
-
-    fn remove(&self, pointer: impl fmt::Display) -> Edit {
-        self.edit(pointer, Change::Remove)
-    }
-}
-
 fn additions(objects: &[Object], options: &Options) -> Result<(Vec<Edit>, Vec<String>), InjectError> {
     if options.kubernetes < KubernetesVersion::NATIVE_SIDECARS {
         return Err(InjectError::TooOld(options.kubernetes));
@@ -292,8 +101,8 @@ fn additions(objects: &[Object], options: &Options) -> Result<(Vec<Edit>, Vec<St
             notes.push(format!("{title} has the sidecar already"));
             continue;
         }
-        let front = match Frontage::of(object, pod, &services, ports, options) {
-            Ok(front) => front,
+        let frontage = match Frontage::of(object, pod, &services, ports, options) {
+            Ok(frontage) => frontage,
             Err(Unfit::Refused(why)) => return Err(InjectError::Workload { workload: title, why }),
             Err(Unfit::NoPort) => {
                 notes.push(format!("{title}: no Service uses it and it declares no port: left unchanged"));
@@ -301,6 +110,7 @@ fn additions(objects: &[Object], options: &Options) -> Result<(Vec<Edit>, Vec<St
                 continue;
             }
         };
+        let Frontage { front, leads, notes: more } = frontage;
         with_sidecar += 1;
         wanted_port.take_if(|port| *port == front.app_port);
         add(object, pod, &front, options, &mut edits);
@@ -308,7 +118,7 @@ fn additions(objects: &[Object], options: &Options) -> Result<(Vec<Edit>, Vec<St
             "{title}: port {} is reached through the sidecar on {}, whose admin port is {}",
             front.app_port, ports.listen, ports.admin,
         ));
-        for lead in &front.leads {
+        for lead in &leads {
             if !lead.by_name {
                 let service = &services[lead.service];
                 edits
@@ -316,7 +126,7 @@ fn additions(objects: &[Object], options: &Options) -> Result<(Vec<Edit>, Vec<St
                 retargeted[lead.service].insert(lead.port.to_string(), lead.target.clone());
             }
         }
-        notes.extend(front.notes);
+        notes.extend(more);
     }
     if let Some(workload) = without_port.filter(|_| with_sidecar == 0) {
         let why = "no Service uses it and it declares no port: choose one with --port";
@@ -338,26 +148,8 @@ fn additions(objects: &[Object], options: &Options) -> Result<(Vec<Edit>, Vec<St
     Ok((edits, notes))
 }
 
-/// Adds an annotation to an object, or to its pods.
-fn annotate(object: &Object, of: &str, key: &str, text: &str) -> Edit {
-    let at = format!("{of}/metadata/annotations");
-    match (object.get(&at), object.get(&format!("{of}/metadata"))) {
-        (Value::Object(_), _) => object.set(format!("{at}/{}", escaped(key)), text),
-        (_, Value::Object(_)) => object.set(at, json!({key: text})),
-        _ => object.set(format!("{of}/metadata"), json!({"annotations": {key: text}})),
-    }
-}
-
-/// Takes an annotation away, and what was only there for it.
-fn withdraw(object: &Object, of: &str, key: &str) -> Edit {
-    let at = format!("{of}/metadata/annotations");
-    let is_alone = |pointer: &str| object.get(pointer).as_object().is_some_and(|map| map.len() == 1);
-    let is_all = is_alone(&at) && is_alone(&format!("{of}/metadata"));
-    object.edit(if is_all { at } else { format!("{at}/{}", escaped(key)) }, Change::Withdraw)
-}
-
 /// Adds the sidecar, and moves the port's name to it.
-fn add(object: &Object, pod: &str, front: &Frontage, options: &Options, edits: &mut Vec<Edit>) {
+fn add(object: &Object, pod: &str, front: &Front, options: &Options, edits: &mut Vec<Edit>) {
     let container = sidecar::container(front, options);
     let list = format!("{pod}/spec/initContainers");
     edits.push(match object.get(&list) {
@@ -432,11 +224,3 @@ fn rename(object: &Object, pod: &str, from: &str, to: &str) -> Vec<Edit> {
     }
     edits
 }
-
-/// A key as a part of a JSON pointer (RFC 6901, section 3).
-fn escaped(key: &str) -> String {
-    key.replace('~', "~0").replace('/', "~1")
-}
-
-#[cfg(test)]
-mod tests;

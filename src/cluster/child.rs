@@ -19,7 +19,7 @@ use rolldrop_lab::{Config, descendants, kernel};
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the cluster may take to clean up after itself before it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often it is looked whether the process is still there.
+/// How often the process is checked.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// How much of the cluster's log an error shows.
 const TAIL_BYTES: usize = 2000;
@@ -32,9 +32,9 @@ pub(crate) struct Ready {
     pub ready: bool,
     /// The API server's URL.
     pub server: String,
-    /// The kubeconfig that leads there.
+    /// The kubeconfig of the cluster.
     pub kubeconfig: PathBuf,
-    /// What its user should know: why it uses another dataplane than the preferred one.
+    /// What the user should know: why it does not use the preferred dataplane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notice: Option<String>,
 }
@@ -77,7 +77,7 @@ pub(crate) enum ChildError {
     },
 }
 
-/// The cluster process has ended, though nobody asked it to.
+/// The cluster process has ended unexpectedly.
 #[derive(Debug, thiserror::Error)]
 #[error("the embedded cluster has ended ({how}), and the run with it{}", last_words(log))]
 pub(crate) struct Died {
@@ -96,7 +96,7 @@ fn last_words(log: &str) -> String {
 pub(super) struct ClusterProcess {
     /// Its standard input is the lifeline.
     child: Child,
-    /// Its process, which leads a session of its own.
+    /// Its process ID. It is the leader of its own session.
     pid: i32,
     kubeconfig: PathBuf,
     log: PathBuf,

@@ -1,4 +1,4 @@
-//! Stands between the API server and whoever asks it: what is not what was asked for never gets past here.
+//! Stands between the API server and its callers: an object that was not asked for never passes.
 //!
 //! Every client that a [`Cluster`](super::Cluster) hands out has this layer around it, so all objects enter
 //! at this one place. It checks, as client-go and apimachinery do:
@@ -7,8 +7,8 @@
 //! - that an object is in the namespace, has the name, and fits the selectors that were asked for;
 //! - that an answer and a line of a watch are not longer than [`ANSWER_BYTES`] and [`WATCH_LINE_BYTES`].
 //!
-//! What a pod says through the API server's proxy is no object and is passed on as it comes: its readers
-//! bound it, but for errors, which a client reads as a whole and of which this layer passes [`ERROR_BYTES`].
+//! Answers of pods through the API server's proxy are no objects and pass unchanged: their readers limit them.
+//! Only errors, which a client reads as a whole, are limited here, to [`ERROR_BYTES`].
 //! The checks themselves are in `asked` and `seen`.
 
 mod asked;
@@ -47,15 +47,15 @@ pub(crate) const MOST_PAGES: u32 = 1500;
 /// Why an answer of the API server is not used, or a request is not sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Untrusted {
-    /// A request names what no object can be called.
+    /// A request has an impossible name.
     #[error("not asked of the API server: {0}")]
     Request(String),
-    /// An answer is not one to the request.
+    /// An answer does not fit the request.
     #[error("the API server's answer is not used: {0}")]
     Answer(String),
 }
 
-/// What of an error is distrust, if it is that.
+/// The distrust among an error's causes, if there is one.
 pub(crate) fn distrust(error: &kube::Error) -> Option<&Untrusted> {
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(error) = cause {

@@ -7,23 +7,20 @@
 use http::{Request, header};
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, PostParams};
-use kube::core::TypeMeta;
-use kube::discovery::{self, Scope};
+use kube::api::{ApiResource, DynamicObject, PostParams};
+use kube::discovery::Scope;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::caller::may_have_been_done;
 use super::edits::{self, Edit};
-use super::journal::{Change, JournalError, ObjectRef};
+use super::error::CoordinatorError;
+use super::journal::{Change, JournalError, ObjectRef, RUN_LABEL};
+use super::session::Session;
 use super::undo::{self, Outcome};
-use super::{Caller, CoordinatorError, Session};
 use crate::cluster::guard::names::in_path;
 use crate::scenario::Patch;
-
-/// The label that says which run created an object.
-pub(super) const RUN_LABEL: &str = "rolldrop.dev/run";
 
 /// The name of the ConfigMap that owns what a run creates.
 pub(super) fn owner_name(run: &str) -> String {
@@ -41,7 +38,7 @@ impl Session {
         let mut object: DynamicObject = serde_json::from_value(manifest.clone())
             .map_err(|e| CoordinatorError::Api { what: "read a manifest".into(), why: e.to_string() })?;
         let types = object.types.clone().unwrap_or_default();
-        let (resource, scope) = self.caller.kind_of(&types).await?;
+        let (resource, scope) = self.caller.kind_of(&types.api_version, &types.kind).await?;
         let own_namespace = &self.caller.namespace;
         if is_ownable(&scope, object.namespace().as_deref(), own_namespace) {
             let owner = self.owner.get_or_try_init(|| self.create_owner()).await?;
@@ -74,14 +71,7 @@ impl Session {
         let namespace = object.namespace().unwrap_or_else(|| self.caller.namespace.clone());
         let api = self.caller.api_of(resource, scope, &namespace);
         object.labels_mut().insert(RUN_LABEL.into(), self.journal().run().to_owned());
-        let reference = ObjectRef {
-            api_version: resource.api_version.clone(),
-            kind: kind.clone(),
-            namespace: Some(namespace),
-            name: name.clone(),
-            uid: None,
-            resource_version: None,
-        };
+        let reference = ObjectRef::new(&resource.api_version, &kind, Some(namespace), &name);
         let id = self.journal().announce(reference, Change::Create)?;
         let params = PostParams::default();
         let asked = self.caller.insist(&what, || api.create(&params, &object)).await?;
@@ -92,9 +82,7 @@ impl Session {
         let exists = matches!(&error, kube::Error::Api(status) if status.reason == "AlreadyExists");
         if exists && asked.is_doubtful {
             // It may be this run's own, of an attempt whose answer was lost.
-            let part = in_path(&name);
-            let found = self.caller.ask(&what, || api.get_opt(&part)).await?;
-            let found = found.map_err(|e| CoordinatorError::api(&what, &e))?;
+            let found = self.caller.find(&api, &what, &name).await?;
             let of_run = |object: &DynamicObject| {
                 object.labels().get(RUN_LABEL).is_some_and(|run| run == self.journal().run())
             };
@@ -149,10 +137,7 @@ impl Session {
                 break;
             }
             let object = reference(&current);
-            let what = format!("read {object}");
-            let part = in_path(&object.name);
-            let found = self.caller.ask(&what, || api.get(&part)).await?;
-            let found = found.map_err(|e| CoordinatorError::api(&what, &e))?;
+            let found = self.caller.read(api, &format!("read {object}"), &object.name).await?;
             current = serde_json::to_value(found).unwrap_or_default();
             patched = self.try_patch(api, &current, patch).await?;
         }
@@ -172,8 +157,7 @@ impl Session {
         let object = reference(current);
         let what = format!("patch {object}");
         let call = || send_patch(&self.caller.client, api, &object.name, patch, "?dryRun=All");
-        let patched = self.caller.ask(&what, call).await?;
-        let patched = patched.map_err(|e| CoordinatorError::api(&what, &e))?;
+        let patched = self.caller.must(&what, call).await?;
         Ok(serde_json::to_value(patched).unwrap_or_default())
     }
 
@@ -263,36 +247,5 @@ fn reference(object: &Value) -> ObjectRef {
         name: text("/metadata/name").unwrap_or_default(),
         uid: text("/metadata/uid"),
         resource_version: text("/metadata/resourceVersion"),
-    }
-}
-
-impl Caller {
-    /// The API of a kind, in a namespace if it is namespaced.
-    pub(super) fn api_of(
-        &self,
-        resource: &ApiResource,
-        scope: &Scope,
-        namespace: &str,
-    ) -> Api<DynamicObject> {
-        match scope {
-            Scope::Namespaced => Api::namespaced_with(self.client.clone(), namespace, resource),
-            Scope::Cluster => Api::all_with(self.client.clone(), resource),
-        }
-    }
-
-    /// What the cluster knows of a kind.
-    pub(super) async fn kind_of(&self, types: &TypeMeta) -> Result<(ApiResource, Scope), CoordinatorError> {
-        let what = "discover the cluster's kinds";
-        let unknown = || CoordinatorError::UnknownKind {
-            kind: types.kind.clone(),
-            api_version: types.api_version.clone(),
-        };
-        let gvk = GroupVersionKind::try_from(types).map_err(|_| unknown())?;
-        match self.ask(what, || discovery::pinned_kind(&self.client, &gvk)).await? {
-            Ok((resource, capabilities)) => Ok((resource, capabilities.scope)),
-            Err(kube::Error::Discovery(_)) => Err(unknown()),
-            Err(kube::Error::Api(status)) if status.code == 404 => Err(unknown()),
-            Err(error) => Err(CoordinatorError::api(what, &error)),
-        }
     }
 }

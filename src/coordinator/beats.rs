@@ -17,7 +17,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::apply::owner_name;
 use super::caller::{Pauses, is_passing, retry_after};
-use super::{CoordinatorError, Session};
+use super::error::CoordinatorError;
+use super::session::Session;
 use rolldrop_record::EventKind;
 
 /// From one beat to the next. A shorter period hardly improves the time of a deletion: the API server takes some time
@@ -69,9 +70,8 @@ impl Session {
     async fn beat_until_refused(&self) -> Result<(), CoordinatorError> {
         self.owner.get_or_try_init(|| self.create_owner()).await?;
         let name = owner_name(self.journal().run());
-        let (client, namespace) = (self.caller.client.clone(), &self.caller.namespace);
-        let config_maps = Api::<ConfigMap>::namespaced(client.clone(), namespace);
-        let pods = Api::<Pod>::namespaced(client, namespace);
+        let config_maps = self.caller.api::<ConfigMap>();
+        let pods = self.caller.api::<Pod>();
         let mut pace = Pace { period: PERIOD, good: 0 };
         let mut pauses = Pauses::default();
         for number in 0u64.. {

@@ -1,13 +1,17 @@
 //! What every call to the cluster needs: a client, a namespace, a limit for every wait, and retries while an API
 //! server is down for some time.
 
+use std::fmt::Debug;
 use std::time::Duration;
 
-use kube::Client;
+use k8s_openapi::NamespaceResourceScope;
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{CoordinatorError, Limits};
+use super::error::CoordinatorError;
+use crate::cluster::guard::names::in_path;
 use crate::cluster::guard::{Untrusted, distrust};
 
 /// The first pause before a call is made again; each one after it is twice as long.
@@ -18,6 +22,45 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(10);
 /// How long the API server may be down before a run has started: it may not exist at all.
 const FIRST_CONTACT: Duration = Duration::from_secs(2);
+
+/// Time limits; each has its name here and in the error that reports it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// For one call of the API server.
+    pub api_call: Duration,
+    /// For an API server that is down, overloaded or faulty, from the first failure of a call.
+    pub outage: Duration,
+    /// For the target's pods to become ready.
+    pub ready: Duration,
+    /// For a pod that says why it cannot start, before the run gives up on it.
+    pub stuck: Duration,
+    /// For the disrupted pods and endpoints to be replaced, before the next disruption.
+    pub recovery: Duration,
+    /// For the ends of pods after the load, beyond their grace period.
+    pub settle: Duration,
+    /// For a command's changes to settle, once the command has ended.
+    pub rollout: Duration,
+    /// For a proxy's last rows.
+    pub hand_over: Duration,
+    /// For undoing all that was changed.
+    pub undo: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            api_call: Duration::from_secs(30),
+            outage: Duration::from_secs(30),
+            ready: Duration::from_secs(60),
+            stuck: Duration::from_secs(5),
+            recovery: Duration::from_secs(300),
+            settle: Duration::from_secs(10),
+            rollout: Duration::from_secs(300),
+            hand_over: Duration::from_secs(3),
+            undo: Duration::from_secs(120),
+        }
+    }
+}
 
 /// Calls the API server on behalf of one run.
 #[derive(Clone)]
@@ -58,9 +101,15 @@ impl Caller {
 
     /// The API server's version, such as `v1.36.2`.
     pub(super) async fn server_version(&self) -> Result<String, CoordinatorError> {
-        let what = "read the version";
-        let version = self.ask(what, || self.client.apiserver_version()).await?;
-        Ok(version.map_err(|e| CoordinatorError::api(what, &e))?.git_version)
+        Ok(self.must("read the version", || self.client.apiserver_version()).await?.git_version)
+    }
+
+    /// The API of a kind in the run's namespace.
+    pub(super) fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), &self.namespace)
     }
 
     /// The future's result, within the limit for API calls.
@@ -69,7 +118,7 @@ impl Caller {
         what: &str,
         future: impl Future<Output = T>,
     ) -> Result<T, CoordinatorError> {
-        let limit: Duration = self.limits.api_call;
+        let limit = self.limits.api_call;
         match self.stoppable(timeout(limit, future)).await? {
             Ok(result) => Ok(result),
             Err(_) => Err(CoordinatorError::Timeout { what: what.to_owned(), limit }),
@@ -89,7 +138,38 @@ impl Caller {
         Ok(self.insist(what, call).await?.answer)
     }
 
-    /// The same, and whether an attempt before the last may have taken effect.
+    /// The same for a call that has to succeed.
+    pub(super) async fn must<T, F>(&self, what: &str, call: impl FnMut() -> F) -> Result<T, CoordinatorError>
+    where
+        F: Future<Output = kube::Result<T>>,
+    {
+        self.ask(what, call).await?.map_err(|error| CoordinatorError::api(what, &error))
+    }
+
+    /// The object of this name, which has to exist.
+    pub(super) async fn read<K>(&self, api: &Api<K>, what: &str, name: &str) -> Result<K, CoordinatorError>
+    where
+        K: Clone + DeserializeOwned + Debug,
+    {
+        let part = in_path(name);
+        self.must(what, || api.get(&part)).await
+    }
+
+    /// The object of this name, if there is one.
+    pub(super) async fn find<K>(
+        &self,
+        api: &Api<K>,
+        what: &str,
+        name: &str,
+    ) -> Result<Option<K>, CoordinatorError>
+    where
+        K: Clone + DeserializeOwned + Debug,
+    {
+        let part = in_path(name);
+        self.must(what, || api.get_opt(&part)).await
+    }
+
+    /// The answer of [`Caller::ask`], and whether an attempt before the last may have taken effect.
     pub(super) async fn insist<T, F>(
         &self,
         what: &str,

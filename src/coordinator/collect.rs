@@ -3,31 +3,28 @@
 //! One task per pod follows its proxy's row stream from the start of its container until the pod is gone, and
 //! compares clocks during that time. A restarted container is another recorder, with its own clock.
 
+mod endpoint;
+
 use std::collections::{BTreeMap, HashSet};
 use std::io::ErrorKind;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures::{AsyncReadExt, StreamExt};
-use http::Request;
-use kube::Client;
+use futures::StreamExt;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::Limits;
-use super::caller::{Pauses, is_passing};
+use super::caller::{Limits, Pauses};
 use super::lines::lines;
-use super::recorder::RecorderHandle;
 use super::view::View;
-use crate::cluster::guard::names::in_path;
+pub(super) use endpoint::Context;
+use endpoint::{Endpoint, SILENCE, wants_token};
 use rolldrop_record::run_info::{Role, Rows, Source};
-use rolldrop_record::wire::{
-    AdminToken, CLOCK_PATH, ClockAnswer, ProxyLine, ROWS_PATH, TOKEN_HEADER, TOKEN_WANTED,
-};
-use rolldrop_record::{Clock, ClockOffset, EventKind, Offsets, ServedRow, Stamp};
+use rolldrop_record::wire::{ProxyLine, ROWS_PATH};
+use rolldrop_record::{ClockOffset, EventKind, Offsets, ServedRow, Stamp};
 
 /// From one attempt to reach a proxy to the next.
 const RETRY: Duration = Duration::from_millis(100);
@@ -35,23 +32,8 @@ const RETRY: Duration = Duration::from_millis(100);
 const FIRST_CLOCK_SAMPLES: usize = 8;
 /// From one clock exchange to the next, later on.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(2);
-/// An answer that does not begin, or a stream that is known to have more, is cut off after this time.
-const SILENCE: Duration = Duration::from_secs(5);
 /// Lines taken at once: with the longest line this bounds the memory for one proxy.
 const BATCH: usize = 128;
-/// The longest answer of a proxy about its clock, in bytes.
-const CLOCK_BYTES: u64 = 4096;
-
-/// What following a proxy needs.
-#[derive(Clone)]
-pub(super) struct Context {
-    pub(super) client: Client,
-    pub(super) namespace: String,
-    pub(super) clock: Clock,
-    pub(super) recorder: RecorderHandle,
-    /// The token of the admin ports.
-    pub(super) admin_token: Option<AdminToken>,
-}
 
 /// Everything known about every proxy, by pod name.
 #[derive(Clone, Default)]
@@ -75,8 +57,12 @@ struct Recorder {
 }
 
 impl Recorder {
-    fn new(endpoint: Endpoint, started: Option<Stamp>) -> Self {
-        Self { endpoint, started, rows: Rows::default(), ended: None, samples: Vec::new() }
+    fn new(endpoint: Endpoint) -> Self {
+        Self { endpoint, started: None, rows: Rows::default(), ended: None, samples: Vec::new() }
+    }
+
+    fn is_of(&self, endpoint: &Endpoint) -> bool {
+        self.endpoint.uid == endpoint.uid
     }
 }
 
@@ -95,15 +81,6 @@ impl Id {
     }
 }
 
-/// A proxy's admin port, behind the API server.
-#[derive(Clone)]
-struct Endpoint {
-    context: Context,
-    pod: String,
-    uid: String,
-    port: u16,
-}
-
 impl Collector {
     /// Waits until every live proxy has handed over its rows, and records how that ended.
     pub(super) async fn catch_up(&self, limits: &Limits) {
@@ -114,7 +91,9 @@ impl Collector {
             live.filter(|recorder| recorder.ended.is_none()).map(|r| r.endpoint.clone()).collect()
         };
         let each = live.iter().map(|endpoint| async {
-            let Some(answer) = endpoint.last_clock(limits).await else { return self.end_all(endpoint) };
+            let Some(answer) = endpoint.last_clock(limits).await else {
+                return self.end_all_but(endpoint, None);
+            };
             let id = self.speaks(endpoint, answer.started_ns);
             let caught_up = async {
                 loop {
@@ -155,7 +134,7 @@ impl Collector {
 
     /// Adds a proxy about which nothing is known yet.
     fn meet(&self, endpoint: &Endpoint) {
-        let recorder = Recorder::new(endpoint.clone(), None);
+        let recorder = Recorder::new(endpoint.clone());
         self.lock().entry(endpoint.pod.clone()).or_default().push(recorder);
     }
 
@@ -167,9 +146,8 @@ impl Collector {
     /// Whether this pod's proxy is known to have recorded more than has arrived.
     fn is_behind(&self, endpoint: &Endpoint) -> bool {
         let proxies = self.lock();
-        let recorders = proxies.get(&endpoint.pod).into_iter().flatten();
-        let mut own = recorders.filter(|recorder| recorder.endpoint.uid == endpoint.uid);
-        own.any(|recorder| recorder.ended.is_none() && recorder.rows.known > recorder.rows.received)
+        let mut recorders = proxies.get(&endpoint.pod).into_iter().flatten();
+        recorders.any(|r| r.is_of(endpoint) && r.ended.is_none() && r.rows.known > r.rows.received)
     }
 
     fn change(&self, id: &Id, change: impl FnOnce(&mut Recorder)) {
@@ -182,36 +160,29 @@ impl Collector {
     /// A proxy has reported its start. If it differs from the last proxy of this pod, that one has ended, and its
     /// number of rows is unknown.
     fn speaks(&self, endpoint: &Endpoint, started: Stamp) -> Id {
-        let (number, is_new) = {
-            let mut proxies = self.lock();
-            let recorders = proxies.entry(endpoint.pod.clone()).or_default();
-            let mut own = recorders.iter_mut().enumerate().filter(|(_, r)| r.endpoint.uid == endpoint.uid);
-            let known = own.find(|(_, r)| r.started.is_none_or(|known| known == started));
-            if let Some((number, recorder)) = known {
-                recorder.started = Some(started);
-                (number, false)
-            } else {
-                recorders.push(Recorder::new(endpoint.clone(), Some(started)));
-                (recorders.len() - 1, true)
-            }
-        };
-        if is_new {
+        let mut proxies = self.lock();
+        let recorders = proxies.entry(endpoint.pod.clone()).or_default();
+        let is_it = |r: &Recorder| r.is_of(endpoint) && r.started.is_none_or(|known| known == started);
+        let known = recorders.iter().position(is_it);
+        let number = known.unwrap_or(recorders.len());
+        if known.is_none() {
+            recorders.push(Recorder::new(endpoint.clone()));
+        }
+        recorders[number].started = Some(started);
+        drop(proxies);
+        if known.is_none() {
             self.end_all_but(endpoint, Some(number));
         }
         Id { pod: endpoint.pod.clone(), number }
     }
 
-    /// Nothing more will come from this pod.
-    fn end_all(&self, endpoint: &Endpoint) {
-        self.end_all_but(endpoint, None);
-    }
-
+    /// Nothing more will come from this pod, except from one of its recorders.
     fn end_all_but(&self, endpoint: &Endpoint, but: Option<usize>) {
         let numbers: Vec<usize> = {
             let proxies = self.lock();
             let recorders = proxies.get(&endpoint.pod).into_iter().flatten().enumerate();
-            let own = recorders.filter(|(_, recorder)| recorder.endpoint.uid == endpoint.uid);
-            own.map(|(number, _)| number).filter(|number| Some(*number) != but).collect()
+            let own = recorders.filter(|(number, r)| r.is_of(endpoint) && Some(*number) != but);
+            own.map(|(number, _)| number).collect()
         };
         for number in numbers {
             self.end(&Id { pod: endpoint.pod.clone(), number }, None);
@@ -282,7 +253,7 @@ pub(super) async fn run(
 async fn follow(collector: &Collector, endpoint: &Endpoint, views: watch::Receiver<View>) {
     let (of_rows, of_clock) = (views.clone(), views);
     tokio::select! {
-        () = follow_rows(collector, endpoint, of_rows) => collector.end_all(endpoint),
+        () = follow_rows(collector, endpoint, of_rows) => collector.end_all_but(endpoint, None),
         () = follow_clock(collector, endpoint, of_clock) => {}
     }
 }
@@ -340,11 +311,6 @@ async fn follow_rows(collector: &Collector, endpoint: &Endpoint, mut views: watc
         }
         sleep(pauses.next()).await;
     }
-}
-
-/// Whether a proxy's admin port requires the token.
-fn wants_token(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 401 && status.message == TOKEN_WANTED)
 }
 
 /// The position of a reader, so that a stream that broke off is resumed.
@@ -468,56 +434,4 @@ async fn follow_clock(collector: &Collector, endpoint: &Endpoint, mut views: wat
     }
     // What has not arrived by now may still be in flight.
     std::future::pending().await
-}
-
-impl Endpoint {
-    async fn clock(&self) -> Option<ClockAnswer> {
-        timeout(SILENCE, self.ask_clock()).await.ok()?.ok()
-    }
-
-    async fn ask_clock(&self) -> kube::Result<ClockAnswer> {
-        let request = self.get(CLOCK_PATH).map_err(kube::Error::HttpError)?;
-        let answer = self.context.client.request_stream(request).await?;
-        let mut text = Vec::new();
-        let read = answer.take(CLOCK_BYTES).read_to_end(&mut text).await;
-        read.map_err(kube::Error::ReadEvents)?;
-        serde_json::from_slice(&text).map_err(kube::Error::SerdeError)
-    }
-
-    /// Compares the clock once more; waits for an API server that is down.
-    async fn last_clock(&self, limits: &Limits) -> Option<ClockAnswer> {
-        let (soon, give_up) = (Instant::now() + limits.hand_over, Instant::now() + limits.outage);
-        let mut pauses = Pauses::default();
-        loop {
-            let asked = timeout_at(give_up, self.ask_clock()).await.ok()?;
-            let is_away = match asked {
-                Ok(answer) => return Some(answer),
-                // It was there, and could not reach the proxy.
-                Err(kube::Error::Api(status)) if [404, 502, 503].contains(&status.code) => false,
-                Err(error) if wants_token(&error) => return None,
-                Err(error) => is_passing(&error),
-            };
-            let pause = pauses.next();
-            if Instant::now() + pause >= if is_away { give_up } else { soon } {
-                return None;
-            }
-            sleep(pause).await;
-        }
-    }
-
-    fn warn(&self, what: &str) {
-        let message = format!("the proxy of pod {} {what}", self.pod);
-        self.context.recorder.event(self.context.clock.now(), EventKind::Warning { message });
-    }
-
-    fn get(&self, path: &str) -> http::Result<Request<Vec<u8>>> {
-        let Self { context, pod, port, .. } = self;
-        let (namespace, pod) = (in_path(&context.namespace), in_path(pod));
-        let uri = format!("/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy{path}");
-        let mut request = Request::get(uri);
-        if let Some(token) = &self.context.admin_token {
-            request = request.header(TOKEN_HEADER, token.as_str());
-        }
-        request.body(Vec::new())
-    }
 }

@@ -13,6 +13,8 @@ use super::edits::Edit;
 use crate::cluster::Origin;
 use rolldrop_record::{Clock, Stamp};
 
+/// The label that says which run created an object.
+pub(super) const RUN_LABEL: &str = "rolldrop.dev/run";
 /// The file in the run directory.
 const FILE: &str = "changes.jsonl";
 /// The version of its format.
@@ -62,6 +64,14 @@ pub(super) struct ObjectRef {
     /// Of the object that was changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) resource_version: Option<String>,
+}
+
+impl ObjectRef {
+    /// One that is not known any closer.
+    pub(super) fn new(api_version: &str, kind: &str, namespace: Option<String>, name: &str) -> Self {
+        let (api_version, kind, name) = (api_version.to_owned(), kind.to_owned(), name.to_owned());
+        Self { api_version, kind, namespace, name, uid: None, resource_version: None }
+    }
 }
 
 /// The kind of change.
@@ -243,14 +253,7 @@ mod tests {
     use super::*;
 
     fn web() -> ObjectRef {
-        ObjectRef {
-            api_version: "v1".into(),
-            kind: "Service".into(),
-            namespace: Some("shop".into()),
-            name: "web".into(),
-            uid: None,
-            resource_version: None,
-        }
+        ObjectRef::new("v1", "Service", Some("shop".into()), "web")
     }
 
     #[test]

@@ -10,6 +10,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
+use kube::core::{Selector, SelectorExt};
 
 use rolldrop_proxy::observed::Candidate;
 
@@ -123,18 +124,8 @@ fn at_most(max: &IntOrString, replicas: usize) -> usize {
 }
 
 fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
-    let equal = |(name, value): (&String, &String)| labels.get(name) == Some(value);
-    selector.match_labels.iter().flatten().all(equal)
-        && selector.match_expressions.iter().flatten().all(|term| {
-            let value = labels.get(&term.key);
-            let listed = value.is_some_and(|value| term.values.iter().flatten().any(|v| v == value));
-            match term.operator.as_str() {
-                "In" => listed,
-                "NotIn" => !listed,
-                "Exists" => value.is_some(),
-                _ => value.is_none(),
-            }
-        })
+    // One with an operator that is not known selects nothing.
+    Selector::try_from(selector.clone()).is_ok_and(|selector| selector.matches(labels))
 }
 
 #[cfg(test)]

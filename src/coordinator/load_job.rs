@@ -15,24 +15,17 @@ use k8s_openapi::api::core::v1::{Event, Node, Pod, Secret};
 use kube::api::{DynamicObject, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
-use super::apply::RUN_LABEL;
+use super::caller::Caller;
+use super::error::CoordinatorError;
+use super::journal::RUN_LABEL;
+use super::session::Session;
 use super::view::View;
-use super::{Caller, CoordinatorError, Session};
-use rolldrop_record::Evidence;
+use manifest::{COMPONENT, COMPONENT_LABEL, OS_LABEL, TOKEN_KEY};
+pub(crate) use manifest::{LOAD_PORT, LoadJob};
 use rolldrop_record::event::PodEvent;
-use rolldrop_record::wire::AdminToken;
 
-/// The label with the purpose of a run's object.
-const COMPONENT_LABEL: &str = "rolldrop.dev/component";
-const COMPONENT: &str = "load";
-/// The label of nodes with their operating system.
-const OS_LABEL: &str = "kubernetes.io/os";
-/// Where a worker listens, in its own pod.
-pub(crate) const LOAD_PORT: u16 = 9901;
-/// The Secret's key with the token.
-const TOKEN_KEY: &str = "token";
 /// Pods that are not ready after this are reported, once, during the wait.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -42,26 +35,6 @@ const LEAST_RATE: f64 = 10.0;
 const MOST_RATE: f64 = 10_000.0;
 /// The most workers that are chosen if no number is given.
 const MOST_WORKERS: usize = 100;
-
-/// The Job to make.
-#[derive(Clone, Debug)]
-pub(crate) struct LoadJob<'a> {
-    /// How many workers.
-    pub workers: usize,
-    /// The image that has this program.
-    pub image: &'a str,
-    /// A worker's resource requests, such as `cpu`; memory is the limit as well.
-    pub resources: &'a BTreeMap<String, String>,
-    /// The token that the workers check.
-    pub token: &'a AdminToken,
-    /// Where the workers connect to, if they are not reached through the API server.
-    pub collector: Option<&'a str>,
-    /// After this the Job ends, whatever goes on.
-    pub lifetime: Duration,
-    /// Whether workers ask their node's kernel where connections go: a kernel reports that only in the node's own
-    /// network.
-    pub evidence: Option<Evidence>,
-}
 
 /// A worker's pod, ready for orders.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -161,11 +134,10 @@ impl Session {
         let owner =
             json!({"apiVersion": "batch/v1", "kind": "Job", "name": job.name_any(), "uid": job.uid()});
         let patch = Patch::Merge(json!({"metadata": {"ownerReferences": [owner]}}));
-        let secrets = Api::<Secret>::namespaced(self.caller.client.clone(), &self.caller.namespace);
+        let secrets = self.caller.api::<Secret>();
         let (what, name) = ("have the load workers' Secret go with their Job", secret.name_any());
         let params = PatchParams::default();
-        let patched = self.caller.ask(what, || secrets.patch(&name, &params, &patch)).await?;
-        patched.map(drop).map_err(|e| CoordinatorError::api(what, &e))
+        self.caller.must(what, || secrets.patch(&name, &params, &patch)).await.map(drop)
     }
 
     /// Waits until all workers' pods are ready, or the limit passes. Reasons for a long wait go to `tell`.
@@ -180,38 +152,25 @@ impl Session {
     ) -> Result<LoadPods, CoordinatorError> {
         let prefix = format!("{}-", job_name(self.journal().run()));
         let is_own = |pod: &PodEvent| pod.name.starts_with(&prefix);
-        let began = Instant::now();
-        let deadline = began + limit;
-        let mut told_at = Some(began + PATIENCE).filter(|at| *at < deadline);
-        let mut hopeless_since: Option<Instant> = None;
+        let mut waiting = self.waiting(limit);
+        let mut told_at = (PATIENCE < limit).then(|| Instant::now() + PATIENCE);
         loop {
             let (ready, hopeless) =
                 self.views.read(|view| (ready_pods(view, is_own), standing::why_hopeless(view, is_own)));
             if ready.len() >= workers {
                 return Ok(LoadPods { ready, missing: Vec::new() });
             }
-            let now = Instant::now();
-            match hopeless {
-                Some(why) => {
-                    let since = *hopeless_since.get_or_insert(now);
-                    if now >= since + self.caller.limits.stuck {
-                        return Err(CoordinatorError::PodNeverStarts(why));
-                    }
-                }
-                None => hopeless_since = None,
-            }
-            if now >= deadline {
+            if waiting.is_over(hopeless.as_ref())? {
                 let missing = self.why_not_ready(workers, &ready).await?;
                 if ready.is_empty() {
                     return Err(CoordinatorError::NoLoadWorker { limit, why: missing.join("; ") });
                 }
                 return Ok(LoadPods { ready, missing });
             }
-            if told_at.take_if(|at| now >= *at).is_some() {
+            if told_at.take_if(|at| Instant::now() >= *at).is_some() {
                 self.why_not_ready(workers, &ready).await?.iter().for_each(|why| tell(why));
             }
-            let look_again = (now + Duration::from_millis(500)).min(deadline);
-            let _ = self.caller.stoppable(timeout_at(look_again, self.views.changed())).await?;
+            self.look_again(&waiting).await?;
         }
     }
 
@@ -234,14 +193,11 @@ impl Session {
         workers: usize,
         ready: &[LoadPod],
     ) -> Result<Vec<String>, CoordinatorError> {
-        let Self { caller, .. } = self;
         let what = "list the load workers' pods";
         let run = self.journal().run().to_owned();
         let labels = format!("{COMPONENT_LABEL}={COMPONENT},{RUN_LABEL}={run}");
-        let pods = Api::<Pod>::namespaced(caller.client.clone(), &caller.namespace);
         let params = ListParams::default().labels(&labels);
-        let pods = caller.list(what, &pods, &params).await?;
-        let mut pods = pods.map_err(|e| CoordinatorError::api(what, &e))?;
+        let mut pods = self.caller.list(what, &self.caller.api::<Pod>(), &params).await?;
         pods.sort_by_key(|pod| pod.metadata.creation_timestamp.as_ref().map(|time| time.0));
         // Those of before were replaced.
         let latest: BTreeMap<_, _> = pods.into_iter().map(|pod| (index_of(&pod.name_any()), pod)).collect();
@@ -268,16 +224,14 @@ impl Session {
 
     /// The latest event against an object, if the run may read events.
     async fn latest_warning(&self, name: &str) -> Result<Option<String>, CoordinatorError> {
-        let Self { caller, .. } = self;
-        let events = Api::<Event>::namespaced(caller.client.clone(), &caller.namespace);
         let about = ListParams::default().fields(&format!("involvedObject.name={name},type=Warning"));
-        let mut events =
-            caller.list("list the events of the load", &events, &about).await?.unwrap_or_default();
-        events.sort_by_key(|event| event.last_timestamp.as_ref().map(|time| time.0));
         let said = |event: Event| {
-            format!("{}: {}", event.reason.unwrap_or_default(), event.message.unwrap_or_default())
+            let (reason, message) = (event.reason.unwrap_or_default(), event.message.unwrap_or_default());
+            (event.last_timestamp.map(|time| time.0), format!("{reason}: {message}"))
         };
-        Ok(events.pop().map(said))
+        let events = self.caller.api();
+        let events = self.caller.list_as("list the events of the load", &events, &about, said).await?;
+        Ok(events.unwrap_or_default().into_iter().max_by_key(|(at, _)| *at).map(|(_, said)| said))
     }
 }
 

@@ -2,11 +2,13 @@
 
 use std::fmt::Debug;
 
+use k8s_openapi::NamespaceResourceScope;
 use kube::api::{ListParams, ObjectList};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 
-use super::{Caller, CoordinatorError};
+use super::caller::Caller;
+use super::error::CoordinatorError;
 use crate::cluster::guard::{MOST_PAGES, PAGE, Untrusted};
 
 /// How often a list restarts when the API server has forgotten its position.
@@ -65,11 +67,45 @@ impl Caller {
         what: &str,
         api: &Api<K>,
         params: &ListParams,
-    ) -> Result<kube::Result<Vec<K>>, CoordinatorError>
+    ) -> Result<Vec<K>, CoordinatorError>
     where
         K: Resource + Clone + Debug + DeserializeOwned,
     {
-        self.list_as(what, api, params, |object| object).await
+        let listed = self.list_as(what, api, params, |object| object).await?;
+        listed.map_err(|error| CoordinatorError::api(what, &error))
+    }
+
+    /// The needed parts of all objects of a kind, of which there may be thousands; none where the cluster does not
+    /// know the kind or does not show it.
+    pub(super) async fn list_shown<K, T>(
+        &self,
+        what: &str,
+        api: &Api<K>,
+        known: impl Fn(K) -> T,
+    ) -> Result<Vec<T>, CoordinatorError>
+    where
+        K: Resource + Clone + Debug + DeserializeOwned,
+    {
+        match self.list_as(what, api, &ListParams::default(), known).await? {
+            Err(kube::Error::Api(status)) if [403, 404].contains(&status.code) => Ok(Vec::new()),
+            listed => listed.map_err(|error| CoordinatorError::api(what, &error)),
+        }
+    }
+
+    /// The same for a kind of the run's namespace.
+    pub(super) async fn list_kind_as<K, T>(&self, known: impl Fn(K) -> T) -> Result<Vec<T>, CoordinatorError>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+    {
+        self.list_shown(&format!("list {}", K::plural(&())), &self.api(), known).await
+    }
+
+    /// All objects of such a kind.
+    pub(super) async fn list_kind<K>(&self) -> Result<Vec<K>, CoordinatorError>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+    {
+        self.list_kind_as(|object: K| object).await
     }
 
     /// The needed parts of all selected objects.
@@ -136,8 +172,8 @@ mod tests {
     use serde_json::{Value, json};
     use tokio_util::sync::CancellationToken;
 
-    use super::super::Limits;
     use super::*;
+    use crate::coordinator::caller::Limits;
 
     type Queries = Arc<Mutex<Vec<String>>>;
 

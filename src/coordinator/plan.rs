@@ -1,10 +1,9 @@
 //! The API calls that a run will make, in order, before it makes them: for `--dry-run`, for checking rights, and for
 //! telling the user what it will do. Making a plan only reads. What disruptions need is in [`disruptions`].
 
+mod call;
 mod disruptions;
 mod evidence;
-
-use std::fmt;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
@@ -22,22 +21,23 @@ use kube::{Api, Resource};
 use serde_json::Value;
 
 use super::apply::is_ownable;
-use super::routes;
+use super::caller::Caller;
+use super::error::CoordinatorError;
 use super::sidecar::{Live, Sidecars};
-use super::{Caller, CoordinatorError, preflight, service_proxy, versions};
+use super::watch::Need;
+use super::{preflight, routes, service_proxy, versions};
+use crate::inject::ADMIN_PORT_NAME;
 use crate::scenario::{Disruption, Place, Scenario};
+pub(crate) use call::Plan;
+use call::{About, Right};
 use rolldrop_record::Evidence;
 
-/// Not a call, but a program that the run starts here.
-const RUN: &str = "run";
 /// How many rights are checked at once.
 const REVIEWS: usize = 8;
 /// Placeholder for the name of the owner of everything that a run creates.
 const OWNER: &str = "rolldrop-run-...";
 /// Why that is created.
 const OWNS_ALL: &str = "owns everything that the run creates";
-/// This in a manifest shows that it has a proxy, whose rows are collected.
-const ADMIN_PORT: &str = "rolldrop-admin";
 
 /// What a run will do.
 pub(crate) struct Work<'a> {
@@ -55,174 +55,6 @@ pub(crate) struct Work<'a> {
     pub load_workers: Option<usize>,
 }
 
-/// The calls of a run, and their effects.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Plan {
-    /// In order, each once, also if it is repeated.
-    pub calls: Vec<Call>,
-    /// What is created, changed and ended, as text: a line each. None if the run only watches.
-    pub effects: Vec<String>,
-    /// What the run creates for itself in the cluster, as text: a line each. It changes nothing else.
-    pub own: Vec<String>,
-    /// What to know before it starts, a line each.
-    pub warnings: Vec<String>,
-}
-
-/// A call of the API server.
-#[derive(Clone, Debug)]
-pub(crate) struct Call {
-    verb: &'static str,
-    pub(super) path: String,
-    why: String,
-    right: Option<Right>,
-}
-
-/// What a call needs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Right {
-    verb: &'static str,
-    group: String,
-    resource: String,
-    subresource: &'static str,
-    namespace: Option<String>,
-    name: Option<String>,
-}
-
-impl fmt::Display for Call {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { path, why, .. } = self;
-        write!(f, "{:<6} {path}    # {why}", self.method())
-    }
-}
-
-impl fmt::Display for Right {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { verb, resource, group, .. } = self;
-        write!(f, "{verb} {resource}")?;
-        if !group.is_empty() {
-            write!(f, ".{group}")?;
-        }
-        if !self.subresource.is_empty() {
-            write!(f, "/{}", self.subresource)?;
-        }
-        if let Some(name) = &self.name {
-            write!(f, " {name}")?;
-        }
-        match &self.namespace {
-            Some(namespace) => write!(f, " in namespace {namespace}"),
-            None => f.write_str(" in the cluster"),
-        }
-    }
-}
-
-impl Call {
-    /// The HTTP method; `RUN` for a program that the run starts, whose own calls are not listed.
-    pub(crate) fn method(&self) -> &'static str {
-        match self.verb {
-            "create" => "POST",
-            RUN => "RUN",
-            "patch" => "PATCH",
-            "delete" => "DELETE",
-            _ => "GET",
-        }
-    }
-}
-
-/// What a call is about.
-#[derive(Clone, Debug)]
-struct About {
-    resource: ApiResource,
-    subresource: &'static str,
-    namespace: Option<String>,
-    name: Option<Name>,
-}
-
-#[derive(Clone, Debug)]
-enum Name {
-    Known(String),
-    /// A name that is known only later.
-    Later(&'static str),
-}
-
-impl About {
-    fn all(resource: ApiResource, namespace: Option<&str>) -> Self {
-        Self { resource, subresource: "", namespace: namespace.map(str::to_owned), name: None }
-    }
-
-    fn named(self, name: &str) -> Self {
-        Self { name: Some(Name::Known(name.to_owned())), ..self }
-    }
-
-    fn later(self, which: &'static str) -> Self {
-        Self { name: Some(Name::Later(which)), ..self }
-    }
-
-    fn path(&self) -> String {
-        let Self { resource, subresource, namespace, name } = self;
-        let mut path = root(resource);
-        path.extend(namespace.iter().map(|namespace| format!("/namespaces/{namespace}")));
-        path.push_str(&format!("/{}", resource.plural));
-        path.extend(name.iter().map(|name| match name {
-            Name::Known(name) => format!("/{name}"),
-            Name::Later(which) => format!("/{{{which}}}"),
-        }));
-        if !subresource.is_empty() {
-            path.push_str(&format!("/{subresource}"));
-        }
-        path
-    }
-}
-
-impl Plan {
-    /// A call that the run needs.
-    fn must(&mut self, verb: &'static str, about: &About, why: impl Into<String>) {
-        let right = Right {
-            verb,
-            group: about.resource.group.clone(),
-            resource: about.resource.plural.clone(),
-            subresource: about.subresource,
-            namespace: about.namespace.clone(),
-            name: match &about.name {
-                Some(Name::Known(name)) => Some(name.clone()),
-                Some(Name::Later(_)) | None => None,
-            },
-        };
-        self.helps(verb, about, why);
-        if let Some(call) = self.calls.last_mut() {
-            call.right = Some(right);
-        }
-    }
-
-    /// A call that only adds knowledge.
-    fn helps(&mut self, verb: &'static str, about: &About, why: impl Into<String>) {
-        let mut path = about.path();
-        if verb == "watch" {
-            path.push_str("?watch=true");
-        }
-        self.calls.push(Call { verb, path, why: why.into(), right: None });
-    }
-
-    /// A program that is started here.
-    fn runs(&mut self, words: &[String], why: impl Into<String>) {
-        self.calls.push(Call { verb: RUN, path: words.join(" "), why: why.into(), right: None });
-    }
-
-    /// A call that any authenticated user may make.
-    fn open_call(&mut self, path: impl Into<String>, why: &str) {
-        self.calls.push(Call { verb: "get", path: path.into(), why: why.to_owned(), right: None });
-    }
-
-    fn rights(&self) -> Vec<Right> {
-        let mut rights: Vec<Right> = Vec::new();
-        for right in self.calls.iter().filter_map(|call| call.right.as_ref()) {
-            if !rights.contains(right) {
-                rights.push(right.clone());
-            }
-        }
-        rights
-    }
-}
-
 /// What is read to find out what implements Services, until one shows it.
 fn plan_service_proxy(plan: &mut Plan) {
     fn of<K: Resource<DynamicType = ()>>() -> About {
@@ -235,19 +67,6 @@ fn plan_service_proxy(plan: &mut Plan) {
         plan.helps("get", &of::<ConfigMap>().named(name), "kube-proxy's mode, how connections are balanced");
     }
     plan.helps("list", &of::<Pod>(), "kube-proxy's pods, for its mode, if it is not known by then");
-}
-
-/// How a change is undone, the last call first.
-fn undo_change(about: &About, undo: &mut Plan) {
-    undo.must("patch", about, "changed back, by a merge patch");
-    undo.must("get", about, "as it is then");
-    undo.open_call(root(&about.resource), "where the kind is");
-}
-
-/// Where a group's resources are.
-fn root(resource: &ApiResource) -> String {
-    let ApiResource { group, version, .. } = resource;
-    if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") }
 }
 
 impl Caller {
@@ -312,13 +131,13 @@ impl Caller {
         plan_service_proxy(&mut plan);
         let proxies = About { subresource: "proxy", ..self.own::<Pod>().later("pod:port") };
         let why = "what the proxies recorded, of each pod that has one";
-        if sidecars.is_some() || scenario.manifests.iter().any(|m| m.to_string().contains(ADMIN_PORT)) {
+        if sidecars.is_some() || scenario.manifests.iter().any(|m| m.to_string().contains(ADMIN_PORT_NAME)) {
             plan.must("get", &proxies, why);
         } else {
             plan.helps("get", &proxies, why);
         }
 
-        self.plan_evidence(work, &mut plan).await?;
+        self.plan_evidence(scenario, *load_workers, &mut plan).await?;
         if let Some(workers) = load_workers {
             self.plan_load(*workers, scenario.load.settings.evidence, &mut plan, &mut undo);
         }
@@ -361,7 +180,7 @@ impl Caller {
 
     /// The Job whose pods send the load.
     fn plan_load(&self, workers: usize, evidence: Option<Evidence>, plan: &mut Plan, undo: &mut Plan) {
-        self.plan_owner(plan, undo);
+        self.plan_owner(Need::Must, plan, undo);
         let s = if workers == 1 { "" } else { "s" };
         let privileged = match evidence {
             None => "",
@@ -372,11 +191,7 @@ impl Caller {
             (&secrets, "the token that the load workers check".to_owned()),
             (&jobs, format!("an Indexed Job of {workers} load worker{s}{privileged}")),
         ] {
-            let group = root(&about.resource);
-            plan.open_call(group.clone(), "where the kind is");
-            plan.must("create", about, why);
-            undo.must("delete", &about.clone().later("load"), "removed, with what it owns");
-            undo.open_call(group, "where the kind is");
+            plan.creates(about, &about.clone().later("load"), why, undo);
         }
         plan.must("patch", &secrets.later("load"), "owned by the Job");
         plan.must("list", &self.own::<Pod>(), "which load workers are not ready, if any after 10 s");
@@ -388,25 +203,27 @@ impl Caller {
     }
 
     /// The owner, created before anything that it owns, once.
-    fn plan_owner(&self, plan: &mut Plan, undo: &mut Plan) {
+    fn plan_owner(&self, need: Need, plan: &mut Plan, undo: &mut Plan) {
         let config_maps = self.own::<ConfigMap>();
-        if !plan.calls.iter().any(|call| call.why == OWNS_ALL) {
-            plan.must("create", &config_maps, OWNS_ALL);
-            undo.must("delete", &config_maps.later(OWNER), "owned everything that the run created");
-            undo.open_call(root(&ApiResource::erase::<ConfigMap>(&())), "where the kind is");
+        if plan.calls.iter().any(|call| call.why == OWNS_ALL) {
+            return;
         }
+        let (owner, why) = (config_maps.clone().later(OWNER), "owned everything that the run created");
+        if need == Need::Must {
+            plan.must("create", &config_maps, OWNS_ALL);
+            undo.must("delete", &owner, why);
+        } else {
+            plan.helps("create", &config_maps, OWNS_ALL);
+            undo.helps("delete", &owner, why);
+        }
+        undo.discovers(&config_maps);
     }
 
     /// Beats, without which the deletions of others are known only to a second.
     fn plan_beats(&self, plan: &mut Plan, undo: &mut Plan) {
-        let (config_maps, group) = (self.own::<ConfigMap>(), root(&ApiResource::erase::<ConfigMap>(&())));
-        if !plan.calls.iter().any(|call| call.why == OWNS_ALL) {
-            plan.helps("create", &config_maps, OWNS_ALL);
-            undo.helps("delete", &config_maps.clone().later(OWNER), "owned everything that the run created");
-            undo.open_call(group, "where the kind is");
-        }
+        self.plan_owner(Need::Helps, plan, undo);
         let why = "ten times a second while pods may end: its versions date deletions by others";
-        plan.helps("patch", &config_maps.later(OWNER), why);
+        plan.helps("patch", &self.own::<ConfigMap>().later(OWNER), why);
         plan.helps("list", &self.own::<Pod>(), "one pod, once a second: the version of the pods' store");
         plan.own.push(
             "writes to its own ConfigMap ten times a second while pods may end, and removes it at the end (not \
@@ -424,16 +241,12 @@ impl Caller {
         let types: TypeMeta = serde_json::from_value(manifest.clone()).unwrap_or_default();
         let name = manifest["metadata"]["name"].as_str().unwrap_or_default();
         let namespace = manifest["metadata"]["namespace"].as_str().unwrap_or(&self.namespace);
-        let (resource, scope) = self.kind_of(&types).await?;
-        let group = root(&resource);
+        let (resource, scope) = self.kind_of(&types.api_version, &types.kind).await?;
         if is_ownable(&scope, manifest["metadata"]["namespace"].as_str(), &self.namespace) {
-            self.plan_owner(plan, undo);
+            self.plan_owner(Need::Must, plan, undo);
         }
         let about = About::all(resource, (scope == Scope::Namespaced).then_some(namespace));
-        plan.open_call(group.clone(), "where the kind is");
-        plan.must("create", &about, format!("{} {name} of the run", types.kind));
-        undo.must("delete", &about.named(name), "removed, with what it owns");
-        undo.open_call(group, "where the kind is");
+        plan.creates(&about, &about.clone().named(name), format!("{} {name} of the run", types.kind), undo);
         plan.effects.push(format!("creates {} {name}, and removes it at the end", types.kind));
         Ok(())
     }
@@ -460,7 +273,7 @@ impl Caller {
         let mut change = |object: &Live, plan: &mut Plan| {
             let about = About::all(object.resource().clone(), Some(&self.namespace)).named(object.name());
             plan.must("patch", &about, "the sidecar: a merge patch of this resourceVersion");
-            undo_change(&about, undo);
+            undo.restores(&about);
         };
         for object in workloads {
             change(object, plan);
@@ -488,13 +301,14 @@ impl Caller {
             let reviews = reviews.clone();
             async move {
                 let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+                let About { resource, subresource, namespace, .. } = &right.about;
                 let attributes = ResourceAttributes {
                     verb: text(right.verb),
-                    group: text(&right.group),
-                    resource: text(&right.resource),
-                    subresource: text(right.subresource),
-                    namespace: right.namespace.clone(),
-                    name: right.name.clone(),
+                    group: text(&resource.group),
+                    resource: text(&resource.plural),
+                    subresource: text(subresource),
+                    namespace: namespace.clone(),
+                    name: right.about.known_name(),
                     ..ResourceAttributes::default()
                 };
                 let spec = SelfSubjectAccessReviewSpec {
@@ -504,8 +318,7 @@ impl Caller {
                 let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
                 let what = "ask for the rights (create selfsubjectaccessreviews.authorization.k8s.io)";
                 let params = PostParams::default();
-                let answer = self.ask(what, || reviews.create(&params, &review)).await?;
-                let answer = answer.map_err(|e| CoordinatorError::api(what, &e))?;
+                let answer = self.must(what, || reviews.create(&params, &review)).await?;
                 let allowed = answer.status.is_some_and(|status| status.allowed);
                 Ok::<_, CoordinatorError>((!allowed).then(|| right.to_string()))
             }

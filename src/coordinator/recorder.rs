@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 
-use super::{CoordinatorError, SOURCE};
+use super::error::CoordinatorError;
 use rolldrop_record::parts::PartWriter;
 use rolldrop_record::run_dir::EventLog;
 use rolldrop_record::{Clock, Event, EventKind, RunDir, RunDirError, ServedRow, Stamp};
 
+/// The coordinator's name as a source.
+pub(crate) const SOURCE: &str = "coordinator";
 /// Messages that wait to be written. A full channel blocks the senders: proxies keep their rows until they are read,
 /// and watches wait on the API server's side, so nothing is lost.
 const WAITING: usize = 256;

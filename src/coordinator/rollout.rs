@@ -3,19 +3,16 @@
 //! Read by polling: a workload's own status says when it has done what was asked of it.
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 use std::time::Duration;
 
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
-use kube::api::ListParams;
-use kube::{Api, Resource};
-use serde::de::DeserializeOwned;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::time::{Instant, sleep};
 
+use super::error::CoordinatorError;
+use super::session::Session;
 use super::sinks::template_digest;
-use super::{CoordinatorError, Session};
 use rolldrop_record::{EventKind, Mode};
 
 /// From one look to the next.
@@ -39,15 +36,16 @@ struct Workload {
 }
 
 impl Workload {
-    /// `have` are the numbers that all have to be `replicas`, with their names.
+    /// The named workload of this metadata. `have` are the numbers that all have to be `replicas`, with their names.
     fn new(
-        generation: Option<i64>,
+        kind: &str,
+        meta: &ObjectMeta,
         observed: Option<i64>,
         replicas: i32,
         template: &PodTemplateSpec,
         have: &[(&str, Option<i32>)],
-    ) -> Self {
-        let generation = generation.unwrap_or(0);
+    ) -> (String, Self) {
+        let generation = meta.generation.unwrap_or(0);
         let missing = if observed.unwrap_or(0) < generation {
             Some("its controller has not seen the change".to_owned())
         } else {
@@ -55,7 +53,8 @@ impl Workload {
                 .find(|(_, count)| count.unwrap_or(0) != replicas)
                 .map(|(what, count)| format!("{} {what}, {replicas} wanted", count.unwrap_or(0)))
         };
-        Self { generation, replicas, template: template_digest(Some(template)), missing }
+        let title = format!("{kind} {}", meta.name.as_deref().unwrap_or_default());
+        (title, Self { generation, replicas, template: template_digest(Some(template)), missing })
     }
 }
 
@@ -82,10 +81,8 @@ impl Workloads {
 
     /// Whether a workload was changed since.
     fn is_changed_since(&self, before: &Workloads) -> bool {
-        let generations = |of: &Workloads| -> Vec<_> {
-            of.0.iter().map(|(name, workload)| (name.clone(), workload.generation)).collect()
-        };
-        generations(self) != generations(before)
+        let generation = |(name, workload): (&String, &Workload)| (name.clone(), workload.generation);
+        !self.0.iter().map(generation).eq(before.0.iter().map(generation))
     }
 
     /// How pods ended by the changes since: the analysis' mode.
@@ -114,11 +111,9 @@ impl Session {
                 ("pods in all", status.replicas),
                 ("pods available", status.available_replicas),
             ];
-            let replicas = spec.replicas.unwrap_or(1);
-            let meta = &deployment.metadata;
+            let (meta, replicas) = (&deployment.metadata, spec.replicas.unwrap_or(1));
             let observed = status.observed_generation;
-            let workload = Workload::new(meta.generation, observed, replicas, &spec.template, &have);
-            Some((format!("Deployment {}", meta.name.clone().unwrap_or_default()), workload))
+            Some(Workload::new("Deployment", meta, observed, replicas, &spec.template, &have))
         };
         let of_stateful_set = |set: StatefulSet| {
             let (spec, status) = (set.spec?, set.status?);
@@ -128,10 +123,9 @@ impl Session {
                 || strategy.rolling_update.and_then(|r| r.partition).is_some_and(|p| p > 0);
             let have = [("pods ready", status.ready_replicas), ("pods updated", status.updated_replicas)];
             let have = if held_back { &have[..1] } else { &have[..] };
-            let replicas = spec.replicas.unwrap_or(1);
-            let (generation, observed) = (set.metadata.generation, status.observed_generation);
-            let workload = Workload::new(generation, observed, replicas, &spec.template, have);
-            Some((format!("StatefulSet {}", set.metadata.name.unwrap_or_default()), workload))
+            let (meta, replicas) = (&set.metadata, spec.replicas.unwrap_or(1));
+            let observed = status.observed_generation;
+            Some(Workload::new("StatefulSet", meta, observed, replicas, &spec.template, have))
         };
         let of_daemon_set = |set: DaemonSet| {
             let (spec, status) = (set.spec?, set.status?);
@@ -139,14 +133,13 @@ impl Session {
                 ("pods updated", status.updated_number_scheduled),
                 ("pods available", status.number_available),
             ];
-            let (generation, observed) = (set.metadata.generation, status.observed_generation);
-            let wanted = status.desired_number_scheduled;
-            let workload = Workload::new(generation, observed, wanted, &spec.template, &have);
-            Some((format!("DaemonSet {}", set.metadata.name.unwrap_or_default()), workload))
+            let (meta, wanted) = (&set.metadata, status.desired_number_scheduled);
+            let observed = status.observed_generation;
+            Some(Workload::new("DaemonSet", meta, observed, wanted, &spec.template, &have))
         };
-        let deployments = self.list_kind_as(of_deployment).await?;
-        let stateful_sets = self.list_kind_as(of_stateful_set).await?;
-        let daemon_sets = self.list_kind_as(of_daemon_set).await?;
+        let deployments = self.caller.list_kind_as(of_deployment).await?;
+        let stateful_sets = self.caller.list_kind_as(of_stateful_set).await?;
+        let daemon_sets = self.caller.list_kind_as(of_daemon_set).await?;
         Ok(Workloads(deployments.into_iter().chain(stateful_sets).chain(daemon_sets).flatten().collect()))
     }
 
@@ -165,8 +158,7 @@ impl Session {
         self.record(EventKind::CommandSettled { mode, disruption });
         if let Some(missing) = missing {
             let limit = self.caller.limits.rollout;
-            let message = format!("the command's changes had not settled after {limit:?}: {missing}");
-            self.record(EventKind::Warning { message });
+            self.warn(format!("the command's changes had not settled after {limit:?}: {missing}"));
         }
         Ok(())
     }
@@ -199,13 +191,10 @@ impl Session {
                 terminating.map(|pod| format!("pod {pod} is terminating"))
             });
             let at = Instant::now();
-            let is_steady = match &missing {
-                None => *settled_since.get_or_insert(at) + STEADY <= at,
-                Some(_) => {
-                    settled_since = None;
-                    false
-                }
-            };
+            if missing.is_some() {
+                settled_since = None;
+            }
+            let is_steady = missing.is_none() && *settled_since.get_or_insert(at) + STEADY <= at;
             if is_steady || at >= deadline {
                 return Ok((now, missing));
             }
@@ -238,30 +227,7 @@ impl Session {
             }
             deployment
         };
-        self.list_kind_as(known).await
-    }
-
-    /// All of a kind; none where the cluster does not know it or does not show it.
-    pub(super) async fn list_kind<K>(&self) -> Result<Vec<K>, CoordinatorError>
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
-    {
-        self.list_kind_as(|object: K| object).await
-    }
-
-    /// The needed parts of all of a kind, of which there may be thousands.
-    pub(super) async fn list_kind_as<K, T>(&self, known: impl Fn(K) -> T) -> Result<Vec<T>, CoordinatorError>
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
-    {
-        let what = format!("list {}", K::plural(&()));
-        let api = Api::<K>::namespaced(self.caller.client.clone(), &self.caller.namespace);
-        let params = ListParams::default();
-        match self.caller.list_as(&what, &api, &params, known).await? {
-            Ok(list) => Ok(list),
-            Err(kube::Error::Api(status)) if [403, 404].contains(&status.code) => Ok(Vec::new()),
-            Err(error) => Err(CoordinatorError::api(&what, &error)),
-        }
+        self.caller.list_kind_as(known).await
     }
 }
 
@@ -274,7 +240,8 @@ mod tests {
         let template = json!({"spec": {"containers": [{"name": "app", "image": image}]}});
         let have = [("pods updated", Some(updated))];
         let template: PodTemplateSpec = serde_json::from_value(template).unwrap();
-        Workload::new(Some(generation), Some(observed), replicas, &template, &have)
+        let meta = ObjectMeta { generation: Some(generation), ..ObjectMeta::default() };
+        Workload::new("Deployment", &meta, Some(observed), replicas, &template, &have).1
     }
 
     fn workloads(all: &[(&str, Workload)]) -> Workloads {

@@ -6,11 +6,12 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::networking::v1::{Ingress, IngressBackend};
 use kube::Api;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::Value;
 use url::Url;
 
-use super::{Caller, CoordinatorError};
+use super::caller::Caller;
+use super::error::CoordinatorError;
 
 /// One route through a gateway.
 #[derive(Clone, Debug)]
@@ -38,23 +39,11 @@ pub(super) fn http_route() -> ApiResource {
 impl Caller {
     /// The Services that these URLs route to. Kinds that the cluster does not have, or does not show, give none.
     pub(super) async fn services_behind(&self, urls: &[&Url]) -> Result<BTreeSet<String>, CoordinatorError> {
-        let params = ListParams::default();
-        let ingresses = Api::<Ingress>::namespaced(self.client.clone(), &self.namespace);
-        let ingresses = shown("list ingresses", self.list("list ingresses", &ingresses, &params).await?)?;
-        let kind = http_route();
-        let routes = Api::<DynamicObject>::namespaced_with(self.client.clone(), &self.namespace, &kind);
-        let routes = shown("list httproutes", self.list("list httproutes", &routes, &params).await?)?;
-        let routes: Vec<Value> = routes.into_iter().map(|route| route.data["spec"].clone()).collect();
+        let ingresses: Vec<Ingress> = self.list_kind().await?;
+        let routes = Api::namespaced_with(self.client.clone(), &self.namespace, &http_route());
+        let spec = |route: DynamicObject| route.data["spec"].clone();
+        let routes = self.list_shown("list httproutes", &routes, spec).await?;
         Ok(urls.iter().flat_map(|url| services_behind(url, &ingresses, &routes)).collect())
-    }
-}
-
-/// The items of a list; none if it may not be read, or the kind does not exist.
-fn shown<T>(what: &str, listed: kube::Result<Vec<T>>) -> Result<Vec<T>, CoordinatorError> {
-    match listed {
-        Ok(list) => Ok(list),
-        Err(kube::Error::Api(status)) if [403, 404].contains(&status.code) => Ok(Vec::new()),
-        Err(error) => Err(CoordinatorError::api(what, &error)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The API server's clock, against which it writes deletionTimestamps.
 //!
-//! Its answers carry a Date header, in whole seconds. One answer bounds the clock to about a second. Asked repeatedly
-//! until the second changes, it is known to the distance of two questions.
+//! Its answers carry a Date header, in whole seconds. One answer bounds the clock to about a second. Repeated requests
+//! until the second changes narrow this to the time between two requests.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use kube::Client;
 use kube::client::Body;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::Limits;
+use super::caller::Limits;
 use super::recorder::RecorderHandle;
 use rolldrop_record::event::API_SERVER;
 use rolldrop_record::{Clock, ClockOffset, EventKind, Stamp};

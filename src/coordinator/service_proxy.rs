@@ -10,7 +10,8 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use serde_json::Value;
 
-use super::{Caller, CoordinatorError};
+use super::caller::Caller;
+use super::error::CoordinatorError;
 use rolldrop_load::machine::kube_proxy;
 use rolldrop_record::routing::{ServiceRules, SessionAffinity, TrafficPolicy};
 use rolldrop_record::service_proxy::{ProxyEvidence, ServiceProxy};

@@ -12,28 +12,14 @@ use serde_json::Value;
 use tokio::time::sleep;
 use url::Url;
 
+use super::caller::Caller;
+use super::error::CoordinatorError;
+use super::gitops::{GitOps, controller_of};
+use super::session::Session;
 use super::undo::{ATTEMPTS, FOLLOW};
 use super::view::View;
-use super::{Caller, CoordinatorError, Session};
-use crate::cluster::guard::names::in_path;
 use crate::inject::{self, KubernetesVersion, SecretKey};
 use crate::scenario::Workload;
-
-/// Prefixes of labels and annotations that mark a GitOps controller's objects.
-const GITOPS: [(&str, &str); 3] = [
-    ("argocd.argoproj.io/", "Argo CD"),
-    ("kustomize.toolkit.fluxcd.io/", "Flux"),
-    ("helm.toolkit.fluxcd.io/", "Flux"),
-];
-
-/// What to do about objects that a GitOps controller keeps as they are in its repository.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GitOps {
-    /// They are not changed: the controller would change them back in mid-run.
-    Refuse,
-    /// They are changed: the controller is known to be paused.
-    Change,
-}
 
 /// Which pods get the sidecar, and which sidecar.
 #[derive(Clone, Debug)]
@@ -109,11 +95,6 @@ impl Live {
             None
         }
     }
-
-    /// The GitOps controller that manages it.
-    fn controller(&self) -> Option<&'static str> {
-        controller_of(&self.current)
-    }
 }
 
 /// The changes that give the pods the sidecar.
@@ -151,23 +132,13 @@ impl Injection<'_> {
                 return Err(CoordinatorError::Sidecar(format!("{}: {why}", object.title())));
             }
             let refuses = self.sidecars.gitops == GitOps::Refuse;
-            if let Some(controller) = object.controller().filter(|_| refuses) {
+            if let Some(controller) = controller_of(&object.current).filter(|_| refuses) {
                 let object = object.title();
                 return Err(CoordinatorError::Managed { object, controller: controller.to_owned() });
             }
         }
         Ok(())
     }
-}
-
-/// The GitOps controller that manages an object.
-pub(super) fn controller_of(object: &Value) -> Option<&'static str> {
-    let metadata = &object["metadata"];
-    let names = [&metadata["labels"], &metadata["annotations"]];
-    let mut names = names.into_iter().filter_map(Value::as_object).flat_map(|map| map.keys());
-    names.find_map(|name| {
-        GITOPS.iter().find(|(prefix, _)| name.starts_with(prefix)).map(|(_, controller)| *controller)
-    })
 }
 
 impl Session {
@@ -200,11 +171,11 @@ impl Session {
                 }
             }
         }
-        let mut leads_anew = false;
+        let mut is_rerouted = false;
         for index in services {
-            leads_anew |= self.change_live(&mut injection, index).await?;
+            is_rerouted |= self.change_live(&mut injection, index).await?;
         }
-        if leads_anew {
+        if is_rerouted {
             // Otherwise the first requests of the load would bypass the sidecars.
             self.caller.stoppable(sleep(FOLLOW)).await?;
         }
@@ -226,9 +197,7 @@ impl Session {
                 changed => return Ok(changed?.is_some() || attempt > 1),
             }
             let what = format!("read {}", object.title());
-            let part = in_path(object.name());
-            let found = self.caller.ask(&what, || object.api.get(&part)).await?;
-            let found = found.map_err(|e| CoordinatorError::api(&what, &e))?;
+            let found = self.caller.read(&object.api, &what, object.name()).await?;
             injection.live[index].is_now(found);
             injection.want()?;
         }
@@ -266,7 +235,7 @@ impl Caller {
         let all = self.live::<Service>().await?;
         let mut named = Vec::new();
         for name in &services {
-            let is_it = |service: &&Live| service.current["metadata"]["name"] == **name;
+            let is_it = |service: &&Live| service.name() == name;
             let unknown = || CoordinatorError::Service {
                 service: name.clone(),
                 why: format!("does not exist in namespace {}", self.namespace),
@@ -297,10 +266,9 @@ impl Caller {
                 services.join(", "),
             )));
         }
-        let mut live = workloads;
-        let leading = all.into_iter().filter(|s| live.iter().any(|w| s.selects(w.pod_labels())));
-        let leading: Vec<Live> = leading.collect();
-        live.extend(leading);
+        let (mut live, mut routing) = (workloads, all);
+        routing.retain(|service| live.iter().any(|workload| service.selects(workload.pod_labels())));
+        live.append(&mut routing);
         let mut injection = Injection { sidecars, kubernetes, live, notes: Vec::new() };
         injection.want()?;
         Ok(injection)
@@ -330,47 +298,16 @@ impl Caller {
         let resource = ApiResource::erase::<K>(&());
         let api = Api::<DynamicObject>::namespaced_with(self.client.clone(), &self.namespace, &resource);
         let what = format!("list {}", resource.plural);
-        let params = ListParams::default();
-        let listed = match self.list(&what, &api, &params).await? {
-            Ok(listed) => listed,
-            // The cluster does not know the kind.
-            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Vec::new()),
-            Err(error) => return Err(CoordinatorError::api(&what, &error)),
-        };
         let of = |object: DynamicObject| {
             let (current, wanted) = (Value::Null, Value::Null);
             let mut live = Live { api: api.clone(), resource: resource.clone(), current, wanted };
             live.is_now(object);
             live
         };
-        Ok(listed.into_iter().map(of).collect())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use kube::Client;
-    use serde_json::json;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn a_gitops_controller_is_known_by_its_labels_and_annotations() {
-        let client = Client::try_from(kube::Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
-        let resource = ApiResource::erase::<Deployment>(&());
-        let live = |metadata: Value| Live {
-            api: Api::all_with(client.clone(), &resource),
-            resource: resource.clone(),
-            current: json!({"kind": "Deployment", "metadata": metadata}),
-            wanted: Value::Null,
-        };
-        let controller = |metadata| live(metadata).controller();
-        let argo =
-            json!({"annotations": {"argocd.argoproj.io/tracking-id": "shop:apps/Deployment:shop/web"}});
-        assert_eq!(controller(argo), Some("Argo CD"));
-        let flux = json!({"labels": {"kustomize.toolkit.fluxcd.io/name": "shop"}});
-        assert_eq!(controller(flux), Some("Flux"));
-        let helm = json!({"labels": {"app.kubernetes.io/managed-by": "Helm"}});
-        assert_eq!(controller(helm), None);
+        match self.list_as(&what, &api, &ListParams::default(), of).await? {
+            // The cluster does not know the kind.
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+            listed => listed.map_err(|error| CoordinatorError::api(&what, &error)),
+        }
     }
 }

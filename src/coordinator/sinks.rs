@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Event as ClusterEvent, Node, Pod, PodTemplateSpec};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -12,15 +11,15 @@ use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::caller::Caller;
+use super::recorder::Recorder;
 use super::view::{SeenPod, Views};
 use super::watch::{Following, Need, Sink, follow};
-use super::{Caller, Recorder};
+use crate::inject::ADMIN_PORT_NAME;
 use rolldrop_proxy::observed::{ListedPod, controller, pod_event, statuses};
 use rolldrop_record::event::{Change, EndpointSliceEvent, EndpointState, NodeEvent, WorkloadEvent};
 use rolldrop_record::{Clock, EventKind};
 
-/// The name by which a proxy's container port is found.
-const ADMIN_PORT_NAME: &str = "rolldrop-admin";
 /// Hexadecimal digits of a template's digest: enough to tell the templates of a run apart.
 const DIGEST_DIGITS: usize = 16;
 
@@ -36,37 +35,23 @@ pub(super) struct Watches<'a> {
 impl Watches<'_> {
     /// Begins all of them.
     pub(super) fn spawn(&self, tasks: &mut JoinSet<()>) {
-        let views = || self.views.clone();
-        self.own::<ListedPod>(tasks, Need::Must, None, PodSink(views()));
-        self.own::<EndpointSlice>(tasks, Need::Must, None, SliceSink(views()));
-        self.own::<ClusterEvent>(tasks, Need::Helps, Some("involvedObject.kind=Pod"), ClusterEventSink);
-        self.own::<Deployment>(tasks, Need::Helps, None, Changed::of(deployment));
-        self.own::<ReplicaSet>(tasks, Need::Helps, None, Changed::of(replica_set));
-        self.own::<StatefulSet>(tasks, Need::Helps, None, Changed::of(stateful_set));
-        self.own::<DaemonSet>(tasks, Need::Helps, None, Changed::of(daemon_set));
-        let nodes = Api::<Node>::all(self.caller.client.clone());
-        self.follow(tasks, (Need::Helps, None), nodes, Changed::of(node));
-    }
-
-    /// Follows a kind in the run's namespace.
-    fn own<K>(
-        &self,
-        tasks: &mut JoinSet<()>,
-        need: Need,
-        fields: Option<&'static str>,
-        sink: impl Sink<K> + 'static,
-    ) where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
-        K: k8s_openapi::Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
-    {
-        let api = Api::<K>::namespaced(self.caller.client.clone(), &self.caller.namespace);
-        self.follow(tasks, (need, fields), api, sink);
+        let (caller, views) = (self.caller, || self.views.clone());
+        self.follow(tasks, Need::Must, None, caller.api::<ListedPod>(), PodSink(views()));
+        self.follow(tasks, Need::Must, None, caller.api::<EndpointSlice>(), SliceSink(views()));
+        let of_pods = Some("involvedObject.kind=Pod");
+        self.follow(tasks, Need::Helps, of_pods, caller.api::<ClusterEvent>(), ClusterEventSink);
+        self.follow(tasks, Need::Helps, None, caller.api(), Changed::of(deployment));
+        self.follow(tasks, Need::Helps, None, caller.api(), Changed::of(replica_set));
+        self.follow(tasks, Need::Helps, None, caller.api(), Changed::of(stateful_set));
+        self.follow(tasks, Need::Helps, None, caller.api(), Changed::of(daemon_set));
+        self.follow(tasks, Need::Helps, None, Api::all(caller.client.clone()), Changed::of(node));
     }
 
     fn follow<K>(
         &self,
         tasks: &mut JoinSet<()>,
-        (need, fields): (Need, Option<&'static str>),
+        need: Need,
+        fields: Option<&'static str>,
         api: Api<K>,
         sink: impl Sink<K> + 'static,
     ) where

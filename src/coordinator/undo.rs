@@ -9,16 +9,15 @@ use std::time::Duration;
 
 use http::Request;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
-use kube::core::TypeMeta;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::apply::RUN_LABEL;
+use super::caller::{Caller, Limits};
 use super::edits::{self, Edit};
-use super::journal::{Change, Journal, JournalError, ObjectRef, Open};
-use super::{Caller, CoordinatorError, Limits};
+use super::error::CoordinatorError;
+use super::journal::{Change, Journal, JournalError, ObjectRef, Open, RUN_LABEL};
 use crate::cluster::Origin;
 use crate::cluster::guard::names::in_path;
 use rolldrop_record::Clock;
@@ -45,12 +44,11 @@ pub(crate) enum Outcome {
     Failed(String),
 }
 
-/// A change and what became of it.
+/// A change and the result of undoing it.
 #[derive(Clone, Debug)]
 pub(crate) struct Undone {
     object: ObjectRef,
     change: Change,
-    /// What became of it.
     pub outcome: Outcome,
 }
 
@@ -139,15 +137,15 @@ pub(super) async fn all(caller: &Caller, journal: &mut Journal) -> Result<Vec<Un
     let run = journal.run().to_owned();
     let deadline = Instant::now() + caller.limits.undo;
     let mut undone = Vec::new();
-    let mut leads_back = false;
+    let mut is_rerouted = false;
     for open in journal.open_changes() {
-        if leads_back && open.object.kind != "Service" {
+        if is_rerouted && open.object.kind != "Service" {
             sleep(FOLLOW).await;
-            leads_back = false;
+            is_rerouted = false;
         }
         let id = open.id;
         let result = one(caller, &run, open, deadline).await;
-        leads_back |= result.object.kind == "Service"
+        is_rerouted |= result.object.kind == "Service"
             && matches!((&result.outcome, &result.change), (Outcome::Undone { .. }, Change::Edit { .. }));
         if !matches!(result.outcome, Outcome::Failed(_)) {
             journal.undone(id, result.to_string())?;
@@ -185,36 +183,33 @@ pub(super) async fn ask_agent(client: &Client, node: &str, command: &str) -> kub
     client.request_text(request.map_err(kube::Error::HttpError)?).await.map(drop)
 }
 
+fn gone() -> Outcome {
+    Outcome::Nothing("gone already".into())
+}
+
 /// Boots a node that was shut down. A running node restarts its agent, which ends nothing.
 async fn boot(caller: &Caller, node: &ObjectRef) -> Result<Outcome, CoordinatorError> {
     let what = format!("boot {node}");
     match caller.ask(&what, || ask_agent(&caller.client, &node.name, "restart")).await? {
         Ok(()) => Ok(Outcome::Undone { others: Vec::new() }),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Outcome::Nothing("gone already".into())),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(gone()),
         Err(error) => Err(CoordinatorError::api(&what, &error)),
     }
 }
 
 async fn api_of(caller: &Caller, object: &ObjectRef) -> Result<Api<DynamicObject>, CoordinatorError> {
-    let types = TypeMeta { api_version: object.api_version.clone(), kind: object.kind.clone() };
-    let (resource, scope) = caller.kind_of(&types).await?;
+    let (resource, scope) = caller.kind_of(&object.api_version, &object.kind).await?;
     Ok(caller.api_of(&resource, &scope, object.namespace.as_deref().unwrap_or_default()))
 }
 
 /// Removes an object that the run created, and what it owns.
 async fn remove(caller: &Caller, run: &str, object: &ObjectRef) -> Result<Outcome, CoordinatorError> {
-    let gone = || Outcome::Nothing("gone already".into());
     let api = api_of(caller, object).await?;
     let what = format!("remove {object}");
-    let part = in_path(&object.name);
     let uid = match &object.uid {
         Some(uid) => uid.clone(),
-        // The run ended before it was told. Its label says whether this is it.
-        None => match caller
-            .ask(&what, || api.get_opt(&part))
-            .await?
-            .map_err(|e| CoordinatorError::api(&what, &e))?
-        {
+        // The run ended before it knew. Its label says whether this is it.
+        None => match caller.find(&api, &what, &object.name).await? {
             None => return Ok(gone()),
             Some(found) if found.labels().get(RUN_LABEL).is_some_and(|of| of == run) => {
                 found.uid().unwrap_or_default()
@@ -224,6 +219,7 @@ async fn remove(caller: &Caller, run: &str, object: &ObjectRef) -> Result<Outcom
     };
     let preconditions = Some(Preconditions { uid: Some(uid), resource_version: None });
     let params = DeleteParams { preconditions, ..DeleteParams::background() };
+    let part = in_path(&object.name);
     match caller.ask(&what, || api.delete(&part, &params)).await? {
         Ok(_) => Ok(Outcome::Undone { others: Vec::new() }),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(gone()),
@@ -239,10 +235,7 @@ async fn restore(caller: &Caller, object: &ObjectRef, edits: &[Edit]) -> Result<
     let api = api_of(caller, object).await?;
     let what = format!("restore {object}");
     for attempt in 1.. {
-        let part = in_path(&object.name);
-        let found = caller.ask(&what, || api.get_opt(&part)).await?;
-        let found = found.map_err(|e| CoordinatorError::api(&what, &e))?;
-        let Some(current) = found else { return Ok(Outcome::Nothing("gone already".into())) };
+        let Some(current) = caller.find(&api, &what, &object.name).await? else { return Ok(gone()) };
         if object.uid.is_some() && current.uid() != object.uid {
             return Ok(Outcome::LeftAlone("it has been replaced since".into()));
         }

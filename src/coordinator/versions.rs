@@ -7,8 +7,8 @@
 
 use serde_json::Value;
 
-use super::CoordinatorError;
-use crate::inject::KubernetesVersion;
+use super::error::CoordinatorError;
+use crate::inject::{KubernetesVersion, selects};
 
 /// The oldest version that runs are meant for.
 const OLDEST: KubernetesVersion = KubernetesVersion::minor(29);
@@ -35,7 +35,7 @@ struct Need {
 ///
 /// When it has not: what is lacking, and what to write in its place.
 pub(super) fn check(manifests: &[Value], version: &str) -> Result<Vec<String>, CoordinatorError> {
-    // A version of another form tells nothing: then the server has the say.
+    // Nothing is known of a version in another form: then the server decides.
     let Ok(version) = version.parse::<KubernetesVersion>() else { return Ok(Vec::new()) };
     let mut lacking: Vec<String> = Vec::new();
     for need in needs(manifests).into_iter().filter(|need| version < need.since) {
@@ -98,10 +98,9 @@ fn of_container(container: &Value, at: &str, needs: &mut Vec<Need>) {
 
 /// A Service's target port by a name that only native sidecars of its pods have.
 fn named_sidecar_port(service: &Value, manifests: &[Value]) -> Option<Need> {
-    let selector = service["spec"]["selector"].as_object().filter(|selector| !selector.is_empty())?;
-    let selects = |labels: &Value| selector.iter().all(|(name, value)| labels.get(name) == Some(value));
     let templates = manifests.iter().map(|manifest| &manifest["spec"]["template"]);
-    let pods: Vec<_> = templates.filter(|template| selects(&template["metadata"]["labels"])).collect();
+    let pods: Vec<_> =
+        templates.filter(|template| selects(service, &template["metadata"]["labels"])).collect();
     let names = |containers: &Value, name: &str| {
         each(containers).flat_map(|container| each(&container["ports"])).any(|port| port["name"] == name)
     };

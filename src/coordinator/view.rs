@@ -137,7 +137,7 @@ impl Views {
         }
     }
 
-    /// Waits until the view is as told.
+    /// Waits until this is so.
     pub(super) async fn wait_until(&self, is_so: impl FnMut(&View) -> bool) {
         let _ = self.0.subscribe().wait_for(is_so).await;
     }

@@ -1,10 +1,9 @@
 //! Follows a kind of object: a list, and then a watch that is taken up where it ended.
 //!
-//! A watch that breaks goes on from the last resourceVersion: nothing is lost, but what it shows of
-//! the time in between comes late, and that is recorded. Only where the API server has forgotten that
-//! version (410) it begins anew with a list. What happened between its last good line and that list is
-//! unknown: a gap is recorded, no transition invented. What is done with the objects is in
-//! [`super::sinks`].
+//! A watch that breaks is resumed from the last resourceVersion: nothing is lost, but what happened in between
+//! arrives late, and that is recorded. Only if the API server has forgotten that version (410) does it restart
+//! with a list. What happened between its last good line and that list is unknown: a gap is recorded, and no
+//! transition is invented. [`super::sinks`] processes the objects.
 
 use std::fmt::Debug;
 use std::pin::pin;
@@ -18,45 +17,44 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::caller::Pauses;
+use super::caller::{Limits, Pauses, retry_after};
+use super::error::CoordinatorError;
 use super::pages::Pages;
 use super::recorder::RecorderHandle;
 use super::view::Views;
-use super::{CoordinatorError, Limits};
 use crate::cluster::guard::distrust;
 use rolldrop_record::event::Change;
 use rolldrop_record::{Clock, EventKind, Stamp};
 
 /// How long the API server may keep a watch open, in seconds. A quiet watch is known to be alive only
-/// when it is opened, and when it ends as told.
+/// when it is opened, and when it ends on time.
 const WATCH_S: u32 = 30;
-/// After so long without a sign of life a watch is taken for dead, where calls have half of that.
+/// A watch without a sign of life for this long counts as dead.
 pub(super) const LONGEST_SILENCE: Duration = Duration::from_secs(2 * WATCH_S as u64);
 /// An interruption that is shorter than this delays less than a termination is measured to.
 const SHORTEST_DELAY: Duration = Duration::from_secs(1);
 
-/// Takes the objects of one watch in, and says what is to be recorded.
+/// Takes in the objects of one watch, and returns what to record.
 pub(super) trait Sink<K>: Send {
     /// What is kept of an object. A list is taken in as a whole, of thousands of objects.
     type Seen: Send;
 
     fn see(&self, change: Change, object: K) -> Self::Seen;
     fn take(&mut self, change: Change, seen: Self::Seen) -> Option<EventKind>;
-    /// All that was known is to be forgotten: a list follows.
+    /// Forgets all objects: a list follows.
     fn begin_list(&mut self) {}
     fn end_list(&mut self) {}
 }
 
-/// Whether a run can be without a watch.
+/// Whether a run can do without a watch or a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
     /// Without it nothing is measured.
     Must,
-    /// It helps to explain; where it is not allowed or not known, it is left out.
+    /// It helps to explain; it is skipped where it is not allowed or not known.
     Helps,
 }
 
-/// What following a kind of object takes.
 pub(super) struct Following {
     pub(super) resource: &'static str,
     pub(super) need: Need,
@@ -91,10 +89,7 @@ impl Broken {
             kube::Error::Api(status) if [403, 404].contains(&status.code) => {
                 Self::NotToBeHad(status.message.clone())
             }
-            error => Self::Cut {
-                why: Some(CoordinatorError::why(error)),
-                pause: super::caller::retry_after(error),
-            },
+            error => Self::Cut { why: Some(CoordinatorError::why(error)), pause: retry_after(error) },
         }
     }
 }
@@ -122,7 +117,7 @@ pub(super) async fn follow<K>(
     let now = following.clock.now();
     let mut state = State { version: None, last_good: now, broken: None, has_listed: false };
     stop.run_until_cancelled(following.for_ever(&api, &mut sink, &mut state)).await;
-    // What happened since is not known, and nobody will ask any more.
+    // What happened since is not known, and there is no time left to ask.
     if let Some(from) = state.broken.filter(|from| state.has_listed && following.is_long_since(*from)) {
         following.note(from, |resource, from| EventKind::WatchGap { resource, from });
     }
@@ -179,7 +174,7 @@ impl Following {
         }
     }
 
-    /// Lists all there is. What it is missing is known only then.
+    /// Lists all objects, which also ends a gap.
     async fn list<K>(&self, api: &Api<K>, sink: &mut impl Sink<K>, state: &mut State) -> Result<(), Broken>
     where
         K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
@@ -260,7 +255,7 @@ impl Following {
         }
     }
 
-    /// Says once that nothing of this kind is believed any more until the API server shows what it is asked for.
+    /// Warns once that the watch is ignored until the API server shows what it is asked for.
     fn disbelieve(&self, why: String) {
         let resource = self.resource;
         if self.views.read(|view| view.unbelieved.contains_key(resource)) {

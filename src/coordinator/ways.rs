@@ -1,22 +1,22 @@
-//! The ways to a Service's pods, each with a consumer of endpoints of its own: the Service's address,
-//! the port that each node has for it, or the name of a Service without an address.
+//! The paths to a Service's pods, each with its own consumer: the Service's address, its port on each node, or
+//! the name of a Service without an address.
 
 use std::fmt::Display;
 
-use crate::cluster::guard::names::in_path;
 use k8s_openapi::api::core::v1::{Node, Service, ServicePort};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::Api;
 use kube::api::ListParams;
 
+use super::caller::Caller;
+use super::error::CoordinatorError;
 use super::targets::Consumer;
-use super::{Caller, CoordinatorError};
 
-/// What clusters are called within themselves, unless somebody has chosen otherwise.
+/// The default DNS domain of a cluster.
 const DOMAIN: &str = "cluster.local";
 
-/// A way to a port of a Service.
+/// A path to a port of a Service.
 pub(super) struct Way<'a> {
     pub(super) service: &'a Service,
     pub(super) name: &'a str,
@@ -26,7 +26,7 @@ pub(super) struct Way<'a> {
 }
 
 impl Way<'_> {
-    /// Where it leads, and who routes there. With a node it is the node's own port.
+    /// The URL and the consumer. With a node it is the node's own port.
     pub(super) async fn find(
         &self,
         caller: &Caller,
@@ -37,11 +37,8 @@ impl Way<'_> {
         if let Some(node) = node {
             let number = port.node_port.filter(|number| *number > 0);
             let number = number.ok_or_else(|| self.unusable("has no NodePort: remove the target's node"))?;
-            let what = format!("read Node {node}");
-            let api = Api::<Node>::all(caller.client.clone());
-            let part = in_path(node);
-            let found = caller.ask(&what, || api.get(&part)).await?;
-            let found = found.map_err(|e| CoordinatorError::api(&what, &e))?;
+            let nodes = Api::<Node>::all(caller.client.clone());
+            let found = caller.read(&nodes, &format!("read Node {node}"), node).await?;
             let address =
                 address(&found).ok_or_else(|| self.unusable(format!("node {node} has no address")))?;
             let consumer = Consumer::NodePort { number, service, node: node.to_owned() };
@@ -89,7 +86,7 @@ impl Way<'_> {
         }
     }
 
-    /// The port that the pods themselves listen on: without an address the Service leads to no other.
+    /// The port that the pods themselves listen on: a Service without an address has no other.
     async fn pods_port(&self, caller: &Caller, port: &ServicePort) -> Result<i32, CoordinatorError> {
         match &port.target_port {
             None => return Ok(port.port),
@@ -97,10 +94,8 @@ impl Way<'_> {
             Some(IntOrString::String(_)) => {}
         }
         let what = format!("list the EndpointSlices of Service {}", self.name);
-        let api = Api::<EndpointSlice>::namespaced(caller.client.clone(), &caller.namespace);
         let params = ListParams::default().labels(&format!("kubernetes.io/service-name={}", self.name));
-        let slices = caller.list(&what, &api, &params).await?;
-        let slices = slices.map_err(|e| CoordinatorError::api(&what, &e))?;
+        let slices = caller.list(&what, &caller.api::<EndpointSlice>(), &params).await?;
         let name = port.name.as_deref().unwrap_or_default();
         let mut ports = slices.iter().flat_map(|slice| slice.ports.iter().flatten());
         let found = ports.find(|of_pods| of_pods.name.as_deref().unwrap_or_default() == name);
@@ -122,11 +117,10 @@ impl Way<'_> {
     }
 }
 
-/// How a node is reached: from outside, where it says how, else from within.
+/// A node's address: the external one if there is one, else the internal one.
 fn address(node: &Node) -> Option<String> {
     let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
     let reached = addresses.filter(|a| ["ExternalIP", "InternalIP"].contains(&a.type_.as_str()));
-    // The first of those that are best.
     let best = reached.min_by_key(|a| a.type_ != "ExternalIP");
     best.map(|address| address.address.clone())
 }
@@ -137,7 +131,7 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::coordinator::Limits;
+    use crate::coordinator::caller::Limits;
 
     /// The URL of a way that can be found without asking, or what is wrong with it.
     async fn url(ports: Value, address: &str, port: Option<&str>) -> Result<String, String> {

@@ -1,8 +1,8 @@
-//! Collections in braces or brackets, as all of JSON's are: changed by places in the text.
+//! Collections in braces or brackets, as all of JSON's are: changed by their positions in the text.
 //!
-//! What is added stands behind all others, in their layout, and can be taken out without a trace. In a
-//! collection that stood there empty it has one space before it, by which that is told from one that was added
-//! with it.
+//! A new member comes last, in the layout of the others, and can be removed without a trace. In a collection
+//! that was empty before, the new member has one space before it. This distinguishes it from a collection that
+//! was added together with its member.
 
 use std::ops::Range;
 
@@ -59,12 +59,12 @@ impl<'a> Flow<'a> {
         Some(Self { text, open, close, members })
     }
 
-    /// Whether its only member was added while it was there, empty.
+    /// Whether it was empty before its only member was added.
     pub(super) fn was_empty(&self) -> bool {
         matches!(self.members.as_slice(), [only] if self.text[self.open + 1..only.start] == *" ")
     }
 
-    /// Another member, at its end: of a mapping under a key, of which the text is given.
+    /// Adds a member at the end. `key` is the text of its key in a mapping.
     pub(super) fn with(&self, key: Option<&str>, value: &Value) -> Option<Splice> {
         let key = key.map_or_else(String::new, |key| format!("{key}: "));
         let Some(last) = self.members.last() else {
@@ -79,7 +79,7 @@ impl<'a> Flow<'a> {
         Some(Splice { range: last.end..last.end, text: format!(",{gap}{key}{value}") })
     }
 
-    /// One member less.
+    /// Removes a member.
     pub(super) fn without(&self, number: usize) -> Option<Splice> {
         let member = self.members.get(number)?;
         let range = match (number.checked_sub(1), self.members.get(number + 1)) {
@@ -90,7 +90,7 @@ impl<'a> Flow<'a> {
         Some(Splice { range, text: String::new() })
     }
 
-    /// What stands between two members, behind the comma.
+    /// The text between two members, after the comma.
     fn gap(&self) -> &'a str {
         let is_gap = |gap: &&str| gap.trim_start().is_empty();
         let between = match self.members.as_slice() {
@@ -101,7 +101,7 @@ impl<'a> Flow<'a> {
         between.filter(is_gap).unwrap_or(" ")
     }
 
-    /// By how much a level is indented, where members are by `indent`.
+    /// The indentation of one level, if members have `indent`.
     fn unit(&self, indent: &str) -> usize {
         let closing = self.text[..self.close].rsplit_once('\n').map_or("", |(_, closing)| closing);
         let closing = if closing.trim().is_empty() { closing.len() } else { indent.len() };

@@ -1,7 +1,7 @@
 //! A text of several objects, edited in place.
 //!
-//! Each edit is made twice, on the object that the text says and on the text itself, and the two are
-//! compared afterwards. A document whose text cannot follow is written anew from its object.
+//! Each edit is made twice, in the parsed object and in the text, and the two are compared afterwards.
+//! A document whose text cannot be edited is rewritten from its object.
 
 use std::str::FromStr;
 
@@ -9,32 +9,11 @@ use serde_json::Value;
 use yaml_edit::{Document, Mapping, YamlFile, YamlNode};
 
 use super::flow::{self, Flow, Splice};
-use super::{InjectError, Object};
+use super::object::{Change, Edit, Object, unescaped};
+use super::options::InjectError;
 
 /// What editors on Windows put before a text (byte order mark).
 const MARK: char = '\u{feff}';
-
-/// What is to change in a document.
-#[derive(Clone, Debug)]
-pub(super) struct Edit {
-    pub(super) document: usize,
-    /// Of a field, an item, or for [`Change::Push`] a list: a JSON pointer (RFC 6901).
-    pub(super) pointer: String,
-    pub(super) change: Change,
-}
-
-/// How.
-#[derive(Clone, Debug)]
-pub(super) enum Change {
-    /// The field, which is none of a list, has this value, whether it was there or not.
-    Set(Value),
-    /// The list has another item, at its end.
-    Push(Value),
-    /// The field or item is gone.
-    Remove,
-    /// It is gone, and so is what held it, unless that holds more or was there before it.
-    Withdraw,
-}
 
 /// The documents of a text.
 #[derive(Debug)]
@@ -44,7 +23,7 @@ pub(super) struct Manifests {
     documents: Vec<Entry>,
 }
 
-/// What a text is written in. JSON is YAML as well, and edited as such, in JSON's own terms.
+/// The format of a text. JSON is edited as YAML, but new parts are written as JSON.
 #[derive(Clone, Copy, Debug)]
 enum Form {
     Yaml,
@@ -53,7 +32,7 @@ enum Form {
 
 #[derive(Debug)]
 struct Entry {
-    /// What stands between the document before and this one.
+    /// The text between the previous document and this one.
     before: String,
     text: String,
     value: Value,
@@ -107,7 +86,7 @@ impl Manifests {
         objects
     }
 
-    /// Makes the edits, in their order. Returns what the text could not keep.
+    /// Makes the edits in order. Returns a note for each document that was rewritten.
     pub(super) fn apply(&mut self, edits: &[Edit]) -> Result<Vec<String>, InjectError> {
         let mut notes = Vec::new();
         let form = self.form;
@@ -158,7 +137,7 @@ fn json_documents(text: &str) -> serde_json::Result<Vec<Entry>> {
     Ok(documents)
 }
 
-/// The edits in terms of what is to go.
+/// The same edits, with each [`Change::Withdraw`] as a [`Change::Remove`] of the right field.
 fn resolved(text: &str, value: &Value, edits: &[&Edit]) -> Vec<Edit> {
     let is_needed = edits.iter().any(|edit| matches!(edit.change, Change::Withdraw));
     let file = is_needed.then(|| YamlFile::from_str(text).ok()).flatten();
@@ -179,7 +158,7 @@ fn resolved(text: &str, value: &Value, edits: &[&Edit]) -> Vec<Edit> {
     edits.iter().map(|edit| resolve(edit)).collect()
 }
 
-/// The text with the edits made in it, if that says what it should.
+/// The text with the edits made in it, if it then parses to the wanted object.
 fn edited(form: Form, text: &str, edits: &[&Edit], wanted: &Value) -> Option<String> {
     let file = YamlFile::from_str(text).ok()?;
     let document = file.document()?;
@@ -203,37 +182,7 @@ fn edited(form: Form, text: &str, edits: &[&Edit], wanted: &Value) -> Option<Str
 }
 
 impl Edit {
-    fn split(&self) -> Option<(&str, String)> {
-        let (parent, last) = self.pointer.rsplit_once('/')?;
-        Some((parent, unescaped(last)))
-    }
-
-    /// Makes the edit in an object. What it names is there, for it was found there.
-    pub(super) fn apply(&self, object: &mut Value) {
-        if let Change::Push(item) = &self.change {
-            if let Some(list) = object.pointer_mut(&self.pointer).and_then(Value::as_array_mut) {
-                list.push(item.clone());
-            }
-            return;
-        }
-        let Some((parent, last)) = self.split() else { return };
-        match (object.pointer_mut(parent), &self.change) {
-            (Some(Value::Object(map)), Change::Set(value)) => {
-                map.insert(last, value.clone());
-            }
-            (Some(Value::Object(map)), _) => {
-                map.remove(&last);
-            }
-            (Some(Value::Array(list)), _) => {
-                if let Some(index) = last.parse().ok().filter(|index| *index < list.len()) {
-                    list.remove(index);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// What the edit comes to in a text, if it adds or removes a member of a collection in brackets.
+    /// The change of the text, if the edit adds or removes a member of a collection in brackets.
     fn splice(&self, form: Form, text: &str, document: &Document) -> Option<Splice> {
         if let Change::Push(item) = &self.change {
             return Flow::of(text, &node(document, &self.pointer)?)?.with(None, item);
@@ -253,7 +202,7 @@ impl Edit {
         }
     }
 
-    /// Makes the edit in a text; none where that has no place for it, as behind an alias.
+    /// Makes the edit in a text; `None` if that is not possible, for example behind an alias.
     fn apply_to_text(&self, form: Form, document: &Document) -> Option<()> {
         if let Change::Push(item) = &self.change {
             let list = node(document, &self.pointer)?;
@@ -294,7 +243,7 @@ fn node(document: &Document, pointer: &str) -> Option<YamlNode> {
     Some(at)
 }
 
-/// A text as a part of YAML, in the quotes in which its field's value was before, or else the field's name is.
+/// A string as YAML, in the same quotes as the field's former value, or else as the field's name.
 fn quoted_as(map: &Mapping, field: &str, value: &Value) -> Option<YamlNode> {
     let entry = map.find_entry_by_key(field)?;
     let is_in = |node: Option<YamlNode>, quote| node.is_some_and(|node| node.to_string().starts_with(quote));
@@ -329,8 +278,4 @@ impl Form {
         };
         Document::from_str(&text).ok()?.get("value")
     }
-}
-
-fn unescaped(part: &str) -> String {
-    part.replace("~1", "/").replace("~0", "~")
 }

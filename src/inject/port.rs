@@ -1,27 +1,19 @@
-//! Which port of a workload the sidecar stands before, and which Services lead there.
+//! Which port of a workload the sidecar stands in front of, and which Services route to it.
 
 use serde_json::{Map, Value};
 
-use super::sidecar::{self, ADMIN_PORT_NAME};
-use super::{
-    APP_PORT_NAME, InjectError, KubernetesVersion, Object, Options, SIDECAR, SIDECAR_NAME, TARGET_PORTS,
-};
+use super::object::{APP_PORT_NAME, Object, SIDECAR, TARGET_PORTS};
+use super::options::{InjectError, KubernetesVersion, Options};
+use super::sidecar::{self, ADMIN_PORT_NAME, Front, NAME as SIDECAR_NAME, Ports};
 
 /// Where the sidecar's ports begin, if the pod has none of these itself.
 const FIRST_PORT: u16 = 18080;
 
-/// The sidecar's ports: the same in all workloads, so that a Service can lead to several of them.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ports {
-    pub(super) listen: u16,
-    pub(super) admin: u16,
-}
-
-/// Those of a sidecar that is there already, else the first two that no workload declares.
+/// The ports of an existing sidecar, else the first two that no workload declares.
 ///
 /// # Errors
 ///
-/// There are none.
+/// No two ports are free.
 pub(super) fn free(workloads: &[(&Object, &str)]) -> Result<Ports, InjectError> {
     let taken: Vec<_> = workloads.iter().flat_map(|(object, pod)| declared(object, pod)).collect();
     let is_free = |port: &u16| taken.iter().all(|taken| taken.number != *port);
@@ -42,7 +34,7 @@ pub(super) struct Service<'a> {
     pub(super) object: &'a Object,
     /// The target ports that it had before, by the number of its port.
     pub(super) kept: Map<String, Value>,
-    /// Whether something is said of them at all.
+    /// Whether it has the annotation, readable or not.
     pub(super) is_annotated: bool,
 }
 
@@ -79,7 +71,7 @@ pub(crate) fn selects(service: &Value, labels: &Value) -> bool {
     })
 }
 
-/// A port of a Service that leads to the app.
+/// A port of a Service that routes to the app.
 #[derive(Debug)]
 pub(super) struct Lead {
     /// Which of the Services.
@@ -94,15 +86,10 @@ pub(super) struct Lead {
     pub(super) by_name: bool,
 }
 
-/// What the sidecar stands before, and with which ports.
+/// What the sidecar stands in front of, and which Service ports route there.
 #[derive(Debug)]
 pub(super) struct Frontage {
-    pub(super) app_port: u16,
-    /// Where the app says that it is ready, if it says so on that port.
-    pub(super) ready_path: Option<String>,
-    /// The name that goes from the app's port to the sidecar's.
-    pub(super) moved_name: Option<String>,
-    pub(super) ports: Ports,
+    pub(super) front: Front,
     pub(super) leads: Vec<Lead>,
     pub(super) notes: Vec<String>,
 }
@@ -118,9 +105,9 @@ struct Declared {
 /// Why a workload gets no sidecar.
 #[derive(Debug)]
 pub(super) enum Unfit {
-    /// Nothing tells which port is meant: nobody may be meant to connect to it.
+    /// It has no port: perhaps nothing connects to it.
     NoPort,
-    /// It cannot have one, or is not clear; why, and what to do.
+    /// It cannot have one, or it is ambiguous; why, and what to do.
     Refused(String),
 }
 
@@ -131,7 +118,7 @@ impl Unfit {
 }
 
 impl Frontage {
-    /// What stands to reason for a workload.
+    /// Chooses the port of a workload, and the Service ports that route to it.
     ///
     /// # Errors
     ///
@@ -209,7 +196,7 @@ impl Frontage {
             ));
         }
         let ready_path = ready_path(spec, app_port, moved_name.as_deref());
-        Ok(Self { app_port, ready_path, moved_name, ports, leads, notes })
+        Ok(Self { front: Front { app_port, ready_path, moved_name, ports }, leads, notes })
     }
 }
 
@@ -238,7 +225,7 @@ fn declared(workload: &Object, pod: &str) -> Vec<Declared> {
         .collect()
 }
 
-/// The TCP ports of a Service, each with the port of the pod that it leads to, if that can be told.
+/// The TCP ports of a Service, each with the pod's port that it routes to, if that is known.
 fn leads_of<'a>(
     number: usize,
     service: &'a Service<'_>,
@@ -283,7 +270,7 @@ fn app_port(leads: &[(Lead, Option<u16>)], declared: &[Declared], options: &Opti
     }
 }
 
-/// The path of the app's readiness probe, if it asks on that port.
+/// The path of the app's readiness probe, if it uses that port.
 fn ready_path(spec: &Value, app_port: u16, name: Option<&str>) -> Option<String> {
     let containers = spec["containers"].as_array()?;
     let mut asked = containers.iter().map(|container| &container["readinessProbe"]["httpGet"]);

@@ -2,24 +2,42 @@
 
 use serde_json::{Value, json};
 
-use super::port::{Frontage, Ports};
-use super::{Absent, Object, Options, SIDECAR};
+use super::object::{Object, SIDECAR};
+use super::options::{Absent, Options};
 
 /// The sidecar's name. Others may have it as well: `place` says which container is ours.
 pub(crate) const NAME: &str = "rolldrop";
 /// The name of the port of its admin API; that of the other is the app's.
-pub(super) const ADMIN_PORT_NAME: &str = "rolldrop-admin";
+pub(crate) const ADMIN_PORT_NAME: &str = "rolldrop-admin";
 /// Where the image has the program (see the Dockerfile).
 const PROGRAM: &str = "/rolldrop";
+
+/// The sidecar's ports: the same in all workloads, so that one Service can route to several of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ports {
+    pub(super) listen: u16,
+    pub(super) admin: u16,
+}
+
+/// What the sidecar stands in front of, and with which ports.
+#[derive(Debug)]
+pub(super) struct Front {
+    pub(super) app_port: u16,
+    /// The path of the app's readiness probe, if it uses that port.
+    pub(super) ready_path: Option<String>,
+    /// The name that goes from the app's port to the sidecar's.
+    pub(super) moved_name: Option<String>,
+    pub(super) ports: Ports,
+}
 
 /// The native sidecar: an init container that is always restarted (KEP-753), so that it starts before
 /// the app and ends after it.
 ///
-/// It has no probes, which would decide when the pod is ready; the app's keep asking the app. Its preStop
-/// hook is the same program, which tells it when the kubelet begins to end the pod, and finds it by a
-/// variable: a kubelet puts no values into a hook's command. There is no limit of processor time: being
-/// throttled would show as latency of the app.
-pub(super) fn container(front: &Frontage, options: &Options) -> Value {
+/// It has no probes, which would decide when the pod is ready; the app's own probes still go to the app. Its
+/// preStop hook runs the same program, which marks when the kubelet begins to end the pod. The hook finds the
+/// proxy by an environment variable, as a kubelet puts no values into a hook's command. There is no CPU limit:
+/// throttling would show as latency of the app.
+pub(super) fn container(front: &Front, options: &Options) -> Value {
     let address = |port: u16| format!("$(POD_IP):{port}");
     let mut args = vec![
         "proxy".to_owned(),
@@ -65,9 +83,9 @@ pub(super) fn container(front: &Frontage, options: &Options) -> Value {
     })
 }
 
-/// Where a workload's sidecar is among its init containers: its pods have the annotation [`SIDECAR`], and the
-/// container of that name has the image that the annotation says, or another one called `rolldrop`, as image
-/// names are rewritten on their way. A name alone says nothing: it may be a migration of the user's own.
+/// The index of a workload's sidecar among its init containers. Its pods have the annotation [`SIDECAR`], and the
+/// container of that name has the image of the annotation, or another image named `rolldrop`, as registries
+/// rewrite image names. The container's name alone is not enough: it may be a migration of the user's own.
 pub(super) fn place(object: &Object, pod: &str) -> Option<usize> {
     let added = object.get(&format!("{pod}/metadata/annotations"))[SIDECAR].as_str()?;
     let containers = object.get(&format!("{pod}/spec/initContainers")).as_array()?;
@@ -94,7 +112,7 @@ pub(super) fn ports(object: &Object, pod: &str) -> Option<Ports> {
     Some(Ports { listen: port(0)?, admin: port(1)? })
 }
 
-/// The name that a sidecar's port has from the app's.
+/// The name that a sidecar's port took over from the app's.
 pub(super) fn moved_name(sidecar: &Value) -> Option<&str> {
     let mut names = sidecar["ports"].as_array()?.iter().filter_map(|port| port["name"].as_str());
     names.find(|name| *name != ADMIN_PORT_NAME)

@@ -1,5 +1,6 @@
 mod round_trip;
 
+use super::options::BadSecretKey;
 use super::*;
 
 const SHOP: &str = "\

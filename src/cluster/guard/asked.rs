@@ -1,5 +1,5 @@
-//! What a request asks the API server for, read off the request itself: whoever makes it cannot forget
-//! to say so.
+//! What a request asks the API server for, read from the request itself, so that no caller can forget
+//! to state it.
 
 use http::{Method, Request};
 use kube::core::Expression;

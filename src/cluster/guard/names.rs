@@ -8,8 +8,8 @@ const LONGEST_SUBDOMAIN: usize = 253;
 /// The longest namespace: apimachinery's `DNS1123LabelMaxLength`.
 const LONGEST_LABEL: usize = 63;
 
-/// Groups of which every kind is called as a DNS subdomain. Others may use anything that fits into a path:
-/// roles for example have colons.
+/// Groups in which all names are DNS subdomains. Other groups may use anything that fits into a path: names of
+/// roles, for example, have colons.
 const DNS_GROUPS: &[&str] = &[
     "",
     "apps",
@@ -22,32 +22,26 @@ const DNS_GROUPS: &[&str] = &[
     "policy",
 ];
 
-/// Whether it can be part of a path: apimachinery's `IsValidPathSegmentName`. What an object is called can
-/// neither lead to another one nor be taken for an escape.
+/// Whether it can be part of a path: apimachinery's `IsValidPathSegmentName`. Such a name can neither change the
+/// path nor be read as an escape.
 pub(crate) fn is_path_segment(name: &str) -> bool {
     !["", ".", ".."].contains(&name) && !name.contains(['/', '%'])
 }
 
 /// Whether it is a label of a DNS name (RFC 1123), as namespaces are called.
 pub(crate) fn is_dns_label(name: &str) -> bool {
-    let edge = |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-    let bytes = name.as_bytes();
-    name.len() <= LONGEST_LABEL
-        && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
-        && edge(bytes.first())
-        && edge(bytes.last())
+    name.len() <= LONGEST_LABEL && is_dns_part(name)
 }
 
 /// Whether it is a name of labels (RFC 1123), each of which may be as long as all.
 pub(crate) fn is_dns_subdomain(name: &str) -> bool {
-    let edge = |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-    let part = |part: &str| {
-        let bytes = part.as_bytes();
-        bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
-            && edge(bytes.first())
-            && edge(bytes.last())
-    };
-    name.len() <= LONGEST_SUBDOMAIN && name.split('.').all(part)
+    name.len() <= LONGEST_SUBDOMAIN && name.split('.').all(is_dns_part)
+}
+
+/// Whether it is a label of any length.
+fn is_dns_part(part: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    !part.is_empty() && part.bytes().all(is_inner) && !part.starts_with('-') && !part.ends_with('-')
 }
 
 /// Whether an object of this kind can have this name.

@@ -1,4 +1,4 @@
-//! Whether what the API server shows is what it was asked for. Of an object no more is read than that takes.
+//! Checks that the API server shows what it was asked for. Only the fields that this needs are read.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use kube::core::SelectorExt;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::asked::{Asked, Field, Of};
+use super::asked::{Asked, Field, FieldTerm, Of};
 use super::names::{is_dns_label, is_name, is_path_segment};
 
 /// An object, a list of objects, or a list of kinds.
@@ -58,7 +58,7 @@ pub(super) fn is_json(text: &[u8]) -> bool {
     serde_json::from_slice::<IgnoredAny>(text).is_ok()
 }
 
-/// Whether a good answer is one to what was asked; if not, why.
+/// Checks that a successful answer fits the request; an error says why not.
 pub(super) fn check_answer(asked: &Asked, answer: &[u8]) -> Result<(), String> {
     let parsed: Result<Object, _> = serde_json::from_slice(answer);
     let object = match (parsed, &asked.of) {
@@ -77,19 +77,19 @@ pub(super) fn check_answer(asked: &Asked, answer: &[u8]) -> Result<(), String> {
     }
 }
 
-/// Whether a line of a watch shows what was asked for; if not, why.
+/// Checks that a line of a watch fits the request; an error says why not.
 pub(super) fn check_event(asked: &Asked, line: &[u8]) -> Result<(), String> {
     let parsed = serde_json::from_slice(line);
     let line: WatchLine = parsed.map_err(|error| format!("a line of the watch is not an event: {error}"))?;
     match line.kind.as_str() {
         "ADDED" | "MODIFIED" => check_member(asked, &line.object),
         // It was a member before, and need not be one any more.
-        "DELETED" => check_place(asked, line.object.metadata.as_ref()),
+        "DELETED" => check_place(asked, &line.object),
         _ => Ok(()),
     }
 }
 
-/// What kinds are called becomes part of paths.
+/// Names of kinds become part of paths.
 fn check_kinds(object: &Object) -> Result<(), String> {
     let is_kind = |kind: &&Kind| kind.name.split('/').all(is_path_segment) && !kind.name.contains(['?', '#']);
     match object.resources.iter().flatten().find(|kind| !is_kind(kind)) {
@@ -98,48 +98,57 @@ fn check_kinds(object: &Object) -> Result<(), String> {
     }
 }
 
+impl Object {
+    fn name(&self) -> Option<&str> {
+        self.metadata.as_ref()?.name.as_deref()
+    }
+
+    fn namespace(&self) -> Option<&str> {
+        self.metadata.as_ref()?.namespace.as_deref()
+    }
+
+    fn field(&self, field: Field) -> Option<&str> {
+        match field {
+            Field::Name => self.name(),
+            Field::Namespace => self.namespace(),
+            Field::NodeName => self.spec.as_ref()?.node_name.as_deref(),
+            Field::InvolvedKind => self.involved_object.as_ref()?.kind.as_deref(),
+            Field::InvolvedName => self.involved_object.as_ref()?.name.as_deref(),
+            Field::InvolvedUid => self.involved_object.as_ref()?.uid.as_deref(),
+            Field::Type => self.r#type.as_deref(),
+        }
+    }
+}
+
 /// An object among those that were asked for.
 fn check_member(asked: &Asked, object: &Object) -> Result<(), String> {
-    let metadata = object.metadata.as_ref();
-    check_place(asked, metadata)?;
-    let shown =
-        || format!("{} {:?}", asked.resource, metadata.and_then(|m| m.name.as_deref()).unwrap_or_default());
+    check_place(asked, object)?;
+    let shown = || format!("{} {:?}", asked.resource, object.name().unwrap_or_default());
     let none = BTreeMap::new();
-    let labels = metadata.and_then(|metadata| metadata.labels.as_ref()).unwrap_or(&none);
+    let labels = object.metadata.as_ref().and_then(|metadata| metadata.labels.as_ref()).unwrap_or(&none);
     if let Some(term) = asked.labels.iter().find(|term| !term.matches(labels)) {
         return Err(format!("the labels of {} do not match {term}, which was asked for", shown()));
     }
-    for term in &asked.fields {
-        let involved = object.involved_object.as_ref();
-        let found = match term.field {
-            Field::Name => metadata.and_then(|metadata| metadata.name.as_deref()),
-            Field::Namespace => metadata.and_then(|metadata| metadata.namespace.as_deref()),
-            Field::NodeName => object.spec.as_ref().and_then(|spec| spec.node_name.as_deref()),
-            Field::InvolvedKind => involved.and_then(|involved| involved.kind.as_deref()),
-            Field::InvolvedName => involved.and_then(|involved| involved.name.as_deref()),
-            Field::InvolvedUid => involved.and_then(|involved| involved.uid.as_deref()),
-            Field::Type => object.r#type.as_deref(),
-        };
-        if (found.unwrap_or_default() == term.value) != term.is_equal {
-            return Err(format!("{} does not have the field {:?} that was asked for", shown(), term.value));
-        }
+    let is_met =
+        |term: &&FieldTerm| (object.field(term.field).unwrap_or_default() == term.value) == term.is_equal;
+    match asked.fields.iter().find(|term| !is_met(term)) {
+        Some(term) => Err(format!("{} does not have the field {:?} that was asked for", shown(), term.value)),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Its name is one, and it is where it was asked for.
-fn check_place(asked: &Asked, metadata: Option<&Metadata>) -> Result<(), String> {
-    let name = metadata.and_then(|metadata| metadata.name.as_deref()).unwrap_or_default();
+fn check_place(asked: &Asked, object: &Object) -> Result<(), String> {
+    let name = object.name().unwrap_or_default();
     if !is_name(&asked.group, &asked.resource, name) {
         return Err(format!("no object of {} can be called {name:?}", asked.resource));
     }
-    check_namespace(asked, metadata)
+    check_namespace(asked, object)
 }
 
-fn check_namespace(asked: &Asked, metadata: Option<&Metadata>) -> Result<(), String> {
-    let resource = &asked.resource;
-    let name = metadata.and_then(|metadata| metadata.name.as_deref()).unwrap_or_default();
-    match (metadata.and_then(|metadata| metadata.namespace.as_deref()), &asked.namespace) {
+fn check_namespace(asked: &Asked, object: &Object) -> Result<(), String> {
+    let (resource, name) = (&asked.resource, object.name().unwrap_or_default());
+    match (object.namespace(), &asked.namespace) {
         (Some(found), None) if !found.is_empty() && !is_dns_label(found) => {
             Err(format!("{resource} {name:?} is in {found:?}, which can be no namespace"))
         }
@@ -151,20 +160,16 @@ fn check_namespace(asked: &Asked, metadata: Option<&Metadata>) -> Result<(), Str
     }
 }
 
-/// The object that was asked for, or what became of it.
+/// The object that was asked for, or a status.
 fn check_one(asked: &Asked, object: &Object) -> Result<(), String> {
     if object.kind.as_deref() == Some("Status") {
         return Ok(());
     }
-    let metadata = object.metadata.as_ref();
-    let found = metadata.and_then(|metadata| metadata.name.as_deref());
     let resource = &asked.resource;
-    match (&asked.of, found) {
+    match (&asked.of, object.name()) {
         (Of::One(wanted), found) | (Of::About(wanted), found @ Some(_)) if found != Some(wanted) => {
-            return Err(format!(
-                "it is {resource} {:?}, and {wanted:?} was asked for",
-                found.unwrap_or_default()
-            ));
+            let found = found.unwrap_or_default();
+            return Err(format!("it is {resource} {found:?}, and {wanted:?} was asked for"));
         }
         (Of::New, Some(found)) if !is_name(&asked.group, resource, found) => {
             return Err(format!("no object of {resource} can be called {found:?}"));
@@ -173,5 +178,5 @@ fn check_one(asked: &Asked, object: &Object) -> Result<(), String> {
         (_, None) => return Ok(()),
         _ => {}
     }
-    check_namespace(asked, metadata)
+    check_namespace(asked, object)
 }

@@ -5,19 +5,17 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use kube::Api;
-use kube::api::{ApiResource, DynamicObject};
-use kube::core::TypeMeta;
+use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
-use super::super::CoordinatorError;
-use super::super::apply::RUN_LABEL;
-use super::super::sidecar::{GitOps, controller_of};
-use super::{Acting, Disrupted, Insisting, Twice, counted};
+use super::acting::{Acting, Disrupted, Insisting, Refusal, Twice};
 use crate::cluster::guard::names::in_path;
-use crate::scenario::{Object, Patch, PatchType, Restore, Workload, WorkloadKind};
-use rolldrop_record::Mode;
+use crate::coordinator::error::CoordinatorError;
+use crate::coordinator::gitops::{GitOps, controller_of};
+use crate::coordinator::journal::RUN_LABEL;
+use crate::coordinator::kinds::resource_of;
+use crate::scenario::{Object, Patch, PatchType, Restore, Workload};
 
 /// How a restart is requested: it is identified by its time, so that a repetition has no effect.
 const RESTART: Insisting = Insisting { success: 200, pause: Duration::from_secs(1), twice: Twice::Harmless };
@@ -30,11 +28,7 @@ impl Acting<'_> {
         &self,
         workload: &Workload,
     ) -> Result<(Api<DynamicObject>, Value), CoordinatorError> {
-        let resource = match workload.kind {
-            WorkloadKind::Deployment => ApiResource::erase::<Deployment>(&()),
-            WorkloadKind::StatefulSet => ApiResource::erase::<StatefulSet>(&()),
-            WorkloadKind::DaemonSet => ApiResource::erase::<DaemonSet>(&()),
-        };
+        let resource = resource_of(workload.kind);
         let caller = &self.session.caller;
         let api = Api::<DynamicObject>::namespaced_with(caller.client.clone(), &caller.namespace, &resource);
         let current = self.as_it_is(&api, &resource.kind, &workload.name).await?;
@@ -48,10 +42,7 @@ impl Acting<'_> {
         kind: &str,
         name: &str,
     ) -> Result<Value, CoordinatorError> {
-        let what = format!("read {kind} {name}");
-        let part = in_path(name);
-        let found = self.session.caller.ask(&what, || api.get(&part)).await?;
-        let found = found.map_err(|e| CoordinatorError::api(&what, &e))?;
+        let found = self.session.caller.read(api, &format!("read {kind} {name}"), name).await?;
         let found = serde_json::to_value(found).unwrap_or_default();
         // Nobody else manages what this run has created, whatever it was copied from.
         let is_own = found["metadata"]["labels"][RUN_LABEL] == self.session.journal().run();
@@ -85,7 +76,7 @@ impl Acting<'_> {
         container: &str,
     ) -> Result<(), CoordinatorError> {
         let (_, current) = self.workload(workload).await?;
-        list_of(&current, container).map(drop).ok_or_else(|| no_container(workload, container))
+        list_of(&current, workload, container).map(drop)
     }
 
     /// The API server accepts the patch, and pods remain after it.
@@ -100,9 +91,8 @@ impl Acting<'_> {
 
     async fn object(&self, object: &Object) -> Result<(Api<DynamicObject>, Value), CoordinatorError> {
         let Object { api_version, kind, name } = object;
-        let types = TypeMeta { api_version: api_version.clone(), kind: kind.clone() };
         let caller = &self.session.caller;
-        let (resource, scope) = caller.kind_of(&types).await?;
+        let (resource, scope) = caller.kind_of(api_version, kind).await?;
         let api = caller.api_of(&resource, &scope, &caller.namespace);
         let current = self.as_it_is(&api, kind, name).await?;
         if current["metadata"]["namespace"] != caller.namespace.as_str() {
@@ -113,11 +103,8 @@ impl Acting<'_> {
 
     /// Makes a workload replace its pods, as `kubectl rollout restart` does. That is not changed back: it would be
     /// another rollout.
-    pub(super) async fn restart(&self, workload: &Workload) -> Disrupted {
-        let (api, _) = match self.workload(workload).await {
-            Ok(found) => found,
-            Err(error) => return self.refused(Some(Mode::Rollout), error.to_string()),
-        };
+    pub(super) async fn restart(&self, workload: &Workload) -> Result<Disrupted, Refusal> {
+        let (api, _) = self.workload(workload).await?;
         let now = jiff::Timestamp::from_nanosecond(self.session.clock.now().unix_ns().into());
         let now = now.unwrap_or_default().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let patch = json!({"spec": {"template": {"metadata": {"annotations": {RESTARTED_AT: now}}}}});
@@ -125,19 +112,20 @@ impl Acting<'_> {
         let params = kube::api::PatchParams::default();
         let part = in_path(&workload.name);
         let call = || api.patch(&part, &params, &patch);
-        counted(self.insist(Some(Mode::Rollout), None, RESTART, call).await.is_accepted)
+        Ok(self.insist(self.mode(), None, RESTART, call).await.is_accepted.into())
     }
 
     /// Gives a workload another number of pods.
-    pub(super) async fn scale(&self, workload: &Workload, replicas: u32, restore: Restore) -> Disrupted {
-        let mode = Some(Mode::ScaleDown);
-        let (api, current) = match self.workload(workload).await {
-            Ok(found) => found,
-            Err(error) => return self.refused(mode, error.to_string()),
-        };
+    pub(super) async fn scale(
+        &self,
+        workload: &Workload,
+        replicas: u32,
+        restore: Restore,
+    ) -> Result<Disrupted, Refusal> {
+        let (api, current) = self.workload(workload).await?;
         let mut wanted = current.clone();
         wanted["spec"]["replicas"] = replicas.into();
-        self.changed(mode, restore, self.session.change(&api, &current, &wanted)).await
+        Ok(self.changed(restore, self.session.change(&api, &current, &wanted)).await)
     }
 
     /// Gives a container of a workload another image.
@@ -147,57 +135,49 @@ impl Acting<'_> {
         container: &str,
         image: &str,
         restore: Restore,
-    ) -> Disrupted {
-        let mode = Some(Mode::Rollout);
-        let (api, current) = match self.workload(workload).await {
-            Ok(found) => found,
-            Err(error) => return self.refused(mode, error.to_string()),
-        };
-        let Some(list) = list_of(&current, container) else {
-            return self.refused(mode, no_container(workload, container).to_string());
-        };
+    ) -> Result<Disrupted, Refusal> {
+        let (api, current) = self.workload(workload).await?;
+        let list = list_of(&current, workload, container)?;
         let containers = json!({list: [{"name": container, "image": image}]});
         let body = json!({"spec": {"template": {"spec": containers}}});
         let patch = Patch { patch_type: PatchType::Strategic, body };
-        self.changed(mode, restore, self.session.patch(&api, &current, &patch)).await
+        Ok(self.changed(restore, self.session.patch(&api, &current, &patch)).await)
     }
 
     /// Changes an object.
-    pub(super) async fn patch(&self, object: &Object, patch: &Patch, restore: Restore) -> Disrupted {
-        let mode = Some(Mode::Rollout);
-        match self.object(object).await {
-            Ok((api, current)) => {
-                self.changed(mode, restore, self.session.patch(&api, &current, patch)).await
-            }
-            Err(error) => self.refused(mode, error.to_string()),
-        }
+    pub(super) async fn patch(
+        &self,
+        object: &Object,
+        patch: &Patch,
+        restore: Restore,
+    ) -> Result<Disrupted, Refusal> {
+        let (api, current) = self.object(object).await?;
+        Ok(self.changed(restore, self.session.patch(&api, &current, patch)).await)
     }
 
     /// Makes a change, records it as an action, and changes it back when it is time.
-    pub(super) async fn changed(
+    async fn changed(
         &self,
-        mode: Option<Mode>,
         restore: Restore,
         change: impl Future<Output = Result<Option<u32>, CoordinatorError>>,
     ) -> Disrupted {
-        let (call, change) = self.stamped_change(change).await;
-        let done = counted(self.note(mode, None, call));
+        let (is_accepted, change) = self.noted(self.mode(), None, change).await;
         if let Some(change) = change.flatten() {
-            self.restore(restore, mode, &[change]).await;
+            self.restore(restore, self.mode(), &[change]).await;
         }
-        done
+        is_accepted.into()
     }
 }
 
 /// In which list of its pods' containers a workload has this one.
-fn list_of(workload: &Value, container: &str) -> Option<&'static str> {
-    let spec = &workload["spec"]["template"]["spec"];
+fn list_of(current: &Value, workload: &Workload, container: &str) -> Result<&'static str, CoordinatorError> {
+    let spec = &current["spec"]["template"]["spec"];
     let has = |list: &&str| {
         spec[*list].as_array().is_some_and(|list| list.iter().any(|found| found["name"] == container))
     };
-    ["containers", "initContainers"].into_iter().find(has)
-}
-
-fn no_container(workload: &Workload, container: &str) -> CoordinatorError {
-    CoordinatorError::NoContainer { of: workload.to_string(), container: container.to_owned() }
+    let list = ["containers", "initContainers"].into_iter().find(has);
+    list.ok_or_else(|| CoordinatorError::NoContainer {
+        of: workload.to_string(),
+        container: container.to_owned(),
+    })
 }

@@ -14,18 +14,17 @@ use kube::{Api, ResourceExt};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::super::CoordinatorError;
-use super::super::journal::{Change, ObjectRef};
-use super::super::limits::Bounds;
-use super::super::load_job::is_load_pod;
-use super::super::undo::ask_agent;
-use super::super::view::View;
-use super::{Acting, Disrupted, Insisting, Twice, counted};
-use crate::cluster::guard::names::in_path;
+use super::acting::{Acting, Disrupted, Insisting, Refusal, Twice};
+use crate::coordinator::error::CoordinatorError;
+use crate::coordinator::journal::{Change, ObjectRef};
+use crate::coordinator::limits::Bounds;
+use crate::coordinator::load_job::is_load_pod;
+use crate::coordinator::undo::ask_agent;
+use crate::coordinator::view::View;
 use crate::scenario::{Action, Pods, Restore};
 use rolldrop_proxy::observed::Candidate;
+use rolldrop_record::Mode;
 use rolldrop_record::event::PodEvent;
-use rolldrop_record::{EventKind, Mode};
 
 /// What a cluster itself needs is not touched.
 const SYSTEM: &str = "kube-";
@@ -43,8 +42,7 @@ impl Acting<'_> {
         let what = format!("list the pods of node {node}");
         let api = Api::<Candidate>::all(caller.client.clone());
         let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
-        let pods = caller.list(&what, &api, &on_node).await?;
-        let mut pods = pods.map_err(|e| CoordinatorError::api(&what, &e))?;
+        let mut pods = caller.list(&what, &api, &on_node).await?;
         let run = self.session.journal().run().to_owned();
         pods.retain(|pod| {
             let stays = pod
@@ -62,10 +60,7 @@ impl Acting<'_> {
         let caller = &self.session.caller;
         let resource = ApiResource::erase::<Node>(&());
         let api = Api::<DynamicObject>::all_with(caller.client.clone(), &resource);
-        let what = format!("read Node {node}");
-        let part = in_path(node);
-        let found = caller.ask(&what, || api.get(&part)).await?;
-        let found = found.map_err(|e| CoordinatorError::api(&what, &e))?;
+        let found = caller.read(&api, &format!("read Node {node}"), node).await?;
         Ok((api, serde_json::to_value(found).unwrap_or_default()))
     }
 
@@ -88,13 +83,13 @@ impl Acting<'_> {
             return Ok(());
         }
         let too_many = |why: String| self.too_many(&format!("node {node}"), why);
-        let all: Vec<Candidate> = self.session.list_kind().await?;
+        let all: Vec<Candidate> = self.session.caller.list_kind().await?;
         let (leaving, mut ready): (Vec<Candidate>, Vec<Candidate>) =
             all.into_iter().partition(|pod| pod.metadata.deletion_timestamp.is_some());
         ready.retain(|pod| pod.is_ready);
         let doomed: BTreeSet<String> = going.iter().filter_map(ResourceExt::uid).collect();
         let goes = |pod: &&Candidate| pod.metadata.uid.as_ref().is_some_and(|uid| doomed.contains(uid));
-        let going: Vec<Candidate> = ready.iter().filter(goes).cloned().collect();
+        let mut going: Vec<Candidate> = ready.iter().filter(goes).cloned().collect();
         let owner = |pod: &Candidate| pod.owner_references().first().map(|owner| owner.uid.clone());
         let with_more: BTreeSet<String> = ready.iter().filter(|pod| !goes(pod)).filter_map(owner).collect();
         let mut owners = going.iter().filter_map(|pod| pod.owner_references().first());
@@ -103,18 +98,14 @@ impl Acting<'_> {
             return Err(too_many(format!("all {count} ready pods of {} {} are there", of.kind, of.name)));
         }
         let mut bounds = Bounds {
-            budgets: self.session.list_kind().await?,
+            budgets: self.session.caller.list_kind().await?,
             deployments: self.session.deployments_without_templates().await?,
         };
-        let going = match self.disruption.action {
+        if let Action::Drain { .. } = self.disruption.action {
             // The API server enforces the budgets on evictions, so their pods end one after the other.
-            Action::Drain { .. } => {
-                let going: Vec<Candidate> = going.into_iter().filter(|pod| !bounds.has_budget(pod)).collect();
-                bounds.budgets.clear();
-                going
-            }
-            _ => going,
-        };
+            going.retain(|pod| !bounds.has_budget(pod));
+            bounds.budgets.clear();
+        }
         if going.is_empty() {
             return Ok(());
         }
@@ -122,59 +113,46 @@ impl Acting<'_> {
     }
 
     /// Cordons a node and evicts its pods, as `kubectl drain` does.
-    pub(super) async fn drain(&self, node: &str, restore: Restore) -> Disrupted {
-        match self.drained(node, restore).await {
-            Ok(done) => done,
-            Err(error) => self.refused(Some(Mode::Drain), error.to_string()),
-        }
-    }
-
-    async fn drained(&self, node: &str, restore: Restore) -> Result<Disrupted, CoordinatorError> {
+    pub(super) async fn drain(&self, node: &str, restore: Restore) -> Result<Disrupted, Refusal> {
         let (api, current) = self.node(node).await?;
         self.check_node_bounds(node, self.pods_to_drain(node).await?).await?;
         let mut wanted = current.clone();
         wanted["spec"]["unschedulable"] = true.into();
         let cordoned = self.session.change(&api, &current, &wanted).await?;
-        let mut done = Disrupted::default();
-        match self.pods_to_drain(node).await {
+        let done = match self.pods_to_drain(node).await {
             Ok(pods) => {
                 let evicted = join_all(pods.iter().map(|pod| self.evict(Mode::Drain, pod, None))).await;
-                evicted.into_iter().for_each(|is_accepted| done += counted(is_accepted));
+                evicted.into_iter().map(Disrupted::from).sum()
             }
-            Err(error) => done += self.refused(Some(Mode::Drain), error.to_string()),
-        }
+            Err(error) => self.refused(self.mode(), error.into()),
+        };
         self.restore(restore, None, cordoned.as_slice()).await;
         Ok(done)
     }
 
     /// Shuts a node down; it is booted again.
-    pub(super) async fn shut_node_down(&self, node: &str, grace_seconds: u32, restore: Restore) -> Disrupted {
-        let mode = Some(Mode::NodeShutdown);
-        let object = ObjectRef {
-            api_version: "v1".into(),
-            kind: "Node".into(),
-            namespace: None,
-            name: node.to_owned(),
-            uid: None,
-            resource_version: None,
-        };
-        let change = match self.session.journal().announce(object, Change::ShutDown) {
-            Ok(change) => change,
-            Err(error) => return self.refused(mode, error.to_string()),
-        };
+    pub(super) async fn shut_node_down(
+        &self,
+        node: &str,
+        grace_seconds: u32,
+        restore: Restore,
+    ) -> Result<Disrupted, Refusal> {
+        let object = ObjectRef::new("v1", "Node", None, node);
+        let change =
+            self.session.journal().announce(object, Change::ShutDown).map_err(CoordinatorError::from)?;
         let command = format!("shutdown?grace={grace_seconds}");
-        let insisted = self.insist(mode, None, SHUTDOWN, || self.ask(node, &command)).await;
+        let insisted = self.insist(self.mode(), None, SHUTDOWN, || self.ask(node, &command)).await;
         if insisted.may_be_done {
-            self.restore(restore, mode, &[change]).await;
+            self.restore(restore, self.mode(), &[change]).await;
         } else if let Err(error) = self.session.journal().undone(change, "refused") {
-            self.session.record(EventKind::Warning { message: error.to_string() });
+            self.session.warn(error.to_string());
         }
-        counted(insisted.is_accepted)
+        Ok(insisted.is_accepted.into())
     }
 
     /// Restarts a node's agent; its containers keep running.
     pub(super) async fn restart_agent(&self, node: &str) -> Disrupted {
-        counted(self.insist(None, None, AGENT, || self.ask(node, "restart")).await.is_accepted)
+        self.insist(None, None, AGENT, || self.ask(node, "restart")).await.is_accepted.into()
     }
 
     /// The pods must be there, and have the container.
@@ -194,13 +172,12 @@ impl Acting<'_> {
         let uid = pod.uid().unwrap_or_default();
         let shown = |view: &View| view.pods.get(&uid).map(|seen| restarts(&seen.event));
         let before = self.session.views.read(shown);
-        let of = Some((pod.name_any(), pod.uid()));
         let is_accepted = match kill_command(pod, container) {
             Ok((node, command)) => {
-                self.insist(None, of, AGENT, || self.ask(node, &command)).await.is_accepted
+                self.insist(None, Some(pod), AGENT, || self.ask(node, &command)).await.is_accepted
             }
             Err(error) => {
-                self.refused(None, error.to_string());
+                self.refused(None, error.into());
                 false
             }
         };

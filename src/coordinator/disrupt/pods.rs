@@ -6,18 +6,18 @@ use std::time::Duration;
 use futures::future::join_all;
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Pod, Service};
-use kube::api::{ApiResource, DeleteParams, DynamicObject, EvictParams, ListParams, Preconditions};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, EvictParams, Preconditions};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 
-use super::super::limits::Bounds;
-use super::super::{CoordinatorError, Session};
-use super::recovery::Whole;
-use super::{Acting, Disrupted, Insisting, Twice, counted};
+use super::acting::{Acting, Disrupted, Insisting, Refusal, Twice};
+use super::recovery::{Whole, oldest_ready_first};
+use crate::coordinator::error::CoordinatorError;
+use crate::coordinator::limits::Bounds;
 use crate::scenario::{Action, Order, Pods, Restore};
 use rolldrop_proxy::observed::Candidate;
-use rolldrop_record::{EventKind, Mode};
+use rolldrop_record::Mode;
 
 /// The value of a label by which a pod has left its Service.
 const LEFT: &str = "left-by-rolldrop";
@@ -37,7 +37,7 @@ impl Acting<'_> {
 
     /// The pods that a selector matches; there must be one.
     pub(super) async fn selected(&self, pods: &Pods) -> Result<Vec<Candidate>, CoordinatorError> {
-        let found = list(self.session, &pods.selector).await?;
+        let found = self.listed(&pods.selector).await?;
         if found.is_empty() {
             let (selector, namespace) = (pods.selector.clone(), self.session.caller.namespace.clone());
             return Err(CoordinatorError::NoPods { selector, namespace });
@@ -69,7 +69,7 @@ impl Acting<'_> {
         let budgets = match self.disruption.action {
             // The API server enforces budgets for evictions.
             Action::Evict(_) => Vec::new(),
-            _ => self.session.list_kind().await?,
+            _ => self.session.caller.list_kind().await?,
         };
         let bounds = Bounds { budgets, deployments: self.session.deployments_without_templates().await? };
         match bounds.refuse(going, ready, leaving) {
@@ -91,7 +91,7 @@ impl Acting<'_> {
             let began = Instant::now();
             done += match self.take(pods, repetition, &mut left, whole).await {
                 Ok(going) => self.end_batch(pods, going).await,
-                Err(why) => self.refused(Some(Mode::Other), why),
+                Err(why) => self.refused(self.mode(), why),
             };
             let left = match &left {
                 Some(left) if !left.is_empty() => left.len(),
@@ -103,8 +103,7 @@ impl Acting<'_> {
             }
             if let Err(why) = recovered {
                 let name = self.disruption.action.name();
-                let message = format!("{name} skipped {left} of its pods: {why}");
-                self.session.record(EventKind::Warning { message });
+                self.session.warn(format!("{name} skipped {left} of its pods: {why}"));
                 done.skipped += left;
                 return done;
             }
@@ -120,18 +119,16 @@ impl Acting<'_> {
         repetition: u32,
         left: &mut Option<Vec<Candidate>>,
         whole: &mut Whole,
-    ) -> Result<Vec<Candidate>, String> {
+    ) -> Result<Vec<Candidate>, Refusal> {
         let before = left.take();
         // Held to the end: of two actions at once the second chooses from what the first left.
         let mut taken = self.session.taken.lock().await;
-        let found = list(self.session, &pods.selector).await.map_err(|error| error.to_string())?;
+        let found = self.listed(&pods.selector).await?;
         self.session.views.read(|view| whole.see(&oldest_ready_first(found.clone()), view));
         let (ready, leaving) = apart(found, &taken);
         if ready.is_empty() {
-            return Err(match leaving.len() {
-                0 => "no pod that it selects is ready".to_owned(),
-                _ => "no pod that it selects is ready and not already ending".to_owned(),
-            });
+            let besides = if leaving.is_empty() { "" } else { " and not already ending" };
+            return Err(Refusal(format!("no pod that it selects is ready{besides}")));
         }
         let mut going = match before {
             None => self.chosen(pods, repetition, &ready),
@@ -142,7 +139,7 @@ impl Acting<'_> {
             }
         };
         *left = Some(going.split_off(pods.batch.unwrap_or(going.len()).min(going.len())));
-        self.check_bounds(pods, &going, &ready, &leaving).await.map_err(|error| error.to_string())?;
+        self.check_bounds(pods, &going, &ready, &leaving).await?;
         taken.extend(going.iter().filter_map(ResourceExt::uid));
         Ok(going)
     }
@@ -165,26 +162,21 @@ impl Acting<'_> {
                 _ => self.delete(mode, pod, pods.grace_seconds).await,
             }
         });
-        let mut done = Disrupted::default();
-        join_all(ends).await.into_iter().for_each(|is_accepted| done += counted(is_accepted));
+        let done = join_all(ends).await.into_iter().map(Disrupted::from).sum();
         self.give_back(&going).await;
         done
     }
 
     async fn delete(&self, mode: Mode, pod: &Candidate, grace_seconds: Option<u32>) -> bool {
-        let api = self.pod_api(pod);
-        let (name, params) = (pod.name_any(), only(pod, grace_seconds));
-        let of = Some((name.clone(), pod.uid()));
-        self.insist(Some(mode), of, DELETION, || api.delete(&name, &params)).await.is_accepted
+        let (api, name, params) = (self.pod_api(pod), pod.name_any(), only(pod, grace_seconds));
+        self.insist(Some(mode), Some(pod), DELETION, || api.delete(&name, &params)).await.is_accepted
     }
 
     /// Evicts a pod. If a budget does not allow it yet, it waits and retries while the load lasts.
     pub(super) async fn evict(&self, mode: Mode, pod: &Candidate, grace_seconds: Option<u32>) -> bool {
-        let api = self.pod_api(pod);
-        let name = pod.name_any();
+        let (api, name) = (self.pod_api(pod), pod.name_any());
         let params = EvictParams { delete_options: Some(only(pod, grace_seconds)), ..EvictParams::default() };
-        let of = Some((name.clone(), pod.uid()));
-        self.insist(Some(mode), of, EVICTION, || api.evict(&name, &params)).await.is_accepted
+        self.insist(Some(mode), Some(pod), EVICTION, || api.evict(&name, &params)).await.is_accepted
     }
 
     /// The pods must be there, and each have a label that a Service selects by.
@@ -205,7 +197,7 @@ impl Acting<'_> {
     async fn label_of(&self, pod: &Candidate, named: Option<&str>) -> Result<String, CoordinatorError> {
         let wrong = |why: String| CoordinatorError::Relabel { pod: pod.name_any(), why };
         let of_service = |service: Service| service.spec.and_then(|spec| spec.selector);
-        let selectors = self.session.list_kind_as(of_service).await?;
+        let selectors = self.session.caller.list_kind_as(of_service).await?;
         let selectors = selectors.iter().flatten();
         let selects = |selector: &&BTreeMap<String, String>| {
             !selector.is_empty() && selector.iter().all(|(name, value)| pod.labels().get(name) == Some(value))
@@ -222,7 +214,7 @@ impl Acting<'_> {
             let is_owner = owner.is_some_and(|owner| set.uid().as_ref() == Some(&owner.uid));
             set.spec.filter(|_| is_owner).and_then(|spec| spec.selector.match_labels)
         };
-        let of_owner = self.session.list_kind_as(of_set).await?.into_iter().flatten().next();
+        let of_owner = self.session.caller.list_kind_as(of_set).await?.into_iter().flatten().next();
         let is_free =
             |label: &&&String| !of_owner.as_ref().is_some_and(|labels| labels.contains_key(**label));
         let label = by.iter().find(is_free).or(by.first());
@@ -237,18 +229,18 @@ impl Acting<'_> {
         restore: Restore,
         repetition: u32,
         whole: &mut Whole,
-    ) -> Disrupted {
+    ) -> Result<Disrupted, Refusal> {
         let mut done = Disrupted::default();
-        let going = match self.take(pods, repetition, &mut None, whole).await {
-            Ok(going) => going,
-            Err(why) => return self.refused(None, why),
-        };
+        let going = self.take(pods, repetition, &mut None, whole).await?;
+        let caller = &self.session.caller;
+        let resource = ApiResource::erase::<Pod>(&());
+        let api = Api::<DynamicObject>::namespaced_with(caller.client.clone(), &caller.namespace, &resource);
         let mut changes = Vec::new();
         for pod in &going {
             let label = match self.label_of(pod, label).await {
                 Ok(label) => label,
                 Err(error) => {
-                    done += self.refused(None, error.to_string());
+                    done += self.refused(None, error.into());
                     self.give_back(std::slice::from_ref(pod)).await;
                     continue;
                 }
@@ -256,21 +248,17 @@ impl Acting<'_> {
             let current = json!({"apiVersion": "v1", "kind": "Pod", "metadata": pod.metadata});
             let mut wanted = current.clone();
             wanted["metadata"]["labels"][label.as_str()] = LEFT.into();
-            let api = Api::<DynamicObject>::namespaced_with(
-                self.session.caller.client.clone(),
-                &self.session.caller.namespace,
-                &ApiResource::erase::<Pod>(&()),
-            );
-            let (call, change) = self.stamped_change(self.session.change(&api, &current, &wanted)).await;
+            let changing = self.session.change(&api, &current, &wanted);
+            let (is_accepted, change) = self.noted(None, Some(pod), changing).await;
             changes.extend(change.flatten());
-            done += counted(self.note(None, Some((pod.name_any(), pod.uid())), call));
+            done += is_accepted.into();
         }
         self.restore(restore, None, &changes).await;
         // Pods that stay out of their Services to the end of the run are not released.
         if restore != Restore::AtTheEnd {
             self.give_back(&going).await;
         }
-        done
+        Ok(done)
     }
 
     fn pod_api(&self, pod: &Candidate) -> Api<Pod> {
@@ -288,13 +276,6 @@ fn only(pod: &Candidate, grace_seconds: Option<u32>) -> DeleteParams {
     }
 }
 
-pub(super) async fn list(session: &Session, selector: &str) -> Result<Vec<Candidate>, CoordinatorError> {
-    let pods = Api::<Candidate>::namespaced(session.caller.client.clone(), &session.caller.namespace);
-    let (what, params) = (format!("list pods {selector:?}"), ListParams::default().labels(selector));
-    let listed = session.caller.list(&what, &pods, &params).await?;
-    listed.map_err(|e| CoordinatorError::api(&what, &e))
-}
-
 /// The pods that an action may take, the oldest first, and those that are already leaving, because they are being
 /// deleted or another action has taken them.
 fn apart(found: Vec<Candidate>, taken: &BTreeSet<String>) -> (Vec<Candidate>, Vec<Candidate>) {
@@ -302,37 +283,4 @@ fn apart(found: Vec<Candidate>, taken: &BTreeSet<String>) -> (Vec<Candidate>, Ve
     let leaves = |pod: &Candidate| pod.metadata.deletion_timestamp.is_some() || is_taken(pod);
     let (leaving, staying): (Vec<Candidate>, Vec<Candidate>) = found.into_iter().partition(leaves);
     (oldest_ready_first(staying), leaving)
-}
-
-/// Those that are ready and stay, the oldest first.
-fn oldest_ready_first(mut pods: Vec<Candidate>) -> Vec<Candidate> {
-    pods.retain(|pod| pod.is_ready);
-    pods.sort_by_key(|pod| (pod.metadata.creation_timestamp.clone(), pod.name_any()));
-    pods
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pod(name: &str, created: &str, ready: &str, deleted: Option<&str>) -> Candidate {
-        serde_json::from_value(json!({
-            "metadata": {"name": name, "creationTimestamp": created, "deletionTimestamp": deleted},
-            "status": {"conditions": [{"type": "Ready", "status": ready}]},
-        }))
-        .unwrap()
-    }
-
-    #[test]
-    fn pods_that_are_ready_and_stay_are_chosen_the_oldest_first() {
-        let pods = vec![
-            pod("young", "2026-01-01T00:00:09Z", "True", None),
-            pod("going", "2026-01-01T00:00:01Z", "True", Some("2026-01-01T00:00:31Z")),
-            pod("starting", "2026-01-01T00:00:02Z", "False", None),
-            pod("old-b", "2026-01-01T00:00:03Z", "True", None),
-            pod("old-a", "2026-01-01T00:00:03Z", "True", None),
-        ];
-        let names: Vec<_> = oldest_ready_first(pods).iter().map(ResourceExt::name_any).collect();
-        assert_eq!(names, ["old-a", "old-b", "young"]);
-    }
 }

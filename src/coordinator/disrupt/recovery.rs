@@ -8,12 +8,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use kube::ResourceExt;
 use tokio::time::timeout;
 
-use super::super::Workloads;
-use super::super::view::View;
-use super::pods::list;
-use super::{Acting, Silence, UnderLoad, until_silent};
+use super::acting::{Acting, UnderLoad};
+use super::silence::{Silence, until_silent};
+use crate::coordinator::rollout::Workloads;
+use crate::coordinator::view::View;
 use crate::scenario::{Action, Pods, Repeat};
 use rolldrop_proxy::observed::Candidate;
 use rolldrop_record::EventKind;
@@ -70,15 +71,14 @@ impl Acting<'_> {
     pub(super) async fn recovered(&self, whole: &Whole) -> Result<(), String> {
         let recovered = async {
             match &self.disruption.action {
-                Action::DeletePod(pods) | Action::Evict(pods) | Action::Crash { pods, .. } => {
+                Action::DeletePod(pods)
+                | Action::Evict(pods)
+                | Action::Crash { pods, .. }
+                | Action::Relabel { pods, .. } => {
                     self.pods_recovered(pods, whole).await;
                     true
                 }
-                Action::Relabel { pods, .. } => {
-                    self.pods_recovered(pods, whole).await;
-                    true
-                }
-                _ if self.is_rollout() => {
+                action if action.is_rollout() => {
                     matches!(self.session.until_settled(&whole.workloads).await, Ok((_, None)))
                 }
                 // They wait themselves.
@@ -108,7 +108,7 @@ impl Acting<'_> {
             // Before the list, so that no change after it is missed.
             let changed = self.session.views.changed();
             let is_whole = self.session.views.read(|view| whole.has_endpoints_again(view));
-            if is_whole && let Ok(found) = list(self.session, &pods.selector).await {
+            if is_whole && let Ok(found) = self.listed(&pods.selector).await {
                 let terminating = found.iter().any(|pod| pod.metadata.deletion_timestamp.is_some());
                 if !terminating && found.iter().filter(|pod| pod.is_ready).count() >= whole.ready {
                     return;
@@ -137,6 +137,13 @@ impl Acting<'_> {
             self.session.record(EventKind::Unsettled { limit_s: settle.most.as_secs_f64() });
         }
     }
+}
+
+/// Those that are ready and stay, the oldest first.
+pub(super) fn oldest_ready_first(mut pods: Vec<Candidate>) -> Vec<Candidate> {
+    pods.retain(|pod| pod.is_ready);
+    pods.sort_by_key(|pod| (pod.metadata.creation_timestamp.clone(), pod.name_any()));
+    pods
 }
 
 #[cfg(test)]
@@ -175,5 +182,26 @@ mod tests {
         let one = slice("web", vec![endpoint("a", true), endpoint("b", false)]);
         assert!(!whole.has_endpoints_again(&view(vec![one])));
         assert!(!whole.has_endpoints_again(&view(Vec::new())));
+    }
+
+    fn pod(name: &str, created: &str, ready: &str, deleted: Option<&str>) -> Candidate {
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "creationTimestamp": created, "deletionTimestamp": deleted},
+            "status": {"conditions": [{"type": "Ready", "status": ready}]},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn pods_that_are_ready_and_stay_are_chosen_the_oldest_first() {
+        let pods = vec![
+            pod("young", "2026-01-01T00:00:09Z", "True", None),
+            pod("going", "2026-01-01T00:00:01Z", "True", Some("2026-01-01T00:00:31Z")),
+            pod("starting", "2026-01-01T00:00:02Z", "False", None),
+            pod("old-b", "2026-01-01T00:00:03Z", "True", None),
+            pod("old-a", "2026-01-01T00:00:03Z", "True", None),
+        ];
+        let names: Vec<_> = oldest_ready_first(pods).iter().map(ResourceExt::name_any).collect();
+        assert_eq!(names, ["old-a", "old-b", "young"]);
     }
 }

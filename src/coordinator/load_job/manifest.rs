@@ -1,19 +1,49 @@
 //! The Job's manifest.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::coordinator::journal::RUN_LABEL;
 use rolldrop_record::Evidence;
+use rolldrop_record::wire::AdminToken;
 
-use super::{COMPONENT, COMPONENT_LABEL, LOAD_PORT, LoadJob, OS_LABEL, RUN_LABEL, TOKEN_KEY};
-
+/// The label with the purpose of a run's object.
+pub(super) const COMPONENT_LABEL: &str = "rolldrop.dev/component";
+pub(super) const COMPONENT: &str = "load";
+/// The label of nodes with their operating system.
+pub(super) const OS_LABEL: &str = "kubernetes.io/os";
+/// Where a worker listens, in its own pod.
+pub(crate) const LOAD_PORT: u16 = 9901;
+/// The Secret's key with the token.
+pub(super) const TOKEN_KEY: &str = "token";
 /// The variable with the token.
 const TOKEN_VARIABLE: &str = "ROLLDROP_LOAD_TOKEN";
 /// Finished workers are removed after this, if nobody else removes them.
 const TTL_SECONDS: u64 = 600;
 /// How long a worker has to close its files after SIGTERM.
 const GRACE_SECONDS: u64 = 30;
+
+/// The Job to make.
+#[derive(Clone, Debug)]
+pub(crate) struct LoadJob<'a> {
+    /// How many workers.
+    pub workers: usize,
+    /// The image that has this program.
+    pub image: &'a str,
+    /// A worker's resource requests, such as `cpu`; memory is the limit as well.
+    pub resources: &'a BTreeMap<String, String>,
+    /// The token that the workers check.
+    pub token: &'a AdminToken,
+    /// Where the workers connect to, if they are not reached through the API server.
+    pub collector: Option<&'a str>,
+    /// After this the Job ends, whatever goes on.
+    pub lifetime: Duration,
+    /// Whether workers ask their node's kernel where connections go: a kernel reports that only in the node's own
+    /// network.
+    pub evidence: Option<Evidence>,
+}
 
 /// The Job of this name, whose Secret has the same.
 pub(super) fn job(name: &str, run: &str, job: &LoadJob<'_>) -> Value {
@@ -89,23 +119,24 @@ pub(super) fn job(name: &str, run: &str, job: &LoadJob<'_>) -> Value {
         },
     });
     if let Some(Evidence::Conntrack) = job.evidence {
-        let pod = &mut manifest["spec"]["template"]["spec"];
-        pod["hostNetwork"] = true.into();
-        // Else names would be looked up as the node does.
-        pod["dnsPolicy"] = "ClusterFirstWithHostNet".into();
-        // A right that is added is in effect for root only.
-        pod["securityContext"]["runAsNonRoot"] = false.into();
-        for id in ["runAsUser", "runAsGroup", "fsGroup"] {
-            pod["securityContext"][id] = 0.into();
-        }
+        enter_node_network(&mut manifest["spec"]["template"]["spec"]);
     }
     manifest
 }
 
+fn enter_node_network(pod: &mut Value) {
+    pod["hostNetwork"] = true.into();
+    // Otherwise names would be looked up as the node does.
+    pod["dnsPolicy"] = "ClusterFirstWithHostNet".into();
+    // An added capability takes effect only for root.
+    pod["securityContext"]["runAsNonRoot"] = false.into();
+    for id in ["runAsUser", "runAsGroup", "fsGroup"] {
+        pod["securityContext"][id] = 0.into();
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

@@ -4,19 +4,20 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use http::Request;
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{ApiResource, ListParams};
-use kube::core::TypeMeta;
 use kube::discovery::Scope;
 use kube::{Api, ResourceExt};
 use serde_json::Value;
 
-use super::super::undo::agent_path;
-use super::super::{Caller, CoordinatorError};
-use super::{About, Plan, root, undo_change};
-use crate::scenario::{Action, Count, Disruption, Object, Pods, Repeat, Restore, Workload, WorkloadKind};
+use super::call::{About, Plan};
+use crate::coordinator::caller::Caller;
+use crate::coordinator::error::CoordinatorError;
+use crate::coordinator::kinds::resource_of;
+use crate::coordinator::undo::agent_path;
+use crate::scenario::{Action, Count, Disruption, Object, Pods, Repeat, Restore, Workload};
 
 /// The effect of a disruption, as text; `None` if it changes nothing.
 fn effect(disruption: &Disruption) -> Option<String> {
@@ -32,35 +33,36 @@ fn effect(disruption: &Disruption) -> Option<String> {
         }
         text
     };
-    let back = |restore: &Restore| format!(", {restore}");
-    let (mut effect, after) = match &disruption.action {
-        Action::DeletePod(all) => (format!("deletes {}", pods(all)), String::new()),
-        Action::Evict(all) => (format!("evicts {}", pods(all)), String::new()),
+    let mut effect = match &disruption.action {
+        Action::DeletePod(all) => format!("deletes {}", pods(all)),
+        Action::Evict(all) => format!("evicts {}", pods(all)),
         Action::Crash { pods: all, container } => {
             let container = container.as_deref().map_or_else(String::new, |name| format!(" {name}"));
-            (format!("kills the container{container} in {}", pods(all)), String::new())
+            format!("kills the container{container} in {}", pods(all))
         }
-        Action::Relabel { pods: all, restore, .. } => {
-            (format!("takes {} out of their Services by a label", pods(all)), back(restore))
+        Action::Relabel { pods: all, .. } => format!("takes {} out of their Services by a label", pods(all)),
+        Action::RollingRestart(workload) => format!("restarts {workload}"),
+        Action::SetImage { workload, container, image, .. } => {
+            format!("gives container {container} of {workload} the image {image}")
         }
-        Action::RollingRestart(workload) => (format!("restarts {workload}"), String::new()),
-        Action::SetImage { workload, container, image, restore } => {
-            (format!("gives container {container} of {workload} the image {image}"), back(restore))
+        Action::Patch { object, .. } => format!("patches {object}"),
+        Action::Scale { workload, replicas, .. } => format!("scales {workload} to {replicas}"),
+        Action::Drain { node, .. } => format!("drains node {node} of the pods of all namespaces"),
+        Action::NodeShutdown { node, grace_seconds, .. } => {
+            format!("shuts node {node} down with all its pods, with {grace_seconds} s of grace")
         }
-        Action::Patch { object, restore, .. } => (format!("patches {object}"), back(restore)),
-        Action::Scale { workload, replicas, restore } => {
-            (format!("scales {workload} to {replicas}"), back(restore))
-        }
-        Action::Drain { node, restore } => {
-            (format!("drains node {node} of the pods of all namespaces"), node_back("uncordons", *restore))
-        }
-        Action::NodeShutdown { node, grace_seconds, restore } => {
-            let effect = format!("shuts node {node} down with all its pods, with {grace_seconds} s of grace");
-            (effect, node_back("boots", *restore))
-        }
-        Action::RestartNodeAgent { node } => (format!("restarts the agent of node {node}"), String::new()),
-        Action::Exec { command } => (format!("runs {}", command.join(" ")), String::new()),
+        Action::RestartNodeAgent { node } => format!("restarts the agent of node {node}"),
+        Action::Exec { command } => format!("runs {}", command.join(" ")),
         Action::Observe { .. } => return None,
+    };
+    let after = match &disruption.action {
+        Action::Relabel { restore, .. }
+        | Action::SetImage { restore, .. }
+        | Action::Patch { restore, .. }
+        | Action::Scale { restore, .. } => format!(", {restore}"),
+        Action::Drain { restore, .. } => node_back("uncordons", *restore),
+        Action::NodeShutdown { restore, .. } => node_back("boots", *restore),
+        _ => String::new(),
     };
     effect.push_str(&format!(", {:.1} s into the load", disruption.at.as_secs_f64()));
     let every = disruption.every.as_secs_f64();
@@ -116,9 +118,9 @@ impl Plan {
     fn undo(&mut self, restore: Restore, about: &About, undo: &mut Plan) {
         match restore {
             Restore::Never => {}
-            Restore::AtTheEnd => undo_change(about, undo),
+            Restore::AtTheEnd => undo.restores(about),
             Restore::After(after) => {
-                self.open_call(root(&about.resource), "where the kind is");
+                self.discovers(about);
                 self.must("get", about, format!("{:.1} s later: as it is then", after.as_secs_f64()));
                 self.must("patch", about, "changed back, by a merge patch");
             }
@@ -183,8 +185,7 @@ impl Caller {
         let what = "list nodes";
         let nodes = Api::<Node>::all(self.client.clone());
         let first = ListParams::default().limit(1);
-        let found = self.ask(what, || nodes.list(&first)).await?;
-        let found = found.map_err(|e| CoordinatorError::api(what, &e))?;
+        let found = self.must(what, || nodes.list(&first)).await?;
         Ok(found.items.first().map(ResourceExt::name_any).unwrap_or_default())
     }
 
@@ -201,8 +202,7 @@ impl Caller {
             }
             Action::Relabel { pods, .. } => {
                 self.plan_pods(disruption, pods, why, plan);
-                plan.must("list", &self.own::<Service>(), "which label selects it");
-                plan.helps("list", &self.own::<ReplicaSet>(), "which labels its owner selects it by");
+                self.plan_labels(plan);
             }
             Action::RollingRestart(workload)
             | Action::Scale { workload, .. }
@@ -232,6 +232,11 @@ impl Caller {
         }
     }
 
+    fn plan_labels(&self, plan: &mut Plan) {
+        plan.must("list", &self.own::<Service>(), "which label selects it");
+        plan.helps("list", &self.own::<ReplicaSet>(), "which labels its owner selects it by");
+    }
+
     fn plan_node(&self, node: &str, why: &str, plan: &mut Plan) {
         plan.must("list", &pods_of_nodes(), format!("{why} (spec.nodeName={node})"));
         plan.helps("list", &self.own::<Pod>(), "whether all of an owner are there");
@@ -240,23 +245,18 @@ impl Caller {
     }
 
     fn workload(&self, workload: &Workload) -> About {
-        let kind = match workload.kind {
-            WorkloadKind::Deployment => self.own::<Deployment>(),
-            WorkloadKind::StatefulSet => self.own::<StatefulSet>(),
-            WorkloadKind::DaemonSet => self.own::<DaemonSet>(),
-        };
-        kind.named(&workload.name)
+        About::all(resource_of(workload.kind), Some(&self.namespace)).named(&workload.name)
     }
 
     async fn object(&self, object: &Object, plan: &mut Plan) -> Result<About, CoordinatorError> {
         let Object { api_version, kind, name } = object;
-        let types = TypeMeta { api_version: api_version.clone(), kind: kind.clone() };
-        let (resource, scope) = self.kind_of(&types).await?;
+        let (resource, scope) = self.kind_of(api_version, kind).await?;
         if scope != Scope::Namespaced {
             return Err(CoordinatorError::NotInNamespace { object: object.to_string() });
         }
-        plan.open_call(root(&resource), "where the kind is");
-        Ok(About::all(resource, Some(&self.namespace)).named(name))
+        let about = About::all(resource, Some(&self.namespace)).named(name);
+        plan.discovers(&about);
+        Ok(about)
     }
 
     pub(super) async fn plan_disruptions(
@@ -315,8 +315,7 @@ impl Caller {
             }
             Action::Relabel { pods, restore, .. } => {
                 self.plan_pods(disruption, pods, &format!("{at}: which are ready"), plan);
-                plan.must("list", &self.own::<Service>(), "which label selects it");
-                plan.helps("list", &self.own::<ReplicaSet>(), "which labels its owner selects it by");
+                self.plan_labels(plan);
                 let pod = self.own::<Pod>().later("pod");
                 for which in each(pods, at) {
                     plan.must("patch", &pod, format!("{which}: the label"));

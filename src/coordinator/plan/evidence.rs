@@ -4,8 +4,11 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::ApiResource;
 use kube::{Api, ResourceExt};
 
-use super::{About, Plan, Work};
-use crate::coordinator::{Caller, CoordinatorError, service_proxy};
+use super::call::{About, Plan};
+use crate::coordinator::caller::Caller;
+use crate::coordinator::error::CoordinatorError;
+use crate::coordinator::service_proxy;
+use crate::scenario::Scenario;
 use rolldrop_record::Evidence;
 use rolldrop_record::service_proxy::ServiceProxy;
 
@@ -19,10 +22,11 @@ impl Caller {
     /// When the kernel cannot know, or the pods that would ask are not allowed.
     pub(super) async fn plan_evidence(
         &self,
-        work: &Work<'_>,
+        scenario: &Scenario,
+        load_workers: Option<usize>,
         plan: &mut Plan,
     ) -> Result<(), CoordinatorError> {
-        match work.scenario.load.settings.evidence {
+        match scenario.load.settings.evidence {
             None => return Ok(()),
             Some(Evidence::Conntrack) => {}
         }
@@ -37,7 +41,7 @@ impl Caller {
                     .to_owned(),
             ));
         }
-        let Some(workers) = work.load_workers else {
+        let Some(workers) = load_workers else {
             plan.own.push(
                 "asks the kernel where the load comes from to which pod each of its connections goes".into(),
             );

@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::*;
-use crate::scenario::{Action, Count, Order, Pods, Repeat};
+use crate::scenario::{Action, Count, Disruption, Order, Pods, Repeat};
 
 /// The pods that were deleted, and when.
 type Deletions = Arc<Mutex<Vec<(String, Instant)>>>;

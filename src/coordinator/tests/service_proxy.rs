@@ -1,5 +1,7 @@
 //! What implements Services, as API servers of several makes show it.
 
+use k8s_openapi::api::core::v1::Node;
+
 use super::*;
 use crate::coordinator::service_proxy::find;
 use rolldrop_record::service_proxy::{ProxyEvidence, ServiceProxy};

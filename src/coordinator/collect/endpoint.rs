@@ -1,0 +1,96 @@
+//! The admin port of a proxy in a pod, through the API server's pod proxy.
+
+use std::time::Duration;
+
+use futures::AsyncReadExt;
+use http::Request;
+use kube::Client;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use crate::cluster::guard::names::in_path;
+use crate::coordinator::caller::{Limits, Pauses, is_passing};
+use crate::coordinator::recorder::RecorderHandle;
+use rolldrop_record::wire::{AdminToken, CLOCK_PATH, ClockAnswer, TOKEN_HEADER, TOKEN_WANTED};
+use rolldrop_record::{Clock, EventKind};
+
+/// An answer that does not begin, or a stream that is known to have more, is cut off after this time.
+pub(super) const SILENCE: Duration = Duration::from_secs(5);
+/// The longest answer of a proxy about its clock, in bytes.
+const CLOCK_BYTES: u64 = 4096;
+
+/// What following a proxy needs.
+#[derive(Clone)]
+pub(in crate::coordinator) struct Context {
+    pub(in crate::coordinator) client: Client,
+    pub(in crate::coordinator) namespace: String,
+    pub(in crate::coordinator) clock: Clock,
+    pub(in crate::coordinator) recorder: RecorderHandle,
+    /// The token of the admin ports.
+    pub(in crate::coordinator) admin_token: Option<AdminToken>,
+}
+
+/// A proxy's admin port, behind the API server.
+#[derive(Clone)]
+pub(super) struct Endpoint {
+    pub(super) context: Context,
+    pub(super) pod: String,
+    pub(super) uid: String,
+    pub(super) port: u16,
+}
+
+impl Endpoint {
+    pub(super) async fn clock(&self) -> Option<ClockAnswer> {
+        timeout(SILENCE, self.ask_clock()).await.ok()?.ok()
+    }
+
+    async fn ask_clock(&self) -> kube::Result<ClockAnswer> {
+        let request = self.get(CLOCK_PATH).map_err(kube::Error::HttpError)?;
+        let answer = self.context.client.request_stream(request).await?;
+        let mut text = Vec::new();
+        let read = answer.take(CLOCK_BYTES).read_to_end(&mut text).await;
+        read.map_err(kube::Error::ReadEvents)?;
+        serde_json::from_slice(&text).map_err(kube::Error::SerdeError)
+    }
+
+    /// Compares the clock once more; waits for an API server that is down.
+    pub(super) async fn last_clock(&self, limits: &Limits) -> Option<ClockAnswer> {
+        let (soon, give_up) = (Instant::now() + limits.hand_over, Instant::now() + limits.outage);
+        let mut pauses = Pauses::default();
+        loop {
+            let asked = timeout_at(give_up, self.ask_clock()).await.ok()?;
+            let is_away = match asked {
+                Ok(answer) => return Some(answer),
+                // It was there, and could not reach the proxy.
+                Err(kube::Error::Api(status)) if [404, 502, 503].contains(&status.code) => false,
+                Err(error) if wants_token(&error) => return None,
+                Err(error) => is_passing(&error),
+            };
+            let pause = pauses.next();
+            if Instant::now() + pause >= if is_away { give_up } else { soon } {
+                return None;
+            }
+            sleep(pause).await;
+        }
+    }
+
+    pub(super) fn warn(&self, what: &str) {
+        let message = format!("the proxy of pod {} {what}", self.pod);
+        self.context.recorder.event(self.context.clock.now(), EventKind::Warning { message });
+    }
+
+    pub(super) fn get(&self, path: &str) -> http::Result<Request<Vec<u8>>> {
+        let Self { context, pod, port, .. } = self;
+        let (namespace, pod) = (in_path(&context.namespace), in_path(pod));
+        let uri = format!("/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy{path}");
+        let mut request = Request::get(uri);
+        if let Some(token) = &self.context.admin_token {
+            request = request.header(TOKEN_HEADER, token.as_str());
+        }
+        request.body(Vec::new())
+    }
+}
+
+/// Whether a proxy's admin port requires the token.
+pub(super) fn wants_token(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 401 && status.message == TOKEN_WANTED)
+}

@@ -1,0 +1,48 @@
+//! Objects that a GitOps controller keeps as they are in its repository.
+
+use serde_json::Value;
+
+/// Prefixes of labels and annotations that mark a GitOps controller's objects.
+const GITOPS: [(&str, &str); 3] = [
+    ("argocd.argoproj.io/", "Argo CD"),
+    ("kustomize.toolkit.fluxcd.io/", "Flux"),
+    ("helm.toolkit.fluxcd.io/", "Flux"),
+];
+
+/// What to do about objects that a GitOps controller keeps as they are in its repository.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GitOps {
+    /// They are not changed: the controller would change them back in mid-run.
+    Refuse,
+    /// They are changed: the controller is known to be paused.
+    Change,
+}
+
+/// The GitOps controller that manages an object.
+pub(super) fn controller_of(object: &Value) -> Option<&'static str> {
+    let metadata = &object["metadata"];
+    let names = [&metadata["labels"], &metadata["annotations"]];
+    let mut names = names.into_iter().filter_map(Value::as_object).flat_map(|map| map.keys());
+    names.find_map(|name| {
+        GITOPS.iter().find(|(prefix, _)| name.starts_with(prefix)).map(|(_, controller)| *controller)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_gitops_controller_is_known_by_its_labels_and_annotations() {
+        let controller = |metadata| controller_of(&json!({"kind": "Deployment", "metadata": metadata}));
+        let argo =
+            json!({"annotations": {"argocd.argoproj.io/tracking-id": "shop:apps/Deployment:shop/web"}});
+        assert_eq!(controller(argo), Some("Argo CD"));
+        let flux = json!({"labels": {"kustomize.toolkit.fluxcd.io/name": "shop"}});
+        assert_eq!(controller(flux), Some("Flux"));
+        let helm = json!({"labels": {"app.kubernetes.io/managed-by": "Helm"}});
+        assert_eq!(controller(helm), None);
+    }
+}

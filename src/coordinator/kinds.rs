@@ -1,0 +1,57 @@
+//! The kinds that a cluster has.
+
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::core::TypeMeta;
+use kube::discovery::{self, Scope};
+
+use super::caller::Caller;
+use super::error::CoordinatorError;
+use crate::scenario::WorkloadKind;
+
+/// The kind of a workload.
+pub(super) fn resource_of(kind: WorkloadKind) -> ApiResource {
+    match kind {
+        WorkloadKind::Deployment => ApiResource::erase::<Deployment>(&()),
+        WorkloadKind::StatefulSet => ApiResource::erase::<StatefulSet>(&()),
+        WorkloadKind::DaemonSet => ApiResource::erase::<DaemonSet>(&()),
+    }
+}
+
+impl Caller {
+    /// The API of a kind, in a namespace if it is namespaced.
+    pub(super) fn api_of(
+        &self,
+        resource: &ApiResource,
+        scope: &Scope,
+        namespace: &str,
+    ) -> Api<DynamicObject> {
+        match scope {
+            Scope::Namespaced => Api::namespaced_with(self.client.clone(), namespace, resource),
+            Scope::Cluster => Api::all_with(self.client.clone(), resource),
+        }
+    }
+
+    /// What the cluster knows of a kind.
+    pub(super) async fn kind_of(
+        &self,
+        api_version: &str,
+        kind: &str,
+    ) -> Result<(ApiResource, Scope), CoordinatorError> {
+        let what = "discover the cluster's kinds";
+        let types = TypeMeta { api_version: api_version.to_owned(), kind: kind.to_owned() };
+        let gvk = GroupVersionKind::try_from(&types);
+        let unknown = || {
+            let TypeMeta { api_version, kind } = types;
+            CoordinatorError::UnknownKind { kind, api_version }
+        };
+        let Ok(gvk) = gvk else { return Err(unknown()) };
+        match self.ask(what, || discovery::pinned_kind(&self.client, &gvk)).await? {
+            Ok((resource, capabilities)) => Ok((resource, capabilities.scope)),
+            Err(kube::Error::Discovery(_)) => Err(unknown()),
+            Err(kube::Error::Api(status)) if status.code == 404 => Err(unknown()),
+            Err(error) => Err(CoordinatorError::api(what, &error)),
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! One run's access to one cluster, from its first look to its last row.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::ResourceExt;
+use kube::api::ListParams;
+use serde_json::Value;
+use tokio::sync::OnceCell;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use super::caller::{Caller, Limits};
+use super::collect::{self, Collector};
+use super::error::CoordinatorError;
+use super::gitops::GitOps;
+use super::journal::Journal;
+use super::recorder::{Recorder, SOURCE};
+use super::undo::{self, Undone};
+use super::view::Views;
+use super::{server_clock, sinks, watch};
+use crate::cluster::Origin;
+use rolldrop_load::machine;
+use rolldrop_proxy::observed::Candidate;
+use rolldrop_record::event::NameAnswer;
+use rolldrop_record::run_info::{Role, Source};
+use rolldrop_record::wire::AdminToken;
+use rolldrop_record::{Clock, EventKind, RunDir, Stamp};
+
+/// What a session needs to start.
+pub(crate) struct Settings<'a> {
+    /// Who calls the cluster.
+    pub caller: Caller,
+    /// The label of the objects that the run creates; no other run has it.
+    pub run: &'a str,
+    /// How to reach the cluster again after the run; `None` if it ends with the run.
+    pub cluster: Option<Origin>,
+    /// Where to record.
+    pub run_dir: &'a RunDir,
+    /// The process's clock: the reference for all others.
+    pub clock: Clock,
+    /// The token of the proxies' admin ports.
+    pub admin_token: Option<AdminToken>,
+    /// What to do about objects that a GitOps controller keeps as they are.
+    pub gitops: GitOps,
+}
+
+/// One run's access to one cluster.
+pub(crate) struct Session {
+    pub(super) caller: Caller,
+    pub(super) clock: Clock,
+    pub(super) recorder: Recorder,
+    pub(super) views: Views,
+    pub(super) collector: Collector,
+    pub(super) tasks: JoinSet<()>,
+    pub(super) tasks_stop: CancellationToken,
+    pub(super) journal: Mutex<Journal>,
+    /// The owner of everything that the run creates, once it has created something.
+    pub(super) owner: OnceCell<OwnerReference>,
+    /// The UIDs of pods that an action has chosen, until their end is known. Locked while another action chooses:
+    /// otherwise several at once would take the same pods.
+    pub(super) taken: tokio::sync::Mutex<BTreeSet<String>>,
+    pub(super) gitops: GitOps,
+    /// The longest time for which the load keeps a DNS answer, once it is known.
+    pub(super) period: Mutex<Duration>,
+}
+
+impl Session {
+    /// Begins to watch and to record.
+    ///
+    /// # Errors
+    /// When the API server does not answer, or the run directory cannot be written.
+    pub(crate) async fn begin(settings: Settings<'_>) -> Result<Self, CoordinatorError> {
+        let Settings { caller, run, cluster, run_dir, clock, admin_token, gitops } = settings;
+        let Caller { client, namespace, .. } = &caller;
+        let journal = Mutex::new(Journal::begin(run_dir.path(), clock, run, cluster)?);
+        let recorder = Recorder::start(run_dir, clock)?;
+        let views = Views::new();
+        let tasks_stop = CancellationToken::new();
+        let mut tasks = JoinSet::new();
+        let watches =
+            sinks::Watches { caller: &caller, clock, recorder: &recorder, views: &views, stop: &tasks_stop };
+        watches.spawn(&mut tasks);
+        let (handle, stop) = (recorder.handle(), tasks_stop.clone());
+        tasks.spawn(async move {
+            let mut watch = machine::Watch::begin(clock);
+            while let Some((at, sample)) = stop.run_until_cancelled(watch.next()).await {
+                handle.event(at, EventKind::Machine(sample));
+            }
+        });
+        let sampling = server_clock::sample(client.clone(), clock, recorder.handle(), caller.limits);
+        let stop = tasks_stop.clone();
+        tasks.spawn(async move {
+            stop.run_until_cancelled(sampling).await;
+        });
+        let collector = Collector::default();
+        let context = collect::Context {
+            client: client.clone(),
+            namespace: namespace.clone(),
+            clock,
+            recorder: recorder.handle(),
+            admin_token,
+        };
+        let stop = tasks_stop.clone();
+        tasks.spawn(collect::run(collector.clone(), context, views.subscribe(), stop));
+        let session = Self {
+            caller,
+            clock,
+            recorder,
+            views,
+            collector,
+            tasks,
+            tasks_stop,
+            journal,
+            gitops,
+            owner: OnceCell::new(),
+            taken: tokio::sync::Mutex::default(),
+            period: Mutex::default(),
+        };
+        session.await_first_lists().await?;
+        Ok(session)
+    }
+
+    /// The namespace in which everything happens.
+    pub(crate) fn namespace(&self) -> &str {
+        &self.caller.namespace
+    }
+
+    /// A client of the cluster.
+    pub(crate) fn client(&self) -> kube::Client {
+        self.caller.client.clone()
+    }
+
+    /// Records an event that happened now.
+    pub(crate) fn record(&self, kind: EventKind) {
+        self.record_at(self.clock.now(), kind);
+    }
+
+    /// Records that something is not as it should be.
+    pub(crate) fn warn(&self, message: String) {
+        self.record(EventKind::Warning { message });
+    }
+
+    /// Records an event of the coordinator's process.
+    pub(crate) fn record_at(&self, at: Stamp, kind: EventKind) {
+        self.recorder.handle().event(at, kind);
+    }
+
+    /// Records an event of another source, stamped on that source's clock.
+    pub(crate) fn record_of(&self, source: &str, at: Stamp, kind: EventKind) {
+        if let EventKind::NameAnswer(NameAnswer { ttl_s: Some(ttl_s), .. }) = &kind {
+            let ttl = Duration::try_from_secs_f64(*ttl_s).unwrap_or_default();
+            let mut period = self.period.lock().unwrap_or_else(PoisonError::into_inner);
+            *period = ttl.max(*period);
+        }
+        self.recorder.handle().event_of(source, at, kind);
+    }
+
+    /// The period of a consumer's own clock, as far as it is known: how long the load keeps a DNS answer. Zero if
+    /// there is none.
+    pub(crate) fn period(&self) -> Duration {
+        *self.period.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Creates the manifests' objects, labelled with the run's name.
+    ///
+    /// # Errors
+    /// When one exists already, or the API server refuses it. What was created until then is
+    /// removed in [`Session::finish`].
+    pub(crate) async fn deploy(&self, manifests: &[Value]) -> Result<(), CoordinatorError> {
+        for manifest in manifests {
+            self.create(manifest).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the ends of pods that are still ending, and for the proxies' last rows.
+    pub(crate) async fn settle(&self) {
+        let deadline = Instant::now() + self.caller.limits.settle + self.longest_grace();
+        let gone = self.views.wait_until(|view| view.pods_listed && view.terminating().next().is_none());
+        if timeout_at(deadline, self.caller.stoppable(gone)).await.is_err() {
+            let pods: Vec<_> = self.views.read(|v| v.terminating().map(|p| p.name.clone()).collect());
+            let message = match pods.join(", ") {
+                none if none.is_empty() => {
+                    "the pods could not be listed when the wait for their end was over".into()
+                }
+                pods => format!("still terminating when the wait ended: {pods}"),
+            };
+            self.warn(message);
+        }
+        // A run that is stopped does not ask, and has missed nothing by that.
+        if let Ok(Err(error)) = self.caller.stoppable(self.await_watch()).await
+            && !self.caller.stop.is_cancelled()
+        {
+            // What the watch has not shown by now it will not show.
+            let resource = String::from("pods");
+            self.record(EventKind::WatchGap { resource, from: self.clock.now() - watch::LONGEST_SILENCE });
+            self.warn(format!("the last events are not known: {error}"));
+        }
+        self.collector.catch_up(&self.caller.limits).await;
+    }
+
+    /// Makes the existing proxies hand over their rows, and waits for nothing else: what an interrupted run has time
+    /// for. It takes at most twice [`Limits::hand_over`].
+    pub(crate) async fn hand_over(&self) {
+        let limits = Limits { outage: self.caller.limits.hand_over, ..self.caller.limits };
+        self.collector.catch_up(&limits).await;
+    }
+
+    /// Waits until the watch has caught up: a watch may be late, or dead without a sign.
+    async fn await_watch(&self) -> Result<(), CoordinatorError> {
+        let what = "list pods";
+        let number = |version: &str| version.parse::<u64>().unwrap_or(0);
+        let known = |pod: Candidate| {
+            (pod.uid().unwrap_or_default(), number(&pod.resource_version().unwrap_or_default()))
+        };
+        let listed = self.caller.list_as(what, &self.caller.api(), &ListParams::default(), known).await?;
+        let listed = listed.map_err(|e| CoordinatorError::api(what, &e))?;
+        let there: BTreeMap<String, u64> = listed.into_iter().collect();
+        let before: Vec<String> = self.views.read(|view| view.pods.keys().cloned().collect());
+        let shown = self.views.wait_until(|view| {
+            let is_gone = |uid: &String| there.contains_key(uid) || !view.pods.contains_key(uid);
+            let has_shown = |(uid, version): (&String, &u64)| {
+                // A pod that is gone was shown when it ended.
+                view.pods.get(uid).is_none_or(|seen| number(&seen.event.resource_version) >= *version)
+            };
+            view.pods_listed && before.iter().all(is_gone) && there.iter().all(has_shown)
+        });
+        let limit = self.caller.limits.outage;
+        let late = CoordinatorError::Timeout { what: "watch pods".to_owned(), limit };
+        timeout(limit, shown).await.map_err(|_| late)
+    }
+
+    /// Removes what the session created, restores what it changed, ends its tasks, and closes the records. Returns
+    /// the recorders, and what is left in the cluster for somebody to look after. `give_up` cuts the undoing short.
+    ///
+    /// # Errors
+    /// When the records could not be written.
+    pub(crate) async fn finish(
+        mut self,
+        give_up: CancellationToken,
+    ) -> Result<(Vec<Source>, Vec<Undone>), CoordinatorError> {
+        let mut journal = self.journal.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let undone = undo::all(&Caller { stop: give_up, ..self.caller.clone() }, &mut journal).await;
+        let left: Vec<_> = undone.iter().flatten().filter(|undone| undone.is_left()).cloned().collect();
+        for undone in &left {
+            let message = format!("after the run: {undone}");
+            self.recorder.handle().event(self.clock.now(), EventKind::Warning { message });
+        }
+        self.tasks_stop.cancel();
+        while self.tasks.join_next().await.is_some() {}
+        let mut sources = vec![Source {
+            name: SOURCE.into(),
+            role: Role::Coordinator,
+            clock_offset_ns: 0,
+            clock_uncertainty_ns: Some(0),
+            rows: None,
+        }];
+        sources.extend(self.collector.sources());
+        self.recorder.finish().await?;
+        undone?;
+        Ok((sources, left))
+    }
+
+    pub(super) fn journal(&self) -> MutexGuard<'_, Journal> {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the first lists of the watches, so that no event of the run is missed.
+    async fn await_first_lists(&self) -> Result<(), CoordinatorError> {
+        let what = "watch pods and endpointslices";
+        let listed = self.views.wait_until(|view| view.listed() || !view.unbelieved.is_empty());
+        let listed = self.caller.limited(what, listed).await;
+        if let Some(why) = self.views.read(|view| view.unbelieved.values().next().cloned()) {
+            return Err(CoordinatorError::Api { what: what.to_owned(), why });
+        }
+        match self.views.read(|view| view.trouble.values().next().cloned()) {
+            Some(why) if matches!(listed, Err(CoordinatorError::Timeout { .. })) => {
+                Err(CoordinatorError::Api { what: what.to_owned(), why })
+            }
+            _ => listed,
+        }
+    }
+
+    fn longest_grace(&self) -> Duration {
+        let seconds = self.views.read(|view| {
+            view.terminating().filter_map(|p| p.deletion_grace_s).max().unwrap_or(0).max(0).unsigned_abs()
+        });
+        Duration::from_secs(seconds)
+    }
+}
