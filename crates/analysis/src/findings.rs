@@ -1,6 +1,7 @@
 //! The findings: what a reader should know, in sentences with figures.
 
 mod causes;
+mod conntrack;
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,6 @@ use super::figures::{count, counted, either, len};
 use super::model::{Finding, FindingKind, Latencies, Recommendation, RequestCounts, Severity, Termination};
 use super::phase;
 use super::sums::Sums;
-use super::tracked;
 use super::validity::Reason;
 use crate::timeline::{BeatsState, Refused, Restart, T0Basis, Timeline, Withdrawal};
 use rolldrop_record::Stamp;
@@ -133,7 +133,7 @@ fn of_the_measurement(known: Known<'_>) -> Vec<Finding> {
         ));
     }
     findings.extend(sums.reached.findings(timeline));
-    findings.extend(timeline.tracked.iter().flat_map(|said| tracked::findings(said, timeline)));
+    findings.extend(timeline.tracked.iter().flat_map(|said| conntrack::findings(said, timeline)));
     for message in &timeline.notes.warnings {
         findings.push(finding(Severity::Warning, message.clone(), "recorded during the run", ""));
     }

@@ -33,7 +33,6 @@ mod streams;
 mod sums;
 mod suspects;
 pub mod timeline;
-mod tracked;
 mod tries;
 pub mod validity;
 mod window;

@@ -9,6 +9,7 @@ mod attempts;
 mod beats;
 pub mod clocks;
 mod commands;
+mod conntrack;
 mod consumer;
 pub mod endpoints;
 mod explain;
@@ -19,7 +20,6 @@ mod phases;
 pub mod pods;
 pub mod requests;
 pub mod restarts;
-mod tracked;
 mod watches;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -29,6 +29,7 @@ use addresses::Addresses;
 pub use beats::{Beats, BeatsState};
 use clocks::{API_SERVER, Clocks};
 pub use commands::Command;
+pub use conntrack::Tracked;
 use endpoints::Endpoints;
 pub use integrity::{Hole, Integrity};
 use names::PodNames;
@@ -36,7 +37,6 @@ pub use pods::{PodEnd, PodLife, Stages, T0, T0Basis};
 use requests::Joins;
 pub use requests::{Agreement, Request, Requests};
 pub use restarts::Restart;
-pub use tracked::Tracked;
 use watches::ENDPOINT_SLICES;
 pub use watches::Gap;
 
@@ -117,7 +117,7 @@ impl Timeline {
         let RunLog { mut info, events, torn, corrupt } = log;
         let clocks = Clocks::new(&info, &events);
         if !info.cluster.dataplane.is_known()
-            && let Some(mode) = tracked::service_proxy(&events)
+            && let Some(mode) = conntrack::service_proxy(&events)
         {
             (info.cluster.dataplane, info.cluster.dataplane_from) = (mode, Some(ProxyEvidence::ProxyMode));
         }
@@ -262,7 +262,7 @@ struct Collectors<'a> {
     phases: phases::Collector<'a>,
     beats: beats::Collector,
     histories: explain::Histories,
-    tracked: tracked::Collector,
+    tracked: conntrack::Collector,
     notes: Notes,
 }
 

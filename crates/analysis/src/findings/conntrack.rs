@@ -1,8 +1,8 @@
 //! Findings about the kernel's connection tracking (`--evidence conntrack`).
 
-use super::figures::{count, counted, len};
-use super::findings::finding;
-use super::model::{Finding, Severity};
+use super::finding;
+use crate::figures::{count, counted, len};
+use crate::model::{Finding, Severity};
 use crate::timeline::{Agreement, Timeline, Tracked};
 
 /// What it showed, and why it may not be used.
