@@ -71,7 +71,7 @@ impl ReportArgs {
         if let (Some(first), false) = (self.runs.first(), baseline.is_empty()) {
             let comparison = self.compare.compare(&baseline, &samples)?;
             let run_dir = RunDir::open(first)?;
-            let (before, now) = (analysis::compare::chart(&baseline), analysis::compare::chart(&samples));
+            let [before, now] = analysis::compare::charts(&baseline, &samples);
             for file in report::comparison(&comparison, &before, &now)? {
                 run_dir.write_file(&file.path, &file.bytes).context("failed to write the comparison")?;
             }

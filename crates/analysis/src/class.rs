@@ -44,3 +44,38 @@ impl Class {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rolldrop_record::retry::is_retried;
+    use rolldrop_record::{Phase, Stamp};
+
+    #[test]
+    fn dropped_is_what_a_client_that_retries_would_send_again() {
+        let answers = [
+            (None, None),
+            (Some(404), None),
+            (Some(500), None),
+            (Some(502), None),
+            (Some(503), None),
+            (Some(504), None),
+            (Some(200), Some(5)),
+            (Some(200), Some(GRPC_UNAVAILABLE)),
+        ];
+        let at = Stamp::from_unix_ns(0);
+        for outcome in Outcome::ALL {
+            for (status, grpc_status) in answers {
+                let row = RequestRow {
+                    outcome: *outcome,
+                    status,
+                    grpc_status,
+                    ..RequestRow::not_sent("load-0".into(), 0, "web".into(), Phase::Main, at, at)
+                };
+                // An answer whose trailer alone says that the server is unavailable is not sent again.
+                let is_dropped = Class::of(&row) == Class::Dropped && *outcome != Outcome::Ok;
+                assert_eq!(is_dropped, is_retried("GET", &row), "{outcome} {status:?} {grpc_status:?}");
+            }
+        }
+    }
+}

@@ -12,7 +12,7 @@ pub mod sample;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use blocks::{Blocks, Effort, FEW, FEWEST, Ratio, TooAlike, block_length};
+use blocks::{Blocks, Effort, FEW, FEWEST, Ratio, TooCorrelated, block_length};
 use exact::{Of, Weighed};
 use model::{Change, ChangeKind, Comparison, Difference, Judgement, Row, Side, SideChart, Unit};
 pub use sample::Sample;
@@ -20,6 +20,7 @@ pub use sample::Sample;
 use super::figures::count;
 use super::model::{Mode, Verdict};
 use super::stats;
+use rolldrop_record::Outcome;
 
 /// The required confidence, and which differences are too small to matter.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +67,8 @@ const ONE_RUN: &str = "one run a side does not show how much runs differ from ea
                        runs, made in turn";
 /// The quantiles of the latency.
 const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
+/// Those that the chart marks.
+const MARKED: [&str; 2] = ["p50", "p99"];
 
 /// Compares a side with a baseline.
 ///
@@ -117,15 +120,27 @@ pub fn compare(
     })
 }
 
-/// What the chart of a comparison draws of one side.
-pub fn chart(side: &[Sample]) -> SideChart {
+/// What the chart of a comparison draws of each side.
+pub fn charts(baseline: &[Sample], candidate: &[Sample]) -> [SideChart; 2] {
+    let blocks = [Blocks::new(baseline), Blocks::new(candidate)];
+    let is_marked = |(name, q): &(&str, f64)| MARKED.contains(name) && beyond(&blocks, *q) >= FEWEST_BEYOND;
+    let marked: Vec<(&str, f64)> = QUANTILES.into_iter().filter(is_marked).collect();
+    let marks_ms = |of: &Blocks| marked.iter().map(|(name, q)| (*name, of.whole_quantile(*q))).collect();
+    let [first, second] = &blocks;
+    [(baseline, first), (candidate, second)].map(|(side, of)| {
+        let (step_s, dropped) = dropped_over_time(side);
+        SideChart { latency: of.latency(), marks_ms: marks_ms(of), dropped, step_s }
+    })
+}
+
+/// The dropped requests of a side, by steps of so many seconds, one run after the other.
+fn dropped_over_time(side: &[Sample]) -> (f64, Vec<BTreeMap<Outcome, u64>>) {
     let step_s = side.iter().map(|sample| sample.block_s.max(1.0)).fold(1.0, f64::max);
     let mut seconds: Vec<BTreeMap<_, u64>> = Vec::new();
-    // One run after the other.
     for sample in side {
         let first = seconds.len();
         for (i, block) in sample.blocks.iter().enumerate() {
-            let at = first + index_of(i as f64 * sample.block_s / step_s);
+            let at = first + stats::index(i as f64 * sample.block_s / step_s + 1e-9);
             if seconds.len() <= at {
                 seconds.resize_with(at + 1, BTreeMap::new);
             }
@@ -134,13 +149,7 @@ pub fn chart(side: &[Sample]) -> SideChart {
             }
         }
     }
-    SideChart { latency: Blocks::new(side).latency(), dropped: seconds, step_s }
-}
-
-fn index_of(position: f64) -> usize {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a position in a list")]
-    let index = (position + 1e-9) as usize;
-    index
+    (step_s, seconds)
 }
 
 fn side(samples: &[Sample]) -> Side {
@@ -227,17 +236,17 @@ fn drops(baseline: &[Sample], candidate: &[Sample], options: &Options) -> Vec<Ro
     let lost =
         |s: &Sample| s.blocks.iter().map(|b| b.lost() as f64 / b.total.max(1) as f64).collect::<Vec<_>>();
     let all = || baseline.iter().chain(candidate);
-    let stretch_s = all().map(|s| block_length(&lost(s)).ceil() * s.block_s).fold(0.0, f64::max);
-    let (units_a, units_b) = (stretches(baseline, stretch_s), stretches(candidate, stretch_s));
+    let segment_s = all().map(|s| block_length(&lost(s)).ceil() * s.block_s).fold(0.0, f64::max);
+    let (units_a, units_b) = (segments(baseline, segment_s), segments(candidate, segment_s));
     let fewest = units_a.len().min(units_b.len());
-    let over = format!("{} and {} blocks of {stretch_s:.1} s", units_a.len(), units_b.len());
+    let over = format!("{} and {} blocks of {segment_s:.1} s", units_a.len(), units_b.len());
     row.why = if a.hits + b.hits == 0 {
         let unseen = 100.0 * stats::share_upper(0, fewest as u64, options.confidence);
         format!("neither lost any; over {over}, losses in up to {unseen:.1} % of them may have been missed")
     } else if (fewest as f64) < FEWEST {
-        let needed = FEWEST * stretch_s;
+        let needed = FEWEST * segment_s;
         format!(
-            "requests were lost together for about {stretch_s:.1} s: at least {needed:.0} s a side are needed"
+            "requests were lost together for about {segment_s:.1} s: at least {needed:.0} s a side are needed"
         )
     } else {
         row.p = Some(exact::permutation(&units_a, &units_b));
@@ -248,13 +257,13 @@ fn drops(baseline: &[Sample], candidate: &[Sample], options: &Options) -> Vec<Ro
 }
 
 /// The shares of dropped requests in blocks of time.
-fn stretches(samples: &[Sample], stretch_s: f64) -> Vec<Weighed> {
+fn segments(samples: &[Sample], segment_s: f64) -> Vec<Weighed> {
     let mut units = Vec::new();
     for sample in samples {
-        let blocks = index_of((stretch_s / sample.block_s).round()).max(1);
-        for stretch in sample.blocks.chunks(blocks) {
-            let weight = stretch.iter().map(|b| b.total).sum::<u64>() as f64;
-            units.push(Weighed { value: stretch.iter().map(|b| b.lost()).sum::<u64>() as f64, weight });
+        let blocks = stats::index((segment_s / sample.block_s).round()).max(1);
+        for segment in sample.blocks.chunks(blocks) {
+            let weight = segment.iter().map(|b| b.total).sum::<u64>() as f64;
+            units.push(Weighed { value: segment.iter().map(|b| b.lost()).sum::<u64>() as f64, weight });
         }
     }
     units
@@ -383,16 +392,20 @@ fn windows(baseline: &[Sample], candidate: &[Sample]) -> Vec<Row> {
     rows
 }
 
+/// About how many values lie beyond a quantile, on the side that has fewer.
+fn beyond([a, b]: &[Blocks; 2], q: f64) -> f64 {
+    a.values().min(b.values()) as f64 * (1.0 - q)
+}
+
 fn latency(sides: &[Blocks; 2], name: &str, q: f64, is_closed_loop: bool, effort: Effort) -> Option<Row> {
     let [a, b] = sides;
-    let fewest = a.values().min(b.values());
-    if fewest == 0 {
+    if a.values().min(b.values()) == 0 {
         return None;
     }
     let kind = if is_closed_loop { "service" } else { "response" };
     let metric = format!("latency_ms.{kind}.{}", name.replace('.', "_"));
     let mut row = Row::unknown(metric, format!("{kind} time {name}"), Unit::Milliseconds);
-    let beyond = fewest as f64 * (1.0 - q);
+    let beyond = beyond(sides, q);
     if beyond < FEWEST_BEYOND {
         row.why = format!("about {beyond:.0} answers of a side lie beyond it; {FEWEST_BEYOND} are needed");
         return Some(row);
@@ -414,25 +427,25 @@ fn rate([a, b]: &[Blocks; 2], is_closed_loop: bool, effort: Effort) -> Row {
 }
 
 /// Writes the bootstrap's result into a row.
-fn fill(row: &mut Row, found: Result<Ratio, TooAlike>, less_is_better: bool, effort: Effort) {
+fn fill(row: &mut Row, found: Result<Ratio, TooCorrelated>, less_is_better: bool, effort: Effort) {
     let ratio = match found {
         Ok(ratio) => ratio,
-        Err(TooAlike { stretch_s, baseline, candidate }) => {
+        Err(TooCorrelated { segment_s, baseline, candidate }) => {
             (row.baseline, row.candidate) = (Some(baseline), Some(candidate));
-            let needed = FEWEST * stretch_s;
+            let needed = FEWEST * segment_s;
             row.why = format!(
-                "requests within {stretch_s:.1} s are correlated: at least {needed:.0} s a side are needed"
+                "requests within {segment_s:.1} s are correlated: at least {needed:.0} s a side are needed"
             );
             return;
         }
     };
-    let Ratio { baseline, candidate, stretches, lower, upper, p_above, p_below } = ratio;
+    let Ratio { baseline, candidate, segments, lower, upper, p_above, p_below } = ratio;
     (row.baseline, row.candidate) = (Some(baseline), Some(candidate));
     row.change = Some(Change { kind: ChangeKind::Ratio, estimate: candidate / baseline, lower, upper });
     row.why = "block bootstrap over time".to_owned();
-    if stretches < FEW {
+    if segments < FEW {
         row.why.push_str(&format!(
-            ", over only {stretches:.0} blocks: a rough interval; a longer run improves it"
+            ", over only {segments:.0} blocks: a rough interval; a longer run improves it"
         ));
     }
     let limit = 1.0 + effort.tolerance;

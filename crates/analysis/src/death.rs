@@ -1,4 +1,4 @@
-//! When an ending pod stopped accepting connections, as far as it is known.
+//! When an ending pod stopped accepting connections: bounds and the best estimate.
 
 use crate::timeline::PodEnd;
 use rolldrop_record::{Outcome, Stamp};

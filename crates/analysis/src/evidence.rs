@@ -112,38 +112,51 @@ pub(super) struct Evidence {
     pub stale: Vec<bool>,
     /// When each pod was first sent a request that it answered.
     pub first_served: HashMap<Arc<str>, Stamp>,
-    /// The pods of connections on which some request does not name its pod.
-    connections: HashMap<Connection, Led>,
+    connections: Connections,
 }
+
+/// The pods of connections on which some request does not name its pod.
+#[derive(Debug, Default)]
+struct Connections(HashMap<Connection, Latest>);
 
 /// The pod that the last naming request of a connection names.
 #[derive(Debug)]
-struct Led {
+struct Latest {
     /// The intended send time and number of that request.
     order: (Stamp, u64),
     pod: Arc<str>,
 }
 
+impl Connections {
+    /// Adds a request that names its pod.
+    fn add(&mut self, connection: Connection, pod: &Arc<str>, order: (Stamp, u64)) {
+        if self.0.get(&connection).is_none_or(|latest| latest.order < order) {
+            self.0.insert(connection, Latest { order, pod: Arc::clone(pod) });
+        }
+    }
+
+    /// The pod that a request reached: named by one of the ends, or by its connection.
+    fn pod<'a>(&'a self, r: &'a Request) -> Option<&'a Arc<str>> {
+        let by_connection = || match r.row.conn_reused && !self.0.is_empty() {
+            true => self.0.get(&r.connection()?).map(|latest| &latest.pod),
+            false => None,
+        };
+        r.pod().or_else(by_connection)
+    }
+}
+
 impl Gathered {
-    /// The pod that a request reached, where that is known.
+    /// The pod that a request reached, as far as it is known.
     pub(super) fn pod<'a>(&'a self, r: &'a Request) -> Option<&'a Arc<str>> {
-        pod(&self.connections, r)
+        self.connections.pod(r)
     }
 }
 
 impl Evidence {
-    /// The pod that a request reached: named by one of the ends, or by its connection.
+    /// The pod that a request reached, as far as it is known.
     pub(super) fn pod<'a>(&'a self, r: &'a Request) -> Option<&'a Arc<str>> {
-        pod(&self.connections, r)
+        self.connections.pod(r)
     }
-}
-
-fn pod<'a>(connections: &'a HashMap<Connection, Led>, r: &'a Request) -> Option<&'a Arc<str>> {
-    let led = || match r.row.conn_reused && !connections.is_empty() {
-        true => connections.get(&r.connection()?).map(|led| &led.pod),
-        false => None,
-    };
-    r.pod().or_else(led)
 }
 
 /// The termination of the pod that a request reached, if it had started.
@@ -218,7 +231,7 @@ pub(super) struct Gathered {
     pub first_served: HashMap<Arc<str>, Stamp>,
     /// By target and pod: when a starting pod had surely begun to serve, if nothing names pods.
     pub quiet: Vec<Vec<Option<Stamp>>>,
-    connections: HashMap<Connection, Led>,
+    connections: Connections,
     /// By target: the last time at which it was tried at all, and the uncertainty of its clients' clocks.
     observed: Vec<(Option<Stamp>, i64)>,
 }
@@ -232,24 +245,19 @@ impl Gathered {
             tries: vec![Tries::new(timeline); targets],
             first_served: HashMap::new(),
             quiet: vec![vec![None; timeline.pods.len()]; targets],
-            connections: HashMap::new(),
+            connections: Connections::default(),
             observed: vec![(None, 0); targets],
         }
     }
 
-    /// Adds any request; `unnamed` are the connections on which some request does not name its pod.
+    /// Adds any request; `is_unnamed` says whether some request of its connection does not name its pod.
     fn add(&mut self, timeline: &Timeline, target: Option<usize>, r: &Request, is_unnamed: bool) {
         let balances = target.map_or(Balances::Connections, |t| timeline.info.targets[t].balances);
         if balances == Balances::Connections
             && is_unnamed
             && let Some((connection, pod)) = r.connection().zip(r.pod())
         {
-            let order = (r.row.scheduled, r.row.seq);
-            let led =
-                self.connections.entry(connection).or_insert_with(|| Led { order, pod: Arc::clone(pod) });
-            if led.order < order {
-                *led = Led { order, pod: Arc::clone(pod) };
-            }
+            self.connections.add(connection, pod, (r.row.scheduled, r.row.seq));
         }
         if r.row.outcome == Outcome::Ok
             && let Some(pod) = r.pod()
@@ -315,9 +323,7 @@ pub(super) fn gather<R: RowSource>(
     requests: &Requests<R>,
     alpha: &[f64],
 ) -> Result<Evidence, R::Error> {
-    let targets: HashMap<&str, usize> =
-        timeline.info.targets.iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect();
-    let target_of = |r: &Request| targets.get(&*r.row.target).copied();
+    let target_of = |r: &Request| timeline.target_of(&r.row);
     let is_unnamed = |r: &Request| {
         !requests.unnamed.is_empty() && r.connection().is_some_and(|c| requests.unnamed.contains(&c))
     };

@@ -12,3 +12,18 @@ pub fn count(n: u64) -> String {
     }
     out
 }
+
+/// A count with its noun: `1 pod`, `3 pods`. Adds an `s`; a noun of another kind goes through [`either`].
+pub fn counted(n: u64, noun: &str) -> String {
+    format!("{} {noun}{}", count(n), either(n, "", "s"))
+}
+
+/// `one` if `n` is 1, else `many`.
+pub fn either<'a>(n: u64, one: &'a str, many: &'a str) -> &'a str {
+    if n == 1 { one } else { many }
+}
+
+/// A length as a count.
+pub fn len(n: usize) -> u64 {
+    u64::try_from(n).unwrap_or(u64::MAX)
+}

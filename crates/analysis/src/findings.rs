@@ -1,17 +1,16 @@
 //! The findings: what a reader should know, in sentences with figures.
 
 mod causes;
+mod conntrack;
 
 use std::collections::BTreeMap;
 
 use super::Judged;
-use super::figures::count;
-use super::model::{
-    Finding, FindingKind, Latencies, Recommendation, RequestCounts, Severity, Termination, Verdict,
-};
-use super::phase::Phases;
+use super::figures::{count, counted, either, len};
+use super::model::{Finding, FindingKind, Latencies, Recommendation, RequestCounts, Severity, Termination};
+use super::phase;
 use super::sums::Sums;
-use super::tracked;
+use super::validity::Reason;
 use crate::timeline::{BeatsState, Refused, Restart, T0Basis, Timeline, Withdrawal};
 use rolldrop_record::Stamp;
 use rolldrop_record::run_info::{BalancesBecause, Target};
@@ -24,9 +23,10 @@ const RESTART_REMEDY: &str = "more replicas and clients that retry; a readinessP
 pub(super) struct Known<'a> {
     pub timeline: &'a Timeline,
     pub sums: &'a Sums<'a>,
-    pub verdict: &'a Verdict,
-    /// Why the record is incomplete.
-    pub partial: &'a [String],
+    /// Why the run is invalid.
+    pub invalid: &'a [Reason],
+    /// Why its record is incomplete.
+    pub partial: &'a [Reason],
     pub requests: &'a RequestCounts,
     pub judged: &'a [Judged<'a>],
     pub latency_ms: &'a Latencies,
@@ -41,13 +41,13 @@ pub(super) fn findings(known: Known<'_>) -> Vec<Finding> {
     findings.extend(causes::findings(known));
     findings.extend(not_whole(known));
     findings.extend(unbounded(terminations));
-    findings.extend(timeline.info.targets.iter().filter_map(|target| in_step(timeline, target)));
+    findings.extend(in_step(timeline));
     findings.extend(killed(known));
     findings.extend(deletions_of_others(timeline));
     findings.extend(refusals(timeline));
     findings.extend(timeline.restarts.iter().filter(|r| r.from >= timeline.origin).map(restarted));
     findings.extend(agents_restarted(timeline.agent_restarts));
-    findings.extend(unsettled(timeline.unsettled.len() as u64));
+    findings.extend(unsettled(timeline.notes.unsettled.len() as u64));
     let left_alive = timeline.withdrawals.iter().zip(&sums.last_reached);
     findings.extend(left_alive.map(|(withdrawal, last)| lived_on(withdrawal, *last)));
     findings.extend(timeline.info.targets.iter().filter_map(taken_for_a_gateway));
@@ -59,40 +59,33 @@ pub(super) fn findings(known: Known<'_>) -> Vec<Finding> {
 
 /// Why the measurement cannot be believed.
 fn not_valid(known: Known<'_>) -> Vec<Finding> {
-    let Verdict::Invalid { why } = known.verdict else { return Vec::new() };
-    let invalid = |what: &String| {
-        let is_of_record = known.timeline.integrity.contradictions.contains(what);
-        let (kind, why, remedy) = match is_of_record {
-            true => (
-                FindingKind::Corrupt,
+    let invalid = |Reason { kind, what }: &Reason| {
+        let (why, remedy) = match kind {
+            FindingKind::Corrupt => (
                 "the record contradicts itself, so no figure can be relied on",
                 "look for parts that were copied, changed or mixed with another run's, or repeat the run",
             ),
-            false => (
-                FindingKind::Invalid,
+            _ => (
                 "the figures of this run would describe the measurement, not the cluster",
                 "repeat it with a lower rate or on a less busy machine",
             ),
         };
-        Finding { kind: Some(kind), ..finding(Severity::Error, what.clone(), why, remedy) }
+        Finding { kind: Some(*kind), ..finding(Severity::Error, what.clone(), why, remedy) }
     };
-    why.iter().map(invalid).collect()
+    known.invalid.iter().map(invalid).collect()
 }
 
 /// What is missing in the record.
 fn not_whole(known: Known<'_>) -> impl Iterator<Item = Finding> {
-    known.partial.iter().map(move |what| {
-        let is_corrupt = known.timeline.corrupt.contains(what);
-        let (kind, severity, why) = match is_corrupt {
-            true => (
-                FindingKind::Corrupt,
-                Severity::Error,
-                "it has changed since it was written, and is in no figure",
-            ),
-            false => (FindingKind::Missing, Severity::Warning, "the missing part is in no figure"),
+    known.partial.iter().map(|Reason { kind, what }| {
+        let (severity, why) = match kind {
+            FindingKind::Corrupt => {
+                (Severity::Error, "it has changed since it was written, and is in no figure")
+            }
+            _ => (Severity::Warning, "the missing part is in no figure"),
         };
         let remedy = "read the counts as lower bounds, or repeat the run";
-        Finding { kind: Some(kind), ..finding(severity, what.clone(), why, remedy) }
+        Finding { kind: Some(*kind), ..finding(severity, what.clone(), why, remedy) }
     })
 }
 
@@ -103,7 +96,7 @@ fn killed(known: Known<'_>) -> Option<Finding> {
     let what = match pods[..] {
         [] => return None,
         [pod] => format!("pod {pod} was ended by SIGKILL (exit code 137)"),
-        _ => format!("{} pods were ended by SIGKILL (exit code 137)", pods.len()),
+        _ => format!("{} were ended by SIGKILL (exit code 137)", counted(len(pods.len()), "pod")),
     };
     let longest_s = known.latency_ms.service.max / 1e3;
     Some(finding(
@@ -140,17 +133,18 @@ fn of_the_measurement(known: Known<'_>) -> Vec<Finding> {
         ));
     }
     findings.extend(sums.reached.findings(timeline));
-    findings.extend(timeline.tracked.iter().flat_map(|said| tracked::findings(said, timeline)));
-    for message in &timeline.warnings {
+    findings.extend(timeline.tracked.iter().flat_map(|said| conntrack::findings(said, timeline)));
+    for message in &timeline.notes.warnings {
         findings.push(finding(Severity::Warning, message.clone(), "recorded during the run", ""));
     }
     if sums.reset_for_refused > 0 {
         findings.push(finding(
             Severity::Info,
-            match sums.reset_for_refused {
-                1 => "1 request was reset that the app would have refused".to_owned(),
-                n => format!("{} requests were reset that the app would have refused", count(n)),
-            },
+            format!(
+                "{} {} reset that the app would have refused",
+                counted(sums.reset_for_refused, "request"),
+                either(sums.reset_for_refused, "was", "were")
+            ),
             "the recording proxy in the pod had already accepted the connection: the one thing that it changes",
             "treat reset_before_response and connect_refused as the same when you compare with a run without the \
              proxy",
@@ -189,13 +183,13 @@ pub(super) fn finding(severity: Severity, what: String, why: &str, remedy: &str)
 }
 
 /// Terminations that all met a consumer's own clock at about the same phase.
-fn in_step(timeline: &Timeline, target: &Target) -> Option<Finding> {
-    let period_s = timeline.period_s(target)?;
-    let phases = Phases::of(period_s, timeline.ends.iter().map(|end| end.t0.latest));
-    let what = phases.in_step(&target.consumer)?;
-    let why = "all windows of this consumer are one sample of up to that period, however many there are";
-    let remedy = "end pods at random phases: set a jitter of at least the period";
-    Some(Finding { kind: Some(FindingKind::InPhase), ..finding(Severity::Warning, what, why, remedy) })
+fn in_step(timeline: &Timeline) -> impl Iterator<Item = Finding> {
+    let clocks = phase::clocks(timeline, timeline.ends.iter()).into_iter();
+    clocks.filter_map(|clock| clock.in_step()).map(|what| {
+        let why = "all windows of this consumer are one sample of up to that period, however many there are";
+        let remedy = "end pods at random phases: set a jitter of at least the period";
+        Finding { kind: Some(FindingKind::InPhase), ..finding(Severity::Warning, what, why, remedy) }
+    })
 }
 
 /// The windows that have no upper bound: one finding for each consumer and reason.
@@ -212,10 +206,8 @@ pub(super) fn unbounded(terminations: &[Termination]) -> impl Iterator<Item = Fi
         let what = match pods[..] {
             [pod] => format!("the window of pod {pod} towards {consumer} has no upper bound"),
             _ => {
-                format!(
-                    "the windows of {} pods towards {consumer} have no upper bound",
-                    count(pods.len() as u64)
-                )
+                let pods = counted(len(pods.len()), "pod");
+                format!("the windows of {pods} towards {consumer} have no upper bound")
             }
         };
         let remedy =
@@ -280,7 +272,7 @@ fn deletions_of_others(timeline: &Timeline) -> Option<Finding> {
     };
     let pods = match widths.len() {
         1 => "the deletion of 1 pod by somebody else is".to_owned(),
-        n => format!("the deletions of {} pods by others are", count(n as u64)),
+        n => format!("the deletions of {} by others are", counted(len(n), "pod")),
     };
     let what =
         format!("{pods} known only to within {widest:.2} s; upper bounds of windows are wider by that much");
@@ -300,7 +292,7 @@ fn refusals(timeline: &Timeline) -> Vec<Finding> {
         let of = match pods[..] {
             [""] => String::new(),
             [pod] => format!(" of pod {pod}"),
-            _ => format!(", {} times", count(pods.len() as u64)),
+            _ => format!(", {} times", count(len(pods.len()))),
         };
         let remedy = match status {
             Some(429) => {

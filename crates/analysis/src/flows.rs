@@ -32,7 +32,7 @@ struct Use {
     order: (Stamp, Stamp, u64),
     /// Which of the requests it is.
     request: usize,
-    /// Whether another connection came about before the next of these.
+    /// Whether another connection was established before the next of these.
     is_ended: bool,
 }
 
@@ -86,7 +86,7 @@ impl Flows {
                         stale[used.request] = entry_stands;
                         None
                     }
-                    // The other side's reset leaves the entry of a connection that came about.
+                    // The other side's reset leaves the entry of an established connection.
                     Outcome::ResetBeforeResponse | Outcome::ResetMidResponse => {
                         Some(r.row.end.shifted_ns(RESET_FOR_NS))
                     }
@@ -100,7 +100,7 @@ impl Flows {
 }
 
 /// The periods in which a port was never unused long enough for an entry to expire: port and beginning, and the end.
-type Stretches = BTreeMap<(u16, Stamp), Stamp>;
+type Periods = BTreeMap<(u16, Stamp), Stamp>;
 
 /// Connects that used a source port towards an address again so soon that an entry of the one before could still
 /// exist.
@@ -108,7 +108,7 @@ type Stretches = BTreeMap<(u16, Stamp), Stamp>;
 pub(super) struct Reuses {
     connects: u64,
     /// By load source and address. The first connect of each is no reuse.
-    stretches: HashMap<(Arc<str>, Arc<str>), Stretches>,
+    periods: HashMap<(Arc<str>, Arc<str>), Periods>,
 }
 
 impl Reuses {
@@ -117,25 +117,25 @@ impl Reuses {
         let Some((source, port, to)) = flow(r) else { return };
         let at = r.begun();
         self.connects += 1;
-        let stretches = self.stretches.entry((source, to)).or_default();
+        let periods = self.periods.entry((source, to)).or_default();
         let copied = |((port, from), until): (&(u16, Stamp), &Stamp)| (*port, *from, *until);
-        let before = stretches.range(..=(port, at)).next_back().map(copied);
+        let before = periods.range(..=(port, at)).next_back().map(copied);
         let before = before.filter(|(of, _, until)| *of == port && at.ns_since(*until) <= STALE_FOR_NS);
         if before.is_some_and(|(_, _, until)| until >= at) {
             return;
         }
-        let after = stretches.range((port, at)..).next().map(copied);
+        let after = periods.range((port, at)..).next().map(copied);
         let after = after.filter(|(of, from, _)| *of == port && from.ns_since(at) <= STALE_FOR_NS);
         if let Some((_, from, _)) = after {
-            stretches.remove(&(port, from));
+            periods.remove(&(port, from));
         }
         let (from, until) = (before.map_or(at, |(_, from, _)| from), after.map_or(at, |(.., until)| until));
-        stretches.insert((port, from), until);
+        periods.insert((port, from), until);
     }
 
     /// How many there were.
     pub(super) fn count(&self) -> u64 {
-        self.connects - self.stretches.values().map(|stretches| stretches.len() as u64).sum::<u64>()
+        self.connects - self.periods.values().map(|periods| periods.len() as u64).sum::<u64>()
     }
 }
 

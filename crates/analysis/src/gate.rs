@@ -1,7 +1,7 @@
-//! Expectations against a result: checks, and what they amount to.
+//! Expectations against a result: checks, and their verdict.
 //!
-//! Pure. A budget in counts is judged on what was observed, one on windows on
-//! their bounds. A run that is invalid passes nothing.
+//! Pure. A limit on counts is compared with what was observed, a limit on windows with their bounds. An invalid run
+//! passes no check.
 
 use crate::RunResult;
 use crate::compare::model::{Comparison, Judgement, Row};
@@ -44,11 +44,11 @@ pub fn check(result: &RunResult, expect: &Expect) -> Vec<Check> {
     checks
 }
 
-/// Whether a run is worse than its baseline, figure by figure. What cannot be told passes where
-/// it does not even look worse.
+/// Whether a run is worse than its baseline, figure by figure. An inconclusive figure passes if it does not even look
+/// worse.
 pub fn against_baseline(comparison: &Comparison) -> Vec<Check> {
     let check = |row: &Row| {
-        // What neither side has a value of is no figure of these runs.
+        // A figure that neither side has is none of these runs.
         row.baseline.or(row.candidate)?;
         let verdict = match row.verdict? {
             Judgement::Worse => CheckVerdict::Fail,
@@ -68,7 +68,7 @@ pub fn against_baseline(comparison: &Comparison) -> Vec<Check> {
     comparison.rows.iter().filter_map(check).collect()
 }
 
-/// What the checks amount to: a failure outweighs what is inconclusive. Nothing asked passes.
+/// The verdict of all checks: a failure outweighs an inconclusive check. Without checks the gate passes.
 pub fn verdict(checks: &[Check]) -> CheckVerdict {
     let any = |v: CheckVerdict| checks.iter().any(|c| c.verdict == v);
     if any(CheckVerdict::Fail) {
@@ -80,7 +80,7 @@ pub fn verdict(checks: &[Check]) -> CheckVerdict {
     }
 }
 
-/// A command that failed fails the gate; one that the run cut off says nothing.
+/// A command that failed fails the gate; one that the run cut off is not judged.
 fn command_check(command: &CommandResult) -> Option<Check> {
     command.duration_s?;
     let observed = match (command.code, command.signal) {

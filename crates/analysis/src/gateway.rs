@@ -1,6 +1,5 @@
 //! Attributes a gateway's failures: which ending pods it can have sent them to, and why they were lost.
 //!
-//! A gateway (an ingress controller, a mesh, a load balancer that speaks HTTP) pools its connections to
 //! A gateway (an ingress controller, a mesh, a load balancer that speaks HTTP) pools its connections to pods and
 //! routes single requests. Its client is never connected to a pod, so it sees a dead one only as an answer 502, 503
 //! or 504, as silence, or as a connection that is closed without an answer.
@@ -35,7 +34,7 @@ use crate::timeline::{PodEnd, Request, Timeline};
 use rolldrop_record::run_info::{Balances, Target};
 use rolldrop_record::{Outcome, RequestRow, ServedEnd, Stamp};
 
-/// The probability with which a dead pod would let a row of answered requests pass; below it the gateway no longer
+/// If so many answered requests in a row would have missed a dead pod only with this probability, the gateway no longer
 /// chooses that pod.
 const PASSED_OVER: f64 = 1e-6;
 /// The longest pause between two failures of one dead pod: Traefik's dial timeout, and what load
@@ -66,7 +65,7 @@ impl Dying {
         let dead = end.stages.app_exited.or(end.stages.containers_terminated).or(end.stages.pod_deleted);
         // A proxy of which all rows have arrived would have recorded the request.
         let is_complete = || {
-            let mut of_pod = timeline.hand_overs.iter().filter(|over| over.pod == end.pod).peekable();
+            let mut of_pod = timeline.notes.hand_overs.iter().filter(|over| over.pod == end.pod).peekable();
             of_pod.peek().is_some() && of_pod.all(|over| over.rows.recorded == Some(over.rows.received))
         };
         let recorded_until = end.stages.proxy_exited.filter(|_| is_complete());
@@ -128,7 +127,7 @@ impl Watching {
         let mut marks: Vec<Mark> = failures.chain(deaths).collect();
         marks.sort_unstable();
         let answered = vec![0; marks.len() + 1];
-        Self { dying, marks, answered, took: Values::new(), enough: enough(endpoints) }
+        Self { dying, marks, answered, took: Values::default(), enough: enough(endpoints) }
     }
 
     /// Adds a request of this target that a pod answered.
@@ -151,7 +150,7 @@ impl Watching {
     /// Until when a pod may have been chosen; `None` if nothing shows it.
     fn takes_turns_until(&self, dying: &Dying) -> Option<Stamp> {
         let dead = dying.dead?;
-        // Whoever answers in the meantime, a gateway may know the pod for so long.
+        // A gateway may know the pod for so long, even if other pods answer in the meantime.
         let at_least = dead.shifted_ns(THROTTLE_NS);
         let first = self.marks.partition_point(|mark| mark.at < dead);
         let (mut last, mut row) = (dead, 0);
@@ -226,7 +225,7 @@ impl Gateway {
     /// The terminations, as indices of `timeline.ends`, that can explain a failure whose pod is not named.
     pub(super) fn candidates(&self, row: &RequestRow) -> Vec<usize> {
         let sent = sent(row);
-        // Whoever waited in vain gave the request to a pod that did not answer; one that lived would have.
+        // A gateway that waited in vain had chosen a pod that did not answer; a live pod would have answered.
         let handed_over = match (row.outcome, row.status) {
             (Outcome::ResponseTimeout | Outcome::BodyTimeout, _) | (_, Some(504)) => {
                 row.end.min(sent.shifted_ns(self.answers_within_ns))
@@ -296,7 +295,7 @@ pub(super) fn cause(failure: &Failure<'_>) -> Option<Cause> {
         Outcome::HttpError | Outcome::Ok if no_endpoint && status == Some(503) => {
             Some(Cause::NoReadyEndpoint)
         }
-        // Somebody beside a pod has recorded it, and no end of a pod explains it.
+        // A recording proxy has seen it, and no end of a pod explains it.
         Outcome::HttpError | Outcome::Ok if !attempts.is_empty() && !is_explained => {
             Some(Cause::GatewayError)
         }

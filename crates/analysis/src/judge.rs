@@ -56,12 +56,9 @@ pub(super) fn judge<'a>(
             served: request.served.as_deref().map(Served::of),
             stale,
             overloaded: signs.overload(request, verdict),
-            restarting: timeline
-                .restarts
-                .iter()
-                .any(|restart| restart.from <= row.end && restart.to.is_none_or(|to| begun <= to)),
+            restarting: timeline.is_restarting(begun, row.end),
         };
-        let target = timeline.info.targets.iter().position(|t| *t.name == *row.target);
+        let target = timeline.target_of(row);
         let is_inside = |candidate: &Candidate| {
             let e = candidate.termination;
             target.is_some_and(|t| {
@@ -162,17 +159,16 @@ impl<'a> Signs<'a> {
     }
 
     fn is_slow(&self, from: Stamp, to: Stamp) -> bool {
-        let second =
-            |at: Stamp| usize::try_from(at.ns_since(self.timeline.origin) / 1_000_000_000).unwrap_or(0);
-        let during = self.medians.iter().skip(second(from)).take(second(to).saturating_sub(second(from)) + 1);
+        let [first, last] = [from, to].map(|at| self.timeline.second_of(at));
+        let during = self.medians.iter().skip(first).take(last.saturating_sub(first) + 1);
         during.flatten().any(|ms| *ms > SLOW_MS && *ms > SLOW * self.usual_ms)
     }
 
     fn is_machine_full(&self, from: Stamp, to: Stamp) -> bool {
         let meets = |(at, sample): &(Stamp, MachineSample)| {
-            // A sample tells of the time before it.
+            // A sample covers the time before it.
             *at >= from && at.seconds_since(to) <= sample.interval_s && sample.busy >= FULL
         };
-        self.timeline.machine.values().flatten().any(meets)
+        self.timeline.notes.machine.values().flatten().any(meets)
     }
 }

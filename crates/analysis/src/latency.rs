@@ -12,11 +12,13 @@ pub(super) struct Values {
     histogram: Option<Histogram<u64>>,
 }
 
-impl Values {
-    pub(super) fn new() -> Self {
+impl Default for Values {
+    fn default() -> Self {
         Self { histogram: Histogram::new(3).ok() }
     }
+}
 
+impl Values {
     /// Adds a value; what lies before 0 counts as 0.
     pub(super) fn add(&mut self, ns: i64) {
         if let Some(h) = &mut self.histogram {
@@ -51,7 +53,7 @@ impl Values {
         SendLag { p50: self.at(0.5, 1e3), p99: self.at(0.99, 1e3), max: self.at(1.0, 1e3) }
     }
 
-    /// Buckets of equal width on a logarithmic axis, twenty a decade, the empty ones left out.
+    /// Buckets of equal width on a logarithmic axis, twenty a decade, without the empty ones.
     pub(super) fn buckets(&self) -> Vec<LatencyBucket> {
         const PER_DECADE: f64 = 20.0;
         let mut buckets: Vec<LatencyBucket> = Vec::new();
@@ -86,7 +88,7 @@ impl FewValues {
 
     /// As if they had been added to these.
     pub(super) fn values(&self) -> Values {
-        let mut values = Values::new();
+        let mut values = Values::default();
         if let Some(h) = &mut values.histogram {
             for (ns, n) in &self.0 {
                 let _ = h.record_n(*ns, *n);
@@ -105,7 +107,7 @@ mod tests {
     proptest! {
         #[test]
         fn few_values_are_the_same_values(drawn in prop::collection::vec((-1_i64..4000, 0_u32..40), 0..50)) {
-            let (mut few, mut values) = (FewValues::default(), Values::new());
+            let (mut few, mut values) = (FewValues::default(), Values::default());
             for (ns, shift) in drawn {
                 few.add(ns << shift);
                 values.add(ns << shift);
@@ -117,7 +119,7 @@ mod tests {
 
     #[test]
     fn values_of_all_sizes_keep_three_digits() {
-        let mut values = Values::new();
+        let mut values = Values::default();
         for ms in 1..=1000 {
             values.add(ms * 1_000_000);
         }

@@ -1,8 +1,9 @@
 //! Windows, attribution, causes, statistics and the recommendation.
 //!
-//! Pure: data in, data out. No clock, no I/O, no async. How the numbers are
-//! made is documented where they are made: `evidence` locates requests, `window`
-//! bounds, `cause` explains, `stats` holds the formulas.
+//! Pure: data in, data out. No clock, no I/O, no async. Each number is documented where it is computed: `class` decides
+//! what counts as dropped, `evidence` and `suspects` find the pod of each request, `window` bounds the windows, `cause`
+//! explains the losses, `stats` holds the formulas. When a pod's deletion took effect (t0) is decided in
+//! `timeline::pods::t0`.
 //!
 //! Answered requests are too many to be held in memory. They are read twice: for the arrivals at each pod, from which
 //! the windows follow (`evidence`), and then for the sums over all of them (`sums`).
@@ -23,7 +24,6 @@ mod latency;
 pub mod model;
 mod outages;
 mod phase;
-mod policy;
 mod reached;
 mod recommend;
 mod route;
@@ -33,7 +33,6 @@ mod streams;
 mod sums;
 mod suspects;
 pub mod timeline;
-mod tracked;
 mod tries;
 pub mod validity;
 mod window;
@@ -45,9 +44,12 @@ pub use class::Class;
 use evidence::Evidence;
 pub(crate) use judge::Judged;
 pub use model::{Analysis, RunResult};
-use model::{Latencies, LoadResult, Mode, RequestCounts, Stage, Start, Termination, Verdict, Window};
-pub use policy::Policy;
+use model::{
+    Latencies, LoadResult, Mode, RequestCounts, Stage, Start, StartStage, Termination, Verdict, Window,
+};
+pub use recommend::Policy;
 use sums::Sums;
+use validity::Reason;
 
 use crate::timeline::{PodEnd, Requests, Timeline};
 use rolldrop_record::load::defaults;
@@ -83,9 +85,10 @@ pub fn analyse<R: RowSource>(
     let measured = validity::Measured::of(&terminations, &sums.response.percentiles());
     let invalid = validity::invalid(timeline, &load, measured, &terminations);
     let partial = validity::partial(timeline, &sums);
+    let why = |reasons: &[Reason]| reasons.iter().map(|reason| reason.what.clone()).collect();
     let verdict = match (invalid.is_empty(), partial.is_empty()) {
-        (false, _) => Verdict::Invalid { why: invalid },
-        (true, false) => Verdict::Partial { why: partial.clone() },
+        (false, _) => Verdict::Invalid { why: why(&invalid) },
+        (true, false) => Verdict::Partial { why: why(&partial) },
         (true, true) => Verdict::Valid,
     };
     let latency_ms = Latencies {
@@ -120,7 +123,7 @@ pub fn analyse<R: RowSource>(
             .chain(findings::findings(findings::Known {
                 timeline,
                 sums: &sums,
-                verdict: &verdict,
+                invalid: &invalid,
                 partial: &partial,
                 requests: &requests,
                 judged: &judged,
@@ -179,12 +182,9 @@ fn command_result(command: &crate::timeline::Command) -> model::CommandResult {
     }
 }
 
-/// The mode of each termination: that of its action, unless another pod was ending at the same time. Then it was not
-/// isolated, whatever was asked for.
+/// The mode of each termination: that of its action. If another pod was ending at the same time, it was not isolated.
 fn modes(ends: &[PodEnd]) -> Vec<Mode> {
-    let begins_before_end = |a: &PodEnd, b: &PodEnd| b.gone().is_none_or(|gone| a.t0.earliest <= gone);
-    let overlap = |a: &PodEnd, b: &PodEnd| begins_before_end(a, b) && begins_before_end(b, a);
-    let is_alone = |end: &PodEnd| ends.iter().all(|other| other.uid == end.uid || !overlap(end, other));
+    let is_alone = |end: &PodEnd| ends.iter().all(|other| other.uid == end.uid || !end.overlaps(other));
     let mode = |end: &PodEnd| match end.mode {
         Mode::Isolated if !is_alone(end) => Mode::Other,
         mode => mode,
@@ -350,14 +350,14 @@ fn starts(timeline: &Timeline, evidence: &Evidence) -> Vec<Start> {
         .map(|p| Start {
             pod: p.name.clone(),
             timeline: [
-                ("created", Some(p.created)),
-                ("ip_reported", p.ip_reported),
-                ("ready", p.ready),
-                ("endpoint_ready", p.endpoint_ready),
-                ("first_request", evidence.first_served.get(p.name.as_str()).copied()),
+                (StartStage::Created, Some(p.created)),
+                (StartStage::IpReported, p.ip_reported),
+                (StartStage::Ready, p.ready),
+                (StartStage::EndpointReady, p.endpoint_ready),
+                (StartStage::FirstRequest, evidence.first_served.get(p.name.as_str()).copied()),
             ]
             .into_iter()
-            .filter_map(|(stage, at)| Some((stage.to_owned(), at?.seconds_since(p.created))))
+            .filter_map(|(stage, at)| Some((stage, at?.seconds_since(p.created))))
             .collect(),
         })
         .collect()

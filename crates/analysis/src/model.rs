@@ -1,6 +1,8 @@
 //! The result of the analysis: what `result.json` holds (schemaVersion 1), and
 //! the series that the charts draw.
 
+mod charts;
+mod findings;
 mod losses;
 mod window;
 
@@ -8,19 +10,20 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use charts::{ChartData, LateArrival, LatencyBucket, LatencyHistograms, Second};
+pub use findings::{Check, CheckVerdict, Finding, FindingKind, Severity};
 pub use losses::{Bounded, Candidate, GroupWindow, LossGroup, Lost, TerminationRequests, Why};
 pub use window::{Window, WindowBasis};
 
 pub use crate::timeline::T0Basis;
-use rolldrop_record::EndCause;
-use rolldrop_record::Outcome;
 use rolldrop_record::run_info::{ClusterInfo, Pacing, Tool};
 pub use rolldrop_record::{Cause, Mode};
+use rolldrop_record::{EndCause, Outcome, named};
 
 /// The version of `result.json`.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// Everything that the analysis of one run yields.
+/// The analysis of one run.
 #[derive(Clone, Debug)]
 pub struct Analysis {
     /// The figures.
@@ -252,50 +255,31 @@ pub struct Percentiles {
     pub max: f64,
 }
 
-/// A stage in the end of a pod. Keys of [`Termination::timeline`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Stage {
-    /// t0 earliest: the delete call was sent.
-    DeleteSent,
-    /// A watcher saw the deletionTimestamp.
-    DeletionSeen,
-    /// A watcher saw the endpoint as terminating.
-    EndpointTerminating,
-    /// The kubelet called the sidecar's preStop hook: the pod started to terminate.
-    KillBegan,
-    /// The app got SIGTERM no earlier: t0 earliest plus min(preStop sleep, grace period). Computed, not observed; absent without a sleep.
-    AppSigterm,
-    /// The app's listener started to refuse connections.
-    ListenerClosed,
-    /// The sidecar received SIGTERM: all main containers have ended.
-    AppExited,
-    /// The last new connection to the pod was begun.
-    LastConnection,
-    /// A watcher saw the containers terminated.
-    ContainersTerminated,
-    /// A watcher saw the endpoint gone from its slice.
-    EndpointRemoved,
-    /// A watcher saw the pod deleted.
-    PodDeleted,
-}
-
-impl Stage {
-    /// The name used in files.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Stage::DeleteSent => "delete_sent",
-            Stage::DeletionSeen => "deletion_seen",
-            Stage::EndpointTerminating => "endpoint_terminating",
-            Stage::KillBegan => "kill_began",
-            Stage::AppSigterm => "app_sigterm",
-            Stage::ListenerClosed => "listener_closed",
-            Stage::AppExited => "app_exited",
-            Stage::LastConnection => "last_connection",
-            Stage::ContainersTerminated => "containers_terminated",
-            Stage::EndpointRemoved => "endpoint_removed",
-            Stage::PodDeleted => "pod_deleted",
-        }
+named! {
+    /// A stage in the end of a pod. Keys of [`Termination::timeline`].
+    pub enum Stage {
+        /// t0 earliest: the delete call was sent.
+        DeleteSent = "delete_sent",
+        /// A watcher saw the deletionTimestamp.
+        DeletionSeen = "deletion_seen",
+        /// A watcher saw the endpoint as terminating.
+        EndpointTerminating = "endpoint_terminating",
+        /// The kubelet called the sidecar's preStop hook: the pod started to terminate.
+        KillBegan = "kill_began",
+        /// The app got SIGTERM no earlier: t0 earliest plus min(preStop sleep, grace period). Computed, not observed; absent without a sleep.
+        AppSigterm = "app_sigterm",
+        /// The app's listener started to refuse connections.
+        ListenerClosed = "listener_closed",
+        /// The sidecar received SIGTERM: all main containers have ended.
+        AppExited = "app_exited",
+        /// The last new connection to the pod was begun.
+        LastConnection = "last_connection",
+        /// A watcher saw the containers terminated.
+        ContainersTerminated = "containers_terminated",
+        /// A watcher saw the endpoint gone from its slice.
+        EndpointRemoved = "endpoint_removed",
+        /// A watcher saw the pod deleted.
+        PodDeleted = "pod_deleted",
     }
 }
 
@@ -363,8 +347,24 @@ pub struct WatchGap {
 pub struct Start {
     /// The pod's name.
     pub pod: String,
-    /// Stages `created`, `ip_reported`, `ready`, `endpoint_ready`, `first_request`, in seconds since `created`.
-    pub timeline: BTreeMap<String, f64>,
+    /// Stages, in seconds since the first.
+    pub timeline: BTreeMap<StartStage, f64>,
+}
+
+named! {
+    /// A stage in the start of a pod.
+    pub enum StartStage {
+        /// A watcher first saw the pod.
+        Created = "created",
+        /// Its address was reported.
+        IpReported = "ip_reported",
+        /// It was ready.
+        Ready = "ready",
+        /// Its endpoint was ready.
+        EndpointReady = "endpoint_ready",
+        /// The first request that it answered was begun.
+        FirstRequest = "first_request",
+    }
 }
 
 /// The windows of all terminations of one mode towards one consumer.
@@ -458,34 +458,6 @@ pub struct WhatIf {
     pub drops_left: u64,
 }
 
-/// How much a finding matters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Severity {
-    /// Requests were lost, or the measurement is not valid.
-    Error,
-    /// Something limits what can be said.
-    Warning,
-    /// Good to know.
-    Info,
-}
-
-/// Findings that programs may want to tell from others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FindingKind {
-    /// Outside terminations, fewer requests succeeded than of a target that works.
-    NotWorking,
-    /// A limit of the measurement was exceeded: its figures do not describe the cluster.
-    Invalid,
-    /// The record contradicts itself, or a part of it is damaged.
-    Corrupt,
-    /// Something was not recorded, or is missing now.
-    Missing,
-    /// Terminations always met a consumer's own clock at about the same phase.
-    InPhase,
-}
-
 /// Whether the record was checked for gaps and contradictions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -495,121 +467,4 @@ pub enum IntegrityStatus {
     /// The format of the run directory has no totals and no checksums.
     #[default]
     Unchecked,
-}
-
-/// Something that a reader should know, with its reason and what to do.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Finding {
-    /// How much it matters.
-    pub severity: Severity,
-    /// Its kind, if programs may want to recognise it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kind: Option<FindingKind>,
-    /// The cause of dropped requests that it is about, if any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cause: Option<Cause>,
-    /// What was found, with figures.
-    pub what: String,
-    /// Why it happened.
-    pub why: String,
-    /// What to do; a line of YAML if one helps.
-    pub remedy: String,
-}
-
-/// Whether a check passed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CheckVerdict {
-    /// Within the limit.
-    Pass,
-    /// Beyond the limit.
-    Fail,
-    /// The run cannot tell.
-    Inconclusive,
-}
-
-/// One check of the gate.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Check {
-    /// The key of `expect`, such as `dropped.max`.
-    pub name: String,
-    /// Whether it passed.
-    pub verdict: CheckVerdict,
-    /// The limit.
-    pub limit: String,
-    /// What was observed.
-    pub observed: String,
-    /// Why the verdict is what it is; empty if limit and observation say it.
-    pub why: String,
-}
-
-impl Check {
-    /// What was observed, the limit, and why, if that adds something.
-    pub fn in_words(&self) -> String {
-        let Self { limit, observed, why, .. } = self;
-        let why = if why.is_empty() { String::new() } else { format!(": {why}") };
-        format!("{observed} (limit {limit}){why}")
-    }
-}
-
-/// The series behind the charts.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ChartData {
-    /// Late arrivals that were answered.
-    pub late_ok: Vec<LateArrival>,
-    /// Response times of answered requests, steady against disrupted.
-    pub latency: LatencyHistograms,
-    /// Requests by second of the run.
-    pub seconds: Vec<Second>,
-    /// The load's stages, where there are several: when each began, in seconds since the counted part of the load
-    /// began, and its rates then and at its end, in requests per second.
-    pub stages: Vec<(f64, f64, f64)>,
-    /// Length of the counted part as measured, in seconds since the counted part of the load began.
-    pub end_s: f64,
-}
-
-/// A new connection to a terminating pod whose request was answered.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LateArrival {
-    /// Index into [`RunResult::terminations`].
-    pub termination: usize,
-    /// When it was begun, in seconds since the counted part of the load began.
-    pub begun_s: f64,
-}
-
-/// Response times of answered requests in logarithmic buckets.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct LatencyHistograms {
-    /// Away from any termination.
-    pub steady: Vec<LatencyBucket>,
-    /// Near one.
-    pub disrupted: Vec<LatencyBucket>,
-}
-
-/// One bucket: values in `[from_ms, to_ms)`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LatencyBucket {
-    /// Lower edge, in milliseconds.
-    pub from_ms: f64,
-    /// Upper edge, in milliseconds.
-    pub to_ms: f64,
-    /// Number of values.
-    pub count: u64,
-}
-
-/// The requests scheduled in one second of the run, by how they ended.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Second {
-    /// The second's beginning, since the counted part of the load began.
-    pub at_s: f64,
-    /// Requests answered with success.
-    pub ok: u64,
-    /// Dropped requests, by outcome.
-    pub dropped: BTreeMap<Outcome, u64>,
-    /// Other rows (app errors, not sent, cancelled).
-    pub other: u64,
-    /// Median response time of the answered ones, in milliseconds.
-    pub p50_ms: Option<f64>,
-    /// 99th percentile of the same.
-    pub p99_ms: Option<f64>,
 }

@@ -4,7 +4,7 @@ use crate::timeline::Request;
 use rolldrop_record::Stamp;
 
 /// The failures of a run, and where answers came between them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Outages<'a>(Vec<Failure<'a>>);
 
 #[derive(Debug)]

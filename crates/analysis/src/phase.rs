@@ -6,45 +6,80 @@
 
 use std::f64::consts::TAU;
 
+use crate::timeline::{PodEnd, Timeline};
 use rolldrop_record::Stamp;
+use rolldrop_record::run_info::Target;
 
 /// Below this chance that random phases lie so close together, they count as not random.
 const ALPHA: f64 = 0.01;
 
-/// How the terminations of a mode met a clock with this period.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Phases {
-    /// The period, in seconds: an upper bound of windows is at least this, plus the time until the change arrives.
-    pub(super) period_s: f64,
-    /// Whether the data are consistent with uniformly random phases.
-    pub(super) are_random: bool,
+/// A consumer with its own clock, and how the ends of pods met it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock<'a> {
+    consumer: &'a str,
+    /// How long it keeps what it knows, in seconds.
+    period_s: f64,
+    /// The longest time from t0 until the endpoint was seen to be removed, in seconds.
+    news_s: f64,
+    /// Whether the pods' ends are consistent with uniformly random phases of the period.
+    is_met_at_random: bool,
 }
 
-impl Phases {
-    /// Of terminations that began at these times. Rayleigh's test: for phases at random, the chance that
-    /// the mean of n unit vectors is R or longer is about exp(-n R²) (Mardia and Jupp, Directional
-    /// Statistics, 2000, section 6.3).
-    pub(super) fn of(period_s: f64, begun: impl IntoIterator<Item = Stamp>) -> Self {
-        let (mut n, mut x, mut y) = (0.0, 0.0, 0.0);
-        for at in begun {
-            // Nanoseconds since 1970 are exact to less than a microsecond.
-            let period_ns = period_s * 1e9;
-            let angle = (at.unix_ns() as f64).rem_euclid(period_ns) / period_ns * TAU;
-            n += 1.0;
-            x += angle.cos();
-            y += angle.sin();
-        }
-        let p = if n > 0.0 { (-(x * x + y * y) / n).exp() } else { 1.0 };
-        Self { period_s, are_random: p >= ALPHA }
+impl Clock<'_> {
+    /// The longest window that it can have, in seconds.
+    pub(super) fn longest_s(&self) -> f64 {
+        self.period_s + self.news_s
     }
 
-    /// The finding's text if they are not random, for the clock of a DNS client.
-    pub(super) fn in_step(&self, consumer: &str) -> Option<String> {
-        let period_s = self.period_s;
-        (!self.are_random).then(|| {
+    /// What follows from its period, as a part of a sentence.
+    pub(super) fn in_words(&self) -> String {
+        let Self { consumer, period_s, news_s, .. } = self;
+        format!(
+            ", and {consumer} may keep a pod for its {period_s:.0} s and the {news_s:.3} s until the change arrived"
+        )
+    }
+
+    /// That the pods ended at one phase of it, if they did.
+    pub(super) fn in_step(&self) -> Option<String> {
+        let Self { consumer, period_s, .. } = self;
+        (!self.is_met_at_random).then(|| {
             format!("the pods ended at about one phase of the {period_s:.0} s for which {consumer} keeps an answer of the DNS")
         })
     }
+}
+
+/// The consumers with their own clock, and how these ends met it.
+pub(super) fn clocks<'a>(
+    timeline: &'a Timeline,
+    ends: impl Iterator<Item = &'a PodEnd> + Clone,
+) -> Vec<Clock<'a>> {
+    let withdrawn =
+        |end: &PodEnd| end.stages.endpoint_terminating.or(end.stages.endpoint_removed).or(end.gone());
+    let news_s = |end: &PodEnd| withdrawn(end).map(|at| at.seconds_since(end.t0.earliest));
+    let news_s = ends.clone().filter_map(news_s).fold(0.0, f64::max);
+    let clock = |target: &'a Target| {
+        let period_s = timeline.period_s(target)?;
+        let is_met_at_random = are_random(period_s, ends.clone().map(|end| end.t0.latest));
+        Some(Clock { consumer: &target.consumer, period_s, news_s, is_met_at_random })
+    };
+    timeline.info.targets.iter().filter_map(clock).collect()
+}
+
+/// Whether these times are consistent with uniformly random phases of a period. Rayleigh's test: for phases at random,
+/// the chance that the mean of n unit vectors is R or longer is about exp(-n R²) (Mardia and Jupp, Directional
+/// Statistics, 2000, section 6.3).
+fn are_random(period_s: f64, times: impl IntoIterator<Item = Stamp>) -> bool {
+    let (mut n, mut x, mut y) = (0.0, 0.0, 0.0);
+    for at in times {
+        // Nanoseconds since 1970 are exact to less than a microsecond.
+        let period_ns = period_s * 1e9;
+        let angle = (at.unix_ns() as f64).rem_euclid(period_ns) / period_ns * TAU;
+        n += 1.0;
+        x += angle.cos();
+        y += angle.sin();
+    }
+    let p = if n > 0.0 { (-(x * x + y * y) / n).exp() } else { 1.0 };
+    p >= ALPHA
 }
 
 #[cfg(test)]
@@ -61,12 +96,11 @@ mod tests {
 
     #[test]
     fn deletions_every_five_seconds_meet_a_clock_of_five_seconds_at_one_phase() {
-        let in_step = Phases::of(5.0, (0..30).map(|n| at(f64::from(n) * 5.0 + 0.02 * f64::from(n % 3))));
-        assert!(!in_step.are_random);
+        assert!(!are_random(5.0, (0..30).map(|n| at(f64::from(n) * 5.0 + 0.02 * f64::from(n % 3)))));
         let mut rng = rand::rngs::SmallRng::seed_from_u64(1);
         let jittered: Vec<Stamp> =
             (0..30).map(|n| at(f64::from(n) * 5.0 + rng.random_range(0.0..5.0))).collect();
-        assert!(Phases::of(5.0, jittered).are_random);
-        assert!(Phases::of(5.0, []).are_random);
+        assert!(are_random(5.0, jittered));
+        assert!(are_random(5.0, []));
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::figures::count;
+use super::figures::{count, counted, either};
 use super::findings::finding;
 use super::model::{Finding, Severity};
 use crate::timeline::requests::{Strangers, Unmatched};
@@ -63,7 +63,7 @@ impl Reached {
 
     fn strange(&self) -> Option<Finding> {
         let n = self.strangers.other_runs;
-        let (requests, carry) = plural(n, "request", "carry");
+        let (requests, carry) = (counted(n, "request"), either(n, "carries", "carry"));
         let what = format!(
             "{requests} that the proxies recorded {carry} an id of another run, or one without a run: \
              not counted"
@@ -76,7 +76,7 @@ impl Reached {
 
     fn unknown(&self) -> Option<Finding> {
         let n = self.strangers.no_request;
-        let (requests, carry) = plural(n, "request", "carry");
+        let (requests, carry) = (counted(n, "request"), either(n, "carries", "carry"));
         let what = format!(
             "{requests} that the proxies recorded {carry} an id of this run and the number of no request that it \
              recorded: not counted"
@@ -88,7 +88,7 @@ impl Reached {
 
     fn impossible(&self) -> Option<Finding> {
         let n = self.impossible_rows;
-        let (rows, have) = plural(n, "row", "have");
+        let (rows, have) = (counted(n, "row"), either(n, "has", "have"));
         let what = format!(
             "{rows} of the proxies {have} a request's id and a time before it was sent or after it ended: not counted"
         );
@@ -107,7 +107,7 @@ impl Reached {
         let more = if more > 0 { format!(" and {more} more pods") } else { String::new() };
         let what = format!(
             "a gateway's retries hid {} ({}{more}): another pod gave the answer",
-            if failures == 1 { "1 failure".to_owned() } else { format!("{} failures", count(failures)) },
+            counted(failures, "failure"),
             named.join(", "),
         );
         let why = "the id of one request reached several pods; these requests count as ok, as their clients saw them";
@@ -129,23 +129,13 @@ impl Reached {
             ),
         };
         let some: Vec<String> = values.keys().take(MAX_NAMED).map(|value| format!("{value:?}")).collect();
-        let (n, name) = plural(*answers, "answer", "name");
+        let (n, name) = (counted(*answers, "answer"), either(*answers, "names", "name"));
         let what =
             format!("{n} {name} a pod in {place} that the run did not watch, such as {}", some.join(", "));
         let why = "they count as answers whose pod is not known: a pod is named by its name, its host name, \
                    NAME.NAMESPACE or its address";
         let severity = if self.named == 0 { Severity::Warning } else { Severity::Info };
         (*answers > 0).then(|| finding(severity, what, why, remedy))
-    }
-}
-
-/// A number of things, and a verb in their number.
-fn plural(n: u64, noun: &str, verb: &str) -> (String, String) {
-    match (n, verb) {
-        (1, "have") => (format!("1 {noun}"), "has".to_owned()),
-        (1, "carry") => (format!("1 {noun}"), "carries".to_owned()),
-        (1, _) => (format!("1 {noun}"), format!("{verb}s")),
-        (n, _) => (format!("{} {noun}s", count(n)), verb.to_owned()),
     }
 }
 

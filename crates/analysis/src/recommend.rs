@@ -5,15 +5,30 @@ use std::time::Duration;
 
 use super::Judged;
 use super::model::{Candidate, Mode, Recommendation, Termination, Verdict, WhatIf, WindowSummary};
-use super::phase::Phases;
-use super::policy::Policy;
+use super::phase::{self, Clock};
 use super::stats;
 use crate::timeline::{PodEnd, Timeline};
 use rolldrop_record::Cause;
-use rolldrop_record::run_info::Target;
 
 /// A pod that gets new connections too seldom shows its window too coarsely: 3/λ may not exceed this many seconds.
 const MAX_COARSENESS_S: f64 = 0.5;
+
+/// How sure a recommendation must be.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// The share of future terminations that a recommendation must cover.
+    pub coverage: f64,
+    /// At this confidence.
+    pub confidence: f64,
+    /// Seconds added to a recommended sleep and grace period.
+    pub margin_s: u64,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self { coverage: 0.90, confidence: 0.95, margin_s: 1 }
+    }
+}
 
 /// The windows per consumer and mode.
 pub(super) fn summaries(terminations: &[Termination]) -> Vec<WindowSummary> {
@@ -91,8 +106,8 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> Recommendation {
         ));
     }
     let seen = windows().filter_map(|w| w.upper_s).max_by(f64::total_cmp);
-    let clocks = clocks(timeline, of_mode().map(|(_, end)| end));
-    refused_because.extend(clocks.iter().filter_map(|clock| clock.phases.in_step(clock.consumer)));
+    let clocks = phase::clocks(timeline, of_mode().map(|(_, end)| end));
+    refused_because.extend(clocks.iter().filter_map(Clock::in_step));
     let largest = clocks.iter().map(Clock::longest_s).fold(seen.unwrap_or(0.0), f64::max);
     let covers_all = (n > 0 && censored == 0 && is_sound && windows().next().is_some())
         .then(|| stats::ceil_seconds(largest));
@@ -131,43 +146,6 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> Recommendation {
         suggested_seconds: covers_all
             .filter(|s| *s > set.pre_stop_s && has_saved(ground, mode, *s, set.pre_stop_s)),
     }
-}
-
-/// A consumer that looks for endpoints only periodically: a window towards it is a sample of its phase, plus the time
-/// until the change arrives.
-#[derive(Clone, Copy, Debug)]
-struct Clock<'a> {
-    consumer: &'a str,
-    phases: Phases,
-    /// The longest time from t0 until the endpoint was seen to be removed, in seconds.
-    news_s: f64,
-}
-
-impl Clock<'_> {
-    /// The longest window that it can have.
-    fn longest_s(&self) -> f64 {
-        self.phases.period_s + self.news_s
-    }
-
-    fn in_words(&self) -> String {
-        let Self { consumer, phases: Phases { period_s, .. }, news_s } = self;
-        format!(
-            ", and {consumer} may keep a pod for its {period_s:.0} s and the {news_s:.3} s until the change arrived"
-        )
-    }
-}
-
-/// The consumers with their own clock, and how the pods' ends met it.
-fn clocks<'a>(timeline: &'a Timeline, ends: impl Iterator<Item = &'a PodEnd> + Clone) -> Vec<Clock<'a>> {
-    let withdrawn =
-        |end: &PodEnd| end.stages.endpoint_terminating.or(end.stages.endpoint_removed).or(end.gone());
-    let news_s = |end: &PodEnd| withdrawn(end).map(|at| at.seconds_since(end.t0.earliest));
-    let news_s = ends.clone().filter_map(news_s).fold(0.0, f64::max);
-    let clock = |target: &'a Target| {
-        let phases = Phases::of(timeline.period_s(target)?, ends.clone().map(|end| end.t0.latest));
-        Some(Clock { consumer: &target.consumer, phases, news_s })
-    };
-    timeline.info.targets.iter().filter_map(clock).collect()
 }
 
 /// The longest window, as far as it is known.

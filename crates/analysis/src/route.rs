@@ -124,12 +124,12 @@ struct Shares {
 }
 
 impl Shares {
-    /// What an answered connection says against the pod being in the rules.
+    /// The evidence of an answered connection against the pod being in the rules.
     fn answered(self) -> f64 {
         ((1.0 - self.freed) / (1.0 - self.least)).ln()
     }
 
-    /// What a lost connection without a named pod says. A pod refuses as long as its address exists, and is silent
+    /// The evidence of a lost connection without a named pod. A pod refuses as long as its address exists, and is silent
     /// afterwards.
     fn lost(self, outcome: Outcome, part: f64) -> f64 {
         let (held, freed) = match outcome {
@@ -140,7 +140,7 @@ impl Shares {
         (part * freed / held.max(f64::MIN_POSITIVE)).ln()
     }
 
-    /// What a connection says that was lost to another dead pod. It is negative if the rules dropped that pod with
+    /// The evidence of a connection that was lost to another dead pod. It is negative if the rules dropped that pod with
     /// this one.
     fn lost_to_another(self) -> f64 {
         let others = (self.most[0] - self.own).max(f64::MIN_POSITIVE);
@@ -189,7 +189,7 @@ pub(super) fn reach<'d>(
     let (end, death) = end;
     let bound = (1.0 / alpha).ln();
     let out = OUT.max(bound);
-    // That a connection went elsewhere, whoever answered it, has this weight while the pod lives.
+    // A connection that went elsewhere has this weight while the pod lives.
     let elsewhere = elsewhere(route.most());
     let unnamed_part = if tries.names_losses() { UNNAMED } else { 1.0 };
     let first = tries.first_loss(from);
@@ -211,7 +211,7 @@ pub(super) fn reach<'d>(
         }
         let is_sure = death.is_sure(at);
         let shares = match shares {
-            // Who is dead changes slowly.
+            // The set of dead pods changes slowly.
             Some((since, known)) if at.ns_since(since) < 5_000_000 => known,
             _ => {
                 let known = route.shares((&end.pod, death), at, dead);
@@ -250,12 +250,12 @@ pub(super) fn reach<'d>(
     reach
 }
 
-/// What a connection that was routed elsewhere says against one of `n` endpoints being in the rules.
+/// The evidence of a connection that was routed elsewhere against one of `n` endpoints being in the rules.
 fn elsewhere(n: usize) -> f64 {
     -(1.0 - 1.0 / n.max(1) as f64).max(1.0 - SURE).ln()
 }
 
-/// From when on no pod of `n` can have refused connections since `from`: this many were answered in a row.
+/// The time by which enough connections in a row were answered since `from` that none of `n` pods still refused them.
 pub(super) fn quiet_since(tries: &Tries, from: Stamp, n: usize) -> Option<Stamp> {
     let each = elsewhere(n);
     let mut against = 0.0;

@@ -51,7 +51,7 @@ pub(super) fn groups(
         group.dropped += 1;
         *group.by_outcome.entry(j.request.row.outcome).or_default() += 1;
         *group.by_cause.entry(j.cause).or_default() += 1;
-        if let Some(target) = timeline.info.targets.iter().position(|t| *t.name == *j.request.row.target) {
+        if let Some(target) = timeline.target_of(&j.request.row) {
             let window = &mut group.windows[target];
             let lasted =
                 is_routed(&timeline.info.targets[target], j).then(|| lasted_s(timeline, j)).flatten();
@@ -105,7 +105,7 @@ pub(super) fn dead_seconds(
     let targets = &timeline.info.targets;
     let mut lost = vec![vec![0.0; targets.len()]; terminations.len()];
     for j in judged {
-        let Some(target) = targets.iter().position(|t| *t.name == *j.request.row.target) else { continue };
+        let Some(target) = timeline.target_of(&j.request.row) else { continue };
         if !is_routed(&targets[target], j) {
             continue;
         }
@@ -127,21 +127,21 @@ pub(super) fn dead_seconds(
 }
 
 /// Disjoint sets of terminations, each known by its first.
-struct Sets(Vec<usize>);
+pub(crate) struct Sets(Vec<usize>);
 
 impl Sets {
-    fn new(n: usize) -> Self {
+    pub(crate) fn new(n: usize) -> Self {
         Self((0..n).collect())
     }
 
-    fn first(&self, mut of: usize) -> usize {
+    pub(crate) fn first(&self, mut of: usize) -> usize {
         while self.0[of] != of {
             of = self.0[of];
         }
         of
     }
 
-    fn join(&mut self, a: usize, b: usize) {
+    pub(crate) fn join(&mut self, a: usize, b: usize) {
         let (a, b) = (self.first(a), self.first(b));
         self.0[a.max(b)] = a.min(b);
     }

@@ -35,6 +35,13 @@ pub(crate) fn nearest_rank(sorted: &[f64], p: f64) -> Option<f64> {
     sorted.get(rank - 1).copied()
 }
 
+/// The index that a position lies at; 0 for negative and undefined ones.
+pub(crate) fn index(position: f64) -> usize {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
+    let index = position as usize;
+    index
+}
+
 /// Rounds up to whole seconds; negative and undefined values become 0.
 pub(crate) fn ceil_seconds(seconds: f64) -> u64 {
     #[expect(clippy::cast_possible_truncation, reason = "whole and saturating by construction")]

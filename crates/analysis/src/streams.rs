@@ -10,7 +10,7 @@ use crate::timeline::requests::Connection;
 use rolldrop_record::{Outcome, RequestRow, Stamp};
 
 /// The connections on which requests were lost, among those with streams.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Streams(HashMap<Connection, Carrier>);
 
 #[derive(Debug, Default)]
@@ -76,7 +76,7 @@ impl Streams {
         };
         carrier.is_used = true;
         carrier.has_answered |= row.bytes_received > 0;
-        // What was left out or refused was never worked on.
+        // The server never worked on a request that it excluded or refused.
         if matches!(row.outcome, Outcome::H2Goaway | Outcome::H2RefusedStream) {
             return;
         }

@@ -15,7 +15,7 @@ use crate::timeline::{Request, Requests, Timeline};
 use rolldrop_record::{Outcome, Phase, RowSource, ServedEnd, Stamp};
 
 /// The sums. They count requests of the counted part, unless stated otherwise.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Sums<'a> {
     /// By outcome and class, and what is known only as counts; not by cause.
     pub counts: RequestCounts,
@@ -69,29 +69,16 @@ impl<'a> Sums<'a> {
             let counted = requests.others.iter().filter(|r| r.row.phase == Phase::Main);
             counted.filter(move |r| classes.contains(&Class::of(&r.row)))
         };
-        let [lag, response, service, steady, near] = [(); 5].map(|()| Values::new());
         let mut sums = Self {
             counts: RequestCounts { without_rows: timeline.tallies.clone(), ..RequestCounts::default() },
             recorded: requests.all,
-            lag,
-            response,
-            service,
-            steady,
-            disrupted: near,
-            outside_ok: 0,
-            outside_app_errors: 0,
-            seconds: Vec::new(),
-            end_s: 0.0,
-            late_ok: Vec::new(),
             seen: vec![0; timeline.ends.len()],
             streams: Streams::of(of_class(&[Class::Dropped]).map(|r| &r.row)),
             outages: Outages::of(of_class(&[Class::Dropped, Class::AppError])),
             reached: Reached::of(requests),
-            reuses: Reuses::default(),
             last_reached: vec![None; timeline.withdrawals.len()],
-            unrecorded: BTreeMap::new(),
-            reset_for_refused: 0,
             incomplete: validity::incomplete(timeline),
+            ..Self::default()
         };
         requests.each(|r| {
             sums.add_any(timeline, r);
@@ -185,7 +172,7 @@ impl<'a> Sums<'a> {
             values.add(service_ns.filter(|_| is_closed_loop).unwrap_or(response_ns));
         }
         self.end_s = self.end_s.max(timeline.seconds(row.scheduled));
-        let second = usize::try_from(row.scheduled.ns_since(timeline.origin) / 1_000_000_000).unwrap_or(0);
+        let second = timeline.second_of(row.scheduled);
         while self.seconds.len() <= second {
             let at_s = self.seconds.len() as f64;
             self.seconds.push((Second { at_s, ..Second::default() }, FewValues::default()));

@@ -74,7 +74,6 @@ impl Verdict {
 pub(super) struct Suspects<'a> {
     timeline: &'a Timeline,
     others: &'a [Request],
-    targets: HashMap<&'a str, usize>,
     /// The lost ones, by their beginning.
     lost: Vec<usize>,
     /// By termination and target: whether the pod is an endpoint of that target, as far as it is known.
@@ -105,7 +104,6 @@ impl<'a> Suspects<'a> {
         Self {
             timeline,
             others,
-            targets: targets.iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect(),
             lost,
             serves: timeline.ends.iter().map(serves).collect(),
             is_random: targets
@@ -130,16 +128,20 @@ impl<'a> Suspects<'a> {
         let mut verdicts: Vec<Verdict> = self.others.iter().map(|r| self.named(gathered, r)).collect();
         for &number in &self.lost {
             let r = &self.others[number];
-            let Some(&target) = self.targets.get(&*r.row.target).filter(|_| verdicts[number].pod.is_none())
-            else {
+            if verdicts[number].pod.is_some() {
                 continue;
-            };
+            }
+            let Some(target) = self.timeline.target_of(&r.row) else { continue };
             let loss = losses[target].get(&number).copied();
             let verdict = self.weigh(gathered, deaths, target, r, loss);
             self.learn(gathered, &mut before, target, r, &verdict);
             verdicts[number] = verdict;
         }
         verdicts
+    }
+
+    fn service(&self, target: usize) -> Option<&str> {
+        self.timeline.info.targets[target].service.as_deref()
     }
 
     fn named(&self, gathered: &Gathered, r: &Request) -> Verdict {
@@ -179,7 +181,7 @@ impl<'a> Suspects<'a> {
                 candidates.push(Candidate { termination, share, why: why(&r.row) });
             }
         }
-        let service = self.timeline.info.targets[target].service.as_deref();
+        let service = self.service(target);
         let refused = if is_unreachable(&r.row) { UNFIT } else { 1.0 };
         let mut verdict = Verdict { candidates, ..Verdict::default() };
         if r.is_new_connection() || r.row.connect_start.is_none() {
@@ -198,7 +200,7 @@ impl<'a> Suspects<'a> {
 
     /// What explains a connection that was refused and that the kernel sent nowhere: no pod.
     fn refused_by_a_rule(&self, target: usize, r: &Request) -> Verdict {
-        let service = self.timeline.info.targets[target].service.as_deref();
+        let service = self.service(target);
         let share = |is| if is { 1.0 } else { 0.0 };
         let has_none = self.timeline.endpoints.none_usable(service, r.begun());
         Verdict { no_endpoint: share(has_none), rule_swap: share(!has_none), ..Verdict::default() }
@@ -207,7 +209,7 @@ impl<'a> Suspects<'a> {
     /// What may explain a request that a gateway lost. A gateway also sends requests to pods that are no longer
     /// endpoints, and answers 503 if it has none.
     fn behind_a_gateway(&self, gateway: &Gateway, deaths: &[Death], target: usize, r: &Request) -> Verdict {
-        let service = self.timeline.info.targets[target].service.as_deref();
+        let service = self.service(target);
         if r.row.status == Some(503) && gateway::none_usable(self.timeline, service, &r.row) {
             return Verdict { no_endpoint: 1.0, ..Verdict::default() };
         }
@@ -236,7 +238,7 @@ impl<'a> Suspects<'a> {
                 None => Some(reach_by_silence(end, tail)),
             }
         };
-        // Who had not stopped when a connect began had it come about.
+        // A pod that had not stopped when a connect began would have accepted it.
         let met = if r.row.outcome == Outcome::ConnectRefused || is_unreachable(&r.row) {
             r.begun()
         } else {
@@ -249,7 +251,7 @@ impl<'a> Suspects<'a> {
     /// The weight of pods that were starting: in the rules, and not known to have answered a request.
     fn starting(&self, gathered: &Gathered, target: usize, r: &Request) -> f64 {
         let begun = r.begun();
-        let service = self.timeline.info.targets[target].service.as_deref();
+        let service = self.service(target);
         let weight = |(number, life): (usize, &PodLife)| {
             if !self.timeline.endpoints.was_usable(service, &life.name, begun.shifted_ns(-LAG_NS), begun) {
                 return None;

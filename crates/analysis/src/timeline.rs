@@ -9,6 +9,7 @@ mod attempts;
 mod beats;
 pub mod clocks;
 mod commands;
+mod conntrack;
 mod consumer;
 pub mod endpoints;
 mod explain;
@@ -19,7 +20,6 @@ mod phases;
 pub mod pods;
 pub mod requests;
 pub mod restarts;
-mod tracked;
 mod watches;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -29,6 +29,7 @@ use addresses::Addresses;
 pub use beats::{Beats, BeatsState};
 use clocks::{API_SERVER, Clocks};
 pub use commands::Command;
+pub use conntrack::Tracked;
 use endpoints::Endpoints;
 pub use integrity::{Hole, Integrity};
 use names::PodNames;
@@ -36,14 +37,13 @@ pub use pods::{PodEnd, PodLife, Stages, T0, T0Basis};
 use requests::Joins;
 pub use requests::{Agreement, Request, Requests};
 pub use restarts::Restart;
-pub use tracked::Tracked;
+use watches::ENDPOINT_SLICES;
 pub use watches::Gap;
-use watches::{ENDPOINT_SLICES, PODS};
 
 use rolldrop_record::event::{AnswerHeaders, MachineSample, NameAnswer};
 use rolldrop_record::run_info::{Rows, Target};
 use rolldrop_record::service_proxy::{ProxyEvidence, ServiceProxy};
-use rolldrop_record::{Event, EventKind, Outcome, RowSource, RunInfo, RunLog, Stamp};
+use rolldrop_record::{Event, EventKind, Outcome, RequestRow, RowSource, RunInfo, RunLog, Stamp};
 
 /// How the hand-over of a proxy's rows ended.
 #[derive(Clone, Debug)]
@@ -94,24 +94,14 @@ pub struct Timeline {
     pub gaps: Vec<Gap>,
     /// When the watch of pods last started with a list.
     pub pods_listed: Option<Stamp>,
-    /// CPU figures of the measuring processes and their machines, by source.
-    pub machine: BTreeMap<String, Vec<(Stamp, MachineSample)>>,
-    /// What the headers of each target's answers said, over all load sources, by the target's name.
-    pub answers: BTreeMap<String, AnswerHeaders>,
-    /// How the proxies' rows ended.
-    pub hand_overs: Vec<HandOver>,
     /// The kernel's connection tracking of the load, if it was used.
     pub tracked: Option<Tracked>,
-    /// When waits after terminations reached their limit while requests were still lost.
-    pub unsettled: Vec<Stamp>,
-    /// Warnings that were recorded.
-    pub warnings: Vec<String>,
+    /// Facts that are passed on as they were recorded.
+    pub notes: Notes,
     /// What could not be read.
     pub torn: Vec<String>,
     /// What could not be read although no kill explains it.
     pub corrupt: Vec<String>,
-    /// How long DNS answers held, by name: in seconds, the longest.
-    ttls: BTreeMap<String, f64>,
     /// Whether the readable part of the record is complete and consistent.
     pub integrity: Integrity,
     /// Relevant clocks that were never compared with the coordinator's.
@@ -127,7 +117,7 @@ impl Timeline {
         let RunLog { mut info, events, torn, corrupt } = log;
         let clocks = Clocks::new(&info, &events);
         if !info.cluster.dataplane.is_known()
-            && let Some(mode) = tracked::service_proxy(&events)
+            && let Some(mode) = conntrack::service_proxy(&events)
         {
             (info.cluster.dataplane, info.cluster.dataplane_from) = (mode, Some(ProxyEvidence::ProxyMode));
         }
@@ -143,7 +133,7 @@ impl Timeline {
         let mut seen = Collectors::default();
         events.iter().for_each(|event| seen.observe(&clocks, event));
         seen.endpoints.end();
-        let Collectors { load, actions, watches, notes, endpoints, pods, .. } = seen;
+        let Collectors { load, actions, watches, mut notes, endpoints, pods, .. } = seen;
         let (beats, commands) = (seen.beats.finish(), seen.commands.0);
 
         let load_started = load.started.or(requests.first_scheduled).unwrap_or(info.started);
@@ -151,9 +141,8 @@ impl Timeline {
         let load_ended = load.ended.or(requests.last_end).unwrap_or(load_started);
         consumer::settle(&mut info.targets, &requests, &notes.answers);
         let integrity = requests.integrity((&info, &events), (load_started, load_ended))?;
-        let mut hand_overs = notes.hand_overs;
         let ending_before = pods.ending_before(load_started);
-        hand_overs.retain(|proxy| !ending_before.contains(proxy.pod.as_str()));
+        notes.hand_overs.retain(|proxy| !ending_before.contains(proxy.pod.as_str()));
         let others = pods::Others {
             clocks: &clocks,
             beats: &beats,
@@ -188,19 +177,30 @@ impl Timeline {
             beats,
             gaps: watches.gaps,
             pods_listed: watches.pods_listed,
-            machine: notes.machine,
-            answers: notes.answers,
-            hand_overs,
             tracked: seen.tracked.finish(requests.agreement),
-            unsettled: notes.unsettled,
-            warnings: notes.warnings,
+            notes,
             torn,
             corrupt,
-            ttls: notes.ttls,
             integrity,
             unsampled_clocks,
         };
         Ok((timeline, requests))
+    }
+
+    /// Which of the targets a request was meant for.
+    pub fn target_of(&self, row: &RequestRow) -> Option<usize> {
+        self.info.targets.iter().position(|target| *target.name == *row.target)
+    }
+
+    /// Which second of the counted part a time lies in; the first for earlier ones.
+    pub fn second_of(&self, at: Stamp) -> usize {
+        usize::try_from(at.ns_since(self.origin) / 1_000_000_000).unwrap_or(0)
+    }
+
+    /// Whether a container of a pod that stays had ended, and was not back yet, at some time between these.
+    pub fn is_restarting(&self, from: Stamp, to: Stamp) -> bool {
+        let meets = |restart: &Restart| restart.from <= to && restart.to.is_none_or(|back| from <= back);
+        self.restarts.iter().any(meets)
     }
 
     /// Seconds since the counted part of the load began.
@@ -219,18 +219,12 @@ impl Timeline {
     /// How long clients of this target keep a DNS answer, in seconds: the longest that was seen. `None` if they use
     /// no DNS, or its answers have no limit. A window towards such a consumer is a sample of its phase plus a delay.
     pub fn period_s(&self, target: &Target) -> Option<f64> {
-        self.ttls.get(target.host()?).copied()
-    }
-
-    /// Where requests of the load are missing in the record, by time: the requests cannot show what happened there,
-    /// whatever their target.
-    pub fn holes(&self) -> &[Hole] {
-        &self.integrity.holes
+        self.notes.ttls.get(target.host()?).copied()
     }
 
     /// The first gap that a period of time meets.
     pub fn hole_in(&self, from: Stamp, until: Stamp) -> Option<&Hole> {
-        self.holes().iter().find(|hole| hole.from <= until && from <= hole.to)
+        self.integrity.holes.iter().find(|hole| hole.from <= until && from <= hole.to)
     }
 
     /// Whether a list came after a gap of the watch of pods, so that it shows who is gone.
@@ -241,8 +235,7 @@ impl Timeline {
     /// The gaps of the watches of pods and endpoints that a pod's end falls into.
     pub fn gaps_of(&self, end: &PodEnd) -> impl Iterator<Item = &Gap> {
         let (from, until) = (end.t0.earliest, end.gone().unwrap_or(self.load_ended));
-        let matters = |gap: &&Gap| [PODS, ENDPOINT_SLICES].contains(&gap.resource.as_str());
-        self.gaps.iter().filter(matters).filter(move |gap| gap.from <= until && gap.to >= from)
+        self.gaps.iter().filter(move |gap| gap.hides_ends() && gap.from <= until && gap.to >= from)
     }
 }
 
@@ -256,7 +249,7 @@ fn ends_by_name(pods: &[PodLife], ends: &[PodEnd]) -> HashMap<String, Vec<(Stamp
     lives
 }
 
-/// What takes the events of a run; each kind of event goes to one or several of these.
+/// The collectors of a run's events; each kind of event goes to one or several of them.
 #[derive(Default)]
 struct Collectors<'a> {
     load: load::Collector,
@@ -269,7 +262,7 @@ struct Collectors<'a> {
     phases: phases::Collector<'a>,
     beats: beats::Collector,
     histories: explain::Histories,
-    tracked: tracked::Collector,
+    tracked: conntrack::Collector,
     notes: Notes,
 }
 
@@ -300,16 +293,20 @@ impl<'a> Collectors<'a> {
     }
 }
 
-/// What is passed on as it was recorded.
-#[derive(Default)]
-struct Notes {
-    machine: BTreeMap<String, Vec<(Stamp, MachineSample)>>,
-    hand_overs: Vec<HandOver>,
-    unsettled: Vec<Stamp>,
-    warnings: Vec<String>,
-    /// By target, over all load sources.
+/// Facts that are passed on as they were recorded.
+#[derive(Clone, Debug, Default)]
+pub struct Notes {
+    /// CPU figures of the measuring processes and their machines, by source.
+    pub machine: BTreeMap<String, Vec<(Stamp, MachineSample)>>,
+    /// How the proxies' rows ended.
+    pub hand_overs: Vec<HandOver>,
+    /// When waits after terminations reached their limit while requests were still lost.
+    pub unsettled: Vec<Stamp>,
+    /// Warnings.
+    pub warnings: Vec<String>,
+    /// What the headers of each target's answers said, over all load sources, by the target's name.
     answers: BTreeMap<String, AnswerHeaders>,
-    /// How long DNS answers held, by name.
+    /// How long DNS answers held, by name: in seconds, the longest.
     ttls: BTreeMap<String, f64>,
 }
 

@@ -62,7 +62,7 @@ pub(super) struct Tries {
 }
 
 impl Tries {
-    /// None yet, with room for those near the terminations.
+    /// Empty, with room for the connections near the terminations.
     pub(super) fn new(timeline: &Timeline) -> Self {
         let per_s = timeline.info.load.rate;
         let endpoints = timeline.endpoints.most(None).max(1) as f64;

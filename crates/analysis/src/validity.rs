@@ -3,46 +3,54 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::figures::count;
-use super::model::{IntegrityStatus, LoadResult, Percentiles, Termination, WatchGap};
+use super::model::{FindingKind, IntegrityStatus, LoadResult, Percentiles, Termination, WatchGap};
 use super::sums::Sums;
 use crate::timeline::{HandOver, Timeline};
 use rolldrop_record::Outcome;
 use rolldrop_record::event::MachineSample;
 use rolldrop_record::run_info::{Role, Rows};
 
-/// Beyond these the run is invalid, not wrong.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Share of scheduled requests that were not sent.
-    pub not_sent_share: f64,
-    /// 99th percentile of the send lag, in milliseconds.
-    pub send_lag_p99_ms: f64,
-    /// Share of CPU time taken by the hypervisor, averaged over the load.
-    pub steal: f64,
-    /// Threads of one measuring process that waited for a CPU, averaged over the load.
-    pub run_queue_delay: f64,
-    /// Share of CPU time in use on the machine that sends the load, averaged over the load. The nearer to 1, the
-    /// longer runnable threads wait: at 0.95 a queue is twenty times as long as on an idle machine. On the embedded
-    /// cluster the pods, the Service proxy and the load share that machine. A closed loop uses all there is, by
-    /// intent, and has no such limit; neither has a load that comes from pods of the cluster.
-    pub busy: f64,
-    /// 99th percentile of the send lag as a share of what is measured: of the median window, or if no pod ended of
-    /// the 99th percentile of the response time. Above a half the generator's own lag is the greater part of it.
-    pub send_lag_share: f64,
-    /// A send lag up to this, in milliseconds, is that of an ordinary scheduler, however short a window is.
-    pub send_lag_floor_ms: f64,
+/// A run is invalid if more than this share of its scheduled requests was not sent.
+const NOT_SENT_SHARE: f64 = 0.001;
+/// Or if the 99th percentile of the send lag is above this, in milliseconds.
+const SEND_LAG_P99_MS: f64 = 100.0;
+/// Or if the hypervisor took more than this share of the CPU time, averaged over the load.
+const STEAL: f64 = 0.20;
+/// Or if more threads than this of one measuring process waited for a CPU, averaged over the load.
+const RUN_QUEUE_DELAY: f64 = 1.0;
+/// Or if more than this share of the CPU time was in use on the machine that sends the load, averaged over the load.
+/// The nearer to 1, the longer runnable threads wait: at 0.95 a queue is twenty times as long as on an idle machine.
+/// On the embedded cluster the pods, the Service proxy and the load share that machine. A closed loop uses all there
+/// is, by intent, and has no such limit; neither has a load that comes from pods of the cluster.
+const BUSY: f64 = 0.95;
+/// Or if the 99th percentile of the send lag is more than this share of what is measured: of the median window, or if
+/// no pod ended of the 99th percentile of the response time. Beyond it the generator's own lag is the greater part.
+const SEND_LAG_SHARE: f64 = 0.5;
+/// A send lag up to this, in milliseconds, is that of an ordinary scheduler, however short a window is.
+pub(super) const SEND_LAG_FLOOR_MS: f64 = 50.0;
+
+/// Why a run is invalid, or its record incomplete.
+#[derive(Clone, Debug)]
+pub(super) struct Reason {
+    /// As text, with figures.
+    pub(super) what: String,
+    /// What it is about: [`FindingKind::Corrupt`] if the record is damaged or contradicts itself.
+    pub(super) kind: FindingKind,
 }
 
-/// The stated limits.
-pub const LIMITS: Limits = Limits {
-    not_sent_share: 0.001,
-    send_lag_p99_ms: 100.0,
-    steal: 0.20,
-    run_queue_delay: 1.0,
-    busy: 0.95,
-    send_lag_share: 0.5,
-    send_lag_floor_ms: 50.0,
-};
+impl Reason {
+    const fn invalid(what: String) -> Self {
+        Self { what, kind: FindingKind::Invalid }
+    }
+
+    const fn missing(what: String) -> Self {
+        Self { what, kind: FindingKind::Missing }
+    }
+
+    const fn corrupt(what: String) -> Self {
+        Self { what, kind: FindingKind::Corrupt }
+    }
+}
 
 /// What a run measures, in milliseconds: the send lag must be small compared with it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -76,8 +84,8 @@ impl Measured {
             Self::Nothing => return None,
         };
         let lag_ms = load.send_lag_us.p99 / 1000.0;
-        let limit_ms = (LIMITS.send_lag_share * measured_ms).max(LIMITS.send_lag_floor_ms);
-        // What has no intended send times has no lag.
+        let limit_ms = (SEND_LAG_SHARE * measured_ms).max(SEND_LAG_FLOOR_MS);
+        // Without intended send times there is no lag.
         let is_drowned = !load.is_closed_loop() && lag_ms > limit_ms;
         is_drowned.then(|| {
             format!(
@@ -103,21 +111,20 @@ pub fn not_as_planned(load: &LoadResult) -> Vec<String> {
         why.push("no request was recorded".to_owned());
     }
     let not_sent = load.not_sent as f64 / load.scheduled.max(1) as f64;
-    if not_sent > LIMITS.not_sent_share {
+    if not_sent > NOT_SENT_SHARE {
         why.push(format!(
             "{} of {} requests were not sent ({:.2} %, limit {:.2} %)",
             count(load.not_sent),
             count(load.scheduled),
             not_sent * 100.0,
-            LIMITS.not_sent_share * 100.0
+            NOT_SENT_SHARE * 100.0
         ));
     }
     let lag_ms = load.send_lag_us.p99 / 1000.0;
-    if lag_ms > LIMITS.send_lag_p99_ms {
+    if lag_ms > SEND_LAG_P99_MS {
         why.push(format!(
-            "1 % of the requests were sent {lag_ms:.0} ms late or later (limit {:.0} ms): the load generator fell \
-             behind",
-            LIMITS.send_lag_p99_ms
+            "1 % of the requests were sent {lag_ms:.0} ms late or later (limit {SEND_LAG_P99_MS:.0} ms): the load \
+             generator fell behind"
         ));
     }
     why
@@ -129,14 +136,15 @@ pub(super) fn invalid(
     load: &LoadResult,
     measured: Measured,
     terminations: &[Termination],
-) -> Vec<String> {
-    let mut why = not_as_planned(load);
-    why.extend(timeline.integrity.contradictions.iter().cloned());
+) -> Vec<Reason> {
+    let mut why: Vec<Reason> = not_as_planned(load).into_iter().map(Reason::invalid).collect();
+    why.extend(timeline.integrity.contradictions.iter().cloned().map(Reason::corrupt));
+    let mut others = Vec::new();
     if why.is_empty() {
-        why.extend(measured.drowned_by(load));
+        others.extend(measured.drowned_by(load));
     }
     let mut busiest: Option<f64> = None;
-    for (source, samples) in &timeline.machine {
+    for (source, samples) in &timeline.notes.machine {
         let average = |value: fn(&MachineSample) -> f64| {
             let during =
                 || samples.iter().filter(|(at, _)| *at >= timeline.origin && *at <= timeline.load_ended);
@@ -145,38 +153,38 @@ pub(super) fn invalid(
             if length > 0.0 { sum / length } else { 0.0 }
         };
         let steal = average(|s| s.steal);
-        if steal > LIMITS.steal {
-            why.push(format!(
+        if steal > STEAL {
+            others.push(format!(
                 "the hypervisor took {:.0} % of the CPU time where {source} ran (limit {:.0} %)",
                 steal * 100.0,
-                LIMITS.steal * 100.0
+                STEAL * 100.0
             ));
         }
         let delay = average(|s| s.run_queue_delay);
-        if delay > LIMITS.run_queue_delay {
-            why.push(format!(
-                "{delay:.2} threads of {source} waited for a CPU on average (limit {:.1}): the machine was starved",
-                LIMITS.run_queue_delay
+        if delay > RUN_QUEUE_DELAY {
+            others.push(format!(
+                "{delay:.2} threads of {source} waited for a CPU on average (limit {RUN_QUEUE_DELAY:.1}): the machine \
+                 was starved"
             ));
         }
         busiest = Some(average(|s| s.busy).max(busiest.unwrap_or(0.0)));
     }
-    why.extend(busiest.and_then(|busy| too_busy(timeline, load, busy)));
-    for gap in terminations.iter().flat_map(|t| t.watch_gaps.iter().map(move |gap| (gap, &t.pod))) {
-        let (WatchGap { resource, from_s, to_s, lost }, pod) = gap;
-        if *lost {
+    others.extend(busiest.and_then(|busy| too_busy(timeline, load, busy)));
+    for Termination { pod, watch_gaps, .. } in terminations {
+        for WatchGap { resource, from_s, to_s, .. } in watch_gaps.iter().filter(|gap| gap.lost) {
             let s = to_s - from_s;
-            why.push(format!("the watch of {resource} saw nothing for {s:.2} s while pod {pod} ended"));
+            others.push(format!("the watch of {resource} saw nothing for {s:.2} s while pod {pod} ended"));
         }
     }
-    why.extend(blind_at_the_end(timeline));
+    others.extend(blind_at_the_end(timeline));
+    why.extend(others.into_iter().map(Reason::invalid));
     why
 }
 
 /// Why a machine that is so busy cannot measure, if it cannot.
 fn too_busy(timeline: &Timeline, load: &LoadResult, busy: f64) -> Option<String> {
     let comes_from_pods = timeline.info.load.load_workers.is_some();
-    let limit = timeline.info.max_busy.unwrap_or(LIMITS.busy);
+    let limit = timeline.info.max_busy.unwrap_or(BUSY);
     (busy >= limit && limit < 1.0 && !load.is_closed_loop() && !comes_from_pods).then(|| {
         format!(
             "{:.0} % of the processors' time was in use on the machine that sent the load (limit {:.0} %): what is \
@@ -190,7 +198,7 @@ fn too_busy(timeline: &Timeline, load: &LoadResult, busy: f64) -> Option<String>
 /// What happened to pods until the load ended is not known if their watch did not come back: then no termination in
 /// that time can be marked.
 fn blind_at_the_end(timeline: &Timeline) -> Option<String> {
-    let lost = timeline.gaps.iter().filter(|gap| gap.is_lost && gap.resource == "pods");
+    let lost = timeline.gaps.iter().filter(|gap| gap.is_lost && gap.is_of_pods());
     let unlisted = lost.filter(|gap| !timeline.was_listed_after(gap) && gap.from <= timeline.load_ended);
     let from = unlisted.map(|gap| gap.from).min()?;
     let s = timeline.load_ended.seconds_since(from);
@@ -198,7 +206,7 @@ fn blind_at_the_end(timeline: &Timeline) -> Option<String> {
 }
 
 /// Each reason why the record is incomplete.
-pub(super) fn partial(timeline: &Timeline, sums: &Sums<'_>) -> Vec<String> {
+pub(super) fn partial(timeline: &Timeline, sums: &Sums<'_>) -> Vec<Reason> {
     let mut why = Vec::new();
     if timeline.info.interrupted {
         why.push("the run was interrupted".to_owned());
@@ -207,26 +215,27 @@ pub(super) fn partial(timeline: &Timeline, sums: &Sums<'_>) -> Vec<String> {
     } else if !timeline.info.complete {
         why.push("the run did not complete".to_owned());
     }
-    why.extend(timeline.torn.iter().chain(&timeline.corrupt).cloned());
-    why.extend(timeline.integrity.missing.iter().cloned());
+    why.extend(timeline.torn.iter().cloned());
+    let mut missing = timeline.integrity.missing.clone();
     let loads = timeline.info.sources.iter().filter(|source| source.role == Role::Load);
     let handed_over: Vec<_> = loads.filter_map(|source| Some((&source.name, source.rows?))).collect();
     let by_count = |source: &String| sums.counts.without_rows.get(source);
-    why.extend(
+    missing.extend(
         handed_over.iter().filter_map(|(source, rows)| missing_requests(source, *rows, by_count(source))),
     );
-    // Sources that hand over say so each for itself.
+    // A source that hands its rows over reports for itself.
     let rows = sums.recorded;
-    if let Some(announced) = timeline
-        .announced
-        .filter(|a| *a != rows && handed_over.is_empty() && timeline.integrity.missing.is_empty())
-    {
-        why.push(format!("{} requests were scheduled, {} were recorded", count(announced), count(rows)));
+    let is_alone = handed_over.is_empty() && timeline.integrity.missing.is_empty();
+    if let Some(announced) = timeline.announced.filter(|announced| *announced != rows && is_alone) {
+        missing.push(format!("{} requests were scheduled, {} were recorded", count(announced), count(rows)));
     }
-    why.extend(timeline.hand_overs.iter().filter_map(missing_rows));
-    why.extend(sums.unrecorded.iter().map(|(pod, requests)| {
+    missing.extend(timeline.notes.hand_overs.iter().filter_map(missing_rows));
+    missing.extend(sums.unrecorded.iter().map(|(pod, requests)| {
         format!("{} requests that pod {pod} answered have no row of its proxy", count(*requests))
     }));
+    let mut why: Vec<Reason> = why.into_iter().map(Reason::missing).collect();
+    why.extend(timeline.corrupt.iter().cloned().map(Reason::corrupt));
+    why.extend(missing.into_iter().map(Reason::missing));
     why
 }
 
@@ -265,7 +274,7 @@ fn missing_rows(proxy: &HandOver) -> Option<String> {
                 count(in_flight)
             ))
         }
-        // Requests that end while a proxy says how many there were are in its rows, and not in that number.
+        // Requests that end while a proxy reports its total are in its rows, and not in the total.
         Some(recorded) if recorded > received => {
             Some(format!("the proxy {source} recorded {} rows, {} arrived", count(recorded), count(received)))
         }
@@ -275,5 +284,5 @@ fn missing_rows(proxy: &HandOver) -> Option<String> {
 
 /// Pods whose proxies' rows did not all arrive.
 pub(super) fn incomplete(timeline: &Timeline) -> BTreeSet<&str> {
-    timeline.hand_overs.iter().filter(|p| missing_rows(p).is_some()).map(|p| p.pod.as_str()).collect()
+    timeline.notes.hand_overs.iter().filter(|p| missing_rows(p).is_some()).map(|p| p.pod.as_str()).collect()
 }

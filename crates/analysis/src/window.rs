@@ -62,7 +62,7 @@ fn unseen(timeline: &Timeline, end: &PodEnd, at: Stamp) -> Option<String> {
             timeline.seconds(hole.to)
         ));
     }
-    let unsettled = timeline.unsettled.iter().find(|over| (end.t0.earliest..at).contains(over))?;
+    let unsettled = timeline.notes.unsettled.iter().find(|over| (end.t0.earliest..at).contains(over))?;
     Some(format!(
         "requests were still lost when the wait after this termination ended, {:.0} s after t0 (--settle-max)",
         unsettled.seconds_since(end.t0.latest)

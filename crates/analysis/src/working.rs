@@ -32,16 +32,12 @@ impl Outside {
         let first_end = timeline.ends.iter().map(|end| end.t0.earliest).min();
         let is_outside = |judged: &&Judged<'_>| {
             let row = &judged.request.row;
-            let begun = judged.request.begun();
             let is_near = disrupted.iter().any(|(from, to)| (*from..=*to).contains(&row.scheduled));
             // What follows from the end of all pods may last for longer than their windows.
             let follows =
                 matches!(judged.cause, Cause::NoReadyEndpoint | Cause::NotReadyYet | Cause::StaleFlow)
                     && first_end.is_some_and(|at| at <= row.end);
-            let restarts = timeline.restarts.iter();
-            let restarting = restarts
-                .map(|restart| (restart.from, restart.to))
-                .any(|(from, to)| from <= row.end && to.is_none_or(|to| begun <= to));
+            let restarting = timeline.is_restarting(judged.request.begun(), row.end);
             !is_near && !follows && !restarting && judged.candidates.is_empty()
         };
         let dropped = judged.iter().filter(is_outside).count() as u64;

@@ -1,11 +1,12 @@
 //! Enums whose variants have names in files: each name is written once.
 
-/// Defines an enum with a name for each variant. Serde, `ALL`, `as_str`, `Display` and `FromStr` follow from it; an
-/// unknown name is an error of the type after `else`.
+/// Defines an enum with a name for each variant. Serde, `ALL`, `as_str` and `Display` follow from it; with `else` also
+/// `FromStr`, whose error for an unknown name is the type after `else`.
+#[macro_export]
 macro_rules! named {
     (
         $(#[$meta:meta])*
-        pub enum $type:ident else $unknown:ident $message:literal {
+        pub enum $type:ident {
             $($(#[$doc:meta])* $variant:ident = $name:literal,)*
         }
     ) => {
@@ -28,6 +29,19 @@ macro_rules! named {
         impl std::fmt::Display for $type {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str(self.as_str())
+            }
+        }
+    };
+    (
+        $(#[$meta:meta])*
+        pub enum $type:ident else $unknown:ident $message:literal {
+            $($(#[$doc:meta])* $variant:ident = $name:literal,)*
+        }
+    ) => {
+        $crate::named! {
+            $(#[$meta])*
+            pub enum $type {
+                $($(#[$doc])* $variant = $name,)*
             }
         }
 

@@ -1,9 +1,9 @@
 //! A comparison to bytes: text, JSON, Markdown, HTML. Every form has the same table.
 
-use super::format::{NONE, count, counted, list, millis, percent, plain, seconds_unit, with_unit};
+use super::format::{NONE, count, counted, list, millis, or_none, percent, plain, seconds_unit, with_unit};
 use super::html::{self, Cell};
 use super::markdown::{escape, section, table};
-use super::text::{Page, Paint};
+use super::text::{Page, Paint, columns};
 use super::{Chart, ReportFile, TextOptions};
 use rolldrop_analysis::compare::model::{Change, ChangeKind, Comparison, Judgement, Row, Side, Unit};
 
@@ -95,18 +95,25 @@ fn amount(change: &Change, value: f64) -> String {
 }
 
 fn change(row: &Row) -> String {
-    row.change.as_ref().map_or_else(
-        || NONE.to_owned(),
-        |change| {
-            let [estimate, lower, upper] =
-                [change.estimate, change.lower, change.upper].map(|value| amount(change, value));
-            format!("{estimate} ({lower} to {upper})")
-        },
-    )
+    or_none(row.change.as_ref(), |change| {
+        let [estimate, lower, upper] =
+            [change.estimate, change.lower, change.upper].map(|value| amount(change, value));
+        format!("{estimate} ({lower} to {upper})")
+    })
+}
+
+/// A row's cells, without how it was judged.
+fn cells(row: &Row) -> [String; 5] {
+    let (baseline, candidate) = (value(row, row.baseline), value(row, row.candidate));
+    [row.label.clone(), baseline, candidate, change(row), verdict(row).to_owned()]
 }
 
 fn verdict(row: &Row) -> &'static str {
-    row.verdict.map_or(NONE, Judgement::as_str)
+    match row.verdict {
+        Some(Judgement::CannotTell) => "inconclusive",
+        Some(verdict) => verdict.as_str(),
+        None => NONE,
+    }
 }
 
 fn note(comparison: &Comparison) -> String {
@@ -138,28 +145,10 @@ pub(super) fn text(comparison: &Comparison, options: &TextOptions) -> String {
     page.paragraph("  baseline", 12, None, &side(&comparison.baseline));
     page.paragraph("  now", 12, None, &side(&comparison.candidate));
     page.heading("FIGURES", &note(comparison));
-    let cells = |row: &Row| {
-        [
-            row.label.clone(),
-            value(row, row.baseline),
-            value(row, row.candidate),
-            change(row),
-            verdict(row).to_owned(),
-        ]
-    };
     let header: [String; 5] = std::array::from_fn(|i| COLUMNS[i].to_owned());
     let rows: Vec<[String; 5]> = std::iter::once(header).chain(comparison.rows.iter().map(cells)).collect();
-    let mut widths = [0; 5];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.chars().count().max(*width);
-        }
-    }
-    let [figure, before, now, by, _] = widths;
-    for [label, baseline, candidate, change, verdict] in &rows {
-        page.line(&format!(
-            "  {label:figure$}  {baseline:>before$}  {candidate:>now$}  {change:>by$}  {verdict}"
-        ));
+    for line in columns(&rows, &[1, 2, 3]) {
+        page.line(&format!("  {line}"));
     }
     page.heading("HOW", "");
     for row in &comparison.rows {
@@ -191,15 +180,8 @@ pub(super) fn markdown(comparison: &Comparison) -> String {
         ),
     );
     let rows = comparison.rows.iter().map(|row| {
-        let cells = [
-            row.label.clone(),
-            value(row, row.baseline),
-            value(row, row.candidate),
-            change(row),
-            verdict(row).to_owned(),
-            row.why.clone(),
-        ];
-        cells.iter().map(|cell| escape(cell)).collect()
+        let cells = cells(row).into_iter().chain([row.why.clone()]);
+        cells.map(|cell| escape(&cell)).collect()
     });
     table(&mut out, &COLUMNS, &[1, 2, 3], rows);
     let besides: Vec<String> = besides(comparison).iter().map(|s| format!("> {}", escape(s))).collect();
@@ -211,21 +193,12 @@ pub(super) fn markdown(comparison: &Comparison) -> String {
 /// The comparison as a page that needs no other file.
 pub(super) fn html(comparison: &Comparison, charts: &[Chart]) -> String {
     let rows = comparison.rows.iter().map(|row| {
-        let class = match row.verdict {
-            Some(Judgement::Better) => "better",
-            Some(Judgement::Worse) => "worse",
-            Some(Judgement::Same) => "same",
-            Some(Judgement::CannotTell) => "inconclusive",
-            None => "",
-        };
-        vec![
-            Cell::head(&row.label),
-            Cell::number(value(row, row.baseline)),
-            Cell::number(value(row, row.candidate)),
-            Cell::number(change(row)),
-            Cell { text: verdict(row).to_owned(), class, head: false },
-            Cell::text(&row.why),
-        ]
+        let [label, baseline, candidate, change, _] = cells(row);
+        let mut cells = vec![Cell::head(&label)];
+        cells.extend([baseline, candidate, change].map(Cell::number));
+        cells.push(row.verdict.map_or_else(|| Cell::text(NONE), |_| Cell::word(verdict(row))));
+        cells.push(Cell::text(&row.why));
+        cells
     });
     let figures = html::table("Figures", &super::words::sentence(&note(comparison)), &COLUMNS, rows);
     let body = maud::html! {

@@ -2,18 +2,13 @@
 
 use std::borrow::Cow;
 
-pub(super) use rolldrop_analysis::figures::count;
+pub(super) use rolldrop_analysis::figures::{count, counted, either, len};
 use rolldrop_analysis::model::Bounded;
 
-/// What stands where a value is missing or not finite.
+/// Shown instead of a value that is missing or not finite.
 pub(super) const NONE: &str = "–";
 
-/// A count with its noun: `1 pod`, `3 pods`. Adds an `s`; a noun of another kind goes through [`either`].
-pub(super) fn counted(n: u64, noun: &str) -> String {
-    format!("{} {noun}{}", count(n), either(n, "", "s"))
-}
-
-/// A count between two limits: one figure where it is known, else `3 to 9, best estimate 5.2`.
+/// A count between two limits: one figure if it is known, otherwise `3 to 9, best estimate 5.2`.
 pub(super) fn bounded(n: &Bounded) -> String {
     let range = match n.at_least {
         _ if n.is_exact() => return count(n.at_most),
@@ -23,14 +18,9 @@ pub(super) fn bounded(n: &Bounded) -> String {
     format!("{range}, best estimate {:.1}", n.estimate)
 }
 
-/// `one` if `n` is 1, else `many`.
-pub(super) fn either<'a>(n: u64, one: &'a str, many: &'a str) -> &'a str {
-    if n == 1 { one } else { many }
-}
-
-/// A length as a count.
-pub(super) fn len(n: usize) -> u64 {
-    u64::try_from(n).unwrap_or(u64::MAX)
+/// A value in words, or [`NONE`].
+pub(super) fn or_none<T>(value: Option<T>, in_words: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| NONE.to_owned(), in_words)
 }
 
 /// Seconds with the precision that fits their size, without the unit: `0.098`, `3.021`, `30.1`.
@@ -57,7 +47,7 @@ pub(super) fn millis(value: f64) -> String {
     }
 }
 
-/// A rate or a similar figure: whole if it is, else with up to two decimals.
+/// A rate or a similar figure, with up to two decimals if it is not whole.
 pub(super) fn plain(value: f64) -> String {
     if !value.is_finite() {
         return NONE.to_owned();
@@ -101,7 +91,7 @@ pub(super) fn list<S: AsRef<str>>(items: &[S]) -> String {
     out
 }
 
-/// Breaks `text` at spaces into lines of at most `width` characters; a longer word stands alone.
+/// Breaks `text` at spaces into lines of at most `width` characters; a longer word is a line of its own.
 pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     let one_line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if one_line.is_empty() {
@@ -112,7 +102,7 @@ pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     textwrap::wrap(&one_line, options).into_iter().map(Cow::into_owned).collect()
 }
 
-/// `text` cut to `width` characters; the middle gives way, since both ends of a pod's name tell.
+/// `text` cut to `width` characters in the middle, since both ends of a pod's name matter.
 pub(super) fn shorten(text: &str, width: usize) -> String {
     let chars: Vec<char> = text.chars().collect();
     if chars.len() <= width {

@@ -7,9 +7,11 @@ use base64::engine::general_purpose::STANDARD;
 use maud::{DOCTYPE, Markup, PreEscaped, Render, html};
 
 use super::charts::Chart;
-use super::format::{NONE, bounded, count, len, millis, percent, plain, seconds};
+use super::format::{NONE, bounded, count, len, list, millis, or_none, percent, plain, seconds};
 use super::words::{self, Remedy};
-use rolldrop_analysis::model::{Bounded, RunResult, Stage, Termination, Verdict};
+use rolldrop_analysis::model::{
+    Bounded, Check, RunResult, Stage, StartStage, Termination, Verdict, WhatIf, Window, WindowSummary,
+};
 
 const STYLE: &str = include_str!("html/style.css");
 
@@ -29,12 +31,12 @@ const STAGES: [(Stage, &str); 11] = [
 ];
 
 /// The stages of a start.
-const START_STAGES: [(&str, &str); 5] = [
-    ("created", "created"),
-    ("ip_reported", "address reported"),
-    ("ready", "ready"),
-    ("endpoint_ready", "endpoint ready"),
-    ("first_request", "first request"),
+const START_STAGES: [(StartStage, &str); 5] = [
+    (StartStage::Created, "created"),
+    (StartStage::IpReported, "address reported"),
+    (StartStage::Ready, "ready"),
+    (StartStage::EndpointReady, "endpoint ready"),
+    (StartStage::FirstRequest, "first request"),
 ];
 
 /// The report of a result.
@@ -115,20 +117,14 @@ fn answer(result: &RunResult) -> Markup {
 }
 
 fn checks(result: &RunResult) -> Markup {
-    if result.checks.is_empty() {
-        return Markup::default();
-    }
-    let rows = result.checks.iter().map(|c| {
-        let verdict = words::check(c.verdict);
-        vec![
-            Cell::head(&c.name),
-            Cell { text: verdict.to_owned(), class: verdict, head: false },
-            Cell::text(&c.observed),
-            Cell::text(&c.limit),
-            Cell::text(&c.why),
-        ]
-    });
-    table("Checks", "", &["check", "verdict", "observed", "limit", "why"], rows)
+    let columns: [Column<&Check>; 5] = [
+        ("check", |c| Cell::head(&c.name)),
+        ("verdict", |c| Cell::word(c.verdict.as_str())),
+        ("observed", |c| Cell::text(&c.observed)),
+        ("limit", |c| Cell::text(&c.limit)),
+        ("why", |c| Cell::text(&c.why)),
+    ];
+    table_of("Checks", "", &columns, &result.checks)
 }
 
 fn findings(result: &RunResult) -> Markup {
@@ -137,7 +133,7 @@ fn findings(result: &RunResult) -> Markup {
             h2 { "Findings" }
             dl {
                 @for finding in &result.findings {
-                    @let severity = words::severity(finding.severity);
+                    @let severity = finding.severity.as_str();
                     dt { span class=(severity) { (severity) } " " (words::sentence(&finding.what)) }
                     dd { (words::sentence(&finding.why)) }
                     dd.remedy { (words::sentence(&finding.remedy)) }
@@ -158,7 +154,7 @@ fn recommendations(result: &RunResult) -> Markup {
                     pre { (yaml.join("\n")) }
                 }
                 @if !rec.consumers.is_empty() {
-                    p { "Measured towards: " (words::consumers(rec)) "." }
+                    p { "Measured towards: " (list(&rec.consumers)) "." }
                 }
             }
         }
@@ -166,38 +162,21 @@ fn recommendations(result: &RunResult) -> Markup {
 }
 
 fn windows(result: &RunResult) -> Markup {
-    if result.windows_s.is_empty() {
-        return Markup::default();
-    }
-    let rows = result.windows_s.iter().map(|w| {
-        let optional = |v: Option<f64>| Cell::number(v.map_or_else(|| NONE.to_owned(), seconds));
-        let lower =
-            w.lower.map_or_else(|| NONE.to_owned(), |(a, b)| format!("{} to {}", seconds(a), seconds(b)));
-        vec![
-            Cell::head(&w.consumer),
-            Cell::text(words::mode(w.mode)),
-            Cell::number(count(len(w.n))),
-            Cell::number(lower),
-            optional(w.p50),
-            optional(w.p90),
-            optional(w.p99),
-            optional(w.max),
-            Cell::number(count(len(w.censored))),
-        ]
-    });
-    let columns = [
-        "consumer",
-        "mode",
-        "pods",
-        "lower bounds",
-        "upper p50",
-        "upper p90",
-        "upper p99",
-        "upper max",
-        "censored",
+    let columns: [Column<&WindowSummary>; 9] = [
+        ("consumer", |w| Cell::head(&w.consumer)),
+        ("mode", |w| Cell::text(words::mode(w.mode))),
+        ("pods", |w| Cell::number(count(len(w.n)))),
+        ("lower bounds", |w| {
+            Cell::number(or_none(w.lower, |(a, b)| format!("{} to {}", seconds(a), seconds(b))))
+        }),
+        ("upper p50", |w| Cell::seconds(w.p50)),
+        ("upper p90", |w| Cell::seconds(w.p90)),
+        ("upper p99", |w| Cell::seconds(w.p99)),
+        ("upper max", |w| Cell::seconds(w.max)),
+        ("censored", |w| Cell::number(count(len(w.censored)))),
     ];
     let note = "How long new connections still went to a pod after its deletion, in seconds.";
-    table("Endpoint-propagation windows", note, &columns, rows)
+    table_of("Endpoint-propagation windows", note, &columns, &result.windows_s)
 }
 
 fn terminations(result: &RunResult) -> Markup {
@@ -223,67 +202,41 @@ fn terminations(result: &RunResult) -> Markup {
 }
 
 fn each_termination(all: &[Termination]) -> Markup {
-    fn list<K: Display>(counts: Vec<(K, Bounded)>) -> String {
+    fn each<K: Display>(counts: Vec<(K, Bounded)>) -> String {
         counts.iter().map(|(what, n)| format!("{} {what}", bounded(n))).collect::<Vec<_>>().join("; ")
     }
-    let rows = all.iter().map(|t| {
-        vec![
-            Cell::head(&t.pod),
-            Cell::text(t.node.as_deref().unwrap_or(NONE)),
-            Cell::text(words::mode(t.mode)),
-            Cell::number(bounded(&t.requests.dropped)),
-            Cell::number(t.requests.seen.map_or_else(|| NONE.to_owned(), count)),
-            Cell::text(&list(words::by_estimate(&t.requests.by_outcome))),
-            Cell::text(&list(words::by_estimate(&t.requests.by_cause))),
-            Cell::text(&words::longest_window(t).map_or_else(|| NONE.to_owned(), words::window)),
-            Cell::number(format!("{} s", seconds(t.t0_uncertainty_s))),
-            Cell::number(t.dead_seconds.map_or_else(|| NONE.to_owned(), |v| format!("{} s", seconds(v)))),
-            Cell::number(t.exit_code.map_or_else(|| NONE.to_owned(), |code| code.to_string())),
-        ]
-    });
-    let columns = [
-        "pod",
-        "node",
-        "mode",
-        "dropped",
-        "requests",
-        "classes",
-        "causes",
-        "window since t0",
-        "t0 within",
-        "dead time",
-        "exit code",
+    let columns: [Column<&Termination>; 11] = [
+        ("pod", |t| Cell::head(&t.pod)),
+        ("node", |t| Cell::text(t.node.as_deref().unwrap_or(NONE))),
+        ("mode", |t| Cell::text(words::mode(t.mode))),
+        ("dropped", |t| Cell::number(bounded(&t.requests.dropped))),
+        ("requests", |t| Cell::number(or_none(t.requests.seen, count))),
+        ("classes", |t| Cell::text(&each(words::by_estimate(&t.requests.by_outcome)))),
+        ("causes", |t| Cell::text(&each(words::by_estimate(&t.requests.by_cause)))),
+        ("window since t0", |t| Cell::text(&words::longest(t))),
+        ("t0 within", |t| Cell::number(format!("{} s", seconds(t.t0_uncertainty_s)))),
+        ("dead time", |t| Cell::number(or_none(t.dead_seconds, |v| format!("{} s", seconds(v))))),
+        ("exit code", |t| Cell::number(or_none(t.exit_code, |code| code.to_string()))),
     ];
     let note = "t0 is when the deletion took effect; it is known within the time given. Dead time: the best estimate of the new connections \
                 that the pod dropped, divided by the rate at which it got new connections before.";
-    table("Terminations", note, &columns, rows)
+    table_of("Terminations", note, &columns, all)
 }
 
 fn each_window(all: &[Termination]) -> Markup {
-    let rows = all.iter().flat_map(|t| t.windows.iter().map(move |w| (t, w))).map(|(t, w)| {
-        vec![
-            Cell::head(&t.pod),
-            Cell::text(&w.consumer),
-            Cell::number(w.lower_s.map_or_else(|| NONE.to_owned(), seconds)),
-            Cell::number(w.upper_s.map_or_else(|| NONE.to_owned(), seconds)),
-            Cell::text(&words::basis(w)),
-            Cell::text(w.censored.as_deref().unwrap_or_default()),
-            Cell::number(count(w.late_arrivals)),
-            Cell::number(plain(w.rate_before)),
-        ]
-    });
-    let columns = [
-        "pod",
-        "consumer",
-        "lower bound",
-        "upper bound",
-        "known by",
-        "censored because",
-        "late arrivals",
-        "new connections/s before",
+    let columns: [Column<(&Termination, &Window)>; 8] = [
+        ("pod", |(t, _)| Cell::head(&t.pod)),
+        ("consumer", |(_, w)| Cell::text(&w.consumer)),
+        ("lower bound", |(_, w)| Cell::seconds(w.lower_s)),
+        ("upper bound", |(_, w)| Cell::seconds(w.upper_s)),
+        ("known by", |(_, w)| Cell::text(&words::basis(w))),
+        ("censored because", |(_, w)| Cell::text(w.censored.as_deref().unwrap_or_default())),
+        ("late arrivals", |(_, w)| Cell::number(count(w.late_arrivals))),
+        ("new connections/s before", |(_, w)| Cell::number(plain(w.rate_before))),
     ];
+    let rows = all.iter().flat_map(|t| t.windows.iter().map(move |w| (t, w)));
     let note = "Seconds since t0. Late arrivals: new connections that came after t0.";
-    table("Window of each termination", note, &columns, rows)
+    table_of("Window of each termination", note, &columns, rows)
 }
 
 fn each_stage(all: &[Termination]) -> Markup {
@@ -292,33 +245,21 @@ fn each_stage(all: &[Termination]) -> Markup {
     let columns: Vec<&str> = std::iter::once("pod").chain(shown.iter().map(|s| s.1)).collect();
     let rows = all.iter().map(|t| {
         let mut row = vec![Cell::head(&t.pod)];
-        row.extend(shown.iter().map(|(stage, _)| {
-            Cell::number(t.timeline.get(stage).map_or_else(|| NONE.to_owned(), |v| seconds(*v)))
-        }));
+        row.extend(shown.iter().map(|(stage, _)| Cell::seconds(t.timeline.get(stage).copied())));
         row
     });
     table("Stages of each termination", "Seconds since t0.", &columns, rows)
 }
 
 fn what_if(result: &RunResult) -> Markup {
-    if result.what_if.is_empty() {
-        return Markup::default();
-    }
-    let rows = result.what_if.iter().map(|w| {
-        vec![
-            Cell::head(&format!("{} s", w.pre_stop_seconds)),
-            Cell::number(format!("{} of {}", w.windows_covered, w.terminations)),
-            Cell::number(count(w.drops_avoided)),
-            Cell::number(count(w.drops_left)),
-        ]
-    });
+    let columns: [Column<&WhatIf>; 4] = [
+        ("sleep", |w| Cell::head(&format!("{} s", w.pre_stop_seconds))),
+        ("windows covered", |w| Cell::number(format!("{} of {}", w.windows_covered, w.terminations))),
+        ("drops avoided", |w| Cell::number(count(w.drops_avoided))),
+        ("drops left", |w| Cell::number(count(w.drops_left))),
+    ];
     let note = "What other settings would have done to the terminations of this run. Not a prediction.";
-    table(
-        "With another preStop sleep",
-        note,
-        &["sleep", "windows covered", "drops avoided", "drops left"],
-        rows,
-    )
+    table_of("With another preStop sleep", note, &columns, &result.what_if)
 }
 
 fn requests(result: &RunResult) -> Markup {
@@ -390,9 +331,7 @@ fn starts(result: &RunResult) -> Markup {
     }
     let rows = result.starts.iter().map(|s| {
         let mut row = vec![Cell::head(&s.pod)];
-        row.extend(START_STAGES.iter().map(|(stage, _)| {
-            Cell::number(s.timeline.get(*stage).map_or_else(|| NONE.to_owned(), |v| seconds(*v)))
-        }));
+        row.extend(START_STAGES.iter().map(|(stage, _)| Cell::seconds(s.timeline.get(stage).copied())));
         row
     });
     let columns: Vec<&str> = std::iter::once("pod").chain(START_STAGES.iter().map(|s| s.1)).collect();
@@ -414,6 +353,15 @@ impl Cell {
         Self { text: text.to_owned(), class: "", head: false }
     }
 
+    pub(super) fn seconds(value: Option<f64>) -> Self {
+        Self::number(or_none(value, seconds))
+    }
+
+    /// A word that is also its class.
+    pub(super) fn word(word: &'static str) -> Self {
+        Self { text: word.to_owned(), class: word, head: false }
+    }
+
     pub(super) fn number(text: String) -> Self {
         Self { text, class: "number", head: false }
     }
@@ -430,6 +378,22 @@ impl Render for Cell {
             }
         }
     }
+}
+
+/// A column: its name, and its cell in a row.
+type Column<T> = (&'static str, fn(T) -> Cell);
+
+/// A table of these rows under its heading; empty if there are no rows.
+fn table_of<T: Copy>(
+    title: &str,
+    note: &str,
+    columns: &[Column<T>],
+    rows: impl IntoIterator<Item = T>,
+) -> Markup {
+    let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
+    let rows = rows.into_iter().map(|row| columns.iter().map(|(_, cell)| cell(row)).collect());
+    let rows: Vec<Vec<Cell>> = rows.collect();
+    if rows.is_empty() { Markup::default() } else { table(title, note, &names, rows) }
 }
 
 /// A table under its heading. A column without a name has a plain cell at its head.

@@ -1,5 +1,5 @@
-//! The JUnit form: what a CI system shows as tests. One case for the measurement itself and one for
-//! each check of the gate; what could not be told is an error, not a failure.
+//! The JUnit form, which CI systems show as tests: one case for the measurement itself and one for each check of the
+//! gate. An inconclusive check is an error, not a failure.
 
 use std::time::Duration;
 

@@ -1,9 +1,8 @@
 //! Analysis to bytes: text, JSON, Markdown, JUnit, HTML, PNG. Pure.
 //!
-//! Every form says the same in its own way; the sentences that they share are in
-//! `words`, the numbers' looks in `format`. Nothing here reads or writes a file,
-//! measures, or judges: the caller stores the bytes, [`rolldrop_analysis`] has made
-//! the numbers and [`rolldrop_analysis::gate`] the checks.
+//! All forms share the sentences in `words` and the number formats in `format`. Nothing here reads or writes a file,
+//! measures, or judges: the caller stores the bytes, [`rolldrop_analysis`] computes the numbers, and
+//! [`rolldrop_analysis::gate`] makes the checks.
 
 mod charts;
 mod comparison;

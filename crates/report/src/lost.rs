@@ -1,7 +1,7 @@
 //! `lost.csv`: one row for each dropped request, with its cause and the terminations that may explain it.
 //!
-//! For people with a spreadsheet, and for whoever checks the analysis against another record. The columns are
-//! documented in `docs/run-directory.md`.
+//! For spreadsheets, and for checks of the analysis against another record. `docs/run-directory.md` documents the
+//! columns.
 
 use rolldrop_analysis::Analysis;
 use rolldrop_analysis::model::{Candidate, Lost};

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::format::{NONE, bounded, count, counted, len, millis, seconds};
+use super::format::{bounded, count, counted, len, millis, or_none, seconds};
 use super::words::{self, Remedy};
 use rolldrop_analysis::model::{RunResult, Termination};
 
@@ -61,10 +61,10 @@ fn terminations(out: &mut String, result: &RunResult) {
             format!("`{}`", t.pod.replace('`', "'")),
             words::mode(t.mode).to_owned(),
             bounded(&t.requests.dropped),
-            t.requests.seen.map_or_else(|| NONE.to_owned(), count),
-            words::longest_window(t).map_or_else(|| NONE.to_owned(), words::window),
+            or_none(t.requests.seen, count),
+            words::longest(t),
             format!("{} s", seconds(t.t0_uncertainty_s)),
-            t.exit_code.map_or_else(|| NONE.to_owned(), |code| code.to_string()),
+            or_none(t.exit_code, |code| code.to_string()),
         ]
     });
     table(
@@ -150,7 +150,7 @@ fn findings(out: &mut String, result: &RunResult) {
         .iter()
         .map(|f| {
             let text = [&f.what, &f.why, &f.remedy].map(|t| escape(&words::sentence(t)));
-            format!("- **{}**: {}", words::severity(f.severity), text.join(" ").trim_end())
+            format!("- **{}**: {}", f.severity, text.join(" ").trim_end())
         })
         .collect();
     section(out, &lines.join("\n"));
@@ -163,7 +163,7 @@ fn checks(out: &mut String, result: &RunResult) {
     section(out, "## Checks");
     let rows = result.checks.iter().map(|c| {
         vec![
-            format!("**{}**", words::check(c.verdict)),
+            format!("**{}**", c.verdict),
             format!("`{}`", c.name),
             escape(&c.observed),
             escape(&c.limit),

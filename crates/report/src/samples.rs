@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use rolldrop_analysis::model::{
     Analysis, Candidate, ChartData, Check, CheckVerdict, Finding, IntegrityStatus, LateArrival, Latencies,
     LatencyBucket, LatencyHistograms, LoadResult, Lost, Mode, Percentiles, Recommendation, RequestCounts,
-    RetryHidden, RunResult, SCHEMA_VERSION, Second, SendLag, Severity, Stage, Start, T0Basis, Termination,
-    TerminationRequests, Verdict, WhatIf, Why, Window, WindowBasis, WindowSummary,
+    RetryHidden, RunResult, SCHEMA_VERSION, Second, SendLag, Severity, Stage, Start, StartStage, T0Basis,
+    Termination, TerminationRequests, Verdict, WhatIf, Why, Window, WindowBasis, WindowSummary,
 };
 use rolldrop_record::run_info::{ClusterInfo, Pacing, Tool};
 use rolldrop_record::{Cause, Outcome, Stamp};
@@ -311,9 +311,13 @@ impl Sample {
         });
         self.analysis.result.starts.push(Start {
             pod: format!("{pod}-next"),
-            timeline: [("created", 0.0), ("ip_reported", 0.52), ("ready", 0.61), ("endpoint_ready", 0.63)]
-                .map(|(k, v)| (k.to_owned(), v))
-                .into(),
+            timeline: [
+                (StartStage::Created, 0.0),
+                (StartStage::IpReported, 0.52),
+                (StartStage::Ready, 0.61),
+                (StartStage::EndpointReady, 0.63),
+            ]
+            .into(),
         });
     }
 

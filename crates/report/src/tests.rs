@@ -73,7 +73,7 @@ fn no_form_holds_a_character_that_acts() {
 fn the_text_of_a_run_that_drops() {
     insta::assert_snapshot!(plain_text(&samples::naive_exit()), @"
     24 of 9,000 requests were dropped as 3 pods ended.
-    All 24 fell into the endpoint-propagation windows of the 3 pods.
+    All 24 were sent to the 3 terminating pods, within their endpoint-propagation windows.
       class  24 connect_refused: the connection was refused
       cause  24 routed_to_dead_pod: routed to a pod that no longer accepted connections
       remedy lifecycle: {preStop: {sleep: {seconds: 1}}}   # suggested, not proven
@@ -166,7 +166,7 @@ fn the_text_of_a_partial_run() {
     8 s into the run.
 
     1 of 400 requests was dropped as 1 pod ended.
-    It fell into the endpoint-propagation window of one terminating pod.
+    It was sent to one terminating pod, within its endpoint-propagation window.
       class  1 connect_refused: the connection was refused
       cause  1 routed_to_dead_pod: routed to a pod that no longer accepted connections
       run    rolldrop 0.1.0 · scenario shop · 50 requests/s for 8 s · Kubernetes v1.36.2 · userspace
@@ -404,6 +404,7 @@ fn a_comparison() -> (Comparison, SideChart, SideChart) {
     };
     let chart = |analysis: &Analysis| SideChart {
         latency: analysis.charts.latency.steady.clone(),
+        marks_ms: vec![("p50", 1.0), ("p99", 9.0)],
         dropped: analysis.charts.seconds.iter().map(|s| s.dropped.clone()).collect(),
         step_s: 1.0,
     };

@@ -1,6 +1,8 @@
 //! The summary on stdout: the answer first, then what it rests on.
 
-use super::format::{NONE, count, counted, len, list, millis, percent, seconds, seconds_unit, shorten, wrap};
+use super::format::{
+    count, counted, len, list, millis, or_none, percent, seconds, seconds_unit, shorten, wrap,
+};
 use super::words::{self, Remedy};
 use rolldrop_analysis::model::{
     Check, CheckVerdict, Recommendation, RunResult, Severity, Termination, Verdict,
@@ -91,7 +93,7 @@ impl Page {
         }
     }
 
-    /// A paragraph whose lines begin with `indent` spaces, the first with `lead` in their stead.
+    /// A paragraph that is indented by `indent` spaces; its first line begins with `lead` instead.
     pub(super) fn paragraph(&mut self, lead: &str, indent: usize, paint: Option<Paint>, text: &str) {
         for (i, line) in wrap(text, self.width.saturating_sub(indent)).iter().enumerate() {
             let line = paint.map_or_else(|| line.clone(), |paint| self.paint(paint, line));
@@ -158,36 +160,24 @@ fn terminations(page: &mut Page, result: &RunResult) {
     if all.len() > LISTED {
         order.sort_by(|a, b| words::most_lost_first(a, b));
     }
-    let rows: Vec<[String; 6]> = order
-        .iter()
-        .take(LISTED)
-        .map(|t| {
-            [
-                t.pod.clone(),
-                words::mode(t.mode).to_owned(),
-                words::dropped_of(t),
-                words::longest_window(t).map_or_else(|| NONE.to_owned(), words::window),
-                seconds_unit(t.t0_uncertainty_s),
-                t.exit_code.map_or_else(|| NONE.to_owned(), |code| code.to_string()),
-            ]
-        })
-        .collect();
-    let header = ["pod", "mode", "dropped", "window", "t0 within", "exit"].map(str::to_owned);
-    let mut widths = [0; 6];
-    for row in rows.iter().chain([&header]) {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.chars().count().max(*width);
-        }
-    }
-    // Each column stands two spaces from the one before; names give way where there is no room.
-    let others: usize = widths[1..].iter().map(|w| w + 2).sum();
-    let [name, mode, dropped, window, t0, exit] = widths;
-    let name = name.min(page.width.saturating_sub(others + 2)).max(8);
-    for [pod, how, lost, bounds, uncertainty, code] in [header].iter().chain(&rows) {
-        let pod = shorten(pod, name);
-        page.line(&format!(
-            "  {pod:name$}  {how:mode$}  {lost:>dropped$}  {bounds:window$}  {uncertainty:>t0$}  {code:>exit$}"
-        ));
+    let header = ["mode", "dropped", "window", "t0 within", "exit"].map(str::to_owned);
+    let rows = order.iter().take(LISTED).map(|t| {
+        [
+            words::mode(t.mode).to_owned(),
+            words::dropped_of(t),
+            words::longest(t),
+            seconds_unit(t.t0_uncertainty_s),
+            or_none(t.exit_code, |code| code.to_string()),
+        ]
+    });
+    let lines = columns(&std::iter::once(header).chain(rows).collect::<Vec<_>>(), &[1, 3, 4]);
+    let names: Vec<&str> = std::iter::once("pod").chain(order.iter().map(|t| t.pod.as_str())).collect();
+    // Names are cut if there is no room.
+    let room = page.width.saturating_sub(4 + lines.first().map_or(0, |line| line.chars().count()));
+    let longest = names.iter().take(lines.len()).map(|name| name.chars().count()).max().unwrap_or(0);
+    let width = longest.min(room).max(8);
+    for (name, line) in names.iter().zip(&lines) {
+        page.line(&format!("  {:width$}  {line}", shorten(name, width)));
     }
     if order.len() > LISTED {
         page.line(&format!("  and {}, which lost fewer", counted(len(order.len() - LISTED), "more pod")));
@@ -261,12 +251,7 @@ fn findings(page: &mut Page, result: &RunResult) {
             Severity::Warning => Some(Paint::Caution),
             Severity::Info => None,
         };
-        page.paragraph(
-            &format!("  {}", words::severity(finding.severity)),
-            11,
-            paint,
-            &words::sentence(&finding.what),
-        );
+        page.paragraph(&format!("  {}", finding.severity), 11, paint, &words::sentence(&finding.what));
         let text = [&finding.why, &finding.remedy].map(|text| words::sentence(text)).join(" ");
         page.paragraph("", 11, None, &text);
     }
@@ -293,7 +278,7 @@ fn checks(page: &mut Page, result: &RunResult) {
             CheckVerdict::Fail => Paint::Bad,
             _ => Paint::Caution,
         };
-        let word = page.paint(paint, &format!("{:<12}", words::check(check.verdict)));
+        let word = page.paint(paint, &format!("{:<12}", check.verdict.as_str()));
         let mut text = format!("{}: observed {}, limit {}", check.name, check.observed, check.limit);
         if !check.why.is_empty() {
             text = format!("{text}; {}", check.why);
@@ -338,6 +323,17 @@ fn close(page: &mut Page, result: &RunResult, files: Option<&str>) {
         let directory = files.trim_end_matches('/');
         page.line(&format!("Report: {directory}/report.html, charts in {directory}/charts"));
     }
+}
+
+/// Rows in columns, two spaces apart; the columns `right` hold numbers.
+pub(super) fn columns<const N: usize>(rows: &[[String; N]], right: &[usize]) -> Vec<String> {
+    let widths: [usize; N] =
+        std::array::from_fn(|i| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0));
+    let cell = |(i, text): (usize, &String)| match (right.contains(&i), widths[i]) {
+        (true, width) => format!("{text:>width$}"),
+        (false, width) => format!("{text:width$}"),
+    };
+    rows.iter().map(|row| row.iter().enumerate().map(cell).collect::<Vec<_>>().join("  ")).collect()
 }
 
 fn share(part: u64, whole: u64) -> f64 {

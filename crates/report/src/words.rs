@@ -8,10 +8,9 @@ pub(super) use losses::{
     by_estimate, dropped_by_cause, dropped_by_outcome, dropped_of, groups, most_lost_first, whereabouts,
 };
 
-use super::format::{self, count, counted, either, len, list, percent, seconds, seconds_unit};
+use super::format::{self, count, counted, either, len, percent, seconds, seconds_unit};
 use rolldrop_analysis::model::{
-    CheckVerdict, LoadResult, Mode, Recommendation, RunResult, Severity, Termination, Verdict, Window,
-    WindowBasis, WindowSummary,
+    LoadResult, Mode, Recommendation, RunResult, Termination, Verdict, Window, WindowBasis, WindowSummary,
 };
 use rolldrop_record::EndCause;
 use rolldrop_record::service_proxy::ProxyEvidence;
@@ -75,7 +74,7 @@ pub(super) fn remedy(result: &RunResult) -> Option<Remedy> {
     Some(Remedy::Words(sentence(&finding.remedy)))
 }
 
-/// What a verdict means, and each reason where there is one.
+/// What a verdict means, and its reasons.
 pub(super) fn verdict(verdict: &Verdict) -> (&'static str, &'static str, &[String]) {
     match verdict {
         Verdict::Valid => ("VALID", "the generator kept its schedule and no recorder lost anything", &[]),
@@ -86,7 +85,7 @@ pub(super) fn verdict(verdict: &Verdict) -> (&'static str, &'static str, &[Strin
     }
 }
 
-/// The verdict in one line, where it is not [`Verdict::Valid`].
+/// The verdict in one line, unless it is [`Verdict::Valid`].
 pub(super) fn warning(result: &RunResult) -> Option<String> {
     let (word, meaning, why) = verdict(&result.verdict);
     if result.verdict == Verdict::Valid {
@@ -155,7 +154,7 @@ pub(super) const fn mode(mode: Mode) -> &'static str {
     }
 }
 
-/// What ended a pod, where it was no call of the run's own and how the pod ended does not say it already.
+/// What ended a pod, unless it was the run's own call or the pod's mode says it already.
 fn why_it_ended(termination: &Termination) -> Option<&str> {
     let Termination { cause, mode, disruption, .. } = termination;
     match cause {
@@ -164,7 +163,7 @@ fn why_it_ended(termination: &Termination) -> Option<&str> {
     }
 }
 
-/// The same of all terminations: each cause once, with whom it ended.
+/// The same for all terminations: each cause once, with its pods.
 pub(super) fn why_they_ended(terminations: &[Termination]) -> Vec<(String, &str)> {
     let mut causes: Vec<(&str, Vec<&str>)> = Vec::new();
     for termination in terminations {
@@ -179,24 +178,6 @@ pub(super) fn why_they_ended(terminations: &[Termination]) -> Vec<(String, &str)
         _ => (counted(len(pods.len()), "pod"), why),
     };
     causes.into_iter().map(whom).collect()
-}
-
-/// A severity in words.
-pub(super) const fn severity(severity: Severity) -> &'static str {
-    match severity {
-        Severity::Error => "error",
-        Severity::Warning => "warning",
-        Severity::Info => "info",
-    }
-}
-
-/// A check's verdict in words.
-pub(super) const fn check(verdict: CheckVerdict) -> &'static str {
-    match verdict {
-        CheckVerdict::Pass => "pass",
-        CheckVerdict::Fail => "fail",
-        CheckVerdict::Inconclusive => "inconclusive",
-    }
 }
 
 /// The entries of a map of counts, most first.
@@ -251,6 +232,11 @@ pub(super) fn censored(terminations: &[Termination]) -> Vec<String> {
     reasons.into_iter().map(line).collect()
 }
 
+/// The longest window of a termination, in words.
+pub(super) fn longest(termination: &Termination) -> String {
+    format::or_none(longest_window(termination), window)
+}
+
 /// The longest window of a termination: the one that reaches furthest.
 pub(super) fn longest_window(termination: &Termination) -> Option<&Window> {
     let reach = |w: &Window| w.upper_s.unwrap_or(f64::INFINITY).max(w.lower_s.unwrap_or(0.0));
@@ -280,7 +266,7 @@ pub(super) fn window_summary(summary: &WindowSummary) -> String {
     format!("{lower} and {upper} ({})", notes.join("; "))
 }
 
-/// How pods end in a mode, to stand after "pods that end".
+/// How pods end in a mode, to follow "pods that end".
 pub(super) const fn manner(mode: Mode) -> &'static str {
     match mode {
         Mode::Isolated => "one at a time",
@@ -292,7 +278,7 @@ pub(super) const fn manner(mode: Mode) -> &'static str {
     }
 }
 
-/// What a recommendation says, in sentences.
+/// A recommendation in sentences.
 pub(super) fn recommendation(rec: &Recommendation) -> Vec<String> {
     let mut out = Vec::new();
     match rec.pre_stop_seconds {
@@ -329,8 +315,7 @@ pub(super) fn recommendation(rec: &Recommendation) -> Vec<String> {
     out
 }
 
-/// The lines of YAML that go with a recommendation, or with what the run merely suggests, for the
-/// cluster of this version.
+/// The YAML of a recommendation or of a mere suggestion, for a cluster of this version.
 pub(super) fn yaml(rec: &Recommendation, version: &str) -> Vec<String> {
     let Some((hook, note)) = sleep_hook(rec, version) else { return Vec::new() };
     let mut lines = vec![format!("{hook}   # {note}")];
@@ -366,7 +351,11 @@ pub(super) fn provenance(result: &RunResult) -> String {
     let mut parts = vec![
         format!("{} {}", result.tool.name, result.tool.version),
         format!("scenario {}", result.scenario),
-        format!("{} requests/s for {}", format::plain(result.load.rate), with_s(result.load.duration_s)),
+        format!(
+            "{} requests/s for {}",
+            format::plain(result.load.rate),
+            format::with_unit(format::plain(result.load.duration_s), "s")
+        ),
     ];
     if let Some(command) = &result.command {
         parts.push(format!("pods ended by: {}", command.words.join(" ")));
@@ -388,13 +377,13 @@ pub(super) fn provenance(result: &RunResult) -> String {
     parts.join(" · ")
 }
 
-/// The part of a name after its last dash, which tells the pods of a ReplicaSet apart.
+/// The part of a name after its last dash, which differs between the pods of a ReplicaSet.
 pub(super) fn short_pod(pod: &str) -> &str {
     pod.rsplit('-').next().filter(|s| !s.is_empty()).unwrap_or(pod)
 }
 
-/// A fragment as a sentence: a capital at the beginning and a full stop at the end,
-/// except where it begins with a name from code, or ends in one.
+/// A fragment as a sentence, with a capital at the beginning and a full stop at the end, unless it begins or ends with a
+/// name from code.
 pub(super) fn sentence(fragment: &str) -> String {
     let text = fragment.trim();
     let word = text.split_whitespace().next().unwrap_or_default();
@@ -405,15 +394,6 @@ pub(super) fn sentence(fragment: &str) -> String {
     let begin = if is_code { first.to_string() } else { first.to_uppercase().to_string() };
     let stop = if text.ends_with(['.', '!', '?', '}', ':']) { "" } else { "." };
     format!("{begin}{}{stop}", &text[first.len_utf8()..])
-}
-
-/// The consumers of a recommendation, as a phrase.
-pub(super) fn consumers(rec: &Recommendation) -> String {
-    list(&rec.consumers)
-}
-
-fn with_s(value: f64) -> String {
-    format::with_unit(format::plain(value), "s")
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! Neighbouring requests are correlated, so an interval that treats them as independent is too narrow. This module
 //! resamples whole blocks of time, as long as the correlation lasts. (In this file a *block* is a fixed bin of time,
-//! and a *stretch* is a row of such bins that is resampled together.)
+//! and a *segment* is a row of such bins that is resampled together.)
 //!
 //! Sources: Künsch 1989 and Politis and Romano 1992 (the circular block bootstrap); Politis and White 2004 with
-//! Patton 2009 (the length of the stretches). With few stretches a bootstrap is overconfident: its deviations are
-//! widened as Student's t widens those of a mean, and for the correlation that the stretches' ends cut off (Künsch
+//! Patton 2009 (the length of the segments). With few segments a bootstrap is overconfident: its deviations are
+//! widened as Student's t widens those of a mean, and for the correlation that the segments' ends cut off (Künsch
 //! 1989, the bias of the variance; Kendall 1954).
 
 use std::ops::Range;
@@ -15,12 +15,13 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 use super::exact::z;
 use super::sample::{Sample, edge_ms, latency_ms};
 use crate::model::LatencyBucket;
+use crate::stats;
 
-/// Fewer stretches than this are inconclusive.
+/// Fewer segments than this are inconclusive.
 pub(super) const FEWEST: f64 = 8.0;
 /// With fewer than this, the length of the correlation is hardly known: the interval is rough.
 pub(super) const FEW: f64 = 12.0;
-/// The stretches are longer than the best length by this factor: too long costs a little width,
+/// The segments are longer than the best length by this factor: too long costs a little width,
 /// too short is wrong.
 const CAUTION: f64 = 1.5;
 /// A bootstrap never counts as showing less of the variance than this.
@@ -30,7 +31,7 @@ const LEAST_SHOWN: f64 = 0.3;
 /// sums.
 #[derive(Debug)]
 pub(super) struct Blocks {
-    /// The blocks of each run: a stretch never reaches from one run into another.
+    /// The blocks of each run: a segment never reaches from one run into another.
     runs: Vec<Range<usize>>,
     block_s: f64,
     /// The latency bins that occur.
@@ -41,7 +42,7 @@ pub(super) struct Blocks {
     totals: Vec<u64>,
 }
 
-/// A resample: stretches of blocks.
+/// A resample: segments of blocks.
 type Draw = Vec<Range<usize>>;
 
 impl Blocks {
@@ -117,6 +118,11 @@ impl Blocks {
         self.bins.get(self.quantile_bin(draw, q)).map_or(0.0, |bin| latency_ms(*bin))
     }
 
+    /// A quantile of all, in milliseconds.
+    pub(super) fn whole_quantile(&self, q: f64) -> f64 {
+        self.quantile(&self.whole(), q)
+    }
+
     /// Requests per second of the resample.
     fn rate(&self, draw: &Draw) -> f64 {
         let requests: u64 = draw.iter().map(|b| self.totals[b.end] - self.totals[b.start]).sum();
@@ -129,7 +135,7 @@ impl Blocks {
         self.rate(&self.whole())
     }
 
-    /// As many blocks as there are, in stretches of `length` that begin anywhere; a run's end is followed by its
+    /// As many blocks as there are, in segments of `length` that begin anywhere; a run's end is followed by its
     /// beginning.
     fn draw(&self, length: usize, rng: &mut SmallRng) -> Draw {
         let mut draw = Vec::new();
@@ -154,14 +160,9 @@ impl Blocks {
     }
 }
 
+/// A length in whole blocks, at least one.
 fn whole(length: f64) -> usize {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "positive, and at most a series' length"
-    )]
-    let length = length.ceil().max(1.0) as usize;
-    length
+    stats::index(length.ceil().max(1.0))
 }
 
 /// The bootstrap's result for a ratio, candidate to baseline.
@@ -169,8 +170,8 @@ fn whole(length: f64) -> usize {
 pub(super) struct Ratio {
     pub(super) baseline: f64,
     pub(super) candidate: f64,
-    /// The stretches of the side that has fewer.
-    pub(super) stretches: f64,
+    /// The segments of the side that has fewer.
+    pub(super) segments: f64,
     /// The interval of the ratio.
     pub(super) lower: f64,
     pub(super) upper: f64,
@@ -190,9 +191,9 @@ pub(super) struct Effort {
 
 /// A quantile of the latencies of both sides.
 ///
-/// All latencies share one correlation, but a stretch has too few values beyond a high quantile to show it: the
+/// All latencies share one correlation, but a segment has too few values beyond a high quantile to show it: the
 /// correlation is also measured at the middle of the latencies.
-pub(super) fn quantiles(a: &Blocks, b: &Blocks, q: f64, effort: Effort) -> Result<Ratio, TooAlike> {
+pub(super) fn quantiles(a: &Blocks, b: &Blocks, q: f64, effort: Effort) -> Result<Ratio, TooCorrelated> {
     let beyond = |side: &Blocks, q: f64| {
         let at = side.quantile_bin(&side.whole(), q) + 1;
         side.series(|i| {
@@ -205,38 +206,38 @@ pub(super) fn quantiles(a: &Blocks, b: &Blocks, q: f64, effort: Effort) -> Resul
 }
 
 /// The rates at which both sides sent.
-pub(super) fn rates(a: &Blocks, b: &Blocks, effort: Effort) -> Result<Ratio, TooAlike> {
+pub(super) fn rates(a: &Blocks, b: &Blocks, effort: Effort) -> Result<Ratio, TooCorrelated> {
     let series = [a, b].map(|side| side.series(|i| (side.totals[i + 1] - side.totals[i]) as f64));
     ratio([a, b], &series, |side, draw| side.rate(draw), effort)
 }
 
 /// The requests are so correlated over time that the run amounts to too few observations.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct TooAlike {
+pub(super) struct TooCorrelated {
     /// The length of the correlation, in seconds.
-    pub(super) stretch_s: f64,
+    pub(super) segment_s: f64,
     pub(super) baseline: f64,
     pub(super) candidate: f64,
 }
 
-/// `series` shows the length of the correlation on either side. Both sides use stretches of the same length: one side
+/// `series` shows the length of the correlation on either side. Both sides use segments of the same length: one side
 /// alone often shows too little.
 fn ratio(
     sides: [&Blocks; 2],
     series: &[Vec<Vec<f64>>; 2],
     figure: impl Fn(&Blocks, &Draw) -> f64,
     effort: Effort,
-) -> Result<Ratio, TooAlike> {
+) -> Result<Ratio, TooCorrelated> {
     let [baseline, candidate] = sides.map(|side| figure(side, &side.whole()));
     let of_each = || sides.iter().zip(series).flat_map(|(side, all)| all.iter().map(move |one| (side, one)));
     let lasts_s = of_each().map(|(side, one)| block_length(one).ceil() * side.block_s);
-    let stretch_s = lasts_s.fold(0.0, f64::max);
-    let length = |side: &Blocks| whole(stretch_s / side.block_s - 1e-9);
+    let segment_s = lasts_s.fold(0.0, f64::max);
+    let length = |side: &Blocks| whole(segment_s / side.block_s - 1e-9);
     let lengths = sides.map(length);
-    let stretches = |i: usize| sides[i].len() as f64 / lengths[i] as f64;
-    let fewest = stretches(0).min(stretches(1));
+    let segments = |i: usize| sides[i].len() as f64 / lengths[i] as f64;
+    let fewest = segments(0).min(segments(1));
     if fewest < FEWEST {
-        return Err(TooAlike { stretch_s, baseline, candidate });
+        return Err(TooCorrelated { segment_s, baseline, candidate });
     }
     let observed = (candidate / baseline).ln();
     let shown = of_each().map(|(side, one)| shown(one, length(side) as f64)).fold(1.0, f64::min);
@@ -258,7 +259,7 @@ fn ratio(
     Ok(Ratio {
         baseline,
         candidate,
-        stretches: fewest,
+        segments: fewest,
         lower: at(tail).exp(),
         upper: at(1.0 - tail).exp(),
         p_above: chance(drawn.iter().filter(|r| **r <= limit).count()),
@@ -266,21 +267,27 @@ fn ratio(
     })
 }
 
-/// By how much the deviations of a bootstrap over `n` stretches are widened.
+/// By how much the deviations of a bootstrap over `n` segments are widened.
 fn widening(n: f64, confidence: f64) -> f64 {
     let p = f64::midpoint(1.0, confidence);
     let t = StudentsT::new(0.0, 1.0, n - 1.0).map_or(1.0, |t| t.inverse_cdf(p) / z(p));
     t * (n / (n - 1.0)).sqrt()
 }
 
-/// The best length of stretches for a series, in elements (Politis and White), with some caution.
+/// The covariance of a series with itself at a lag.
+fn covariance(series: &[f64]) -> impl Fn(usize) -> f64 {
+    let n = series.len().max(1) as f64;
+    let mean = series.iter().sum::<f64>() / n;
+    move |lag| {
+        let pairs = series.iter().zip(series.iter().skip(lag));
+        pairs.map(|(x, y)| (x - mean) * (y - mean)).sum::<f64>() / n
+    }
+}
+
+/// The best length of segments for a series, in elements (Politis and White), with some caution.
 pub(super) fn block_length(series: &[f64]) -> f64 {
     let n = series.len();
-    let mean = series.iter().sum::<f64>() / n.max(1) as f64;
-    let covariance = |lag: usize| {
-        let pairs = series.iter().zip(series.iter().skip(lag));
-        pairs.map(|(x, y)| (x - mean) * (y - mean)).sum::<f64>() / n as f64
-    };
+    let covariance = covariance(series);
     let variance = covariance(0);
     if n < 4 || variance <= 0.0 {
         return 1.0;
@@ -302,22 +309,18 @@ pub(super) fn block_length(series: &[f64]) -> f64 {
     }
     let best = (1.5 * (slope / spectrum).powi(2) * size).cbrt();
     let most = (3.0 * size.sqrt()).min(size / 3.0);
-    // If the series swings so that its sum hardly varies, short stretches are enough.
+    // If the series swings so that its sum hardly varies, short segments are enough.
     let best = if spectrum > 0.0 { best } else { 1.0 };
     (CAUTION * best).clamp(1.0, most.max(1.0))
 }
 
-/// The share of the variance of a series' mean that stretches of this many elements show: correlation across a cut is
+/// The share of the variance of a series' mean that segments of this many elements show: correlation across a cut is
 /// lost. Assumes a correlation that falls off geometrically from the first lag on, with Kendall's correction; the
 /// noise of single elements is in no lag.
 fn shown(series: &[f64], length: f64) -> f64 {
     const LAGS: usize = 6;
     let n = series.len() as f64;
-    let mean = series.iter().sum::<f64>() / n.max(1.0);
-    let covariance = |lag: usize| {
-        let pairs = series.iter().zip(series.iter().skip(lag));
-        pairs.map(|(x, y)| (x - mean) * (y - mean)).sum::<f64>()
-    };
+    let covariance = covariance(series);
     let variance = covariance(0);
     let likeness: Vec<f64> = (1..=LAGS).map(|lag| (covariance(lag) / variance).max(0.0)).collect();
     let (first, last): (f64, f64) = (likeness[..LAGS - 1].iter().sum(), likeness[1..].iter().sum());
@@ -337,7 +340,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stretches_are_as_long_as_the_likeness_lasts() {
+    fn segments_are_as_long_as_the_likeness_lasts() {
         let mut rng = SmallRng::seed_from_u64(1);
         let mut series = |keep: f64| {
             let mut x = 0.0;
@@ -356,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_short_stretches_cut_off_what_is_alike() {
+    fn the_ends_of_short_segments_cut_off_what_is_alike() {
         let mut rng = SmallRng::seed_from_u64(2);
         let mut series = |keep: f64| {
             let mut x = 0.0;
@@ -374,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn few_stretches_widen_an_interval_as_students_t_does() {
+    fn few_segments_widen_an_interval_as_students_t_does() {
         assert!((widening(1e6, 0.95) - 1.0).abs() < 1e-3);
         assert!((widening(10.0, 0.95) - 2.262 / 1.96 * (10.0_f64 / 9.0).sqrt()).abs() < 1e-3);
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::model::LatencyBucket;
-use rolldrop_record::Outcome;
+use rolldrop_record::{Outcome, named};
 
 /// Two sides, row by row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -158,29 +158,17 @@ pub enum ChangeKind {
     Difference,
 }
 
-/// A verdict.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Judgement {
-    /// Better than the baseline.
-    Better,
-    /// Worse.
-    Worse,
-    /// Within the tolerance, surely.
-    Same,
-    /// Inconclusive.
-    CannotTell,
-}
-
-impl Judgement {
-    /// In words.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Judgement::Better => "better",
-            Judgement::Worse => "worse",
-            Judgement::Same => "same",
-            Judgement::CannotTell => "inconclusive",
-        }
+named! {
+    /// A verdict.
+    pub enum Judgement {
+        /// Better than the baseline.
+        Better = "better",
+        /// Worse.
+        Worse = "worse",
+        /// Within the tolerance, surely.
+        Same = "same",
+        /// Inconclusive.
+        CannotTell = "cannot_tell",
     }
 }
 
@@ -189,6 +177,8 @@ impl Judgement {
 pub struct SideChart {
     /// The latencies of answered requests.
     pub latency: Vec<LatencyBucket>,
+    /// The percentiles to mark, by name, in milliseconds.
+    pub marks_ms: Vec<(&'static str, f64)>,
     /// Dropped requests by time, one run after the other.
     pub dropped: Vec<BTreeMap<Outcome, u64>>,
     /// Length of one element of `dropped`, in seconds.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::episodes::{Episode, episodes};
 use crate::class::Class;
 use crate::model::{Analysis, Mode, RunResult, Verdict};
+use crate::stats;
 use crate::timeline::{Request, Requests, Timeline};
 use rolldrop_record::{Outcome, Phase, RowSource};
 
@@ -104,7 +105,7 @@ impl Sample {
             if request.row.phase != Phase::Main || matches!(class, Class::NotSent | Class::Cancelled) {
                 return;
             }
-            let index = block_index(timeline.seconds(request.row.scheduled) / block_s);
+            let index = stats::index(timeline.seconds(request.row.scheduled) / block_s);
             if blocks.len() <= index {
                 blocks.resize_with(index + 1, Block::default);
             }
@@ -133,7 +134,7 @@ impl Sample {
                     windows_s: t.windows.iter().map(|w| (w.consumer.clone(), w.upper_s)).collect(),
                 })
                 .collect(),
-            episodes: episodes(analysis),
+            episodes: episodes(&timeline.ends, result),
             block_s,
             blocks,
         })
@@ -165,16 +166,6 @@ pub(super) fn edge_ms(bin: u32) -> f64 {
 /// The middle of a latency bin, in milliseconds.
 pub(super) fn latency_ms(bin: u32) -> f64 {
     ((f64::from(bin) + 0.5) / BINS_PER_E).exp() / 1e6
-}
-
-fn block_index(position: f64) -> usize {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "not negative, and saturating"
-    )]
-    let index = position.max(0.0) as usize;
-    index
 }
 
 fn fingerprint(timeline: &Timeline, result: &RunResult) -> BTreeMap<String, String> {

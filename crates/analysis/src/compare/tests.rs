@@ -140,7 +140,7 @@ fn runs_of_the_same_service_raise_no_more_alarms_than_alpha() {
 }
 
 #[test]
-fn an_interval_over_few_stretches_is_called_a_rough_one() {
+fn an_interval_over_few_segments_is_called_a_rough_one() {
     let rough = |service| {
         let rows = comparisons(10, 30, service, service).flat_map(|comparison| comparison.rows);
         let has_interval = rows.filter(|row| row.change.is_some());
@@ -148,7 +148,7 @@ fn an_interval_over_few_stretches_is_called_a_rough_one() {
             has_interval.map(|row| row.why).partition(|why| why.contains(": a rough interval; a longer run"));
         let over = |why: &String| why.split("over only ").nth(1)?.split(' ').next()?.parse::<f64>().ok();
         for why in &rough {
-            assert!(over(why).is_some_and(|stretches| (FEWEST..=FEW).contains(&stretches)), "{why}");
+            assert!(over(why).is_some_and(|segments| (FEWEST..=FEW).contains(&segments)), "{why}");
         }
         (rough.len(), others.len())
     };

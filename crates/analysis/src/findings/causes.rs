@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{Finding, Judged, Known, RESTART_REMEDY, Recommendation, Severity, Termination, count, finding};
+use super::{
+    Finding, Judged, Known, RESTART_REMEDY, Recommendation, Severity, Termination, count, counted, finding,
+};
 use rolldrop_record::Cause;
 
 /// Each cause of lost requests, and whether several pods share some of them.
@@ -18,8 +20,7 @@ pub(super) fn findings(known: Known<'_>) -> Vec<Finding> {
         let (why, remedy) = explain(cause, &sleep);
         // The generator's own fault is not an error of the measured system.
         let severity = if cause == Cause::StaleFlow { Severity::Warning } else { Severity::Error };
-        let lost =
-            |n: u64| format!("{}: {} request{}", cause.as_str(), count(n), if n == 1 { "" } else { "s" });
+        let lost = |n| format!("{cause}: {}", counted(n, "request"));
         if n > of_restarts {
             let others = finding(severity, lost(n - of_restarts), why, &remedy);
             findings.push(Finding { cause: Some(cause), ..others });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use rolldrop_record::{Cause, Outcome, Stamp};
+use rolldrop_record::{Cause, Outcome, Stamp, named};
 
 /// A share of 1, but for how sums of fractions are rounded.
 const CERTAIN: f64 = 1.0 - 1e-9;
@@ -32,7 +32,7 @@ impl Bounded {
         self.at_least == self.at_most
     }
 
-    /// Adds one whose share this is: 1 where nothing else explains it.
+    /// Adds a request of which this is the share: 1 if nothing else explains it.
     pub fn add(&mut self, share: f64) {
         self.at_least += u64::from(share >= CERTAIN);
         self.at_most += 1;
@@ -90,46 +90,34 @@ pub struct Candidate {
     pub why: Why,
 }
 
-/// Why a termination may explain a dropped request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Why {
-    /// The client's row or the proxy beside the pod names it.
-    Named,
-    /// The kernel's connection tracking names it.
-    Conntrack,
-    /// The connection was refused: the pod's address was still there.
-    Refused,
-    /// Nothing answered the connection: the pod's address was gone.
-    Unreachable,
-    /// The connection was cut off as the pod ended.
-    CutOff,
-    /// A gateway failed while the pod was ending.
-    Gateway,
-    /// The pod was ending at that time.
-    Time,
+named! {
+    /// Why a termination may explain a dropped request.
+    pub enum Why {
+        /// The client's row or the proxy beside the pod names it.
+        Named = "named",
+        /// The kernel's connection tracking names it.
+        Conntrack = "conntrack",
+        /// The connection was refused: the pod's address was still there.
+        Refused = "refused",
+        /// Nothing answered the connection: the pod's address was gone.
+        Unreachable = "unreachable",
+        /// The connection was cut off as the pod ended.
+        CutOff = "cut_off",
+        /// A gateway failed while the pod was ending.
+        Gateway = "gateway",
+        /// The pod was ending at that time.
+        Time = "time",
+    }
 }
 
 impl Why {
-    /// The name used in files.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Why::Named => "named",
-            Why::Conntrack => "conntrack",
-            Why::Refused => "refused",
-            Why::Unreachable => "unreachable",
-            Why::CutOff => "cut_off",
-            Why::Gateway => "gateway",
-            Why::Time => "time",
-        }
-    }
-
-    /// Whether it says by itself which pod it was.
+    /// Whether it alone identifies the pod.
     pub const fn is_certain(self) -> bool {
         matches!(self, Why::Named | Why::Conntrack)
     }
 }
 
-/// A dropped request and what was concluded about it: a row of `lost.csv`.
+/// A dropped request and its conclusion: a row of `lost.csv`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lost {
     /// The load source.

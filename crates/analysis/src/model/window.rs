@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use rolldrop_record::named;
+
 /// The endpoint-propagation window of one pod towards one consumer, in seconds since t0.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Window {
@@ -23,48 +25,22 @@ pub struct Window {
     pub late_arrivals: u64,
 }
 
-/// What a bound of a window rests on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum WindowBasis {
-    /// Arrivals that a header or the proxy beside the pod names.
-    Named,
-    /// The kernel's connection tracking.
-    Conntrack,
-    /// Failures that only this window explains.
-    Failures,
-    /// Failures of a group, ordered by the EndpointSlice's own order.
-    Order,
-    /// Answers of other pods, under random balancing.
-    Balance,
-    /// The same, where the Service proxy's mode is assumed.
-    BalanceAssumed,
-    /// A gateway's failures.
-    Gateway,
-}
-
-impl WindowBasis {
-    /// Every basis.
-    pub const ALL: &'static [WindowBasis] = &[
-        WindowBasis::Named,
-        WindowBasis::Conntrack,
-        WindowBasis::Failures,
-        WindowBasis::Order,
-        WindowBasis::Balance,
-        WindowBasis::BalanceAssumed,
-        WindowBasis::Gateway,
-    ];
-
-    /// The name used in files.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            WindowBasis::Named => "named",
-            WindowBasis::Conntrack => "conntrack",
-            WindowBasis::Failures => "failures",
-            WindowBasis::Order => "order",
-            WindowBasis::Balance => "balance",
-            WindowBasis::BalanceAssumed => "balance_assumed",
-            WindowBasis::Gateway => "gateway",
-        }
+named! {
+    /// What a bound of a window rests on.
+    pub enum WindowBasis {
+        /// Arrivals that a header or the proxy beside the pod names.
+        Named = "named",
+        /// The kernel's connection tracking.
+        Conntrack = "conntrack",
+        /// Failures that only this window explains.
+        Failures = "failures",
+        /// Failures of a group, ordered by the EndpointSlice's own order.
+        Order = "order",
+        /// Answers of other pods, under random balancing.
+        Balance = "balance",
+        /// The same, where the Service proxy's mode is assumed.
+        BalanceAssumed = "balance_assumed",
+        /// A gateway's failures.
+        Gateway = "gateway",
     }
 }

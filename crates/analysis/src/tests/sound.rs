@@ -3,7 +3,7 @@
 use super::*;
 use crate::model::{FindingKind, IntegrityStatus, LoadResult, SendLag};
 use crate::timeline::Integrity;
-use crate::validity::{LIMITS, Measured};
+use crate::validity::{Measured, SEND_LAG_FLOOR_MS};
 use rolldrop_record::event::MachineSample;
 use rolldrop_record::run_info::Pacing;
 
@@ -100,7 +100,7 @@ fn lag_has_to_be_small_beside_what_is_measured() {
         |measured: Measured, lag_ms: f64| measured.drowned_by(&load(lag_ms, Pacing::Constant)).is_some();
     assert!(is_drowned(Measured::Windows(100.0), 51.0));
     assert!(!is_drowned(Measured::Windows(100.0), 49.0));
-    assert!(!is_drowned(Measured::Windows(2.0), LIMITS.send_lag_floor_ms));
+    assert!(!is_drowned(Measured::Windows(2.0), SEND_LAG_FLOOR_MS));
     assert!(is_drowned(Measured::Latency(90.0), 60.0));
     assert!(Measured::Latency(90.0).drowned_by(&load(60.0, Pacing::ClosedLoop)).is_none());
     let mut records = three_pods();

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::clocks::Clocks;
+use super::pods::has_finished;
 use rolldrop_record::event::{Change, PodEvent};
 use rolldrop_record::run_info::Balances;
 use rolldrop_record::{Event, EventKind, RequestRow, RunInfo, Stamp};
@@ -59,7 +60,7 @@ impl Addresses {
                 &mut bearers[last]
             }
         };
-        if pod.change == Change::Deleted || matches!(pod.phase.as_str(), "Failed" | "Succeeded") {
+        if pod.change == Change::Deleted || has_finished(pod) {
             bearer.until.get_or_insert(at);
         }
     }

@@ -59,11 +59,6 @@ impl Beats {
             _ => Bracket::default(),
         }
     }
-
-    /// How many beats were answered.
-    pub fn count(&self) -> usize {
-        self.calls.len()
-    }
 }
 
 fn bracket(calls: &[Call], version: u64) -> Bracket {
@@ -210,7 +205,7 @@ mod tests {
         let mut collector = beats(30, |version| version + 3);
         collector.observe(at(560), &pod("1045"));
         let beats = collector.finish();
-        assert_eq!((beats.state.clone(), beats.count()), (BeatsState::Usable, 30));
+        assert_eq!((beats.state.clone(), beats.calls.len()), (BeatsState::Usable, 30));
         let bracket = beats.bracket("1045");
         assert_eq!(bracket, Bracket { earliest: Some(at(400)), latest: Some(at(510)) });
         assert_eq!(beats.bracket("999"), Bracket { earliest: None, latest: Some(at(10)) });

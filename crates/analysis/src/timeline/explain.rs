@@ -1,4 +1,4 @@
-//! Who ended a pod that this run did not end, as far as the cluster says: the pod's own condition, changes of its
+//! Who ended a pod that this run did not end, by what the cluster shows: the pod's own condition, changes of its
 //! workload, and the state of its node.
 
 use std::collections::BTreeMap;
@@ -11,6 +11,9 @@ use rolldrop_record::{EventKind, Mode, Stamp};
 const WATCH_LAG_NS: i64 = 2_000_000_000;
 /// A controller takes pods away this soon after their number was lowered.
 const SCALED_NS: i64 = 10_000_000_000;
+
+/// The reason of the condition DisruptionTarget where a kubelet ended the pod.
+pub(super) const BY_KUBELET: &str = "TerminationByKubelet";
 
 /// What ended a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,10 +68,10 @@ impl Histories {
                 return told(Mode::Other, format!("a taint of node {node}{message}"));
             }
             Some("DeletionByPodGC") => return told(Mode::Other, format!("node {node} is gone{message}")),
-            Some("TerminationByKubelet") if pod.reason.as_deref() == Some("Evicted") => {
+            Some(BY_KUBELET) if pod.reason.as_deref() == Some("Evicted") => {
                 return told(Mode::Other, format!("evicted by the kubelet of node {node}{message}"));
             }
-            Some("TerminationByKubelet") => {
+            Some(BY_KUBELET) => {
                 return told(Mode::NodeShutdown, format!("node {node} shuts down{message}"));
             }
             Some(reason) => return told(Mode::Other, format!("{reason}{message}")),

@@ -5,11 +5,13 @@
 //! format hold no totals and no checksums, so they are not judged; their gaps are still known, as far as numbers show
 //! them.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::clocks::Clocks;
+use crate::figures::either;
 use rolldrop_record::run_info::{Role, Source};
 use rolldrop_record::{ClockOffset, Event, EventKind, Outcome, Phase, RequestRow, RunInfo, ServedRow, Stamp};
 
@@ -37,6 +39,17 @@ pub struct Integrity {
     pub contradictions: Vec<String>,
     /// Where requests are missing, by time.
     pub holes: Vec<Hole>,
+}
+
+impl Integrity {
+    /// Compares how many rows there are with how many there were; fewer are missing, more contradict the record.
+    fn compare(&mut self, rows: u64, recorded: u64, what: impl FnOnce() -> String) {
+        match rows.cmp(&recorded) {
+            Ordering::Less => self.missing.push(what()),
+            Ordering::Equal => {}
+            Ordering::Greater => self.contradictions.push(what()),
+        }
+    }
 }
 
 /// Requests that were scheduled and have no row.
@@ -228,7 +241,7 @@ impl Rows {
     /// What is wrong with the record, apart from its gaps.
     fn judge(&self, info: &RunInfo, events: &[Event], clocks: &Clocks) -> Integrity {
         let mut found = Integrity::default();
-        // For each source that hands its rows over, its own events report what did not arrive.
+        // A source that hands its rows over reports what did not arrive in its own events.
         let has_lost = |source: &str| {
             let rows = info.sources.iter().find(|of| of.name == source).and_then(|of| of.rows);
             rows.is_some_and(|rows| rows.recorded != Some(rows.received))
@@ -241,11 +254,7 @@ impl Rows {
                 ("the counted part", main, of.map_or(0, |of| of.main)),
             ] {
                 let what = || format!("{source} scheduled {wanted} requests in {phase}, {rows} have a row");
-                match rows.cmp(&wanted) {
-                    std::cmp::Ordering::Less => found.missing.push(what()),
-                    std::cmp::Ordering::Equal => {}
-                    std::cmp::Ordering::Greater => found.contradictions.push(what()),
-                }
+                found.compare(rows, wanted, what);
             }
         }
         let sources: BTreeMap<&Arc<str>, &OfSource> = self.sources.iter().collect();
@@ -276,15 +285,10 @@ impl Rows {
         for Source { name, rows, .. } in info.sources.iter().filter(|source| source.role == Role::Proxy) {
             let of = self.served.get(name.as_str()).unwrap_or(&none);
             let Some(received) = rows.map(|rows| rows.received) else { continue };
-            let what = || {
-                let (there, were) = (of.rows, if received == 1 { "was" } else { "were" });
+            found.compare(of.rows, received, || {
+                let (there, were) = (of.rows, either(received, "was", "were"));
                 format!("{received} rows of the proxy {name} {were} received, and served/ has {there}")
-            };
-            match of.rows.cmp(&received) {
-                std::cmp::Ordering::Less => found.missing.push(what()),
-                std::cmp::Ordering::Equal => {}
-                std::cmp::Ordering::Greater => found.contradictions.push(what()),
-            }
+            });
         }
         let proxies: BTreeMap<&Arc<str>, &OfProxy> = self.served.iter().collect();
         for (proxy, of) in proxies {

@@ -2,11 +2,10 @@
 
 mod ending;
 mod seen;
+mod t0;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
-
-use serde::{Deserialize, Serialize};
 
 use super::beats::Beats;
 use super::clocks::Clocks;
@@ -15,12 +14,12 @@ use super::explain::Histories;
 use super::phases::{self, LifeOf};
 use super::{Command, watches};
 use ending::{Ending, Evidence};
-use rolldrop_record::EndCause;
 use rolldrop_record::event::Action;
-use rolldrop_record::{EventKind, Mode, Stamp};
+use rolldrop_record::{EndCause, EventKind, Mode, Stamp};
 use seen::Seen;
+pub(super) use seen::has_finished;
+pub use t0::{T0, T0Basis};
 
-/// A second, in nanoseconds.
 const SECOND_NS: i64 = 1_000_000_000;
 
 /// The start of one pod.
@@ -44,46 +43,6 @@ pub struct PodLife {
     pub ready: Option<Stamp>,
     /// When its endpoint was first seen ready.
     pub endpoint_ready: Option<Stamp>,
-}
-
-/// When a deletion took effect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct T0 {
-    /// Not before this.
-    pub earliest: Stamp,
-    /// Not after this.
-    pub latest: Stamp,
-    /// The basis of these.
-    pub basis: T0Basis,
-}
-
-/// How the time at which a deletion took effect is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum T0Basis {
-    /// The run's own call: from when it was sent to when it was answered.
-    OwnCall,
-    /// Beats: the run's own writes with the next smaller and the next larger version.
-    Beats,
-    /// The deletionTimestamp, which has whole seconds, and the watch.
-    Timestamp,
-    /// A gap of the watch, in which the pod vanished.
-    Gap,
-    /// The end of its containers: it was not deleted.
-    EndOfContainers,
-}
-
-impl T0Basis {
-    /// The name used in files.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            T0Basis::OwnCall => "own_call",
-            T0Basis::Beats => "beats",
-            T0Basis::Timestamp => "timestamp",
-            T0Basis::Gap => "gap",
-            T0Basis::EndOfContainers => "end_of_containers",
-        }
-    }
 }
 
 /// The stages of a pod's end that were seen.
@@ -118,10 +77,6 @@ pub struct PodEnd {
     pub pod: String,
     /// Its UID.
     pub uid: String,
-    /// Its address.
-    pub ip: Option<String>,
-    /// Whether its main containers have readiness probes; `None` if the record does not say so.
-    pub is_probed: Option<bool>,
     /// Its node.
     pub node: Option<String>,
     /// Its mode, by the action behind it; [`Mode::Other`] if none is known.
@@ -132,8 +87,6 @@ pub struct PodEnd {
     pub cause: Option<EndCause>,
     /// Whether the coordinator deleted it itself.
     pub own: bool,
-    /// Whether nothing of its end was seen: it vanished in a gap of the watch.
-    pub is_lost: bool,
     /// When the deletion took effect.
     pub t0: T0,
     /// The grace period of the deletion, in seconds.
@@ -152,6 +105,12 @@ impl PodEnd {
         self.t0
             .earliest
             .shifted_ns(self.pre_stop_sleep_s.unwrap_or(0).clamp(0, self.grace_s.max(0)) * SECOND_NS)
+    }
+
+    /// Whether one of the two began before the other had ended.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let begins_before_end = |a: &Self, b: &Self| b.gone().is_none_or(|gone| a.t0.earliest <= gone);
+        begins_before_end(self, other) && begins_before_end(other, self)
     }
 
     /// When nothing of the pod was left, as far as it was seen.
@@ -247,7 +206,7 @@ impl Collector {
 /// Whether a pod ended while load was sent, or may have.
 fn is_under_load(end: &PodEnd, load: &RangeInclusive<Stamp>) -> bool {
     match end.t0.basis {
-        // It did so at some time of these.
+        // It ended at some time between the two.
         T0Basis::Gap | T0Basis::EndOfContainers => {
             end.t0.latest >= *load.start() && end.t0.earliest <= *load.end()
         }

@@ -62,12 +62,12 @@ impl Request {
         !self.row.conn_reused && self.row.connect_start.is_some()
     }
 
-    /// The pod that it reached, as either end says, or that the kernel sent its connection to.
+    /// The pod that it reached: named by one of the ends, or the one that the kernel sent its connection to.
     pub fn pod(&self) -> Option<&Arc<str>> {
         self.named().or(self.routed.as_ref())
     }
 
-    /// The pod that it reached, as either end says.
+    /// The pod that it reached, named by one of the ends.
     pub fn named(&self) -> Option<&Arc<str>> {
         self.proxy.as_ref().or(self.row.pod.as_ref())
     }
@@ -83,7 +83,7 @@ impl Request {
     }
 }
 
-/// By what requests are joined with proxies' rows and with pods.
+/// How requests are joined with proxies' rows and with pods.
 #[derive(Debug)]
 pub(super) struct Joins {
     /// The pods, as headers call them.
@@ -94,12 +94,12 @@ pub(super) struct Joins {
     pub relays: HashSet<Arc<str>>,
     /// What the ids of the run's requests share.
     pub run: Option<RunId>,
-    /// Whether the kernel's word is relied on only where answers agree with it.
+    /// Whether the kernel's entries are used only if the answers agree with them.
     pub needs_proof: bool,
 }
 
 impl Joins {
-    /// Has the row name no pod where it names one that passes requests on: it is not that which failed.
+    /// Clears the row's pod if that only passes requests on: such a pod is not the one that failed.
     fn forget_relays(&self, row: &mut RequestRow) {
         row.pod.take_if(|pod| self.relays.contains(pod));
     }
@@ -118,7 +118,7 @@ pub struct Requests<R> {
     pub unmatched: Unmatched,
     /// Connections that carried a request, not their first, of which the client does not know the pod.
     pub unnamed: HashSet<Connection>,
-    /// How the kernel's word and that of the answers agree.
+    /// How the kernel's entries and the answers agree.
     pub agreement: Agreement,
     /// The pods that requests of kept connections reached.
     pub(super) kept: KeptConnections,
@@ -144,12 +144,12 @@ pub struct Agreement {
     pub agreed: u64,
     /// Those where it names another one.
     pub disagreed: u64,
-    /// Whether the kernel's word was relied on.
+    /// Whether the kernel's entries are used.
     pub is_relied_on: bool,
 }
 
 impl Agreement {
-    /// Under IPVS the kernel's entries are believed when so many answers agree with them, and none does not.
+    /// Under IPVS the kernel's entries are used if at least so many answers agree with them, and none disagrees.
     const PROOF: u64 = 20;
 
     fn is_proof(&self) -> bool {
@@ -166,7 +166,7 @@ impl Agreement {
     }
 }
 
-/// Whether a request was answered, and the answer says nothing else.
+/// Whether a request was answered with success, also by its gRPC status.
 pub fn is_plain(row: &RequestRow) -> bool {
     row.outcome == Outcome::Ok && row.grpc_status.unwrap_or(0) == 0
 }
@@ -309,8 +309,8 @@ impl<R: RowSource> Requests<R> {
     }
 }
 
-/// Has the row name the pod that its header means, or none where it means none that was watched. Returns such a
-/// value.
+/// Replaces the header's value in the row by the name of the pod. Clears it, and returns it, if it names no pod that was
+/// watched.
 fn name_pod(row: &mut RequestRow, joins: &Joins) -> Option<Arc<str>> {
     let value = row.pod.as_ref().filter(|_| !joins.names.is_empty())?;
     match joins.names.find(&joins.addresses, value, row.end) {

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use rolldrop_record::event::{ActionName, ContainerState, PodEvent};
 use rolldrop_record::{EventKind, Stamp};
 
-/// How long before a watch shows a container's end that end may have been, where the watch last
-/// showed something longer ago: a kubelet looks at its containers once a second.
+/// A container may have ended this long before a watch shows it: a kubelet looks at its containers once a second.
 const SEEN_WITHIN_NS: i64 = 2_000_000_000;
 
 /// A container that ended in a pod that stays.
@@ -16,7 +15,7 @@ pub struct Restart {
     pub pod: String,
     /// The container's name.
     pub container: String,
-    /// The exit code of its run, where it was seen.
+    /// Its exit code, if that was seen.
     pub exit_code: Option<i32>,
     /// Whether the run had it killed.
     pub is_crash: bool,
@@ -35,7 +34,7 @@ struct Seen {
     open: Option<usize>,
 }
 
-/// Takes in what the watch of pods shows, and the crashes that the run asked for.
+/// Takes what the watch of pods shows, and the crashes that the run asked for.
 #[derive(Debug, Default)]
 pub(super) struct Collector<'a> {
     pub(super) restarts: Vec<Restart>,

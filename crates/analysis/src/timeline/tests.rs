@@ -210,7 +210,7 @@ fn proxies_of_pods_that_ended_before_the_run_owe_it_nothing() {
         event(2000, ended("web")),
     ];
     let timeline = timeline(events);
-    let owing: Vec<&str> = timeline.hand_overs.iter().map(|proxy| proxy.pod.as_str()).collect();
+    let owing: Vec<&str> = timeline.notes.hand_overs.iter().map(|proxy| proxy.pod.as_str()).collect();
     assert_eq!(owing, ["web"]);
 }
 

@@ -3,8 +3,8 @@
 use rolldrop_record::event::Change;
 use rolldrop_record::{EventKind, Stamp};
 
-/// What a watch of these is called.
-pub(super) const PODS: &str = "pods";
+/// The names of the watches in events.
+const PODS: &str = "pods";
 pub(super) const ENDPOINT_SLICES: &str = "endpointslices";
 
 /// An interval in which a watch saw nothing.
@@ -12,15 +12,27 @@ pub(super) const ENDPOINT_SLICES: &str = "endpointslices";
 pub struct Gap {
     /// The resource.
     pub resource: String,
-    /// Whether what happened is unknown. Else it came late: when it was seen says little.
+    /// Whether its events are unknown. Otherwise they were shown late.
     pub is_lost: bool,
-    /// From.
+    /// Its last sign of life before.
     pub from: Stamp,
-    /// To.
+    /// Its first sign of life after.
     pub to: Stamp,
 }
 
-/// Takes in gaps and lists.
+impl Gap {
+    /// Whether the watch was that of pods.
+    pub fn is_of_pods(&self) -> bool {
+        self.resource == PODS
+    }
+
+    /// Whether it hides what a pod's end looked like.
+    pub(super) fn hides_ends(&self) -> bool {
+        self.is_of_pods() || self.resource == ENDPOINT_SLICES
+    }
+}
+
+/// Takes gaps and lists.
 #[derive(Debug, Default)]
 pub(super) struct Collector {
     pub(super) gaps: Vec<Gap>,
@@ -49,7 +61,7 @@ impl Collector {
 
     /// The gaps of the watch of pods after which a pod was shown: only then is it known who is gone.
     pub(super) fn pods_missed(&self) -> Vec<(Stamp, Stamp)> {
-        let of_pods = self.gaps.iter().filter(|gap| gap.is_lost && gap.resource == PODS);
+        let of_pods = self.gaps.iter().filter(|gap| gap.is_lost && gap.is_of_pods());
         let known = of_pods.filter(|gap| self.pods_shown.is_some_and(|at| at >= gap.to));
         known.map(|gap| (gap.from, gap.to)).collect()
     }

@@ -17,7 +17,7 @@ enum Kind {
     Broken(Break),
 }
 
-/// A stretch that a linear scale leaves out.
+/// The part that a broken scale omits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Break {
     /// Where it begins, in the scale's unit.
@@ -39,7 +39,7 @@ impl Axis {
         Self { from, to, start_px, end_px, kind: Kind::Linear }
     }
 
-    /// A linear scale that leaves a stretch out.
+    /// A linear scale that omits a part.
     pub(super) fn broken(from: f64, left_out: Break, to: f64, start_px: f64, end_px: f64) -> Self {
         Self { from, to, start_px, end_px, kind: Kind::Broken(left_out) }
     }

@@ -1,8 +1,8 @@
 //! A bitmap to draw on: shapes by plotters, text from the bundled font, PNG out.
 //!
 //! Everything is drawn at [`SCALE`] times the size of the picture and averaged
-//! down, which smooths all edges alike. Text is set here and not by plotters,
-//! whose setter leaves out each glyph's side bearing.
+//! down, which smooths all edges equally. Text is set here and not by plotters,
+//! which ignores each glyph's side bearing.
 
 use ab_glyph::{Font, FontRef, GlyphId, PxScale, ScaleFont, point};
 use plotters::backend::{BitMapBackend, DrawingBackend};
@@ -23,7 +23,7 @@ pub(super) enum Weight {
     Bold,
 }
 
-/// What of a text stands at the point given.
+/// Which part of a text lies at the given point.
 #[derive(Clone, Copy)]
 pub(super) enum Anchor {
     Start,
@@ -49,7 +49,7 @@ pub(super) enum Dash {
     Mixed,
 }
 
-/// How a filled area is told from others without its colour.
+/// How a filled area differs from others without its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Pattern {
     Plain,
@@ -96,23 +96,22 @@ impl Canvas {
 
     /// A filled rectangle.
     pub(super) fn fill(&mut self, rect: Rect, color: RGBColor, pattern: Pattern) {
-        let (left, right) = self.clip_x(rect.left, rect.right);
-        let (top, bottom) = self.clip_y(rect.top, rect.bottom);
         let ink = palette::ink_on(color);
-        for y in top..bottom {
-            for x in left..right {
-                self.set(x, y, if pattern.hits(x, y) { ink } else { color }, 1.0);
-            }
-        }
+        self.cover(rect, |x, y| Some(if pattern.hits(x, y) { ink } else { color }));
     }
 
     /// A rectangle shaded so that what lies under it shows through; diagonal stripes if `striped`.
     pub(super) fn shade(&mut self, rect: Rect, color: RGBColor, striped: bool) {
-        let (left, right) = self.clip_x(rect.left, rect.right);
-        let (top, bottom) = self.clip_y(rect.top, rect.bottom);
+        self.cover(rect, |x, y| (!striped || (x + y) % 16 < 6).then_some(color));
+    }
+
+    /// Gives each sample of a rectangle its colour, if it has one.
+    fn cover(&mut self, rect: Rect, color: impl Fn(u32, u32) -> Option<RGBColor>) {
+        let (left, right) = clip(rect.left, rect.right, self.width);
+        let (top, bottom) = clip(rect.top, rect.bottom, self.height);
         for y in top..bottom {
             for x in left..right {
-                if !striped || (x + y) % 16 < 6 {
+                if let Some(color) = color(x, y) {
                     self.set(x, y, color, 1.0);
                 }
             }
@@ -280,14 +279,6 @@ impl Canvas {
         }
     }
 
-    fn clip_x(&self, from: f64, to: f64) -> (u32, u32) {
-        clip(from, to, self.width * SCALE)
-    }
-
-    fn clip_y(&self, from: f64, to: f64) -> (u32, u32) {
-        clip(from, to, self.height * SCALE)
-    }
-
     /// Lays `color` over a sample.
     fn set(&mut self, x: u32, y: u32, color: RGBColor, opacity: f64) {
         if x >= self.width * SCALE || y >= self.height * SCALE {
@@ -328,8 +319,9 @@ fn em_scale(font: &FontRef<'_>, size: f64) -> PxScale {
     PxScale::from(size * font.height_unscaled() / em)
 }
 
-fn clip(from: f64, to: f64, end: u32) -> (u32, u32) {
-    let sample = |v: f64| whole((v * f64::from(SCALE)).round().clamp(0.0, f64::from(end)));
+/// The samples from one coordinate to another, in a picture that is so many pixels long.
+fn clip(from: f64, to: f64, length: u32) -> (u32, u32) {
+    let sample = |v: f64| whole((v * f64::from(SCALE)).round().clamp(0.0, f64::from(length * SCALE)));
     (sample(from), sample(to))
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::axis::Axis;
 use super::canvas::{Canvas, Dash, Pattern, Rect};
-use super::frame::{self, Key, LEFT, RIGHT, WIDTH};
+use super::frame::{self, Key, LEFT, Look, RIGHT, WIDTH};
 use super::latency::{self, Mark};
 use super::timeline::{self, Column};
 use super::{Chart, ChartError, palette};
@@ -37,15 +37,13 @@ pub(crate) fn draw(
     );
     let answered = |side: &SideChart| side.latency.iter().map(|bucket| bucket.count).sum::<u64>();
     let mut legend = vec![
-        Key::Area(
+        Key::new(
             format!("baseline ({} answered)", counted(answered(baseline), "request")),
-            palette::STEADY,
-            Pattern::Plain,
+            Look::Area(palette::STEADY, Pattern::Plain),
         ),
-        Key::Line(
+        Key::new(
             format!("now ({} answered)", counted(answered(candidate), "request")),
-            palette::DISRUPTED,
-            4,
+            Look::Line(palette::DISRUPTED, 4),
         ),
     ];
     let outcomes: BTreeSet<Outcome> = [baseline, candidate]
@@ -60,19 +58,14 @@ pub(crate) fn draw(
     let full = Rect { left: LEFT, top, right: RIGHT, bottom: top + (end - top) * 0.48 };
 
     let mut marks = Vec::new();
-    for row in &comparison.rows {
-        let Some(name) = row.metric.strip_prefix("latency_ms.") else { continue };
-        let Some((_, percentile @ ("p50" | "p99"))) = name.split_once('.') else { continue };
-        for (side, value, color, dash) in [
-            ("baseline", row.baseline, palette::STEADY_DARK, Dash::Dashed),
-            ("now", row.candidate, palette::DISRUPTED, Dash::Solid),
-        ] {
-            let mark = |value_ms| {
-                let label = format!("{side} {percentile} {} ms", millis(value_ms));
-                Mark { value_ms, label, color, dash }
-            };
-            marks.extend(value.map(mark));
-        }
+    for (name, side, color, dash) in [
+        ("baseline", baseline, palette::STEADY_DARK, Dash::Dashed),
+        ("now", candidate, palette::DISRUPTED, Dash::Solid),
+    ] {
+        marks.extend(side.marks_ms.iter().map(|&(percentile, value_ms)| {
+            let label = format!("{name} {percentile} {} ms", millis(value_ms));
+            Mark { value_ms, label, color, dash }
+        }));
     }
     let histograms =
         LatencyHistograms { steady: baseline.latency.clone(), disrupted: candidate.latency.clone() };

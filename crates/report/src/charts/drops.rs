@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::axis::{Axis, Break, nice_step};
 use super::canvas::{Anchor, Canvas, Dash, Pattern, Rect, Text};
-use super::frame::{self, Key, LANE, LEFT, RIGHT, SMALL, WIDTH, anchored, bold, colored};
+use super::frame::{self, Key, LANE, LEFT, Look, RIGHT, SMALL, WIDTH, anchored, bold, colored};
 use super::{Chart, ChartError, palette};
 use crate::format::{count, counted, len, seconds, seconds_unit};
 use crate::words::{self, Remedy};
@@ -12,7 +12,7 @@ use rolldrop_analysis::Analysis;
 use rolldrop_analysis::model::{Candidate, Lost, RunResult, Stage, Termination};
 use rolldrop_record::Outcome;
 
-/// Panels at most; further pods are left out, those with the fewest drops first.
+/// The most panels; the pods with the fewest drops have none.
 const PANELS: usize = 8;
 /// Bins over the x axis, roughly.
 const BINS: f64 = 110.0;
@@ -20,7 +20,7 @@ const BINS: f64 = 110.0;
 const BLOCKS: u64 = 12;
 /// Drops up to here are on the axis, in seconds, however short the window.
 const NEAR_S: f64 = 4.0;
-/// Up to so many panels, marks are labelled where they stand; with more, in the legend.
+/// Up to so many panels, marks are labelled in place; with more, in the legend.
 const LABELLED: usize = 4;
 
 /// The stages marked, with their labels and lines.
@@ -38,7 +38,7 @@ struct Series {
     /// Ends of the x axis, in seconds since t0.
     from_s: f64,
     to_s: f64,
-    /// A stretch of the axis that is left out, where nothing happened.
+    /// A part of the axis that is omitted because nothing happened there.
     left_out_s: Option<Break>,
     /// Width of a bin, in seconds.
     bin_s: f64,
@@ -140,8 +140,8 @@ fn series(analysis: &Analysis) -> Series {
     Series { hidden: all.len() - panels.len(), panels, from_s, to_s, left_out_s, bin_s, most, elsewhere }
 }
 
-/// The right end of the axis, and what to leave out before it, given the end of what
-/// happened to requests and the stages to be marked.
+/// The right end of the axis, and what to omit before it. `end` is the end of what happened to requests, `marks` are the
+/// stages.
 fn right_end(end: f64, marks: &[f64]) -> (f64, Option<Break>) {
     // The factors leave room on the right for the last mark's label.
     let near_end = |marks: &mut dyn Iterator<Item = f64>| marks.map(|t| t * 1.14).fold(end * 1.06, f64::max);
@@ -287,19 +287,22 @@ fn legend(series: &Series) -> Vec<Key> {
     let outcomes: BTreeSet<Outcome> = kinds.iter().map(|kind| kind.1).collect();
     let mut keys: Vec<Key> = outcomes.into_iter().map(Key::outcome).collect();
     if kinds.iter().any(|kind| kind.0 == Whose::Shared) {
-        keys.push(Key::Outlined("the same, of this pod or another: drawn for each".into(), palette::MUTED));
+        keys.push(Key::new(
+            "the same, of this pod or another: drawn for each",
+            Look::Outlined(palette::MUTED),
+        ));
     }
     if series.panels.iter().any(|p| !p.late.is_empty()) {
-        keys.push(Key::Tick("answered, on a new connection".into(), palette::ANSWERED_MARK));
+        keys.push(Key::new("answered, on a new connection", Look::Tick(palette::ANSWERED_MARK)));
     }
     if !series.panels.is_empty() {
-        keys.push(Key::Window("window: new connections still came".into()));
-        keys.push(Key::WindowMaybe("window: upper bound".into()));
+        keys.push(Key::new("window: new connections still came", Look::Window));
+        keys.push(Key::new("window: upper bound", Look::WindowMaybe));
     }
     if series.panels.len() > LABELLED {
         let drawn: BTreeSet<usize> =
             series.panels.iter().flat_map(|p| p.marks.iter().map(|mark| mark.1)).collect();
-        keys.extend(drawn.into_iter().map(|i| Key::Mark(MARKS[i].1.into(), MARKS[i].2)));
+        keys.extend(drawn.into_iter().map(|i| Key::new(MARKS[i].1, Look::Mark(MARKS[i].2))));
     }
     keys
 }
@@ -467,101 +470,4 @@ fn len_px(n: usize) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::samples;
-    use rolldrop_analysis::model::{Bounded, Why};
-
-    #[test]
-    fn every_drop_is_plotted_where_it_was_begun() {
-        let analysis = samples::naive_exit();
-        let series = series(&analysis);
-        assert_eq!(series.panels.len(), 3);
-        for panel in &series.panels {
-            let plotted: u64 = panel.bins.values().flat_map(BTreeMap::values).sum();
-            assert_eq!(
-                Bounded::exactly(plotted),
-                analysis.result.terminations[panel.termination].requests.dropped
-            );
-            assert_eq!(panel.drops_beyond, 0);
-            let t0 = analysis.result.terminations[panel.termination].t0_s;
-            for drop in analysis.lost.iter().filter(|lost| lost.only() == Some(panel.termination)) {
-                let bin = bin_of(drop.begun_s - t0, series.bin_s);
-                assert!(panel.bins[&bin].contains_key(&(Whose::Own, drop.outcome)));
-            }
-        }
-        assert!(series.from_s < 0.0 && series.to_s > 0.16, "{series:?}");
-        assert_eq!(title(&analysis), "24 of 9,000 requests dropped, all within 0.141 s of a pod's deletion");
-        assert_eq!(
-            subtitle(&series, &analysis.result),
-            "Cause: routed to a pod that no longer accepted connections · Remedy: lifecycle: {preStop: \
-             {sleep: {seconds: 1}}} (suggested, not proven)\nTime at which each lost request was begun, since \
-             the deletion of a pod that may have lost it took effect"
-        );
-    }
-
-    #[test]
-    fn a_run_without_drops_still_shows_its_window() {
-        let analysis = samples::prestop_sleep();
-        let series = series(&analysis);
-        assert!(series.panels.iter().all(|p| p.bins.is_empty() && !p.late.is_empty()));
-        assert!(series.panels.iter().all(|p| p.marks.len() == 4));
-        // The window is drawn in detail, SIGTERM and exit after a break.
-        assert!(
-            series.left_out_s.is_some_and(|b| b.from > 0.168 && b.from < 0.3 && b.to > 2.5 && b.to < 3.017)
-        );
-        assert!(series.to_s > 3.021);
-    }
-
-    #[test]
-    fn many_pods_show_those_that_lost_most() {
-        let analysis = samples::rollout();
-        let series = series(&analysis);
-        assert_eq!((series.panels.len(), series.hidden), (8, 4));
-        assert!(subtitle(&series, &analysis.result).contains("the 8 pods that may have lost most, of 12"));
-    }
-
-    #[test]
-    fn what_two_pods_explain_is_drawn_in_both_rows_and_the_title_says_so() {
-        let mut analysis = samples::naive_exit();
-        for lost in analysis.lost.iter_mut().filter(|lost| lost.only() == Some(1)) {
-            let other = Candidate { termination: 0, share: 0.5, why: Why::Time };
-            lost.candidates[0].share = 0.5;
-            lost.candidates.push(other);
-        }
-        // As where both were deleted at once.
-        let at_s = analysis.result.terminations[1].t0_s;
-        analysis.result.terminations[0].t0_s = at_s;
-        let series = series(&analysis);
-        let shared = |panel: &Panel| -> u64 {
-            let of = panel.bins.values().flatten().filter(|((whose, _), _)| *whose == Whose::Shared);
-            of.map(|(_, n)| n).sum()
-        };
-        assert_eq!(series.panels.iter().map(shared).collect::<Vec<_>>(), [9, 9, 0]);
-        assert_eq!(series.elsewhere, 0);
-        assert!(legend(&series).iter().any(|key| matches!(key, Key::Outlined(..))));
-        analysis.lost.retain(|lost| lost.may_be(1));
-        analysis.result.requests.dropped = 9;
-        let said = title(&analysis);
-        assert!(
-            said.ends_with("all within 0.141 s of the deletion of a pod that may have lost them"),
-            "{said}"
-        );
-        draw(&analysis).unwrap();
-    }
-
-    #[test]
-    fn requests_that_were_under_way_at_the_deletion_are_said_to_be_so() {
-        let mut analysis = samples::naive_exit();
-        analysis.lost[0].begun_s = analysis.result.terminations[0].t0_s - 0.45;
-        let said = title(&analysis);
-        assert!(said.ends_with("all from 0.450 s before to 0.141 s after a pod's deletion"), "{said}");
-    }
-
-    #[test]
-    fn a_run_without_terminations_has_no_panel() {
-        let series = series(&samples::quiet());
-        assert!(series.panels.is_empty());
-        assert_eq!(series.hidden, 0);
-    }
-}
+mod tests;

@@ -38,45 +38,43 @@ pub(super) const fn bold(base: Text) -> Text {
 }
 
 /// An entry of a legend.
-pub(super) enum Key {
+pub(super) struct Key {
+    label: String,
+    pub(super) look: Look,
+}
+
+/// What a legend shows beside a label.
+pub(super) enum Look {
     /// A filled area.
-    Area(String, RGBColor, Pattern),
+    Area(RGBColor, Pattern),
     /// An area of which only the outline is drawn.
-    Outlined(String, RGBColor),
+    Outlined(RGBColor),
     /// The certain part of the window.
-    Window(String),
+    Window,
     /// The possible part of the window.
-    WindowMaybe(String),
+    WindowMaybe,
     /// A small upright mark.
-    Tick(String, RGBColor),
+    Tick(RGBColor),
     /// A line.
-    Line(String, RGBColor, u32),
+    Line(RGBColor, u32),
     /// An upright line across a plot.
-    Mark(String, Dash),
+    Mark(Dash),
 }
 
 impl Key {
+    pub(super) fn new(label: impl Into<String>, look: Look) -> Self {
+        Self { label: label.into(), look }
+    }
+
     /// The entry of an outcome.
     pub(super) fn outcome(outcome: Outcome) -> Self {
         let (color, pattern) = palette::outcome(outcome);
-        Key::Area(outcome.to_string(), color, pattern)
-    }
-
-    fn label(&self) -> &str {
-        match self {
-            Key::Area(label, ..)
-            | Key::Window(label)
-            | Key::WindowMaybe(label)
-            | Key::Outlined(label, _)
-            | Key::Tick(label, _)
-            | Key::Mark(label, _)
-            | Key::Line(label, ..) => label,
-        }
+        Self::new(outcome.as_str(), Look::Area(color, pattern))
     }
 }
 
-/// Draws title, the subtitle's lines, a warning where there is one, and legend; yields the y at
-/// which the plots may begin.
+/// Draws the title, the lines of the subtitle, the warning if there is one, and the legend. Returns the y at which the
+/// plots may begin.
 pub(super) fn head(
     canvas: &mut Canvas,
     warning: Option<String>,
@@ -108,7 +106,7 @@ pub(super) fn head(
     draw_legend(canvas, y + 36.0, legend)
 }
 
-/// Draws the line at the bottom that says where the numbers come from.
+/// Draws the provenance of the numbers at the bottom.
 pub(super) fn foot(canvas: &mut Canvas, provenance: &str, height: u32) {
     let style = Text { size: 15.0, ..colored(SMALL, palette::MUTED) };
     let text = canvas.fit(provenance, &style, RIGHT - MARGIN);
@@ -163,8 +161,8 @@ pub(super) fn y_title(canvas: &mut Canvas, top: f64, bottom: f64, title: &str) {
     canvas.text_upwards(44.0, f64::midpoint(top, bottom), title, &style);
 }
 
-/// For labels that stand to the right of their marks: the row of each, counted
-/// upwards, such that no label touches another and no mark's line crosses a label.
+/// The row of each label, counted upwards, so that no label touches another and no mark's line crosses a label. Labels
+/// are to the right of their marks.
 ///
 /// `marks` are (x, width of the label), ordered by x.
 pub(super) fn lanes(marks: &[(f64, f64)]) -> Vec<usize> {
@@ -181,34 +179,34 @@ fn draw_legend(canvas: &mut Canvas, top: f64, legend: &[Key]) -> Result<f64, Cha
     const SWATCH: f64 = 26.0;
     let style = Text { size: 17.0, ..SMALL };
     let (mut x, mut y) = (MARGIN, top);
-    for key in legend {
-        let width = SWATCH + 8.0 + canvas.text_width(key.label(), &style) + 28.0;
+    for Key { label, look } in legend {
+        let width = SWATCH + 8.0 + canvas.text_width(label, &style) + 28.0;
         if x + width > RIGHT && x > MARGIN {
             x = MARGIN;
             y += 26.0;
         }
         let swatch = Rect { left: x, top: y - 15.0, right: x + SWATCH, bottom: y + 2.0 };
-        match key {
-            Key::Area(_, color, pattern) => canvas.fill(swatch, *color, *pattern),
-            Key::Outlined(_, color) => canvas.outline(swatch, *color)?,
-            Key::Window(_) => canvas.shade(swatch, palette::WINDOW, false),
-            Key::WindowMaybe(_) => {
+        match look {
+            Look::Area(color, pattern) => canvas.fill(swatch, *color, *pattern),
+            Look::Outlined(color) => canvas.outline(swatch, *color)?,
+            Look::Window => canvas.shade(swatch, palette::WINDOW, false),
+            Look::WindowMaybe => {
                 canvas.shade(swatch, palette::WINDOW_MAYBE, true);
                 canvas.outline(swatch, palette::WINDOW)?;
             }
-            Key::Tick(_, color) => {
+            Look::Tick(color) => {
                 for offset in [7.0, 13.0, 19.0] {
                     canvas.rule((x + offset, y - 13.0), (x + offset, y), 2.0, *color, Dash::Solid);
                 }
             }
-            Key::Mark(_, dash) => {
+            Look::Mark(dash) => {
                 canvas.rule((x + 13.0, y - 17.0), (x + 13.0, y + 5.0), 2.0, palette::INK, *dash)
             }
-            Key::Line(_, color, width) => {
+            Look::Line(color, width) => {
                 canvas.path(&[(x, y - 6.5), (x + SWATCH, y - 6.5)], *width, *color)?
             }
         }
-        canvas.text(x + SWATCH + 8.0, y, key.label(), &style);
+        canvas.text(x + SWATCH + 8.0, y, label, &style);
         x += width;
     }
     Ok(if legend.is_empty() { top - 20.0 } else { y + 16.0 })

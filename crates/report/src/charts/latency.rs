@@ -4,7 +4,7 @@ use plotters::style::RGBColor;
 
 use super::axis::Axis;
 use super::canvas::{Canvas, Dash, Pattern, Rect};
-use super::frame::{self, Key, LANE, LEFT, RIGHT, SMALL, WIDTH, bold, colored};
+use super::frame::{self, Key, LANE, LEFT, Look, RIGHT, SMALL, WIDTH, bold, colored};
 use super::{Chart, ChartError, palette};
 use crate::format::{counted, millis};
 use crate::words;
@@ -92,10 +92,13 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
     let key = |name: &str, p: &Percentiles| format!("{name} ({})", counted(p.n, "request"));
     let mut legend = Vec::new();
     if latencies.steady.n > 0 {
-        legend.push(Key::Area(key("steady", &latencies.steady), palette::STEADY, Pattern::Plain));
+        legend.push(Key::new(key("steady", &latencies.steady), Look::Area(palette::STEADY, Pattern::Plain)));
     }
     if latencies.disrupted.n > 0 {
-        legend.push(Key::Line(key("while a pod ended", &latencies.disrupted), palette::DISRUPTED, 4));
+        legend.push(Key::new(
+            key("while a pod ended", &latencies.disrupted),
+            Look::Line(palette::DISRUPTED, 4),
+        ));
     }
     let top = frame::head(&mut canvas, words::warning(result), &title, subtitle, &legend)?;
     let bottom = f64::from(HEIGHT) - 110.0;
@@ -141,7 +144,7 @@ pub(super) fn draw_plot(
     marks.sort_by(|a, b| a.value_ms.total_cmp(&b.value_ms));
     let widths: Vec<f64> =
         marks.iter().map(|mark| canvas.text_width(&mark.label, &bold(SMALL)) + 14.0).collect();
-    // The plot is narrower where a label would else leave the canvas.
+    // The plot is narrower if a label would leave the canvas otherwise.
     let fits = |(mark, width): (&Mark, &f64)| {
         LEFT + (f64::from(WIDTH) - width - LEFT) * (RIGHT - LEFT) / (x.px(mark.value_ms) - LEFT).max(1.0)
     };

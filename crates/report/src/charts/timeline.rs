@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::axis::Axis;
 use super::canvas::{Canvas, Dash, Pattern, Rect};
-use super::frame::{self, Key, LEFT, RIGHT, SMALL, WIDTH, bold};
+use super::frame::{self, Key, LEFT, Look, RIGHT, SMALL, WIDTH, bold};
 use super::{Chart, ChartError, palette};
 use crate::format::{counted, either, len, plain, seconds_unit};
 use crate::words;
@@ -15,7 +15,7 @@ use rolldrop_record::Outcome;
 const HEIGHT: u32 = 900;
 /// Columns at most; longer runs are drawn in steps of several seconds.
 const COLUMNS: usize = 300;
-/// With more pods than this, the lines at their ends give way to what they cross.
+/// With more pods than this, the lines at their ends are faint.
 const MARKED: usize = 24;
 
 /// What the chart plots.
@@ -66,22 +66,16 @@ fn series(analysis: &Analysis) -> Series {
     }
 }
 
-/// Adds a second to a column. Percentiles cannot be merged: the largest stands for all.
+/// Adds a second to a column. Percentiles cannot be merged: the column has the largest.
 fn merge(column: &mut Second, second: &Second) {
     column.ok += second.ok;
     column.other += second.other;
     for (&outcome, &n) in &second.dropped {
         *column.dropped.entry(outcome).or_default() += n;
     }
+    let larger = |a: Option<f64>, b: Option<f64>| a.into_iter().chain(b).reduce(f64::max);
     column.p50_ms = larger(column.p50_ms, second.p50_ms);
     column.p99_ms = larger(column.p99_ms, second.p99_ms);
-}
-
-fn larger(a: Option<f64>, b: Option<f64>) -> Option<f64> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.max(b)),
-        (a, b) => a.or(b),
-    }
 }
 
 fn title(result: &RunResult, series: &Series) -> String {
@@ -137,13 +131,13 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
 
 fn legend(series: &Series) -> Vec<Key> {
     let outcomes: BTreeSet<Outcome> = series.columns.iter().flat_map(|s| s.dropped.keys().copied()).collect();
-    let mut keys = vec![Key::Area("answered".into(), palette::ANSWERED, Pattern::Plain)];
+    let mut keys = vec![Key::new("answered", Look::Area(palette::ANSWERED, Pattern::Plain))];
     if series.columns.iter().any(|s| s.other > 0) {
-        keys.push(Key::Area("app error, not sent or cancelled".into(), palette::GRID, Pattern::Rising));
+        keys.push(Key::new("app error, not sent or cancelled", Look::Area(palette::GRID, Pattern::Rising)));
     }
     keys.extend(outcomes.into_iter().map(Key::outcome));
-    keys.push(Key::Line(format!("{} p99", series.latency), palette::STEADY_DARK, 3));
-    keys.push(Key::Line(format!("{} p50", series.latency), palette::STEADY, 3));
+    keys.push(Key::new(format!("{} p99", series.latency), Look::Line(palette::STEADY_DARK, 3)));
+    keys.push(Key::new(format!("{} p50", series.latency), Look::Line(palette::STEADY, 3)));
     keys
 }
 
@@ -282,7 +276,7 @@ fn draw_latency(canvas: &mut Canvas, series: &Series, plot: Rect, x: &Axis) -> R
     Ok(())
 }
 
-/// The names of the pods that ended, in a row of their own above the plots.
+/// The names of the pods that ended, in a separate row above the plots.
 fn draw_names(canvas: &mut Canvas, series: &Series, top: f64, x: &Axis) {
     for (at, _) in &series.disruptions {
         canvas.rule((x.px(*at), top + 4.0), (x.px(*at), top + 24.0), 1.5, palette::INK, Dash::Solid);
@@ -292,7 +286,7 @@ fn draw_names(canvas: &mut Canvas, series: &Series, top: f64, x: &Axis) {
     }
 }
 
-/// Whole names where they fit, else short ones; of those too close together the number.
+/// Whole names if they fit, otherwise short ones, and the number of pods where names are too close together.
 fn names(canvas: &Canvas, disruptions: &[(f64, String)], x: &Axis) -> Vec<(f64, String)> {
     let whole: Vec<(f64, String)> =
         disruptions.iter().map(|(at, pod)| (x.px(*at) + 6.0, pod.clone())).collect();
@@ -302,7 +296,7 @@ fn names(canvas: &Canvas, disruptions: &[(f64, String)], x: &Axis) -> Vec<(f64, 
         return whole;
     }
     const NAME_PX: f64 = 110.0;
-    // The first of each group gives its name; the text stands right of the last.
+    // Each group has the name of its first pod, to the right of its last.
     let mut groups: Vec<(f64, &str, u64)> = Vec::new();
     for (at, pod) in disruptions {
         let left = x.px(*at) + 6.0;

@@ -1,4 +1,4 @@
-//! What was lost, and by whom: counts, intervals and groups in words.
+//! The lost requests in words: counts, intervals and groups.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use rolldrop_analysis::Class;
 use rolldrop_analysis::model::{Bounded, RequestCounts, RunResult, Termination};
 use rolldrop_record::{Cause, Outcome};
 
-/// Where the dropped requests fell, if any were. What is attributed by time falls into a window by construction,
-/// so that is not said of it.
+/// Where the dropped requests fell, if any were: a sentence for each way in which this is known. What is attributed by
+/// time falls into a window by construction, so that is not said of it.
 pub(in super::super) fn whereabouts(result: &RunResult) -> Option<String> {
     let RequestCounts { in_window, outside_window, in_flight, by_time, ambiguous, stale_flow_own, .. } =
         result.requests;
@@ -17,43 +17,40 @@ pub(in super::super) fn whereabouts(result: &RunResult) -> Option<String> {
     let outside = outside_window.saturating_sub(stale_flow_own);
     let several = match ambiguous {
         0 => String::new(),
-        n => format!(" ({} fit several of them)", count(n)),
+        n => format!(" ({} {} several of them)", count(n), either(n, "matches", "match")),
     };
+    let was = |n| either(n, "was", "were");
+    let matches = either(by_time, "matches", "match");
     let parts: Vec<(u64, String)> = [
-        (named, format!("fell into {}", whose_windows(result, named))),
-        (
-            by_time,
-            format!("{} pods that were ending{several}, by time and outcome", either(by_time, "fits", "fit")),
-        ),
-        (in_flight, format!("{} in flight when the deletion took effect", either(in_flight, "was", "were"))),
-        (outside, "fell outside every endpoint-propagation window".to_owned()),
+        (named, format!("{} sent to {}", was(named), whose_windows(result, named))),
+        (by_time, format!("{matches} terminating pods by time and outcome{several}")),
+        (in_flight, format!("{} in flight when the deletion took effect", was(in_flight))),
+        (outside, format!("{} dropped outside every endpoint-propagation window", was(outside))),
     ]
     .into_iter()
     .filter(|(n, _)| *n > 0)
     .collect();
-    match &parts[..] {
-        [] => None,
-        [(1, what)] => Some(format!("It {what}.")),
-        [(n, what)] => Some(format!("All {} {what}.", count(*n))),
-        _ => {
-            let parts: Vec<String> = parts.iter().map(|(n, what)| format!("{} {what}", count(*n))).collect();
-            Some(format!("{}.", list(&parts)))
-        }
-    }
+    let sentence = |(n, what): &(u64, String)| match (n, parts.len()) {
+        (1, 1) => format!("It {what}."),
+        (n, 1) => format!("All {} {what}.", count(*n)),
+        (n, _) => format!("{} {what}.", count(*n)),
+    };
+    (!parts.is_empty()).then(|| parts.iter().map(sentence).collect::<Vec<_>>().join(" "))
 }
 
-/// Whose windows those requests fell into of which the pod is known.
+/// The pods that those requests were sent to of which the pod is known.
 fn whose_windows(result: &RunResult, named: u64) -> String {
     let hit = result.terminations.iter().filter(|t| t.requests.dropped.at_least > 0).count();
-    match (hit, result.terminations.len()) {
-        _ if named < result.requests.lost() => "the endpoint-propagation windows of their pods".to_owned(),
-        (1, _) => "the endpoint-propagation window of one terminating pod".to_owned(),
-        (n, of) if n == of => format!("the endpoint-propagation windows of the {n} pods"),
-        (n, of) => format!("the endpoint-propagation windows of {n} of the {of} pods"),
-    }
+    let pods = match (hit, result.terminations.len()) {
+        _ if named < result.requests.lost() => "terminating pods".to_owned(),
+        (1, _) => return "one terminating pod, within its endpoint-propagation window".to_owned(),
+        (n, of) if n == of => format!("the {n} terminating pods"),
+        (n, of) => format!("{n} of the {of} terminating pods"),
+    };
+    format!("{pods}, within their endpoint-propagation windows")
 }
 
-/// What each group of terminations that share lost requests lost together: a sentence each.
+/// The loss of each group of terminations that share lost requests, in a sentence.
 pub(in super::super) fn groups(result: &RunResult) -> Vec<String> {
     let shared = result.groups.iter().filter(|group| group.terminations.len() > 1);
     shared
@@ -113,13 +110,9 @@ pub(in super::super) fn most_lost_first(a: &Termination, b: &Termination) -> std
 pub(in super::super) fn dropped_by_outcome(requests: &RequestCounts) -> Vec<(Outcome, u64)> {
     let mut counts = requests.by_outcome.clone();
     counts.retain(|outcome, _| Class::may_be_dropped(*outcome));
-    if let Some(n) = counts.get_mut(&Outcome::HttpError) {
-        *n = n.saturating_sub(requests.app_errors);
-    }
+    counts.entry(Outcome::HttpError).and_modify(|n| *n = n.saturating_sub(requests.app_errors));
     for (outcome, own) in &requests.stale_flow_own_by_outcome {
-        if let Some(n) = counts.get_mut(outcome) {
-            *n = n.saturating_sub(*own);
-        }
+        counts.entry(*outcome).and_modify(|n| *n = n.saturating_sub(*own));
     }
     by_count(&counts)
 }
@@ -127,9 +120,7 @@ pub(in super::super) fn dropped_by_outcome(requests: &RequestCounts) -> Vec<(Out
 /// The dropped requests by cause, most first, without the generator's own stale flows.
 pub(in super::super) fn dropped_by_cause(requests: &RequestCounts) -> Vec<(Cause, u64)> {
     let mut counts = requests.by_cause.clone();
-    if let Some(n) = counts.get_mut(&Cause::StaleFlow) {
-        *n = n.saturating_sub(requests.stale_flow_own);
-    }
+    counts.entry(Cause::StaleFlow).and_modify(|n| *n = n.saturating_sub(requests.stale_flow_own));
     by_count(&counts)
 }
 
@@ -145,13 +136,13 @@ mod tests {
         (result.requests.by_time, result.requests.in_flight, result.requests.ambiguous) = (9, 3, 7);
         assert_eq!(
             whereabouts(&result).unwrap(),
-            "12 fell into the endpoint-propagation windows of their pods, 9 fit pods that were ending (7 fit several of \
-             them), by time and outcome and 3 were in flight when the deletion took effect."
+            "12 were sent to terminating pods, within their endpoint-propagation windows. 9 match terminating pods by \
+             time and outcome (7 match several of them). 3 were in flight when the deletion took effect."
         );
         (result.requests.by_time, result.requests.in_flight, result.requests.ambiguous) = (24, 0, 0);
         assert_eq!(
             whereabouts(&result).unwrap(),
-            "All 24 fit pods that were ending, by time and outcome.",
+            "All 24 match terminating pods by time and outcome.",
             "that they fell into windows is so by construction"
         );
         let lower_s = Some(0.118);

@@ -90,7 +90,7 @@ impl Seen {
                 is_exact: event.change == Change::Applied,
             });
         }
-        if matches!(event.phase.as_str(), "Failed" | "Succeeded") {
+        if has_finished(event) {
             self.terminal.get_or_insert(at);
         }
         let main: Vec<&ContainerState> = event.containers.iter().filter(|c| !c.sidecar).collect();
@@ -116,6 +116,11 @@ impl Seen {
         // Every container counts: the first one to get its signal can refuse.
         main.map(|c| c.pre_stop_sleep_s.unwrap_or(0)).min()
     }
+}
+
+/// Whether a pod has ended without being deleted.
+pub(in super::super) fn has_finished(pod: &PodEvent) -> bool {
+    matches!(pod.phase.as_str(), "Failed" | "Succeeded")
 }
 
 /// Whether the main containers of a pod are probed before it is ready, as far as one event shows it. `is_new`: it was

@@ -1,20 +1,20 @@
-//! What the kernel's connection tracking said of the load's connections.
+//! What the kernel's connection tracking showed about the connections of the load.
 
 use super::clocks::Clocks;
 use super::requests::Agreement;
 use rolldrop_record::service_proxy::ServiceProxy;
 use rolldrop_record::{Event, EventKind, RequestRow, Stamp};
 
-/// What the kernel's connection tracking said of the connections of the load.
+/// What the kernel's connection tracking showed about the connections of the load.
 #[derive(Clone, Debug, Default)]
 pub struct Tracked {
     /// Connections that were opened.
     pub connections: u64,
     /// Those of them that it had an entry for.
     pub routed: u64,
-    /// When it said more than could be taken in: from and to.
+    /// When it reported more than could be read: from and to.
     pub gaps: Vec<(Stamp, Stamp)>,
-    /// How that agrees with what the answers say.
+    /// How that agrees with the answers.
     pub agreement: Agreement,
 }
 
@@ -29,7 +29,7 @@ impl Tracked {
     }
 }
 
-/// What the kube-proxies of the workers' nodes say that their mode is, if they say the same.
+/// The mode that the kube-proxies of the workers' nodes report, if they agree.
 pub(super) fn service_proxy(events: &[Event]) -> Option<ServiceProxy> {
     let mut said = events.iter().filter_map(|event| match &event.kind {
         EventKind::ConntrackEnded { service_proxy, .. } => service_proxy.as_ref(),
@@ -39,7 +39,7 @@ pub(super) fn service_proxy(events: &[Event]) -> Option<ServiceProxy> {
     said.all(|other| other == first).then(|| first.clone())
 }
 
-/// Takes in what load workers say of it.
+/// Takes what load workers report about it.
 #[derive(Debug, Default)]
 pub(super) struct Collector(Option<Tracked>);
 
@@ -59,7 +59,7 @@ impl Collector {
         }
     }
 
-    /// `None` where the kernel was not asked.
+    /// `None` if connection tracking was not used.
     pub(super) fn finish(self, agreement: Agreement) -> Option<Tracked> {
         Some(Tracked { agreement, ..self.0? })
     }

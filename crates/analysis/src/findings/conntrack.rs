@@ -1,8 +1,8 @@
 //! Findings about the kernel's connection tracking (`--evidence conntrack`).
 
-use super::figures::count;
-use super::findings::finding;
-use super::model::{Finding, Severity};
+use super::finding;
+use crate::figures::{count, counted, len};
+use crate::model::{Finding, Severity};
 use crate::timeline::{Agreement, Timeline, Tracked};
 
 /// What it showed, and why it may not be used.
@@ -27,11 +27,10 @@ pub(super) fn findings(said: &Tracked, timeline: &Timeline) -> Vec<Finding> {
         );
     }
     if let Some((first, _)) = gaps.first() {
-        let (n, s) = (gaps.len() as u64, if gaps.len() == 1 { "" } else { "s" });
         warn(
             format!(
-                "the kernel's connection tracking has {} gap{s}, the first after {:.1} s",
-                count(n),
+                "the kernel's connection tracking has {}, the first after {:.1} s",
+                counted(len(gaps.len()), "gap"),
                 timeline.seconds(*first)
             ),
             "more connections were opened on the node than could be listened to: of some in that time it is not \

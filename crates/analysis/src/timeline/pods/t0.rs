@@ -1,0 +1,204 @@
+//! When a pod's deletion took effect (t0), and what ended the pod: the run, others, the pod itself, or an unseen event in
+//! a gap of the watch.
+
+use super::super::clocks::{API_SERVER, Clocks};
+use super::super::explain::BY_KUBELET;
+use super::SECOND_NS;
+use super::ending::{Ending, Evidence};
+use super::seen::Deletion;
+use rolldrop_record::event::{Action, ProxyPhase};
+use rolldrop_record::{Mode, Stamp, named};
+
+/// A container may have ended this long before a watch shows it: a kubelet looks at its containers once a second.
+const SHOWN_WITHIN_NS: i64 = 2 * SECOND_NS;
+
+/// When a deletion took effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct T0 {
+    /// Not before this.
+    pub earliest: Stamp,
+    /// Not after this.
+    pub latest: Stamp,
+    /// The basis of these.
+    pub basis: T0Basis,
+}
+
+named! {
+    /// How the time at which a deletion took effect is known.
+    pub enum T0Basis {
+        /// The run's own call: from when it was sent to when it was answered.
+        OwnCall = "own_call",
+        /// Beats: the run's own writes with the next smaller and the next larger version.
+        Beats = "beats",
+        /// The deletionTimestamp, which has whole seconds, and the watch.
+        Timestamp = "timestamp",
+        /// A gap of the watch, in which the pod vanished.
+        Gap = "gap",
+        /// The end of its containers: it was not deleted.
+        EndOfContainers = "end_of_containers",
+    }
+}
+
+/// How a pod ended.
+pub(super) enum Kind<'a> {
+    /// The run deleted it: with the first call that may have caused it.
+    Own(Stamp, &'a Action),
+    /// It ended before it was deleted, or without being deleted.
+    ByItself,
+    /// Somebody else deleted it.
+    ByOthers,
+    /// It was deleted and gone in one step.
+    RemovedAtOnce,
+    /// It existed before a gap of the watch and not after it.
+    Lost,
+}
+
+impl<'a> Ending<'a> {
+    /// How the pod ended, and when; `None` while it is running.
+    pub(super) fn t0(&self) -> Option<(Kind<'a>, T0)> {
+        self.deleted_by_this_run()
+            .or_else(|| self.ended_by_itself())
+            .or_else(|| self.deleted_by_others())
+            .or_else(|| self.removed_at_once())
+            .or_else(|| self.lost_in_a_gap())
+    }
+
+    /// What its proxy saw of its end.
+    fn signs(&self) -> impl Iterator<Item = Stamp> {
+        [ProxyPhase::ListenerClosed, ProxyPhase::Sigterm].into_iter().filter_map(|sign| self.phase(sign))
+    }
+
+    /// When its preStop hook was called. A mark from before the pod's end, within the uncertainty of the clocks, or
+    /// from after its containers ended, was not the kubelet's, but came from a process of the sidecar's container, or
+    /// in runs of earlier versions from any client of the admin port.
+    pub(super) fn pre_stop(&self, earliest: Stamp) -> Option<Stamp> {
+        let Evidence { phases, clocks, .. } = self.evidence;
+        let slack_ns = |source: &str, at| clocks.uncertainty_ns(source, at).unwrap_or(SECOND_NS);
+        let ends = [self.phase(ProxyPhase::Sigterm), self.pod.containers_terminated, self.pod.deleted];
+        let over = ends.into_iter().flatten().min();
+        let may_be = |(at, source): &(Stamp, &str)| {
+            at.shifted_ns(slack_ns(source, *at)) >= earliest
+                && over.is_none_or(|over| *at <= over.shifted_ns(slack_ns(source, *at)))
+        };
+        phases.all(self.life, ProxyPhase::PreStop).find(may_be).map(|(at, _)| at)
+    }
+
+    /// When a deletion took effect that this run did not make, or for whose call it has no answer.
+    fn bounds(&self, deletion: &Deletion) -> T0 {
+        let second = by_timestamp(deletion, self.evidence.clocks);
+        let mut bracket = self.evidence.beats.bracket(&deletion.version);
+        if !deletion.is_exact {
+            bracket.earliest = None;
+        }
+        let earliest = bracket.earliest.map_or(second.earliest, |at| at.max(second.earliest));
+        let latest = bracket.latest.map_or(second.latest, |at| at.min(second.latest));
+        let is_narrower = (earliest, latest) != (second.earliest, second.latest);
+        match bracket.earliest {
+            _ if earliest <= latest => {
+                T0 { earliest, latest, basis: if is_narrower { T0Basis::Beats } else { T0Basis::Timestamp } }
+            }
+            // Between clocks there may be an error, between versions there is none.
+            Some(earliest) => {
+                let latest = bracket.latest.map_or(deletion.seen, |at| at.min(deletion.seen));
+                T0 { earliest, latest: latest.max(earliest), basis: T0Basis::Beats }
+            }
+            None => second,
+        }
+    }
+
+    fn deleted_by_this_run(&self) -> Option<(Kind<'a>, T0)> {
+        let pod = self.pod;
+        let is_this = |a: &&&'a (Stamp, &'a Action)| match &a.1.uid {
+            Some(uid) => *uid == pod.life.uid,
+            None => a.1.pod.as_deref() == Some(pod.life.name.as_str()) && self.life.holds(a.0),
+        };
+        let attempts: Vec<&(Stamp, &Action)> = self.evidence.actions.iter().filter(|a| is_this(&a)).collect();
+        let is_accepted = |a: &&&(Stamp, &Action)| a.1.status.is_some_and(|s| (200..300).contains(&s));
+        let accepted = attempts.iter().find(is_accepted);
+        // A call without an answer, or with an unclear one, may have been the one that took effect.
+        let may_be = |a: &&&(Stamp, &Action)| !a.1.is_undone && a.1.status.is_none_or(|s| s >= 500);
+        let doubtful = attempts.iter().take_while(|a| !is_accepted(a)).find(may_be);
+        let (sent, action) = *doubtful.or(accepted)?;
+        let (earliest, action) = (*sent, accepted.map_or(*action, |(_, accepted)| *accepted));
+        let latest = match accepted {
+            Some((_, accepted)) => accepted.answered,
+            // Without an answer the deletion is only known to have come before the watch showed it.
+            None => pod.deletion.as_ref()?.seen,
+        };
+        let mut t0 = T0 { earliest, latest: latest.max(earliest), basis: T0Basis::OwnCall };
+        if let Some(deletion) = pod.deletion.as_ref().filter(|_| doubtful.is_some()) {
+            let bounds = self.bounds(deletion);
+            let (earliest, latest) = (earliest.max(bounds.earliest), t0.latest.min(bounds.latest));
+            match (earliest <= latest, accepted) {
+                (true, _) => t0 = T0 { earliest, latest, ..t0 },
+                (false, Some(_)) => {}
+                // It was somebody else's.
+                (false, None) => return None,
+            }
+        }
+        Some((Kind::Own(*sent, action), t0))
+    }
+
+    /// Its containers ended first; it may have been deleted later.
+    fn ended_by_itself(&self) -> Option<(Kind<'a>, T0)> {
+        let pod = self.pod;
+        let deletion = pod.deletion.as_ref().map(|deletion| deletion.seen);
+        let shown = pod.terminal.filter(|at| deletion.is_none_or(|deletion| *at < deletion))?;
+        let latest = self.signs().chain(pod.containers_terminated).fold(shown, Stamp::min);
+        let earliest = if pod.last.disruption_target.as_deref() == Some(BY_KUBELET) {
+            // The kubelet sent its signal, and then waited for as long as the grace period.
+            let earliest = latest.shifted_ns(-(pod.last.grace_s.max(0) * SECOND_NS + SHOWN_WITHIN_NS));
+            self.shutdown_begun(latest).map_or(earliest, |begun| earliest.max(begun))
+        } else {
+            let earliest = latest.shifted_ns(-SHOWN_WITHIN_NS);
+            pod.running.map_or(earliest, |running| earliest.max(running))
+        };
+        let earliest = earliest.max(pod.life.created).min(latest);
+        let latest = self.pre_stop(earliest).map_or(latest, |called| latest.min(called).max(earliest));
+        Some((Kind::ByItself, T0 { earliest, latest, basis: T0Basis::EndOfContainers }))
+    }
+
+    /// When the run last had a node shut down before this.
+    fn shutdown_begun(&self, at: Stamp) -> Option<Stamp> {
+        let is_shutdown = |action: &Action| action.mode == Some(Mode::NodeShutdown) && action.error.is_none();
+        let mut begun = self.evidence.actions.iter().rev();
+        begun.find(|(sent, action)| *sent <= at && is_shutdown(action)).map(|(sent, _)| *sent)
+    }
+
+    fn deleted_by_others(&self) -> Option<(Kind<'a>, T0)> {
+        let deletion = self.pod.deletion.as_ref()?;
+        Some((Kind::ByOthers, self.bounds(deletion)))
+    }
+
+    /// One that was not scheduled yet, or whose deletion was shown only after its end.
+    fn removed_at_once(&self) -> Option<(Kind<'a>, T0)> {
+        let signs = self.signs().chain(self.pod.containers_terminated);
+        let latest = signs.fold(self.pod.deleted?, Stamp::min);
+        let bracket = self.evidence.beats.bracket(&self.pod.last.resource_version);
+        // Its end took no longer than the grace period.
+        let from = latest.shifted_ns(-self.pod.last.grace_s.max(0) * SECOND_NS);
+        let from = bracket.earliest.unwrap_or(from);
+        let latest = self.pre_stop(from).map_or(latest, |called| latest.min(called).max(from));
+        let (earliest, basis) = match bracket.earliest {
+            Some(earliest) => (earliest, T0Basis::Beats),
+            None => (latest, T0Basis::EndOfContainers),
+        };
+        Some((Kind::RemovedAtOnce, T0 { earliest: earliest.min(latest), latest, basis }))
+    }
+
+    /// Gone between two lists: the later one does not show it any more.
+    fn lost_in_a_gap(&self) -> Option<(Kind<'a>, T0)> {
+        let (earliest, latest) = *self.evidence.gaps.iter().find(|(_, to)| *to > self.pod.last_at)?;
+        Some((Kind::Lost, T0 { earliest, latest, basis: T0Basis::Gap }))
+    }
+}
+
+/// When a deletion took effect by the API server's own record, to the second.
+fn by_timestamp(deletion: &Deletion, clocks: &Clocks) -> T0 {
+    let Deletion { seen, timestamp, grace_s, .. } = deletion;
+    let offset = clocks.offset(API_SERVER, timestamp.shifted_ns(-grace_s * SECOND_NS));
+    let second = clocks.place(API_SERVER, *timestamp).shifted_ns(-grace_s * SECOND_NS);
+    let latest = second.shifted_ns(SECOND_NS + offset.uncertainty_ns).min(*seen);
+    let earliest = second.shifted_ns(-offset.uncertainty_ns).min(latest);
+    T0 { earliest, latest, basis: T0Basis::Timestamp }
+}
