@@ -92,7 +92,7 @@ impl Wanted {
         self.keep(headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())))
     }
 
-    /// The chosen ones of an HTTP/1 answer, of which this is the head.
+    /// The chosen ones of an HTTP/1 answer with this head.
     pub(super) fn kept_of_head(&self, head: &[u8]) -> Option<Arc<str>> {
         let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
         let mut response = httparse::Response::new(&mut fields);

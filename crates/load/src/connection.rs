@@ -223,9 +223,9 @@ impl Dialing {
 pub(super) struct Buffers(RefCell<Vec<Vec<u8>>>);
 
 impl Buffers {
-    /// At most this many are kept,
+    /// At most this many are kept.
     const MOST: usize = 64;
-    /// and none that has grown beyond so many bytes.
+    /// None that has grown beyond this is kept.
     const MOST_BYTES: usize = 4 * READ_SIZE;
 
     /// An empty one.
@@ -262,7 +262,7 @@ pub(super) struct Connection {
     pub(super) pod: Option<Arc<str>>,
     /// The head of the last answer, if its body did not come with it.
     pub(super) head: Vec<u8>,
-    /// The beginning of the body under way, where it is to name the pod.
+    /// The beginning of the current body, if it is searched for the pod's name.
     pub(super) beginning: Option<Box<Beginning>>,
     /// Whether it has switched to WebSocket.
     pub(super) is_websocket: bool,
@@ -272,7 +272,7 @@ impl Connection {
     /// The same connection inside TLS.
     ///
     /// # Errors
-    /// When the handshake fails; [`tls::fault`] tells TLS's own reasons from the connection's.
+    /// When the handshake fails; [`tls::fault`] separates TLS's own reasons from the connection's.
     pub(super) async fn secured(self, client: &Client) -> io::Result<Self> {
         let stream = match self.stream {
             Stream::Plain(socket) => Stream::Tls(client.handshake(socket).await?),
@@ -308,8 +308,8 @@ impl Connection {
         self.buffer
     }
 
-    /// Whether nothing has arrived on the idle connection, as far as the runtime
-    /// has been told: a close or stray bytes make it useless.
+    /// Whether nothing has arrived on the idle connection, as far as the runtime knows: a close or stray bytes make it
+    /// useless.
     pub(super) fn is_idle(&mut self) -> bool {
         self.stream.is_quiet()
     }
@@ -339,19 +339,19 @@ impl Connection {
     pub(super) fn write_now(&mut self, bytes: &[u8]) {
         let mut written = 0;
         let mut write = pin!(self.write_all(bytes, &mut written));
-        // Nobody is to know how it went.
+        // The result does not matter.
         let _ = write.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
 
-    /// Reads what has arrived into the buffer, as far as the runtime has been told; `None` for
-    /// nothing, and 0 bytes at the end of the stream.
+    /// Reads what has arrived into the buffer, as far as the runtime knows; `None` for nothing, and 0 bytes at the end
+    /// of the stream.
     ///
     /// # Errors
     /// When the connection was reset or lost.
     pub(super) fn read_now(&mut self) -> io::Result<Option<usize>> {
         self.buffer.reserve(READ_SIZE / 2);
         let mut read = pin!(self.stream.read_buf(&mut self.buffer));
-        // Whoever reads next registers itself anew.
+        // The next reader registers itself again.
         match read.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(read) => read.map(Some),
             Poll::Pending => Ok(None),

@@ -45,7 +45,7 @@ use rolldrop_record::{Clock, EventKind, RequestRow, Stamp};
 const TURN: Duration = Duration::from_millis(200);
 /// For how long [`check`] looks for a sign: a Service proxy that has just started makes its first rules.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Whether the kernel reports entries: 0 for no, 2 for as soon as somebody listens.
+/// Whether the kernel reports entries: 0 for no, 2 for as soon as a process listens.
 const EVENTS: &str = "/proc/sys/net/netfilter/nf_conntrack_events";
 
 /// The kernel does not report where connections go.

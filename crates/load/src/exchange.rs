@@ -1,4 +1,5 @@
-//! One scheduled request from its dispatch to its end: the facts of the wire, and the outcome that follows from them.
+//! One scheduled request from its dispatch to its end: the attempt that its row records, and what a retrying client
+//! would do after it.
 //!
 //! Nothing is retried. Stamps, bytes and errno are written into the row as they
 //! become known, so that whatever cuts the exchange short (a timeout, the end
@@ -121,7 +122,7 @@ impl Via {
         Via::Own { id: connection.id, connection: Some(connection) }
     }
 
-    /// Whether a new connection is to be opened.
+    /// Whether a new connection must be opened.
     pub(super) const fn is_to_dial(&self) -> bool {
         matches!(self, Via::Own { connection: None, .. })
     }
@@ -146,9 +147,9 @@ pub(super) struct Exchange {
     pub(super) endpoint: usize,
     /// How it gets there. A connection that is left at the end can carry another request.
     pub(super) via: Via,
-    /// Whether the connection is to be kept.
+    /// Whether the connection is kept after the answer.
     pub(super) persistence: Persistence,
-    /// The row, of which the schedule's part is filled in.
+    /// The row. What the schedule knows is filled in.
     pub(super) row: RequestRow,
 }
 

@@ -73,12 +73,12 @@ impl Feed {
         }
     }
 
-    /// Whether requests have their times.
+    /// Whether requests have intended send times.
     pub(super) fn is_open_loop(&self) -> bool {
         matches!(self, Feed::Open { .. })
     }
 
-    /// Goes on to the request after `taken`.
+    /// Continues with the request after `taken`.
     pub(super) fn advance(&mut self, taken: Due) {
         match self {
             Feed::Open { share, next } => *next = share.next(),

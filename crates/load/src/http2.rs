@@ -1,9 +1,9 @@
 //! One request on an HTTP/2 connection, from its dispatch to its end: the facts of the wire, and
 //! the outcome that they make.
 //!
-//! The protocol is the `h2` crate's business. A stream's own end goes before the connection's:
-//! what the peer said of this stream (RST_STREAM, a GOAWAY that leaves it out) is what happened
-//! to its request, whatever became of the connection afterwards. Nothing is retried here.
+//! The `h2` crate speaks the protocol. A stream's own end counts before the connection's: what the peer said of this
+//! stream (RST_STREAM, a GOAWAY that excludes it) is what happened to its request, whatever happened to the connection
+//! afterwards. Nothing is retried here.
 //!
 //! `link` is a connection, `pool` a worker's connections, `wire` what passes over one. Where TLS is
 //! to say which HTTP is spoken, these are all of a worker's connections: what turns out to speak
@@ -111,12 +111,12 @@ struct Call<'a> {
     link: &'a Link,
     /// Its stream, once it has one.
     stream: Option<u32>,
-    /// The beginning of the body, where it is to name the pod.
+    /// The beginning of the body, if it is searched for the pod's name.
     beginning: Option<Box<Beginning>>,
     row: &'a mut RequestRow,
 }
 
-/// However it ends, what passed is counted.
+/// However the request ends, the bytes that passed are counted.
 impl Drop for Call<'_> {
     fn drop(&mut self) {
         if let Some(id) = self.stream {
@@ -145,7 +145,7 @@ impl Call<'_> {
         self.stream = Some(id);
         self.row.stream = Some(id);
         if !body.is_empty() {
-            // Where it cannot be sent, the answer tells why.
+            // If it cannot be sent, the answer shows why.
             let _ = stream.send_data(body, true);
         }
         self.answer(response, &method, begun).await

@@ -1,8 +1,8 @@
 //! The pattern by which the body of an answer names the pod, where no header does.
 //!
-//! Only the beginning of a body is searched, and only once, when the body has ended: until then a name may
-//! go on with the next bytes. For the same reason a match at the very end of the searched bytes is no name
-//! where the body goes on, or was cut off there. Nothing is kept of a body where no pattern is given.
+//! Only the beginning of a body is searched, and only once, when the body has ended: until then the next bytes may
+//! belong to the name. For the same reason a match at the very end of the searched bytes does not count if the body is
+//! longer, or was cut off there. Without a pattern nothing of a body is kept.
 
 use std::fmt;
 use std::str::FromStr;
@@ -109,7 +109,7 @@ impl fmt::Display for PodBody {
     }
 }
 
-/// The beginning of a body that is to be searched for the pod's name.
+/// The beginning of a body that will be searched for the pod's name.
 #[derive(Debug, Default)]
 pub(super) struct Beginning {
     bytes: Vec<u8>,

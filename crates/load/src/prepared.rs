@@ -143,8 +143,9 @@ impl Prepared {
         Ok(())
     }
 
-    /// Checks whether names with IPv4 and IPv6 addresses answer on both, and drops a family that does not. Returns
-    /// what was dropped, as text.
+    /// If a name has addresses of both families and only one family can be connected to, as with a server that listens
+    /// only on IPv4 behind `localhost`, the other family is not used from now on: a client that tries both would never
+    /// show its users that failure. Returns what was dropped, as text.
     pub async fn choose_families(&mut self, clock: Clock) -> Vec<String> {
         let limit = self.plan.settings.connect_timeout;
         let from = attempts_from(&self.plan.settings, &mut self.ports);

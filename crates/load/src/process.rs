@@ -28,7 +28,7 @@ const FIRST_CLOCK_SAMPLES: u64 = 8;
 const CLOCK_INTERVAL: Duration = Duration::from_secs(2);
 /// From the order to start to the schedule's zero, so that the process is ready for its first request.
 const LEAD: Duration = Duration::from_millis(250);
-/// How long the process may take to end once it was told to.
+/// How long the process may take to end after its input was closed.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why another process could not send a load.
@@ -74,7 +74,7 @@ impl<F: Fn(Option<&str>, Stamp, EventKind)> Note for F {}
 #[derive(Debug)]
 pub struct Process<N> {
     child: Child,
-    /// Closed when the process is to end.
+    /// Closed to end the process.
     orders: Option<ChildStdin>,
     reports: Lines<BufReader<ChildStdout>>,
     clock: Clock,
@@ -151,7 +151,7 @@ impl<N: Note> Process<N> {
         &self.control
     }
 
-    /// Follows the load to its end, and passes on what its [`Control`] is asked.
+    /// Follows the load to its end, and passes on what its [`Control`] orders.
     ///
     /// # Errors
     /// When the process fails, or ends before the load does.

@@ -42,7 +42,7 @@ pub(super) struct Recorder<'a> {
 pub(super) struct Files<'a> {
     /// The rows' tables, in the order of the workers; none without a run directory.
     pub(super) tables: Vec<PartWriter<RequestRow>>,
-    /// Rows in other forms.
+    /// Rows in other forms, in addition to the run directory.
     pub(super) records: Vec<RecordWriter>,
     /// The interval log, if there is a run directory.
     pub(super) log: Option<&'a mut LogFile>,
@@ -53,7 +53,7 @@ pub(super) struct Files<'a> {
 }
 
 impl<'a> Recorder<'a> {
-    /// A recorder of what these sources send.
+    /// A recorder of what these sources send, with the log that it borrows for its life.
     ///
     /// # Errors
     /// When the log cannot be started.
@@ -180,7 +180,7 @@ impl<'a> Seconds<'a> {
         self.write_before(interval_of(now - ROW_DELAY, self.zero), reached)
     }
 
-    /// Also those in which nothing ended, so that a reader sees that the load goes on.
+    /// Seconds in which no request ended are written too, so that a reader sees that the load continues.
     fn write_before(&mut self, end: i64, reached: &[Reached]) -> Result<(), LoadError> {
         let after_last = self.open.last_key_value().map_or(self.first_open, |(number, _)| number + 1);
         let end = if end == i64::MAX { after_last } else { end };

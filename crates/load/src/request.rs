@@ -16,7 +16,7 @@ pub(super) const RETRY_HEADER: &str = "rolldrop-retry-of";
 /// What the request says about its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Persistence {
-    /// It is to be closed after the answer.
+    /// It closes after the answer.
     Close,
     /// It may carry further requests.
     Keep,

@@ -99,12 +99,12 @@ struct Name {
     port: u16,
     /// The addresses that are used, of those that it has.
     family: Family,
-    /// Who knows it.
+    /// Which source knows it.
     source: lookup::Source,
     answer: watch::Sender<Answer>,
     /// The answer's TTL; `None` if it has none.
     ttl: Option<Duration>,
-    /// When it is to be looked up again; `None` for never.
+    /// When it is looked up again; `None` for never.
     due: Option<Instant>,
 }
 

@@ -66,7 +66,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.control.abort();
         if let Some(thread) = self.thread.take() {
-            // A panic has been told to whoever joined.
+            // `join` has reported a panic.
             let _ = thread.join();
         }
     }
@@ -98,7 +98,7 @@ impl Run {
         let thread = thread::Builder::new().name("load-recorder".to_owned());
         let thread = thread
             .spawn(move || {
-                // Nobody waits for the summary of a load that was dropped.
+                // The load may have been dropped.
                 let _ = done.send(self.complete(&shared, &happened));
             })
             .map_err(LoadError::Worker)?;

@@ -1,7 +1,7 @@
 //! The byte streams that connections run over: TCP, a Unix socket, or TLS over either.
 //!
 //! An enum rather than a trait object: reading from cleartext TCP costs no more than reading from
-//! its socket. HTTP/2 and whatever else speaks over a connection takes a [`Stream`] for itself.
+//! its socket. Whatever speaks over a connection by itself, such as HTTP/2, takes its [`Stream`].
 
 use std::io::{self, Read};
 use std::pin::Pin;
@@ -121,8 +121,8 @@ impl Socket {
 }
 
 impl Stream {
-    /// Writes what the socket has room for at once, without a look at what the runtime knows of it;
-    /// `None` where it has none, or where the bytes do not leave as they are.
+    /// Writes as much as the socket takes at once, without asking the runtime; `None` if it takes nothing, or if the
+    /// bytes are encrypted first.
     ///
     /// # Errors
     /// When the connection takes no more.
@@ -136,8 +136,8 @@ impl Stream {
         }
     }
 
-    /// Whether nothing has arrived, as far as the runtime has been told: no byte and no end. What
-    /// TLS says for itself, such as session tickets, does not count.
+    /// Whether nothing has arrived, as far as the runtime knows: no byte and no end. What TLS itself sends, such as
+    /// session tickets, does not count.
     pub(super) fn is_quiet(&mut self) -> bool {
         let mut byte = [0];
         match self {
@@ -145,7 +145,7 @@ impl Stream {
                 matches!(socket.try_read(&mut byte), Err(e) if e.kind() == io::ErrorKind::WouldBlock)
             }
             Stream::Tls(tls) => {
-                // Whoever reads next registers itself anew.
+                // The next reader registers itself again.
                 let mut context = Context::from_waker(Waker::noop());
                 tls.poll_read(&mut context, &mut ReadBuf::new(&mut byte)).is_pending()
             }

@@ -1,7 +1,7 @@
 //! WebSocket (RFC 6455): messages over long-lived connections, each of which the server must send back.
 //!
 //! A connection shakes hands before its first message and carries one message at a time. The
-//! server is to send every message back as it was. tungstenite knows the frames; the socket,
+//! server must send every message back unchanged. tungstenite reads and writes frames; the socket,
 //! its error numbers and the count of bytes stay ours. Pings that arrive between two messages
 //! are answered with the next one. No connection is closed without a close frame before it.
 
@@ -201,7 +201,7 @@ pub(super) fn header(bytes: &[u8]) -> Result<Option<(FrameHeader, usize, usize)>
     };
     let is_control = matches!(header.opcode, OpCode::Control(_));
     let limit = if is_control { MAX_CONTROL } else { MAX_FRAME };
-    // Nobody asked for an extension; servers mask nothing; control frames have no parts.
+    // No extension was requested; servers mask nothing; control frames have no parts.
     let is_reserved = header.rsv1 || header.rsv2 || header.rsv3;
     if is_reserved || header.mask.is_some() || payload > limit || is_control && !header.is_final {
         return Err(PROTOCOL_ERROR);
@@ -232,7 +232,7 @@ pub(super) async fn take_leave(connections: impl Iterator<Item = Connection>) {
         }
         io::Result::Ok(())
     };
-    // However it goes with each.
+    // Errors of single connections do not matter any more.
     let _ = timeout(FAREWELL, join_all(connections.map(leave))).await;
 }
 

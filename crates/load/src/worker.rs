@@ -297,8 +297,7 @@ impl Worker {
         if place.is_some() {
             return;
         }
-        // The loop knows when the next one of a schedule is due. What is to be done next in a
-        // closed loop has just changed.
+        // The loop knows when the next request of a schedule is due. In a closed loop that has just changed.
         let is_drained = state.in_flight == 0 && state.feed.is_over(at);
         if is_drained || !state.feed.is_open_loop() {
             self.turn.notify_one();

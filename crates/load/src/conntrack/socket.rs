@@ -1,4 +1,4 @@
-//! The netlink socket on which the kernel tells of connections that it begins to track, in this thread's network
+//! The netlink socket on which the kernel reports the connections that it begins to track, in this thread's network
 //! namespace.
 
 use std::io;
@@ -36,7 +36,7 @@ pub(super) enum Read<'a> {
 }
 
 impl Socket {
-    /// Has the kernel tell of new connections from now on.
+    /// Makes the kernel report new connections from now on.
     ///
     /// # Errors
     /// When the kernel refuses: EPERM without CAP_NET_ADMIN.
@@ -54,11 +54,11 @@ impl Socket {
     /// Reads one datagram, if there is one.
     ///
     /// # Errors
-    /// When the kernel tells no more.
+    /// When the kernel reports no more.
     pub(super) fn read(&mut self) -> io::Result<Read<'_>> {
         loop {
             match recvfrom::<NetlinkAddr>(self.fd.as_raw_fd(), &mut self.buffer) {
-                // Anybody may send to a netlink socket.
+                // Any process may send to a netlink socket.
                 Ok((_, Some(sender))) if sender.pid() != 0 => {}
                 Ok((length, _)) => return Ok(Read::Datagram(&self.buffer[..length])),
                 Err(Errno::EAGAIN) => return Ok(Read::Nothing),
@@ -83,7 +83,7 @@ impl Socket {
 pub(super) struct Signal(OwnedFd);
 
 impl Signal {
-    /// Waits until there is something to read, or so long.
+    /// Waits until there is something to read, or the limit has passed.
     ///
     /// # Errors
     /// When it cannot be waited for.

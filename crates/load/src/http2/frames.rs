@@ -1,8 +1,8 @@
-//! Reads HTTP/2 frames off bytes that pass by: whose they are, and what the few frames say that
-//! end a stream or a connection.
+//! Reads HTTP/2 frames from bytes that pass by: to which stream they belong, and what the frames say that end a stream
+//! or a connection.
 //!
-//! Bytes in, facts out (RFC 9113, 4.1); it decodes no header and checks nothing. That is the
-//! `h2` crate's business, which in turn does not tell which bytes were whose.
+//! Bytes in, facts out (RFC 9113, 4.1). It decodes no header and checks nothing: the `h2` crate does. That crate does
+//! not say which bytes belong to which stream.
 
 use rolldrop_wire::http2::{
     CONTINUATION, DATA, END_STREAM, FrameHeader, GOAWAY, HEADERS, RST_STREAM, SETTINGS, number,
@@ -19,7 +19,7 @@ const MAX_CONCURRENT_STREAMS: u16 = 3;
 /// What is learned from the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
-    /// So many bytes of a message's frames, with their headers.
+    /// Bytes of a message's frames, with their headers.
     Message {
         /// The stream.
         stream: u32,
@@ -63,7 +63,7 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// A direction that begins with a preface of so many bytes.
+    /// A direction that begins with a preface of `preface` bytes.
     pub(super) fn after(preface: usize) -> Self {
         Self { skip: preface, header: Vec::with_capacity(HEADER), payload: Vec::new(), left: 0 }
     }

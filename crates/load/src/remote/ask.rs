@@ -1,4 +1,4 @@
-//! How a worker is asked: the seam between who speaks to one and the way there.
+//! How requests get to a worker: the seam between the fleet and the transport.
 
 use std::io;
 
@@ -12,8 +12,7 @@ pub type AnswerBody = UnsyncBoxBody<Bytes, io::Error>;
 
 /// The way to one worker.
 pub trait Ask: Send + Sync {
-    /// Sends a request, whose URI is a path, and answers as soon as the head of the answer is there,
-    /// whatever its status.
+    /// Sends a request, whose URI is a path. Returns as soon as the head of the answer is there, whatever its status.
     fn ask(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response<AnswerBody>, AskError>>;
 }
 

@@ -1,4 +1,4 @@
-//! Collects what load workers far away record, without being a burden on the way there.
+//! Collects what the load workers in a cluster record, within limits on memory and network.
 //!
 //! While the load lasts, each worker is followed ([`super::live`]): counts, histograms, and of the
 //! rows that are not `ok` no more than [`LIVE_ROWS`] a second over all workers. They go to the run
@@ -6,8 +6,8 @@
 //! load is over: few workers at a time, within a [`Limit`] that all share. A worker is told that
 //! its rows have arrived, and goes.
 //!
-//! Memory does not grow with the load: at any time there is a batch of each worker, the seconds
-//! that not all have told of, and pieces of the parts that are under way.
+//! Memory does not grow with the load: at any time there is a batch of each worker, the seconds that not all workers
+//! have reported, and pieces of the parts that are being fetched.
 
 mod fetch;
 mod limit;
@@ -44,15 +44,15 @@ use rolldrop_record::{Clock, RunDir, RunDirError, Stamp};
 
 /// From one attempt to follow a worker to the next.
 const RETRY: Duration = Duration::from_millis(200);
-/// How long a worker may take to tell its last second, once the load is over.
+/// How long a worker may take to report its last second, once the load is over.
 const LAST_SECOND_LIMIT: Duration = Duration::from_secs(30);
 /// From the end of a worker's load to those of the others, if it was not cut short.
 const OTHERS_END: Duration = Duration::from_secs(10);
 /// Workers whose parts are fetched at the same time.
 const FETCHED_AT_ONCE: usize = 4;
-/// A worker that waits for its turn hears so often that it is still wanted.
+/// A worker that waits for its turn gets a request this often, so that it stays.
 const WANTED_INTERVAL: Duration = Duration::from_secs(20);
-/// How often it is told how the fetching gets on.
+/// How often the progress of fetching is reported.
 const TELL_INTERVAL: Duration = Duration::from_secs(10);
 /// Batches that may wait to be recorded.
 const WAITING_BATCHES: usize = 16;
@@ -113,13 +113,13 @@ struct Context {
 /// What is known of the sources.
 #[derive(Debug, Default)]
 struct Known {
-    /// How far each said that it is, and in the end all that it has.
+    /// What each last reported, and whether that was the end.
     reached: BTreeMap<String, (Reached, Ended)>,
     /// Rows in parts that have arrived.
     fetched: BTreeMap<String, u64>,
     /// The size of these parts.
     bytes: u64,
-    /// Workers of which nothing more is to come.
+    /// Workers that will send nothing more.
     done: usize,
 }
 
@@ -175,9 +175,9 @@ impl Collector {
         });
     }
 
-    /// The load is over: fetches what the workers have kept, and waits until all of it is there or
-    /// will not come, or it is given up. Of a worker that is gone, what crossed before is kept. If it takes
-    /// long, how it gets on goes to `tell`.
+    /// The load is over: fetches what the workers have kept, and waits until all of it has arrived or cannot arrive, or
+    /// `give_up` is cancelled. Of a worker that is gone, what it reported before is kept. If fetching takes long, its
+    /// progress goes to `tell`.
     ///
     /// # Errors
     /// When something could not be recorded.
@@ -280,7 +280,7 @@ impl Collecting {
         }
         let Self { link, sources, context, batches, .. } = self;
         drop(batches);
-        // One whose load ends before that of the others is about to go, as an evicted one is.
+        // A worker whose load ends before that of the others, such as an evicted one, is about to end.
         let _ = timeout(OTHERS_END, context.load_is_over.cancelled()).await;
         let _turn = turn(&context.turns, &link).await;
         let run_dir: &Path = context.run_dir.path();
@@ -302,7 +302,7 @@ impl Collecting {
             return Err(format!("{source} has {received} rows in its parts, and recorded {known}"));
         }
         if let Err(error) = link.post(ACKNOWLEDGED_PATH, Bytes::new()).await {
-            // It goes by itself after a while.
+            // It ends by itself after a while.
             tracing::debug!(%error, "a load worker was not told that its rows have arrived");
         }
         Ok(())
@@ -324,7 +324,7 @@ impl Collecting {
         }
     }
 
-    /// Takes what one connection brings. `next` is the number of the batch that is wanted next.
+    /// Takes what one connection brings. `next` is the number of the next batch.
     async fn stream(&self, next: &mut u64) -> Result<Ended, LinkError> {
         let path = format!("{LIVE_PATH}?from={next}&rows={}", self.live_rows);
         let mut lines = self.link.lines(&path).await?.lines();
@@ -359,7 +359,7 @@ impl Collecting {
     }
 }
 
-/// Waits for a turn. Meanwhile the worker hears that it is still wanted.
+/// Waits for a turn. Meanwhile the worker gets requests, so that it stays.
 async fn turn<'a>(turns: &'a Semaphore, link: &Link) -> Option<SemaphorePermit<'a>> {
     loop {
         match timeout(WANTED_INTERVAL, turns.acquire()).await {

@@ -1,7 +1,7 @@
-//! All workers of a load as one: made ready, started on one instant, followed to their ends.
+//! All workers of a load as one: prepared, started at the same instant, followed to their ends.
 //!
-//! A worker that is lost before the start leaves its part to the others. From then on its part is
-//! its own: nobody sends it in its place, and whoever wanted the load is told.
+//! The part of a worker that is lost before the start goes to the others. The part of one that is lost later is not
+//! sent, and the run gets a warning.
 
 mod member;
 
@@ -58,7 +58,7 @@ pub enum FleetError {
     NoneLeft(String),
 }
 
-/// What is sent, by whom.
+/// The load that is wanted.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     /// The load of all workers.
@@ -72,7 +72,7 @@ pub struct Wanted {
 /// How a load ended.
 #[derive(Clone, Debug)]
 pub struct Joined {
-    /// When the last request had ended, on the clock of who wanted the load.
+    /// When the last request had ended, on this process's clock.
     pub at: Stamp,
     /// Requests that are known to have been scheduled.
     pub scheduled: u64,
@@ -89,14 +89,14 @@ pub struct Fleet<N> {
 }
 
 impl<N: Note> Fleet<N> {
-    /// These workers. What they report beside their progress goes to `note`, and so does the loss of one.
+    /// A fleet of these workers. Their reports other than progress go to `note`, and so does the loss of one.
     pub fn new(members: Vec<Member>, clock: Clock, note: N) -> Self {
         let workers = members.into_iter().map(Worker::new).collect();
         Self { workers, clock, note, control: Control::default() }
     }
 
-    /// Has every worker make itself ready for its part; `on_node` is the load as seen from a node.
-    /// Returns what is to be known before the load starts.
+    /// Prepares every worker for its part; `on_node` is the load as seen from a node. Returns warnings before the load
+    /// starts.
     ///
     /// # Errors
     /// When a worker cannot send its part, or none is left.
@@ -124,7 +124,7 @@ impl<N: Note> Fleet<N> {
             for (worker, prepared) in self.workers.iter().zip(&prepared) {
                 match prepared {
                     Ok(_) => {}
-                    // Its sources become those of others.
+                    // Other workers get its sources.
                     Err(End::Lost(why)) => lost.push(Lost { sources: Vec::new(), ..worker.lost(why) }),
                     Err(End::Failed(why)) => {
                         let Member { name, node, .. } = worker.member.clone();
@@ -150,7 +150,7 @@ impl<N: Note> Fleet<N> {
         }
     }
 
-    /// Starts the load. Returns the schedule's zero, on the clock of who wanted it.
+    /// Starts the load. Returns the schedule's zero, on this process's clock.
     pub async fn start(&mut self) -> Stamp {
         let zero = self.clock.now() + LEAD;
         let starting = self.workers.iter_mut().map(|worker| {
@@ -166,7 +166,7 @@ impl<N: Note> Fleet<N> {
         zero
     }
 
-    /// What may be known and asked of the load meanwhile.
+    /// State and control of the load while it runs.
     pub fn control(&self) -> &Control {
         &self.control
     }
@@ -176,7 +176,7 @@ impl<N: Note> Fleet<N> {
         self.workers.iter().map(|worker| (&worker.member, &worker.sources[..]))
     }
 
-    /// Follows every worker to its end, and passes on what the load's [`Control`] is asked.
+    /// Follows every worker to its end, and passes on what the load's [`Control`] orders.
     pub async fn join(&mut self) -> Joined {
         let shared = Following {
             clock: self.clock,
@@ -204,7 +204,7 @@ impl<N: Note> Fleet<N> {
         joined
     }
 
-    /// The load's sources as run.json lists them, with the best that is known of their clocks.
+    /// The load's sources as run.json lists them, with the best knowledge of their clocks.
     pub fn recorders(&self) -> Vec<Source> {
         let of_worker = |worker: &Worker| {
             let offset = worker.offset();
@@ -220,7 +220,7 @@ impl<N: Note> Fleet<N> {
         self.workers.iter().flat_map(of_worker).collect()
     }
 
-    /// Tells the workers that nothing more is wanted of them: they end.
+    /// Dismisses the workers: they end.
     pub async fn dismiss(&self, limit: Duration) {
         let deadline = Instant::now() + limit;
         let live = self.workers.iter().filter(|worker| !matches!(worker.end, Some(Err(_))));
@@ -236,13 +236,13 @@ struct Following {
     control: Control,
     /// By worker.
     progress: Mutex<Vec<Progress>>,
-    /// Workers whose load goes on.
+    /// Workers whose load has not ended.
     open: Mutex<usize>,
     all_ended: CancellationToken,
 }
 
 impl Following {
-    /// A worker's load gets on.
+    /// A worker's load has made progress.
     fn report(&self, worker: usize, progress: Progress) {
         let mut all = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         all[worker] = progress;
@@ -259,7 +259,7 @@ impl Following {
     }
 }
 
-/// The progress of all workers. Of their latest latencies the worst are told, as quantiles do not add.
+/// The progress of all workers. The latest latencies are those of the slowest worker, as quantiles do not add.
 fn sum(all: &[Progress]) -> Progress {
     let mut sum = Progress::default();
     for progress in all {

@@ -1,5 +1,4 @@
-//! How a worker in a pod is reached: through the API server's proxy of pods, so that who can reach
-//! the API can reach the worker.
+//! How a worker in a pod is reached: through the API server's pod proxy, so that reaching the API server is enough.
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,7 +31,7 @@ pub struct PodProxy {
 }
 
 impl PodProxy {
-    /// A port of a pod, whose worker obeys who has this token.
+    /// A port of a pod, whose worker requires this token.
     pub fn new(client: kube::Client, namespace: &str, pod: &str, port: u16, token: AdminToken) -> Self {
         Self { client, prefix: format!("/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy"), token }
     }
@@ -55,7 +54,7 @@ impl Ask for PodProxy {
     }
 }
 
-/// What came of asking a worker.
+/// Why a request to a worker failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// There was no answer.
@@ -77,12 +76,12 @@ pub enum LinkError {
     Unreadable(String),
 }
 
-/// Asks one worker.
+/// Sends requests to one worker.
 #[derive(Clone)]
 pub struct Link(Arc<dyn Ask>);
 
 impl Link {
-    /// By this way.
+    /// A link that uses this way.
     pub fn new(way: Arc<dyn Ask>) -> Self {
         Self(way)
     }
@@ -101,10 +100,10 @@ impl Link {
         serde_json::from_slice(&body).map_err(|error| LinkError::Unreadable(error.to_string()))
     }
 
-    /// Tells something.
+    /// Sends something.
     ///
     /// # Errors
-    /// When it is not known to be taken.
+    /// When the worker has not confirmed it in time.
     pub async fn post(&self, path: &str, body: Bytes) -> Result<(), LinkError> {
         self.short(Method::POST, path, body).await.map(drop)
     }
@@ -118,7 +117,7 @@ impl Link {
         Ok(answer.into_body().into_data_stream().boxed().into_async_read())
     }
 
-    /// A good answer, whose body goes on.
+    /// A successful answer, with a body that may last.
     ///
     /// # Errors
     /// When it does not begin in time.
@@ -132,7 +131,7 @@ impl Link {
         timeout(CALL_LIMIT, whole).await.map_err(|_| LinkError::Timeout)?
     }
 
-    /// A good answer.
+    /// A successful answer.
     async fn head(&self, request: Request<Bytes>) -> Result<Response<AnswerBody>, LinkError> {
         let answer = self.0.ask(request).await?;
         let status = answer.status();

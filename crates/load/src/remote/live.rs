@@ -1,4 +1,4 @@
-//! What crosses from a load worker while it sends: one batch for each second of the load.
+//! What a load reports of its requests while it sends: one batch for each second.
 //!
 //! `GET /live?from=N&rows=K` answers with newline-delimited JSON, a [`Line`] each, that goes on
 //! until the load has ended. Batches bear the number of their second, counted from the schedule's
@@ -37,7 +37,7 @@ pub enum Line {
     },
 }
 
-/// How far a source is.
+/// How far a source has come.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reached {
     /// The source.
@@ -76,7 +76,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// The same batch with so many rows at most.
+    /// The same batch with at most `most` rows.
     #[must_use]
     pub fn with_rows(&self, most: usize) -> Self {
         let rows = &self.rows[..most.min(self.rows.len())];
@@ -123,7 +123,7 @@ impl Packed {
     }
 }
 
-/// What a second's batch holds beside the response times.
+/// What a second's batch holds in addition to the response times.
 #[derive(Debug, Default)]
 pub(crate) struct Beside {
     warmup: Counts,

@@ -25,13 +25,13 @@ const FIRST_CLOCK_SAMPLES: usize = 8;
 const CLOCK_INTERVAL: Duration = Duration::from_secs(2);
 /// From one attempt to reach a worker to the next.
 const RETRY: Duration = Duration::from_millis(200);
-/// A stream of reports that says nothing for so long is begun anew.
+/// A stream of reports that is silent for this long is opened again.
 const QUIET: Duration = Duration::from_secs(10);
-/// A worker that cannot be reached for so long is lost.
+/// A worker that cannot be reached for this long is lost.
 const UNREACHABLE: Duration = Duration::from_secs(30);
 
-/// A stream of reports that is over ends at once; one that was cut begins anew with the rest. Of so
-/// many in a row that say nothing, none was cut.
+/// A stream of reports that was cut is opened again for the rest. After this many streams in a row without a report,
+/// the reports are over.
 const EMPTY: u32 = 3;
 
 /// A worker that was lost.
@@ -41,9 +41,9 @@ pub struct Lost {
     pub name: String,
     /// Its node.
     pub node: String,
-    /// Its sources, if it had got so far.
+    /// Its sources, if it had been prepared.
     pub sources: Vec<String>,
-    /// What became of it.
+    /// How it was lost.
     pub why: String,
 }
 
@@ -65,7 +65,7 @@ impl fmt::Display for Lost {
 pub(super) enum End {
     /// It is gone, or cannot be reached.
     Lost(String),
-    /// It says so.
+    /// It reported why.
     Failed(String),
 }
 
@@ -81,7 +81,7 @@ pub(super) struct Worker {
     /// What the clock exchanges showed, and when each was asked.
     samples: Vec<(Stamp, ClockOffset)>,
     progress: Progress,
-    /// When it last said how it gets on, on its clock as far as that is known.
+    /// When its last progress report came, on this process's clock.
     heard: Option<Stamp>,
 }
 
@@ -105,7 +105,7 @@ impl Worker {
         Lost::new(&self.member, &self.sources, why)
     }
 
-    /// Makes it ready for its part of the load, and compares clocks. Returns its warnings.
+    /// Prepares it for its part of the load, and compares clocks. Returns its warnings.
     pub(super) async fn prepare(
         &mut self,
         order: Prepare,
@@ -139,7 +139,7 @@ impl Worker {
         }
     }
 
-    /// Of another version it might not know what is said to it, or measure otherwise.
+    /// A worker of another version might not understand the orders, or measure differently.
     async fn check_version(&self) -> Result<(), End> {
         let tool: Tool = retried(|| self.link.json(VERSION_PATH)).await.map_err(End::Lost)?;
         if tool == Tool::this() {
@@ -149,12 +149,12 @@ impl Worker {
         Err(End::Failed(format!("it runs {name} {version}, and this is {own}: name its image with --image")))
     }
 
-    /// Gives an order, again until it is taken: by its number the worker knows it.
+    /// Gives an order, again until it is taken: the worker recognises it by its number.
     pub(super) async fn order(&mut self, order: &Order) -> Result<(), String> {
         give(&self.link, &mut self.next_order, order).await
     }
 
-    /// Follows it to the end of its load, and then on until all have ended, so that it is not left alone.
+    /// Follows it to the end of its load, and then stays in contact until all have ended.
     pub(super) async fn follow(&mut self, number: usize, following: &Following, note: &impl Note) {
         let Self { member, end, sources, link, next_order, reports, samples, progress, heard } = self;
         let (clock, link, sources, gone) = (following.clock, &*link, &*sources, member.gone.clone());
@@ -192,7 +192,7 @@ impl Worker {
         }
     }
 
-    /// How its load ended; of a lost one, as far as it was heard.
+    /// How its load ended; for a lost worker, what its last report said.
     pub(super) fn ended(&self, clock: Clock) -> Ended {
         match &self.end {
             Some(Ok(ended)) => *ended,
@@ -242,7 +242,7 @@ async fn follow_reports(
     }
 }
 
-/// Passes on what is asked of the load.
+/// Passes on the orders to stop and to abort.
 async fn pass_on(following: &Following, link: &Link, next_order: &mut u64) -> Never {
     let asked: [(&CancellationToken, Order); 2] =
         [(&following.control.stop, Order::Stop), (&following.control.abort, Order::Abort)];
@@ -321,7 +321,7 @@ where
     }
 }
 
-/// Whether a refusal is the worker's own, which says the same again.
+/// Whether the refusal is the worker's own: it would be the same again.
 fn is_final(status: http::StatusCode) -> bool {
     [http::StatusCode::BAD_REQUEST, http::StatusCode::CONFLICT].contains(&status)
 }
@@ -339,8 +339,8 @@ struct Reports {
 }
 
 impl Reports {
-    /// The next report; an error where it cannot be reached any more, or says nothing more. The future
-    /// may be dropped and made again.
+    /// Returns the next report. Fails when the worker cannot be reached, or reports nothing more. The future may be
+    /// dropped and made again.
     async fn next(&mut self) -> Result<Report, String> {
         loop {
             let why = match &mut self.lines {
