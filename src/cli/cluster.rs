@@ -20,6 +20,7 @@ use super::dataplane::DataplaneArg;
 use super::private_dir;
 use super::say::say;
 use crate::cluster::Ready;
+use rolldrop_lab::check;
 use rolldrop_lab::config::DataplaneChoice;
 use rolldrop_lab::descendants::KillDescendants;
 use rolldrop_lab::kernel::{self, Entered};
@@ -47,7 +48,7 @@ enum Action {
         leftovers: Vec<PathBuf>,
     },
     /// Try the kernel dataplane out, once.
-    #[command(name = kernel::check::COMMAND, hide = true)]
+    #[command(name = check::COMMAND, hide = true)]
     Check,
 }
 
@@ -118,7 +119,7 @@ impl ClusterArgs {
             }
             Some(Action::Check) => {
                 let scratch = temporary_dir("check").context("make a temporary directory")?;
-                kernel::check::run(scratch.path())?;
+                check::run(scratch.path())?;
                 Ok(ExitCode::SUCCESS)
             }
         }
@@ -194,7 +195,7 @@ impl Dataplane {
         if choice == DataplaneChoice::Userspace {
             return Ok(Self { entered: None, notice: None });
         }
-        match (kernel::check::check(), choice) {
+        match (check::check(), choice) {
             (Err(why), DataplaneChoice::Auto) => {
                 let why = anyhow::Error::from(why);
                 Ok(Self { entered: None, notice: Some(format!("using the userspace dataplane: {why:#}")) })

@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Mutex;
-use std::sync::PoisonError;
+
+use super::sync::lock;
 
 /// Second octets to choose from: well away from 127.0, where everything else lives.
 const BLOCKS: std::ops::RangeInclusive<u8> = 64..=191;
@@ -29,7 +30,7 @@ const NODE_PODS: (u8, u8) = (2, 254);
 
 /// One cluster's addresses. A loopback block is free again when this is dropped.
 #[derive(Debug)]
-pub struct AddressBlock(Plan);
+pub(crate) struct AddressBlock(Plan);
 
 #[derive(Debug)]
 enum Plan {
@@ -57,7 +58,7 @@ impl AddressBlock {
     /// # Errors
     ///
     /// The last block's error when none is free.
-    pub fn claim(start: usize) -> io::Result<Self> {
+    pub(crate) fn claim(start: usize) -> io::Result<Self> {
         let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
         for n in 0..BLOCKS.len() {
             let second_octet = BLOCKS.clone().nth((start + n) % BLOCKS.len()).unwrap_or(*BLOCKS.start());
@@ -74,17 +75,17 @@ impl AddressBlock {
     }
 
     /// The addresses of a private network.
-    pub fn private() -> Self {
+    pub(crate) fn private() -> Self {
         Self(Plan::Private { pods: Mutex::default() })
     }
 
     /// The address of node `index` (from 0).
-    pub fn node(&self, index: u8) -> Ipv4Addr {
+    pub(crate) fn node(&self, index: u8) -> Ipv4Addr {
         self.among_nodes(index.saturating_add(1))
     }
 
     /// The control plane's address: that of the API server and of DNS, as pods see them.
-    pub fn control_plane(&self) -> Ipv4Addr {
+    pub(crate) fn control_plane(&self) -> Ipv4Addr {
         self.among_nodes(CONTROL_PLANE)
     }
 
@@ -98,10 +99,10 @@ impl AddressBlock {
     /// An address for a new pod of node `index` (from 0); `None` when all are in use. Addresses are
     /// handed out in turn: one that a pod had is not used again before some 61,000 others were
     /// (on a private network: before the other 252 of its node).
-    pub fn next_pod(&self, index: u8) -> Option<Ipv4Addr> {
+    pub(crate) fn next_pod(&self, index: u8) -> Option<Ipv4Addr> {
         match &self.0 {
             Plan::Loopback { second_octet, next_pod, .. } => {
-                let mut next = next_pod.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut next = lock(next_pod);
                 let ip = *next;
                 // Skip x.x.n.0 and x.x.n.255: nothing forbids them on loopback, but they look wrong.
                 *next = loop {
@@ -113,7 +114,7 @@ impl AddressBlock {
                 Some(within([127, *second_octet], ip))
             }
             Plan::Private { pods } => {
-                let mut pods = pods.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut pods = lock(pods);
                 let [a, b, node, _] = node_pods(index).octets();
                 let (first, end) = NODE_PODS;
                 for _ in first..=end {
@@ -131,14 +132,14 @@ impl AddressBlock {
     }
 
     /// Takes a pod's address back.
-    pub fn release_pod(&self, ip: Ipv4Addr) {
+    pub(crate) fn release_pod(&self, ip: Ipv4Addr) {
         if let Plan::Private { pods } = &self.0 {
-            pods.lock().unwrap_or_else(PoisonError::into_inner).in_use.remove(&ip);
+            lock(pods).in_use.remove(&ip);
         }
     }
 
     /// All addresses that a Service may have, in order.
-    pub fn services(&self) -> impl Iterator<Item = Ipv4Addr> + use<> {
+    pub(crate) fn services(&self) -> impl Iterator<Item = Ipv4Addr> + use<> {
         let (high, (first, last)) = match self.0 {
             Plan::Loopback { second_octet, .. } => ([127, second_octet], SERVICES),
             Plan::Private { .. } => ([10, 96], PRIVATE_SERVICES),

@@ -24,10 +24,13 @@ mod objects;
 mod present;
 mod protobuf;
 mod proxy;
+mod query;
 mod respond;
 mod review;
 mod route;
 mod scale;
+mod serialised;
+mod server;
 mod table;
 mod tls;
 mod unsupported;
@@ -45,18 +48,15 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_io_timeout::TimeoutStream;
 
-use super::Shared;
 use super::resource::Resource;
 use super::status::Status;
+use query::Query;
 use respond::Answer;
 use rolldrop_wire::places::{AnswerBody, Noticed, Patience, Place, Places};
-use route::{Query, Route, Subresource};
+use route::{Route, Subresource};
 
+pub(crate) use server::Server;
 pub(crate) use tls::{Identity, IdentityError};
-pub(crate) use watch::Serialised;
-
-/// The version that this API server says it has.
-pub(crate) const GIT_VERSION: &str = "v1.36.2+rolldrop";
 
 /// How long a client may take for the TLS handshake, and for the head of each request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
@@ -69,14 +69,14 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_CONNECTIONS: usize = 512;
 
 /// Serves the API on `listener` until the cluster ends.
-pub(crate) async fn serve(listener: TcpListener, shared: Shared) {
+pub(crate) async fn serve(listener: TcpListener, server: Arc<Server>) {
     let places = Places::new(MAX_CONNECTIONS, Patience { idle: IDLE_TIMEOUT, head: HEAD_TIMEOUT });
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             Some(_) = connections.join_next() => continue,
-            () = shared.stop.cancelled() => return,
+            () = server.shared.stop.cancelled() => return,
         };
         let stream = match accepted {
             Ok((stream, _)) => stream,
@@ -89,15 +89,15 @@ pub(crate) async fn serve(listener: TcpListener, shared: Shared) {
         };
         let place = tokio::select! {
             place = places.take() => place,
-            () = shared.stop.cancelled() => return,
+            () = server.shared.stop.cancelled() => return,
         };
         let Some(place) = place.map(Arc::new) else { return };
-        let shared = shared.clone();
+        let server = Arc::clone(&server);
         connections.spawn(async move {
             tokio::select! {
                 biased;
                 () = place.closing() => {}
-                ended = serve_connection(stream, &shared, &place) => {
+                ended = serve_connection(stream, &server, &place) => {
                     if let Err(error) = ended {
                         tracing::debug!(error, "API connection ended");
                     }
@@ -109,18 +109,18 @@ pub(crate) async fn serve(listener: TcpListener, shared: Shared) {
 
 async fn serve_connection(
     stream: TcpStream,
-    shared: &Shared,
+    server: &Arc<Server>,
     place: &Arc<Place>,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     // Watch events are small and must not wait for each other.
     stream.set_nodelay(true)?;
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(STALL_TIMEOUT));
-    let handshake = shared.identity.acceptor.accept(Box::pin(stream));
+    let handshake = server.identity.acceptor.accept(Box::pin(stream));
     let stream = tokio::time::timeout(HEAD_TIMEOUT, handshake).await??;
     let service = service_fn(|request| async {
         let in_hand = place.begin_request();
-        let answer = answer(request, shared).await;
+        let answer = answer(request, server).await;
         Ok::<_, Infallible>(answer.map(|body| AnswerBody { body, _request: in_hand }))
     });
     let stream = Noticed { stream, place: Arc::clone(place) };
@@ -132,9 +132,9 @@ async fn serve_connection(
     Ok(())
 }
 
-async fn answer(request: Request<Incoming>, shared: &Shared) -> Answer {
+async fn answer(request: Request<Incoming>, server: &Arc<Server>) -> Answer {
     let line = format!("{} {}", request.method(), request.uri());
-    let answer = match dispatch(request, shared).await {
+    let answer = match dispatch(request, server).await {
         Ok(answer) => answer,
         Err(status) => respond::status(&status),
     };
@@ -142,8 +142,9 @@ async fn answer(request: Request<Incoming>, shared: &Shared) -> Answer {
     answer
 }
 
-async fn dispatch(request: Request<Incoming>, shared: &Shared) -> Result<Answer, Status> {
-    let user = auth::authenticate(&request, shared).ok_or_else(Status::unauthorized)?;
+async fn dispatch(request: Request<Incoming>, server: &Arc<Server>) -> Result<Answer, Status> {
+    let shared = &server.shared;
+    let user = auth::authenticate(&request, server).ok_or_else(Status::unauthorized)?;
     let query = Query::of(request.uri());
     let Some(route) = Route::of(request.uri().path()) else { return Ok(respond::unknown_path()) };
     match route {
@@ -155,11 +156,11 @@ async fn dispatch(request: Request<Incoming>, shared: &Shared) -> Result<Answer,
         }
         Route::Review(review) => review::answer(request, review, &user).await,
         Route::Collection { resource, namespace } => {
-            objects::collection(request, shared, &query, resource, namespace).await
+            objects::collection(request, server, &query, resource, namespace).await
         }
         Route::Object { resource, namespace, name, subresource: Subresource::Proxy { port, path } } => {
             match resource {
-                Resource::Nodes => node_command::answer(&request, shared, &query, &name, &path),
+                Resource::Nodes => node_command::answer(&request, server, &query, &name, &path),
                 _ => {
                     let target = proxy::of_pod(shared, &namespace, &name, port.as_deref())?;
                     proxy::forward(request, target, &path).await
@@ -176,7 +177,7 @@ async fn dispatch(request: Request<Incoming>, shared: &Shared) -> Result<Answer,
             log::answer(&request, shared, &query, &namespace, &name).await
         }
         Route::Object { resource, namespace, name, subresource } => {
-            objects::object(request, shared, &query, resource, &namespace, &name, &subresource).await
+            objects::object(request, server, &query, resource, &namespace, &name, &subresource).await
         }
     }
 }

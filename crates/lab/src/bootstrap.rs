@@ -1,19 +1,23 @@
 //! The objects that every cluster has from the start.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use serde_json::{Value, json};
 
 use super::Config;
-use super::api::GIT_VERSION;
-use super::node::Readiness;
+use super::readiness::Readiness;
 use super::registry::Registry;
 use super::resource::Resource;
 use super::status::Status;
+use super::version::{GIT_VERSION, architecture};
+use super::well_known::SERVICE_NAME;
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
-/// Creates them, and answers the names of the nodes.
+/// The place of the DNS Service's address among all, so that it is 10.96.0.10 where it can be.
+const DNS_SERVICE_ADDRESS: usize = 9;
+
+/// Creates them, and returns the names of the nodes.
 /// `proxy_mode` is kube-proxy's word for the dataplane; pods reach the API server at `server`.
 pub(super) fn create_objects(
     registry: &Registry,
@@ -56,45 +60,82 @@ pub(super) fn node_name(index: u8) -> String {
     format!("node-{}", u32::from(index) + 1)
 }
 
-/// The Service by which pods reach the API server, and its endpoint.
+/// The Service by which pods reach the API server.
 fn create_kubernetes_service(registry: &Registry, server: SocketAddr) -> Result<(), Status> {
     // On loopback a port below 1024 may not be free to listen on.
     let port = if server.ip().is_loopback() { server.port() } else { 443 };
-    let ip = registry.kubernetes_service_address().map(|ip| ip.to_string());
-    let labels = json!({"component": "apiserver", "provider": "kubernetes"});
-    registry.create(
-        Resource::Services,
-        "default",
-        json!({
-            "metadata": {"name": "kubernetes", "labels": labels},
-            "spec": {
-                "clusterIP": ip,
-                "ports": [{"name": "https", "port": port, "protocol": "TCP", "targetPort": server.port()}],
-            },
-        }),
-    )?;
-    registry.create(
-        Resource::EndpointSlices,
-        "default",
-        json!({
-            "metadata": {"name": "kubernetes", "labels": {"kubernetes.io/service-name": "kubernetes"}},
+    let service = OwnService {
+        namespace: "default",
+        name: "kubernetes",
+        labels: json!({"component": "apiserver", "provider": "kubernetes"}),
+        address: registry.kubernetes_service_address(),
+        ports: &[("https", "TCP")],
+        port,
+        target: server,
+    };
+    service.create(registry)?;
+    let subset = json!({
+        "addresses": [{"ip": server.ip()}],
+        "ports": [{"name": "https", "port": server.port(), "protocol": "TCP"}],
+    });
+    let endpoints = json!({"metadata": {"name": "kubernetes"}, "subsets": [subset]});
+    registry.create(Resource::Endpoints, "default", endpoints).map(drop)
+}
+
+/// Creates the Service by which pods find the DNS server at `server`.
+pub(super) fn announce_dns(registry: &Registry, server: SocketAddr) -> Result<(), Status> {
+    let labels = json!({
+        "k8s-app": "kube-dns",
+        "kubernetes.io/cluster-service": "true",
+        "kubernetes.io/name": "CoreDNS",
+    });
+    let service = OwnService {
+        namespace: "kube-system",
+        name: "kube-dns",
+        labels,
+        address: registry.service_addresses().nth(DNS_SERVICE_ADDRESS),
+        ports: &[("dns", "UDP"), ("dns-tcp", "TCP")],
+        port: server.port(),
+        target: server,
+    };
+    service.create(registry)
+}
+
+/// A Service of the cluster's own, which routes to `target`.
+struct OwnService<'a> {
+    namespace: &'a str,
+    name: &'a str,
+    labels: Value,
+    address: Option<Ipv4Addr>,
+    /// Names and protocols; all of them have the same number.
+    ports: &'a [(&'a str, &'a str)],
+    port: u16,
+    target: SocketAddr,
+}
+
+impl OwnService<'_> {
+    /// Creates the Service and its slice.
+    fn create(self, registry: &Registry) -> Result<(), Status> {
+        let Self { namespace, name, labels, address, ports, port, target } = self;
+        let ports_at = |port: u16| -> Vec<Value> {
+            let ports = ports.iter();
+            ports.map(|(name, protocol)| json!({"name": name, "port": port, "protocol": protocol})).collect()
+        };
+        let mut service_ports = ports_at(port);
+        service_ports.iter_mut().for_each(|shown| shown["targetPort"] = json!(target.port()));
+        let service = json!({
+            "metadata": {"name": name, "labels": labels},
+            "spec": {"clusterIP": address, "ports": service_ports},
+        });
+        registry.create(Resource::Services, namespace, service)?;
+        let slice = json!({
+            "metadata": {"name": name, "labels": {SERVICE_NAME: name}},
             "addressType": "IPv4",
-            "endpoints": [{"addresses": [server.ip().to_string()], "conditions": {"ready": true}}],
-            "ports": [{"name": "https", "port": server.port(), "protocol": "TCP"}],
-        }),
-    )?;
-    registry.create(
-        Resource::Endpoints,
-        "default",
-        json!({
-            "metadata": {"name": "kubernetes"},
-            "subsets": [{
-                "addresses": [{"ip": server.ip().to_string()}],
-                "ports": [{"name": "https", "port": server.port(), "protocol": "TCP"}],
-            }],
-        }),
-    )?;
-    Ok(())
+            "endpoints": [{"addresses": [target.ip()], "conditions": {"ready": true}}],
+            "ports": ports_at(target.port()),
+        });
+        registry.create(Resource::EndpointSlices, namespace, slice).map(drop)
+    }
 }
 
 fn node_object(name: &str, address: &str) -> Value {
@@ -143,15 +184,6 @@ fn resources() -> Value {
     let memory = memory.lines().find_map(|line| line.strip_prefix("MemTotal:")).unwrap_or("0 kB");
     let memory = memory.trim().trim_end_matches(" kB");
     json!({"cpu": cpus.to_string(), "memory": format!("{memory}Ki"), "pods": "1000"})
-}
-
-/// This machine's architecture, as Go calls it.
-pub(super) fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
 }
 
 /// What this machine calls its system.

@@ -3,10 +3,11 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::value::list;
+
 /// One of an object's `status.conditions`, or null.
 pub(super) fn of<'a>(object: &'a Value, condition_type: &str) -> &'a Value {
-    let conditions = object["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
-    find(conditions, condition_type).unwrap_or(&Value::Null)
+    find(list(&object["status"]["conditions"]), condition_type).unwrap_or(&Value::Null)
 }
 
 /// The condition of a type.
@@ -21,12 +22,14 @@ pub(super) fn remove(conditions: &mut Vec<Value>, condition_type: &str) {
 
 /// Puts a condition, with its own `status`, in the place of the object's one of its type: since
 /// `now`, or since that one if its status was the same.
-pub(super) fn put(object: &mut Value, mut condition: Value, now: &str) {
-    let conditions = &mut object["status"]["conditions"];
-    if !conditions.is_array() {
-        *conditions = Value::Array(Vec::new());
-    }
-    let Some(conditions) = conditions.as_array_mut() else { return };
+pub(super) fn put(object: &mut Value, condition: Value, now: &str) {
+    let mut conditions = list(&object["status"]["conditions"]).to_vec();
+    put_in(&mut conditions, condition, now);
+    object["status"]["conditions"] = Value::Array(conditions);
+}
+
+/// As [`put`], in a list of conditions.
+pub(super) fn put_in(conditions: &mut Vec<Value>, mut condition: Value, now: &str) {
     let before = conditions.iter_mut().find(|before| before["type"] == condition["type"]);
     let same_status = before.as_ref().filter(|before| before["status"] == condition["status"]);
     condition["lastTransitionTime"] =
@@ -37,8 +40,7 @@ pub(super) fn put(object: &mut Value, mut condition: Value, now: &str) {
     }
 }
 
-/// Says on a pod that something is about to end it. The generation is left out where Kubernetes
-/// leaves it out.
+/// Says on a pod that something is about to end it. The generation is omitted where Kubernetes omits it.
 pub(super) fn disruption_target(
     pod: &mut Value,
     reason: &str,

@@ -114,7 +114,7 @@ pub enum ConfigError {
     NoPause(&'static str),
 }
 
-/// What the configuration of an image says. There are no images here, so only what is told counts.
+/// What the configuration of an image says. There are no images here, so only this configuration counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Image {
@@ -201,7 +201,7 @@ impl Dns {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct ApiServer {
-    /// How often a watch that allows bookmarks is told how far it has seen; not zero.
+    /// How often a watch that allows bookmarks gets one; not zero.
     #[serde(with = "duration")]
     pub bookmark_period: Duration,
 }

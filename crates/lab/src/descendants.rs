@@ -49,14 +49,14 @@ pub fn adopt_orphans() -> io::Result<()> {
 }
 
 /// The variable in the environment of every pod's processes, and its value: the pid of the
-/// cluster's process. It tells them from others should that process be killed, also when they
+/// cluster's process. It distinguishes them from others if that process is killed, also when they
 /// have left its session.
 pub fn mark() -> (&'static str, String) {
     (MARK, std::process::id().to_string())
 }
 
 /// Kills those descendants of this process that were started by the cluster whose process was
-/// `cluster` (the leader of its session), and everything below them. They are told by their
+/// `cluster` (the leader of its session), and everything below them. They are recognised by their
 /// session or by the [`mark`]; one that has left the session, cleared its environment and lost
 /// its parent is not found.
 pub fn kill_cluster(cluster: i32) {
@@ -91,15 +91,13 @@ pub fn below(pid: i32) -> BTreeSet<Member> {
 /// Kills every process that was started with this `NAME=value` in its environment, or is one
 /// of `members`, until none is left. Blocks for as long as that takes.
 pub fn kill_marked(variable: &str, members: &BTreeSet<Member>) {
-    let deadline = Instant::now() + PATIENCE;
     let own = Pid::this().as_raw();
-    loop {
+    until_none(|processes| {
         let mut found = false;
-        for (pid, process) in processes() {
-            let start_ticks = process.start_ticks;
-            let doomed =
-                || members.contains(&Member { pid, start_ticks }) || has_in_environment(pid, variable);
-            if process.dead || pid == own || !doomed() {
+        for (&pid, process) in processes {
+            let member = Member { pid, start_ticks: process.start_ticks };
+            let is_doomed = || members.contains(&member) || has_in_environment(pid, variable);
+            if process.dead || pid == own || !is_doomed() {
                 continue;
             }
             found = true;
@@ -111,15 +109,27 @@ pub fn kill_marked(variable: &str, members: &BTreeSet<Member>) {
                 let _ = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));
             }
         }
-        if !found {
-            return;
-        }
+        found
+    });
+}
+
+/// Sweeps over all processes again and again until a sweep finds none: between two looks at `/proc` a process may
+/// start another.
+fn until_none(sweep: impl Fn(&BTreeMap<i32, Process>) -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while sweep(&processes()) {
         if Instant::now() >= deadline {
-            tracing::error!(variable, "some processes could not be killed");
+            tracing::error!("some processes could not be killed");
             return;
         }
         std::thread::sleep(PERIOD);
     }
+}
+
+/// When a process started, in clock ticks since the machine did.
+pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    Some(parse_stat(&stat)?.start_ticks)
 }
 
 /// Whether a process was started with this `NAME=value`. One that is gone was not.
@@ -138,33 +148,19 @@ struct Process {
     dead: bool,
 }
 
-/// Kills the descendants that `doomed` names, again and again until none is left: between two
-/// looks at `/proc` a process may start another.
-fn kill_all(doomed: impl Fn(&BTreeMap<i32, Process>, i32) -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let processes = processes();
-        let mut found = false;
-        for pid in descendants(&processes, Pid::this().as_raw()) {
-            if !doomed(&processes, pid) {
-                continue;
-            }
-            found = true;
-            let pid = Pid::from_raw(pid);
+/// Kills the descendants that `is_doomed` names, until none is left.
+fn kill_all(is_doomed: impl Fn(&BTreeMap<i32, Process>, i32) -> bool) {
+    until_none(|processes| {
+        let mut doomed = descendants(processes, Pid::this().as_raw());
+        doomed.retain(|pid| is_doomed(processes, *pid));
+        for pid in doomed.iter().copied().map(Pid::from_raw) {
             // It may be gone by now, which is as good.
             let _ = kill(pid, Signal::SIGKILL);
             // Ours if it is a child, direct or adopted; a grandchild becomes one.
             let _ = waitpid(pid, Some(WaitPidFlag::WNOHANG));
         }
-        if !found {
-            return;
-        }
-        if Instant::now() >= deadline {
-            tracing::error!("some processes could not be killed");
-            return;
-        }
-        std::thread::sleep(PERIOD);
-    }
+        !doomed.is_empty()
+    });
 }
 
 fn descendants(processes: &BTreeMap<i32, Process>, ancestor: i32) -> Vec<i32> {

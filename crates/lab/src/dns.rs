@@ -16,25 +16,21 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures::StreamExt;
-use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::Shared;
-use super::controllers::follow;
-use super::registry::{Registry, WatchEvent, WatchEventType};
+use super::object::key;
+use super::registry::{WatchEvent, WatchEventType, follow};
 use super::resource::Resource;
-use super::status::Status;
+use super::shared::Shared;
 use answer::{Transport, answer};
 use records::Records;
 
 /// The port of DNS.
 const PORT: u16 = 53;
-/// The place of its Service's address among all, so that it is 10.96.0.10 where it can be.
-const SERVICE_ADDRESS: usize = 9;
 /// How long a TCP connection may be idle (CoreDNS's default).
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How many TCP connections are served at a time.
@@ -80,43 +76,11 @@ impl Server {
         Ok(Self { udp, tcp, address })
     }
 
-    /// Where it answers.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Creates the Service by which pods find it, and the slice that leads here.
-    pub(super) fn announce(&self, registry: &Registry) -> Result<(), Status> {
-        const NAMESPACE: &str = "kube-system";
-        const NAME: &str = "kube-dns";
-        let port = self.address.port();
-        let labels = json!({
-            "k8s-app": "kube-dns",
-            "kubernetes.io/cluster-service": "true",
-            "kubernetes.io/name": "CoreDNS",
-        });
-        let ports = [("dns", "UDP"), ("dns-tcp", "TCP")];
-        let service_ports =
-            ports.map(|(name, protocol)| json!({"name": name, "port": port, "protocol": protocol}));
-        let mut spec = json!({"ports": service_ports});
-        if let Some(address) = registry.service_addresses().nth(SERVICE_ADDRESS) {
-            spec["clusterIP"] = json!(address);
-        }
-        let service = json!({"metadata": {"name": NAME, "labels": labels}, "spec": spec});
-        registry.create(Resource::Services, NAMESPACE, service)?;
-        let slice = json!({
-            "metadata": {"name": NAME, "labels": {"kubernetes.io/service-name": NAME}},
-            "addressType": "IPv4",
-            "endpoints": [{
-                "addresses": [self.address.ip()],
-                "conditions": {"ready": true, "serving": true, "terminating": false},
-            }],
-            "ports": ports.map(|(name, protocol)| json!({"name": name, "port": port, "protocol": protocol})),
-        });
-        registry.create(Resource::EndpointSlices, NAMESPACE, slice).map(|_| ())
-    }
-
-    /// Answers until the cluster ends.
+    /// Serves until the cluster ends.
     pub(super) async fn serve(self, shared: Shared) {
         let zone = Arc::new(RwLock::new(Zone::default()));
         let stop = shared.stop.clone();
@@ -137,7 +101,7 @@ impl Server {
     }
 }
 
-/// What is answered from.
+/// What the answers are made from.
 #[derive(Debug, Default)]
 struct Zone {
     records: Records,
@@ -161,6 +125,8 @@ impl Settings {
 /// Answers whatever comes, of a zone with one Service.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(question: &[u8]) {
+    use serde_json::json;
+
     static ZONE: std::sync::LazyLock<Zone> = std::sync::LazyLock::new(|| {
         let namespace = json!({"metadata": {"name": "a", "namespace": ""}});
         let service = json!({
@@ -204,8 +170,7 @@ async fn keep_up(shared: Shared, zone: Arc<RwLock<Zone>>) {
 
 impl Zone {
     fn apply(&mut self, resource: Resource, WatchEvent { event_type, object }: WatchEvent) {
-        let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
-        let key = (text("namespace"), text("name"));
+        let key = key(&object);
         let table = match resource {
             Resource::Namespaces => &mut self.records.namespaces,
             Resource::Services => &mut self.records.services,

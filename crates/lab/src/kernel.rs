@@ -10,7 +10,6 @@
 //!
 //! Nothing here knows of Services: their rules are the Service proxy's.
 
-pub mod check;
 mod entry;
 pub mod init;
 pub mod join;
@@ -32,6 +31,7 @@ use tokio::process::{Child, Command};
 
 use super::config::GoneAddress;
 pub use entry::{Entered, KernelError, enter};
+pub use links::NodePlan;
 pub use mounts::Bind;
 use namespace::Namespace;
 pub(super) use tool::Tool;
@@ -51,17 +51,6 @@ pub struct Fabric {
 struct Node {
     net: Namespace,
     address: Ipv4Addr,
-}
-
-/// A node to make.
-#[derive(Clone, Debug)]
-pub struct NodePlan {
-    /// Its name.
-    pub name: String,
-    /// Its address.
-    pub address: Ipv4Addr,
-    /// Network address of its pods' /24.
-    pub pods: Ipv4Addr,
 }
 
 impl Fabric {

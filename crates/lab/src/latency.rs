@@ -6,7 +6,7 @@
 //! are never tuned to make a scenario come out one way or the other.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -14,6 +14,7 @@ use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
 use super::duration;
+use super::sync::lock;
 
 /// A delay whose inverse cumulative distribution is piecewise linear through
 /// (0, min), (0.5, median), (0.95, p95) and (1, max).
@@ -246,41 +247,41 @@ const TIMER_IS_LATE: Duration = Duration::from_millis(1);
 
 /// Draws delays. Clones share one random number generator.
 #[derive(Clone, Debug)]
-pub struct Sampler {
+pub(crate) struct Sampler {
     rng: Arc<Mutex<StdRng>>,
 }
 
 impl Sampler {
     /// A sampler that differs from run to run.
-    pub fn random() -> Self {
+    pub(crate) fn random() -> Self {
         Self::seeded(rand::random())
     }
 
     /// A sampler that always draws the same sequence.
-    pub fn seeded(seed: u64) -> Self {
+    pub(crate) fn seeded(seed: u64) -> Self {
         Self { rng: Arc::new(Mutex::new(StdRng::seed_from_u64(seed))) }
     }
 
     /// Draws one delay, for a timer: less than it by what timers are late.
-    pub fn sample(&self, latency: &Latency) -> Duration {
-        let drawn = latency.quantile(self.rng.lock().unwrap_or_else(PoisonError::into_inner).random());
+    pub(crate) fn sample(&self, latency: &Latency) -> Duration {
+        let drawn = latency.quantile(lock(&self.rng).random());
         drawn.saturating_sub(TIMER_IS_LATE)
     }
 
     /// Draws whether something happens that does so in this share (0 to 1) of all cases.
-    pub fn happens(&self, share: f64) -> bool {
-        self.rng.lock().unwrap_or_else(PoisonError::into_inner).random::<f64>() < share
+    pub(crate) fn happens(&self, share: f64) -> bool {
+        lock(&self.rng).random::<f64>() < share
     }
 
     /// Draws the time to the next of events that come at random, so many per second.
-    pub fn interval(&self, per_second: f64) -> Duration {
-        let uniform: f64 = self.rng.lock().unwrap_or_else(PoisonError::into_inner).random();
+    pub(crate) fn interval(&self, per_second: f64) -> Duration {
+        let uniform: f64 = lock(&self.rng).random();
         Duration::from_secs_f64(-(1.0 - uniform).ln() / per_second)
     }
 
     /// Draws one of `n` choices (0 when there is none).
-    pub fn index(&self, n: usize) -> usize {
-        if n == 0 { 0 } else { self.rng.lock().unwrap_or_else(PoisonError::into_inner).random_range(0..n) }
+    pub(crate) fn index(&self, n: usize) -> usize {
+        if n == 0 { 0 } else { lock(&self.rng).random_range(0..n) }
     }
 }
 

@@ -3,11 +3,17 @@
 //! Everything runs in one process: `store` keeps the objects, `registry` gives them
 //! Kubernetes' semantics, `api` serves them over HTTP, `controllers` drive them, and
 //! per node an agent (`node`) runs pods and a Service proxy (`service_proxy`) routes to
-//! them, on one of two dataplanes (`network`). It shares no code with what measures it, the clock aside.
+//! them, on one of two dataplanes (`network`). It shares no code with what measures it, except the clock.
+//!
+//! `shared` is what all of them work with. `api`, `controllers`, `node`, `service_proxy` and `dns` stand side by side above
+//! it: they meet in the registry, and none uses another's state (a node also asks `dns` for the text of a
+//! `resolv.conf`). What passes between the API server and a node besides, `agents`, `tokens` and `logs`, lies below both.
 
 mod address;
+mod agents;
 mod api;
 mod bootstrap;
+pub mod check;
 mod conditions;
 pub mod config;
 mod controllers;
@@ -18,17 +24,25 @@ mod duration;
 pub mod fuzzing;
 pub mod kernel;
 mod latency;
+mod logs;
 mod network;
 mod node;
+mod object;
 pub mod parameters;
+mod readiness;
 mod registry;
 mod resource;
 mod schema;
 mod selector;
 mod service_proxy;
+mod shared;
 mod status;
 mod store;
+mod sync;
 mod tokens;
+mod value;
+mod version;
+mod well_known;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -42,70 +56,22 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use agents::Agents;
 pub use config::Config;
 use kernel::join::Whereabouts;
 use kernel::{Fabric, NodePlan};
 use latency::Sampler;
 use network::Network;
 use node::NodeInfo;
-use registry::{DeleteOptions, Deleted, Registry};
-use resource::Resource;
+use registry::Registry;
 use rolldrop_record::Clock;
-use status::Status;
+use shared::Shared;
 use tokens::Tokens;
 
 /// Where pods reach the API server on a private network, behind the Service `kubernetes`.
 const API_PORT: u16 = 6443;
 /// The extension of a kubeconfig that says where an embedded cluster is on this machine.
 pub const EXTENSION: &str = "rolldrop.dev/cluster";
-
-/// What every task of an embedded cluster works with. Clones share it all.
-#[derive(Clone, Debug)]
-pub struct Shared {
-    /// The objects.
-    pub registry: Registry,
-    /// The cluster's parameters.
-    pub config: Arc<Config>,
-    /// Draws the delays.
-    pub sampler: Sampler,
-    /// The process's clock.
-    pub clock: Clock,
-    /// Reaches the node agents.
-    pub agents: node::Agents,
-    /// The API server's certificate.
-    pub identity: api::Identity,
-    /// Who may use the API.
-    pub tokens: Tokens,
-    /// How connections reach pods.
-    pub network: Network,
-    /// What watchers of the API were sent last.
-    pub serialised: api::Serialised,
-    /// Where logs of pods and of Service proxies go.
-    pub log_dir: Arc<PathBuf>,
-    /// Cancelled when the cluster is to end.
-    pub stop: CancellationToken,
-}
-
-impl Shared {
-    /// Deletes a pod as the API server does, which takes time: until it is marked, and once more
-    /// until it goes if it has no grace. Cut off in between, it goes at once.
-    async fn delete_pod(
-        &self,
-        namespace: &str,
-        name: &str,
-        options: &DeleteOptions,
-    ) -> Result<Deleted, Status> {
-        let latencies = &self.config.latencies;
-        tokio::time::sleep(self.sampler.sample(&latencies.pod_delete)).await;
-        Ok(match self.registry.begin_delete(Resource::Pods, namespace, name, options)? {
-            Deleted::Due(due) => {
-                tokio::time::sleep(self.sampler.sample(&latencies.marked_to_deleted)).await;
-                Deleted::Removed(due.finish())
-            }
-            deleted => deleted,
-        })
-    }
-}
 
 /// An embedded cluster could not start, or not go on.
 #[derive(Debug, thiserror::Error)]
@@ -176,7 +142,7 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// Starts a cluster in this process. When this returns, its API answers.
+    /// Starts a cluster in this process. Its API can be used when this returns.
     ///
     /// # Errors
     ///
@@ -213,7 +179,7 @@ impl Embedded {
             .map_err(EmbeddedError::Bootstrap)?;
         let dns = dns::Server::bind(registry.control_plane_address()).await.map_err(EmbeddedError::Dns)?;
         let dns_address = dns.address();
-        dns.announce(&registry).map_err(EmbeddedError::Bootstrap)?;
+        bootstrap::announce_dns(&registry, dns_address).map_err(EmbeddedError::Bootstrap)?;
         let identity = api::Identity::new(&server_addresses(&registry, nodes.len()))?;
         let tokens = Tokens::default();
         let token = tokens.issue_admin();
@@ -225,15 +191,12 @@ impl Embedded {
             config: Arc::new(config),
             sampler,
             clock,
-            agents: node::Agents::default(),
-            identity: identity.clone(),
-            tokens,
             network: network.clone(),
-            serialised: api::Serialised::default(),
             log_dir: Arc::clone(&log_dir),
             stop: stop.clone(),
         };
-        let tasks = run(shared, listeners, dns, nodes, &options.own_binary);
+        let access = Access { agents: Agents::default(), tokens, identity: identity.clone() };
+        let tasks = run(shared, access, listeners, dns, nodes, &options.own_binary);
         let namespaces = matches!(network, Network::Kernel(_)).then_some(log_dir.as_path());
         let whereabouts = Whereabouts::of_this_process(namespaces);
         Ok(Self { server, dns: dns_address, identity, token, whereabouts, stop, tasks })
@@ -244,14 +207,14 @@ impl Embedded {
         format!("https://{}", self.server)
     }
 
-    /// Where the cluster's DNS server answers, over UDP and TCP.
+    /// The address of the cluster's DNS server, for UDP and TCP.
     pub fn dns(&self) -> SocketAddr {
         self.dns
     }
 
     /// A kubeconfig for this cluster. JSON is YAML, too.
     pub fn kubeconfig(&self) -> String {
-        let authority = BASE64_STANDARD.encode(self.identity.authority_pem());
+        let authority = BASE64_STANDARD.encode(&**self.identity.authority_pem());
         let cluster = json!({
             "server": self.server(),
             "certificate-authority-data": authority,
@@ -286,19 +249,29 @@ impl Embedded {
     }
 }
 
+/// How the API server and the nodes reach each other.
+struct Access {
+    agents: Agents,
+    tokens: Tokens,
+    identity: api::Identity,
+}
+
 /// Runs all parts of a cluster until it is stopped, each in a task.
 fn run(
     shared: Shared,
+    Access { agents, tokens, identity }: Access,
     listeners: Vec<TcpListener>,
     dns: dns::Server,
     nodes: Vec<String>,
     own_binary: &Path,
 ) -> JoinSet<Result<(), EmbeddedError>> {
     let mut tasks = JoinSet::new();
+    let authority = Arc::clone(identity.authority_pem());
+    let server = Arc::new(api::Server::new(shared.clone(), agents.clone(), tokens.clone(), identity));
     for listener in listeners {
-        let shared = shared.clone();
+        let server = Arc::clone(&server);
         tasks.spawn(async move {
-            api::serve(listener, shared).await;
+            api::serve(listener, server).await;
             Ok(())
         });
     }
@@ -324,6 +297,9 @@ fn run(
             index,
             address: shared.registry.node_address(index),
             own_binary: own_binary.to_owned(),
+            agents: agents.clone(),
+            tokens: tokens.clone(),
+            authority: Arc::clone(&authority),
         };
         let shared = shared.clone();
         tasks.spawn(async move {
@@ -336,7 +312,7 @@ fn run(
         tasks.spawn(async move { Ok(service_proxy::run(shared, nodes).await?) });
     }
     tasks.spawn(async move {
-        controllers::run(shared).await;
+        controllers::run(shared, authority).await;
         Ok(())
     });
     tasks

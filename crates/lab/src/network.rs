@@ -6,17 +6,18 @@
 
 use std::io;
 use std::net::Ipv4Addr;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::process::{Child, Command};
 
 pub(crate) use super::kernel::{Bind, Store};
 use super::kernel::{Fabric, Place, PodNetwork};
 use super::registry::Registry;
+use super::sync::lock;
 
 /// How connections reach pods.
 #[derive(Clone, Debug)]
-pub enum Network {
+pub(crate) enum Network {
     /// Loopback addresses, and TCP proxies for Services.
     Userspace,
     /// Namespaces, and nftables rules for Services.
@@ -25,7 +26,7 @@ pub enum Network {
 
 impl Network {
     /// Where files for containers can be made; none where nothing can be mounted.
-    pub fn store(&self) -> Option<Store> {
+    pub(crate) fn store(&self) -> Option<Store> {
         match self {
             Self::Userspace => None,
             Self::Kernel(fabric) => Some(fabric.store()),
@@ -33,7 +34,7 @@ impl Network {
     }
 
     /// The proxy mode, as a kube-proxy's configuration calls it.
-    pub fn proxy_mode(&self) -> &'static str {
+    pub(crate) fn proxy_mode(&self) -> &'static str {
         match self {
             Self::Userspace => "userspace",
             Self::Kernel(_) => "nftables",
@@ -82,7 +83,7 @@ impl Sandbox {
         if let Network::Kernel(fabric) = &self.network {
             let (fabric, index, pod) = (Arc::clone(fabric), self.node_index, self.pod.clone());
             let made = tokio::task::spawn_blocking(move || fabric.pod(index, &pod, address)).await?;
-            *self.lock() = Some(Arc::new(made?));
+            *lock(&self.namespaces) = Some(Arc::new(made?));
         }
         Ok(())
     }
@@ -98,7 +99,7 @@ impl Sandbox {
             Network::Userspace => Ok(Placement(None)),
             Network::Kernel(_) => {
                 let gone = || io::Error::other("the pod's sandbox is not there");
-                let namespaces = self.lock().clone().ok_or_else(gone)?;
+                let namespaces = lock(&self.namespaces).clone().ok_or_else(gone)?;
                 Ok(Placement(Some(Arc::new(namespaces.place(binds)?))))
             }
         }
@@ -106,15 +107,11 @@ impl Sandbox {
 
     /// Takes the pod off the network. Its address is gone when this returns.
     pub(crate) async fn remove(&self) {
-        let Some(namespaces) = self.lock().take() else { return };
+        let Some(namespaces) = lock(&self.namespaces).take() else { return };
         let removed = tokio::task::spawn_blocking(move || namespaces.remove()).await;
         if let Err(error) = removed.map_err(io::Error::from).flatten() {
             tracing::warn!(%error, pod = %self.pod, "the pod's network is not removed");
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<PodNetwork>>> {
-        self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,11 +5,10 @@
 //! probed and restarted by `container`, ended by `ending` and `stop` in the order and with the
 //! arithmetic of Kubernetes (`grace`). It speaks to the rest of the cluster only through
 //! the registry, as a kubelet speaks to the API server, and says there whether the node is ready
-//! (`readiness`); [`Agents`] reaches it from outside.
+//! (`readiness`); `agents` reaches it from outside.
 //! Images and resource limits do not exist here.
 
 mod action;
-mod agents;
 mod container;
 mod context;
 mod ending;
@@ -18,14 +17,13 @@ mod expand;
 mod grace;
 pub(crate) mod grpc_check;
 mod http_get;
+mod info;
 mod launch;
-mod logs;
 mod mode;
 mod pod;
 mod probe;
 mod process;
 mod quantity;
-mod readiness;
 mod service_account;
 mod status;
 mod stop;
@@ -33,8 +31,6 @@ mod view;
 mod volumes;
 
 use std::collections::HashMap;
-use std::net::Ipv4Addr;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -44,37 +40,23 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::Shared;
+use super::agents::Command;
+use super::object::{is_terminal, key};
+use super::readiness::Readiness;
 use super::registry::{EventType, Part, Watch, WatchEvent, WatchEventType, WatchFrom};
 use super::resource::Resource;
 use super::selector::Selection;
-pub(crate) use agents::{Agents, Command};
+use super::shared::Shared;
 use context::PodContext;
-pub(crate) use logs::{LogEntry, container_log, next_log, pod_log_dir, previous_container_log};
+use info::COMPONENT;
+pub(crate) use info::NodeInfo;
 use mode::Mode;
 use pod::{PodWorker, Seen};
-pub(super) use readiness::Readiness;
 use status::Verdict;
-
-/// What events name as their source.
-const COMPONENT: &str = "kubelet";
-
-/// What an agent knows of its node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NodeInfo {
-    /// The node's name.
-    pub name: String,
-    /// Its place among the nodes, from 0.
-    pub index: u8,
-    /// The node's address.
-    pub address: Ipv4Addr,
-    /// The program that runs for the image `rolldrop`.
-    pub own_binary: PathBuf,
-}
 
 /// Runs the pods of one node until the cluster stops; no process of theirs is left then.
 pub(crate) async fn run(shared: Shared, node: NodeInfo) {
-    let mut commands = shared.agents.commands_of(&node.name);
+    let mut commands = node.agents.commands_of(&node.name);
     let mut agent = Agent {
         selection: Selection::field("spec.nodeName", &node.name),
         node: Arc::new(node),
@@ -189,7 +171,7 @@ impl Agent {
 
     /// Whether the node was shut down, and its last pod has ended.
     fn is_off(&self) -> bool {
-        let over = |seen: &watch::Sender<Seen>| is_over(&seen.borrow().object);
+        let over = |seen: &watch::Sender<Seen>| is_terminal(&seen.borrow().object);
         self.mode.borrow().shutdown_grace.is_some() && self.pods.values().all(over)
     }
 
@@ -211,7 +193,7 @@ impl Agent {
             worker.send_replace(Seen { object, gone });
             return;
         }
-        if gone || is_over(&object) {
+        if gone || is_terminal(&object) {
             return;
         }
         if self.mode.borrow().shutdown_grace.is_some() {
@@ -239,11 +221,10 @@ impl Agent {
 
     /// Refuses a pod that came while the node shuts down.
     fn reject(&self, pod: &Value) {
-        let text = |field: &str| pod["metadata"][field].as_str().unwrap_or_default();
         let verdict = Verdict::NotAdmitted;
         let registry = &self.shared.registry;
-        let (namespace, name) = (text("namespace"), text("name"));
-        let written = registry.modify(Resource::Pods, namespace, name, Part::Status, |pod| {
+        let (namespace, name) = key(pod);
+        let written = registry.modify(Resource::Pods, &namespace, &name, Part::Status, |pod| {
             pod["status"]["phase"] = json!("Failed");
             pod["status"]["reason"] = json!(verdict.reason());
             pod["status"]["message"] = json!(verdict.message());
@@ -258,11 +239,6 @@ impl Agent {
 /// Waits until the agent is told to start again.
 async fn restart_command(commands: &mut mpsc::UnboundedReceiver<Command>) {
     while commands.recv().await.is_some_and(|command| command != Command::Restart) {}
-}
-
-/// Whether nothing is left to be done for a pod.
-fn is_over(pod: &Value) -> bool {
-    matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod defaults;
 mod deletion;
 mod event;
 mod eviction;
+mod follow;
 mod page;
 mod patch;
 mod service;
@@ -34,6 +35,7 @@ use rolldrop_record::Clock;
 pub(crate) use deletion::{DeleteOptions, Deleted, Propagation};
 pub(crate) use event::{ContainerSource, EventType};
 pub(crate) use eviction::{Approval, covers, set_allowed_condition, still_processed};
+pub(crate) use follow::{Observed, follow};
 pub(crate) use page::PageRequest;
 pub(crate) use patch::{Patch, PatchKind};
 pub(crate) use validation::check_shape_of;
@@ -41,7 +43,7 @@ pub(crate) use write::Effect;
 
 /// The objects of one cluster under Kubernetes' rules. Clones share them.
 #[derive(Clone, Debug)]
-pub struct Registry {
+pub(crate) struct Registry {
     inner: Arc<Inner>,
 }
 
@@ -58,26 +60,16 @@ struct Inner {
 
 /// Which part of an object a write may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub(crate) enum Part {
     /// Everything but the status.
     Main,
     /// The status alone.
     Status,
 }
 
-impl Part {
-    /// The path element under which clients write it; empty for the object itself.
-    pub fn subresource(self) -> &'static str {
-        match self {
-            Self::Main => "",
-            Self::Status => "status",
-        }
-    }
-}
-
 /// The answer to a list.
 #[derive(Clone, Debug)]
-pub struct List {
+pub(crate) struct List {
     /// The objects, in order of namespace and name.
     pub items: Vec<Arc<Value>>,
     /// The version at which the list is true; a watch goes on from it.
@@ -86,7 +78,7 @@ pub struct List {
 
 /// Where a watch begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WatchFrom {
+pub(crate) enum WatchFrom {
     /// With one `Added` for every object that exists now.
     Existing,
     /// After this version.
@@ -95,7 +87,7 @@ pub enum WatchFrom {
 
 /// What happened to an object, from the point of view of a watch's selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WatchEventType {
+pub(crate) enum WatchEventType {
     /// It came to exist, or to be selected.
     Added,
     /// It changed.
@@ -106,7 +98,7 @@ pub enum WatchEventType {
 
 /// One event of a watch.
 #[derive(Clone, Debug)]
-pub struct WatchEvent {
+pub(crate) struct WatchEvent {
     /// What happened.
     pub event_type: WatchEventType,
     /// The object after it, or its last state.
@@ -115,7 +107,7 @@ pub struct WatchEvent {
 
 impl Registry {
     /// An empty cluster.
-    pub fn new(clock: Clock, addresses: AddressBlock) -> Self {
+    pub(crate) fn new(clock: Clock, addresses: AddressBlock) -> Self {
         let inner = Inner {
             store: Store::default(),
             clock,
@@ -127,7 +119,7 @@ impl Registry {
     }
 
     /// Now, as objects write it: RFC 3339 in whole seconds.
-    pub fn now(&self) -> String {
+    pub(crate) fn now(&self) -> String {
         rfc3339(self.now_seconds())
     }
 
@@ -136,32 +128,32 @@ impl Registry {
     }
 
     /// The address of node `index` (from 0).
-    pub fn node_address(&self, index: u8) -> Ipv4Addr {
+    pub(crate) fn node_address(&self, index: u8) -> Ipv4Addr {
         self.inner.addresses.node(index)
     }
 
     /// The control plane's address, as pods see it.
-    pub fn control_plane_address(&self) -> Ipv4Addr {
+    pub(crate) fn control_plane_address(&self) -> Ipv4Addr {
         self.inner.addresses.control_plane()
     }
 
     /// The address of the Service `kubernetes`.
-    pub fn kubernetes_service_address(&self) -> Option<Ipv4Addr> {
+    pub(crate) fn kubernetes_service_address(&self) -> Option<Ipv4Addr> {
         self.inner.addresses.services().next()
     }
 
     /// All addresses that a Service may have, in order.
-    pub fn service_addresses(&self) -> impl Iterator<Item = Ipv4Addr> + use<> {
+    pub(crate) fn service_addresses(&self) -> impl Iterator<Item = Ipv4Addr> + use<> {
         self.inner.addresses.services()
     }
 
     /// An address for a new pod of a node (see [`AddressBlock::next_pod`]).
-    pub fn next_pod_address(&self, node_index: u8) -> Option<Ipv4Addr> {
+    pub(crate) fn next_pod_address(&self, node_index: u8) -> Option<Ipv4Addr> {
         self.inner.addresses.next_pod(node_index)
     }
 
     /// Takes a pod's address back.
-    pub fn release_pod_address(&self, ip: Ipv4Addr) {
+    pub(crate) fn release_pod_address(&self, ip: Ipv4Addr) {
         self.inner.addresses.release_pod(ip);
     }
 
@@ -170,19 +162,19 @@ impl Registry {
     /// # Errors
     ///
     /// 404 when there is none.
-    pub fn get(&self, resource: Resource, namespace: &str, name: &str) -> Result<Arc<Value>, Status> {
+    pub(crate) fn get(&self, resource: Resource, namespace: &str, name: &str) -> Result<Arc<Value>, Status> {
         self.inner.store.get(resource, namespace, name).ok_or_else(|| Status::not_found(resource, name))
     }
 
     /// The objects of a resource in one namespace or in all, as far as they are selected.
-    pub fn list(&self, resource: Resource, namespace: Option<&str>, selection: &Selection) -> List {
+    pub(crate) fn list(&self, resource: Resource, namespace: Option<&str>, selection: &Selection) -> List {
         let (mut items, version) = self.inner.store.list(resource, namespace);
         items.retain(|object| selection.matches(object));
         List { items, version }
     }
 
     /// The objects, of whatever kind, whose `ownerReferences` name this uid.
-    pub fn dependents(&self, owner: &str) -> Vec<(Resource, Arc<Value>)> {
+    pub(crate) fn dependents(&self, owner: &str) -> Vec<(Resource, Arc<Value>)> {
         self.inner.store.dependents(owner)
     }
 
@@ -191,7 +183,7 @@ impl Registry {
     /// # Errors
     ///
     /// 410 when the history does not reach back to the given version.
-    pub fn watch(
+    pub(crate) fn watch(
         &self,
         resource: Resource,
         namespace: Option<&str>,
@@ -215,7 +207,7 @@ impl Registry {
     /// # Errors
     ///
     /// 404 when the pod is gone.
-    pub fn bind(&self, namespace: &str, name: &str, node: &str) -> Result<Arc<Value>, Status> {
+    pub(crate) fn bind(&self, namespace: &str, name: &str, node: &str) -> Result<Arc<Value>, Status> {
         let now = self.now();
         let bound = self.inner.store.modify(Resource::Pods, namespace, name, |current| {
             if current["spec"]["nodeName"].is_string() || current["metadata"]["deletionTimestamp"].is_string()
@@ -278,7 +270,7 @@ fn expired(gone: store::Gone) -> Status {
 
 /// Follows a selection of objects. Safe to cancel at any await.
 #[derive(Debug)]
-pub struct Watch {
+pub(crate) struct Watch {
     existing: VecDeque<Arc<Value>>,
     changes: store::Watch,
     namespace: Option<String>,
@@ -291,7 +283,7 @@ impl Watch {
     /// # Errors
     ///
     /// 410 when the watch has fallen behind the history; list again.
-    pub async fn next(&mut self) -> Result<WatchEvent, Status> {
+    pub(crate) async fn next(&mut self) -> Result<WatchEvent, Status> {
         if let Some(object) = self.existing.pop_front() {
             return Ok(WatchEvent { event_type: WatchEventType::Added, object });
         }
@@ -305,7 +297,7 @@ impl Watch {
 
     /// The version up to which this watch has seen everything: a later watch may begin there.
     /// `None` while there is something to read.
-    pub fn caught_up(&mut self) -> Option<u64> {
+    pub(crate) fn caught_up(&mut self) -> Option<u64> {
         if self.existing.is_empty() { self.changes.caught_up() } else { None }
     }
 

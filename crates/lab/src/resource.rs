@@ -1,101 +1,83 @@
 //! The kinds of object that the embedded cluster knows.
 
-/// A kind of object, by its place in the API.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Resource {
-    Namespaces,
-    Nodes,
-    Pods,
-    Services,
-    Endpoints,
-    Events,
-    ConfigMaps,
-    Secrets,
-    ServiceAccounts,
-    Deployments,
-    ReplicaSets,
-    EndpointSlices,
-    Ingresses,
-    IngressClasses,
-    PodDisruptionBudgets,
-    Jobs,
-    Leases,
+use serde_json::Value;
+
+/// What a kind of object is called.
+struct Names {
+    api_version: &'static str,
+    kind: &'static str,
+    plural: &'static str,
+    short: &'static [&'static str],
+}
+
+/// Defines [`Resource`]: one line for each kind, with its `apiVersion`, its kind, its name in paths and its short names.
+macro_rules! resources {
+    ($($resource:ident: $api_version:literal $kind:literal $plural:literal [$($short:literal)?];)+) => {
+        /// A kind of object, by its place in the API.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Resource {
+            $($resource,)+
+        }
+
+        impl Resource {
+            /// All of them.
+            pub const ALL: [Self; [$($kind),+].len()] = [$(Self::$resource),+];
+
+            const fn names(self) -> Names {
+                match self {
+                    $(Self::$resource => Names {
+                        api_version: $api_version,
+                        kind: $kind,
+                        plural: $plural,
+                        short: &[$($short)?],
+                    },)+
+                }
+            }
+        }
+    };
+}
+
+resources! {
+    Namespaces: "v1" "Namespace" "namespaces" ["ns"];
+    Nodes: "v1" "Node" "nodes" ["no"];
+    Pods: "v1" "Pod" "pods" ["po"];
+    Services: "v1" "Service" "services" ["svc"];
+    Endpoints: "v1" "Endpoints" "endpoints" ["ep"];
+    Events: "v1" "Event" "events" ["ev"];
+    ConfigMaps: "v1" "ConfigMap" "configmaps" ["cm"];
+    Secrets: "v1" "Secret" "secrets" [];
+    ServiceAccounts: "v1" "ServiceAccount" "serviceaccounts" ["sa"];
+    Deployments: "apps/v1" "Deployment" "deployments" ["deploy"];
+    ReplicaSets: "apps/v1" "ReplicaSet" "replicasets" ["rs"];
+    EndpointSlices: "discovery.k8s.io/v1" "EndpointSlice" "endpointslices" [];
+    Ingresses: "networking.k8s.io/v1" "Ingress" "ingresses" ["ing"];
+    IngressClasses: "networking.k8s.io/v1" "IngressClass" "ingressclasses" [];
+    PodDisruptionBudgets: "policy/v1" "PodDisruptionBudget" "poddisruptionbudgets" ["pdb"];
+    Jobs: "batch/v1" "Job" "jobs" [];
+    Leases: "coordination.k8s.io/v1" "Lease" "leases" [];
 }
 
 use Resource::*;
 
 impl Resource {
-    /// All of them.
-    pub const ALL: [Resource; 17] = [
-        Namespaces,
-        Nodes,
-        Pods,
-        Services,
-        Endpoints,
-        Events,
-        ConfigMaps,
-        Secrets,
-        ServiceAccounts,
-        Deployments,
-        ReplicaSets,
-        EndpointSlices,
-        Ingresses,
-        IngressClasses,
-        PodDisruptionBudgets,
-        Jobs,
-        Leases,
-    ];
-
-    /// (API group, kind, plural, singular, short names)
-    const fn names(
-        self,
-    ) -> (&'static str, &'static str, &'static str, &'static str, &'static [&'static str]) {
-        match self {
-            Namespaces => ("", "Namespace", "namespaces", "namespace", &["ns"]),
-            Nodes => ("", "Node", "nodes", "node", &["no"]),
-            Pods => ("", "Pod", "pods", "pod", &["po"]),
-            Services => ("", "Service", "services", "service", &["svc"]),
-            Endpoints => ("", "Endpoints", "endpoints", "endpoints", &["ep"]),
-            Events => ("", "Event", "events", "event", &["ev"]),
-            ConfigMaps => ("", "ConfigMap", "configmaps", "configmap", &["cm"]),
-            Secrets => ("", "Secret", "secrets", "secret", &[]),
-            ServiceAccounts => ("", "ServiceAccount", "serviceaccounts", "serviceaccount", &["sa"]),
-            Deployments => ("apps", "Deployment", "deployments", "deployment", &["deploy"]),
-            ReplicaSets => ("apps", "ReplicaSet", "replicasets", "replicaset", &["rs"]),
-            EndpointSlices => ("discovery.k8s.io", "EndpointSlice", "endpointslices", "endpointslice", &[]),
-            Ingresses => ("networking.k8s.io", "Ingress", "ingresses", "ingress", &["ing"]),
-            IngressClasses => ("networking.k8s.io", "IngressClass", "ingressclasses", "ingressclass", &[]),
-            PodDisruptionBudgets => {
-                ("policy", "PodDisruptionBudget", "poddisruptionbudgets", "poddisruptionbudget", &["pdb"])
-            }
-            Jobs => ("batch", "Job", "jobs", "job", &[]),
-            Leases => ("coordination.k8s.io", "Lease", "leases", "lease", &[]),
-        }
-    }
-
     /// The API group; empty for the core group. Every version here is `v1`.
-    pub const fn group(self) -> &'static str {
-        self.names().0
+    pub fn group(self) -> &'static str {
+        self.api_version().split_once('/').map_or("", |(group, _)| group)
     }
 
     /// The kind, such as `Pod`.
     pub const fn kind(self) -> &'static str {
-        self.names().1
+        self.names().kind
     }
 
     /// The name in paths, such as `pods`.
     pub const fn plural(self) -> &'static str {
-        self.names().2
-    }
-
-    /// The singular name, such as `pod`.
-    pub const fn singular(self) -> &'static str {
-        self.names().3
+        self.names().plural
     }
 
     /// Short names that kubectl accepts.
     pub const fn short_names(self) -> &'static [&'static str] {
-        self.names().4
+        self.names().short
     }
 
     /// The groups of resources that kubectl shows together: `kubectl get all`.
@@ -108,15 +90,7 @@ impl Resource {
 
     /// The `apiVersion` of its objects.
     pub const fn api_version(self) -> &'static str {
-        match self {
-            Deployments | ReplicaSets => "apps/v1",
-            EndpointSlices => "discovery.k8s.io/v1",
-            Ingresses | IngressClasses => "networking.k8s.io/v1",
-            PodDisruptionBudgets => "policy/v1",
-            Jobs => "batch/v1",
-            Leases => "coordination.k8s.io/v1",
-            _ => "v1",
-        }
+        self.names().api_version
     }
 
     /// The plural with its group, as error messages name it: `deployments.apps`.
@@ -172,10 +146,11 @@ impl Resource {
         Self::ALL.into_iter().find(|resource| resource.group() == group && resource.plural() == plural)
     }
 
-    /// The resource whose objects carry this `apiVersion` and `kind`.
-    pub fn of_kind(api_version: &str, kind: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|resource| resource.api_version() == api_version && resource.kind() == kind)
+    /// The resource whose `apiVersion` and `kind` an object or an owner reference has.
+    pub fn of_reference(reference: &Value) -> Option<Self> {
+        let is_it = |resource: &Self| {
+            reference["apiVersion"] == resource.api_version() && reference["kind"] == resource.kind()
+        };
+        Self::ALL.into_iter().find(is_it)
     }
 }

@@ -27,7 +27,7 @@ pub(crate) use shape::{check, prune, unknown_fields};
 
 /// The kind of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// Text.
     String,
     /// True or false.
@@ -59,7 +59,7 @@ pub enum Kind {
 
 /// A field of a structure.
 #[derive(Clone, Debug)]
-pub struct Field {
+pub(crate) struct Field {
     /// What it holds.
     pub kind: Kind,
     /// For lists that strategic merge patches unite: the field that tells elements apart, empty
@@ -77,7 +77,7 @@ pub struct Field {
 
 /// A structure and its fields.
 #[derive(Clone, Debug)]
-pub struct Structure {
+pub(crate) struct Structure {
     /// Its name in Kubernetes' sources.
     pub name: &'static str,
     /// By name.

@@ -4,27 +4,28 @@ use serde_json::Value;
 
 use super::resource::Resource;
 use super::status::Status;
+use super::value::{list, text};
 
 /// What a list or watch asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Selection {
+pub(crate) struct Selection {
     labels: LabelSelector,
     fields: Vec<FieldRequirement>,
 }
 
 impl Selection {
     /// Everything.
-    pub fn all() -> Self {
+    pub(crate) fn all() -> Self {
         Self::default()
     }
 
     /// Objects whose labels match.
-    pub fn labels(labels: LabelSelector) -> Self {
+    pub(crate) fn labels(labels: LabelSelector) -> Self {
         Self { labels, fields: Vec::new() }
     }
 
     /// Objects with this value at a dotted path, such as `spec.nodeName`.
-    pub fn field(path: &str, value: &str) -> Self {
+    pub(crate) fn field(path: &str, value: &str) -> Self {
         let requirement = FieldRequirement { path: path.to_owned(), value: value.to_owned(), equal: true };
         Self { labels: LabelSelector::default(), fields: vec![requirement] }
     }
@@ -34,14 +35,14 @@ impl Selection {
     /// # Errors
     ///
     /// 400 for what is not a selector, and for a field that cannot be selected by.
-    pub fn parse(resource: Resource, labels: &str, fields: &str) -> Result<Self, Status> {
+    pub(crate) fn parse(resource: Resource, labels: &str, fields: &str) -> Result<Self, Status> {
         let fields = fields.split(',').filter(|term| !term.trim().is_empty());
         let fields = fields.map(|term| FieldRequirement::parse(resource, term));
         Ok(Self { labels: LabelSelector::parse(labels)?, fields: fields.collect::<Result<_, _>>()? })
     }
 
     /// Whether `object` is selected.
-    pub fn matches(&self, object: &Value) -> bool {
+    pub(crate) fn matches(&self, object: &Value) -> bool {
         (self.labels.requirements.is_empty() || self.labels.matches(&object["metadata"]["labels"]))
             && self.fields.iter().all(|field| field.matches(object))
     }
@@ -49,7 +50,7 @@ impl Selection {
 
 /// A conjunction of requirements on labels; the empty one matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LabelSelector {
+pub(crate) struct LabelSelector {
     requirements: Vec<LabelRequirement>,
 }
 
@@ -73,7 +74,7 @@ impl LabelSelector {
     /// # Errors
     ///
     /// 400 for what is not a selector.
-    pub fn parse(text: &str) -> Result<Self, Status> {
+    pub(crate) fn parse(text: &str) -> Result<Self, Status> {
         let terms = split_outside_parentheses(text);
         let requirements = terms.into_iter().filter(|term| !term.is_empty()).map(LabelRequirement::parse);
         Ok(Self { requirements: requirements.collect::<Result<_, _>>()? })
@@ -81,7 +82,7 @@ impl LabelSelector {
 
     /// Reads a Service's `spec.selector`: a map of labels. `None` when there is none, which
     /// selects nothing.
-    pub fn from_map(map: &Value) -> Option<Self> {
+    pub(crate) fn from_map(map: &Value) -> Option<Self> {
         let map = map.as_object().filter(|map| !map.is_empty())?;
         let requirements = map.iter().map(|(key, value)| LabelRequirement {
             key: key.clone(),
@@ -91,12 +92,12 @@ impl LabelSelector {
     }
 
     /// Reads the `matchLabels` and `matchExpressions` of a workload's `spec.selector`.
-    pub fn from_object(selector: &Value) -> Self {
+    pub(crate) fn from_object(selector: &Value) -> Self {
         let mut all = Self::from_map(&selector["matchLabels"]).unwrap_or_default();
-        for expression in selector["matchExpressions"].as_array().into_iter().flatten() {
-            let values = expression["values"].as_array().into_iter().flatten();
+        for expression in list(&selector["matchExpressions"]) {
+            let values = list(&expression["values"]).iter();
             let values = values.filter_map(Value::as_str).map(str::to_owned).collect();
-            let operator = match expression["operator"].as_str().unwrap_or_default() {
+            let operator = match text(&expression["operator"]) {
                 "In" => Operator::In(values),
                 "NotIn" => Operator::NotIn(values),
                 "Exists" => Operator::Exists,
@@ -104,19 +105,19 @@ impl LabelSelector {
                 // Nothing matches what is not known.
                 _ => Operator::In(Vec::new()),
             };
-            let key = expression["key"].as_str().unwrap_or_default().to_owned();
+            let key = text(&expression["key"]).to_owned();
             all.requirements.push(LabelRequirement { key, operator });
         }
         all
     }
 
     /// Whether this is the empty selector, which matches everything.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.requirements.is_empty()
     }
 
     /// Whether `labels` (an object, or null) match.
-    pub fn matches(&self, labels: &Value) -> bool {
+    pub(crate) fn matches(&self, labels: &Value) -> bool {
         self.requirements.iter().all(|requirement| {
             let value = labels.get(&requirement.key).and_then(Value::as_str);
             let among = |values: &[String]| value.is_some_and(|value| values.iter().any(|v| v == value));
@@ -133,10 +134,9 @@ impl LabelSelector {
 impl LabelRequirement {
     fn parse(term: &str) -> Result<Self, Status> {
         let bad = || Status::bad_request(format!("unable to parse requirement: {term:?}"));
-        let (key, operator) = if let Some((key, value)) = term.split_once("!=") {
-            (key, Operator::NotIn(vec![value.trim().to_owned()]))
-        } else if let Some((key, value)) = term.split_once("==").or_else(|| term.split_once('=')) {
-            (key, Operator::In(vec![value.trim().to_owned()]))
+        let (key, operator) = if let Some((key, value, equal)) = split_equality(term) {
+            let values = vec![value.trim().to_owned()];
+            (key, if equal { Operator::In(values) } else { Operator::NotIn(values) })
         } else if let Some(key) = term.strip_prefix('!') {
             (key, Operator::DoesNotExist)
         } else if let Some((left, values)) = term.strip_suffix(')').and_then(|term| term.split_once('(')) {
@@ -156,6 +156,13 @@ impl LabelRequirement {
         }
         Ok(Self { key: key.to_owned(), operator })
     }
+}
+
+/// The two sides of `a=b`, `a==b` or `a!=b`, and whether they are to be equal.
+fn split_equality(term: &str) -> Option<(&str, &str, bool)> {
+    let unequal = term.split_once("!=").map(|(left, right)| (left, right, false));
+    let equal = || term.split_once("==").or_else(|| term.split_once('='));
+    unequal.or_else(|| equal().map(|(left, right)| (left, right, true)))
 }
 
 fn split_outside_parentheses(text: &str) -> Vec<&str> {
@@ -180,11 +187,7 @@ struct FieldRequirement {
 
 impl FieldRequirement {
     fn parse(resource: Resource, term: &str) -> Result<Self, Status> {
-        let (path, value, equal) = if let Some((path, value)) = term.split_once("!=") {
-            (path, value, false)
-        } else if let Some((path, value)) = term.split_once("==").or_else(|| term.split_once('=')) {
-            (path, value, true)
-        } else {
+        let Some((path, value, equal)) = split_equality(term) else {
             return Err(Status::bad_request(format!("invalid field selector: {term:?}")));
         };
         let path = path.trim();

@@ -12,6 +12,7 @@
 mod dataplane;
 mod kernel;
 mod nft;
+mod node;
 pub(super) mod rules;
 mod runner;
 mod table;
@@ -26,15 +27,15 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::Shared;
 use super::network::Network;
-use super::registry::{EventType, WatchFrom};
+use super::registry::WatchFrom;
 use super::resource::Resource;
 use super::selector::Selection;
-use rolldrop_record::clock::Stamp;
+use super::shared::Shared;
+use node::{ProxiedNode, Synced};
 use runner::{Due, Throttle};
-use table::{Routes, ServicePort, Table};
-use truth::{Line, TruthLog};
+use table::Table;
+use truth::TruthLog;
 
 /// The log's name in the cluster's log directory.
 pub(crate) const LOG_FILE: &str = "service-proxy.jsonl";
@@ -85,15 +86,6 @@ pub(crate) async fn run(shared: Shared, nodes: Vec<String>) -> Result<(), Servic
     }
     tasks.shutdown().await;
     writing.await.map_err(log_error)
-}
-
-/// The node that a proxy works for.
-struct ProxiedNode {
-    shared: Shared,
-    name: String,
-    /// Its place among the nodes, from 0.
-    index: u8,
-    truth: TruthLog,
 }
 
 /// The proxy of one node.
@@ -154,41 +146,6 @@ impl NodeProxy {
                 sleep(duration.saturating_sub(rules.usual_duration())).await;
                 rules.apply(&self.node, table).await
             }
-        }
-    }
-}
-
-/// Whether a table is in effect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Synced {
-    Yes,
-    /// It is to be tried again.
-    No,
-}
-
-impl ProxiedNode {
-    /// Writes down that these routes are in effect, from the second of these times on, and the former
-    /// ones were until the first.
-    fn report(&self, port: &ServicePort, routes: &Routes, [swap_begin_ns, t_ns]: [Stamp; 2]) {
-        let others_for_node_port = port.node_port.is_some() && port.internal != port.external;
-        self.truth.write(&Line::Sync {
-            t_ns,
-            swap_begin_ns,
-            node: &self.name,
-            service: &port.service,
-            port: port.address.port(),
-            endpoints: &routes.internal,
-            node_port_endpoints: others_for_node_port.then_some(&*routes.external),
-        });
-    }
-
-    /// Records a warning about a Service (`namespace/name`).
-    fn warn(&self, service: &str, reason: &str, message: &str) {
-        tracing::warn!(%service, node = self.name, "{message}");
-        let Some((namespace, name)) = service.split_once('/') else { return };
-        let registry = &self.shared.registry;
-        if let Ok(service) = registry.get(Resource::Services, namespace, name) {
-            registry.record_event(&service, EventType::Warning, reason, message, "service-proxy");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Kubernetes `Status` objects: what the API answers when it cannot do what was asked.
+//! Kubernetes `Status` objects: the API's answer to a request that fails.
 
 use serde_json::{Value, json};
 
@@ -43,7 +43,7 @@ impl Status {
         Self::new(403, "Forbidden", message).about(resource, name)
     }
 
-    /// 403: the namespace is on its way out.
+    /// 403: the namespace is being deleted.
     pub fn namespace_terminating(resource: Resource, name: &str, namespace: &str) -> Self {
         let why =
             format!("unable to create new content in namespace {namespace} because it is being terminated");

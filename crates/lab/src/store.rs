@@ -2,16 +2,19 @@
 //!
 //! The store knows nothing of Kubernetes' rules ([`super::registry`] does). A watcher
 //! is a cursor into the history that all watchers of a resource share, so one that
-//! never reads costs nothing; one that falls out of the history is told so.
+//! never reads costs nothing; one that falls out of the history gets an error.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::object::{Key, key};
 use super::resource::Resource;
+use super::sync::lock;
+use super::value::list;
 
 /// Changes remembered per resource.
 const HISTORY: usize = 8192;
@@ -22,11 +25,11 @@ const HISTORY_BYTES: usize = 16 * 1024 * 1024;
 /// All objects of a cluster. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Store {
-    shared: Arc<Shared>,
+    inner: Arc<Inner>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct Inner {
     state: Mutex<State>,
     /// Tells watchers that the version has risen.
     version: watch::Sender<u64>,
@@ -41,9 +44,6 @@ struct State {
     /// What all remembered changes weigh.
     history_bytes: usize,
 }
-
-/// Namespace (empty for cluster-wide resources) and name.
-pub(super) type Key = (String, String);
 
 #[derive(Debug, Default)]
 struct Table {
@@ -108,7 +108,7 @@ pub(crate) struct Gone {
 
 impl Store {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner.state)
     }
 
     /// The version of the newest change.
@@ -174,8 +174,7 @@ impl Store {
         // What has changed since, as it was then.
         let mut then: BTreeMap<Key, Option<&Arc<Value>>> = BTreeMap::new();
         for change in table.history.iter().rev().take_while(|change| change.version > version) {
-            let text = |field: &str| change.object["metadata"][field].as_str().unwrap_or_default().to_owned();
-            then.insert((text("namespace"), text("name")), change.before.as_ref());
+            then.insert(key(&change.object), change.before.as_ref());
         }
         let first = match (start, namespace) {
             (Some(start), _) => Bound::Excluded(start),
@@ -198,7 +197,7 @@ impl Store {
         Ok(Part { objects, following, version })
     }
 
-    /// Stores a new object, or answers `None` when the name is taken.
+    /// Stores a new object; returns `None` when the name is taken.
     pub(crate) fn create(
         &self,
         resource: Resource,
@@ -223,7 +222,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// What `change` answers; nothing has changed then.
+    /// What `change` returns; nothing has changed then.
     pub(crate) fn modify<E>(
         &self,
         resource: Resource,
@@ -257,7 +256,7 @@ impl Store {
     /// [`Gone`] when the history no longer reaches back that far.
     pub(crate) fn watch(&self, resource: Resource, version: u64) -> Result<Watch, Gone> {
         let watch =
-            Watch { store: self.clone(), resource, version, announced: self.shared.version.subscribe() };
+            Watch { store: self.clone(), resource, version, announced: self.inner.version.subscribe() };
         watch.next_change().map(|_| watch)
     }
 
@@ -265,7 +264,7 @@ impl Store {
         let version = state.version;
         drop(state);
         // Two writers may get here in either order; the version never falls.
-        self.shared.version.send_if_modified(|announced| {
+        self.inner.version.send_if_modified(|announced| {
             let rises = version > *announced;
             *announced = version.max(*announced);
             rises
@@ -338,7 +337,7 @@ impl State {
 }
 
 impl Table {
-    /// Forgets the oldest change, and answers what it weighed.
+    /// Forgets the oldest change, and returns what it weighed.
     fn forget_oldest(&mut self) -> usize {
         let Some(oldest) = self.history.pop_front() else { return 0 };
         self.forgotten = oldest.version;
@@ -357,8 +356,7 @@ pub(super) fn weight(value: &Value) -> usize {
 }
 
 fn owner_uids(object: &Value) -> impl Iterator<Item = &str> {
-    let references = object["metadata"]["ownerReferences"].as_array();
-    references.into_iter().flatten().filter_map(|reference| reference["uid"].as_str())
+    list(&object["metadata"]["ownerReferences"]).iter().filter_map(|reference| reference["uid"].as_str())
 }
 
 fn set_version(object: &mut Value, version: u64) {

@@ -118,7 +118,7 @@ async fn only_the_token_opens_the_door() {
         other => panic!("{other}"),
     }
     let version = fixture.client.apiserver_version().await.unwrap();
-    assert_eq!(version.git_version, api::GIT_VERSION);
+    assert_eq!(version.git_version, version::GIT_VERSION);
     fixture.cluster.stop().await;
 }
 

@@ -5,21 +5,23 @@
 //! anything about it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use ring::digest::{SHA256, digest};
+
+use super::sync::lock;
 
 type Digest = [u8; 32];
 
 /// The tokens of one cluster. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct Tokens {
+pub(crate) struct Tokens {
     holders: Arc<Mutex<HashMap<Digest, User>>>,
 }
 
 /// Whom a token stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum User {
+pub(crate) enum User {
     /// The user of the kubeconfig.
     Admin,
     /// A service account: a pod's, as a rule.
@@ -33,35 +35,31 @@ pub enum User {
 
 impl Tokens {
     /// Makes a token for the user of the kubeconfig.
-    pub fn issue_admin(&self) -> String {
+    pub(crate) fn issue_admin(&self) -> String {
         self.issue_for(User::Admin)
     }
 
     /// Makes a token for a service account. It is valid until [`Tokens::revoke`].
-    pub fn issue(&self, namespace: &str, service_account: &str) -> String {
+    pub(crate) fn issue(&self, namespace: &str, service_account: &str) -> String {
         let (namespace, name) = (namespace.to_owned(), service_account.to_owned());
         self.issue_for(User::ServiceAccount { namespace, name })
     }
 
     /// Ends a token's validity.
-    pub fn revoke(&self, token: &str) {
-        self.lock().remove(&digest_of(token));
+    pub(crate) fn revoke(&self, token: &str) {
+        lock(&self.holders).remove(&digest_of(token));
     }
 
     /// Whom `token` stands for, if it is valid.
-    pub fn user(&self, token: &str) -> Option<User> {
-        self.lock().get(&digest_of(token)).cloned()
+    pub(crate) fn user(&self, token: &str) -> Option<User> {
+        lock(&self.holders).get(&digest_of(token)).cloned()
     }
 
     fn issue_for(&self, user: User) -> String {
         let token = format!("{:032x}{:032x}", rand::random::<u128>(), rand::random::<u128>());
-        let mut holders = self.lock();
+        let mut holders = lock(&self.holders);
         holders.insert(digest_of(&token), user);
         token
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Digest, User>> {
-        self.holders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -73,7 +71,7 @@ fn digest_of(token: &str) -> Digest {
 
 impl User {
     /// The name, as `kubectl auth whoami` shows it.
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         match self {
             Self::Admin => "kubernetes-admin".to_owned(),
             Self::ServiceAccount { namespace, name, .. } => {
@@ -83,7 +81,7 @@ impl User {
     }
 
     /// The groups.
-    pub fn groups(&self) -> Vec<String> {
+    pub(crate) fn groups(&self) -> Vec<String> {
         let own = match self {
             Self::Admin => vec!["system:masters".to_owned()],
             Self::ServiceAccount { namespace, .. } => {

@@ -13,7 +13,7 @@ use super::super::registry::{DeleteOptions, Patch, PatchKind};
 use super::super::schema::Structure;
 use super::super::status::Status;
 use super::protobuf;
-use super::route::Query;
+use super::query::Query;
 
 /// The largest request body, as in Kubernetes.
 const MAX_BODY_BYTES: usize = 3 * 1024 * 1024;

@@ -3,12 +3,11 @@
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::super::bootstrap;
 use super::super::resource::Resource;
-use super::GIT_VERSION;
+use super::super::version::{GIT_VERSION, architecture};
 use super::respond::{self, Answer};
 use super::review::Review;
-use super::route::Document;
+use super::route::{Document, groups};
 
 const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 const PROXY_VERBS: [&str; 5] = ["create", "delete", "get", "patch", "update"];
@@ -59,21 +58,8 @@ fn version() -> Value {
         "buildDate": "",
         "goVersion": "",
         "compiler": "",
-        "platform": format!("{}/{}", std::env::consts::OS, bootstrap::architecture()),
+        "platform": format!("{}/{}", std::env::consts::OS, architecture()),
     })
-}
-
-/// All API groups but the core group.
-pub(super) fn groups() -> Vec<&'static str> {
-    let all =
-        Resource::ALL.into_iter().map(Resource::group).chain(Review::ALL.into_iter().map(Review::group));
-    let mut groups = Vec::new();
-    for group in all.filter(|group| !group.is_empty()) {
-        if !groups.contains(&group) {
-            groups.push(group);
-        }
-    }
-    groups
 }
 
 fn group_version(group: &str) -> String {
@@ -89,7 +75,7 @@ fn group(name: &str) -> Value {
 struct Entry {
     resource: &'static str,
     subresource: &'static str,
-    singular: &'static str,
+    singular: String,
     namespaced: bool,
     /// Group and version of the kind, where these are not the resource's own.
     kind_of: Option<(&'static str, &'static str)>,
@@ -105,7 +91,7 @@ fn entries(group: &str) -> Vec<Entry> {
         entries.push(Entry {
             resource: resource.plural(),
             subresource: "",
-            singular: resource.singular(),
+            singular: resource.kind().to_lowercase(),
             namespaced: resource.namespaced(),
             kind_of: None,
             kind: resource.kind(),
@@ -117,7 +103,7 @@ fn entries(group: &str) -> Vec<Entry> {
             entries.push(Entry {
                 resource: resource.plural(),
                 subresource,
-                singular: "",
+                singular: String::new(),
                 namespaced: resource.namespaced(),
                 kind_of,
                 kind,
@@ -145,7 +131,7 @@ fn entries(group: &str) -> Vec<Entry> {
         entries.push(Entry {
             resource: review.plural(),
             subresource: "",
-            singular: review.singular(),
+            singular: review.kind().to_lowercase(),
             namespaced: false,
             kind_of: None,
             kind: review.kind(),

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::super::Shared;
 use super::super::registry::{Approval, DeleteOptions, Effect, still_processed};
 use super::super::resource::Resource;
+use super::super::shared::Shared;
 use super::super::status::Status;
+use super::query::Query;
 use super::respond::{self, Answer};
-use super::route::Query;
 
 /// How often, and after which time, an eviction that somebody else's write came between is tried
 /// again (`EvictionsRetry` in pkg/registry/core/pod/storage/eviction.go).
@@ -53,9 +53,7 @@ pub(super) async fn answer(
             .map_err(|error| Status::bad_request(format!("invalid DeleteOptions: {error}")))?,
     };
     evict(shared, namespace, name, &options, effect).await?;
-    let success =
-        json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
-    Ok(respond::json(StatusCode::CREATED, &success))
+    Ok(respond::success(StatusCode::CREATED, Value::Null))
 }
 
 async fn evict(

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::super::schema::{self, Structure};
 use super::super::status::{FieldError, Status};
+use super::query::Query;
 use super::respond::Answer;
-use super::route::Query;
 
 /// What a client wants to become of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,8 @@ use super::super::registry::{Patch, PatchKind};
 use super::super::resource::Resource;
 use super::super::schema;
 use super::body::Format;
-use super::route::{Query, Route};
+use super::query::Query;
+use super::route::Route;
 
 /// Bodies in each format, and patches. The first byte says which.
 pub(crate) fn body(input: &[u8]) {

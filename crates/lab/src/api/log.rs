@@ -15,18 +15,20 @@ use serde_json::{Value, json};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 
-use super::super::Shared;
-use super::super::node::{LogEntry, container_log, next_log, pod_log_dir, previous_container_log};
+use super::super::logs::{LogEntry, container_log, next_log, pod_log_dir, previous_container_log};
+use super::super::object::{is_terminal, uid};
 use super::super::resource::Resource;
+use super::super::shared::Shared;
 use super::super::status::{FieldError, Status};
+use super::super::value::{self, list, number};
+use super::query::Query;
 use super::respond::{self, Answer, BodyError};
-use super::route::Query;
 
 /// How often a follower looks for more. Only followers cost anything.
 const FOLLOW_PERIOD: Duration = Duration::from_millis(200);
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Answers with the log of one container of a pod.
+/// Serves the log of one container of a pod.
 pub(super) async fn answer(
     request: &Request<Incoming>,
     shared: &Shared,
@@ -40,7 +42,7 @@ pub(super) async fn answer(
     let pod = shared.registry.get(Resource::Pods, namespace, name)?;
     let container = choose_container(&pod, query.get("container"))?;
     let options = Options::parse(query, shared.clock.now().unix_ns())?;
-    let uid = pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+    let uid = uid(&pod).to_owned();
     let dir = pod_log_dir(&shared.log_dir, namespace, name, &uid);
     let previous = query.is_set("previous");
     let path =
@@ -146,7 +148,7 @@ impl Options {
 
 fn choose_container(pod: &Value, wanted: &str) -> Result<String, Status> {
     let names = |list: &str| {
-        let containers = pod["spec"][list].as_array().into_iter().flatten();
+        let containers = value::list(&pod["spec"][list]).iter();
         containers.filter_map(|container| container["name"].as_str()).collect::<Vec<_>>()
     };
     let (mains, inits) = (names("containers"), names("initContainers"));
@@ -173,7 +175,7 @@ fn choose_container(pod: &Value, wanted: &str) -> Result<String, Status> {
 /// What the pod's status says of a container.
 fn status_of<'a>(pod: &'a Value, container: &str) -> &'a Value {
     let lists = ["containerStatuses", "initContainerStatuses"];
-    let mut all = lists.iter().flat_map(|list| pod["status"][list].as_array().into_iter().flatten());
+    let mut all = lists.iter().flat_map(|name| list(&pod["status"][name]));
     all.find(|status| status["name"] == container).unwrap_or(&Value::Null)
 }
 
@@ -199,7 +201,7 @@ async fn tail_start(path: &PathBuf, lines: usize) -> u64 {
 }
 
 fn restarts_of(pod: &Value, container: &str) -> i64 {
-    status_of(pod, container)["restartCount"].as_i64().unwrap_or(0)
+    number(&status_of(pod, container)["restartCount"])
 }
 
 struct Reader {
@@ -260,7 +262,7 @@ impl Reader {
         File::open(next_log(&self.path, inode)?).await.ok()
     }
 
-    /// Reads on; answers whether there was anything.
+    /// Reads on, and returns whether there was anything.
     async fn read(&mut self) -> bool {
         let file = match &mut self.file {
             Some(file) => file,
@@ -306,7 +308,7 @@ impl Reader {
         let (namespace, name, uid) = &self.pod;
         let Ok(pod) = self.shared.registry.get(Resource::Pods, namespace, name) else { return true };
         pod["metadata"]["uid"] != **uid
-            || matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
+            || is_terminal(&pod)
             || state_of(&pod, &self.container)["terminated"].is_object()
             || restarts_of(&pod, &self.container) != self.restarts
     }

@@ -7,14 +7,15 @@
 //! so that who asks otherwise learns that it is there.
 
 use http::{Method, Request, StatusCode};
-use serde_json::json;
+use serde_json::Value;
 
-use super::super::Shared;
-use super::super::node::Command;
+use super::super::agents::Command;
+use super::super::object::uid;
 use super::super::resource::Resource;
 use super::super::status::Status;
+use super::query::Query;
 use super::respond::{self, Answer};
-use super::route::Query;
+use super::server::Server;
 
 /// The grace of a shutdown that does not say, in seconds.
 const SHUTDOWN_GRACE_S: i64 = 30;
@@ -22,14 +23,14 @@ const SHUTDOWN_GRACE_S: i64 = 30;
 /// Passes a command on to the agent of `node`.
 pub(super) fn answer<B>(
     request: &Request<B>,
-    shared: &Shared,
+    server: &Server,
     query: &Query,
     node: &str,
     path: &str,
 ) -> Result<Answer, Status> {
     let command = match path {
         "/restart" => Command::Restart,
-        _ if path.starts_with("/kill/") => return kill(request, shared, node, path),
+        _ if path.starts_with("/kill/") => return kill(request, server, node, path),
         "/stop" => Command::Stop,
         "/shutdown" => {
             let grace_seconds = match query.get("grace") {
@@ -47,12 +48,12 @@ pub(super) fn answer<B>(
     if request.method() != Method::POST {
         return Err(Status::method_not_allowed());
     }
-    shared.agents.command(node, command).map_err(|_| Status::not_found(Resource::Nodes, node))?;
-    Ok(success())
+    server.agents.command(node, command).map_err(|_| Status::not_found(Resource::Nodes, node))?;
+    Ok(respond::success(StatusCode::OK, Value::Null))
 }
 
 /// Kills the process of a container of one of the node's pods.
-fn kill<B>(request: &Request<B>, shared: &Shared, node: &str, path: &str) -> Result<Answer, Status> {
+fn kill<B>(request: &Request<B>, server: &Server, node: &str, path: &str) -> Result<Answer, Status> {
     let mut names = path.split('/').skip(2);
     let (Some(namespace), Some(name), Some(container), None) =
         (names.next(), names.next(), names.next(), names.next())
@@ -62,19 +63,13 @@ fn kill<B>(request: &Request<B>, shared: &Shared, node: &str, path: &str) -> Res
     if request.method() != Method::POST {
         return Err(Status::method_not_allowed());
     }
-    let pod = shared.registry.get(Resource::Pods, namespace, name)?;
+    let pod = server.shared.registry.get(Resource::Pods, namespace, name)?;
     if pod["spec"]["nodeName"] != node {
         return Err(Status::not_found(Resource::Pods, name));
     }
-    let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
-    if !shared.agents.kill(uid, container) {
+    if !server.agents.kill(uid(&pod), container) {
         let why = format!("container {container:?} of pod {name:?} does not run");
         return Err(Status::bad_request(why));
     }
-    Ok(success())
-}
-
-fn success() -> Answer {
-    let success = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
-    respond::json(StatusCode::OK, &success)
+    Ok(respond::success(StatusCode::OK, Value::Null))
 }

@@ -1,36 +1,42 @@
 //! The verbs on objects and collections.
 
+use std::sync::Arc;
+
 use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
-use super::super::Shared;
+use super::super::object::key;
 use super::super::registry::{DeleteOptions, Deleted, Effect, PageRequest, Part, Propagation};
 use super::super::resource::Resource;
 use super::super::schema;
 use super::super::selector::Selection;
+use super::super::shared::Shared;
 use super::super::status::Status;
 use super::body::{read_delete_options, read_object, read_patch};
 use super::fields::{FieldValidation, Warnings};
 use super::present::Presentation;
+use super::query::Query;
 use super::respond::{self, Answer};
-use super::route::{Query, Subresource};
+use super::route::Subresource;
+use super::server::Server;
 use super::{ignored, scale, watch};
 
 /// Serves a request for all objects of a resource.
 pub(super) async fn collection(
     request: Request<Incoming>,
-    shared: &Shared,
+    server: &Arc<Server>,
     query: &Query,
     resource: Resource,
     namespace: Option<String>,
 ) -> Result<Answer, Status> {
     let presentation = Presentation::of(&request, query)?;
+    let shared = &server.shared;
     let registry = &shared.registry;
     let selection = Selection::parse(resource, query.get("labelSelector"), query.get("fieldSelector"))?;
     match *request.method() {
         Method::GET if query.is_set("watch") => {
-            watch::answer(shared, query, presentation, resource, namespace.as_deref(), selection)
+            watch::answer(server, query, presentation, resource, namespace.as_deref(), selection)
         }
         Method::GET => {
             let request = page_request(query)?;
@@ -45,7 +51,7 @@ pub(super) async fn collection(
             Ok(presentation.list(shared, resource, &metadata, &page.list.items))
         }
         Method::POST => {
-            let effect = effect(query)?;
+            let effect = query.effect()?;
             let namespace = match (namespace, resource.namespaced()) {
                 (Some(namespace), _) => namespace,
                 (None, false) => String::new(),
@@ -67,9 +73,8 @@ pub(super) async fn collection(
             let options = read_delete_options(request, query).await?;
             let mut items = Vec::new();
             for object in registry.list(resource, namespace.as_deref(), &selection).items {
-                let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
-                let name = object["metadata"]["name"].as_str().unwrap_or_default();
-                match delete(shared, resource, namespace, name, &options).await {
+                let (namespace, name) = key(&object);
+                match delete(shared, resource, &namespace, &name, &options).await {
                     Ok(deleted) => items.push(deleted.object().clone()),
                     // Somebody else was quicker.
                     Err(status) if status.code() == 404 => {}
@@ -87,7 +92,7 @@ pub(super) async fn collection(
 /// Serves a request for one object or a part of it.
 pub(super) async fn object(
     request: Request<Incoming>,
-    shared: &Shared,
+    server: &Arc<Server>,
     query: &Query,
     resource: Resource,
     namespace: &str,
@@ -95,6 +100,7 @@ pub(super) async fn object(
     subresource: &Subresource,
 ) -> Result<Answer, Status> {
     let presentation = Presentation::of(&request, query)?;
+    let shared = &server.shared;
     let registry = &shared.registry;
     let part = match subresource {
         Subresource::Status => Part::Status,
@@ -111,11 +117,11 @@ pub(super) async fn object(
         Method::GET if query.is_set("watch") => {
             let only_this = Selection::field("metadata.name", name);
             let namespace = resource.namespaced().then_some(namespace);
-            return watch::answer(shared, query, presentation, resource, namespace, only_this);
+            return watch::answer(server, query, presentation, resource, namespace, only_this);
         }
         Method::GET => show(&*registry.get(resource, namespace, name)?),
         Method::PUT => {
-            let effect = effect(query)?;
+            let effect = query.effect()?;
             let validation = FieldValidation::of(query, "UpdateOptions")?;
             let object = read_object(request, schema::of(resource)).await?;
             let warnings = validation.judge_object(schema::of(resource), &object)?;
@@ -125,7 +131,7 @@ pub(super) async fn object(
             warnings.add_to(show(&updated))
         }
         Method::PATCH => {
-            let effect = effect(query)?;
+            let effect = query.effect()?;
             let validation = FieldValidation::of(query, "PatchOptions")?;
             let patch = read_patch(request).await?;
             let mut warnings = Warnings::default();
@@ -167,7 +173,7 @@ async fn delete(
     shared.registry.delete(resource, namespace, name, options)
 }
 
-/// Pods, Services and what is still there answer with the object, all else with a success.
+/// The answer is the object for pods, Services and what still exists, and a success for all else.
 fn respond_deleted(resource: Resource, deleted: &Deleted) -> Answer {
     let object = deleted.object();
     if matches!(deleted, Deleted::Terminating(_)) || matches!(resource, Resource::Pods | Resource::Services) {
@@ -181,14 +187,7 @@ fn respond_deleted(resource: Resource, deleted: &Deleted) -> Answer {
     if !resource.group().is_empty() {
         details["group"] = json!(resource.group());
     }
-    let success = json!({
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Success",
-        "details": details,
-    });
-    respond::json(StatusCode::OK, &success)
+    respond::success(StatusCode::OK, details)
 }
 
 /// Which part of which list is asked for. A version without more is a lower bound.
@@ -205,15 +204,4 @@ fn page_request(query: &Query) -> Result<PageRequest, Status> {
     };
     let limit = usize::try_from(number("limit")?).unwrap_or(usize::MAX);
     Ok(PageRequest { limit, token: query.get("continue").to_owned(), exact_version, least_version: version })
-}
-
-/// Whether a write is stored.
-pub(super) fn effect(query: &Query) -> Result<Effect, Status> {
-    match query.get("dryRun") {
-        "" => Ok(Effect::Stored),
-        "All" => Ok(Effect::DryRun),
-        other => Err(Status::bad_request(format!(
-            "dryRun: Unsupported value: {other:?}: supported values: \"All\""
-        ))),
-    }
 }

@@ -7,12 +7,12 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::super::Shared;
 use super::super::resource::Resource;
+use super::super::shared::Shared;
 use super::super::status::Status;
 use super::negotiate::{self, View};
+use super::query::Query;
 use super::respond::{self, Answer};
-use super::route::Query;
 use super::table::{Include, metadata_of, table};
 
 /// The form that one request's answer takes.

@@ -14,9 +14,10 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::super::Shared;
 use super::super::resource::Resource;
+use super::super::shared::Shared;
 use super::super::status::Status;
+use super::super::value::list;
 use super::respond::{Answer, BodyError};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -105,10 +106,9 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
 
 /// A port by number or name; without either the pod's first one, or 80.
 fn resolve_port(pod: &Value, port: Option<&str>) -> Result<u16, Status> {
-    let mut ports = ["containers", "initContainers"]
-        .into_iter()
-        .flat_map(|list| pod["spec"][list].as_array().into_iter().flatten())
-        .flat_map(|container| container["ports"].as_array().into_iter().flatten());
+    let lists = ["containers", "initContainers"].into_iter();
+    let mut ports =
+        lists.flat_map(|name| list(&pod["spec"][name])).flat_map(|container| list(&container["ports"]));
     let number = |port: &Value| port["containerPort"].as_u64().and_then(|port| u16::try_from(port).ok());
     let found = match port.map(|port| (port, port.parse::<u16>())) {
         None => Some(ports.next().and_then(number).unwrap_or(80)),

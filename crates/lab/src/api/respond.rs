@@ -5,10 +5,11 @@ use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::super::status::Status;
 
-/// An answer whose body may go on for as long as it likes.
+/// An answer whose body may be a stream.
 pub(super) type Answer = Response<UnsyncBoxBody<Bytes, BodyError>>;
 
 /// Why a body ended early: the reader learns only that it did.
@@ -31,17 +32,28 @@ pub(super) fn status(status: &Status) -> Answer {
     answer
 }
 
+/// An answer that says that something was done, and to what.
+pub(super) fn success(code: StatusCode, details: Value) -> Answer {
+    let mut status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
+    if !details.is_null() {
+        status["details"] = details;
+    }
+    if code != StatusCode::OK {
+        status["code"] = json!(code.as_u16());
+    }
+    self::json(code, &status)
+}
+
 /// A plain answer.
 pub(super) fn text(text: impl Into<Bytes>) -> Answer {
     bytes_of(StatusCode::OK, "text/plain; charset=utf-8", text)
 }
 
-/// The answer where there is nothing, not even a kind of object.
+/// The answer for a path that names no kind of object.
 pub(super) fn unknown_path() -> Answer {
     bytes_of(StatusCode::NOT_FOUND, "text/plain; charset=utf-8", "404 page not found\n")
 }
 
-/// Says that an answer's body is of another type.
 pub(super) fn set_content_type(answer: &mut Answer, content_type: &'static str) {
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
 }

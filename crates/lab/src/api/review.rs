@@ -46,21 +46,13 @@ impl Review {
         }
     }
 
-    pub(super) const fn singular(self) -> &'static str {
-        match self {
-            Self::Access => "selfsubjectaccessreview",
-            Self::Rules => "selfsubjectrulesreview",
-            Self::Subject => "selfsubjectreview",
-        }
-    }
-
     /// The review at `group` and `plural`.
     pub(super) fn find(group: &str, plural: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|review| review.group() == group && review.plural() == plural)
     }
 }
 
-/// Answers `user`'s review.
+/// Serves `user`'s review.
 pub(super) async fn answer(
     request: Request<Incoming>,
     review: Review,

@@ -1,9 +1,6 @@
-//! Paths and query parameters of the API.
-
-use http::Uri;
+//! Paths of the API.
 
 use super::super::resource::Resource;
-use super::discovery;
 use super::review::Review;
 use super::unsupported::Unsupported;
 
@@ -141,28 +138,21 @@ impl Route {
     }
 }
 
-fn known_group(group: &str) -> Option<&'static str> {
-    discovery::groups().into_iter().find(|known| *known == group)
+/// All API groups but the core group.
+pub(super) fn groups() -> Vec<&'static str> {
+    let all =
+        Resource::ALL.into_iter().map(Resource::group).chain(Review::ALL.into_iter().map(Review::group));
+    let mut groups = Vec::new();
+    for group in all.filter(|group| !group.is_empty()) {
+        if !groups.contains(&group) {
+            groups.push(group);
+        }
+    }
+    groups
 }
 
-/// The query parameters of a request.
-#[derive(Clone, Debug)]
-pub(super) struct Query(Vec<(String, String)>);
-
-impl Query {
-    pub(super) fn of(uri: &Uri) -> Self {
-        Self(url::form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()).into_owned().collect())
-    }
-
-    /// The value of a parameter; empty when it is not given.
-    pub(super) fn get(&self, name: &str) -> &str {
-        self.0.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
-    }
-
-    /// Whether a parameter is given and says yes.
-    pub(super) fn is_set(&self, name: &str) -> bool {
-        self.0.iter().any(|(key, value)| key == name && matches!(value.as_str(), "" | "1" | "true"))
-    }
+fn known_group(group: &str) -> Option<&'static str> {
+    groups().into_iter().find(|known| *known == group)
 }
 
 #[cfg(test)]

@@ -4,16 +4,15 @@ use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
-use super::super::Shared;
 use super::super::registry::{Part, Patch, check_shape_of};
 use super::super::resource::Resource;
 use super::super::schema::{self, Structure};
+use super::super::shared::Shared;
 use super::super::status::{FieldError, Status};
 use super::body::{read_object, read_patch};
 use super::fields::{FieldValidation, Warnings};
-use super::objects::effect;
+use super::query::Query;
 use super::respond::{self, Answer};
-use super::route::Query;
 use super::table;
 
 const KIND: &str = "Scale";
@@ -41,7 +40,7 @@ pub(super) async fn answer(
         return Ok(show(&*registry.get(resource, namespace, name)?));
     }
     let top = schema::named(KIND).ok_or_else(|| Status::internal("there is no schema of a scale"))?;
-    let effect = effect(query)?;
+    let effect = query.effect()?;
     let mut warnings = Warnings::default();
     let (wish, validation) = match *request.method() {
         Method::PUT => {

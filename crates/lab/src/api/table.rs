@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::super::resource::Resource;
 pub(super) use cells::selector;
+use pod::Row;
 
 /// What each row says about its object beside the cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,12 +22,6 @@ pub(super) enum Include {
     Metadata,
     /// All of it.
     Object,
-}
-
-/// One row: its cells, and the conditions that say that no more is to be expected.
-struct Row {
-    cells: Vec<Value>,
-    completed: Option<Value>,
 }
 
 /// A table of `objects`, with or without the definitions of its columns.

@@ -25,7 +25,7 @@ const NAMES: [&str; 6] = [
 
 /// The API server's side of TLS, and what clients need to trust it. Clones share the certificate.
 #[derive(Clone)]
-pub struct Identity {
+pub(crate) struct Identity {
     pub(super) acceptor: TlsAcceptor,
     authority_pem: Arc<str>,
 }
@@ -48,7 +48,7 @@ impl Identity {
     /// # Errors
     ///
     /// When the random source fails.
-    pub fn new(addresses: &[IpAddr]) -> Result<Self, IdentityError> {
+    pub(crate) fn new(addresses: &[IpAddr]) -> Result<Self, IdentityError> {
         let mut authority = CertificateParams::new([])?;
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         authority.distinguished_name.push(DnType::CommonName, "rolldrop embedded cluster");
@@ -76,7 +76,7 @@ impl Identity {
     }
 
     /// The authority's certificate: what clients and pods are given as `ca.crt`.
-    pub fn authority_pem(&self) -> &str {
+    pub(crate) fn authority_pem(&self) -> &Arc<str> {
         &self.authority_pem
     }
 }

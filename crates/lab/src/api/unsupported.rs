@@ -1,9 +1,9 @@
 //! What a real cluster does with a running container and this one does not: entering it, passing its
 //! ports on, adding to it. The answer says so, and what to do in its place.
 
-use super::super::Shared;
 use super::super::network::Network;
 use super::super::resource::Resource;
+use super::super::shared::Shared;
 use super::super::status::Status;
 
 /// A subresource of pods that is not served.

@@ -1,11 +1,10 @@
 //! Watches: one JSON object a line, each sent as soon as it happens.
 //!
-//! An object that many watchers see is serialised once ([`Serialised`]). Events that are there
+//! An object that many watchers see is serialised once (`serialised`). Events that are there
 //! already go out together. A watcher that does not read holds one chunk of them and a place in
 //! the history, no more.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,14 +15,14 @@ use hyper::body::Frame;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::super::Shared;
 use super::super::registry::{Watch, WatchEvent, WatchEventType, WatchFrom};
 use super::super::resource::Resource;
 use super::super::selector::Selection;
 use super::super::status::Status;
 use super::present::Presentation;
+use super::query::Query;
 use super::respond::{self, Answer, BodyError};
-use super::route::Query;
+use super::server::Server;
 
 /// How long a watch lasts that does not say; clients come back from where they were.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(45 * 60);
@@ -32,7 +31,7 @@ const CHUNK_BYTES: usize = 32 * 1024;
 
 /// Begins a watch.
 pub(super) fn answer(
-    shared: &Shared,
+    server: &Arc<Server>,
     query: &Query,
     presentation: Presentation,
     resource: Resource,
@@ -60,14 +59,14 @@ pub(super) fn answer(
         ),
     };
     let feed = Feed {
-        watch: shared.registry.watch(resource, namespace, selection, from)?,
+        watch: server.shared.registry.watch(resource, namespace, selection, from)?,
         presentation,
         resource,
         ends_at: Instant::now() + timeout,
-        next_bookmark: bookmarks.then(|| Instant::now() + shared.config.api_server.bookmark_period),
+        next_bookmark: bookmarks.then(|| Instant::now() + server.shared.config.api_server.bookmark_period),
         initial_events_pending: initial_events && bookmarks,
         is_first: true,
-        shared: shared.clone(),
+        server: Arc::clone(server),
     };
     let chunks = stream::unfold(Some(feed), |feed| async {
         let (chunk, feed) = feed?.next_chunk().await?;
@@ -86,7 +85,7 @@ struct Feed {
     initial_events_pending: bool,
     /// Whether nothing has been sent yet.
     is_first: bool,
-    shared: Shared,
+    server: Arc<Server>,
 }
 
 impl Feed {
@@ -103,13 +102,13 @@ impl Feed {
             let wakes_at = self.next_bookmark.map_or(self.ends_at, |bookmark| bookmark.min(self.ends_at));
             tokio::select! {
                 biased;
-                () = self.shared.stop.cancelled() => return None,
+                () = self.server.shared.stop.cancelled() => return None,
                 event = self.watch.next() => return Some(self.lines(event)),
                 () = tokio::time::sleep_until(wakes_at) => {
                     if Instant::now() >= self.ends_at {
                         return None;
                     }
-                    self.next_bookmark = Some(Instant::now() + self.shared.config.api_server.bookmark_period);
+                    self.next_bookmark = Some(Instant::now() + self.server.shared.config.api_server.bookmark_period);
                     if let Some(version) = self.watch.caught_up() {
                         return Some((self.bookmark(version, Value::Null), Some(self)));
                     }
@@ -143,10 +142,14 @@ impl Feed {
             WatchEventType::Deleted => "DELETED",
         };
         if self.presentation.is_whole() {
-            write_line(event_type, &self.shared.serialised.of(&event.object), chunk);
+            write_line(event_type, &self.server.serialised.of(&event.object), chunk);
         } else {
-            let shown =
-                self.presentation.event_object(&self.shared, self.resource, &event.object, self.is_first);
+            let shown = self.presentation.event_object(
+                &self.server.shared,
+                self.resource,
+                &event.object,
+                self.is_first,
+            );
             write_line(event_type, shown.to_string().as_bytes(), chunk);
         }
         self.is_first = false;
@@ -170,64 +173,4 @@ fn write_line(event_type: &str, object: &[u8], chunk: &mut Vec<u8>) {
     chunk.extend_from_slice(b"\",\"object\":");
     chunk.extend_from_slice(object);
     chunk.extend_from_slice(b"}\n");
-}
-
-/// The JSON of the objects that watchers were sent last. Clones share it.
-#[derive(Clone, Debug, Default)]
-pub struct Serialised {
-    recent: Arc<Mutex<Recent>>,
-}
-
-#[derive(Debug, Default)]
-struct Recent {
-    /// By the object's address, which is its own as long as it is kept here.
-    texts: HashMap<usize, (Arc<Value>, Bytes)>,
-    order: VecDeque<usize>,
-}
-
-impl Serialised {
-    /// How many objects are kept: watchers that keep up are closer together than that.
-    const KEPT: usize = 256;
-
-    fn of(&self, object: &Arc<Value>) -> Bytes {
-        let address = Arc::as_ptr(object).addr();
-        if let Some((_, text)) = self.lock().texts.get(&address) {
-            return text.clone();
-        }
-        let text = Bytes::from(object.to_string());
-        let mut recent = self.lock();
-        if recent.order.len() == Self::KEPT
-            && let Some(oldest) = recent.order.pop_front()
-        {
-            recent.texts.remove(&oldest);
-        }
-        // Another watcher may have come first.
-        if recent.texts.insert(address, (Arc::clone(object), text.clone())).is_none() {
-            recent.order.push_back(address);
-        }
-        text
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Recent> {
-        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_object_is_serialised_once_and_forgotten_after_many_others() {
-        let serialised = Serialised::default();
-        let objects: Vec<_> = (0..Serialised::KEPT + 1).map(|n| Arc::new(json!({"n": n}))).collect();
-        let first = serialised.of(&objects[0]);
-        assert_eq!(first, "{\"n\":0}");
-        assert_eq!(serialised.of(&objects[0]).as_ptr(), first.as_ptr());
-        for object in &objects[1..] {
-            serialised.of(object);
-        }
-        assert_eq!(serialised.lock().texts.len(), Serialised::KEPT);
-        assert_ne!(serialised.of(&objects[0]).as_ptr(), first.as_ptr());
-    }
 }

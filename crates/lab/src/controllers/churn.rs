@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::Shared;
 use crate::registry::Part;
 use crate::resource::Resource;
+use crate::shared::Shared;
+use crate::well_known::SERVICE_NAME;
 
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "background-churn";
@@ -21,9 +22,9 @@ pub(super) async fn run(shared: Shared) {
         return std::future::pending().await;
     }
     let registry = &shared.registry;
-    // No Service has this name: the slice belongs to nobody, and leads nowhere.
+    // No Service has this name: the slice belongs to nobody, and nothing routes by it.
     let slice = json!({
-        "metadata": {"name": NAME, "labels": {"kubernetes.io/service-name": NAME}},
+        "metadata": {"name": NAME, "labels": {SERVICE_NAME: NAME}},
         "addressType": "IPv4",
         "endpoints": [],
         "ports": [],

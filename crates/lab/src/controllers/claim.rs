@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Key, controller_of, controller_reference, is_being_deleted, key};
+use crate::object::{Key, controller_of, controller_reference, is_being_deleted, key};
 use crate::registry::{Part, Registry};
 use crate::resource::Resource;
 use crate::selector::{LabelSelector, Selection};
 use crate::status::Status;
+use crate::value::list;
 
 /// The objects of `resource` that belong to `owner`, as they are now. What is not `considered` stays
 /// as it is.
@@ -60,8 +61,7 @@ pub(super) fn adopters(registry: &Registry, resource: Resource, object: &Value) 
 
 /// Whether the owner, as it is by now, still takes on objects.
 fn may_adopt(registry: &Registry, owner: &Value) -> bool {
-    let text = |field: &str| owner[field].as_str().unwrap_or_default();
-    let Some(resource) = Resource::of_kind(text("apiVersion"), text("kind")) else { return false };
+    let Some(resource) = Resource::of_reference(owner) else { return false };
     let (namespace, name) = key(owner);
     let current = registry.get(resource, &namespace, &name);
     current.is_ok_and(|current| {
@@ -77,7 +77,7 @@ fn change_owners(
     change: impl FnOnce(&mut Vec<Value>),
 ) -> Result<Option<Arc<Value>>, Status> {
     let (namespace, name) = key(object);
-    let mut owners = object["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default();
+    let mut owners = list(&object["metadata"]["ownerReferences"]).to_vec();
     change(&mut owners);
     let changed = registry.modify(resource, &namespace, &name, Part::Main, |object| {
         object["metadata"]["ownerReferences"] = json!(owners);

@@ -15,22 +15,22 @@ use serde_json::{Value, json};
 
 use super::claim::{adopters, claim};
 use super::worker::{self, BACK_OFF, Outcome};
-use super::{Key, controller_key, follow, is_being_deleted, is_controlled_by, is_terminal, key};
-use crate::Shared;
-use crate::registry::{DeleteOptions, EventType, Part, WatchEventType};
+use crate::object::{Key, controller_key, is_being_deleted, is_controlled_by, is_terminal, key};
+use crate::registry::{DeleteOptions, EventType, Observed, Part, WatchEventType, follow};
 use crate::resource::Resource;
 use crate::selector::{LabelSelector, Selection};
+use crate::shared::Shared;
 use crate::status::Status;
+use crate::value::{number, text};
 use revision::{REVISION, revision, runs_template};
-use sizes::{Limits, Size};
+use sizes::{Limits, Size, replicas};
 use status::Draft;
 
 const COMPONENT: &str = "deployment-controller";
-const HASH_LABEL: &str = "pod-template-hash";
 
 pub(super) async fn run(shared: Shared) {
     let events = follow(&shared.registry, &[Resource::Deployments, Resource::ReplicaSets, Resource::Pods]);
-    let named = |(resource, event): super::Observed| {
+    let named = |(resource, event): Observed| {
         let gone = event.event_type == WatchEventType::Deleted;
         let deployment = match resource {
             Resource::Deployments if gone => None,
@@ -90,7 +90,7 @@ fn reconcile(shared: &Shared, (namespace, name): &Key) -> Outcome {
 struct Rollout<'a> {
     shared: &'a Shared,
     deployment: Arc<Value>,
-    /// The ReplicaSet of the present template, the oldest should there be several.
+    /// The ReplicaSet of the present template; the oldest, if there are several.
     new: Option<Arc<Value>>,
     /// The others, oldest first.
     old: Vec<Arc<Value>>,
@@ -102,13 +102,9 @@ impl<'a> Rollout<'a> {
     fn of(shared: &'a Shared, deployment: Arc<Value>) -> Result<Self, Status> {
         let selector = LabelSelector::from_object(&deployment["spec"]["selector"]);
         let mut old = claim(&shared.registry, &deployment, Resource::ReplicaSets, &selector, |_| true)?;
-        old.sort_by_key(|replica_set| {
-            let (_, name) = key(replica_set);
-            (
-                replica_set["metadata"]["creationTimestamp"].as_str().map(str::to_owned),
-                revision(replica_set),
-                name,
-            )
+        old.sort_by_cached_key(|replica_set| {
+            let created = text(&replica_set["metadata"]["creationTimestamp"]).to_owned();
+            (created, revision(replica_set), key(replica_set).1)
         });
         let template = &deployment["spec"]["template"];
         let new = old.iter().position(|replica_set| runs_template(replica_set, template));
@@ -138,13 +134,13 @@ impl<'a> Rollout<'a> {
     fn sync_revision(&mut self) -> Result<(), Status> {
         let Some(new) = self.new.clone() else { return Ok(()) };
         let newest = self.newest_old_revision() + 1;
-        let min_ready = self.deployment["spec"]["minReadySeconds"].as_i64().unwrap_or(0);
+        let min_ready = number(&self.deployment["spec"]["minReadySeconds"]);
         let deployment = Arc::clone(&self.deployment);
         let (namespace, name) = key(&new);
         let new =
             self.shared.registry.modify(Resource::ReplicaSets, &namespace, &name, Part::Main, |object| {
                 revision::annotate(object, &deployment, newest);
-                if object["spec"]["minReadySeconds"].as_i64().unwrap_or(0) != min_ready {
+                if number(&object["spec"]["minReadySeconds"]) != min_ready {
                     object["spec"]["minReadySeconds"] = json!(min_ready);
                 }
             })?;
@@ -216,7 +212,7 @@ impl<'a> Rollout<'a> {
         self.scale(newest, (replicas(newest) + change).max(0))
     }
 
-    /// One step of a rolling update. Answers whether it scaled something, so that more will follow.
+    /// One step of a rolling update. Returns whether it scaled something, so that more will follow.
     fn roll(&mut self) -> Result<bool, Status> {
         let new = self.ensure_new()?;
         let Limits { max_surge, max_unavailable } = self.limits();
@@ -238,7 +234,7 @@ impl<'a> Rollout<'a> {
         Ok(scaled)
     }
 
-    /// All old pods first have to end, then the new ones start. Answers whether more is to follow.
+    /// All old pods first have to end, then the new ones start. Returns whether more is to follow.
     fn recreate(&mut self) -> Result<bool, Status> {
         let mut scaled = false;
         for old in self.old.clone() {
@@ -259,7 +255,7 @@ impl<'a> Rollout<'a> {
     }
 
     fn old_pods_run(&self) -> bool {
-        if self.old.iter().any(|old| old["status"]["replicas"].as_i64().unwrap_or(0) > 0) {
+        if self.old.iter().any(|old| number(&old["status"]["replicas"]) > 0) {
             return true;
         }
         let namespace = key(&self.deployment).0;
@@ -301,7 +297,7 @@ impl<'a> Rollout<'a> {
         by_revision.sort_by_key(|replica_set| revision(replica_set));
         for replica_set in by_revision.iter().take(excess) {
             let is_empty = replicas(replica_set) == 0
-                && replica_set["status"]["replicas"].as_i64().unwrap_or(0) == 0
+                && number(&replica_set["status"]["replicas"]) == 0
                 && replica_set["status"]["observedGeneration"] == replica_set["metadata"]["generation"];
             if is_empty && !is_being_deleted(replica_set) {
                 let (namespace, name) = key(replica_set);
@@ -348,10 +344,6 @@ impl<'a> Rollout<'a> {
             })?;
         Ok(())
     }
-}
-
-fn replicas(object: &Value) -> i64 {
-    object["spec"]["replicas"].as_i64().unwrap_or(0)
 }
 
 #[cfg(test)]

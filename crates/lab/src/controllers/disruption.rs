@@ -13,12 +13,16 @@ use serde_json::{Map, Value, json};
 
 use super::deployment::sizes::{Round, amount};
 use super::worker::{self, BACK_OFF, Outcome};
-use super::{Key, condition, controller_of, follow, is_being_deleted, is_ready, key};
-use crate::Shared;
+use crate::conditions::of as condition;
 use crate::conditions::{self, unix_seconds};
-use crate::registry::{EventType, Part, Registry, WatchEventType, covers, set_allowed_condition};
+use crate::object::{Key, controller_of, is_being_deleted, is_ready, key, uid};
+use crate::registry::{
+    EventType, Observed, Part, Registry, WatchEventType, covers, follow, set_allowed_condition,
+};
 use crate::resource::Resource;
 use crate::selector::Selection;
+use crate::shared::Shared;
+use crate::value::{number, text};
 
 const COMPONENT: &str = "controllermanager";
 
@@ -29,7 +33,7 @@ pub(super) async fn run(shared: Shared) {
     let followed =
         [Resource::PodDisruptionBudgets, Resource::Pods, Resource::ReplicaSets, Resource::Deployments];
     let events = follow(&shared.registry, &followed);
-    let named = |(resource, event): super::Observed| {
+    let named = |(resource, event): Observed| {
         if resource == Resource::PodDisruptionBudgets {
             let gone = event.event_type == WatchEventType::Deleted;
             return if gone { Vec::new() } else { vec![key(&event.object)] };
@@ -111,34 +115,30 @@ fn expected_scale(registry: &Registry, pods: &[Arc<Value>]) -> Result<i64, Strin
     for pod in pods {
         let Some(owner) = controller_of(pod) else { continue };
         let found = scale_of(registry, &key(pod).0, owner);
-        let (uid, scale) = found.ok_or_else(|| match kind_of(owner).filter(|kind| !kind.has_scale()) {
-            Some(kind) => format!("{} does not implement the scale subresource", kind.qualified()),
-            None => format!("found no controllers for pod {:?}", key(pod).1),
-        })?;
+        let (uid, scale) =
+            found.ok_or_else(|| match Resource::of_reference(owner).filter(|kind| !kind.has_scale()) {
+                Some(kind) => format!("{} does not implement the scale subresource", kind.qualified()),
+                None => format!("found no controllers for pod {:?}", key(pod).1),
+            })?;
         scales.insert(uid, scale);
     }
     Ok(scales.values().sum())
 }
 
-fn kind_of(owner: &Value) -> Option<Resource> {
-    Resource::of_kind(owner["apiVersion"].as_str()?, owner["kind"].as_str()?)
-}
-
 /// The topmost controller with a scale of its own: a Deployment, or a ReplicaSet without one.
 fn scale_of(registry: &Registry, namespace: &str, owner: &Value) -> Option<(String, i64)> {
-    let text = |field: &str| owner[field].as_str().unwrap_or_default();
-    let resource = kind_of(owner).filter(|resource| resource.has_scale())?;
-    let object = registry.get(resource, namespace, text("name")).ok()?;
+    let resource = Resource::of_reference(owner).filter(|resource| resource.has_scale())?;
+    let object = registry.get(resource, namespace, text(&owner["name"])).ok()?;
     if object["metadata"]["uid"] != owner["uid"] {
         return None;
     }
     if let Some(above) = controller_of(&object).and_then(|above| scale_of(registry, namespace, above)) {
         return Some(above);
     }
-    Some((text("uid").to_owned(), object["spec"]["replicas"].as_i64().unwrap_or(0)))
+    Some((uid(&object).to_owned(), number(&object["spec"]["replicas"])))
 }
 
-/// Writes the counts, and answers when an approved eviction that nothing came of is forgotten.
+/// Writes the counts, and returns when an approved eviction without a deletion expires.
 fn fill_status(
     budget: &mut Value,
     pods: &[Arc<Value>],
@@ -178,7 +178,7 @@ fn fill_status(
     again
 }
 
-/// Whether an eviction of the pod was approved, and nothing came of it.
+/// Whether an eviction of the pod was approved, and the pod was not deleted in time.
 fn is_overdue(budget: &Value, pod: &Value, timeout: Duration, now: &str) -> bool {
     let approved = &budget["status"]["disruptedPods"][&key(pod).1];
     let now_seconds = unix_seconds(&json!(now)).unwrap_or(0);

@@ -9,7 +9,7 @@
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -17,26 +17,24 @@ use futures::stream::{self, BoxStream};
 use serde_json::{Value, json};
 
 use super::client_rate::ClientRate;
+use super::endpoints::{self, Group};
 use super::queue::Queue;
 use super::worker::{self, BackOff, Outcome};
-use super::{
-    Key, Observed, controller_reference, endpoints, follow, is_being_deleted, is_controlled_by, is_ready,
-    is_terminal, key,
+use crate::object::{
+    Key, controller_reference, is_being_deleted, is_controlled_by, is_ready, is_terminal, key,
 };
-use crate::Shared;
-use crate::registry::{DeleteOptions, EventType, Part, WatchEventType};
+use crate::registry::{DeleteOptions, EventType, Observed, Part, WatchEventType, follow};
 use crate::resource::Resource;
 use crate::selector::{LabelSelector, Selection};
+use crate::shared::Shared;
 use crate::status::Status;
+use crate::sync::lock;
+use crate::value::list;
+use crate::well_known::{HEADLESS, SERVICE_NAME};
 use view::View;
 
 const COMPONENT: &str = "endpoint-slice-controller";
 const MANAGED_BY: &str = "endpointslice-controller.k8s.io";
-const HEADLESS: &str = "service.kubernetes.io/headless";
-
-fn lock(view: &Mutex<View>) -> MutexGuard<'_, View> {
-    view.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The pause after a failed write, doubling, and the longest (`defaultSyncBackOff`, `maxSyncBackOff` in
 /// pkg/controller/endpointslice).
@@ -81,7 +79,7 @@ fn changed_services(shared: Shared, view: Arc<Mutex<View>>) -> BoxStream<'static
     .boxed()
 }
 
-/// Takes note of an event, and answers the Services that it concerns at once.
+/// Takes note of an event, and returns the Services that it concerns at once.
 fn observe(
     shared: &Shared,
     view: &Mutex<View>,
@@ -114,9 +112,6 @@ fn selecting(shared: &Shared, namespace: &str, states: &[Arc<Value>]) -> Vec<Key
     }
     services.into_iter().collect()
 }
-
-/// Ports, and the endpoints that have them.
-pub(super) type Group = (Value, Vec<Value>);
 
 /// Writes the slices of one Service as far as they differ from what they should be.
 async fn sync(
@@ -160,8 +155,7 @@ async fn write_slices(
     groups: &BTreeMap<String, Group>,
 ) -> Result<(), Status> {
     let (namespace, name) = key(service);
-    let own =
-        json!({"kubernetes.io/service-name": name, "endpointslice.kubernetes.io/managed-by": MANAGED_BY});
+    let own = json!({SERVICE_NAME: name, "endpointslice.kubernetes.io/managed-by": MANAGED_BY});
     let of_service = Selection::labels(LabelSelector::from_map(&own).unwrap_or_default());
     let mut slices = shared.registry.list(Resource::EndpointSlices, Some(&namespace), &of_service).items;
     slices.retain(|slice| is_controlled_by(slice, service) && !is_being_deleted(slice));
@@ -306,7 +300,7 @@ fn endpoint(pod: &Value, service: &Value) -> Option<Value> {
     Some(endpoint)
 }
 
-/// A Service's ports as they are in a pod; a named target port that the pod lacks is left out.
+/// A Service's ports as they are in a pod; a named target port that the pod does not have is omitted.
 fn ports(service: &Value, pod: &Value) -> Value {
     let mut ports = Vec::new();
     for port in service["spec"]["ports"].as_array().into_iter().flatten() {
@@ -329,11 +323,10 @@ fn ports(service: &Value, pod: &Value) -> Value {
 
 /// A named port of a pod's containers, native sidecars included.
 fn container_port(pod: &Value, name: &str, protocol: &Value) -> Option<Value> {
-    let list = |name: &str| pod["spec"][name].as_array().into_iter().flatten();
-    let sidecars = list("initContainers").filter(|container| container["restartPolicy"] == "Always");
-    let mut ports = list("containers")
-        .chain(sidecars)
-        .flat_map(|container| container["ports"].as_array().into_iter().flatten());
+    let inits = list(&pod["spec"]["initContainers"]).iter();
+    let sidecars = inits.filter(|container| container["restartPolicy"] == "Always");
+    let mains = list(&pod["spec"]["containers"]).iter();
+    let mut ports = mains.chain(sidecars).flat_map(|container| list(&container["ports"]));
     let port = ports.find(|port| port["name"] == name && port["protocol"] == *protocol)?;
     Some(port["containerPort"].clone())
 }

@@ -6,15 +6,17 @@
 use serde_json::{Value, json};
 
 use super::client_rate::ClientRate;
-use super::endpoint_slice::Group;
-use super::key;
-use crate::Shared;
+use crate::object::key;
 use crate::registry::Part;
 use crate::resource::Resource;
+use crate::shared::Shared;
 use crate::status::Status;
+use crate::well_known::HEADLESS;
+
+/// Ports, and the endpoints of slices that have them.
+pub(super) type Group = (Value, Vec<Value>);
 
 const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
-const HEADLESS: &str = "service.kubernetes.io/headless";
 
 /// Writes the Endpoints of `service`; each group holds ports and the slice endpoints that have them.
 pub(super) async fn write<'a>(

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::key;
-use crate::Shared;
+use crate::object::key;
 use crate::registry::{DeleteOptions, Registry};
 use crate::resource::Resource;
 use crate::selector::Selection;
+use crate::shared::Shared;
 
 const LIFETIME_SECONDS: i64 = 3600;
 const PERIOD: Duration = Duration::from_secs(300);

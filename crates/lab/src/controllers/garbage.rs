@@ -3,15 +3,14 @@
 //! After pkg/controller/garbagecollector, in the background only: dependents are deleted once their owner
 //! is gone. A deletion in the foreground is one in the background here.
 
-use std::sync::Arc;
-
 use futures::StreamExt;
 use serde_json::{Value, json};
 
-use super::{follow, is_being_deleted, key};
-use crate::Shared;
-use crate::registry::{DeleteOptions, Part, Registry, WatchEventType};
+use crate::object::{is_being_deleted, key, uid};
+use crate::registry::{DeleteOptions, Part, Registry, WatchEventType, follow};
 use crate::resource::Resource;
+use crate::shared::Shared;
+use crate::value::{list, text};
 
 pub(super) async fn run(shared: Shared) {
     let registry = &shared.registry;
@@ -20,7 +19,7 @@ pub(super) async fn run(shared: Shared) {
         let object = &event.object;
         match event.event_type {
             WatchEventType::Deleted => {
-                for (resource, dependent) in dependents(registry, object) {
+                for (resource, dependent) in registry.dependents(uid(object)) {
                     collect(registry, resource, &dependent);
                 }
             }
@@ -32,20 +31,15 @@ pub(super) async fn run(shared: Shared) {
 }
 
 fn references(object: &Value) -> &[Value] {
-    object["metadata"]["ownerReferences"].as_array().map_or(&[], Vec::as_slice)
-}
-
-fn dependents(registry: &Registry, owner: &Value) -> Vec<(Resource, Arc<Value>)> {
-    registry.dependents(owner["metadata"]["uid"].as_str().unwrap_or_default())
+    list(&object["metadata"]["ownerReferences"])
 }
 
 /// Whether the owner that a reference names is gone. One of a kind that this cluster does not have counts
 /// as there.
 fn is_gone(registry: &Registry, object: &Value, reference: &Value) -> bool {
-    let text = |field: &str| reference[field].as_str().unwrap_or_default();
-    let Some(kind) = Resource::of_kind(text("apiVersion"), text("kind")) else { return false };
+    let Some(kind) = Resource::of_reference(reference) else { return false };
     let home = if kind.namespaced() { key(object).0 } else { String::new() };
-    let owner = registry.get(kind, &home, text("name"));
+    let owner = registry.get(kind, &home, text(&reference["name"]));
     !owner.is_ok_and(|owner| owner["metadata"]["uid"] == reference["uid"])
 }
 
@@ -61,7 +55,7 @@ fn collect(registry: &Registry, resource: Resource, object: &Value) {
         .map(|reference| reference["uid"].clone())
         .collect();
     let collected = if gone.len() == references(object).len() {
-        let options = DeleteOptions::of(object["metadata"]["uid"].as_str().unwrap_or_default());
+        let options = DeleteOptions::of(uid(object));
         registry.delete(resource, &namespace, &name, &options).map(|_| ())
     } else if !gone.is_empty() {
         let changed = registry.modify(resource, &namespace, &name, Part::Main, |object| {

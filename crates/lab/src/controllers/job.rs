@@ -2,7 +2,7 @@
 //!
 //! After pkg/controller/job and pkg/controller/ttlafterfinished: a Job first gets the condition
 //! `SuccessCriteriaMet` or `FailureTarget`, and `Complete` or `Failed` when its last pod has ended.
-//! Failure policies per pod or index and success policies are refused when a Job is created.
+//! Failure policies per pod or index and success policies are stored, and have no effect.
 
 mod indexes;
 mod ledger;
@@ -10,31 +10,30 @@ mod pods;
 mod verdict;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::claim::claim;
-use super::client_rate::ClientRate;
-use super::worker::{self, BACK_OFF, Outcome};
-use super::{
-    Key, condition, controller_key, controller_of, follow, is_active, is_being_deleted, is_ready,
-    is_terminal, key,
-};
-use crate::Shared;
+use super::pod_control::{BURST, PodControl};
+use super::worker::{self, BACK_OFF, BackOff, Outcome};
+use crate::conditions::of as condition;
 use crate::conditions::{self, unix_seconds};
-use crate::registry::{DeleteOptions, EventType, Part, WatchEventType};
+use crate::object::{
+    self, Key, controller_key, controller_of, is_active, is_being_deleted, is_ready, is_terminal, key, uid,
+};
+use crate::registry::{DeleteOptions, EventType, Observed, Part, WatchEventType, follow};
 use crate::resource::Resource;
 use crate::selector::LabelSelector;
+use crate::shared::Shared;
 use crate::status::Status;
+use crate::sync::lock;
+use crate::value::{list, number};
 use ledger::Ledger;
 use verdict::{End, Verdict};
 
 const COMPONENT: &str = "job-controller";
-
-/// The most pods that one look at a Job creates or deletes (`MaxPodCreateDeletePerSync`).
-const BURST: usize = 500;
 
 /// The longest pause after a failure (`MaxJobPodFailureBackOff`).
 const MAX_POD_FAILURE_BACK_OFF: Duration = Duration::from_secs(600);
@@ -42,19 +41,15 @@ const MAX_POD_FAILURE_BACK_OFF: Duration = Duration::from_secs(600);
 /// Ledgers by the Jobs' uids.
 type Ledgers = Mutex<BTreeMap<String, Ledger>>;
 
-fn lock(ledgers: &Ledgers) -> MutexGuard<'_, BTreeMap<String, Ledger>> {
-    ledgers.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 pub(super) async fn run(shared: Shared) {
-    let rate = ClientRate::of(&shared.config);
+    let control = PodControl::new(&shared, COMPONENT);
     let ledgers = Ledgers::default();
     let events = follow(&shared.registry, &[Resource::Jobs, Resource::Pods]);
-    let named = |(resource, event): super::Observed| {
+    let named = |(resource, event): Observed| {
         let gone = event.event_type == WatchEventType::Deleted;
         if resource == Resource::Jobs {
             if gone {
-                lock(&ledgers).remove(event.object["metadata"]["uid"].as_str().unwrap_or_default());
+                lock(&ledgers).remove(uid(&event.object));
                 return Vec::new();
             }
             return vec![key(&event.object)];
@@ -65,25 +60,21 @@ pub(super) async fn run(shared: Shared) {
             let uid = owner.unwrap_or_default().to_owned();
             // A Job that is gone does not count any more.
             let found = shared.registry.get(Resource::Jobs, &job.0, &job.1);
-            if found.is_ok_and(|job| job["metadata"]["uid"] == *uid) {
+            if found.is_ok_and(|job| object::uid(&job) == uid) {
                 lock(&ledgers).entry(uid).or_default().keep(Arc::clone(&event.object));
             }
         }
         vec![job]
     };
     worker::run(events, BACK_OFF, named, |job| {
-        let (shared, rate, ledgers) = (shared.clone(), rate.clone(), &ledgers);
-        async move { reconcile(&shared, &rate, ledgers, &job).await }
+        let (control, ledgers) = (control.clone(), &ledgers);
+        async move { reconcile(&control, ledgers, &job).await }
     })
     .await;
 }
 
-async fn reconcile(
-    shared: &Shared,
-    rate: &ClientRate,
-    ledgers: &Ledgers,
-    (namespace, name): &Key,
-) -> Outcome {
+async fn reconcile(control: &PodControl, ledgers: &Ledgers, (namespace, name): &Key) -> Outcome {
+    let shared = &control.shared;
     let Ok(job) = shared.registry.get(Resource::Jobs, namespace, name) else { return Ok(None) };
     if is_being_deleted(&job) {
         return Ok(None);
@@ -91,9 +82,9 @@ async fn reconcile(
     if let Some(finished) = finished_at(&job) {
         return expire(shared, &job, finished);
     }
-    let uid = job["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+    let uid = uid(&job).to_owned();
     let mut ledger = lock(ledgers).remove(&uid).unwrap_or_default();
-    let outcome = Sync::new(shared, rate, &job, &mut ledger)?.run().await;
+    let outcome = Sync::new(control, &job, &mut ledger)?.run().await;
     // Pods may have gone meanwhile.
     let mut ledgers = lock(ledgers);
     if let Some(meanwhile) = ledgers.remove(&uid) {
@@ -118,7 +109,7 @@ fn expire(shared: &Shared, job: &Value, finished: i64) -> Outcome {
         return Ok(Some(Duration::from_secs(left)));
     }
     let (namespace, name) = key(job);
-    let options = DeleteOptions::of(job["metadata"]["uid"].as_str().unwrap_or_default());
+    let options = DeleteOptions::of(uid(job));
     match shared.registry.delete(Resource::Jobs, &namespace, &name, &options) {
         Err(status) if status.code() != 404 => Err(status),
         _ => Ok(None),
@@ -127,8 +118,7 @@ fn expire(shared: &Shared, job: &Value, finished: i64) -> Outcome {
 
 /// One look at one Job.
 struct Sync<'a> {
-    shared: &'a Shared,
-    rate: &'a ClientRate,
+    control: &'a PodControl,
     job: &'a Value,
     ledger: &'a mut Ledger,
     pods: Vec<Arc<Value>>,
@@ -141,18 +131,13 @@ struct Sync<'a> {
 }
 
 impl<'a> Sync<'a> {
-    fn new(
-        shared: &'a Shared,
-        rate: &'a ClientRate,
-        job: &'a Value,
-        ledger: &'a mut Ledger,
-    ) -> Result<Self, Status> {
+    fn new(control: &'a PodControl, job: &'a Value, ledger: &'a mut Ledger) -> Result<Self, Status> {
+        let registry = &control.shared.registry;
         let selector = LabelSelector::from_object(&job["spec"]["selector"]);
-        let pods = claim(&shared.registry, job, Resource::Pods, &selector, |_| true)?;
-        let count = |field: &str| job["status"][field].as_i64().unwrap_or(0);
+        let pods = claim(registry, job, Resource::Pods, &selector, |_| true)?;
+        let count = |field: &str| number(&job["status"][field]);
         Ok(Self {
-            shared,
-            rate,
+            control,
             job,
             ledger,
             pods,
@@ -160,7 +145,7 @@ impl<'a> Sync<'a> {
             succeeded: count("succeeded"),
             failed: count("failed"),
             completed: indexes::parse(job["status"]["completedIndexes"].as_str().unwrap_or_default()),
-            now: shared.registry.now(),
+            now: registry.now(),
         })
     }
 
@@ -192,7 +177,7 @@ impl<'a> Sync<'a> {
         let finished = verdict.as_ref().and_then(|verdict| self.conclude(verdict));
         self.write()?;
         if let Some((event_type, reason, message)) = finished {
-            self.shared.registry.record_event(self.job, event_type, &reason, &message, COMPONENT);
+            self.control.record(self.job, event_type, &reason, &message);
             // Its lifetime begins.
             again = Some(Duration::ZERO);
         }
@@ -211,7 +196,7 @@ impl<'a> Sync<'a> {
     fn reload_pods(&mut self) {
         for pod in std::mem::take(&mut self.pods) {
             let (namespace, name) = key(&pod);
-            match self.shared.registry.get(Resource::Pods, &namespace, &name) {
+            match self.control.shared.registry.get(Resource::Pods, &namespace, &name) {
                 Ok(pod) => self.pods.push(pod),
                 Err(_) => self.ledger.keep(pod),
             }
@@ -219,8 +204,8 @@ impl<'a> Sync<'a> {
         self.count_finished();
     }
 
-    /// Counts each pod that is over, once. A pod on its way out counts as failed, unless it has
-    /// succeeded, or only those that have failed are to be replaced.
+    /// Counts each pod that is over, once. A pod that is being deleted counts as failed, unless it has
+    /// succeeded, or the Job replaces only pods that have failed.
     fn count_finished(&mut self) {
         let waits_for_end = self.job["spec"]["podReplacementPolicy"] == "Failed";
         let gone: Vec<_> = self.ledger.gone().cloned().collect();
@@ -274,8 +259,8 @@ impl<'a> Sync<'a> {
         }
         let of_pod = |pod: &Arc<Value>| -> i64 {
             let lists = ["initContainerStatuses", "containerStatuses"];
-            let statuses = lists.iter().flat_map(|list| pod["status"][list].as_array().into_iter().flatten());
-            statuses.map(|status| status["restartCount"].as_i64().unwrap_or(0)).sum()
+            let statuses = lists.iter().flat_map(|name| list(&pod["status"][name]));
+            statuses.map(|status| number(&status["restartCount"])).sum()
         };
         let restarts: i64 = self.pods.iter().filter(|pod| !is_terminal(pod)).map(of_pod).sum();
         if limit == 0 { restarts > 0 } else { restarts >= limit }
@@ -309,16 +294,16 @@ impl<'a> Sync<'a> {
 
     /// Sets a condition to true.
     fn set_condition(&mut self, condition_type: &str, reason: &str, message: &str) {
-        let mut object = json!({"status": self.status});
-        if condition(&object, condition_type)["status"] == "True" {
+        let mut conditions = list(&self.status["conditions"]).to_vec();
+        if conditions::find(&conditions, condition_type).is_some_and(|known| known["status"] == "True") {
             return;
         }
         let condition = json!({
             "type": condition_type, "status": "True", "reason": reason, "message": message,
             "lastProbeTime": self.now,
         });
-        conditions::put(&mut object, condition, &self.now);
-        self.status = object["status"].take();
+        conditions::put_in(&mut conditions, condition, &self.now);
+        self.status["conditions"] = json!(conditions);
     }
 
     fn write(&mut self) -> Result<(), Status> {
@@ -346,14 +331,13 @@ impl<'a> Sync<'a> {
         }
         let (namespace, name) = key(self.job);
         let status = self.status.clone();
-        self.shared.registry.modify(Resource::Jobs, &namespace, &name, Part::Status, |job| {
+        self.control.shared.registry.modify(Resource::Jobs, &namespace, &name, Part::Status, |job| {
             job["status"] = status;
         })?;
         Ok(())
     }
 
-    /// Creates or deletes pods as far as their number is not right, and answers after which time
-    /// the next may be created.
+    /// Creates pods as far as some are missing, and returns after which time the next may be created.
     async fn manage(&mut self) -> Result<Option<Duration>, Status> {
         let active = self.active();
         let parallelism = self.spec("parallelism").unwrap_or(1);
@@ -369,8 +353,8 @@ impl<'a> Sync<'a> {
         if missing == 0 {
             return Ok(None);
         }
-        let first = self.shared.config.controllers.job_pod_failure_back_off;
-        let pause = self.ledger.pause(first, MAX_POD_FAILURE_BACK_OFF);
+        let first = self.control.shared.config.controllers.job_pod_failure_back_off;
+        let pause = self.ledger.pause(BackOff { first, longest: MAX_POD_FAILURE_BACK_OFF });
         if !pause.is_zero() {
             return Ok(Some(pause));
         }
@@ -381,22 +365,13 @@ impl<'a> Sync<'a> {
             let open = all.filter(|index| !taken.contains(index) && !self.completed.contains(index));
             places = open.take(missing).map(Some).collect();
         }
-        let mut batch = 1;
-        while !places.is_empty() {
-            let now: Vec<_> = places.drain(..batch.min(places.len())).collect();
-            let calls = now.into_iter().map(|index| pods::create(self.shared, self.rate, self.job, index));
-            for created in futures::future::join_all(calls).await {
-                self.pods.push(created?);
-            }
-            batch *= 2;
-        }
+        let new = places.into_iter().map(|index| pods::new(self.job, index)).collect();
+        self.control.create(self.job, new, &mut self.pods).await?;
         Ok(None)
     }
 
     async fn delete_active(&self) -> Result<(), Status> {
-        let active = self.active();
-        let calls = active.iter().map(|pod| pods::delete(self.shared, self.rate, self.job, pod));
-        futures::future::join_all(calls).await.into_iter().collect()
+        self.control.delete(self.job, &self.active()).await
     }
 }
 

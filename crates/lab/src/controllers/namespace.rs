@@ -5,11 +5,11 @@ use std::time::Duration;
 use futures::StreamExt;
 
 use super::queue::Queue;
-use super::{follow, is_being_deleted, key};
-use crate::Shared;
-use crate::registry::{DeleteOptions, WatchEventType};
+use crate::object::{is_being_deleted, key};
+use crate::registry::{DeleteOptions, WatchEventType, follow};
 use crate::resource::Resource;
 use crate::selector::Selection;
+use crate::shared::Shared;
 
 /// What owns pods goes before them, so that nothing makes new ones.
 const MAKERS: [Resource; 3] = [Resource::Deployments, Resource::ReplicaSets, Resource::Jobs];

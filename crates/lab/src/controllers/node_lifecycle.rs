@@ -9,11 +9,13 @@ use serde_json::{Value, json};
 
 use super::taints::{self, NO_EXECUTE, NO_SCHEDULE};
 use super::worker::{self, BACK_OFF, Outcome};
-use super::{Key, Observed, condition, conditions, follow, is_being_deleted, key};
-use crate::Shared;
-use crate::registry::{DeleteOptions, EventType, Part, Registry};
+use crate::conditions;
+use crate::conditions::of as condition;
+use crate::object::{Key, is_being_deleted, key, uid};
+use crate::registry::{DeleteOptions, EventType, Observed, Part, Registry, follow};
 use crate::resource::Resource;
 use crate::selector::Selection;
+use crate::shared::Shared;
 
 /// The node says that it is not ready.
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
@@ -83,7 +85,7 @@ fn evict(registry: &Registry, (namespace, name): &Key) -> Outcome {
         let generation = pod["metadata"]["generation"].as_i64();
         conditions::disruption_target(pod, "DeletionByTaintManager", message, generation, &now);
     })?;
-    let options = DeleteOptions::of(pod["metadata"]["uid"].as_str().unwrap_or_default());
+    let options = DeleteOptions::of(uid(&pod));
     registry.delete(Resource::Pods, namespace, name, &options)?;
     Ok(None)
 }

@@ -1,9 +1,7 @@
 //! Keeps as many pods as a ReplicaSet asks for.
 //!
-//! Terminating pods do not count, so a deleted pod is replaced at once. Pods are created in batches
-//! of 1, 2, 4, … (`slowStartBatch` in pkg/controller/replicaset), so that a mistake in the template
-//! is refused once and not a hundred times. Which pods go first when there are too many is in
-//! [`rank`].
+//! Terminating pods do not count, so a deleted pod is replaced at once. Which pods are deleted first when there are too
+//! many is in [`rank`].
 
 mod rank;
 
@@ -13,28 +11,27 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::claim::{adopters, claim};
-use super::client_rate::ClientRate;
+use super::pod_control::{BURST, PodControl, of_template};
 use super::worker::{self, BACK_OFF, Outcome};
-use super::{
-    Key, condition, controller_key, controller_of, controller_reference, follow, is_active, is_being_deleted,
-    is_controlled_by, is_ready, is_terminal, key,
-};
-use crate::Shared;
+use crate::conditions::of as condition;
 use crate::conditions::unix_seconds;
-use crate::registry::{DeleteOptions, EventType, Part, WatchEventType};
+use crate::object::{
+    Key, controller_key, controller_of, is_active, is_being_deleted, is_controlled_by, is_ready, is_terminal,
+    key,
+};
+use crate::registry::{Observed, Part, WatchEventType, follow};
 use crate::resource::Resource;
 use crate::selector::{LabelSelector, Selection};
+use crate::shared::Shared;
 use crate::status::Status;
+use crate::value::number;
 
 const COMPONENT: &str = "replicaset-controller";
 
-/// The most pods that one look at a ReplicaSet creates or deletes (`BurstReplicas`).
-const BURST_REPLICAS: usize = 500;
-
 pub(super) async fn run(shared: Shared) {
-    let rate = ClientRate::of(&shared.config);
+    let control = PodControl::new(&shared, COMPONENT);
     let events = follow(&shared.registry, &[Resource::ReplicaSets, Resource::Pods]);
-    let named = |(resource, event): super::Observed| {
+    let named = |(resource, event): Observed| {
         let gone = event.event_type == WatchEventType::Deleted;
         match resource {
             Resource::ReplicaSets if gone => Vec::new(),
@@ -46,22 +43,22 @@ pub(super) async fn run(shared: Shared) {
         }
     };
     worker::run(events, BACK_OFF, named, |replica_set| {
-        let (shared, rate) = (shared.clone(), rate.clone());
-        async move { reconcile(&shared, &rate, &replica_set).await }
+        let control = control.clone();
+        async move { reconcile(&control, &replica_set).await }
     })
     .await;
 }
 
-/// Does what there is to do, and answers after which time to look again.
-async fn reconcile(shared: &Shared, rate: &ClientRate, (namespace, name): &Key) -> Outcome {
-    let registry = &shared.registry;
+/// Does what there is to do, and returns after which time to look again.
+async fn reconcile(control: &PodControl, (namespace, name): &Key) -> Outcome {
+    let registry = &control.shared.registry;
     let Ok(replica_set) = registry.get(Resource::ReplicaSets, namespace, name) else { return Ok(None) };
     let selector = LabelSelector::from_object(&replica_set["spec"]["selector"]);
     let managed = if is_being_deleted(&replica_set) {
         Ok(())
     } else {
         let pods = claim(registry, &replica_set, Resource::Pods, &selector, is_active)?;
-        manage(shared, rate, &replica_set, pods).await
+        manage(control, &replica_set, pods).await
     };
     let Ok(replica_set) = registry.get(Resource::ReplicaSets, namespace, name) else { return Ok(None) };
     let pods = registry.list(Resource::Pods, Some(namespace), &Selection::labels(selector)).items;
@@ -77,35 +74,20 @@ async fn reconcile(shared: &Shared, rate: &ClientRate, (namespace, name): &Key) 
 }
 
 /// Creates or deletes pods, as far as their number is not right.
-async fn manage(
-    shared: &Shared,
-    rate: &ClientRate,
-    replica_set: &Value,
-    pods: Vec<Arc<Value>>,
-) -> Result<(), Status> {
-    let wanted = usize::try_from(replica_set["spec"]["replicas"].as_i64().unwrap_or(0)).unwrap_or(0);
-    if pods.len() < wanted {
-        let mut missing = (wanted - pods.len()).min(BURST_REPLICAS);
-        let mut batch = 1;
-        while missing > 0 {
-            let size = missing.min(batch);
-            let calls = (0..size).map(|_| create(shared, rate, replica_set));
-            let results = futures::future::join_all(calls).await;
-            results.into_iter().collect::<Result<(), _>>()?;
-            missing -= size;
-            batch *= 2;
-        }
-        return Ok(());
+async fn manage(control: &PodControl, replica_set: &Value, pods: Vec<Arc<Value>>) -> Result<(), Status> {
+    let wanted = usize::try_from(number(&replica_set["spec"]["replicas"])).unwrap_or(0);
+    let missing = wanted.saturating_sub(pods.len()).min(BURST);
+    let excess = pods.len().saturating_sub(wanted).min(BURST);
+    if missing > 0 {
+        let new = of_template(replica_set, &format!("{}-", key(replica_set).1));
+        return control.create(replica_set, vec![new; missing], &mut Vec::new()).await;
     }
-    let excess = (pods.len() - wanted).min(BURST_REPLICAS);
     if excess == 0 {
         return Ok(());
     }
-    let now = unix_seconds(&json!(shared.registry.now())).unwrap_or(0);
-    let related = related_pods(shared, replica_set);
-    let going = rank::least_worth(pods, &related, now, excess);
-    let calls = going.iter().map(|pod| delete(shared, rate, replica_set, pod));
-    futures::future::join_all(calls).await.into_iter().collect()
+    let now = unix_seconds(&json!(control.shared.registry.now())).unwrap_or(0);
+    let related = related_pods(&control.shared, replica_set);
+    control.delete(replica_set, &rank::least_worth(pods, &related, now, excess)).await
 }
 
 /// The active pods of all ReplicaSets that have the same controller.
@@ -122,38 +104,6 @@ fn related_pods(shared: &Shared, replica_set: &Value) -> Vec<Arc<Value>> {
     pods
 }
 
-async fn create(shared: &Shared, rate: &ClientRate, replica_set: &Value) -> Result<(), Status> {
-    rate.permit().await;
-    tokio::time::sleep(shared.sampler.sample(&shared.config.latencies.pod_create)).await;
-    let registry = &shared.registry;
-    let (namespace, name) = key(replica_set);
-    let template = &replica_set["spec"]["template"];
-    let mut pod = json!({"metadata": template["metadata"], "spec": template["spec"]});
-    pod["metadata"]["generateName"] = json!(format!("{name}-"));
-    pod["metadata"]["ownerReferences"] = json!([controller_reference(replica_set)]);
-    let (event_type, reason, message, result) = match registry.create(Resource::Pods, &namespace, pod) {
-        Ok(pod) => (EventType::Normal, "SuccessfulCreate", format!("Created pod: {}", key(&pod).1), Ok(())),
-        // The namespace is on its way out: there is nothing to be done, and nothing to be said.
-        Err(status) if status.is_about_a_terminating_namespace() => return Ok(()),
-        Err(status) => (EventType::Warning, "FailedCreate", format!("Error creating: {status}"), Err(status)),
-    };
-    registry.record_event(replica_set, event_type, reason, &message, COMPONENT);
-    result
-}
-
-async fn delete(shared: &Shared, rate: &ClientRate, replica_set: &Value, pod: &Value) -> Result<(), Status> {
-    rate.permit().await;
-    let (namespace, name) = key(pod);
-    let options = DeleteOptions::of(pod["metadata"]["uid"].as_str().unwrap_or_default());
-    let (event_type, reason, message, result) = match shared.delete_pod(&namespace, &name, &options).await {
-        Ok(_) => (EventType::Normal, "SuccessfulDelete", format!("Deleted pod: {name}"), Ok(())),
-        Err(status) if status.code() == 404 => return Ok(()),
-        Err(status) => (EventType::Warning, "FailedDelete", format!("Error deleting: {status}"), Err(status)),
-    };
-    shared.registry.record_event(replica_set, event_type, reason, &message, COMPONENT);
-    result
-}
-
 /// The status that a ReplicaSet with these pods has (`calculateStatus`), and after which time one
 /// more pod will count as available.
 fn status_of(
@@ -162,7 +112,7 @@ fn status_of(
     failure: Option<&Status>,
     now: &str,
 ) -> (Value, Option<Duration>) {
-    let min_ready = replica_set["spec"]["minReadySeconds"].as_i64().unwrap_or(0);
+    let min_ready = number(&replica_set["spec"]["minReadySeconds"]);
     let now_seconds = unix_seconds(&json!(now)).unwrap_or(0);
     let template_labels = LabelSelector::from_map(&replica_set["spec"]["template"]["metadata"]["labels"]);
     let (mut replicas, mut labeled, mut ready, mut available, mut terminating) = (0, 0, 0, 0, 0);
@@ -199,7 +149,7 @@ fn status_of(
     }
     if let Some(failure) = failure {
         let before = condition(replica_set, "ReplicaFailure");
-        let wanted = replica_set["spec"]["replicas"].as_i64().unwrap_or(0);
+        let wanted = number(&replica_set["spec"]["replicas"]);
         let failed = if replicas < wanted { "FailedCreate" } else { "FailedDelete" };
         let condition = json!({
             "type": "ReplicaFailure", "status": "True", "lastTransitionTime": now,

@@ -15,11 +15,13 @@ use tokio::time::Instant;
 
 use super::queue::Queue;
 use super::worker::BackOff;
-use super::{Key, condition, conditions, follow, is_being_deleted, is_terminal, key};
-use crate::Shared;
-use crate::registry::{EventType, Part, WatchEventType};
+use crate::conditions;
+use crate::conditions::of as condition;
+use crate::object::{Key, is_being_deleted, is_terminal, key};
+use crate::registry::{EventType, Part, WatchEventType, follow};
 use crate::resource::Resource;
 use crate::selector::Selection;
+use crate::shared::Shared;
 
 const COMPONENT: &str = "default-scheduler";
 

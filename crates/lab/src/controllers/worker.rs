@@ -39,7 +39,7 @@ impl BackOff {
     }
 }
 
-/// What one look at an object led to: the time after which to look again, if no event comes
+/// The result of one look at an object: the time after which to look again, if no event comes
 /// sooner, or why it failed.
 pub(super) type Outcome = Result<Option<Duration>, Status>;
 

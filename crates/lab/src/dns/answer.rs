@@ -20,7 +20,7 @@ pub(super) enum Transport {
     Tcp,
 }
 
-/// Answers a question; `None` for what is none, and deserves no answer.
+/// The answer to a question; `None` for bytes that are no question.
 pub(super) fn answer(
     question: &[u8],
     records: &Records,

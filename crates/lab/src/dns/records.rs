@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-/// Namespace and name of an object.
-pub(super) type Key = (String, String);
+use crate::object::Key;
+use crate::value::list;
+use crate::well_known::SERVICE_NAME;
 
 /// The domain of all names of the cluster.
 pub(super) const ZONE: [&str; 2] = ["cluster", "local"];
@@ -81,12 +82,11 @@ impl Records {
     fn endpoints(&self, service: &Key, question: &Question<'_>) -> Vec<Ipv4Addr> {
         let in_namespace = self.slices.iter().filter(|((namespace, _), _)| *namespace == service.0);
         let of_service = in_namespace.filter(|(_, slice)| {
-            slice["metadata"]["labels"]["kubernetes.io/service-name"] == *service.1
-                && slice["addressType"] == "IPv4"
+            slice["metadata"]["labels"][SERVICE_NAME] == *service.1 && slice["addressType"] == "IPv4"
         });
         let mut addresses = Vec::new();
         for (_, slice) in of_service {
-            for endpoint in slice["endpoints"].as_array().into_iter().flatten() {
+            for endpoint in list(&slice["endpoints"]) {
                 if endpoint["conditions"]["ready"] == false {
                     continue;
                 }

@@ -72,8 +72,8 @@ pub struct Entered {
     sign_of_life: OwnedFd,
 }
 
-/// Takes this process, which must have no second thread yet, into namespaces of its own. Should
-/// the process be killed, the files `leftovers` are removed in its place.
+/// Takes this process, which must have no second thread yet, into namespaces of its own. If
+/// the process is killed, the files `leftovers` are removed in its place.
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
 //! The first process of the containers' PID namespace.
 //!
 //! When it ends, for whatever reason, the kernel kills every other process in there. It ends as
-//! soon as its standard input closes, that is when the cluster's process ends, however that comes
-//! about; and it removes the files that the cluster's process could not remove if it was killed.
+//! soon as its standard input closes, that is when the cluster's process ends, whatever the reason;
+//! and it removes the files that the cluster's process could not remove if it was killed.
 //! Until then it takes in orphans.
 
 use std::fs;

@@ -18,6 +18,7 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use super::{RESOLV_CONF, names_dir};
+use crate::descendants::start_ticks;
 
 /// What a kubeconfig says of an embedded cluster, for those on the same machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,17 +79,17 @@ impl Whereabouts {
         let pid = std::process::id();
         let namespaces =
             log_dir.map(|dir| names_dir(&std::path::absolute(dir).unwrap_or_else(|_| dir.into())));
-        Self { pid, started: start_of(pid).unwrap_or(0), namespaces }
+        Self { pid, started: start_ticks(pid).unwrap_or(0), namespaces }
     }
 
     /// Runs a command in the cluster: at a node in place of this process, in a pod as a child
-    /// whose end is answered. This process must have one thread.
+    /// whose exit status is returned. This process must have one thread.
     ///
     /// # Errors
     ///
     /// The cluster, the node or the pod does not exist, or the command does not start.
     pub fn run(&self, spot: &Spot, mut command: Command) -> Result<ExitStatus, JoinError> {
-        if start_of(self.pid) != Some(self.started) {
+        if start_ticks(self.pid) != Some(self.started) {
             return Err(JoinError::Gone(self.pid));
         }
         let program = PathBuf::from(command.get_program());
@@ -154,7 +155,7 @@ fn look_names_up_as(file: &Path) -> nix::Result<()> {
     mount(Some(file), "/etc/resolv.conf", NOTHING, MsFlags::MS_BIND, NOTHING)
 }
 
-/// Runs a command to its end; what asks this process to end or to do something asks the command.
+/// Runs a command to its end; signals to this process are passed on to the command.
 fn run_and_pass_signals_on(command: &mut Command) -> io::Result<ExitStatus> {
     let mut signals = SigSet::empty();
     for signal in [
@@ -194,7 +195,7 @@ fn run_and_pass_signals_on(command: &mut Command) -> io::Result<ExitStatus> {
     }
 }
 
-/// Has the kernel kill a command when this process ends, however that comes about.
+/// Makes the kernel kill a command when this process ends, whatever the reason.
 #[expect(unsafe_code, reason = "there is no safe way to run a system call between fork and exec")]
 fn end_with_this_process(command: &mut Command) {
     let end = || set_pdeathsig(Signal::SIGKILL).map_err(io::Error::from);
@@ -221,11 +222,4 @@ fn names_below(dir: &Path) -> Vec<String> {
         names.push("none".to_owned());
     }
     names
-}
-
-/// When a process started, in ticks since the machine did.
-fn start_of(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in brackets, may hold anything.
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
 }

@@ -10,14 +10,23 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
-use super::NodePlan;
-
 /// On the node's end of every pod's link, as Calico has it. The links of nodes must have another
 /// gateway: a node answers no ARP request that comes from an address of its own.
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 
 /// The next hop to pods that do not exist, behind an interface whose other end is down.
 const NOWHERE: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 2);
+
+/// A node to make.
+#[derive(Clone, Debug)]
+pub struct NodePlan {
+    /// Its name.
+    pub name: String,
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// Network address of its pods' /24.
+    pub pods: Ipv4Addr,
+}
 
 /// Two scripts for the two ends of a link.
 pub(super) struct Scripts {

@@ -182,8 +182,8 @@ impl Supervisor {
         let container_id = target.launch.container_id.clone();
         self.context.note(&self.spec.name, "Started", "Container started");
         let running = Running { process: process.clone(), target: target.clone() };
-        let agents = &self.context.shared.agents;
-        let _can_be_killed = agents.runs(&self.context.uid, &self.spec.name, process.clone());
+        let (agents, killed) = (&self.context.node.agents, process.clone());
+        let _can_be_killed = agents.runs(&self.context.uid, &self.spec.name, move || killed.kill());
         self.view.send_modify(|view| (view.running, view.ended) = (Some(running), None));
         let end_of = |exit: Exit| Ended {
             code: exit.code,
@@ -327,7 +327,7 @@ impl Supervisor {
 }
 
 impl Probes<'_> {
-    /// Starts what there is to start; answers whether the container counts as started.
+    /// Starts the first probes; returns whether the container counts as started.
     fn start(&mut self) -> bool {
         let context = Arc::clone(&self.supervisor.context);
         let first_tick = || {

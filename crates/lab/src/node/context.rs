@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::mem;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use base64::Engine;
@@ -18,21 +18,23 @@ use tokio::time::sleep;
 
 use super::action::Target;
 use super::env::{self, Data, KeySource, Surroundings};
+use super::info::{COMPONENT, NodeInfo};
 use super::launch::{self, LaunchError};
-use super::logs::{self, LogFile};
 use super::mode::{Mode, until_up};
 use super::process::{Keeper, Process};
 use super::service_account;
 use super::view::Kind;
 use super::volumes::{self, Made, VolumeError};
-use super::{COMPONENT, NodeInfo};
-use crate::Shared;
 use crate::dns;
 use crate::latency::{Latencies, Latency};
+use crate::logs::{self, LogFile};
 use crate::network::{Bind, Sandbox, Store};
 use crate::registry::{ContainerSource, EventType};
 use crate::resource::Resource;
 use crate::selector::Selection;
+use crate::shared::Shared;
+use crate::sync::lock;
+use crate::well_known::ROOT_CA;
 
 /// No volume's name, since it has a dot.
 const RESOLV_CONF: &str = "resolv.conf";
@@ -74,13 +76,15 @@ impl PodContext {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         let (namespace, name, uid) =
             (text(&pod.metadata.namespace), text(&pod.metadata.name), text(&pod.metadata.uid));
-        let log_dir = logs::pod_log_dir(&shared.log_dir, &namespace, &name, &uid);
         let (network, registry) = (shared.network.clone(), shared.registry.clone());
-        let sandbox = Sandbox::new(network, registry, node.index, format!("{namespace}/{name}"));
-        let host_ip = node.address.to_string();
-        let (changed, beside) = (Notify::new(), Mutex::default());
-        let (volumes, token) = (OnceLock::new(), OnceLock::new());
         Self {
+            log_dir: logs::pod_log_dir(&shared.log_dir, &namespace, &name, &uid),
+            sandbox: Sandbox::new(network, registry, node.index, format!("{namespace}/{name}")),
+            host_ip: node.address.to_string(),
+            volumes: OnceLock::new(),
+            token: OnceLock::new(),
+            changed: Notify::new(),
+            beside: Mutex::default(),
             shared,
             node,
             namespace,
@@ -88,13 +92,6 @@ impl PodContext {
             uid,
             pod,
             object,
-            sandbox,
-            host_ip,
-            log_dir,
-            volumes,
-            token,
-            changed,
-            beside,
             mode,
         }
     }
@@ -240,12 +237,12 @@ impl PodContext {
 
     /// Runs `hook` until it ends or the pod is gone.
     pub(super) fn run_beside(&self, hook: impl Future<Output = ()> + Send + 'static) {
-        self.beside.lock().unwrap_or_else(PoisonError::into_inner).spawn(hook);
+        lock(&self.beside).spawn(hook);
     }
 
     /// Takes away what the pod had of its own: volumes, the token, and what still runs beside it.
     pub(super) async fn clean_up(&self) {
-        let mut beside = mem::take(&mut *self.beside.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut beside = mem::take(&mut *lock(&self.beside));
         beside.shutdown().await;
         self.revoke_token();
         let Some(store) = self.store() else { return };
@@ -258,14 +255,14 @@ impl PodContext {
 
     fn token(&self) -> String {
         let account = env::service_account(&self.pod);
-        let issue = || self.shared.tokens.issue(&self.namespace, account);
+        let issue = || self.node.tokens.issue(&self.namespace, account);
         self.token.get_or_init(issue).clone()
     }
 
     /// Ends the validity of the pod's token.
     pub(super) fn revoke_token(&self) {
         if let Some(token) = self.token.get() {
-            self.shared.tokens.revoke(token);
+            self.node.tokens.revoke(token);
         }
     }
 
@@ -318,8 +315,8 @@ impl PodContext {
         };
         let Ok(object) = self.shared.registry.get(resource, &self.namespace, name) else {
             // The one that every namespace has.
-            let is_root_ca = kind == KeySource::ConfigMap && name == service_account::ROOT_CA;
-            let ca = || self.shared.identity.authority_pem().as_bytes().to_vec();
+            let is_root_ca = kind == KeySource::ConfigMap && name == ROOT_CA;
+            let ca = || self.node.authority.as_bytes().to_vec();
             return is_root_ca.then(|| Data::from([("ca.crt".to_owned(), ca())]));
         };
         let entries = |field: &str| object[field].as_object().into_iter().flatten();

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::expand::expand;
 use super::quantity;
+use crate::well_known::DEFAULT_ACCOUNT;
 
 /// A ConfigMap's or Secret's data.
 pub(super) type Data = BTreeMap<String, Vec<u8>>;
@@ -190,7 +191,7 @@ pub(super) fn field_value(path: &str, around: &Surroundings<'_>) -> Result<Strin
 /// The service account that a pod runs as.
 pub(super) fn service_account(pod: &Pod) -> &str {
     let name = pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref());
-    name.filter(|name| !name.is_empty()).unwrap_or("default")
+    name.filter(|name| !name.is_empty()).unwrap_or(DEFAULT_ACCOUNT)
 }
 
 /// What a pod's containers believe their host to be called.

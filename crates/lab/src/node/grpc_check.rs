@@ -47,7 +47,7 @@ const INTERNAL: u32 = 13;
 const UNAVAILABLE: u32 = 14;
 
 impl GrpcCheck {
-    /// Asks.
+    /// Makes one check.
     ///
     /// # Errors
     ///
@@ -107,7 +107,7 @@ impl GrpcCheck {
         }
     }
 
-    /// Calls; answers the number of the serving status.
+    /// Makes the call, and returns the number of the serving status.
     async fn call(&self, requests: &mut SendRequest<Bytes>) -> Result<u64, CallStatus> {
         let broken = |error: h2::Error| unavailable(&error.to_string());
         let request = Request::post(format!("http://{}/grpc.health.v1.Health/Check", self.address))
@@ -184,8 +184,7 @@ fn request_message(service: &str) -> Vec<u8> {
     message
 }
 
-/// `HealthCheckResponse { ServingStatus status = 1; }`, whose fields other than that are passed
-/// over; left out, it is 0.
+/// `HealthCheckResponse { ServingStatus status = 1; }`, whose other fields are ignored; without it the status is 0.
 fn serving_number(message: Bytes) -> Option<u64> {
     match message[..] {
         [] => Some(0),

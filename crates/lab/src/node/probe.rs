@@ -56,7 +56,7 @@ impl Threshold {
         }
     }
 
-    /// Takes a result; answers it back when it counts.
+    /// Takes a result, and returns it if it counts.
     fn count(&mut self, finding: Finding) -> Option<Finding> {
         self.streak = if self.last == Some(finding) { self.streak.saturating_add(1) } else { 1 };
         self.last = Some(finding);
@@ -124,8 +124,7 @@ impl Prober {
         }
     }
 
-    /// Probes once, and says so if all is not well. `None`: it could not be done, which counts
-    /// for nothing.
+    /// Probes once, and records an event if that fails. `None`: the probe could not be made, which does not count.
     async fn once(&self, longest: Duration) -> Option<Finding> {
         let result = match &self.action {
             Ok(action) => action.probe(longest).await,

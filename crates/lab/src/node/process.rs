@@ -16,9 +16,9 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, watch};
 
-use super::logs::{LogFile, Recorder, read_available};
 use super::volumes::Mount;
 use crate::descendants::{self, Member};
+use crate::logs::{LogFile, Recorder, read_available};
 use crate::network::Placement;
 
 /// The variable in the environment of everything that runs in a container, and its value, tell
@@ -99,8 +99,8 @@ impl Launch {
         Ok((Process { signals, exit, stop_signalled: Arc::default() }, keeper))
     }
 
-    /// Runs the program to its end; answers that and the beginning of what it wrote. Dropped
-    /// before, it is killed.
+    /// Runs the program to its end; returns that and the beginning of what it wrote. If this is dropped
+    /// before, the program is killed.
     ///
     /// # Errors
     ///
@@ -138,11 +138,11 @@ impl Launch {
 }
 
 /// Makes the command's process the parent of its orphaned descendants, as a container's first
-/// process is: so they can be found below it as long as it lives. And has it heed the signals that
-/// a shell lets its background jobs ignore, and nohup its command, which programs inherit.
+/// process is: so they can be found below it as long as it lives. It also resets the signals that a
+/// shell makes its background jobs ignore, and nohup its command: programs inherit that.
 ///
-/// On the machine itself it dies with this process, should nobody be left to kill it: with the thread that starts
-/// it, which is one of the runtime's own workers and lives as long. What it starts itself does not.
+/// On the machine itself it dies with this process, or precisely with the thread that starts it: that is one of the
+/// runtime's own workers, which live as long. The processes that it starts itself do not.
 #[expect(unsafe_code, reason = "there is no safe way to run a system call between fork and exec")]
 fn begin_as_in_a_container(command: &mut Command, is_on_the_machine: bool) {
     let begin = move || {

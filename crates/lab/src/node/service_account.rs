@@ -11,10 +11,8 @@ use std::path::Path;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
-/// The ConfigMap that holds the certificate of the API server's authority.
-pub(super) const ROOT_CA: &str = "kube-root-ca.crt";
-/// What the name of that volume begins with.
-const VOLUME: &str = "kube-api-access-";
+use crate::well_known::TOKEN_VOLUME;
+
 /// The kubeconfig among its files.
 const KUBECONFIG: &str = "kubeconfig";
 
@@ -22,7 +20,7 @@ const KUBECONFIG: &str = "kubeconfig";
 pub(super) fn volume(pod: &Pod) -> Option<&str> {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     let mut names = volumes.filter(|volume| volume.projected.is_some()).map(|volume| volume.name.as_str());
-    names.find(|name| name.starts_with(VOLUME))
+    names.find(|name| name.starts_with(TOKEN_VOLUME))
 }
 
 /// The variables that say where its files are, when they are in `dir`.

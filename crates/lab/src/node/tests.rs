@@ -3,6 +3,7 @@
 mod running;
 mod termination;
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use serde_json::json;
@@ -12,8 +13,9 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::Config;
 use crate::address::AddressBlock;
-use crate::api::{Identity, Serialised};
+use crate::agents::Agents;
 use crate::latency::{Latencies, Sampler};
+use crate::logs::{LogEntry, pod_log_dir};
 use crate::network::Network;
 use crate::registry::{DeleteOptions, Registry, Watch};
 use crate::tokens::Tokens;
@@ -24,6 +26,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Node {
     shared: Shared,
+    agents: Agents,
     agent: tokio::task::JoinHandle<()>,
     dir: tempfile::TempDir,
 }
@@ -46,22 +49,22 @@ impl Node {
             }),
             sampler: Sampler::seeded(1),
             clock,
-            agents: Agents::default(),
-            identity: Identity::new(&[]).unwrap(),
-            tokens: Tokens::default(),
-            serialised: Serialised::default(),
             network: Network::Userspace,
             log_dir: Arc::new(dir.path().to_owned()),
             stop: CancellationToken::new(),
         };
+        let agents = Agents::default();
         let info = NodeInfo {
             name: "node-1".to_owned(),
             index: 0,
             address: Ipv4Addr::LOCALHOST,
             own_binary: "/nonexistent/rolldrop".into(),
+            agents: agents.clone(),
+            tokens: Tokens::default(),
+            authority: "".into(),
         };
         let agent = tokio::spawn(run(shared.clone(), info));
-        Self { shared, agent, dir }
+        Self { shared, agents, agent, dir }
     }
 
     /// Runs the pod `a` with this spec, and follows it.

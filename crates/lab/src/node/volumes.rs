@@ -60,7 +60,7 @@ pub(super) struct Mount {
     made_at: PathBuf,
 }
 
-/// Where a container's path leads to for this process.
+/// The path at which this process finds what a container has at `path`.
 pub(super) fn on_machine(path: &Path, mounts: &[Mount]) -> PathBuf {
     let covering = mounts.iter().filter_map(|mount| {
         let below = path.strip_prefix(&mount.bind.target).ok()?;
@@ -98,8 +98,8 @@ pub(super) fn make(
         .collect()
 }
 
-/// On a dataplane without mounts only what is there already can be mounted; the pod's token is
-/// told otherwise.
+/// On a dataplane without mounts only what is there already can be mounted; the pod learns its token
+/// in another way.
 ///
 /// # Errors
 ///

@@ -7,16 +7,15 @@
 use serde_json::{Value, json};
 
 use super::{Registry, in_name_characters};
+use crate::object::containers_mut;
 use crate::resource::Resource;
 use crate::selector::Selection;
 use crate::status::Status;
+use crate::value::list;
+use crate::well_known::{DEFAULT_ACCOUNT, ROOT_CA, TOKEN_VOLUME};
 
-/// The name of the volume with a pod's service account token begins so.
-const TOKEN_VOLUME: &str = "kube-api-access-";
 /// Where containers find it.
 const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// The service account of pods that name none. Every namespace has it.
-const DEFAULT_ACCOUNT: &str = "default";
 
 impl Registry {
     /// Completes an object that is created.
@@ -87,29 +86,22 @@ impl Registry {
 }
 
 fn mount_token(spec: &mut Value) {
-    let volumes = spec["volumes"].as_array().into_iter().flatten();
-    let mut names = volumes.filter_map(|volume| volume["name"].as_str());
+    let mut names = list(&spec["volumes"]).iter().filter_map(|volume| volume["name"].as_str());
     let given = names.find(|name| name.starts_with(TOKEN_VOLUME)).map(str::to_owned);
     let is_given = given.is_some();
     let name = given.unwrap_or_else(|| TOKEN_VOLUME.to_owned() + &in_name_characters(rand::random(), 5));
     let mut is_mounted = false;
-    for list in ["initContainers", "containers"] {
-        for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
-            let mounts = container["volumeMounts"].as_array().into_iter().flatten();
-            if mounts.into_iter().any(|mount| mount["mountPath"] == TOKEN_PATH) {
-                continue;
-            }
-            push(
-                &mut container["volumeMounts"],
-                json!({"name": name, "readOnly": true, "mountPath": TOKEN_PATH}),
-            );
+    for container in containers_mut(spec) {
+        if !list(&container["volumeMounts"]).iter().any(|mount| mount["mountPath"] == TOKEN_PATH) {
+            let mount = json!({"name": name, "readOnly": true, "mountPath": TOKEN_PATH});
+            push(&mut container["volumeMounts"], mount);
             is_mounted = true;
         }
     }
     if is_mounted && !is_given {
         let sources = json!([
             {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
-            {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+            {"configMap": {"name": ROOT_CA, "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
             {"downwardAPI": {"items": [
                 {"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}},
             ]}},

@@ -9,6 +9,7 @@ use base64::Engine as _;
 use serde_json::{Value, json};
 
 use super::{Resource, remove};
+use crate::object::{containers, containers_mut};
 
 /// How long pods stay on a node that is not ready or cannot be reached, unless they say otherwise
 /// (kube-apiserver: `--default-not-ready-toleration-seconds`). It is stored, and nobody acts on it.
@@ -25,10 +26,8 @@ pub(super) fn fill_defaults(resource: Resource, object: &mut Value) {
             default_to(object, "status", json!({"phase": "Active"}));
         }
         Resource::Nodes => {
-            default_to(object, "spec", json!({}));
-            default_to(object, "status", json!({}));
-            let capacity = object["status"].get("capacity").cloned();
-            if let Some(capacity) = capacity {
+            fill(object, json!({"spec": {}, "status": {}}));
+            if let Some(capacity) = object["status"].get("capacity").cloned() {
                 default_to(&mut object["status"], "allocatable", capacity);
             }
         }
@@ -44,25 +43,24 @@ pub(super) fn fill_defaults(resource: Resource, object: &mut Value) {
             }
         }
         Resource::Deployments => {
-            let spec = &mut object["spec"];
-            default_to(spec, "replicas", 1);
-            default_to(spec, "revisionHistoryLimit", 10);
-            default_to(spec, "progressDeadlineSeconds", 600);
-            default_to(spec, "strategy", json!({}));
-            default_to(&mut spec["strategy"], "type", "RollingUpdate");
-            if spec["strategy"]["type"] == "RollingUpdate" {
-                default_to(&mut spec["strategy"], "rollingUpdate", json!({}));
-                default_to(&mut spec["strategy"]["rollingUpdate"], "maxSurge", "25%");
-                default_to(&mut spec["strategy"]["rollingUpdate"], "maxUnavailable", "25%");
+            let spec = json!({
+                "replicas": 1,
+                "revisionHistoryLimit": 10,
+                "progressDeadlineSeconds": 600,
+                "strategy": {"type": "RollingUpdate"},
+            });
+            fill(object, json!({"spec": spec, "status": {}}));
+            let strategy = &mut object["spec"]["strategy"];
+            if strategy["type"] == "RollingUpdate" {
+                fill(strategy, json!({"rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}}));
             }
-            default_pod_spec(&mut spec["template"]["spec"]);
-            default_to(object, "status", json!({}));
+            default_pod_spec(&mut object["spec"]["template"]["spec"]);
         }
         Resource::ReplicaSets => {
             labels_of_template(object);
-            default_to(&mut object["spec"], "replicas", 1);
-            default_pod_spec(&mut object["spec"]["template"]["spec"]);
+            fill(object, json!({"spec": {"replicas": 1}}));
             default_to(object, "status", json!({"replicas": 0}));
+            default_pod_spec(&mut object["spec"]["template"]["spec"]);
         }
         Resource::Jobs => default_job(object),
         Resource::PodDisruptionBudgets => {
@@ -71,17 +69,10 @@ pub(super) fn fill_defaults(resource: Resource, object: &mut Value) {
             default_to(object, "status", status);
         }
         Resource::EndpointSlices => {
-            for port in elements(object, "ports") {
-                default_to(port, "name", "");
-                default_to(port, "protocol", "TCP");
-            }
+            elements(object, "ports").for_each(|port| fill(port, json!({"name": "", "protocol": "TCP"})));
         }
         Resource::Ingresses => default_to(object, "status", json!({"loadBalancer": {}})),
-        Resource::IngressClasses => {
-            if let Some(parameters) = object["spec"].get_mut("parameters").filter(|given| given.is_object()) {
-                default_to(parameters, "scope", "Cluster");
-            }
-        }
+        Resource::IngressClasses => fill_part(&mut object["spec"], "parameters", json!({"scope": "Cluster"})),
         Resource::Secrets => default_secret(object),
         Resource::Events | Resource::ConfigMaps | Resource::ServiceAccounts | Resource::Leases => {}
     }
@@ -91,6 +82,24 @@ pub(super) fn fill_defaults(resource: Resource, object: &mut Value) {
 fn default_to(object: &mut Value, field: &str, value: impl Into<Value>) {
     if object.get(field).is_none_or(Value::is_null) {
         object[field] = value.into();
+    }
+}
+
+/// Sets what an object lacks, or has as null, at any depth.
+fn fill(object: &mut Value, defaults: Value) {
+    if object.is_null() {
+        *object = defaults;
+    } else if let (Value::Object(map), Value::Object(defaults)) = (object, defaults) {
+        for (field, default) in defaults {
+            fill(map.entry(field).or_insert(Value::Null), default);
+        }
+    }
+}
+
+/// Fills in a part of an object, if the object has it.
+fn fill_part(object: &mut Value, part: &str, defaults: Value) {
+    if let Some(part) = object.get_mut(part).filter(|part| part.is_object()) {
+        fill(part, defaults);
     }
 }
 
@@ -123,35 +132,38 @@ fn default_job(job: &mut Value) {
     if spec["completions"].is_null() && spec["parallelism"].is_null() {
         spec["completions"] = json!(1);
     }
-    default_to(spec, "parallelism", 1);
-    default_to(spec, "backoffLimit", 6);
-    default_to(spec, "completionMode", "NonIndexed");
-    default_to(spec, "suspend", false);
-    default_to(spec, "podReplacementPolicy", "TerminatingOrFailed");
-    default_to(spec, "manualSelector", false);
+    let defaults = json!({
+        "parallelism": 1,
+        "backoffLimit": 6,
+        "completionMode": "NonIndexed",
+        "suspend": false,
+        "podReplacementPolicy": "TerminatingOrFailed",
+        "manualSelector": false,
+    });
+    fill(spec, defaults);
     default_pod_spec(&mut spec["template"]["spec"]);
     default_to(job, "status", json!({}));
 }
 
-/// Has the Job select its own pods by its uid, and marks its template accordingly.
+/// Makes the Job select its own pods by its uid, and marks its template accordingly.
 fn generate_job_selector(job: &mut Value) {
     let (name, uid) = (job["metadata"]["name"].clone(), job["metadata"]["uid"].clone());
-    let labels = &mut job["spec"]["template"]["metadata"]["labels"];
-    default_to(labels, "job-name", name.clone());
-    default_to(labels, "batch.kubernetes.io/job-name", name);
-    default_to(labels, "controller-uid", uid.clone());
-    default_to(labels, "batch.kubernetes.io/controller-uid", uid.clone());
-    default_to(&mut job["spec"]["selector"]["matchLabels"], "batch.kubernetes.io/controller-uid", uid);
+    let labels = json!({
+        "job-name": name,
+        "batch.kubernetes.io/job-name": name,
+        "controller-uid": uid,
+        "batch.kubernetes.io/controller-uid": uid,
+    });
+    let selector = json!({"matchLabels": {"batch.kubernetes.io/controller-uid": uid}});
+    fill(&mut job["spec"], json!({"selector": selector, "template": {"metadata": {"labels": labels}}}));
 }
 
 /// A container that limits a resource asks for as much of it.
 fn default_requests(spec: &mut Value) {
-    for list in ["initContainers", "containers"] {
-        for container in elements(spec, list) {
-            let limits = container["resources"]["limits"].as_object().cloned().unwrap_or_default();
-            for (resource, limit) in limits {
-                default_to(&mut container["resources"]["requests"], &resource, limit);
-            }
+    for container in containers_mut(spec) {
+        let limits = container["resources"]["limits"].as_object().cloned().unwrap_or_default();
+        for (resource, limit) in limits {
+            default_to(&mut container["resources"]["requests"], &resource, limit);
         }
     }
 }
@@ -165,8 +177,7 @@ pub(super) fn prepare(resource: Resource, object: &mut Value) {
         Resource::Services => {
             let spec = &mut object["spec"];
             if spec["type"] != "ExternalName" {
-                default_to(spec, "ipFamilies", json!(["IPv4"]));
-                default_to(spec, "ipFamilyPolicy", "SingleStack");
+                fill(spec, json!({"ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack"}));
             }
         }
         Resource::Jobs if object["spec"]["manualSelector"] == false => generate_job_selector(object),
@@ -176,8 +187,7 @@ pub(super) fn prepare(resource: Resource, object: &mut Value) {
 
 fn prepare_pod(pod: &mut Value) {
     let spec = &mut pod["spec"];
-    default_to(spec, "priority", 0);
-    default_to(spec, "preemptionPolicy", "PreemptLowerPriority");
+    fill(spec, json!({"priority": 0, "preemptionPolicy": "PreemptLowerPriority"}));
     spec["serviceAccount"] = spec["serviceAccountName"].clone();
     for taint in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
         default_toleration(spec, taint);
@@ -204,8 +214,6 @@ fn default_toleration(spec: &mut Value, key: &str) {
 
 /// How the pod would fare when memory runs short, by what its containers ask for.
 fn quality_of_service(spec: &Value) -> &'static str {
-    let containers =
-        || ["initContainers", "containers"].iter().flat_map(|list| spec[*list].as_array()).flatten();
     let asks = |container: &Value, what: &str| {
         container["resources"][what].as_object().is_some_and(|map| !map.is_empty())
     };
@@ -215,9 +223,9 @@ fn quality_of_service(spec: &Value) -> &'static str {
             resources["limits"][name].is_string() && resources["limits"][name] == resources["requests"][name]
         })
     };
-    if !containers().any(|container| asks(container, "requests") || asks(container, "limits")) {
+    if !containers(spec).any(|container| asks(container, "requests") || asks(container, "limits")) {
         "BestEffort"
-    } else if containers().all(is_guaranteed) {
+    } else if containers(spec).all(is_guaranteed) {
         "Guaranteed"
     } else {
         "Burstable"
@@ -226,51 +234,41 @@ fn quality_of_service(spec: &Value) -> &'static str {
 
 /// What a pod and the template of one have in common.
 fn default_pod_spec(spec: &mut Value) {
-    default_to(spec, "restartPolicy", "Always");
-    default_to(spec, "terminationGracePeriodSeconds", 30);
+    let defaults = json!({
+        "restartPolicy": "Always",
+        "terminationGracePeriodSeconds": 30,
+        "dnsPolicy": "ClusterFirst",
+        "schedulerName": "default-scheduler",
+        "securityContext": {},
+    });
+    fill(spec, defaults);
     // A negative grace period means the shortest one.
     if spec["terminationGracePeriodSeconds"].as_i64().is_some_and(|grace| grace < 0) {
         spec["terminationGracePeriodSeconds"] = json!(1);
     }
-    default_to(spec, "dnsPolicy", "ClusterFirst");
-    default_to(spec, "schedulerName", "default-scheduler");
-    default_to(spec, "securityContext", json!({}));
-    for list in ["initContainers", "containers"] {
-        elements(spec, list).for_each(default_container);
-    }
+    containers_mut(spec).for_each(default_container);
     elements(spec, "volumes").for_each(default_volume);
 }
 
 fn default_volume(volume: &mut Value) {
-    let Some(map) = volume.as_object_mut() else { return };
-    if map.len() == 1 && map.contains_key("name") {
-        map.insert("emptyDir".to_owned(), json!({}));
+    if volume.as_object().is_some_and(|map| map.len() == 1 && map.contains_key("name")) {
+        volume["emptyDir"] = json!({});
     }
     for source in ["secret", "configMap", "downwardAPI", "projected"] {
-        if let Some(source) = map.get_mut(source).filter(|source| source.is_object()) {
-            default_to(source, "defaultMode", 0o644);
-        }
+        fill_part(volume, source, json!({"defaultMode": 0o644}));
     }
-    if let Some(path) = map.get_mut("hostPath").filter(|path| path.is_object()) {
-        default_to(path, "type", "");
-    }
-    if let Some(files) = map.get_mut("downwardAPI") {
-        elements(files, "items").for_each(default_field_ref);
-    }
-    let Some(projected) = map.get_mut("projected") else { return };
-    for source in elements(projected, "sources") {
-        if let Some(token) = source.get_mut("serviceAccountToken").filter(|token| token.is_object()) {
-            default_to(token, "expirationSeconds", 3600);
-        }
-        if let Some(files) = source.get_mut("downwardAPI") {
-            elements(files, "items").for_each(default_field_ref);
-        }
+    fill_part(volume, "hostPath", json!({"type": ""}));
+    default_downward_files(volume);
+    for source in volume.get_mut("projected").into_iter().flat_map(|projected| elements(projected, "sources"))
+    {
+        fill_part(source, "serviceAccountToken", json!({"expirationSeconds": 3600}));
+        default_downward_files(source);
     }
 }
 
-fn default_field_ref(file: &mut Value) {
-    if let Some(field) = file.get_mut("fieldRef").filter(|field| field.is_object()) {
-        default_to(field, "apiVersion", "v1");
+fn default_downward_files(source: &mut Value) {
+    for file in source.get_mut("downwardAPI").into_iter().flat_map(|files| elements(files, "items")) {
+        fill_part(file, "fieldRef", json!({"apiVersion": "v1"}));
     }
 }
 
@@ -278,46 +276,38 @@ fn default_container(container: &mut Value) {
     let image = container["image"].as_str().unwrap_or_default();
     let tag =
         image.rsplit('/').next().unwrap_or_default().split_once([':', '@']).map_or("latest", |(_, tag)| tag);
-    let pull_policy = if tag == "latest" { "Always" } else { "IfNotPresent" };
-    default_to(container, "imagePullPolicy", pull_policy);
-    default_to(container, "terminationMessagePath", "/dev/termination-log");
-    default_to(container, "terminationMessagePolicy", "File");
-    default_to(container, "resources", json!({}));
+    let defaults = json!({
+        "imagePullPolicy": if tag == "latest" { "Always" } else { "IfNotPresent" },
+        "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "File",
+        "resources": {},
+    });
+    fill(container, defaults);
     elements(container, "ports").for_each(|port| default_to(port, "protocol", "TCP"));
     for variable in elements(container, "env") {
         if let Some(source) = variable.get_mut("valueFrom") {
-            default_field_ref(source);
+            fill_part(source, "fieldRef", json!({"apiVersion": "v1"}));
         }
     }
     for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
-        let Some(probe) = container.get_mut(probe).filter(|probe| probe.is_object()) else { continue };
-        default_to(probe, "timeoutSeconds", 1);
-        default_to(probe, "periodSeconds", 10);
-        default_to(probe, "successThreshold", 1);
-        default_to(probe, "failureThreshold", 3);
-        default_handler(probe);
+        let times =
+            json!({"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3});
+        fill_part(container, probe, times);
+        container.get_mut(probe).into_iter().for_each(default_handler);
     }
     for hook in ["postStart", "preStop"] {
-        if let Some(hook) = container.pointer_mut(&format!("/lifecycle/{hook}")) {
-            default_handler(hook);
-        }
+        container.pointer_mut(&format!("/lifecycle/{hook}")).into_iter().for_each(default_handler);
     }
 }
 
 fn default_handler(handler: &mut Value) {
-    if let Some(get) = handler.get_mut("httpGet").filter(|get| get.is_object()) {
-        default_to(get, "path", "/");
-        default_to(get, "scheme", "HTTP");
-    }
-    if let Some(grpc) = handler.get_mut("grpc").filter(|grpc| grpc.is_object()) {
-        default_to(grpc, "service", "");
-    }
+    fill_part(handler, "httpGet", json!({"path": "/", "scheme": "HTTP"}));
+    fill_part(handler, "grpc", json!({"service": ""}));
 }
 
 fn default_service(service: &mut Value) {
     let spec = &mut service["spec"];
-    default_to(spec, "type", "ClusterIP");
-    default_to(spec, "sessionAffinity", "None");
+    fill(spec, json!({"type": "ClusterIP", "sessionAffinity": "None"}));
     if spec["sessionAffinity"] == "ClientIP" {
         default_to(spec, "sessionAffinityConfig", json!({"clientIP": {"timeoutSeconds": 10_800}}));
     }

@@ -4,13 +4,16 @@
 //! staging/src/k8s.io/apiserver/pkg/registry/rest/delete.go, `CheckGracefulDelete` in
 //! pkg/registry/core/pod/strategy.go).
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{FieldError, Registry, Resource, Status, Step, rfc3339};
+use super::{FieldError, Registry, Resource, Status, Step, remove, rfc3339};
+use crate::object::{is_being_deleted, is_terminal, key, uid};
+use crate::value::list;
 
 /// Namespaces that are always there.
 const IMMORTAL_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
@@ -18,7 +21,7 @@ const IMMORTAL_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public",
 /// How to delete.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct DeleteOptions {
+pub(crate) struct DeleteOptions {
     /// Overrides the pod's own grace period.
     pub grace_period_seconds: Option<i64>,
     /// What must hold for the deletion to happen.
@@ -33,7 +36,7 @@ pub struct DeleteOptions {
 
 impl DeleteOptions {
     /// With this grace period, and only if the object still is the one with this uid.
-    pub fn new(grace_period_seconds: i64, uid: &str) -> Self {
+    pub(crate) fn new(grace_period_seconds: i64, uid: &str) -> Self {
         Self { grace_period_seconds: Some(grace_period_seconds), ..Self::of(uid) }
     }
 
@@ -42,7 +45,7 @@ impl DeleteOptions {
     }
 
     /// Only if the object still is the one with this uid.
-    pub fn of(uid: &str) -> Self {
+    pub(crate) fn of(uid: &str) -> Self {
         let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
         Self { preconditions: Some(preconditions), ..Self::default() }
     }
@@ -51,7 +54,7 @@ impl DeleteOptions {
 /// What must hold for a deletion to happen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Preconditions {
+pub(crate) struct Preconditions {
     /// The object's uid.
     pub uid: Option<String>,
     /// The object's version.
@@ -60,7 +63,7 @@ pub struct Preconditions {
 
 /// What becomes of the dependents of a deleted object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-pub enum Propagation {
+pub(crate) enum Propagation {
     /// They stay, without their owner.
     Orphan,
     /// They are deleted after it; so they are here if it is to be in the foreground.
@@ -68,10 +71,10 @@ pub enum Propagation {
     Background,
 }
 
-/// What a deletion has led to so far.
+/// The result of a deletion so far.
 #[derive(Debug)]
-pub enum Deleted {
-    /// The object is on its way out: it has a grace period, contents or finalizers.
+pub(crate) enum Deleted {
+    /// The object still exists: it has a grace period, contents or finalizers.
     Terminating(Arc<Value>),
     /// The object is marked, and nothing keeps it any more: [`Due::finish`] is next.
     Due(Due),
@@ -81,7 +84,7 @@ pub enum Deleted {
 
 impl Deleted {
     /// The object's newest state.
-    pub fn object(&self) -> &Arc<Value> {
+    pub(crate) fn object(&self) -> &Arc<Value> {
         match self {
             Self::Terminating(object) | Self::Removed(object) => object,
             Self::Due(due) => &due.object,
@@ -89,36 +92,32 @@ impl Deleted {
     }
 }
 
-/// A pod that is marked, still there, and kept by nothing. It goes with [`Due::finish`] or, should
-/// whoever holds this be cut off, when this is dropped.
+/// A pod that is marked, still there, and kept by nothing. It is removed by [`Due::finish`], or when this is
+/// dropped.
 #[derive(Debug)]
 #[must_use]
-pub struct Due {
+pub(crate) struct Due {
     registry: Registry,
     resource: Resource,
     object: Arc<Value>,
 }
 
 impl Due {
-    /// Removes the object and answers its last state. Another may have done so before, and
-    /// somebody may have put a finalizer on it; then that is who removes it.
-    pub fn finish(self) -> Arc<Value> {
+    /// Removes the object and returns its last state. If another has removed it already, or if it has got a finalizer,
+    /// nothing happens.
+    pub(crate) fn finish(self) -> Arc<Value> {
         self.remove().unwrap_or_else(|| Arc::clone(&self.object))
     }
 
     fn remove(&self) -> Option<Arc<Value>> {
-        let text = |field: &str| self.object["metadata"][field].as_str().unwrap_or_default();
-        let removed = self.registry.inner.store.modify(
-            self.resource,
-            text("namespace"),
-            text("name"),
-            |current| -> Result<Step, std::convert::Infallible> {
-                let is_this = current["metadata"]["uid"] == self.object["metadata"]["uid"];
-                Ok(if is_this && is_due(self.resource, current) { Step::Remove } else { Step::Keep })
-            },
-        );
+        let (namespace, name) = key(&self.object);
+        let is_this = |object: &Value| uid(object) == uid(&self.object);
+        let removed = self.registry.inner.store.modify(self.resource, &namespace, &name, |current| {
+            let is_over = is_this(current) && is_due(self.resource, current);
+            Ok::<_, Infallible>(if is_over { Step::Remove } else { Step::Keep })
+        });
         let Ok(object) = removed;
-        object.filter(|object| object["metadata"]["uid"] == self.object["metadata"]["uid"])
+        object.filter(|object| is_this(object))
     }
 }
 
@@ -136,7 +135,7 @@ impl Registry {
     ///
     /// 404 when there is none, 409 when a precondition does not hold, 403 for namespaces that
     /// cannot be deleted.
-    pub fn delete(
+    pub(crate) fn delete(
         &self,
         resource: Resource,
         namespace: &str,
@@ -155,7 +154,7 @@ impl Registry {
     /// # Errors
     ///
     /// As [`Registry::delete`].
-    pub fn begin_delete(
+    pub(crate) fn begin_delete(
         &self,
         resource: Resource,
         namespace: &str,
@@ -181,9 +180,7 @@ impl Registry {
             // controller would claim them again.
             let marked = self.inner.store.modify(resource, namespace, name, |current| {
                 check_preconditions(resource, name, current, options)?;
-                if matches!(resource, Resource::Pods | Resource::Namespaces)
-                    || current["metadata"]["deletionTimestamp"].is_string()
-                {
+                if matches!(resource, Resource::Pods | Resource::Namespaces) || is_being_deleted(current) {
                     return Ok(Step::Keep);
                 }
                 Ok(Step::Replace(marked_for_deletion(current, self.now_seconds())))
@@ -197,46 +194,37 @@ impl Registry {
         let deleted = self.inner.store.modify(resource, namespace, name, |current| {
             check_preconditions(resource, name, current, options)?;
             let step = delete_step(resource, current, options.grace_period_seconds, now);
+            let object = match &step {
+                Step::Replace(object) => object,
+                _ => current,
+            };
             outcome = match &step {
                 Step::Remove => Outcome::Removed,
-                Step::Replace(object) if is_due(resource, object) => Outcome::Due,
-                Step::Keep if is_due(resource, current) => Outcome::Due,
+                _ if is_due(resource, object) => Outcome::Due,
                 _ => Outcome::Terminating,
             };
-            let is_deleted = match &step {
-                Step::Replace(object) => object["metadata"]["deletionTimestamp"].is_string(),
-                Step::Remove => true,
-                _ => false,
-            };
-            if resource == Resource::Pods
-                && !is_dry_run
-                && is_deleted
-                && !current["metadata"]["deletionTimestamp"].is_string()
-            {
-                // Within the change, so that no other one comes between.
-                let (uid, t_ns) = (current["metadata"]["uid"].as_str(), self.inner.clock.now().unix_ns());
-                tracing::debug!(uid, t_ns, "a pod's deletion takes effect");
-            }
             if is_dry_run {
-                would_be = match step {
-                    Step::Replace(object) => Some(Arc::new(object)),
-                    _ => Some(Arc::new(current.clone())),
-                };
+                would_be = Some(Arc::new(object.clone()));
                 return Ok(Step::Keep);
+            }
+            let is_deleted = is_being_deleted(object) || outcome == Outcome::Removed;
+            if resource == Resource::Pods && is_deleted && !is_being_deleted(current) {
+                // Within the change, so that no other one comes between.
+                let t_ns = self.inner.clock.now().unix_ns();
+                tracing::debug!(
+                    uid = current["metadata"]["uid"].as_str(),
+                    t_ns,
+                    "a pod's deletion takes effect"
+                );
             }
             Ok(step)
         })?;
         let object = deleted.ok_or_else(|| Status::not_found(resource, name))?;
-        if let Some(object) = would_be {
-            return Ok(match outcome {
-                Outcome::Terminating => Deleted::Terminating(object),
-                Outcome::Due | Outcome::Removed => Deleted::Removed(object),
-            });
-        }
+        let object = would_be.unwrap_or(object);
         Ok(match outcome {
             Outcome::Terminating => Deleted::Terminating(object),
-            Outcome::Due => Deleted::Due(Due { registry: self.clone(), resource, object }),
-            Outcome::Removed => Deleted::Removed(object),
+            Outcome::Due if !is_dry_run => Deleted::Due(Due { registry: self.clone(), resource, object }),
+            Outcome::Due | Outcome::Removed => Deleted::Removed(object),
         })
     }
 
@@ -245,9 +233,9 @@ impl Registry {
     /// # Errors
     ///
     /// 404 when it is gone, 409 when it is not being deleted.
-    pub fn remove_namespace(&self, name: &str) -> Result<(), Status> {
+    pub(crate) fn remove_namespace(&self, name: &str) -> Result<(), Status> {
         let removed = self.inner.store.modify(Resource::Namespaces, "", name, |current| {
-            if !current["metadata"]["deletionTimestamp"].is_string() {
+            if !is_being_deleted(current) {
                 return Err(Status::conflict(Resource::Namespaces, name, "it is not being deleted"));
             }
             Ok(if has_finalizers(current) { Step::Keep } else { Step::Remove })
@@ -257,19 +245,17 @@ impl Registry {
 
     fn orphan_dependents(&self, owner: &Value) {
         for (resource, object) in self.dependents(owner.as_str().unwrap_or_default()) {
-            let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
-            let name = object["metadata"]["name"].as_str().unwrap_or_default();
-            let orphaned = self.inner.store.modify(resource, namespace, name, |current| {
+            let (namespace, name) = key(&object);
+            let orphaned = self.inner.store.modify(resource, &namespace, &name, |current| {
                 let mut object = current.clone();
-                if let Some(references) = object["metadata"]["ownerReferences"].as_array_mut() {
-                    references.retain(|reference| reference["uid"] != *owner);
-                    if references.is_empty()
-                        && let Some(metadata) = object["metadata"].as_object_mut()
-                    {
-                        metadata.remove("ownerReferences");
-                    }
+                let mut references = list(&object["metadata"]["ownerReferences"]).to_vec();
+                references.retain(|reference| reference["uid"] != *owner);
+                if references.is_empty() {
+                    remove(&mut object["metadata"], "ownerReferences");
+                } else {
+                    object["metadata"]["ownerReferences"] = json!(references);
                 }
-                Ok::<_, std::convert::Infallible>(Step::Replace(object))
+                Ok::<_, Infallible>(Step::Replace(object))
             });
             let Ok(_) = orphaned;
         }
@@ -286,15 +272,14 @@ enum Outcome {
 
 /// Whether an object is kept until somebody has taken his mark off it.
 pub(super) fn has_finalizers(object: &Value) -> bool {
-    object["metadata"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty())
+    !list(&object["metadata"]["finalizers"]).is_empty()
 }
 
 /// Whether an object is marked and nothing keeps it. Namespaces wait for their contents.
 pub(super) fn is_due(resource: Resource, object: &Value) -> bool {
-    let metadata = &object["metadata"];
     resource != Resource::Namespaces
-        && metadata["deletionTimestamp"].is_string()
-        && metadata["deletionGracePeriodSeconds"] == 0
+        && is_being_deleted(object)
+        && object["metadata"]["deletionGracePeriodSeconds"] == 0
         && !has_finalizers(object)
 }
 
@@ -304,7 +289,7 @@ fn delete_step(resource: Resource, current: &Value, requested_grace: Option<i64>
         Resource::Pods => delete_pod(current, requested_grace, now),
         Resource::Namespaces => delete_namespace(current, now),
         _ if !has_finalizers(current) => Step::Remove,
-        _ if current["metadata"]["deletionTimestamp"].is_string() => Step::Keep,
+        _ if is_being_deleted(current) => Step::Keep,
         _ => Step::Replace(marked_for_deletion(current, now)),
     }
 }
@@ -370,9 +355,8 @@ fn delete_pod(pod: &Value, requested_grace: Option<i64>, now: i64) -> Step {
         }
     } else {
         let unscheduled = pod["spec"]["nodeName"].as_str().unwrap_or_default().is_empty();
-        let finished = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
         let own = pod["spec"]["terminationGracePeriodSeconds"].as_i64().map(at_least_one);
-        let grace = if unscheduled || finished { 0 } else { requested.or(own).unwrap_or(0) };
+        let grace = if unscheduled || is_terminal(pod) { 0 } else { requested.or(own).unwrap_or(0) };
         (grace, now.saturating_add(grace))
     };
 
@@ -389,7 +373,7 @@ fn delete_pod(pod: &Value, requested_grace: Option<i64>, now: i64) -> Step {
 
 /// What a DELETE makes of a namespace: its contents go first.
 fn delete_namespace(namespace: &Value, now: i64) -> Step {
-    if namespace["metadata"]["deletionTimestamp"].is_string() {
+    if is_being_deleted(namespace) {
         return Step::Keep;
     }
     let mut namespace = namespace.clone();

@@ -1,11 +1,11 @@
 //! Event objects: what users see under "Events" in `kubectl describe`.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::PoisonError;
 
 use serde_json::{Value, json};
 
 use super::{Part, Registry, Resource};
+use crate::sync::lock;
 
 /// Of how many events is remembered what they say, so that they are counted (`maxLruCacheEntries` in
 /// client-go's tools/record/events_cache.go).
@@ -13,7 +13,7 @@ const MAX_COUNTED: usize = 4096;
 
 /// How an event is to be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventType {
+pub(crate) enum EventType {
     /// Information.
     Normal,
     /// Something is amiss.
@@ -22,7 +22,7 @@ pub enum EventType {
 
 /// The part of an object that an event is about, and where it happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ContainerSource<'a> {
+pub(crate) struct ContainerSource<'a> {
     /// Such as `spec.containers{app}`.
     pub path: String,
     /// The node.
@@ -32,7 +32,7 @@ pub struct ContainerSource<'a> {
 impl Registry {
     /// Records an event about an object. The same event again only raises its count. Events are
     /// a help to users: one that cannot be recorded is let go.
-    pub fn record_event(
+    pub(crate) fn record_event(
         &self,
         about: &Value,
         event_type: EventType,
@@ -44,7 +44,7 @@ impl Registry {
     }
 
     /// Records an event about an object or one of its containers, as [`Registry::record_event`].
-    pub fn record_event_of(
+    pub(crate) fn record_event_of(
         &self,
         about: &Value,
         container: Option<&ContainerSource<'_>>,
@@ -66,7 +66,7 @@ impl Registry {
 
         let now = self.now();
         // Held until the event is stored: of two recorders of the same, the second counts.
-        let mut recorded = self.inner.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recorded = lock(&self.inner.events);
         if let Some(name) = recorded.get(&what) {
             let counted = self.modify(Resource::Events, namespace, name, Part::Main, |event| {
                 event["count"] = json!(event["count"].as_i64().unwrap_or(1) + 1);

@@ -18,7 +18,7 @@ const WOULD_VIOLATE: &str = "Cannot evict pod as it would violate the pod's disr
 
 /// What an approved eviction relies on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Approval {
+pub(crate) enum Approval {
     /// Nothing: the budget, if there is one, has been charged.
     Paid,
     /// The pod's state, which cost the budget nothing: it must not have changed when the pod is
@@ -33,7 +33,7 @@ impl Registry {
     ///
     /// 429 when the budget does not allow it or is not up to date, 500 when several budgets cover
     /// the pod.
-    pub fn approve_eviction(&self, pod: &Value, effect: Effect) -> Result<Approval, Status> {
+    pub(crate) fn approve_eviction(&self, pod: &Value, effect: Effect) -> Result<Approval, Status> {
         let phase = pod["status"]["phase"].as_str().unwrap_or_default();
         let going = pod["metadata"]["deletionTimestamp"].is_string();
         match phase {
@@ -83,7 +83,7 @@ impl Registry {
     /// # Errors
     ///
     /// 404 when it is gone, 409 when a precondition does not hold.
-    pub fn mark_for_eviction(
+    pub(crate) fn mark_for_eviction(
         &self,
         namespace: &str,
         name: &str,

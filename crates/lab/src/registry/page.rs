@@ -9,12 +9,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
-use super::super::store::{Key, Part};
 use super::{List, Registry, Resource, Selection, Status, expired};
+use crate::object::{self, Key};
+use crate::store::Part;
 
 /// Which part of which list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PageRequest {
+pub(crate) struct PageRequest {
     /// The most objects of one page; 0 for all.
     pub limit: usize,
     /// The token that came with the page before; empty for the first.
@@ -27,7 +28,7 @@ pub struct PageRequest {
 
 /// A page of a list.
 #[derive(Clone, Debug)]
-pub struct Page {
+pub(crate) struct Page {
     /// The objects of this page, and the version of the whole list.
     pub list: List,
     /// The token for the next page, if there is one.
@@ -44,7 +45,7 @@ impl Registry {
     ///
     /// 400 for a token that is none, 410 for a state that is no longer remembered, 504 for one that
     /// has not come yet.
-    pub fn list_page(
+    pub(crate) fn list_page(
         &self,
         resource: Resource,
         namespace: Option<&str>,
@@ -77,8 +78,8 @@ impl Registry {
 /// Where an object stands in a list. Its parts are compared one after the other, hence the
 /// character that is lower than all others in between.
 fn key(object: &Arc<Value>) -> String {
-    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
-    format!("{}\0{}", text("namespace"), text("name"))
+    let (namespace, name) = object::key(object);
+    format!("{namespace}\0{name}")
 }
 
 fn token(version: u64, start: &str) -> String {

@@ -18,7 +18,7 @@ const MAX_COPIED_BYTES: usize = 3 * 1024 * 1024;
 
 /// The kinds of patch, by their content type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PatchKind {
+pub(crate) enum PatchKind {
     /// RFC 6902.
     Json,
     /// RFC 7386.
@@ -31,7 +31,7 @@ pub enum PatchKind {
 
 impl PatchKind {
     /// The kind for a `Content-Type`, without its parameters.
-    pub fn from_content_type(content_type: &str) -> Option<Self> {
+    pub(crate) fn from_content_type(content_type: &str) -> Option<Self> {
         match content_type {
             "application/json-patch+json" => Some(Self::Json),
             "application/merge-patch+json" => Some(Self::Merge),
@@ -44,7 +44,7 @@ impl PatchKind {
 
 /// A patch to be applied.
 #[derive(Clone, Debug)]
-pub struct Patch {
+pub(crate) struct Patch {
     /// How to read `body`.
     pub kind: PatchKind,
     /// The patch.
@@ -58,7 +58,7 @@ impl Patch {
     /// # Errors
     ///
     /// 400 for a patch that is wrong in itself, 422 for one that does not fit `current`.
-    pub fn apply(&self, top: &Structure, current: &Value) -> Result<Value, Status> {
+    pub(crate) fn apply(&self, top: &Structure, current: &Value) -> Result<Value, Status> {
         let mut object = current.clone();
         match self.kind {
             PatchKind::Json => apply_operations(&self.body, &mut object)?,

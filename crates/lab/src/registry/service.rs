@@ -5,11 +5,12 @@
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use serde_json::{Value, json};
 
 use super::{FieldError, Registry, Resource, Status, copy_or_remove, remove};
+use crate::sync::lock;
 
 /// The ports that nodes give to Services (kube-apiserver's `--service-node-port-range`).
 const NODE_PORTS: RangeInclusive<u64> = 30_000..=32_767;
@@ -32,7 +33,7 @@ impl Registry {
         if resource != Resource::Services {
             return None;
         }
-        let turn = self.inner.service_addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = lock(&self.inner.service_addresses);
         let (mut others, _) = self.inner.store.list(resource, None);
         others.retain(|service| {
             service["metadata"]["namespace"] != namespace || service["metadata"]["name"] != name

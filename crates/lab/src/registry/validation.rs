@@ -4,6 +4,7 @@
 //! and people get wrong. Fields that it does not honour are kept as they are.
 
 mod container;
+mod errors;
 mod metadata;
 mod pod;
 mod service;
@@ -13,7 +14,8 @@ use serde_json::{Value, json};
 
 use super::Resource;
 use crate::schema::{self, Structure};
-use crate::status::{FieldError, Status};
+use crate::status::Status;
+use errors::Errors;
 
 /// Refuses what is not an object of this resource: another kind, or fields of a wrong type.
 pub(super) fn check_shape(resource: Resource, object: &Value) -> Result<(), Status> {
@@ -85,95 +87,4 @@ fn validate_data(object: &Value, errors: &mut Errors) {
     if total > MAX_BYTES {
         errors.too_long("data", &format!("may not be more than {MAX_BYTES} bytes"));
     }
-}
-
-/// The errors found so far.
-#[derive(Default)]
-pub(super) struct Errors {
-    list: Vec<FieldError>,
-}
-
-impl Errors {
-    fn push(&mut self, error: FieldError) {
-        if !self.list.contains(&error) {
-            self.list.push(error);
-        }
-    }
-
-    fn required(&mut self, field: &str, why: &str) {
-        self.push(FieldError::required_because(field, why));
-    }
-
-    fn invalid(&mut self, field: &str, value: &Value, why: &str) {
-        self.push(FieldError::invalid(field, value, why));
-    }
-
-    fn unsupported(&mut self, field: &str, value: &Value, supported: &[&str]) {
-        let list: Vec<_> = supported.iter().map(|value| format!("{value:?}")).collect();
-        self.push(FieldError::unsupported(field, value, &format!("supported values: {}", list.join(", "))));
-    }
-
-    fn duplicate(&mut self, field: &str, value: &Value) {
-        self.push(FieldError::duplicate(field, value));
-    }
-
-    fn not_found(&mut self, field: &str, value: &Value) {
-        self.push(FieldError::not_found(field, value));
-    }
-
-    fn forbidden(&mut self, field: &str, why: &str) {
-        self.push(FieldError::forbidden(field, why));
-    }
-
-    fn too_long(&mut self, field: &str, why: &str) {
-        self.push(FieldError::too_long(field, why));
-    }
-
-    /// A number that may be left out, but not be negative.
-    fn check_not_negative(&mut self, holder: &Value, path: &str, name: &str) {
-        if holder[name].as_i64().is_some_and(|number| number < 0) {
-            self.invalid(&format!("{path}.{name}"), &holder[name], "must be greater than or equal to 0");
-        }
-    }
-
-    fn check_port_number(&mut self, port: &Value, field: &str) {
-        if !port.as_i64().is_some_and(|port| (1..=65_535).contains(&port)) {
-            self.invalid(field, port, "must be between 1 and 65535, inclusive");
-        }
-    }
-
-    /// A port by number or by name.
-    fn check_port(&mut self, port: &Value, field: &str) {
-        match port.as_str() {
-            Some(name) => self.check_port_name(name, field),
-            None => self.check_port_number(port, field),
-        }
-    }
-
-    fn check_port_name(&mut self, name: &str, field: &str) {
-        let value = json!(name);
-        if name.is_empty() || name.len() > 15 {
-            self.invalid(field, &value, "must be no more than 15 characters");
-        }
-        let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        if !name.chars().all(allowed) || !name.chars().any(|c| c.is_ascii_lowercase()) {
-            let why = "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-), and at least one letter";
-            self.invalid(field, &value, why);
-        }
-    }
-
-    /// A value that has a default and must be one of a few; they are in alphabetical order.
-    fn check_one_of(&mut self, value: &Value, field: &str, supported: &[&str]) {
-        if value.as_str().is_none_or(|value| !supported.contains(&value)) {
-            self.unsupported(field, value, supported);
-        }
-    }
-}
-
-fn elements<'a>(object: &'a Value, list: &str) -> impl Iterator<Item = (usize, &'a Value)> {
-    object[list].as_array().into_iter().flatten().enumerate()
-}
-
-fn is_blank(value: &Value) -> bool {
-    value.as_str().is_none_or(str::is_empty)
 }

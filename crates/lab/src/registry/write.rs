@@ -16,7 +16,7 @@ use crate::store::Step;
 
 /// What becomes of the result of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Effect {
+pub(crate) enum Effect {
     /// It is stored.
     #[default]
     Stored,
@@ -31,7 +31,12 @@ impl Registry {
     ///
     /// 400 and 422 for an object that is wrong, 403 and 404 for its namespace, 409 when the name
     /// is taken.
-    pub fn create(&self, resource: Resource, namespace: &str, object: Value) -> Result<Arc<Value>, Status> {
+    pub(crate) fn create(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        object: Value,
+    ) -> Result<Arc<Value>, Status> {
         self.create_with(resource, namespace, object, Effect::Stored)
     }
 
@@ -40,7 +45,7 @@ impl Registry {
     /// # Errors
     ///
     /// As [`Registry::create`].
-    pub fn create_with(
+    pub(crate) fn create_with(
         &self,
         resource: Resource,
         namespace: &str,
@@ -120,7 +125,8 @@ impl Registry {
     ///
     /// 404 when there is none; 409 when `object` carries a resourceVersion or uid that is not the
     /// current one; 400 and 422 when it is wrong.
-    pub fn update(
+    #[cfg(test)]
+    pub(crate) fn update(
         &self,
         resource: Resource,
         namespace: &str,
@@ -135,7 +141,7 @@ impl Registry {
     /// # Errors
     ///
     /// As [`Registry::update`]; 422 for an object without a resourceVersion where one is required.
-    pub fn update_with(
+    pub(crate) fn update_with(
         &self,
         resource: Resource,
         namespace: &str,
@@ -160,7 +166,7 @@ impl Registry {
     /// # Errors
     ///
     /// 404 when there is no such object, 422 when the result is wrong.
-    pub fn modify(
+    pub(crate) fn modify(
         &self,
         resource: Resource,
         namespace: &str,
@@ -180,8 +186,8 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// 404 when there is no such object, 422 when the result is wrong, and what `change` answers.
-    pub fn modify_with(
+    /// 404 when there is no such object, 422 when the result is wrong, and what `change` returns.
+    pub(crate) fn modify_with(
         &self,
         resource: Resource,
         namespace: &str,
@@ -205,7 +211,7 @@ impl Registry {
     ///
     /// 404, 409, 422 as [`Registry::update`]; 400 for a patch that is wrong in itself, and what `judge` returns.
     #[expect(clippy::too_many_arguments, reason = "an object's path takes three, and a patch has options")]
-    pub fn patch(
+    pub(crate) fn patch(
         &self,
         resource: Resource,
         namespace: &str,
@@ -292,7 +298,7 @@ impl Registry {
     }
 }
 
-/// Nothing, when nothing changes; the last finalizer of an object on its way out takes it along.
+/// Keeps an object that does not change; removes a marked one together with its last finalizer.
 fn step_to(resource: Resource, current: &Value, new: Value) -> Step {
     if new == *current {
         Step::Keep

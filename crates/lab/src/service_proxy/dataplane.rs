@@ -31,7 +31,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct InEffect(RwLock<Arc<[Backend]>>);
 
 impl InEffect {
-    /// Puts new endpoints into effect; answers the stamps just before and just after.
+    /// Puts new endpoints into effect; returns the stamps just before and just after.
     pub(super) fn swap(&self, clock: Clock, backends: Arc<[Backend]>) -> (Stamp, Stamp) {
         let mut current = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let begin = clock.now();

@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::nft::Nft;
+use super::node::{ProxiedNode, Synced};
 use super::rules::{self, Node};
 use super::table::{Endpoints, Table};
-use super::{ProxiedNode, Synced};
 use crate::address::node_pods;
 use crate::kernel::{Fabric, KernelError};
 use rolldrop_record::clock::Stamp;

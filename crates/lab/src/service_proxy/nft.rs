@@ -71,7 +71,7 @@ impl Nft {
         done
     }
 
-    /// Starts the process that stays, unless it runs or is not to be had.
+    /// Starts the process that stays, unless it runs or this `nft` does not support it.
     pub(super) async fn stay(&mut self) {
         if matches!(self.interactive, Interactive::NotRunning) {
             self.interactive = match self.session().await {

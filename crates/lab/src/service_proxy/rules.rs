@@ -26,7 +26,7 @@ pub(super) struct Node {
     pub(super) pods: Ipv4Addr,
 }
 
-/// The script that turns `before` (nothing yet, or nobody knows what) into `after`. Empty when they
+/// The script that turns `before` (`None`: unknown) into `after`. Empty when they
 /// are the same.
 pub(super) fn script(before: Option<&Table>, after: &Table, node: Node) -> String {
     let mut script = Script::default();

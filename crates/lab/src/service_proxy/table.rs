@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use serde::Serialize;
 
-const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+use crate::well_known::SERVICE_NAME;
 
 /// One port of one Service: the address that clients connect to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -162,7 +162,7 @@ pub(super) fn compute(services: &[Service], slices: &[EndpointSlice], node: &str
 }
 
 fn belongs_to(slice: &EndpointSlice, namespace: &str, service: &str) -> bool {
-    let label = slice.metadata.labels.as_ref().and_then(|labels| labels.get(SERVICE_NAME_LABEL));
+    let label = slice.metadata.labels.as_ref().and_then(|labels| labels.get(SERVICE_NAME));
     slice.metadata.namespace.as_deref().unwrap_or("default") == namespace
         && label.is_some_and(|label| label == service)
 }
@@ -261,7 +261,7 @@ mod tests {
             })
             .collect();
         serde_json::from_value(json!({
-            "metadata": {"name": "web-abcde", "namespace": "shop", "labels": {SERVICE_NAME_LABEL: "web"}},
+            "metadata": {"name": "web-abcde", "namespace": "shop", "labels": {SERVICE_NAME: "web"}},
             "addressType": "IPv4",
             "endpoints": endpoints,
             "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],

@@ -14,12 +14,10 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::Config;
 use crate::address::AddressBlock;
-use crate::api::{Identity, Serialised};
 use crate::config::ServiceProxy;
 use crate::latency::{Latencies, Sampler};
 use crate::network::Network;
 use crate::registry::Registry;
-use crate::tokens::Tokens;
 use rolldrop_record::Clock;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -56,11 +54,7 @@ impl Fixture {
             config: Arc::new(config),
             sampler: Sampler::seeded(1),
             clock,
-            agents: crate::node::Agents::default(),
-            identity: Identity::new(&[]).unwrap(),
-            tokens: Tokens::default(),
             network: Network::Userspace,
-            serialised: Serialised::default(),
             log_dir: Arc::new(dir.path().to_owned()),
             stop: CancellationToken::new(),
         };

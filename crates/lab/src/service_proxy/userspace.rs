@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::ProxiedNode;
 use super::dataplane::{InEffect, PortProxy};
+use super::node::ProxiedNode;
 use super::table::{Endpoints, Protocol, Routes, ServicePort, Table};
 
 /// What a node listens on.

@@ -5,14 +5,12 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::age;
+use crate::conditions;
+use crate::object::is_being_deleted;
+use crate::value::{list, number, text};
 
 /// How many addresses and ports a cell names.
 const SHOWN: usize = 3;
-
-/// A string; empty when there is none.
-pub(super) fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
 
 /// A string, or `fallback` when there is none or it is empty.
 pub(super) fn or<'a>(value: &'a Value, fallback: &'a str) -> &'a str {
@@ -20,16 +18,6 @@ pub(super) fn or<'a>(value: &'a Value, fallback: &'a str) -> &'a str {
         "" => fallback,
         text => text,
     }
-}
-
-/// A number; 0 when there is none.
-pub(super) fn number(value: &Value) -> i64 {
-    value.as_i64().unwrap_or(0)
-}
-
-/// The elements of a list.
-pub(super) fn list(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
 }
 
 /// An `IntOrString`.
@@ -52,10 +40,9 @@ pub(super) fn namespace(object: &Value, now: Timestamp) -> Vec<Value> {
 
 pub(super) fn node(object: &Value, now: Timestamp) -> Vec<Value> {
     let status = &object["status"];
-    let ready = list(&status["conditions"]).iter().find(|condition| condition["type"] == "Ready");
-    let mut words = match ready.map(|ready| ready["status"] == "True") {
-        Some(true) => "Ready".to_owned(),
-        Some(false) => "NotReady".to_owned(),
+    let mut words = match conditions::of(object, "Ready")["status"].as_str() {
+        Some("True") => "Ready".to_owned(),
+        Some(_) => "NotReady".to_owned(),
         None => "Unknown".to_owned(),
     };
     if object["spec"]["unschedulable"] == true {
@@ -89,7 +76,7 @@ pub(super) fn service(object: &Value, now: Timestamp) -> Vec<Value> {
     let spec = &object["spec"];
     let ports = list(&spec["ports"]).iter().map(|port| {
         let (number, protocol) = (&port["port"], or(&port["protocol"], "TCP"));
-        match self::number(&port["nodePort"]) {
+        match crate::value::number(&port["nodePort"]) {
             0 => format!("{number}/{protocol}"),
             node_port => format!("{number}:{node_port}/{protocol}"),
         }
@@ -241,15 +228,11 @@ pub(super) fn job(object: &Value, now: Timestamp) -> Vec<Value> {
         (start, Value::Null) => age::since(start, now),
         (start, end) => age::between(start, end),
     };
-    let has = |condition_type: &str| {
-        let mut conditions = list(&status["conditions"]).iter();
-        conditions.any(|condition| condition["type"] == condition_type && condition["status"] == "True")
-    };
-    let is_deleted = object["metadata"]["deletionTimestamp"].is_string();
+    let has = |condition_type: &str| conditions::of(object, condition_type)["status"] == "True";
     let state = match () {
         () if has("Complete") => "Complete",
         () if has("Failed") => "Failed",
-        () if is_deleted => "Terminating",
+        () if is_being_deleted(object) => "Terminating",
         () if has("FailureTarget") => "FailureTarget",
         () if has("SuccessCriteriaMet") => "SuccessCriteriaMet",
         () => "Running",

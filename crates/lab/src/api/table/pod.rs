@@ -4,8 +4,17 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::cells::{list, number, or, text};
-use super::{Row, age};
+use super::age;
+use super::cells::or;
+use crate::conditions;
+use crate::object::{is_being_deleted, is_terminal};
+use crate::value::{list, number, text};
+
+/// One row: its cells, and the conditions that say that no more is to be expected.
+pub(super) struct Row {
+    pub(super) cells: Vec<Value>,
+    pub(super) completed: Option<Value>,
+}
 
 /// The row of `pod`.
 pub(super) fn row(pod: &Value, now: Timestamp) -> Row {
@@ -46,10 +55,7 @@ fn readiness_gates(pod: &Value) -> String {
 }
 
 fn condition_is_true(pod: &Value, condition_type: &str) -> bool {
-    let mut conditions = list(&pod["status"]["conditions"]).iter();
-    conditions
-        .find(|condition| condition["type"] == condition_type)
-        .is_some_and(|condition| condition["status"] == "True")
+    conditions::of(pod, condition_type)["status"] == "True"
 }
 
 #[derive(Default)]
@@ -78,17 +84,17 @@ impl Summary {
             summary.last_end = sidecars.last_end;
             summary.read_containers(pod);
         }
-        if pod["metadata"]["deletionTimestamp"].is_string() {
+        if is_being_deleted(pod) {
             if status["reason"] == "NodeLost" {
                 summary.status = "Unknown".to_owned();
-            } else if !matches!(text(&status["phase"]), "Succeeded" | "Failed") {
+            } else if !is_terminal(pod) {
                 summary.status = "Terminating".to_owned();
             }
         }
         summary
     }
 
-    /// Counts the init containers, and answers whether one of them still holds the pod up.
+    /// Counts the init containers, and returns whether one of them still holds the pod up.
     fn read_init_containers(&mut self, pod: &Value, sidecars: &mut Self) -> bool {
         let specs = list(&pod["spec"]["initContainers"]);
         for (index, container) in list(&pod["status"]["initContainerStatuses"]).iter().enumerate() {

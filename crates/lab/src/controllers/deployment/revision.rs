@@ -4,10 +4,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde_json::{Map, Value, json};
 
-use super::super::{controller_reference, key};
-use super::HASH_LABEL;
+use crate::object::{controller_reference, key};
 use crate::registry::in_name_characters;
 
+const HASH_LABEL: &str = "pod-template-hash";
 pub(super) const REVISION: &str = "deployment.kubernetes.io/revision";
 
 /// Annotations of a Deployment that its ReplicaSets do not take over (`annotationsToSkip`).

@@ -4,7 +4,10 @@
 
 use serde_json::Value;
 
-use super::replicas;
+/// How many pods a workload asks for.
+pub(super) fn replicas(object: &Value) -> i64 {
+    object["spec"]["replicas"].as_i64().unwrap_or(0)
+}
 
 /// How many pods a ReplicaSet asks for, and how many of them are available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::super::key;
-use super::replicas;
-use super::sizes::Limits;
+use super::sizes::{Limits, replicas};
 use crate::conditions::{find, remove, unix_seconds};
+use crate::object::key;
 
 const AVAILABLE: &str = "Available";
 const PROGRESSING: &str = "Progressing";

@@ -3,6 +3,7 @@ use futures::FutureExt;
 use super::super::replica_set;
 use super::super::tests::bench::{Bench, Controller};
 use super::*;
+use crate::conditions::of as condition;
 
 const BOTH: [Controller; 2] = [|shared| run(shared).boxed(), |shared| replica_set::run(shared).boxed()];
 
@@ -39,8 +40,6 @@ fn set_version(bench: &Bench, version: &str) {
 fn progress(bench: &Bench) -> Value {
     condition(&web(bench), "Progressing")["reason"].clone()
 }
-
-use super::super::condition;
 
 fn is_settled(bench: &Bench) -> bool {
     let web = web(bench);
@@ -99,7 +98,7 @@ async fn a_rollout_keeps_within_its_limits() {
     bench
         .holds("one by one", |bench| {
             let live = bench.live_pods();
-            let ready = live.iter().filter(|pod| super::super::is_ready(pod)).count();
+            let ready = live.iter().filter(|pod| crate::object::is_ready(pod)).count();
             // The limit is on what is asked for: the new ReplicaSet may be quicker to create a pod
             // than the old one to delete one (Kubernetes' own test counts the same way).
             let asked_for: i64 = history(bench).iter().map(|(_, _, replicas)| replicas).sum();

@@ -11,9 +11,9 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::super::{Key, is_being_deleted, is_terminal};
-use crate::Shared;
 use crate::latency::{Latencies, Latency};
+use crate::object::{Key, is_being_deleted, is_terminal};
+use crate::shared::Shared;
 
 /// Deletions so close to the first one are shown with it: of 30 that were measured in rollouts of six
 /// (timings.csv, D), 20 came out in one slice with another, which had been seen to be deleted 0.2 to
@@ -48,7 +48,7 @@ struct Coming {
 }
 
 impl View {
-    /// Takes note of a pod's new state (`None`: gone) and answers when its next change is visible.
+    /// Takes note of a pod's new state (`None`: gone) and returns when its next change is visible.
     pub(super) fn observe(&mut self, pod: Key, state: Option<Arc<Value>>, shared: &Shared) -> Duration {
         let seen = self.pods.get(&pod);
         let coming = self.coming.entry(pod.clone()).or_default();
@@ -94,7 +94,7 @@ impl View {
         }
     }
 
-    /// Makes all changes of a pod visible that are due, and answers the states that it went through.
+    /// Makes all changes of a pod visible that are due, and returns the states that it went through.
     pub(super) fn advance(&mut self, pod: &Key) -> Vec<Arc<Value>> {
         let mut states: Vec<_> = self.pods.get(pod).cloned().into_iter().collect();
         let now = Instant::now();

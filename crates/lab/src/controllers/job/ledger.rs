@@ -9,6 +9,9 @@ use std::sync::Arc;
 use serde_json::Value;
 use tokio::time::{Duration, Instant};
 
+use super::super::worker::BackOff;
+use crate::object::uid;
+
 /// The pods of one Job that are over.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
@@ -19,14 +22,10 @@ pub(super) struct Ledger {
     failures: Option<(u32, Instant)>,
 }
 
-fn uid(pod: &Value) -> String {
-    pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned()
-}
-
 impl Ledger {
     /// Keeps the last state of a pod that is gone.
     pub(super) fn keep(&mut self, pod: Arc<Value>) {
-        let uid = uid(&pod);
+        let uid = uid(&pod).to_owned();
         if !self.counted.contains(&uid) {
             self.gone.insert(uid, pod);
         }
@@ -39,12 +38,12 @@ impl Ledger {
 
     /// Whether a pod is yet to be counted.
     pub(super) fn is_open(&self, pod: &Value) -> bool {
-        !self.counted.contains(&uid(pod))
+        !self.counted.contains(uid(pod))
     }
 
     /// Never counts this pod (again).
     pub(super) fn close(&mut self, pod: &Value) {
-        let uid = uid(pod);
+        let uid = uid(pod).to_owned();
         self.gone.remove(&uid);
         self.counted.insert(uid);
     }
@@ -61,11 +60,9 @@ impl Ledger {
         }
     }
 
-    /// How long to wait before the next pod is made: `first` after one failure, doubling with each
-    /// more up to `longest`.
-    pub(super) fn pause(&self, first: Duration, longest: Duration) -> Duration {
-        let Some((count, since)) = self.failures else { return Duration::ZERO };
-        let factor = 2_u32.saturating_pow(count.saturating_sub(1));
-        first.saturating_mul(factor).min(longest).saturating_sub(since.elapsed())
+    /// How long to wait before the next pod is made.
+    pub(super) fn pause(&self, back_off: BackOff) -> Duration {
+        let Some((failures, since)) = self.failures else { return Duration::ZERO };
+        back_off.after(failures).saturating_sub(since.elapsed())
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::super::condition;
+use crate::conditions::of as condition;
 
 /// How a Job ends, or is about to.
 #[derive(Clone, Debug, PartialEq, Eq)]

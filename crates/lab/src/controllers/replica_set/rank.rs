@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::super::{condition, is_ready};
+use crate::conditions::of as condition;
 use crate::conditions::unix_seconds;
+use crate::object::is_ready;
 
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 

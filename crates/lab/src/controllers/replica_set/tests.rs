@@ -2,6 +2,7 @@ use futures::FutureExt;
 
 use super::super::tests::bench::{Bench, Controller};
 use super::*;
+use crate::registry::DeleteOptions;
 
 const ALONE: [Controller; 1] = [|shared| run(shared).boxed()];
 
@@ -100,10 +101,10 @@ async fn a_refused_pod_is_told_and_tried_again() {
 #[tokio::test(start_paused = true)]
 async fn batches_grow_as_long_as_pods_are_accepted() {
     let bench = Bench::start(&[]);
-    let rate = ClientRate::of(&bench.shared.config);
+    let control = PodControl::new(&bench.shared, COMPONENT);
     let set = bench.create(Resource::ReplicaSets, replica_set(40, 0));
     let start = tokio::time::Instant::now();
-    manage(&bench.shared, &rate, &set, Vec::new()).await.unwrap();
+    manage(&control, &set, Vec::new()).await.unwrap();
     assert_eq!(bench.list(Resource::Pods).len(), 40);
     // 30 at once, the other ten at twenty a second.
     assert_eq!(start.elapsed().as_millis(), 500);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::super::taints::{self, NO_EXECUTE, NO_SCHEDULE};
-use super::super::{controller_of, is_being_deleted, is_terminal, key};
+use crate::object::{controller_of, is_being_deleted, is_terminal, key};
 use crate::selector::LabelSelector;
 
 /// Why a pod does not fit on a node.
@@ -44,7 +44,7 @@ impl<'a> Cluster<'a> {
         Self { nodes, pods: pods.iter().map(Arc::as_ref).filter(placed).collect() }
     }
 
-    /// The nodes that suit `pod` best, alike, or the message that says why there is none.
+    /// The nodes that suit `pod` best, all equally well, or the message that says why there is none.
     pub(super) fn place(&self, pod: &Value) -> Result<Vec<String>, String> {
         if self.nodes.is_empty() {
             return Err("no nodes available to schedule pods".to_owned());

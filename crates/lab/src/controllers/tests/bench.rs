@@ -9,15 +9,14 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::super::{is_being_deleted, is_terminal, key};
+use crate::Config;
 use crate::address::AddressBlock;
-use crate::api::{Identity, Serialised};
 use crate::latency::{Latencies, Sampler};
+use crate::object::{is_being_deleted, is_terminal, key};
 use crate::registry::{DeleteOptions, Part, Registry};
 use crate::resource::Resource;
 use crate::selector::Selection;
-use crate::tokens::Tokens;
-use crate::{Config, Shared};
+use crate::shared::Shared;
 use rolldrop_record::Clock;
 
 /// Long enough for a machine that is busy with other tests.
@@ -52,13 +51,9 @@ impl Bench {
         let shared = Shared {
             registry,
             config: Arc::new(config),
-            agents: crate::node::Agents::default(),
             sampler: Sampler::seeded(1),
             clock,
-            identity: Identity::new(&[]).unwrap(),
-            tokens: Tokens::default(),
             network: crate::network::Network::Userspace,
-            serialised: Serialised::default(),
             log_dir: Arc::new("/nonexistent".into()),
             stop: CancellationToken::new(),
         };

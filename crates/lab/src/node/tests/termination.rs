@@ -125,7 +125,7 @@ async fn a_restarted_agent_begins_the_whole_grace_period_again() {
     node.delete(4);
     node.log_with(&pods, "app", "got-term").await;
     tokio::time::sleep_until(begin + Duration::from_secs(3)).await;
-    node.shared.agents.command("node-1", Command::Restart).unwrap();
+    node.agents.command("node-1", Command::Restart).unwrap();
     let over = pods.until("the terminal status", |pod| pod["status"]["phase"] == "Failed").await;
     assert_eq!(terminated(&over, 0).0, 137);
     assert!(begin.elapsed() >= Duration::from_secs(7), "{:?}", begin.elapsed());
@@ -158,7 +158,7 @@ async fn a_node_shutdown_ends_pods_that_nobody_deleted() {
     let mut pods = node.pod(json!({"containers": [slow]}));
     pods.until_ready().await;
     node.log_with(&pods, "app", "up").await;
-    node.shared.agents.command("node-1", Command::Shutdown { grace_seconds: 10 }).unwrap();
+    node.agents.command("node-1", Command::Shutdown { grace_seconds: 10 }).unwrap();
     until_node_ready(&node, "False").await;
     // What comes now is refused.
     let create = |name: &str| {
@@ -179,10 +179,10 @@ async fn a_node_shutdown_ends_pods_that_nobody_deleted() {
 
     // The node is off until it is booted: then it runs what came meanwhile.
     let mut later = create("later");
-    node.shared.agents.command("node-1", Command::Restart).unwrap();
+    node.agents.command("node-1", Command::Restart).unwrap();
     until_node_ready(&node, "True").await;
     later.until_ready().await;
-    assert!(node.shared.agents.command("node-2", Command::Restart).is_err());
+    assert!(node.agents.command("node-2", Command::Restart).is_err());
     node.stop().await;
 }
 
@@ -192,16 +192,16 @@ async fn a_stopped_agent_notices_nothing_until_it_is_started() {
     let mut pods = node.pod(json!({"containers": [shell("app", &format!("trap 'exit 0' TERM; {SLEEP}"))]}));
     let pod = pods.until_ready().await;
     node.log_with(&pods, "app", "up").await;
-    node.shared.agents.command("node-1", Command::Stop).unwrap();
+    node.agents.command("node-1", Command::Stop).unwrap();
     // Its command comes before this one, and it hears of none but a restart.
-    node.shared.agents.command("node-1", Command::Shutdown { grace_seconds: 1 }).unwrap();
+    node.agents.command("node-1", Command::Shutdown { grace_seconds: 1 }).unwrap();
     tokio::time::sleep(Duration::from_millis(300)).await;
     node.delete(30);
     tokio::time::sleep(Duration::from_secs(1)).await;
     let left = node.shared.registry.get(Resource::Pods, "default", "a").unwrap();
     assert_eq!(left["status"], pod["status"]);
     assert_eq!(node_ready(&node), "True", "as it was");
-    node.shared.agents.command("node-1", Command::Restart).unwrap();
+    node.agents.command("node-1", Command::Restart).unwrap();
     assert_eq!(pods.states_until_gone().await.last().unwrap(), "deleted");
     node.stop().await;
 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
+use super::errors::{Errors, elements, is_blank};
 use super::metadata::check_label;
-use super::{Errors, elements, is_blank};
 
 /// Where a container is.
 pub(super) struct Place<'a> {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Errors, elements};
+use super::errors::{Errors, elements};
 use crate::resource::Resource;
 
 const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', \

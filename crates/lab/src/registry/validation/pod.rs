@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::container::{self, Place};
+use super::errors::{Errors, elements};
 use super::metadata::check_label;
-use super::{Errors, elements};
+use crate::object::containers_mut;
 use crate::registry::remove;
 
 pub(super) fn validate_spec(spec: &Value, path: &str, errors: &mut Errors) {
@@ -34,7 +35,7 @@ pub(super) fn validate_spec(spec: &Value, path: &str, errors: &mut Errors) {
     errors.check_one_of(&spec["dnsPolicy"], &format!("{path}.dnsPolicy"), &policies);
 }
 
-/// Checks the volumes, and answers their names.
+/// Checks the volumes, and returns them by name.
 fn validate_volumes(spec: &Value, path: &str, errors: &mut Errors) -> BTreeMap<String, Value> {
     let mut volumes = BTreeMap::new();
     for (n, volume) in elements(spec, "volumes") {
@@ -68,10 +69,6 @@ fn fixed_part(spec: &Value) -> Value {
     for field in ["activeDeadlineSeconds", "tolerations"] {
         remove(&mut spec, field);
     }
-    for list in ["initContainers", "containers"] {
-        for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
-            remove(container, "image");
-        }
-    }
+    containers_mut(&mut spec).for_each(|container| remove(container, "image"));
     spec
 }

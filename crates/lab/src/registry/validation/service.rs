@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use super::errors::{Errors, elements, is_blank};
 use super::metadata::check_label;
-use super::{Errors, elements, is_blank};
 
 pub(super) fn validate(spec: &Value, old: Option<&Value>, errors: &mut Errors) {
     let is_headless = spec["clusterIP"] == "None";

@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
+use super::errors::Errors;
 use super::metadata::check_selector;
-use super::{Errors, pod};
+use super::pod;
 use crate::selector::LabelSelector;
 
 const IMMUTABLE: &str = "field is immutable";

@@ -12,7 +12,7 @@ use crate::status::Status;
 
 /// What a node says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Readiness {
+pub(crate) enum Readiness {
     /// It runs pods.
     Ready,
     /// It takes no more pods.
@@ -37,7 +37,7 @@ impl Readiness {
     }
 
     /// Writes it into the node's status, and records an event if that has changed.
-    pub(in super::super) fn post(self, registry: &Registry, node: &str) -> Result<(), Status> {
+    pub(crate) fn post(self, registry: &Registry, node: &str) -> Result<(), Status> {
         let now = registry.now();
         let mut before = Value::Null;
         let written = registry.modify(Resource::Nodes, "", node, Part::Status, |node| {
@@ -53,7 +53,7 @@ impl Readiness {
                 Self::ShuttingDown => "NodeNotReady",
             };
             let message = format!("Node {node} status is now: {reason}");
-            registry.record_event(&written, EventType::Normal, reason, &message, super::COMPONENT);
+            registry.record_event(&written, EventType::Normal, reason, &message, "kubelet");
         }
         Ok(())
     }

@@ -2,23 +2,26 @@
 //! of a container's process.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::mpsc;
 
-use super::process::Process;
+use super::sync::lock;
+
+/// Kills the process of one container.
+type Kill = Box<dyn Fn() + Send + Sync>;
 
 /// Reaches the node agents of a cluster by their nodes' names. Clones reach the same ones.
-#[derive(Clone, Debug, Default)]
-pub struct Agents {
+#[derive(Clone, Default)]
+pub(crate) struct Agents {
     senders: Arc<Mutex<HashMap<String, mpsc::UnboundedSender<Command>>>>,
-    /// What runs, by pod UID and container.
-    processes: Arc<Mutex<HashMap<(String, String), Process>>>,
+    /// How to kill what runs, by pod UID and container.
+    running: Arc<Mutex<HashMap<(String, String), Kill>>>,
 }
 
 /// What a node agent is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Command {
+pub(crate) enum Command {
     /// End and start again, while containers live on. A pod that is being terminated starts
     /// over, with its whole grace period. A node that was shut down is booted.
     Restart,
@@ -34,22 +37,22 @@ pub enum Command {
     },
 }
 
-/// A container whose process runs.
-struct Running {
+/// A container whose process runs, as long as this lives.
+pub(crate) struct Running {
     agents: Agents,
     key: (String, String),
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.agents.processes.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
+        lock(&self.agents.running).remove(&self.key);
     }
 }
 
 /// There is no node agent of that name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no node agent runs for node {0:?}")]
-pub struct UnknownNode(pub String);
+pub(crate) struct UnknownNode(pub(crate) String);
 
 impl Agents {
     /// Tells a node's agent to do something; does not wait until that is done.
@@ -57,32 +60,43 @@ impl Agents {
     /// # Errors
     ///
     /// There is no such node.
-    pub fn command(&self, node: &str, command: Command) -> Result<(), UnknownNode> {
-        let senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn command(&self, node: &str, command: Command) -> Result<(), UnknownNode> {
+        let senders = lock(&self.senders);
         let sent = senders.get(node).map(|sender| sender.send(command));
         sent.and_then(Result::ok).ok_or_else(|| UnknownNode(node.to_owned()))
     }
 
     /// Kills the process of a pod's container, if one runs; the agent notices that by itself.
-    /// Answers whether there was one.
-    pub fn kill(&self, pod_uid: &str, container: &str) -> bool {
-        let processes = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = processes.get(&(pod_uid.to_owned(), container.to_owned()));
-        found.map(Process::kill).is_some()
+    /// Returns whether there was one.
+    pub(crate) fn kill(&self, pod_uid: &str, container: &str) -> bool {
+        let running = lock(&self.running);
+        let found = running.get(&(pod_uid.to_owned(), container.to_owned()));
+        found.inspect(|kill| kill()).is_some()
     }
 
-    /// A container's process runs; it can be killed as long as the answer lives.
-    pub(super) fn runs(&self, pod_uid: &str, container: &str, process: Process) -> impl Drop + use<> {
+    /// Notes that a container's process runs; it can be killed as long as the returned value lives.
+    pub(crate) fn runs(
+        &self,
+        pod_uid: &str,
+        container: &str,
+        kill: impl Fn() + Send + Sync + 'static,
+    ) -> Running {
         let key = (pod_uid.to_owned(), container.to_owned());
-        let mut processes = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
-        processes.insert(key.clone(), process);
+        let mut running = lock(&self.running);
+        running.insert(key.clone(), Box::new(kill));
         Running { agents: self.clone(), key }
     }
 
-    /// What a node's agent is told from now on.
-    pub(super) fn commands_of(&self, node: &str) -> mpsc::UnboundedReceiver<Command> {
+    /// The commands to a node's agent from now on.
+    pub(crate) fn commands_of(&self, node: &str) -> mpsc::UnboundedReceiver<Command> {
         let (sender, receiver) = mpsc::unbounded_channel();
-        self.senders.lock().unwrap_or_else(PoisonError::into_inner).insert(node.to_owned(), sender);
+        lock(&self.senders).insert(node.to_owned(), sender);
         receiver
+    }
+}
+
+impl std::fmt::Debug for Agents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Agents").finish_non_exhaustive()
     }
 }

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use super::{Fabric, KernelError, NodePlan, Tool, enter, names_dir};
-use crate::config::GoneAddress;
-use crate::service_proxy::rules;
+use super::config::GoneAddress;
+use super::kernel::{Fabric, KernelError, NodePlan, Tool, enter, names_dir};
+use super::service_proxy::rules;
 
 /// The subcommand of `rolldrop cluster` that runs [`run`].
 pub const COMMAND: &str = "check-kernel";

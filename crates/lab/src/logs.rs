@@ -88,7 +88,7 @@ fn set_aside(path: &Path) -> Vec<(u64, PathBuf)> {
 
 /// The log of one run of a container.
 #[derive(Debug)]
-pub(super) struct LogFile {
+pub(crate) struct LogFile {
     path: PathBuf,
     file: File,
     length: u64,
@@ -101,7 +101,7 @@ impl LogFile {
     /// # Errors
     ///
     /// The operating system's.
-    pub(super) fn begin(path: &Path, clock: Clock) -> io::Result<Self> {
+    pub(crate) fn begin(path: &Path, clock: Clock) -> io::Result<Self> {
         if path.exists() {
             fs::rename(path, path.with_extension("previous.log"))?;
         }
@@ -135,22 +135,22 @@ impl LogFile {
     }
 }
 
-/// Takes down what a process and its descendants write.
+/// Records what a process and its descendants write.
 #[derive(Debug)]
-pub(super) struct Recorder {
+pub(crate) struct Recorder {
     log: LogFile,
     stdout: Stream<ChildStdout>,
     stderr: Stream<ChildStderr>,
 }
 
 impl Recorder {
-    pub(super) fn new(log: LogFile, stdout: Option<ChildStdout>, stderr: Option<ChildStderr>) -> Self {
+    pub(crate) fn new(log: LogFile, stdout: Option<ChildStdout>, stderr: Option<ChildStderr>) -> Self {
         Self { log, stdout: Stream::new("stdout", stdout), stderr: Stream::new("stderr", stderr) }
     }
 
-    /// Waits for something to be written and takes it down; answers whether more may come. Safe
+    /// Waits for something to be written and records it; returns whether more may come. Safe
     /// to cancel.
-    pub(super) async fn step(&mut self) -> bool {
+    pub(crate) async fn step(&mut self) -> bool {
         let clock = self.log.clock;
         let entries = tokio::select! {
             entries = self.stdout.next(clock), if self.stdout.source.is_some() => entries,
@@ -161,9 +161,9 @@ impl Recorder {
         true
     }
 
-    /// Takes down what has been written up to now, without waiting for more: whoever could write
+    /// Records what has been written up to now, without waiting for more: whoever could write
     /// has ended.
-    pub(super) fn finish(mut self) {
+    pub(crate) fn finish(mut self) {
         let clock = self.log.clock;
         for entries in [self.stdout.rest(clock), self.stderr.rest(clock)] {
             self.write(&entries);
@@ -250,7 +250,7 @@ impl<T: AsyncRead + AsFd + Unpin> Stream<T> {
 
 /// Reads what can be read of a pipe without waiting. It is one of the runtime's, so that reading
 /// never blocks.
-pub(super) fn read_available(source: &impl AsFd, mut take: impl FnMut(&[u8])) {
+pub(crate) fn read_available(source: &impl AsFd, mut take: impl FnMut(&[u8])) {
     let mut chunk = [0; CHUNK_BYTES];
     while let Ok(read @ 1..) = nix::unistd::read(source, &mut chunk) {
         take(&chunk[..read]);

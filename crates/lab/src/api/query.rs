@@ -1,0 +1,37 @@
+//! The query parameters of a request.
+
+use http::Uri;
+
+use super::super::registry::Effect;
+use super::super::status::Status;
+
+/// The query parameters of a request.
+#[derive(Clone, Debug)]
+pub(super) struct Query(Vec<(String, String)>);
+
+impl Query {
+    pub(super) fn of(uri: &Uri) -> Self {
+        Self(url::form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()).into_owned().collect())
+    }
+
+    /// The value of a parameter; empty when it is not given.
+    pub(super) fn get(&self, name: &str) -> &str {
+        self.0.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
+    }
+
+    /// Whether a parameter is given and says yes.
+    pub(super) fn is_set(&self, name: &str) -> bool {
+        self.0.iter().any(|(key, value)| key == name && matches!(value.as_str(), "" | "1" | "true"))
+    }
+
+    /// Whether a write is stored.
+    pub(super) fn effect(&self) -> Result<Effect, Status> {
+        match self.get("dryRun") {
+            "" => Ok(Effect::Stored),
+            "All" => Ok(Effect::DryRun),
+            other => Err(Status::bad_request(format!(
+                "dryRun: Unsupported value: {other:?}: supported values: \"All\""
+            ))),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! The JSON of objects, made once for all watchers.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use super::super::sync::lock;
+
+/// The JSON of the objects that watchers were sent last. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Serialised {
+    recent: Arc<Mutex<Recent>>,
+}
+
+#[derive(Debug, Default)]
+struct Recent {
+    /// By the object's address, which is its own as long as it is kept here.
+    texts: HashMap<usize, (Arc<Value>, Bytes)>,
+    order: VecDeque<usize>,
+}
+
+impl Serialised {
+    /// How many objects are kept: watchers that keep up are closer together than that.
+    const KEPT: usize = 256;
+
+    pub(super) fn of(&self, object: &Arc<Value>) -> Bytes {
+        let address = Arc::as_ptr(object).addr();
+        if let Some((_, text)) = lock(&self.recent).texts.get(&address) {
+            return text.clone();
+        }
+        let text = Bytes::from(object.to_string());
+        let mut recent = lock(&self.recent);
+        if recent.order.len() == Self::KEPT
+            && let Some(oldest) = recent.order.pop_front()
+        {
+            recent.texts.remove(&oldest);
+        }
+        // Another watcher may have come first.
+        if recent.texts.insert(address, (Arc::clone(object), text.clone())).is_none() {
+            recent.order.push_back(address);
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_object_is_serialised_once_and_forgotten_after_many_others() {
+        let serialised = Serialised::default();
+        let objects: Vec<_> = (0..Serialised::KEPT + 1).map(|n| Arc::new(json!({"n": n}))).collect();
+        let first = serialised.of(&objects[0]);
+        assert_eq!(first, "{\"n\":0}");
+        assert_eq!(serialised.of(&objects[0]).as_ptr(), first.as_ptr());
+        for object in &objects[1..] {
+            serialised.of(object);
+        }
+        assert_eq!(lock(&serialised.recent).texts.len(), Serialised::KEPT);
+        assert_ne!(serialised.of(&objects[0]).as_ptr(), first.as_ptr());
+    }
+}

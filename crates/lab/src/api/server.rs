@@ -1,0 +1,24 @@
+//! What the API server works with, and nobody else: who may use it, how it reaches the node agents, and what it has
+//! serialised.
+
+use super::super::agents::Agents;
+use super::super::shared::Shared;
+use super::super::tokens::Tokens;
+use super::serialised::Serialised;
+use super::tls::Identity;
+
+/// The state of an API server.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(super) shared: Shared,
+    pub(super) agents: Agents,
+    pub(super) tokens: Tokens,
+    pub(super) identity: Identity,
+    pub(super) serialised: Serialised,
+}
+
+impl Server {
+    pub(crate) fn new(shared: Shared, agents: Agents, tokens: Tokens, identity: Identity) -> Self {
+        Self { shared, agents, tokens, identity, serialised: Serialised::default() }
+    }
+}

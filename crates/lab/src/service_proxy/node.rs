@@ -1,0 +1,52 @@
+//! The node that a proxy works for, and what is reported there.
+
+use super::table::{Routes, ServicePort};
+use super::truth::{Line, TruthLog};
+use crate::registry::EventType;
+use crate::resource::Resource;
+use crate::shared::Shared;
+use rolldrop_record::clock::Stamp;
+
+/// The node that a proxy works for.
+pub(super) struct ProxiedNode {
+    pub(super) shared: Shared,
+    pub(super) name: String,
+    /// Its place among the nodes, from 0.
+    pub(super) index: u8,
+    pub(super) truth: TruthLog,
+}
+
+/// Whether a table is in effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Synced {
+    Yes,
+    /// It is to be tried again.
+    No,
+}
+
+impl ProxiedNode {
+    /// Writes down that these routes are in effect, from the second of these times on, and the former
+    /// ones were until the first.
+    pub(super) fn report(&self, port: &ServicePort, routes: &Routes, [swap_begin_ns, t_ns]: [Stamp; 2]) {
+        let others_for_node_port = port.node_port.is_some() && port.internal != port.external;
+        self.truth.write(&Line::Sync {
+            t_ns,
+            swap_begin_ns,
+            node: &self.name,
+            service: &port.service,
+            port: port.address.port(),
+            endpoints: &routes.internal,
+            node_port_endpoints: others_for_node_port.then_some(&*routes.external),
+        });
+    }
+
+    /// Records a warning about a Service (`namespace/name`).
+    pub(super) fn warn(&self, service: &str, reason: &str, message: &str) {
+        tracing::warn!(%service, node = self.name, "{message}");
+        let Some((namespace, name)) = service.split_once('/') else { return };
+        let registry = &self.shared.registry;
+        if let Ok(service) = registry.get(Resource::Services, namespace, name) {
+            registry.record_event(&service, EventType::Warning, reason, message, "service-proxy");
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! What the tasks of a cluster work with. It lies below all of them: API server, controllers, node agents, Service
+//! proxies and DNS use it, and none of them uses another's state.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use super::config::Config;
+use super::latency::Sampler;
+use super::network::Network;
+use super::registry::{DeleteOptions, Deleted, Registry};
+use super::resource::Resource;
+use super::status::Status;
+use rolldrop_record::Clock;
+
+/// What every task of a cluster works with. Clones share it all.
+#[derive(Clone, Debug)]
+pub(crate) struct Shared {
+    pub(crate) registry: Registry,
+    pub(crate) config: Arc<Config>,
+    pub(crate) sampler: Sampler,
+    pub(crate) clock: Clock,
+    pub(crate) network: Network,
+    /// Where logs of pods and of Service proxies go.
+    pub(crate) log_dir: Arc<PathBuf>,
+    /// Cancelled when the cluster ends.
+    pub(crate) stop: CancellationToken,
+}
+
+impl Shared {
+    /// Deletes a pod as the API server does, which takes time: until the pod is marked, and then, if it has no grace
+    /// period, until it is removed. If this future is dropped in between, the pod is removed at once.
+    pub(crate) async fn delete_pod(
+        &self,
+        namespace: &str,
+        name: &str,
+        options: &DeleteOptions,
+    ) -> Result<Deleted, Status> {
+        let latencies = &self.config.latencies;
+        tokio::time::sleep(self.sampler.sample(&latencies.pod_delete)).await;
+        Ok(match self.registry.begin_delete(Resource::Pods, namespace, name, options)? {
+            Deleted::Due(due) => {
+                tokio::time::sleep(self.sampler.sample(&latencies.marked_to_deleted)).await;
+                Deleted::Removed(due.finish())
+            }
+            deleted => deleted,
+        })
+    }
+}

@@ -1,0 +1,7 @@
+//! Locks whose holders may panic: what they guard is whole between any two steps.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
