@@ -12,8 +12,8 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-use crate::harness::wait_for;
-use crate::kubectl::{Kubectl, LIMIT, SharedCluster, pod};
+use crate::harness::{LIMIT, wait_for};
+use crate::kubectl::{Kubectl, SharedCluster, pod};
 use crate::web::Web;
 
 /// The API server's address, and what a client needs to talk to it.
@@ -303,7 +303,7 @@ fn slow_clients_are_cut_off() {
 fn paths_do_not_lead_out() {
     let kubectl = Kubectl::in_namespace("api");
     kubectl.apply(&pod("idle", "exec sleep 1000"));
-    kubectl.ok("wait pod/idle --for=condition=Ready --timeout=60s");
+    kubectl.ok("wait pod/idle --for=condition=Ready --timeout=300s");
     let server = Server::get();
     let pods = format!("/api/v1/namespaces/{}/pods", kubectl.namespace());
     for path in [
@@ -327,7 +327,7 @@ fn paths_do_not_lead_out() {
 fn requests_are_proxied_to_pods() {
     let kubectl = Kubectl::in_namespace("api");
     kubectl.apply(&Web::new(1).manifests());
-    kubectl.ok("rollout status deployment web --timeout=60s");
+    kubectl.ok("rollout status deployment web --timeout=300s");
     let server = Server::get();
     let namespace = format!("/api/v1/namespaces/{}", kubectl.namespace());
     let pod = kubectl.field("pods", ".items[0].metadata.name");

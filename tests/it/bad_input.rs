@@ -63,10 +63,7 @@ fn without_a_kubeconfig_a_run_says_where_one_was_looked_for_and_leaves_no_direct
 #[test]
 fn a_missing_binary_shows_as_a_pod_that_never_starts_with_the_reason() {
     let _turn = turn();
-    let finished = Rolldrop::new(["run", "missing.yaml", "--out", "run"])
-        .file("missing.yaml", &missing_binary())
-        .finish()
-        .expect_code(2);
+    let finished = Rolldrop::run(&missing_binary()).finish().expect_code(2);
     let stderr = finished.stderr();
     assert!(stderr.contains("a pod never starts"), "{finished}");
     assert!(stderr.contains("/no/such/server"), "{finished}");

@@ -6,7 +6,8 @@ use rolldrop_analysis::timeline::{BeatsState, T0Basis, Timeline};
 use rolldrop_record::{RunDir, Stamp};
 
 use crate::harness::Rolldrop;
-use crate::runs::{repeated, turn};
+use crate::machine::measured;
+use crate::runs::turn;
 
 /// How far the clocks of two processes of this machine may be apart, each anchored once.
 const CLOCKS_APART_NS: i64 = 5_000_000;
@@ -27,30 +28,30 @@ fn truth(log: &str) -> BTreeMap<String, Stamp> {
 
 #[test]
 fn the_deletions_of_a_rollout_lie_between_the_beats_around_them() {
-    let _turn = turn();
-    // The run asks for the restart; who deletes the pods is a controller.
-    let restart = "disruptions=[{at: 3s, action: rollingRestart, workload: deployment/web}]";
-    let relaxed = ["expect.dropped.min=0", "expect.terminations.min=0"];
-    let words = ["run", "naive-exit", "--out", "run", "--quiet", "--set", restart];
-    let words: Vec<&str> =
-        words.into_iter().chain(relaxed.into_iter().flat_map(|set| ["--set", set])).collect();
-    let log = "warn,rolldrop_lab::registry=debug";
-    let finished = repeated(|| Rolldrop::new(&words).env("ROLLDROP_LOG", log).finish()).expect_code(0);
-    let run = finished.dir().join("run");
-    let log = std::fs::read_to_string(run.join("cluster/cluster.log")).expect("the cluster's log");
-    let truth = truth(&log);
-    let records = RunDir::open(&run).and_then(|run| run.read()).expect("the run reads");
-    let (timeline, _) = Timeline::build(records.log(), records).expect("a timeline");
-    assert_eq!(timeline.beats.state, BeatsState::Usable, "{finished}");
-    assert_eq!(timeline.ends.len(), 3, "{finished}");
-    for end in &timeline.ends {
-        let deleted = truth.get(&end.uid).unwrap_or_else(|| panic!("{} is in no log\n{log}", end.pod));
-        let (earliest, latest) = (end.t0.earliest, end.t0.latest);
-        println!("{}: t0 within {:.3} s", end.pod, latest.seconds_since(earliest));
-        assert_eq!(end.t0.basis, T0Basis::Beats, "{finished}");
-        assert!(deleted.ns_since(earliest) >= -CLOCKS_APART_NS, "{}: {deleted:?} {:?}", end.pod, end.t0);
-        assert!(latest.ns_since(*deleted) >= -CLOCKS_APART_NS, "{}: {deleted:?} {:?}", end.pod, end.t0);
-    }
-    let changes = std::fs::read_to_string(run.join("changes.jsonl")).expect("changes.jsonl");
-    assert!(changes.contains("rolldrop-run-") && changes.contains("\"undone\""), "{changes}");
+    measured(|| {
+        let _turn = turn();
+        // The run asks for the restart; who deletes the pods is a controller.
+        let restart = "disruptions=[{at: 3s, action: rollingRestart, workload: deployment/web}]";
+        let relaxed = ["expect.dropped.min=0", "expect.terminations.min=0"];
+        let run = Rolldrop::run("naive-exit").args(["--quiet"]).set(&[restart]).set(&relaxed);
+        let run = run.env("ROLLDROP_LOG", "warn,rolldrop_lab::registry=debug");
+        let finished = run.measured().expect_code(0);
+        let run = finished.dir().join("run");
+        let log = std::fs::read_to_string(run.join("cluster/cluster.log")).expect("the cluster's log");
+        let truth = truth(&log);
+        let records = RunDir::open(&run).and_then(|run| run.read()).expect("the run reads");
+        let (timeline, _) = Timeline::build(records.log(), records).expect("a timeline");
+        assert_eq!(timeline.beats.state, BeatsState::Usable, "{finished}");
+        assert_eq!(timeline.ends.len(), 3, "{finished}");
+        for end in &timeline.ends {
+            let deleted = truth.get(&end.uid).unwrap_or_else(|| panic!("{} is in no log\n{log}", end.pod));
+            let (earliest, latest) = (end.t0.earliest, end.t0.latest);
+            println!("{}: t0 within {:.3} s", end.pod, latest.seconds_since(earliest));
+            assert_eq!(end.t0.basis, T0Basis::Beats, "{finished}");
+            assert!(deleted.ns_since(earliest) >= -CLOCKS_APART_NS, "{}: {deleted:?} {:?}", end.pod, end.t0);
+            assert!(latest.ns_since(*deleted) >= -CLOCKS_APART_NS, "{}: {deleted:?} {:?}", end.pod, end.t0);
+        }
+        let changes = std::fs::read_to_string(run.join("changes.jsonl")).expect("changes.jsonl");
+        assert!(changes.contains("rolldrop-run-") && changes.contains("\"undone\""), "{changes}");
+    });
 }

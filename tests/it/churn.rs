@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::harness::wait_for;
+use crate::lab::Setup;
 use crate::termination::lab::{LIMIT, Lab};
 
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
@@ -37,10 +38,10 @@ fn with_churn_an_isolated_change_waits_for_the_next_slot() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let config = json!({
-            "dataplane": "userspace", "backgroundChurn": 200, "latencies": {"sliceToRule": "0ms"},
+            "backgroundChurn": 200, "latencies": {"sliceToRule": "0ms"},
             "serviceProxy": {"minSyncPeriod": "1s"},
         });
-        let lab = Lab::start("userspace", &config).await;
+        let lab = Setup::new().with(config).watched().await;
         let service = json!({"metadata": {"name": "web"}, "spec": {"ports": [{"port": 8080}]}});
         lab.create("/api/v1/namespaces/default/services", &service).await;
         lab.create(SLICES, &slice("192.0.2.1")).await;

@@ -1,20 +1,18 @@
 //! Embedded clusters as processes: side by side, and gone with whoever started them.
 
 use std::path::Path;
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::PostParams;
 use serde_json::json;
 
-use crate::harness::{ClusterProcess, Process, process_tree, wait_for};
-
-const LIMIT: Duration = Duration::from_secs(60);
+use crate::harness::{LIMIT, Process, process_tree, wait_for};
+use crate::lab::{Cluster, Setup};
 
 /// Runs a pod whose processes do what they can to stay: they ignore SIGTERM, and one leaves
 /// its session and its parent.
-async fn run_stubborn_pod(cluster: &ClusterProcess) {
+async fn run_stubborn_pod(cluster: &Cluster) {
     let script = "trap '' TERM; (setsid sh -c 'sleep 1000; :' &); sleep 1000; :";
     let pod: Pod = serde_json::from_value(json!({
         "metadata": {"name": "stubborn"},
@@ -31,7 +29,7 @@ fn exists(path: &Path) -> bool {
 
 #[tokio::test]
 async fn two_clusters_run_side_by_side_and_leave_nothing_when_the_pipe_closes() {
-    let mut clusters = [(); 2].map(|()| ClusterProcess::start(&json!({})));
+    let mut clusters = [(); 2].map(|()| Setup::on("auto").start());
     assert_ne!(clusters[0].ready()["server"], clusters[1].ready()["server"]);
     let mut all = Vec::new();
     for cluster in &clusters {

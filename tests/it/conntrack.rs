@@ -4,17 +4,15 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use rolldrop_analysis::timeline::{Request, Timeline};
 use rolldrop_record::{EventKind, Outcome, RunDir};
 
-use crate::harness::{Rolldrop, wait_for, written};
+use crate::harness::{LIMIT, Rolldrop, wait_for, written};
 use crate::kernel::unprivileged;
 use crate::runs;
 use crate::web::Web;
 
-const LIMIT: Duration = Duration::from_secs(90);
 /// A rollout of pods that only the kernel names.
 fn scenario() -> String {
     let web = Web::new(4).args(&["--on-sigterm", "exit", "--log", "-"]);
@@ -96,10 +94,9 @@ fn answered_by(run: &Path) -> HashMap<String, String> {
 /// A run of the scenario, and what conntrack said meanwhile.
 fn measured() -> (runs::Turn, tempfile::TempDir, HashMap<u16, Vec<Shown>>) {
     let turn = runs::turn();
-    let args = ["run", "scenario.yaml", "--out", "run", "--quiet"];
-    let (mut run, dir) = Rolldrop::new(args).file("scenario.yaml", &scenario()).start();
+    let (mut run, dir) = Rolldrop::run(&scenario()).args(["--quiet"]).start();
     let (mut listening, log) = listen_beside(dir.path());
-    let status = wait_for("the run's end", 2 * LIMIT, || run.try_wait().expect("its state"));
+    let status = wait_for("the run's end", LIMIT, || run.try_wait().expect("its state"));
     let _ = listening.kill();
     let _ = listening.wait();
     let said = fs::read_to_string(dir.path().join("stderr.log")).expect("a log");

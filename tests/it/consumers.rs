@@ -6,12 +6,11 @@ use rolldrop_analysis::model::Mode;
 use rolldrop_record::{EventKind, RunDir};
 use serde_json::json;
 
-use crate::harness::{ClusterProcess, Rolldrop, wait_for};
-use crate::kubectl::{self, LIMIT};
-use crate::runs::{json_lines, repeated, result, seconds, turn};
+use crate::harness::VENV;
+use crate::lab::Setup;
+use crate::machine::measured;
+use crate::runs::{Dataplane, json_lines, result, seconds, turn};
 use crate::web::Web;
-
-const BIN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin");
 
 /// An ingress controller, unmodified, and an Ingress to the Service.
 const INGRESS: &str = "\
@@ -67,75 +66,70 @@ fn scenario(traefik: &str) -> String {
 
 #[test]
 fn each_consumer_has_a_window_of_its_own() {
-    let _turn = turn();
-    let cluster = ClusterProcess::start(&json!({"nodes": 2, "dataplane": "kernel"}));
-    let kubeconfig = cluster.kubeconfig();
-    let manifest = cluster.dir().join("ingress.yaml");
-    std::fs::write(&manifest, INGRESS.replace("BIN", BIN)).expect("a file");
-    let kubectl = |args: &str| kubectl::run(&kubeconfig, args, "").ok();
-    kubectl(&format!("apply -f {}", manifest.display()));
-    let address = wait_for("the controller's address", LIMIT, || {
-        let address = kubectl("get pod traefik -o jsonpath={.status.podIP}");
-        Some(address).filter(|address| !address.is_empty())
-    });
-    let scenario = scenario(&address);
-    let run = || {
-        let words = ["run", "scenario.yaml", "--out", "run", "--yes", "--kubeconfig"];
-        Rolldrop::new(words).args([&kubeconfig]).file("scenario.yaml", &scenario).finish()
-    };
-    let finished = repeated(run).expect_code(0);
+    measured(|| {
+        let _turn = turn();
+        let cluster = Setup::on(Dataplane::Kernel).nodes(2).start();
+        cluster.apply(&INGRESS.replace("BIN", VENV));
+        let address = cluster.address_of("traefik");
+        let finished = cluster.run(&scenario(&address)).measured().expect_code(0);
 
-    let path = finished.dir().join("run");
-    let result = result(&path);
-    let [termination] = &result.terminations[..] else { panic!("one termination\n{finished}") };
-    assert_eq!(termination.mode, Mode::Isolated, "{finished}");
-    let windows: BTreeMap<&str, _> =
-        termination.windows.iter().map(|window| (window.consumer.as_str(), window)).collect();
-    assert_eq!(windows.len(), 5, "each has a name of its own: {windows:?}\n{finished}");
-    for (consumer, window) in &windows {
-        assert!(window.upper_s.is_some(), "{consumer}: {window:?}\n{finished}");
-        // A fifth of the rate each, and a third of that to each pod.
-        assert!((8.0..30.0).contains(&window.rate_before), "{consumer}: {window:?}");
-    }
-    let of = |part: &str| {
-        let found: Vec<_> = windows.iter().filter(|(consumer, _)| consumer.contains(part)).collect();
-        let [(_, window)] = found[..] else { panic!("{part}: {windows:?}") };
-        *window
-    };
-    // Who asks for names keeps an answer for a while: longer than a Service proxy takes.
-    assert!(of("headless Service pods").upper_s > of("Service proxy of this host").upper_s, "{windows:?}");
-    of(&format!("http://{address}:8000/"));
+        let path = finished.dir().join("run");
+        let result = result(&path);
+        let [termination] = &result.terminations[..] else { panic!("one termination\n{finished}") };
+        assert_eq!(termination.mode, Mode::Isolated, "{finished}");
+        let windows: BTreeMap<&str, _> =
+            termination.windows.iter().map(|window| (window.consumer.as_str(), window)).collect();
+        assert_eq!(windows.len(), 5, "each has a name of its own: {windows:?}\n{finished}");
+        for (consumer, window) in &windows {
+            println!("{consumer}: {window:?}");
+            // A fifth of the rate each, and a third of that to each pod.
+            finished.figure(window.upper_s.is_some() && (8.0..30.0).contains(&window.rate_before));
+        }
+        let of = |part: &str| {
+            let found: Vec<_> = windows.iter().filter(|(consumer, _)| consumer.contains(part)).collect();
+            let [(_, window)] = found[..] else { panic!("{part}: {windows:?}") };
+            *window
+        };
+        // Who asks for names keeps an answer for a while: longer than a Service proxy takes.
+        assert!(
+            of("headless Service pods").upper_s > of("Service proxy of this host").upper_s,
+            "{windows:?}"
+        );
+        of(&format!("http://{address}:8000/"));
 
-    // Each node's Service proxy says itself when it left the pod.
-    let records = RunDir::open(&path).and_then(|run| run.read()).expect("the run reads");
-    let deleted = records.events.iter().find_map(|event| match &event.kind {
-        EventKind::Action(action) => Some((event.at, action.answered)),
-        _ => None,
-    });
-    let (sent, answered) = deleted.expect("the deletion");
-    let left = |node: &str| {
-        let mut begun = None;
-        for line in json_lines(&cluster.dir().join("service-proxy.jsonl")) {
-            if line["kind"] == "sync" && line["service"] == "default/web" && line["node"] == node {
-                let pods = line["endpoints"].as_array().expect("endpoints");
-                let has_it = pods.iter().any(|endpoint| endpoint["pod"] == termination.pod.as_str());
-                match (has_it, begun) {
-                    (true, None) => begun = Some(()),
-                    (false, Some(())) => return (seconds(&line["swap_begin_ns"]), seconds(&line["t_ns"])),
-                    _ => {}
+        // Each node's Service proxy says itself when it left the pod.
+        let records = RunDir::open(&path).and_then(|run| run.read()).expect("the run reads");
+        let deleted = records.events.iter().find_map(|event| match &event.kind {
+            EventKind::Action(action) => Some((event.at, action.answered)),
+            _ => None,
+        });
+        let (sent, answered) = deleted.expect("the deletion");
+        let left = |node: &str| {
+            let mut begun = None;
+            for line in json_lines(&cluster.dir().join("service-proxy.jsonl")) {
+                if line["kind"] == "sync" && line["service"] == "default/web" && line["node"] == node {
+                    let pods = line["endpoints"].as_array().expect("endpoints");
+                    let has_it = pods.iter().any(|endpoint| endpoint["pod"] == termination.pod.as_str());
+                    match (has_it, begun) {
+                        (true, None) => begun = Some(()),
+                        (false, Some(())) => {
+                            return (seconds(&line["swap_begin_ns"]), seconds(&line["t_ns"]));
+                        }
+                        _ => {}
+                    }
                 }
             }
+            panic!("node {node} never left the pod")
+        };
+        for node in ["node-1", "node-2"] {
+            let window = of(&format!("(Service proxy of node {node})"));
+            let (begin, end) = left(node);
+            let lower = answered.unix_ns() as f64 / 1e9 + window.lower_s.unwrap_or(0.0);
+            let upper = sent.unix_ns() as f64 / 1e9 + window.upper_s.expect("a bound");
+            assert!(
+                lower <= end && begin <= upper,
+                "{node}: {window:?}, but it left at {begin}..{end}\n{finished}"
+            );
         }
-        panic!("node {node} never left the pod")
-    };
-    for node in ["node-1", "node-2"] {
-        let window = of(&format!("(Service proxy of node {node})"));
-        let (begin, end) = left(node);
-        let lower = answered.unix_ns() as f64 / 1e9 + window.lower_s.unwrap_or(0.0);
-        let upper = sent.unix_ns() as f64 / 1e9 + window.upper_s.expect("a bound");
-        assert!(
-            lower <= end && begin <= upper,
-            "{node}: {window:?}, but it left at {begin}..{end}\n{finished}"
-        );
-    }
+    });
 }

@@ -8,8 +8,9 @@ use rolldrop_record::{Cause, EventKind, Outcome, RequestRow};
 use rolldrop_record::{EndCause, event::ActionName};
 use serde_json::json;
 
-use crate::harness::{Rolldrop, wait_for};
-use crate::kubectl::{Kubectl, LIMIT, SharedCluster};
+use crate::harness::{LIMIT, Rolldrop, wait_for};
+use crate::kubectl::{Kubectl, ROLLED_OUT, SharedCluster};
+use crate::machine::measured;
 use crate::runs::{self, Dataplane, MeasuredRun, actions};
 use crate::web::Web;
 
@@ -110,15 +111,13 @@ fn what_an_action_does_not_take_or_would_take_too_much_is_an_error() {
             "apiVersion: rolldrop.dev/v1\nkind: Scenario\nmetadata: {{name: wrong}}\nspec:\n  \
              target: {{service: web}}\n  load: {{rate: 50, duration: 9s}}\n  disruptions: [{disruption}]\n"
         );
-        let words = ["run", "scenario.yaml", "--out", "run", "--yes", "-n", shop.namespace(), "--kubeconfig"];
-        Rolldrop::new(words).args([&kubeconfig]).file("scenario.yaml", &text).finish()
+        Rolldrop::run(&text).on_cluster(&kubeconfig).args(["-n", shop.namespace()]).finish()
     };
     // Before there is a cluster.
     let by_itself = |disruption: &str| {
-        let run = Rolldrop::new(["run", "scenario.yaml", "--out", "run", "--dataplane", "userspace"]);
-        run.file("scenario.yaml", &scenario("wrong", "9s", disruption)).finish()
+        Rolldrop::run(&scenario("wrong", "9s", disruption)).on(Dataplane::Userspace).finish()
     };
-    shop.ok("rollout status deployment/web --timeout=60s");
+    shop.ok(ROLLED_OUT);
     let live = [
         (
             "{at: 1s, action: scale, workload: deploy/web, replicas: 0}",
@@ -236,22 +235,25 @@ fn pods_go_one_at_a_time_in_random_order_until_enough_have_gone() {
 
 #[test]
 fn a_forced_deletion_leaves_no_grace_and_what_is_refused_is_a_finding() {
-    let disruptions = "{at: 1s, action: deletePod, selector: app=web, count: 50%, force: true}, \
+    measured(|| {
+        let disruptions = "{at: 1s, action: deletePod, selector: app=web, count: 50%, force: true}, \
                        {at: 5s, action: evict, selector: app=web, count: all, allowOutage: true}";
-    let run = runs::measure(&scenario("forced", "7s", disruptions), Dataplane::Userspace, &[]);
-    let forced: Vec<_> =
-        actions(&run.records).into_iter().filter(|a| a.action == ActionName::DeletePod).collect();
-    let [only] = forced[..] else { panic!("half of three, rounded down: {forced:?}") };
-    assert_eq!(only.status, Some(200), "{}", run.finished);
-    let deleted = run.records.events.iter().find(|event| {
+        let run = runs::measure(&scenario("forced", "7s", disruptions), Dataplane::Userspace, &[]);
+        let forced: Vec<_> =
+            actions(&run.records).into_iter().filter(|a| a.action == ActionName::DeletePod).collect();
+        let [only] = forced[..] else { panic!("half of three, rounded down: {forced:?}") };
+        assert_eq!(only.status, Some(200), "{}", run.finished);
+        let deleted = run.records.events.iter().find(|event| {
         matches!(&event.kind, EventKind::Pod(pod) if Some(&pod.uid) == only.uid.as_ref() && pod.change == Change::Deleted)
     });
-    let after_s = deleted.expect("it is gone").at.seconds_since(only.answered);
-    assert!(after_s < 1.0, "it is removed at once: {after_s} s");
-    let refused = run.result.findings.iter().find(|finding| finding.what.starts_with("evict"));
-    let refused = refused.unwrap_or_else(|| panic!("no finding\n{}", run.finished));
-    assert!(refused.what.ends_with("was refused (429)"), "{refused:?}");
-    assert!(refused.remedy.starts_with("allow more in the PodDisruptionBudget"), "{refused:?}");
+        let after_s = deleted.expect("it is gone").at.seconds_since(only.answered);
+        println!("removed after {after_s} s");
+        run.finished.figure(after_s < 1.0);
+        let refused = run.result.findings.iter().find(|finding| finding.what.starts_with("evict"));
+        let refused = refused.unwrap_or_else(|| panic!("no finding\n{}", run.finished));
+        assert!(refused.what.ends_with("was refused (429)"), "{refused:?}");
+        assert!(refused.remedy.starts_with("allow more in the PodDisruptionBudget"), "{refused:?}");
+    });
 }
 
 #[test]
@@ -289,36 +291,39 @@ fn what_is_changed_rolls_and_is_changed_back_when_the_scenario_says() {
 
 #[test]
 fn a_pod_that_leaves_its_service_lives_on_and_a_crashed_container_comes_back() {
-    // One comes back by itself. The other is let go of by its ReplicaSet, and taken back at the end.
-    let disruptions = "{at: 1s, action: relabel, selector: app=web, for: 3s, allowOutage: true}, \
+    measured(|| {
+        // One comes back by itself. The other is let go of by its ReplicaSet, and taken back at the end.
+        let disruptions = "{at: 1s, action: relabel, selector: app=web, for: 3s, allowOutage: true}, \
                        {at: 1s, action: relabel, selector: app=web, label: app, allowOutage: true}, \
                        {at: 6s, action: crash, selector: app=web, container: app, allowOutage: true}";
-    let run = runs::measure(&scenario("alive", "12s", disruptions), Dataplane::Userspace, &[]);
-    assert_eq!(modes(&run), [], "no pod ends\n{}", run.finished);
-    let of: Vec<_> = actions(&run.records).iter().map(|a| (a.action.as_str(), a.status)).collect();
-    let relabelled = ("relabel", Some(200));
-    assert_eq!(of, [relabelled, relabelled, relabelled, ("crash", Some(200))], "{}", run.finished);
-    let found = |what: &str| run.result.findings.iter().any(|finding| finding.what.contains(what));
-    assert!(found("left its Services and kept running: its endpoint was removed 0."), "{}", run.finished);
-    assert!(found("was killed by this run (exit code 137) and was ready again"), "{}", run.finished);
-    let left: BTreeSet<_> =
-        actions(&run.records).iter().take(2).filter_map(|action| action.pod.clone()).collect();
-    assert_eq!(left.len(), 2, "each another\n{}", run.finished);
-    let changes = std::fs::read_to_string(run.path.join("changes.jsonl")).expect("changes.jsonl");
-    for pod in left {
-        assert!(changes.contains(&format!("Pod {pod} in default: restored")), "{changes}");
-    }
-    for label in ["app", "routed"] {
-        assert!(changes.contains(&format!(r#""labels","{label}"]"#)), "{changes}");
-    }
-    let crash_s = run.records.events.iter().find_map(|event| match &event.kind {
-        EventKind::Action(action) if action.action == ActionName::Crash => Some(event.at),
-        _ => None,
+        let run = runs::measure(&scenario("alive", "12s", disruptions), Dataplane::Userspace, &[]);
+        assert_eq!(modes(&run), [], "no pod ends\n{}", run.finished);
+        let of: Vec<_> = actions(&run.records).iter().map(|a| (a.action.as_str(), a.status)).collect();
+        let relabelled = ("relabel", Some(200));
+        assert_eq!(of, [relabelled, relabelled, relabelled, ("crash", Some(200))], "{}", run.finished);
+        let found = |what: &str| run.result.findings.iter().any(|finding| finding.what.contains(what));
+        assert!(found("left its Services and kept running: its endpoint was removed "), "{}", run.finished);
+        run.finished.figure(found("its endpoint was removed 0."));
+        assert!(found("was killed by this run (exit code 137) and was ready again"), "{}", run.finished);
+        let left: BTreeSet<_> =
+            actions(&run.records).iter().take(2).filter_map(|action| action.pod.clone()).collect();
+        assert_eq!(left.len(), 2, "each another\n{}", run.finished);
+        let changes = std::fs::read_to_string(run.path.join("changes.jsonl")).expect("changes.jsonl");
+        for pod in left {
+            assert!(changes.contains(&format!("Pod {pod} in default: restored")), "{changes}");
+        }
+        for label in ["app", "routed"] {
+            assert!(changes.contains(&format!(r#""labels","{label}"]"#)), "{changes}");
+        }
+        let crash_s = run.records.events.iter().find_map(|event| match &event.kind {
+            EventKind::Action(action) if action.action == ActionName::Crash => Some(event.at),
+            _ => None,
+        });
+        let crash_at = crash_s.expect("a crash");
+        let lost_before = |row: &&RequestRow| row.end < crash_at && row.outcome != Outcome::Ok;
+        assert_eq!(run.records.requests.iter().filter(lost_before).count(), 0, "a pod that lives answers");
+        assert!(!run.result.requests.by_cause.contains_key(&Cause::Unattributed), "{}", run.finished);
     });
-    let crash_at = crash_s.expect("a crash");
-    let lost_before = |row: &&RequestRow| row.end < crash_at && row.outcome != Outcome::Ok;
-    assert_eq!(run.records.requests.iter().filter(lost_before).count(), 0, "a pod that lives answers");
-    assert!(!run.result.requests.by_cause.contains_key(&Cause::Unattributed), "{}", run.finished);
 }
 
 #[test]
@@ -358,12 +363,9 @@ exit 3
 fn a_program_of_the_scenario_runs_here_while_others_are_watched() {
     let disruptions = "{at: 1s, action: observe, for: 2s}, {at: 1s, action: exec, command: [sh, others.sh]}";
     let text = scenario("programs", "60s", disruptions);
-    let path = std::env::var("PATH").unwrap_or_default();
-    let kubectl = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin");
     let _turn = runs::turn();
-    let run = Rolldrop::new(["run", "scenario.yaml", "--out", "run", "--quiet", "--dataplane", "userspace"]);
-    let run = run.file("scenario.yaml", &text).file("others.sh", OTHERS);
-    let finished = run.env("PATH", &format!("{kubectl}:{path}")).finish().expect_code(1);
+    let run = Rolldrop::run(&text).args(["--quiet"]).on(Dataplane::Userspace).file("others.sh", OTHERS);
+    let finished = run.with_tools().finish().expect_code(1);
     let said = finished.stdout();
     assert!(said.contains("exit code 3"), "{finished}");
     let result = runs::result(&finished.dir().join("run"));
@@ -398,8 +400,8 @@ fn a_dry_run_says_each_call_of_a_disruption_and_what_undoes_it() {
         {at: 5s, action: nodeShutdown, node: node-1}, {at: 5s, action: restartNodeAgent, node: node-2}, \
         {at: 6s, action: exec, command: [helm, upgrade, web]}, {at: 7s, action: observe}";
     let text = scenario("plan", "9s", disruptions).replace("[helm, upgrade, web]", "[echo, upgrade, web]");
-    let run = Rolldrop::new(["run", "scenario.yaml", "--dry-run", "--dataplane", "userspace"]);
-    let said = run.file("scenario.yaml", &text).finish().expect_code(0).stdout();
+    let run = Rolldrop::run(&text).args(["--dry-run"]).on(Dataplane::Userspace);
+    let said = run.finish().expect_code(0).stdout();
     let calls: Vec<&str> =
         said.lines().map(|line| line.trim_start().split_once(' ').expect(line).1).collect();
     let changing: Vec<String> = calls

@@ -59,7 +59,7 @@ impl Resolver {
     fn addresses(&mut self) -> &[Ipv4Addr] {
         if self.kept.is_empty() || Instant::now() >= self.expires {
             let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
-            socket.set_read_timeout(Some(Duration::from_secs(10))).expect("a limit");
+            socket.set_read_timeout(Some(LIMIT)).expect("a limit");
             let mut question = Message::query();
             question.add_query(Query::query(self.name.clone(), RecordType::A));
             let asked = Instant::now();

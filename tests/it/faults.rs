@@ -1,6 +1,7 @@
 //! Runs in the middle of which the API server fails in one way or another: they go on, say what they
 //! missed, and end.
 
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::process::Child;
 use std::sync::Arc;
@@ -9,8 +10,7 @@ use std::time::Duration;
 
 use http::Method;
 use http::request::Parts;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use rolldrop_analysis::model::{Mode, RunResult, Termination, Verdict};
 use rolldrop_record::event::Action;
 use rolldrop_record::{EndCause, event::ActionName};
@@ -19,15 +19,11 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::faulty_api::{Act, FaultyApi, is_watch};
-use crate::harness::{ClusterProcess, Rolldrop, wait_for};
-use crate::kubectl;
+use crate::harness::{self, LIMIT, Rolldrop, again_while_invalid, wait_for};
+use crate::lab::{Cluster, Setup};
+use crate::machine::{Meanwhile, figure, measured};
 use crate::runs::{actions, json_lines, result, turn};
 use crate::web::Web;
-
-/// Long enough for a machine that is busy with other tests, and for every limit that is met here.
-const LIMIT: Duration = Duration::from_secs(150);
-/// A machine that is starved makes a run invalid, which says nothing about it: it is repeated so often.
-const REPEATS: usize = 3;
 
 /// Two pods with the sidecar behind a Service, and a deletion unless it is left out.
 fn scenario(name: &str, seconds: u32, disruptions: &str) -> String {
@@ -46,50 +42,37 @@ fn scenario(name: &str, seconds: u32, disruptions: &str) -> String {
 
 const DELETION: &str = "{at: 1s, action: deletePod, selector: app=web}";
 
-/// A cluster that all cases of a test share.
-struct Lab(ClusterProcess);
+/// Runs a case in a namespace of its own, again if the machine was starved. `fault` does to the
+/// run what it likes, from the start of the load on.
+fn case(lab: &Cluster, name: &str, seconds: u32, disruptions: &str, fault: impl Fn(&Run)) -> Ended {
+    prepared(lab, name, (seconds, disruptions), |_| {}, fault)
+}
 
-impl Lab {
-    fn open() -> Self {
-        Self(ClusterProcess::start(&json!({"nodes": 1, "dataplane": "userspace"})))
-    }
-
-    fn kubectl(&self, args: &str) -> String {
-        kubectl::run(&self.0.kubeconfig(), args, "").ok()
-    }
-
-    /// Runs a case in a namespace of its own, again if the machine was starved. `fault` does to the
-    /// run what it likes, from the start of the load on.
-    fn case(&self, name: &str, seconds: u32, disruptions: &str, fault: impl Fn(&Run)) -> Ended {
-        self.prepared(name, (seconds, disruptions), |_| {}, fault)
-    }
-
-    fn prepared(
-        &self,
-        name: &str,
-        (seconds, disruptions): (u32, &str),
-        prepare: impl Fn(&FaultyApi),
-        fault: impl Fn(&Run),
-    ) -> Ended {
-        for attempt in 1.. {
-            let api = FaultyApi::before(&self.0);
-            prepare(&api);
-            let namespace = format!("{name}-{attempt}");
-            let run = Run::start(self, api, &namespace, &scenario(name, seconds, disruptions));
-            fault(&run);
-            let ended = run.end();
-            self.kubectl(&format!("delete namespace {namespace} --wait=false"));
-            if attempt == REPEATS || !ended.was_starved() {
-                return ended;
-            }
-        }
-        unreachable!("the last attempt is returned")
-    }
+fn prepared(
+    lab: &Cluster,
+    name: &str,
+    (seconds, disruptions): (u32, &str),
+    prepare: impl Fn(&FaultyApi),
+    fault: impl Fn(&Run),
+) -> Ended {
+    let attempt = AtomicUsize::new(0);
+    let run = || {
+        let meanwhile = Meanwhile::begins();
+        let api = FaultyApi::before(lab);
+        prepare(&api);
+        let namespace = format!("{name}-{}", attempt.fetch_add(1, Ordering::SeqCst));
+        let run = Run::start(lab, api, &namespace, &scenario(name, seconds, disruptions));
+        fault(&run);
+        let ended = run.end();
+        lab.kubectl(&format!("delete namespace {namespace} --wait=false"));
+        Ended { taken: meanwhile.taken(), ..ended }
+    };
+    again_while_invalid(run, Ended::was_starved)
 }
 
 /// A run under way.
 struct Run<'a> {
-    lab: &'a Lab,
+    lab: &'a Cluster,
     api: FaultyApi,
     namespace: String,
     child: Child,
@@ -98,11 +81,10 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     /// Starts a run, and waits until it sends its load.
-    fn start(lab: &'a Lab, api: FaultyApi, namespace: &str, scenario: &str) -> Self {
+    fn start(lab: &'a Cluster, api: FaultyApi, namespace: &str, scenario: &str) -> Self {
         lab.kubectl(&format!("create namespace {namespace}"));
-        let words = ["run", "scenario.yaml", "--out", "run", "--yes", "-n", namespace, "--kubeconfig"];
-        let run = Rolldrop::new(words.map(PathBuf::from).into_iter().chain([api.kubeconfig()]));
-        let (child, dir) = run.file("scenario.yaml", scenario).start();
+        let run = Rolldrop::run(scenario).on_cluster(&api.kubeconfig()).args(["-n", namespace]);
+        let (child, dir) = run.start();
         let run = Self { lab, api, namespace: namespace.to_owned(), child, dir };
         run.until_recorded("load_started");
         run
@@ -127,11 +109,7 @@ impl<'a> Run<'a> {
     }
 
     fn interrupt(&self) {
-        self.signal(Signal::SIGINT);
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(i32::try_from(self.child.id()).expect("a pid")), signal).expect("a signal");
+        harness::signal(&self.child, Signal::SIGINT);
     }
 
     /// Waits for its end.
@@ -140,7 +118,7 @@ impl<'a> Run<'a> {
         let (path, said) = (self.path(), self.said());
         let records =
             RunDir::open(&path).and_then(|run| run.read()).unwrap_or_else(|e| panic!("{e}\n{said}"));
-        Ended { code: status.code(), said, result: result(&path), records, dir: self.dir }
+        Ended { code: status.code(), said, result: result(&path), records, dir: self.dir, taken: 0.0 }
     }
 }
 
@@ -151,6 +129,8 @@ struct Ended {
     result: RunResult,
     records: Records,
     dir: TempDir,
+    /// The share of the processors' time that others had meanwhile.
+    taken: f64,
 }
 
 impl Ended {
@@ -167,6 +147,7 @@ impl Ended {
     /// Fails, with all that is known, unless the run was valid and whole, and had this one termination.
     #[track_caller]
     fn is_valid_with_its_deletion(&self) -> &Termination {
+        figure(self.taken, !self.was_starved(), || self.to_string());
         assert_eq!((self.code, &self.result.verdict), (Some(0), &Verdict::Valid), "{self}");
         let [termination] = &self.result.terminations[..] else { panic!("one termination\n{self}") };
         assert_eq!((termination.mode, termination.disruption), (Mode::Isolated, Some(0)), "{self}");
@@ -234,8 +215,8 @@ fn refuses_with(status: u16, reason: &'static str) -> impl Fn(&Run) {
     }
 }
 
-fn nobody_there_for_ten_seconds(lab: &Lab) {
-    let ended = lab.case("refused", 16, DELETION, |run| {
+fn nobody_there_for_ten_seconds(lab: &Cluster) {
+    let ended = case(lab, "refused", 16, DELETION, |run| {
         run.api.refuse();
         std::thread::sleep(Duration::from_secs(10));
         run.api.accept();
@@ -254,15 +235,15 @@ fn nobody_there_for_ten_seconds(lab: &Lab) {
     assert!(lost == 0 && late >= 2, "{lost} {late}: nothing is lost, but late\n{ended}");
 }
 
-fn too_many_requests(lab: &Lab) {
-    let ended = lab.case("busy", 7, DELETION, refuses_with(429, "TooManyRequests"));
+fn too_many_requests(lab: &Cluster) {
+    let ended = case(lab, "busy", 7, DELETION, refuses_with(429, "TooManyRequests"));
     ended.is_valid_with_its_deletion();
     let statuses: Vec<_> = ended.actions().iter().filter_map(|action| action.status).collect();
     assert!(statuses.starts_with(&[429, 429]) && statuses.ends_with(&[200]), "{ended}");
 }
 
-fn internal_errors(lab: &Lab) {
-    let ended = lab.case("broken", 7, DELETION, refuses_with(500, "InternalError"));
+fn internal_errors(lab: &Cluster) {
+    let ended = case(lab, "broken", 7, DELETION, refuses_with(500, "InternalError"));
     let termination = ended.is_valid_with_its_deletion();
     let actions = ended.actions();
     assert!(actions.len() >= 3 && actions[0].status == Some(500), "{ended}");
@@ -271,7 +252,7 @@ fn internal_errors(lab: &Lab) {
     assert!(termination.t0_uncertainty_s > 0.0, "{ended}");
 }
 
-fn a_token_that_runs_out(lab: &Lab) {
+fn a_token_that_runs_out(lab: &Cluster) {
     // A program is asked for credentials again whenever they are about to expire, as these always are.
     let dir = tempfile::tempdir().expect("a temporary directory");
     let file = dir.path().join("credential.json");
@@ -288,7 +269,7 @@ fn a_token_that_runs_out(lab: &Lab) {
         api.authenticate_by(&json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1",
             "command": "cat", "args": [file], "interactiveMode": "Never"}}));
     };
-    let ended = lab.prepared("token", (10, DELETION), prepare, |run| {
+    let ended = prepared(lab, "token", (10, DELETION), prepare, |run| {
         let refused = Arc::new(AtomicUsize::new(0));
         let seen = Arc::clone(&refused);
         run.api.refuse();
@@ -306,8 +287,8 @@ fn a_token_that_runs_out(lab: &Lab) {
     ended.is_valid_with_its_deletion();
 }
 
-fn watches_that_end_every_second(lab: &Lab) {
-    let ended = lab.case("short", 7, DELETION, |run| {
+fn watches_that_end_every_second(lab: &Cluster) {
+    let ended = case(lab, "short", 7, DELETION, |run| {
         // Those that are open stay so: all are cut once.
         run.api.refuse();
         run.api.set(
@@ -325,9 +306,9 @@ fn watches_that_end_every_second(lab: &Lab) {
     }
 }
 
-fn slow_answers(lab: &Lab) {
+fn slow_answers(lab: &Cluster) {
     let late = Duration::from_secs(1);
-    let ended = lab.case("slow", 12, DELETION, |run| {
+    let ended = case(lab, "slow", 12, DELETION, |run| {
         run.api.set(move |_| Act::Slow(late));
         run.until_recorded("load_ended");
         run.api.pass();
@@ -336,8 +317,8 @@ fn slow_answers(lab: &Lab) {
     assert!(termination.t0_uncertainty_s >= late.as_secs_f64(), "as wide as its own call took\n{ended}");
 }
 
-fn an_answer_that_is_lost(lab: &Lab) {
-    let ended = lab.case("lost", 7, DELETION, |run| {
+fn an_answer_that_is_lost(lab: &Cluster) {
+    let ended = case(lab, "lost", 7, DELETION, |run| {
         let deleted = Arc::new(AtomicUsize::new(0));
         let seen = Arc::clone(&deleted);
         run.api.set(move |request| {
@@ -356,8 +337,8 @@ fn an_answer_that_is_lost(lab: &Lab) {
     assert!(-sent_s >= termination.t0_uncertainty_s - 1e-6, "{ended}");
 }
 
-fn events_that_are_lost(lab: &Lab) {
-    let ended = lab.case("gap", 10, "", |run| {
+fn events_that_are_lost(lab: &Cluster) {
+    let ended = case(lab, "gap", 10, "", |run| {
         let is_over = Arc::new(AtomicBool::new(false));
         let over = Arc::clone(&is_over);
         run.api.refuse();
@@ -386,36 +367,39 @@ fn events_that_are_lost(lab: &Lab) {
 
 #[test]
 fn a_run_goes_on_over_faults_of_the_api_server_and_says_what_it_missed() {
-    let _turn = turn();
-    let lab = Lab::open();
-    let cases: [fn(&Lab); 8] = [
-        nobody_there_for_ten_seconds,
-        slow_answers,
-        a_token_that_runs_out,
-        events_that_are_lost,
-        too_many_requests,
-        internal_errors,
-        watches_that_end_every_second,
-        an_answer_that_is_lost,
-    ];
-    // Four at a time, the longest first: they wait most of the time.
-    let next = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                while let Some(case) = cases.get(next.fetch_add(1, Ordering::SeqCst)) {
-                    case(&lab);
-                }
-            });
-        }
+    measured(|| {
+        let _turn = turn();
+        let lab = Setup::new().start();
+        let cases: [fn(&Cluster); 8] = [
+            nobody_there_for_ten_seconds,
+            slow_answers,
+            a_token_that_runs_out,
+            events_that_are_lost,
+            too_many_requests,
+            internal_errors,
+            watches_that_end_every_second,
+            an_answer_that_is_lost,
+        ];
+        // Four at a time, the longest first: they wait most of the time.
+        let next = AtomicUsize::new(0);
+        let run = || {
+            while let Some(case) = cases.get(next.fetch_add(1, Ordering::SeqCst)) {
+                case(&lab);
+            }
+        };
+        std::thread::scope(|scope| {
+            let all = [(); 4].map(|()| scope.spawn(run));
+            // The first that fails, or that the machine has starved, ends the test.
+            all.into_iter().for_each(|one| one.join().unwrap_or_else(|end| resume_unwind(end)));
+        });
     });
 }
 
 #[test]
 fn what_cannot_be_undone_is_left_to_a_cleanup_and_a_missing_right_ends_a_run_before_it_begins() {
     let _turn = turn();
-    let lab = Lab::open();
-    let run = Run::start(&lab, FaultyApi::before(&lab.0), "away", &scenario("away", 60, ""));
+    let lab = Setup::new().start();
+    let run = Run::start(&lab, FaultyApi::before(&lab), "away", &scenario("away", 60, ""));
     run.api.refuse();
     run.interrupt();
     wait_for("the undoing", LIMIT, || run.said().contains("undoing what was changed").then_some(()));
@@ -425,7 +409,7 @@ fn what_cannot_be_undone_is_left_to_a_cleanup_and_a_missing_right_ends_a_run_bef
         let words = ["cleanup".into(), path.clone(), "--kubeconfig".into(), api.kubeconfig()];
         Rolldrop::new(words).finish()
     };
-    let api = FaultyApi::before(&lab.0);
+    let api = FaultyApi::before(&lab);
     let ended = run.end();
     assert_eq!(ended.code, Some(130), "{ended}");
     assert!(ended.said.contains("`rolldrop cleanup run` undoes what could not be undone"), "{ended}");
@@ -446,9 +430,7 @@ fn what_cannot_be_undone_is_left_to_a_cleanup_and_a_missing_right_ends_a_run_bef
         seen.fetch_add(usize::from(request.method != Method::GET), Ordering::SeqCst);
         Act::Pass
     });
-    let words = ["run", "scenario.yaml", "--out", "run", "--yes", "--kubeconfig"];
-    let run =
-        Rolldrop::new(words).args([api.kubeconfig()]).file("scenario.yaml", &scenario("denied", 9, DELETION));
+    let run = Rolldrop::run(&scenario("denied", 9, DELETION)).on_cluster(&api.kubeconfig());
     let denied = run.finish().expect_code(2);
     assert!(denied.stderr().contains("rights are missing: list pods in namespace default"), "{denied}");
     assert!(denied.stderr().contains("delete pods in namespace default"), "{denied}");
@@ -458,7 +440,7 @@ fn what_cannot_be_undone_is_left_to_a_cleanup_and_a_missing_right_ends_a_run_bef
 #[test]
 fn what_an_api_server_shows_without_having_been_asked_for_it_is_never_acted_on() {
     let _turn = turn();
-    let lab = Lab::open();
+    let lab = Setup::new().start();
     // Pods of the whole namespace are shown as they are: the watch goes on.
     let is_selection = |request: &Parts| request.uri.query().is_some_and(|q| q.contains("labelSelector=app"));
     type Lie = (&'static str, fn(&mut Value), &'static str);
@@ -475,7 +457,7 @@ fn what_an_api_server_shows_without_having_been_asked_for_it_is_never_acted_on()
         for (name, lie, said) in lies {
             let lab = &lab;
             scope.spawn(move || {
-                let api = FaultyApi::before(&lab.0);
+                let api = FaultyApi::before(&lab);
                 let deletion = "{at: 3s, action: deletePod, selector: app=web}";
                 let run = Run::start(lab, api, name, &scenario(name, 5, deletion));
                 let deletions = Arc::new(AtomicUsize::new(0));
@@ -497,17 +479,14 @@ fn what_an_api_server_shows_without_having_been_asked_for_it_is_never_acted_on()
         }
     });
     // Of what is watched, nothing is begun with.
-    let api = FaultyApi::before(&lab.0);
+    let api = FaultyApi::before(&lab);
     api.set(|request| match request.uri.path().ends_with("/pods") && request.method == Method::GET {
         true => Act::Lie(|pod| pod["metadata"]["namespace"] = "kube-system".into()),
         false => Act::Pass,
     });
-    let words = ["run", "scenario.yaml", "--out", "run", "--yes", "-n", "name", "--kubeconfig"];
     lab.kubectl("-n name run bystander --image rolldrop --command -- rolldrop workload --listen 127.0.0.1:0");
-    let run = Rolldrop::new(words)
-        .args([api.kubeconfig()])
-        .file("scenario.yaml", &scenario("watched", 9, DELETION));
-    let refused = run.finish().expect_code(2);
+    let run = Rolldrop::run(&scenario("watched", 9, DELETION)).on_cluster(&api.kubeconfig());
+    let refused = run.args(["-n", "name"]).finish().expect_code(2);
     assert!(
         refused.stderr().contains("is in namespace \"kube-system\", and \"name\" was asked for"),
         "{refused}"
@@ -537,8 +516,8 @@ fn is_of_an_agent(request: &Parts) -> bool {
 #[test]
 fn a_node_that_a_killed_run_left_off_is_booted_by_a_cleanup_and_a_cluster_without_that_is_not_touched() {
     let _turn = turn();
-    let lab = Lab::open();
-    let api = FaultyApi::before(&lab.0);
+    let lab = Setup::new().start();
+    let api = FaultyApi::before(&lab);
     let asked = AtomicUsize::new(0);
     api.set(move |request| {
         let is_call = is_of_an_agent(request) && request.method == Method::POST;
@@ -554,7 +533,7 @@ fn a_node_that_a_killed_run_left_off_is_booted_by_a_cleanup_and_a_cluster_withou
         (statuses.len() > 1).then_some(statuses)
     });
     assert_eq!(statuses, [500, 200], "it is asked again\n{}", run.said());
-    run.signal(Signal::SIGKILL);
+    harness::signal(&run.child, Signal::SIGKILL);
     run.child.wait().expect("an end");
     let is_ready = || {
         let of = "-o jsonpath={.status.conditions[?(@.type==\"Ready\")].status}";

@@ -27,7 +27,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::harness::ClusterProcess;
+use crate::lab::Cluster;
 
 /// What becomes of a request.
 #[derive(Clone, Debug)]
@@ -81,7 +81,7 @@ pub(crate) struct FaultyApi {
 
 impl FaultyApi {
     /// One before this cluster, which does nothing of its own yet.
-    pub(crate) fn before(cluster: &ClusterProcess) -> Self {
+    pub(crate) fn before(cluster: &Cluster) -> Self {
         static NEXT: AtomicU8 = AtomicU8::new(1);
         let dir = tempfile::tempdir().expect("a temporary directory");
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();

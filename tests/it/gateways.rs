@@ -10,12 +10,11 @@ use rolldrop_record::run_info::{Balances, BalancesBecause, Target};
 use rolldrop_record::{Cause, Event, EventKind, RunDir};
 use serde_json::{Value, json};
 
-use crate::harness::{ClusterProcess, Rolldrop, wait_for};
-use crate::kubectl::{self, LIMIT};
-use crate::runs::{repeated, turn};
+use crate::harness::VENV;
+use crate::lab::{Cluster, Setup};
+use crate::machine::measured;
+use crate::runs::{Dataplane, turn};
 use crate::web::Web;
-
-const BIN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin");
 
 /// The two gateways. Each answers for itself where no pod does, and tries none twice.
 const GATEWAYS: &str = "\
@@ -118,33 +117,19 @@ fn scenario(traefik: &str, haproxy: &str) -> String {
 }
 
 /// The cluster with the gateways, and the addresses of these.
-fn gateways() -> (ClusterProcess, [String; 2]) {
+fn gateways() -> (Cluster, [String; 2]) {
     let latencies = json!({"deletionToSlice": "1s", "terminatedToSlice": "1s"});
-    let cluster = ClusterProcess::start(&json!({"nodes": 2, "dataplane": "kernel", "latencies": latencies}));
-    let kubeconfig = cluster.kubeconfig();
-    let kubectl = |args: &str| kubectl::run(&kubeconfig, args, "").ok();
+    let cluster = Setup::on(Dataplane::Kernel).nodes(2).with(json!({"latencies": latencies})).start();
     let node = |name: &str| {
-        kubectl(&format!(
+        cluster.kubectl(&format!(
             "get node {name} -o jsonpath={{.status.addresses[?(@.type==\"InternalIP\")].address}}"
         ))
     };
     let config = HAPROXY.replace("NODE-1", &node("node-1")).replace("NODE-2", &node("node-2"));
     std::fs::write(cluster.dir().join("haproxy.cfg"), config).expect("a file");
-    let manifest = cluster.dir().join("gateways.yaml");
-    let dir = cluster.dir().display().to_string();
-    std::fs::write(&manifest, GATEWAYS.replace("BIN", BIN).replace("DIR", &dir)).expect("a file");
-    kubectl(&format!("apply -f {}", manifest.display()));
-    let addresses = ["traefik", "haproxy"].map(|pod| {
-        wait_for("the gateway's address", LIMIT, || {
-            let address = kubectl(&format!("get pod {pod} -o jsonpath={{.status.podIP}}"));
-            Some(address).filter(|address| !address.is_empty())
-        })
-    });
+    cluster.apply(&GATEWAYS.replace("BIN", VENV).replace("DIR", &cluster.dir().display().to_string()));
+    let addresses = ["traefik", "haproxy"].map(|pod| cluster.address_of(pod));
     (cluster, addresses)
-}
-
-fn log(cluster: &ClusterProcess, pod: &str) -> String {
-    kubectl::run(&cluster.kubeconfig(), &format!("logs {pod}"), "").ok()
 }
 
 /// The number of a request, by its id.
@@ -200,12 +185,11 @@ fn addresses(events: &[Event]) -> BTreeMap<&str, &str> {
 }
 
 /// The Ingress says it, or else the scenario.
-fn finds_whose_pods_a_url_leads_to(kubeconfig: &Path) {
+fn finds_whose_pods_a_url_leads_to(cluster: &Cluster) {
     let live = "apiVersion: rolldrop.dev/v1\nkind: Scenario\nmetadata: {name: live}\nspec:\n  target: {url: 'http://HOST/'}\n";
     let plan = |host: &str, sidecar: &str| {
-        let words = ["run", "live.yaml", "--dry-run", "--kubeconfig"];
         let scenario = format!("{}  sidecar: {sidecar}\n", live.replace("HOST", host));
-        Rolldrop::new(words).args([kubeconfig]).file("live.yaml", &scenario).finish()
+        cluster.run(&scenario).args(["--dry-run"]).finish()
     };
     let patch = "/apis/apps/v1/namespaces/default/deployments/idle ";
     for (host, sidecar) in [
@@ -222,57 +206,60 @@ fn finds_whose_pods_a_url_leads_to(kubeconfig: &Path) {
 
 #[test]
 fn what_a_gateway_lost_is_that_of_the_pod_that_its_own_log_names() {
-    let _turn = turn();
-    let (cluster, [traefik, haproxy]) = gateways();
-    let scenario = scenario(&traefik, &haproxy);
-    let kubeconfig = cluster.kubeconfig();
-    let run = || {
-        let words = ["run", "scenario.yaml", "--out", "run", "--yes", "--kubeconfig"];
-        Rolldrop::new(words).args([&kubeconfig]).file("scenario.yaml", &scenario).finish()
-    };
+    measured(|| {
+        let _turn = turn();
+        let (cluster, [traefik, haproxy]) = gateways();
+        finds_whose_pods_a_url_leads_to(&cluster);
 
-    finds_whose_pods_a_url_leads_to(&kubeconfig);
+        // Nobody has said that these balance requests, and nobody waits for the pods but the run.
+        let finished = cluster.run(&scenario(&traefik, &haproxy)).measured().expect_code(0);
+        let Analysed { events, targets, analysis } = analysed(&finished.dir().join("run"));
+        for target in &targets {
+            let because = target.balances_because.as_ref();
+            assert!(
+                matches!(because, Some(BalancesBecause::GatewayStatus { .. })),
+                "{because:?}\n{finished}"
+            );
+            assert_eq!(target.balances, Balances::Requests);
+        }
+        assert_eq!(analysis.result.terminations.len(), 2, "{finished}");
 
-    // Nobody has said that these balance requests, and nobody waits for the pods but the run.
-    let finished = repeated(run).expect_code(0);
-    let Analysed { events, targets, analysis } = analysed(&finished.dir().join("run"));
-    for target in &targets {
-        let because = target.balances_because.as_ref();
-        assert!(matches!(because, Some(BalancesBecause::GatewayStatus { .. })), "{because:?}\n{finished}");
-        assert_eq!(target.balances, Balances::Requests);
-    }
-    assert_eq!(analysis.result.terminations.len(), 2, "{finished}");
-
-    let chosen = chosen_by_traefik(&log(&cluster, "traefik"));
-    let failed = failed_by_haproxy(&log(&cluster, "haproxy"));
-    let addresses = addresses(&events);
-    let mut of_balancer = BTreeSet::new();
-    let (mut of_ingress, mut unexplained) = (0, 0);
-    for lost in &analysis.lost {
-        // A balancer that keeps its connections answers over these, and so tells little of the pods that it still has.
-        if *lost.target == *"balancer" && lost.cause == Cause::GatewayError {
-            unexplained += 1;
-            of_balancer.insert(lost.seq);
-            continue;
+        let chosen = chosen_by_traefik(&cluster.kubectl("logs traefik"));
+        let failed = failed_by_haproxy(&cluster.kubectl("logs haproxy"));
+        let addresses = addresses(&events);
+        let mut of_balancer = BTreeSet::new();
+        let (mut of_ingress, mut unexplained) = (0, 0);
+        for lost in &analysis.lost {
+            // A balancer that keeps its connections answers over these, and so tells little of the pods that it still has.
+            if *lost.target == *"balancer" && lost.cause == Cause::GatewayError {
+                unexplained += 1;
+                of_balancer.insert(lost.seq);
+                continue;
+            }
+            assert_eq!(lost.cause, Cause::GatewayToDeadPod, "{lost:?}\n{finished}");
+            let only =
+                lost.only().unwrap_or_else(|| panic!("attributed to no pod alone: {lost:?}\n{finished}"));
+            let named = analysis.result.terminations[only].uid.as_str();
+            if *lost.target == *"ingress" {
+                of_ingress += 1;
+                let chosen = chosen.get(&lost.seq).map(String::as_str);
+                assert_eq!(chosen, addresses.get(named).copied(), "{lost:?}\n{finished}");
+            } else {
+                of_balancer.insert(lost.seq);
+            }
         }
-        assert_eq!(lost.cause, Cause::GatewayToDeadPod, "{lost:?}\n{finished}");
-        let only = lost.only().unwrap_or_else(|| panic!("attributed to no pod alone: {lost:?}\n{finished}"));
-        let named = analysis.result.terminations[only].uid.as_str();
-        if *lost.target == *"ingress" {
-            of_ingress += 1;
-            let chosen = chosen.get(&lost.seq).map(String::as_str);
-            assert_eq!(chosen, addresses.get(named).copied(), "{lost:?}\n{finished}");
-        } else {
-            of_balancer.insert(lost.seq);
+        assert!(unexplained * 5 <= of_balancer.len(), "{unexplained} of {}\n{finished}", of_balancer.len());
+        assert!(
+            of_ingress >= 10 && of_balancer.len() >= 10,
+            "{of_ingress}, {}\n{finished}",
+            of_balancer.len()
+        );
+        let answers: BTreeSet<u64> = failed.intersection(&of_balancer).copied().collect();
+        assert_eq!(answers, of_balancer, "what was lost is what HAProxy has as failed\n{finished}");
+        for termination in &analysis.result.terminations {
+            for window in &termination.windows {
+                assert!(window.lower_s > Some(0.5), "{window:?}\n{finished}");
+            }
         }
-    }
-    assert!(unexplained * 5 <= of_balancer.len(), "{unexplained} of {}\n{finished}", of_balancer.len());
-    assert!(of_ingress >= 10 && of_balancer.len() >= 10, "{of_ingress}, {}\n{finished}", of_balancer.len());
-    let answers: BTreeSet<u64> = failed.intersection(&of_balancer).copied().collect();
-    assert_eq!(answers, of_balancer, "what was lost is what HAProxy has as failed\n{finished}");
-    for termination in &analysis.result.terminations {
-        for window in &termination.windows {
-            assert!(window.lower_s > Some(0.5), "{window:?}\n{finished}");
-        }
-    }
+    });
 }

@@ -5,7 +5,8 @@ use rolldrop_record::RunDir;
 use serde_json::json;
 
 use crate::harness::Rolldrop;
-use crate::runs::{actions, repeated, result, turn};
+use crate::machine::measured;
+use crate::runs::{Dataplane, actions, result, turn};
 use crate::web::Web;
 
 /// All pods go at once, and new ones are long not ready.
@@ -29,27 +30,31 @@ fn scenario() -> String {
 
 #[test]
 fn a_load_that_loses_too_much_is_given_up_with_all_that_was_begun() {
-    let _turn = turn();
-    let run = || {
-        let run = Rolldrop::new(["run", "scenario.yaml", "--out", "run", "--dataplane", "userspace"]);
-        run.file("scenario.yaml", &scenario()).finish()
-    };
-    let ended = repeated(run).expect_code(3);
-    let path = ended.dir().join("run");
-    let result = result(&path);
-    let Verdict::Partial { why } = &result.verdict else { panic!("{:?}\n{ended}", result.verdict) };
-    assert!(why.iter().any(|why| why.starts_with("the run was aborted: ")), "{why:?}\n{ended}");
-    assert!(why.iter().any(|why| why.contains("limit 20.0 % over 2 s")), "{why:?}\n{ended}");
-    assert!(ended.stdout().contains("aborted"), "{ended}");
-    assert!(!result.complete && result.load.duration_s < 40.0 && result.requests.dropped >= 20, "{ended}");
+    measured(|| {
+        let _turn = turn();
+        let ended = Rolldrop::run(&scenario()).on(Dataplane::Userspace).measured().expect_code(3);
+        let path = ended.dir().join("run");
+        let result = result(&path);
+        let Verdict::Partial { why } = &result.verdict else { panic!("{:?}\n{ended}", result.verdict) };
+        assert!(why.iter().any(|why| why.starts_with("the run was aborted: ")), "{why:?}\n{ended}");
+        assert!(why.iter().any(|why| why.contains("limit 20.0 % over 2 s")), "{why:?}\n{ended}");
+        assert!(ended.stdout().contains("aborted"), "{ended}");
+        assert!(
+            !result.complete && result.load.duration_s < 40.0 && result.requests.dropped >= 20,
+            "{ended}"
+        );
 
-    let records = RunDir::open(&path).and_then(|run| run.read()).expect("the run reads");
-    assert!(records.info.aborted.is_some() && !records.info.interrupted);
-    let actions = actions(&records).into_iter().map(|action| (action.disruption, action.status));
-    assert_eq!(actions.collect::<Vec<_>>(), [(0, Some(200)); 2], "the second never came\n{ended}");
-    // Every request has its row: the load was stopped, not cut off.
-    assert!(records.requests.iter().all(|row| row.outcome != rolldrop_record::Outcome::Cancelled), "{ended}");
-    let changes = std::fs::read_to_string(path.join("changes.jsonl")).expect("changes.jsonl");
-    let count = |what: &str| changes.matches(what).count();
-    assert_eq!(count("\"entry\":\"change\""), count("\"entry\":\"undone\""), "{changes}");
+        let records = RunDir::open(&path).and_then(|run| run.read()).expect("the run reads");
+        assert!(records.info.aborted.is_some() && !records.info.interrupted);
+        let actions = actions(&records).into_iter().map(|action| (action.disruption, action.status));
+        assert_eq!(actions.collect::<Vec<_>>(), [(0, Some(200)); 2], "the second never came\n{ended}");
+        // Every request has its row: the load was stopped, not cut off.
+        assert!(
+            records.requests.iter().all(|row| row.outcome != rolldrop_record::Outcome::Cancelled),
+            "{ended}"
+        );
+        let changes = std::fs::read_to_string(path.join("changes.jsonl")).expect("changes.jsonl");
+        let count = |what: &str| changes.matches(what).count();
+        assert_eq!(count("\"entry\":\"change\""), count("\"entry\":\"undone\""), "{changes}");
+    });
 }

@@ -1,22 +1,31 @@
 //! Runs the binary; when something fails, shows what was run and what it said.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::Value;
 use tempfile::TempDir;
+
+use crate::machine::{Meanwhile, figure};
+use crate::runs::Dataplane;
+
+/// How long anything may take that a test waits for: far longer than it does on a machine that is busy with other
+/// things, so that only what never comes fails a test.
+pub(crate) const LIMIT: Duration = Duration::from_secs(300);
+
+/// The programs that scripts/test installs.
+pub(crate) const VENV: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin");
 
 /// The binary under test, in a directory of its own.
 pub(crate) struct Rolldrop {
-    command: Command,
-    dir: TempDir,
+    args: Vec<OsString>,
+    files: Vec<(String, String)>,
+    env: Vec<(String, String)>,
 }
 
 /// A finished run of the binary.
@@ -24,63 +33,132 @@ pub(crate) struct Finished {
     line: String,
     output: Output,
     dir: TempDir,
+    /// The share of the processors' time that others had meanwhile.
+    taken: f64,
 }
 
 impl Rolldrop {
     /// `rolldrop ARGS...`, in an empty directory.
     pub(crate) fn new<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Self {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_rolldrop"));
-        command
-            .args(args)
-            .current_dir(dir.path())
-            .env("NO_COLOR", "1")
-            // Other tests and builds fill the machine.
-            .env("ROLLDROP_MAX_BUSY", "100%")
-            .stdin(Stdio::null());
-        Self { command, dir }
+        Self { args: Vec::new(), files: Vec::new(), env: Vec::new() }.args(args)
+    }
+
+    /// `rolldrop run` of a scenario, by its name or as the text of a file, into the directory `run`.
+    pub(crate) fn run(scenario: &str) -> Self {
+        if scenario.contains('\n') {
+            Self::new(["run", "scenario.yaml", "--out", "run"]).file("scenario.yaml", scenario)
+        } else {
+            Self::new(["run", scenario, "--out", "run"])
+        }
+    }
+
+    /// On an embedded cluster with this dataplane.
+    pub(crate) fn on(self, dataplane: Dataplane) -> Self {
+        self.args(["--dataplane", dataplane.into()])
+    }
+
+    /// On the cluster of this kubeconfig, without being asked.
+    pub(crate) fn on_cluster(self, kubeconfig: &Path) -> Self {
+        self.args(["--yes", "--kubeconfig"]).args([kubeconfig])
+    }
+
+    /// Sets fields of the scenario.
+    pub(crate) fn set(self, fields: &[&str]) -> Self {
+        self.args(fields.iter().flat_map(|field| ["--set", field]))
     }
 
     /// Further arguments.
     pub(crate) fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
-        self.command.args(args);
+        self.args.extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
         self
     }
 
     /// Writes a file into the directory.
-    pub(crate) fn file(self, name: &str, text: &str) -> Self {
-        std::fs::write(self.dir.path().join(name), text).expect("a file");
+    pub(crate) fn file(mut self, name: &str, text: &str) -> Self {
+        self.files.push((name.to_owned(), text.to_owned()));
         self
     }
 
     /// A variable of its environment.
     pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
-        self.command.env(name, value);
+        self.env.push((name.to_owned(), value.to_owned()));
         self
+    }
+
+    /// Finds the programs that scripts/test installs, such as kubectl.
+    pub(crate) fn with_tools(self) -> Self {
+        let path = std::env::var("PATH").unwrap_or_default();
+        self.env("PATH", &format!("{VENV}:{path}"))
+    }
+
+    /// The command, in a new directory with its files.
+    fn command(&self) -> (Command, TempDir) {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        for (name, text) in &self.files {
+            std::fs::write(dir.path().join(name), text).expect("a file");
+        }
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rolldrop"));
+        command
+            .args(&self.args)
+            .current_dir(dir.path())
+            .env("NO_COLOR", "1")
+            // Other tests and builds fill the machine.
+            .env("ROLLDROP_MAX_BUSY", "100%")
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null());
+        (command, dir)
     }
 
     /// Runs it to its end.
-    pub(crate) fn finish(mut self) -> Finished {
-        let line = format!("{:?}", self.command);
-        let output = self.command.output().expect("the binary starts");
-        Finished { line, output, dir: self.dir }
+    pub(crate) fn finish(&self) -> Finished {
+        let (mut command, dir) = self.command();
+        let (line, meanwhile) = (format!("{command:?}"), Meanwhile::begins());
+        let output = command.output().expect("the binary starts");
+        Finished { line, output, dir, taken: meanwhile.taken() }
+    }
+
+    /// Runs it to its end, again while the machine makes the measurement invalid, which says nothing of the program.
+    pub(crate) fn measured(&self) -> Finished {
+        again_while_invalid(|| self.finish(), Finished::is_invalid)
     }
 
     /// Starts it, and leaves it running. It writes to `stdout.log` and `stderr.log`.
-    pub(crate) fn start(mut self) -> (Child, TempDir) {
-        let log = |name: &str| std::fs::File::create(self.dir.path().join(name)).expect("a file");
-        let (stdout, stderr) = (log("stdout.log"), log("stderr.log"));
-        let child = self.command.stdout(stdout).stderr(stderr).spawn().expect("the binary starts");
-        (child, self.dir)
+    pub(crate) fn start(&self) -> (Child, TempDir) {
+        let (mut command, dir) = self.command();
+        let log = |name: &str| std::fs::File::create(dir.path().join(name)).expect("a file");
+        command.stdout(log("stdout.log")).stderr(log("stderr.log"));
+        (command.spawn().expect("the binary starts"), dir)
     }
 }
 
+/// A starved machine makes a run invalid: it is repeated at most so often.
+const REPEATS: usize = 3;
+
+/// Runs something that measures, again while it was invalid.
+pub(crate) fn again_while_invalid<T>(run: impl Fn() -> T, is_invalid: impl Fn(&T) -> bool) -> T {
+    (1..REPEATS).map(|_| run()).find(|run| !is_invalid(run)).unwrap_or_else(run)
+}
+
 impl Finished {
-    /// Fails, with all that is known, unless it exited so.
+    /// Fails, with all that is known, unless it exited so. That a measurement is valid is a figure.
     #[track_caller]
     pub(crate) fn expect_code(self, code: i32) -> Self {
+        if self.is_invalid() {
+            self.figure(self.code() == Some(code));
+        }
         assert_eq!(self.output.status.code(), Some(code), "exit status\n{self}");
         self
+    }
+
+    /// Whether it calls its own measurement invalid.
+    pub(crate) fn is_invalid(&self) -> bool {
+        self.stdout().contains("INVALID")
+    }
+
+    /// Asserts a figure that it measured.
+    #[track_caller]
+    pub(crate) fn figure(&self, holds: bool) {
+        figure(self.taken, holds, || self.to_string());
     }
 
     /// Its exit status, if no signal ended it.
@@ -111,106 +189,6 @@ impl fmt::Display for Finished {
         writeln!(f, "status:    {}", self.output.status)?;
         writeln!(f, "--- stdout\n{}", self.stdout())?;
         writeln!(f, "--- stderr\n{}", self.stderr())
-    }
-}
-
-/// How long a cluster may take to end.
-const STOP_LIMIT: Duration = Duration::from_secs(60);
-
-/// A `rolldrop cluster` whose lifeline this value holds: it ends with it.
-pub(crate) struct ClusterProcess {
-    child: Child,
-    ready: Value,
-    dir: PathBuf,
-    _temporary: Option<TempDir>,
-}
-
-impl ClusterProcess {
-    /// One with this configuration and a log directory of its own.
-    #[track_caller]
-    pub(crate) fn start(config: &Value) -> Self {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        let program = Command::new(env!("CARGO_BIN_EXE_rolldrop"));
-        let mut cluster = Self::start_as(program, config, dir.path());
-        cluster._temporary = Some(dir);
-        cluster
-    }
-
-    /// The same, started by another command, with its logs in a directory that is the caller's.
-    #[track_caller]
-    pub(crate) fn start_as(mut program: Command, config: &Value, dir: &Path) -> Self {
-        let log = std::fs::File::create(dir.join("stderr.log")).expect("a file");
-        program.args(["cluster", "--lifeline", "--config", &config.to_string(), "--log-dir"]).arg(dir);
-        program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
-        let mut child = program.spawn().expect("the binary starts");
-        let mut line = String::new();
-        let stdout = child.stdout.take().expect("its stdout");
-        BufReader::new(stdout).read_line(&mut line).expect("a line when it is ready");
-        let ready: Value = serde_json::from_str(&line).unwrap_or_default();
-        let cluster = Self { child, ready, dir: dir.to_owned(), _temporary: None };
-        assert_eq!(cluster.ready["ready"], true, "no cluster: {line:?}\n{}", cluster.said());
-        cluster
-    }
-
-    /// What it said when it was ready.
-    pub(crate) fn ready(&self) -> &Value {
-        &self.ready
-    }
-
-    /// What it has written to stderr.
-    pub(crate) fn said(&self) -> String {
-        std::fs::read_to_string(self.dir.join("stderr.log")).unwrap_or_default()
-    }
-
-    /// Its log directory.
-    pub(crate) fn dir(&self) -> &Path {
-        &self.dir
-    }
-
-    pub(crate) fn kubeconfig(&self) -> PathBuf {
-        self.dir.join("kubeconfig")
-    }
-
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// How kube-rs reaches it.
-    pub(crate) async fn client_config(&self) -> kube::Config {
-        let file = Kubeconfig::read_from(self.kubeconfig()).expect("a kubeconfig");
-        let options = KubeConfigOptions::default();
-        let mut config = kube::Config::from_custom_kubeconfig(file, &options).await.expect("a config");
-        config.proxy_url = None;
-        config
-    }
-
-    /// A client of it.
-    pub(crate) async fn client(&self) -> kube::Client {
-        kube::Client::try_from(self.client_config().await).expect("a client")
-    }
-
-    /// Lets go of its lifeline.
-    pub(crate) fn let_go(&mut self) {
-        drop(self.child.stdin.take());
-    }
-
-    /// Lets go of its lifeline, and waits for its end.
-    #[track_caller]
-    pub(crate) fn end(&mut self) -> ExitStatus {
-        self.let_go();
-        wait_for("the cluster's end", STOP_LIMIT, || self.child.try_wait().expect("its state"))
-    }
-}
-
-impl Drop for ClusterProcess {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            // Whether it ends in good order is no question any more.
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        } else {
-            self.end();
-        }
     }
 }
 
@@ -259,6 +237,15 @@ pub(crate) fn fed(command: &mut Command, input: &str) -> Output {
     child.wait_with_output().expect("an end")
 }
 
+/// Sends a process that was started here a signal.
+pub(crate) fn signal(child: &Child, signal: Signal) {
+    signal_pid(child.id(), signal);
+}
+
+fn signal_pid(pid: u32, signal: Signal) {
+    kill(Pid::from_raw(i32::try_from(pid).expect("a pid")), signal).expect("it is there");
+}
+
 /// A process, told from a later one with the same number by when it started.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Process {
@@ -304,6 +291,14 @@ impl Process {
         arguments.split(|byte| *byte == 0).nth(1) == Some(subcommand.as_bytes())
     }
 
+    /// The processor time that it has used so far, with that of its children that have ended, in ticks.
+    pub(crate) fn ticks(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+        // utime, stime, cutime, cstime
+        fields.skip(11).take(4).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
+    }
+
     /// A variable of its environment.
     pub(crate) fn variable(&self, name: &str) -> Option<String> {
         let all = std::fs::read(format!("/proc/{}/environ", self.pid)).ok()?;
@@ -323,8 +318,7 @@ impl Process {
 
     /// Sends it a signal.
     pub(crate) fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(i32::try_from(self.pid).expect("a pid"));
-        kill(pid, signal).expect("it is there");
+        signal_pid(self.pid, signal);
     }
 }
 

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::json;
 
 use crate::api::Server;
-use crate::harness::wait_for;
-use crate::kubectl::{LIMIT, SharedCluster};
+use crate::harness::{LIMIT, wait_for};
+use crate::kubectl::SharedCluster;
 
 const CLIENTS: usize = 4;
 const PER_CLIENT: usize = 2500;

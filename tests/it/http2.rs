@@ -2,14 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::process::Child;
-use std::time::Duration;
 
 use rolldrop_record::{Outcome, RequestRow};
-use serde_json::Value;
 
-use crate::harness::{Rolldrop, wait_for};
+use crate::harness::Rolldrop;
+use crate::machine::measured;
 use crate::runs::{Dataplane, MeasuredRun, measure};
+use crate::sample_server::Server;
 use crate::web::Web;
 
 /// Pods that serve on for a while when they are told to stop, without a proxy beside them.
@@ -38,57 +37,49 @@ fn scenario(path: &str) -> String {
 /// The rows of what a slow machine sent.
 fn sent(run: &MeasuredRun) -> Vec<&RequestRow> {
     let rows: Vec<_> = run.records.requests.iter().filter(|row| row.outcome != Outcome::NotSent).collect();
-    assert!(rows.len() * 2 > run.records.requests.len(), "more than half of them");
+    run.finished.figure(rows.len() * 2 > run.records.requests.len());
     rows
 }
 
 /// What a GOAWAY leaves out was not processed, and any client sends it again (RFC 9113, 6.8).
-fn expect_none_lost(rows: &[&RequestRow]) {
+fn expect_none_lost(run: &MeasuredRun, rows: &[&RequestRow]) {
     let is_left_out = |row: &RequestRow| row.outcome == Outcome::H2Goaway && row.final_outcome == Outcome::Ok;
     let lost: Vec<_> = rows.iter().filter(|row| row.outcome != Outcome::Ok && !is_left_out(row)).collect();
     assert!(lost.is_empty(), "{lost:?}");
     let answered = rows.iter().filter(|row| row.outcome == Outcome::Ok).count();
-    assert!(answered * 100 > rows.len() * 95, "{answered} of {} at once", rows.len());
+    println!("{answered} of {} at once", rows.len());
+    run.finished.figure(answered * 100 > rows.len() * 95);
 }
 
 #[test]
 fn a_graceful_drain_over_http2_drops_nothing() {
-    let run = measure(&scenario("/slow?ms=30"), Dataplane::Userspace, &[]);
-    let rows = sent(&run);
-    expect_none_lost(&rows);
-    assert!(rows.iter().all(|row| row.stream.is_some()), "all of it was HTTP/2");
-    let pods: BTreeSet<_> = rows.iter().filter_map(|row| row.pod.as_deref()).collect();
-    assert!(pods.len() >= 2, "{pods:?}");
-}
-
-/// The sample server, and where it listens.
-fn workload() -> (Child, tempfile::TempDir, String) {
-    let args = ["workload", "--listen", "127.0.0.1:0", "--log", "log", "--pod-name", "web-1"];
-    let (server, dir) = Rolldrop::new(args).start();
-    let log = dir.path().join("log");
-    let address = wait_for("the server to listen", Duration::from_secs(30), || {
-        let log = fs::read_to_string(&log).ok()?;
-        let line: Value = serde_json::from_str(log.lines().next()?).ok()?;
-        line["address"].as_str().map(str::to_owned)
+    measured(|| {
+        let run = measure(&scenario("/slow?ms=30"), Dataplane::Userspace, &[]);
+        let rows = sent(&run);
+        expect_none_lost(&run, &rows);
+        assert!(rows.iter().all(|row| row.stream.is_some()), "all of it was HTTP/2");
+        let pods: BTreeSet<_> = rows.iter().filter_map(|row| row.pod.as_deref()).collect();
+        assert!(pods.len() >= 2, "{pods:?}");
     });
-    (server, dir, address)
 }
 
 #[test]
 fn a_graceful_drain_drops_no_call() {
-    let calls = ["--set", "load.grpc.method=shop.v1.Cart/Get"];
-    // A call's path is that of its method.
-    let scenario = scenario("/");
-    let run = measure(&scenario, Dataplane::Userspace, &calls);
-    let rows = sent(&run);
-    expect_none_lost(&rows);
-    assert!(rows.iter().all(|row| row.outcome != Outcome::Ok || row.grpc_status == Some(0)));
+    measured(|| {
+        let calls = ["--set", "load.grpc.method=shop.v1.Cart/Get"];
+        // A call's path is that of its method.
+        let scenario = scenario("/");
+        let run = measure(&scenario, Dataplane::Userspace, &calls);
+        let rows = sent(&run);
+        expect_none_lost(&run, &rows);
+        assert!(rows.iter().all(|row| row.outcome != Outcome::Ok || row.grpc_status == Some(0)));
+    });
 }
 
 #[test]
 fn calls_and_requests_share_connections() {
-    let (mut server, _dir, address) = workload();
-    let url = format!("http://{address}/");
+    let server = Server::start("exit", &["--pod-name", "web-1"]);
+    let url = format!("http://{}/", server.address);
     let load = |more: &[&str]| {
         let args = ["load", url.as_str(), "-n", "200", "--connections", "keepalive", "--record", "csv=rows"];
         let load = Rolldrop::new(args.iter().chain(more)).finish().expect_code(0);
@@ -96,8 +87,6 @@ fn calls_and_requests_share_connections() {
     };
     let plain = load(&["--http", "2"]);
     let calls = load(&["--grpc", "shop.v1.Cart/Get", "--body-hex", "0a0131"]);
-    server.kill().expect("it is alive");
-    server.wait().expect("it ended");
     for rows in [&plain, &calls] {
         let mut lines = rows.lines();
         let columns: Vec<_> = lines.next().expect("a header").split(',').collect();

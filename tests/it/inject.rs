@@ -9,7 +9,7 @@ use rolldrop_record::event::ProxyPhase;
 use serde_json::{Value, json};
 
 use crate::harness::{Rolldrop, fed};
-use crate::kubectl::Kubectl;
+use crate::kubectl::{Kubectl, ROLLED_OUT};
 use crate::runs::{self, Dataplane};
 
 const SHOP: &str = "\
@@ -54,7 +54,7 @@ fn what_kubectl_applies_runs_behind_the_sidecar_until_it_is_taken_out() {
     let ports = "get endpointslices -l kubernetes.io/service-name=web \
                  -o jsonpath={.items[*].ports[*].port}/{.items[*].endpoints[*].conditions.ready}";
     kubectl.apply(&with_sidecar);
-    kubectl.ok("rollout status deployment/web --timeout=60s");
+    kubectl.ok(ROLLED_OUT);
     kubectl.until(ports, |said| said == "18080 18080/true");
     let pod = kubectl.field("pods -l app=web", ".items[0].metadata.name");
     let answer = |port: u16, path: &str| {
@@ -66,7 +66,7 @@ fn what_kubectl_applies_runs_behind_the_sidecar_until_it_is_taken_out() {
 
     let live = kubectl.ok("get deployment/web service/web -o yaml");
     kubectl.apply(&inject(&["--uninject"], &live));
-    kubectl.ok("rollout status deployment/web --timeout=60s");
+    kubectl.ok(ROLLED_OUT);
     kubectl.until(ports, |said| said == "8080 8080/true");
     assert_eq!(inject(&["--uninject"], &with_sidecar), SHOP);
 }

@@ -3,15 +3,12 @@
 use std::collections::HashSet;
 use std::path::Path;
 use std::process::Child;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
-use crate::harness::{Process, Rolldrop, process_tree, wait_for};
+use crate::harness::{LIMIT, Process, Rolldrop, process_tree, signal, wait_for};
 use crate::runs::turn;
-
-const LIMIT: Duration = Duration::from_secs(180);
 
 /// Starts a run and waits until its first rows are on disk, in mid-load. Answers all its processes.
 fn run_under_load() -> (Child, tempfile::TempDir, Vec<Process>) {
@@ -35,11 +32,6 @@ fn until_under_load(child: Child, dir: &Path) -> (Child, Vec<Process>) {
 
 fn none_alive(processes: &[Process]) -> Option<()> {
     (!processes.iter().any(Process::is_alive)).then_some(())
-}
-
-fn signal(child: &Child, signal: Signal) {
-    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
-    kill(pid, signal).expect("a signal");
 }
 
 #[test]

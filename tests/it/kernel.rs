@@ -19,20 +19,20 @@ use kube::{Api, Client};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
-use crate::harness::{ClusterProcess, Process, process_tree, wait_for};
+use crate::harness::{LIMIT, Process, process_tree, wait_for};
+use crate::lab::{self, Setup};
 use crate::runs::json_lines;
-
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// A SYN that is lost is sent again after a second: less than that tells a stall from a slow machine.
 const CURL_LIMITS: [&str; 4] = ["--connect-timeout", "0.9", "--max-time", "30"];
 
 /// A cluster as `rolldrop run` starts it.
 struct Cluster {
-    process: ClusterProcess,
+    process: lab::Cluster,
     // After the process, whose directory it is.
-    dir: tempfile::TempDir,
+    dir: TempDir,
     client: Client,
     program: Program,
 }
@@ -54,7 +54,7 @@ impl Program {
 }
 
 /// Binary and directory of a user without privileges: whoever runs the tests, but not root.
-pub(crate) fn unprivileged() -> (Program, tempfile::TempDir) {
+pub(crate) fn unprivileged() -> (Program, TempDir) {
     const NOBODY: u32 = 65534;
     let dir = tempfile::tempdir().expect("a temporary directory");
     if !nix::unistd::geteuid().is_root() {
@@ -73,15 +73,14 @@ impl Cluster {
         Self::start_on("kernel", config).await
     }
 
-    async fn start_on(dataplane: &str, config: Value) -> Self {
+    async fn start_on(dataplane: &'static str, config: Value) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let program = Program { through: vec![], binary: env!("CARGO_BIN_EXE_rolldrop").into() };
         Self::start_as(program, dir, dataplane, config).await
     }
 
-    async fn start_as(program: Program, dir: tempfile::TempDir, dataplane: &str, mut config: Value) -> Self {
-        config["dataplane"] = json!(dataplane);
-        let process = ClusterProcess::start_as(program.command(), &config, dir.path());
+    async fn start_as(program: Program, dir: TempDir, dataplane: &'static str, config: Value) -> Self {
+        let process = Setup::on(dataplane).with(config).by(program.command()).within(dir.path()).start();
         let client = process.client().await;
         Self { process, dir, client, program }
     }

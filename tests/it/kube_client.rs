@@ -23,7 +23,8 @@ use serde_json::json;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::kubectl::{Kubectl, LIMIT, SharedCluster, pod, web};
+use crate::harness::LIMIT;
+use crate::kubectl::{Kubectl, SharedCluster, pod, web};
 
 /// Runs a test with a client and a namespace of its own.
 fn with_client<F: Future<Output = ()>>(test: impl FnOnce(Client, Kubectl) -> F) {
@@ -38,7 +39,7 @@ fn with_client<F: Future<Output = ()>>(test: impl FnOnce(Client, Kubectl) -> F) 
         config.default_retry = false;
         test(Client::try_from(config).expect("a client"), kubectl).await;
     };
-    runtime.block_on(async { timeout(3 * LIMIT, run).await.expect("the test ends in time") });
+    runtime.block_on(async { timeout(2 * LIMIT, run).await.expect("the test ends in time") });
 }
 
 fn config_map(name: &str, data: &[(&str, &str)]) -> ConfigMap {

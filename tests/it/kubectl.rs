@@ -19,20 +19,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use serde_json::json;
 
-use crate::harness::{ClusterProcess, fed, wait_for};
+use crate::harness::{LIMIT, fed, wait_for};
+use crate::lab::{Cluster, Setup};
 
-/// Long enough for a machine that is busy with other tests.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+/// Waits until the app is ready.
+pub(crate) const ROLLED_OUT: &str = "rollout status deployment/web --timeout=300s";
 
 pub(crate) const KUBECTL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin/kubectl");
 
 /// The cluster that all tests share.
 pub(crate) struct SharedCluster {
-    process: ClusterProcess,
+    process: Cluster,
 }
 
 impl SharedCluster {
@@ -51,9 +51,8 @@ impl SharedCluster {
         }
         std::fs::create_dir_all(&dir).expect("a directory");
         // Its bookmarks come often, so that no test waits long for one.
-        let config = json!({"nodes": 3, "dataplane": "userspace", "apiServer": {"bookmarkPeriod": "1s"}});
-        let program = Command::new(env!("CARGO_BIN_EXE_rolldrop"));
-        Self { process: ClusterProcess::start_as(program, &config, &dir) }
+        let bookmarks = json!({"apiServer": {"bookmarkPeriod": "1s"}});
+        Self { process: Setup::new().nodes(3).with(bookmarks).within(&dir).start() }
     }
 
     /// A file that a test may make, beside the cluster's own.
@@ -178,7 +177,7 @@ impl Kubectl {
     #[track_caller]
     pub(crate) fn run_web(&self, replicas: u32) {
         self.apply(&web(replicas));
-        self.ok("rollout status deployment/web --timeout=60s");
+        self.ok(ROLLED_OUT);
     }
 }
 

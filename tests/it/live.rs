@@ -2,17 +2,18 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use rolldrop_analysis::model::Mode;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{ClusterProcess, Rolldrop, wait_for};
-use crate::kubectl::{self, Kubectl, LIMIT, SharedCluster};
-use crate::runs::{every_answer_has_its_row, no_file_holds, repeated, result, turn};
+use crate::harness::{LIMIT, Rolldrop, signal, wait_for};
+use crate::kubectl::{Kubectl, ROLLED_OUT, SharedCluster};
+use crate::lab::Setup;
+use crate::machine::measured;
+use crate::runs::{every_answer_has_its_row, no_file_holds, result, turn};
 use crate::web::Web;
 
 /// A Deployment, and a Service that names one target port and numbers the other.
@@ -46,7 +47,7 @@ impl Shop {
     fn open(what: &str) -> Self {
         let kubectl = Kubectl::in_namespace(what);
         kubectl.apply(&web());
-        kubectl.ok("rollout status deployment/web --timeout=60s");
+        kubectl.ok(ROLLED_OUT);
         Self(kubectl)
     }
 
@@ -56,11 +57,8 @@ impl Shop {
     }
 
     fn unasked(&self, scenario: &str, more: &[&str]) -> Rolldrop {
-        let kubeconfig = SharedCluster::get().kubeconfig();
-        let words = ["run", "scenario.yaml", "--out", "run", "-n", self.0.namespace()];
-        Rolldrop::new(words.iter().chain(more))
-            .args(["--kubeconfig".as_ref(), kubeconfig.as_os_str()])
-            .file("scenario.yaml", scenario)
+        let run = Rolldrop::run(scenario).args(["-n", self.0.namespace(), "--kubeconfig"]);
+        run.args([SharedCluster::get().kubeconfig()]).args(more)
     }
 
     /// Without consent nothing is done.
@@ -150,15 +148,11 @@ impl Shop {
     }
 }
 
-fn signal(child: &Child, signal: Signal) {
-    kill(Pid::from_raw(i32::try_from(child.id()).expect("a pid")), signal).expect("a signal");
-}
-
 /// Waits until a run has begun to send its load.
 fn wait_for_load(dir: &TempDir) {
     let log = dir.path().join("run/events.jsonl");
     let said = || std::fs::read_to_string(dir.path().join("stderr.log")).unwrap_or_default();
-    wait_for("the load", 2 * LIMIT, || {
+    wait_for("the load", LIMIT, || {
         assert!(!said().contains("failed"), "{}", said());
         std::fs::read_to_string(&log).ok()?.contains("load_started").then_some(())
     });
@@ -166,29 +160,32 @@ fn wait_for_load(dir: &TempDir) {
 
 #[test]
 fn the_sidecar_stands_beside_live_pods_as_long_as_the_run_lasts() {
-    let _turn = turn();
-    let shop = Shop::open("live");
-    let before = shop.specs();
-    shop.says_what_it_will_do_and_asks();
-    assert_eq!(shop.specs(), before);
-    let finished = repeated(|| shop.run(SCENARIO, &[]).finish()).expect_code(0);
-    let run = finished.dir().join("run");
-    every_answer_has_its_row(&run);
-    assert_eq!(shop.specs(), before, "{finished}");
-    shop.0.fails("get configmap/notes");
-    shop.0.ok("rollout status deployment/web --timeout=60s");
+    measured(|| {
+        let _turn = turn();
+        let shop = Shop::open("live");
+        let before = shop.specs();
+        shop.says_what_it_will_do_and_asks();
+        assert_eq!(shop.specs(), before);
+        let finished = shop.run(SCENARIO, &[]).measured().expect_code(0);
+        let run = finished.dir().join("run");
+        every_answer_has_its_row(&run);
+        assert_eq!(shop.specs(), before, "{finished}");
+        shop.0.fails("get configmap/notes");
+        shop.0.ok(ROLLED_OUT);
 
-    // What a GitOps controller would change back is left alone.
-    shop.0.ok("annotate deployment/web argocd.argoproj.io/tracking-id=shop:apps/Deployment:shop/web");
-    let refused = shop.run(SCENARIO, &[]).finish().expect_code(2);
-    assert!(refused.stderr().contains("Deployment web is managed by Argo CD"), "{refused}");
-    assert!(refused.stderr().contains("--change-gitops"), "{refused}");
-    let image = "disruptions=[{at: 1s, action: setImage, workload: deploy/web, container: app, image: x}]";
-    let more = ["--set", "sidecar.inject=false", "--set", image];
-    let refused = shop.run(SCENARIO, &more).finish().expect_code(2);
-    assert!(refused.stderr().contains("Deployment web is managed by Argo CD"), "{refused}");
-    assert_eq!(shop.specs(), before);
-    shop.0.fails("get configmap/notes");
+        // What a GitOps controller would change back is left alone.
+        shop.0.ok("annotate deployment/web argocd.argoproj.io/tracking-id=shop:apps/Deployment:shop/web");
+        let refused = shop.run(SCENARIO, &[]).finish().expect_code(2);
+        assert!(refused.stderr().contains("Deployment web is managed by Argo CD"), "{refused}");
+        assert!(refused.stderr().contains("--change-gitops"), "{refused}");
+        let image =
+            "disruptions=[{at: 1s, action: setImage, workload: deploy/web, container: app, image: x}]";
+        let more = ["--set", "sidecar.inject=false", "--set", image];
+        let refused = shop.run(SCENARIO, &more).finish().expect_code(2);
+        assert!(refused.stderr().contains("Deployment web is managed by Argo CD"), "{refused}");
+        assert_eq!(shop.specs(), before);
+        shop.0.fails("get configmap/notes");
+    });
 }
 
 #[test]
@@ -214,7 +211,7 @@ fn a_run_that_is_interrupted_undoes_its_changes_and_one_that_is_killed_has_them_
     every_answer_has_its_row(&dir.path().join("run"));
     assert_eq!(shop.specs(), before);
     assert_eq!(shop.0.ok("get secrets -l rolldrop.dev/run -o name"), "");
-    shop.0.ok("rollout status deployment/web --timeout=60s");
+    shop.0.ok(ROLLED_OUT);
 
     let (mut child, dir) = shop.run(SCENARIO, &["--set", "load.duration=60s"]).start();
     wait_for_load(&dir);
@@ -231,7 +228,7 @@ fn a_run_that_is_interrupted_undoes_its_changes_and_one_that_is_killed_has_them_
     // Pods that are made when the token is gone start all the same, and tell nobody.
     shop.0.ok("delete secrets -l rolldrop.dev/run");
     shop.0.ok("delete pods -l app=web");
-    shop.0.ok("rollout status deployment/web --timeout=60s");
+    shop.0.ok(ROLLED_OUT);
     let refusal = shop.refusal("/rows");
     assert!(refusal.contains("Unauthorized") || refusal.contains("credentials"), "{refusal}");
     // Somebody else's changes are theirs.
@@ -256,64 +253,62 @@ fn a_run_that_is_interrupted_undoes_its_changes_and_one_that_is_killed_has_them_
 
 #[test]
 fn a_rollout_of_what_is_there_is_measured_from_a_cold_start() {
-    let _turn = turn();
-    let cluster = ClusterProcess::start(&json!({"nodes": 1}));
-    let kubeconfig = cluster.kubeconfig();
-    let shop: PathBuf = cluster.dir().join("shop.yaml");
-    std::fs::write(&shop, web()).expect("a file");
-    let ok = |args: &str| kubectl::run(&kubeconfig, args, "").ok();
-    ok("create namespace shop");
-    ok(&format!("-n shop apply -f {}", shop.display()));
-    ok("-n shop rollout status deployment/web --timeout=60s");
-    let run = |words: &[&str]| {
-        let path = std::env::var("PATH").unwrap_or_default();
-        let venv = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin");
-        let command = || {
-            Rolldrop::new(words)
-                .env("KUBECONFIG", kubeconfig.to_str().expect("UTF-8"))
-                .env("PATH", &format!("{venv}:{path}"))
+    measured(|| {
+        let _turn = turn();
+        let cluster = Setup::on("auto").start();
+        let kubeconfig = cluster.kubeconfig();
+        let shop: PathBuf = cluster.dir().join("shop.yaml");
+        std::fs::write(&shop, web()).expect("a file");
+        cluster.kubectl("create namespace shop");
+        cluster.kubectl(&format!("-n shop apply -f {}", shop.display()));
+        cluster.kubectl(&format!("-n shop {ROLLED_OUT}"));
+        let run = |words: &[&str]| {
+            let run = Rolldrop::new(words).env("KUBECONFIG", kubeconfig.to_str().expect("UTF-8"));
+            run.with_tools().measured()
         };
-        repeated(|| command().finish())
-    };
 
-    // The command is told the namespace as well.
-    let words = ["run", "--target", "svc/web:named", "-n", "shop", "--out", "run", "--"];
-    let finished =
-        run(&[&words[..], &["kubectl", "rollout", "restart", "deploy/web"]].concat()).expect_code(0);
-    assert!(finished.stderr().contains("deployment.apps/web restarted"), "{finished}");
-    let result = result(&finished.dir().join("run"));
-    let modes: Vec<Mode> = result.terminations.iter().map(|t| t.mode).collect();
-    assert_eq!(modes, [Mode::Rollout; 2], "{finished}");
-    assert!(result.requests.total > 500, "{finished}");
+        // The command is told the namespace as well.
+        let words = ["run", "--target", "svc/web:named", "-n", "shop", "--out", "run", "--"];
+        let finished =
+            run(&[&words[..], &["kubectl", "rollout", "restart", "deploy/web"]].concat()).expect_code(0);
+        assert!(finished.stderr().contains("deployment.apps/web restarted"), "{finished}");
+        let result = result(&finished.dir().join("run"));
+        let modes: Vec<Mode> = result.terminations.iter().map(|t| t.mode).collect();
+        assert_eq!(modes, [Mode::Rollout; 2], "{finished}");
+        assert!(result.requests.total > 500, "{finished}");
 
-    // Without a command it watches, and nothing is changed but what the beats are written to.
-    let changes = |more: &[&str]| {
-        let words = ["run", "-t", "svc/web:named", "-n", "shop", "-d", "2s", "--out", "run"];
-        let observed = run(&[&words[..], more].concat());
-        // Entries of connections that the first run lost may still route some of these to a dead pod.
-        assert!(matches!(observed.code(), Some(0 | 3)), "{observed}");
-        std::fs::read_to_string(observed.dir().join("run/changes.jsonl")).expect("changes.jsonl")
-    };
-    let unchanged = changes(&["--no-beats"]);
-    assert_eq!(unchanged.lines().count(), 1, "{unchanged}");
-    let beaten = changes(&[]);
-    let changed = beaten.lines().filter(|line| line.contains("\"entry\":\"change\""));
-    assert_eq!(changed.filter(|line| line.contains("ConfigMap")).count(), 1, "{beaten}");
-    assert_eq!(beaten.matches("\"entry\":\"change\"").count(), 1, "{beaten}");
-    let unnamed = ["run", "-t", "svc/web:named", "-n", "shop", "--set", "sidecar.inject=true", "--yes"];
-    let unnamed = run(&unnamed).expect_code(2);
-    assert!(unnamed.stderr().contains("would change a cluster that is not named"), "{unnamed}");
-    let system = run(&["run", "-t", "svc/kube-dns", "-n", "kube-system"]).expect_code(2);
-    assert!(system.stderr().contains("namespace kube-system is the cluster's own"), "{system}");
-    let all = "disruptions=[{at: 1s, action: deletePod, selector: app=web, count: 2}]";
-    let words = ["run", "-t", "svc/web:named", "-n", "shop", "--set", all, "--yes", "--kubeconfig"];
-    let all = run(&[&words[..], &[kubeconfig.to_str().expect("UTF-8")]].concat()).expect_code(2);
-    assert!(
-        all.stderr().contains("deletePod of app=web is refused: all 2 ready pods would end at once"),
-        "{all}"
-    );
-    let ambiguous = run(&["run", "-t", "svc/web", "-n", "shop", "--out", "run"]).expect_code(2);
-    assert!(ambiguous.stderr().contains("name one of its ports: named (80), numbered (81)"), "{ambiguous}");
-    let unknown = run(&["run", "-t", "svc/wbe", "-n", "shop", "--out", "run"]).expect_code(2);
-    assert!(unknown.stderr().contains("services \"wbe\" not found"), "{unknown}");
+        // Without a command it watches, and nothing is changed but what the beats are written to.
+        let changes = |more: &[&str]| {
+            let words = ["run", "-t", "svc/web:named", "-n", "shop", "-d", "2s", "--out", "run"];
+            let observed = run(&[&words[..], more].concat());
+            // Entries of connections that the first run lost may still route some of these to a dead pod.
+            assert!(matches!(observed.code(), Some(0 | 3)), "{observed}");
+            std::fs::read_to_string(observed.dir().join("run/changes.jsonl")).expect("changes.jsonl")
+        };
+        let unchanged = changes(&["--no-beats"]);
+        assert_eq!(unchanged.lines().count(), 1, "{unchanged}");
+        let beaten = changes(&[]);
+        let changed = beaten.lines().filter(|line| line.contains("\"entry\":\"change\""));
+        assert_eq!(changed.filter(|line| line.contains("ConfigMap")).count(), 1, "{beaten}");
+        assert_eq!(beaten.matches("\"entry\":\"change\"").count(), 1, "{beaten}");
+        let unnamed = ["run", "-t", "svc/web:named", "-n", "shop", "--set", "sidecar.inject=true", "--yes"];
+        let unnamed = run(&unnamed).expect_code(2);
+        assert!(unnamed.stderr().contains("would change a cluster that is not named"), "{unnamed}");
+        let system = run(&["run", "-t", "svc/kube-dns", "-n", "kube-system"]).expect_code(2);
+        assert!(system.stderr().contains("namespace kube-system is the cluster's own"), "{system}");
+        let all = "disruptions=[{at: 1s, action: deletePod, selector: app=web, count: 2}]";
+        let words = ["run", "-t", "svc/web:named", "-n", "shop", "--set", all, "--yes", "--kubeconfig"];
+        let all = run(&[&words[..], &[kubeconfig.to_str().expect("UTF-8")]].concat()).expect_code(2);
+        assert!(
+            all.stderr().contains("deletePod of app=web is refused: all 2 ready pods would end at once"),
+            "{all}"
+        );
+        let ambiguous = run(&["run", "-t", "svc/web", "-n", "shop", "--out", "run"]).expect_code(2);
+        assert!(
+            ambiguous.stderr().contains("name one of its ports: named (80), numbered (81)"),
+            "{ambiguous}"
+        );
+        let unknown = run(&["run", "-t", "svc/wbe", "-n", "shop", "--out", "run"]).expect_code(2);
+        assert!(unknown.stderr().contains("services \"wbe\" not found"), "{unknown}");
+    });
 }

@@ -5,11 +5,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::harness::{Finished, Rolldrop, wait_for};
+use crate::harness::{Finished, LIMIT, Rolldrop, wait_for};
 
 /// A request as the server read it.
 #[derive(Clone, Debug)]
@@ -190,7 +189,7 @@ fn memory_stays_bounded_while_every_request_is_recorded() {
         .args(["--connect-timeout", "60s", "--response-timeout", "60s"])
         .start();
     let mut peak_kib = 0;
-    let status = wait_for("the end of the load", Duration::from_secs(300), || {
+    let status = wait_for("the end of the load", LIMIT, || {
         let status = std::fs::read_to_string(format!("/proc/{}/status", load.id())).unwrap_or_default();
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
         // A process that has ended has no memory.

@@ -6,12 +6,11 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use rolldrop_record::parts::read_table;
 use rolldrop_record::{Outcome, RequestRow};
 
-use crate::harness::{Rolldrop, wait_for};
+use crate::harness::{LIMIT, Rolldrop, wait_for};
 use crate::load_tls::Authority;
 
 /// nginx in the foreground, in a directory of its own, until it is dropped.
@@ -71,9 +70,7 @@ impl Nginx {
             .spawn()
             .expect("scripts/test installs nginx");
         let nginx = Self { process, dir, ports };
-        wait_for("nginx to listen", Duration::from_secs(30), || {
-            std::net::TcpStream::connect(("127.0.0.1", known)).ok()
-        });
+        wait_for("nginx to listen", LIMIT, || std::net::TcpStream::connect(("127.0.0.1", known)).ok());
         nginx
     }
 
@@ -100,7 +97,7 @@ impl Nginx {
     /// By request id, the protocol that nginx spoke and its status. It logs a request when it is done.
     fn log(&self, requests: usize) -> Vec<(String, String)> {
         let path = self.dir.path().join("access.log");
-        wait_for("nginx's log", Duration::from_secs(30), || {
+        wait_for("nginx's log", LIMIT, || {
             let lines = lines(&path);
             (lines.len() >= requests).then_some(lines)
         })

@@ -3,23 +3,15 @@
 use std::io::Read;
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, Command};
-use std::time::Duration;
+use std::process::Command;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use rolldrop_record::parts::read_table;
 use rolldrop_record::{Outcome, RequestRow};
 use serde_json::Value;
 
-use crate::harness::{Rolldrop, wait_for};
+use crate::harness::{LIMIT, Rolldrop, signal, wait_for};
 use crate::load::Server;
-
-const LIMIT: Duration = Duration::from_secs(60);
-
-fn signal(child: &Child, signal: Signal) {
-    kill(Pid::from_raw(i32::try_from(child.id()).expect("a pid")), signal).expect("a signal");
-}
 
 fn read(dir: &Path, name: &str) -> String {
     std::fs::read_to_string(dir.join(name)).unwrap_or_default()

@@ -5,7 +5,6 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::process::Child;
-use std::time::Duration;
 
 use http::Request;
 use k8s_openapi::api::core::v1::Secret;
@@ -16,11 +15,11 @@ use rolldrop_record::run_info::Role;
 use rolldrop_record::{EventKind, Outcome, RunDir};
 use serde_json::{Value, json};
 
-use crate::harness::{ClusterProcess, Process, Rolldrop, process_tree, wait_for};
+use crate::harness::{LIMIT, Process, Rolldrop, process_tree, wait_for};
+use crate::lab::Setup;
+use crate::machine::measured;
 use crate::runs::{self, Dataplane, json_lines, result, turn};
 use crate::web::Web;
-
-const LIMIT: Duration = Duration::from_secs(180);
 
 /// Three pods behind a Service on two nodes, and a worker on each node.
 fn scenario() -> String {
@@ -43,62 +42,64 @@ const FROM_CLUSTER: &str = "
 
 #[test]
 fn each_nodes_service_proxy_is_a_consumer_of_a_load_from_the_cluster() {
-    let run = runs::measure(&scenario(), Dataplane::Kernel, &[]);
-    let info = &run.records.info;
-    let load = |name: &str| info.sources.iter().any(|s| s.name == name && s.role == Role::Load);
-    assert!(load("load-0") && load("load-1"), "{:?}", info.sources);
-    for source in info.sources.iter().filter(|source| source.role == Role::Load) {
-        assert!(source.clock_uncertainty_ns.is_some_and(|ns| ns < 100_000_000), "{source:?}");
-    }
-    let targets: Vec<_> = info.targets.iter().map(|t| (t.name.as_str(), t.consumer.as_str())).collect();
-    let consumers = [
-        ("web@node-1", "Service web (Service proxy of node node-1)"),
-        ("web@node-2", "Service web (Service proxy of node node-2)"),
-    ];
-    assert_eq!(targets, consumers);
-
-    // Every request of the schedule has a row, of one worker, and came across.
-    for source in info.sources.iter().filter(|source| source.role == Role::Load) {
-        let rows = source.rows.expect("they were handed over");
-        assert_eq!((rows.recorded, rows.received), (Some(700), 700), "{source:?}");
-    }
-    assert!(!run.path.join("live").exists(), "what crossed before is in the parts");
-    assert_eq!(run.records.requests.len(), 1400);
-    let of = |source: &str| run.records.requests.iter().filter(|row| &*row.source == source).count();
-    assert_eq!((of("load-0"), of("load-1")), (700, 700));
-    let seen: BTreeSet<_> = run.records.requests.iter().map(|row| (&*row.source, &*row.target)).collect();
-    assert_eq!(seen.len(), 2, "a worker is on one node: {seen:?}");
-    let r = &run.result.requests;
-    assert_eq!(r.total, 1400);
-    assert_eq!(r.total, r.ok + r.dropped + r.app_errors + r.not_sent + r.cancelled, "{r:?}");
-    assert_eq!(r.dropped, r.in_window + r.outside_window, "{r:?}");
-
-    // The drain of its node leaves a load worker where it is.
-    let of_mode = |mode| run.result.terminations.iter().filter(move |t| t.mode == mode);
-    assert!(of_mode(Mode::Drain).count() >= 1, "{}", run.finished);
-    // On a slow machine the second deletion may be left out, or run into the drain.
-    let deleted = run.result.terminations.iter().filter(|t| t.mode != Mode::Drain);
-    assert!(deleted.clone().count() >= 1, "{}", run.finished);
-    for termination in deleted {
-        let windows: Vec<_> = termination.windows.iter().map(|w| w.consumer.as_str()).collect();
-        assert_eq!(windows, consumers.map(|(_, consumer)| consumer));
-        for window in &termination.windows {
-            assert!(window.rate_before > 5.0, "{window:?}");
-            assert!(
-                window.upper_s.is_some_and(|upper| window.lower_s <= Some(upper) && upper < 4.0),
-                "{window:?}"
-            );
+    measured(|| {
+        let run = runs::measure(&scenario(), Dataplane::Kernel, &[]);
+        let info = &run.records.info;
+        let load = |name: &str| info.sources.iter().any(|s| s.name == name && s.role == Role::Load);
+        assert!(load("load-0") && load("load-1"), "{:?}", info.sources);
+        for source in info.sources.iter().filter(|source| source.role == Role::Load) {
+            let uncertainty_ns = source.clock_uncertainty_ns.expect("it was compared");
+            run.finished.figure(uncertainty_ns < 100_000_000);
         }
-    }
-    let changes = fs::read_to_string(run.path.join("changes.jsonl")).expect("changes.jsonl");
-    for removed in ["Job rolldrop-load-from-the-cluster-", "Secret rolldrop-load-from-the-cluster-"] {
-        let undone = changes.lines().any(|line| {
-            line.contains("\"undone\"")
-                && line.contains(removed)
-                && (line.contains("removed") || line.contains("gone"))
-        });
-        assert!(undone, "{removed}: {changes}");
-    }
+        let targets: Vec<_> = info.targets.iter().map(|t| (t.name.as_str(), t.consumer.as_str())).collect();
+        let consumers = [
+            ("web@node-1", "Service web (Service proxy of node node-1)"),
+            ("web@node-2", "Service web (Service proxy of node node-2)"),
+        ];
+        assert_eq!(targets, consumers);
+
+        // Every request of the schedule has a row, of one worker, and came across.
+        for source in info.sources.iter().filter(|source| source.role == Role::Load) {
+            let rows = source.rows.expect("they were handed over");
+            assert_eq!((rows.recorded, rows.received), (Some(700), 700), "{source:?}");
+        }
+        assert!(!run.path.join("live").exists(), "what crossed before is in the parts");
+        assert_eq!(run.records.requests.len(), 1400);
+        let of = |source: &str| run.records.requests.iter().filter(|row| &*row.source == source).count();
+        assert_eq!((of("load-0"), of("load-1")), (700, 700));
+        let seen: BTreeSet<_> = run.records.requests.iter().map(|row| (&*row.source, &*row.target)).collect();
+        assert_eq!(seen.len(), 2, "a worker is on one node: {seen:?}");
+        let r = &run.result.requests;
+        assert_eq!(r.total, 1400);
+        assert_eq!(r.total, r.ok + r.dropped + r.app_errors + r.not_sent + r.cancelled, "{r:?}");
+        assert_eq!(r.dropped, r.in_window + r.outside_window, "{r:?}");
+
+        // The drain of its node leaves a load worker where it is.
+        let of_mode = |mode| run.result.terminations.iter().filter(move |t| t.mode == mode);
+        assert!(of_mode(Mode::Drain).count() >= 1, "{}", run.finished);
+        // On a slow machine the second deletion may be left out, or run into the drain.
+        let deleted = run.result.terminations.iter().filter(|t| t.mode != Mode::Drain);
+        assert!(deleted.clone().count() >= 1, "{}", run.finished);
+        for termination in deleted {
+            let windows: Vec<_> = termination.windows.iter().map(|w| w.consumer.as_str()).collect();
+            assert_eq!(windows, consumers.map(|(_, consumer)| consumer));
+            for window in &termination.windows {
+                println!("{window:?}");
+                assert!(window.upper_s.is_none_or(|upper| window.lower_s <= Some(upper)), "{window:?}");
+                run.finished
+                    .figure(window.rate_before > 5.0 && window.upper_s.is_some_and(|upper| upper < 4.0));
+            }
+        }
+        let changes = fs::read_to_string(run.path.join("changes.jsonl")).expect("changes.jsonl");
+        for removed in ["Job rolldrop-load-from-the-cluster-", "Secret rolldrop-load-from-the-cluster-"] {
+            let undone = changes.lines().any(|line| {
+                line.contains("\"undone\"")
+                    && line.contains(removed)
+                    && (line.contains("removed") || line.contains("gone"))
+            });
+            assert!(undone, "{removed}: {changes}");
+        }
+    });
 }
 
 /// The load worker of an index, below a process.
@@ -123,13 +124,8 @@ fn sent(dir: &Path, of: u64) -> u64 {
 #[test]
 fn a_load_worker_that_dies_is_named_and_the_others_go_on() {
     let _turn = turn();
-    let run = Rolldrop::new(["run", "scenario.yaml", "--out", "run", "--dataplane", "kernel"]).args([
-        "--set",
-        "load.duration=8s",
-        "--set",
-        "disruptions=[]",
-    ]);
-    let (mut child, dir) = run.file("scenario.yaml", &scenario()).start();
+    let run = Rolldrop::run(&scenario()).on(Dataplane::Kernel);
+    let (mut child, dir) = run.set(&["load.duration=8s", "disruptions=[]"]).start();
     let run_dir = dir.path().join("run");
     wait_for("the load", LIMIT, || (sent(dir.path(), 800) >= 250).then_some(()));
     worker_of(&child, "1").expect("the second worker").kill();
@@ -167,10 +163,8 @@ fn a_load_worker_that_dies_is_named_and_the_others_go_on() {
 #[test]
 fn load_workers_that_cannot_start_are_told_of_and_nothing_is_measured() {
     // Nothing can be mounted there.
-    let here =
-        ["--dataplane", "userspace", "--set", "load.job.startLimit=3s", "--set", "sidecar.inject=false"];
-    let run = Rolldrop::new(["run", "scenario.yaml", "--out", "run"]).args(here);
-    let finished = run.file("scenario.yaml", &scenario()).finish().expect_code(2);
+    let run = Rolldrop::run(&scenario()).on(Dataplane::Userspace);
+    let finished = run.set(&["load.job.startLimit=3s", "sidecar.inject=false"]).finish().expect_code(2);
     let said = finished.stderr();
     assert!(said.contains("no load worker is ready after 3s: load worker rolldrop-load-"), "{said}");
     assert!(said.contains("FailedMount"), "{said}");
@@ -185,7 +179,7 @@ fn load_workers_that_cannot_start_are_told_of_and_nothing_is_measured() {
 #[test]
 fn a_killed_runs_load_workers_are_removed_by_cleanup() {
     let _turn = turn();
-    let cluster = ClusterProcess::start(&json!({"nodes": 2, "dataplane": "kernel"}));
+    let cluster = Setup::on(Dataplane::Kernel).nodes(2).start();
     let kubeconfig = cluster.kubeconfig();
     // Where it does not say that it is an embedded one, its Services cannot be reached from here.
     let text = fs::read_to_string(&kubeconfig).expect("a kubeconfig");
@@ -202,9 +196,7 @@ fn a_killed_runs_load_workers_are_removed_by_cleanup() {
     assert!(would_make_a_job("svc/web", &real.to_string()));
     assert!(!would_make_a_job("http://web.example/", &real.to_string()));
     assert!(!would_make_a_job("svc/web", &text));
-    let run = Rolldrop::new(["run", "scenario.yaml", "--out", "run", "--yes", "--set", "cluster=null"])
-        .args(["--kubeconfig".as_ref(), kubeconfig.as_os_str()]);
-    let (mut child, dir) = run.file("scenario.yaml", &scenario()).start();
+    let (mut child, dir) = cluster.run(&scenario()).set(&["cluster=null"]).start();
     wait_for("the load", LIMIT, || said(dir.path()).contains("/1400 requests").then_some(()));
     let workers = || {
         let tree = process_tree(cluster.pid());
@@ -234,7 +226,7 @@ fn a_killed_runs_load_workers_are_removed_by_cleanup() {
 #[test]
 fn workers_that_cannot_be_reached_come_by_themselves_and_those_that_are_not_ready_are_done_without() {
     let _turn = turn();
-    let cluster = ClusterProcess::start(&json!({"nodes": 3, "dataplane": "kernel"}));
+    let cluster = Setup::on(Dataplane::Kernel).nodes(3).start();
     let kubeconfig = cluster.kubeconfig();
     // Nobody starts there what is put there.
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");

@@ -7,9 +7,8 @@ use std::net::TcpListener;
 use rolldrop_record::parts::read_table;
 use rolldrop_record::{Outcome, Phase, RequestRow};
 
-use crate::harness::{Finished, Rolldrop};
+use crate::harness::{Finished, Rolldrop, again_while_invalid};
 use crate::load::{Server, json};
-use crate::runs;
 
 /// Slow machines are no failures.
 const PATIENT: [&str; 4] = ["--connect-timeout", "60s", "--response-timeout", "60s"];
@@ -159,13 +158,13 @@ fn closed_loops_and_poisson_arrivals_have_reports() {
     let server = Server::start();
     let report = |args: &[&str]| {
         let loaded = RefCell::new(None);
-        let report = runs::repeated(|| {
+        let run = || {
             let finished = load(&server.url("/"), args).expect_code(0);
             let run = finished.dir().join("run");
             loaded.replace(Some(finished));
             Rolldrop::new(["report".as_ref(), run.as_os_str()]).finish()
-        });
-        let report = report.expect_code(0);
+        };
+        let report = again_while_invalid(run, |report| report.stdout().contains("INVALID")).expect_code(0);
         let run = loaded.borrow().as_ref().expect("a load").dir().join("run");
         let events = std::fs::read_to_string(run.join("events.jsonl")).expect("events.jsonl");
         let result = std::fs::read_to_string(run.join("result.json")).expect("result.json");

@@ -1,5 +1,8 @@
 //! The integration tests: the real binary, real processes, real sockets.
 //!
+//! `harness` runs the binary, `lab` sets up clusters, `web` is the app that is measured, and `machine` says when the
+//! machine was too busy for a measured figure. What a test shows beside these is its own.
+//!
 //! A measured run takes half a minute, so each built-in scenario is run once
 //! (`runs`), and the tests look at that run's directory from all sides.
 
@@ -30,6 +33,7 @@ mod interruption;
 mod kernel;
 mod kube_client;
 mod kubectl;
+mod lab;
 mod live;
 mod load;
 mod load_alpn;
@@ -39,6 +43,7 @@ mod load_names;
 mod load_options;
 mod load_tls;
 mod load_unanswered;
+mod machine;
 mod main_job;
 mod many_pods;
 mod nodes;

@@ -5,6 +5,7 @@ use std::process::Command;
 use rolldrop_analysis::model::Verdict;
 use rolldrop_record::{Cause, EventKind, Outcome, Phase};
 
+use crate::machine::measured;
 use crate::runs::{self, Dataplane, MeasuredRun};
 
 #[test]
@@ -29,56 +30,69 @@ fn naive_exit_drops_requests_and_attributes_them() {
 
 #[test]
 fn without_a_sidecar_clients_are_refused_and_then_not_answered() {
-    let run = runs::no_sidecar();
-    assert!(run.records.served.is_empty(), "{}", run.finished);
-    let requests = &run.result.requests;
-    let outcomes = |outcome| requests.by_outcome.get(&outcome).copied().unwrap_or(0);
-    assert!(outcomes(Outcome::ConnectRefused) > 0, "{}", run.finished);
-    assert!(outcomes(Outcome::ConnectTimeout) > 0, "{}", run.finished);
-    assert_eq!(run.result.terminations.len(), 4, "{}", run.finished);
-    assert!(run.result.terminations.iter().all(|t| t.windows[0].upper_s.is_some()), "{}", run.finished);
-    let attributed: u64 = run.result.groups.iter().map(|group| group.dropped).sum();
-    // Those of a group of which the cause is open count among both.
-    assert!(attributed <= requests.dropped, "{}", run.finished);
-    assert!(attributed + requests.unattributed >= requests.dropped, "{}", run.finished);
+    measured(|| {
+        let run = runs::no_sidecar();
+        assert!(run.records.served.is_empty(), "{}", run.finished);
+        let requests = &run.result.requests;
+        let outcomes = |outcome| requests.by_outcome.get(&outcome).copied().unwrap_or(0);
+        assert!(outcomes(Outcome::ConnectRefused) > 0, "{}", run.finished);
+        assert!(outcomes(Outcome::ConnectTimeout) > 0, "{}", run.finished);
+        assert_eq!(run.result.terminations.len(), 4, "{}", run.finished);
+        run.finished.figure(run.result.terminations.iter().all(|t| t.windows[0].upper_s.is_some()));
+        let attributed: u64 = run.result.groups.iter().map(|group| group.dropped).sum();
+        // Those of a group of which the cause is open count among both.
+        assert!(attributed <= requests.dropped, "{}", run.finished);
+        assert!(attributed + requests.unattributed >= requests.dropped, "{}", run.finished);
+    });
 }
 
 #[test]
 fn waiting_before_sigterm_or_draining_in_the_app_drops_none_and_the_window_is_still_measured() {
-    for run in runs::prestop_sleep().iter().chain(runs::drain_in_app()) {
-        assert_eq!(run.result.requests.dropped, 0, "{}", run.finished);
-        for termination in &run.result.terminations {
-            let window = termination.windows.first().expect("a window");
-            assert!(window.upper_s.is_some(), "{}", run.finished);
+    measured(|| {
+        for run in runs::prestop_sleep().iter().chain(runs::drain_in_app()) {
+            assert_eq!(run.result.requests.dropped, 0, "{}", run.finished);
+            for termination in &run.result.terminations {
+                let window = termination.windows.first().expect("a window");
+                run.finished.figure(window.upper_s.is_some());
+            }
+            // A single window can be shorter than the distance of two arrivals; three are not.
+            let late: u64 = run.result.terminations.iter().map(|t| t.windows[0].late_arrivals).sum();
+            run.finished.figure(late > 0);
         }
-        // A single window can be shorter than the distance of two arrivals; three are not.
-        let late: u64 = run.result.terminations.iter().map(|t| t.windows[0].late_arrivals).sum();
-        assert!(late > 0, "no late arrival\n{}", run.finished);
-    }
+    });
 }
 
 #[test]
 fn a_grace_period_that_is_too_short_kills_requests_in_flight() {
-    let run = runs::killed_in_flight();
-    let requests = &run.result.requests;
-    assert!(requests.dropped > 0, "{}", run.finished);
-    assert!(is_main_cause(run, Cause::KilledInFlight), "{}", run.finished);
-    assert!(run.result.terminations.iter().all(|t| t.exit_code == Some(137)), "{}", run.finished);
-    let findings: String = run.result.findings.iter().map(|f| format!("{} {}\n", f.what, f.remedy)).collect();
-    assert!(findings.contains("3 pods were ended by SIGKILL (exit code 137)"), "{findings}");
-    assert!(
-        findings.contains("terminationGracePeriodSeconds above preStop plus the longest request"),
-        "{findings}"
-    );
+    measured(|| {
+        let run = runs::killed_in_flight();
+        let requests = &run.result.requests;
+        assert!(requests.dropped > 0, "{}", run.finished);
+        run.finished.figure(is_main_cause(run, Cause::KilledInFlight));
+        assert!(run.result.terminations.iter().all(|t| t.exit_code == Some(137)), "{}", run.finished);
+        let findings: String =
+            run.result.findings.iter().map(|f| format!("{} {}\n", f.what, f.remedy)).collect();
+        assert!(findings.contains("3 pods were ended by SIGKILL (exit code 137)"), "{findings}");
+        assert!(
+            findings.contains("terminationGracePeriodSeconds above preStop plus the longest request"),
+            "{findings}"
+        );
+    });
 }
 
 #[test]
 fn an_app_that_closes_idle_connections_loses_what_arrives_on_them() {
-    let run = runs::idle_close();
-    let requests = &run.result.requests;
-    assert!(requests.dropped > 0, "{}", run.finished);
-    assert!(is_main_cause(run, Cause::IdleCloseRace), "{}", run.finished);
-    assert!(run.result.findings.iter().any(|f| f.remedy.contains("Connection: close")), "{}", run.finished);
+    measured(|| {
+        let run = runs::idle_close();
+        let requests = &run.result.requests;
+        assert!(requests.dropped > 0, "{}", run.finished);
+        run.finished.figure(is_main_cause(run, Cause::IdleCloseRace));
+        assert!(
+            run.result.findings.iter().any(|f| f.remedy.contains("Connection: close")),
+            "{}",
+            run.finished
+        );
+    });
 }
 
 /// Whether most of what was dropped was for this cause: a busy machine adds a few of others.
@@ -144,23 +158,25 @@ fn the_proxies_hand_over_every_row() {
 
 #[test]
 fn the_summary_reads_like_an_answer() {
-    let [run, _] = runs::naive_exit();
-    let text = run.finished.stdout();
-    for part in ["dropped", "preStop", "window", "report.html", "charts"] {
-        assert!(text.contains(part), "{part:?} is missing\n{}", run.finished);
-    }
-    assert_eq!(run.result.verdict, Verdict::Valid, "{}", run.finished);
-    for file in [
-        "report.html",
-        "summary.md",
-        "junit.xml",
-        "latency.hlog",
-        "charts/drops.png",
-        "charts/latency.png",
-        "charts/timeline.png",
-    ] {
-        assert!(run.path.join(file).is_file(), "{file}");
-    }
+    measured(|| {
+        let [run, _] = runs::naive_exit();
+        let text = run.finished.stdout();
+        for part in ["dropped", "preStop", "window", "report.html", "charts"] {
+            assert!(text.contains(part), "{part:?} is missing\n{}", run.finished);
+        }
+        run.finished.figure(run.result.verdict == Verdict::Valid);
+        for file in [
+            "report.html",
+            "summary.md",
+            "junit.xml",
+            "latency.hlog",
+            "charts/drops.png",
+            "charts/latency.png",
+            "charts/timeline.png",
+        ] {
+            assert!(run.path.join(file).is_file(), "{file}");
+        }
+    });
 }
 
 #[test]

@@ -3,16 +3,15 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use crate::harness::{ClusterProcess, cpu_s, wait_for};
+use crate::harness::{LIMIT, cpu_s, wait_for};
 use crate::hostile::memory_kib_if_alive;
-use crate::kubectl;
+use crate::lab::{Cluster, Setup};
 use crate::runs::{json_lines, turn};
 use crate::web::Web;
 
@@ -22,7 +21,6 @@ const FEW: usize = 3000;
 const MOST_KIB: u64 = 150 * 1024;
 /// The most that each pod may add to it, twice what it does in a debug build: a whole pod takes five times its text.
 const MOST_KIB_EACH: f64 = 10.0;
-const LIMIT: Duration = Duration::from_secs(180);
 
 /// A pod of about the size that pods have, on a node without an agent.
 fn other(number: usize) -> Pod {
@@ -71,7 +69,7 @@ struct Cost {
 }
 
 /// Runs against the namespace, and measures that process alone: its load worker is another.
-fn run(binary: &Path, cluster: &ClusterProcess, dir: &Path, name: &str) -> Cost {
+fn run(binary: &Path, cluster: &Cluster, dir: &Path, name: &str) -> Cost {
     let words =
         ["run", "--target", "svc/web", "-n", "default", "-r", "20", "-d", "3s", "--yes", "--out", name];
     let mut run = Command::new(binary);
@@ -108,11 +106,8 @@ fn pods_that_are_not_its_own_cost_a_run_little() {
     let binary =
         std::env::var_os("MANY_PODS_ROLLDROP").map_or(env!("CARGO_BIN_EXE_rolldrop").into(), PathBuf::from);
     let dir = tempfile::tempdir().expect("a directory");
-    let config = json!({"nodes": 1, "dataplane": "userspace"});
-    let cluster = ClusterProcess::start_as(Command::new(&binary), &config, dir.path());
-    let kubectl = |args: &str, input: &str| kubectl::run(&cluster.kubeconfig(), args, input).ok();
-    kubectl("apply -f -", &Web::new(2).manifests());
-    kubectl("rollout status deployment/web --timeout=60s", "");
+    let cluster = Setup::new().by(Command::new(&binary)).within(dir.path()).start();
+    cluster.deploy(&Web::new(2));
     let without = run(&binary, &cluster, dir.path(), "without");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let bytes = runtime.block_on(async { fill(cluster.client().await, pods).await });

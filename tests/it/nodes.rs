@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::lab::Setup;
 use crate::pods::{PODS, shell, wait_for_async};
 use crate::termination::case::condition;
 use crate::termination::lab::{Lab, Seen};
@@ -10,8 +11,7 @@ const NODE: &str = "/api/v1/nodes/node-1";
 
 /// Some nodes and a Service.
 async fn lab(nodes: u32) -> Lab {
-    let config = json!({"nodes": nodes, "dataplane": "userspace"});
-    let lab = Lab::start("userspace", &config).await;
+    let lab = Setup::new().nodes(nodes).watched().await;
     let service = json!({
         "metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 8080}]},
     });

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 
 use crate::harness::Rolldrop;
-use crate::kubectl::{KUBECTL, Kubectl, SharedCluster};
+use crate::kubectl::{KUBECTL, Kubectl, ROLLED_OUT, SharedCluster};
 use crate::web::Web;
 
 /// A directory for the PATH, with both names that kubectl looks for.
@@ -101,7 +101,7 @@ fn kubectl_completes_what_comes_behind_its_plugin() {
 fn the_plugin_measures_on_the_cluster_of_kubectls_kubeconfig() {
     let shop = Kubectl::in_namespace("plugin");
     shop.apply(&Web::new(1).manifests());
-    shop.ok("rollout status deployment/web --timeout=60s");
+    shop.ok(ROLLED_OUT);
     let installed = installed();
     let args = ["rolldrop", "run", "--target", "svc/web", "-n", shop.namespace(), "-r", "50", "-d", "1s"];
     let measured = kubectl(&installed, &[&args[..], &["--out", "run", "--quiet"]].concat());

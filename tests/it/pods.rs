@@ -9,6 +9,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
 
 use crate::harness::{wait_for, written};
+use crate::lab::Setup;
 use crate::termination::lab::{LIMIT, Lab, Seen};
 
 pub(crate) const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -19,10 +20,9 @@ pub(crate) fn on(dataplane: &'static str, test: impl AsyncFnOnce(Lab)) {
 }
 
 /// The same, with more in the cluster's configuration.
-pub(crate) fn on_with(dataplane: &'static str, mut config: Value, test: impl AsyncFnOnce(Lab)) {
-    config["dataplane"] = dataplane.into();
+pub(crate) fn on_with(dataplane: &'static str, config: Value, test: impl AsyncFnOnce(Lab)) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    runtime.block_on(async { test(Lab::start(dataplane, &config).await).await });
+    runtime.block_on(async { test(Setup::on(dataplane).with(config).watched().await).await });
 }
 
 pub(crate) fn shell(name: &str, script: &str) -> Value {

@@ -10,10 +10,8 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::harness::{Rolldrop, wait_for};
+use crate::harness::{LIMIT, Rolldrop, wait_for};
 
-/// How long to wait for what it does.
-const LIMIT: Duration = Duration::from_secs(60);
 /// Connections that somebody does not read.
 const SLOW: usize = 16;
 /// The most memory that they may cost the proxy, in MiB: a buffer each, and some for the allocator.

@@ -9,8 +9,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::harness::{Rolldrop, cpu_s, fed, wait_for};
-use crate::sample_server::{LIMIT, Server};
+use crate::harness::{LIMIT, Rolldrop, cpu_s, fed, wait_for};
+use crate::sample_server::Server;
 
 /// A proxy that runs.
 struct Proxy {

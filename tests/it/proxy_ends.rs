@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
-use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use rolldrop_analysis::model::Verdict;
@@ -12,7 +11,7 @@ use rolldrop_record::event::{ContainerState, PodEvent, ProxyPhase};
 use rolldrop_record::run_info::{Role, Rows, Source};
 use rolldrop_record::{EventKind, RunDir, ServedRow, Stamp};
 
-use crate::harness::{Process, Rolldrop, process_tree, wait_for};
+use crate::harness::{LIMIT, Process, Rolldrop, process_tree, wait_for};
 use crate::kubectl;
 use crate::runs::{self, Dataplane, MeasuredRun};
 use crate::termination::lab::now_ns;
@@ -22,7 +21,6 @@ const TOKEN: &str = "only-for-the-proxies";
 /// Two processes of one machine anchor their clocks this well to each other, also where a library stands
 /// between one of them and its clock.
 const TOLERANCE_NS: i64 = 5_000_000;
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// A workload of one pod behind the Service `web`: `env` is more of the proxy's environment, `app`
 /// more of the app's arguments, `more` of its container.
@@ -374,8 +372,7 @@ fn what_a_killed_proxy_takes_along_is_known_by_source_and_count_and_a_restarted_
     ];
     let text = scenario(&workloads, "rate: 200, duration: 14s", "");
     let _turn = runs::turn();
-    let args = ["run", "ends.yaml", "--out", "run", "--quiet", "--dataplane", "kernel"];
-    let (child, dir) = Rolldrop::new(args).file("ends.yaml", &text).start();
+    let (child, dir) = Rolldrop::run(&text).args(["--quiet"]).on(Dataplane::Kernel).start();
     let mut run = Run { child, dir };
     run.until_recorded("the load", |event| event["kind"] == "load_started");
     let parts = run.dir.path().join("run/served");

@@ -22,6 +22,15 @@ pub(crate) enum Dataplane {
     Userspace,
 }
 
+impl From<Dataplane> for &'static str {
+    fn from(dataplane: Dataplane) -> Self {
+        match dataplane {
+            Dataplane::Kernel => "kernel",
+            Dataplane::Userspace => "userspace",
+        }
+    }
+}
+
 /// run.json of a whole run that nobody made: fresh connections to one Service.
 pub(crate) fn synthetic(rate: f64, duration_s: f64, (started, ended): (Stamp, Stamp)) -> RunInfo {
     RunInfo {
@@ -159,15 +168,6 @@ pub(crate) fn turn() -> Turn {
 /// Held by who takes much of the machine for long, and by who looks at seconds meanwhile.
 pub(crate) static APART: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// A starved machine makes a run invalid, which says nothing about the program: it is repeated so often.
-const REPEATS: usize = 3;
-
-/// Runs something that measures, again as long as the machine was starved.
-pub(crate) fn repeated(run: impl Fn() -> Finished) -> Finished {
-    let invalid = |run: &Finished| run.stdout().contains("INVALID");
-    (1..REPEATS).map(|_| run()).find(|run| !invalid(run)).unwrap_or_else(run)
-}
-
 /// The result.json of a run directory.
 pub(crate) fn result(run: &Path) -> RunResult {
     let json = fs::read(run.join("result.json")).expect("result.json");
@@ -177,17 +177,9 @@ pub(crate) fn result(run: &Path) -> RunResult {
 /// Runs a scenario, by its name or as the text of a file, with further arguments.
 pub(crate) fn measure(scenario: &str, dataplane: Dataplane, more: &[&str]) -> MeasuredRun {
     let _turn = turn();
-    let (file, text) = if scenario.contains('\n') { ("scenario.yaml", scenario) } else { (scenario, "") };
-    let dataplane_name = match dataplane {
-        Dataplane::Kernel => "kernel",
-        Dataplane::Userspace => "userspace",
-    };
-    let args = ["run", file, "--out", "run", "--quiet", "--dataplane", dataplane_name];
-    let run = || {
-        let run = Rolldrop::new(args.iter().chain(more));
-        if text.is_empty() { run.finish() } else { run.file(file, text).finish() }
-    };
-    let finished = repeated(run).expect_code(0);
+    let finished = Rolldrop::run(scenario).args(["--quiet"]).on(dataplane).args(more).measured();
+    // A machine that is full makes a run invalid, and its accounting, order and classes no less true.
+    assert!(finished.code() == Some(0) || finished.is_invalid(), "{finished}");
     let path = finished.dir().join("run");
     let records = RunDir::open(&path).and_then(|run| run.read()).expect("the run directory reads");
     let result = result(&path);

@@ -3,17 +3,12 @@
 use std::io::Write;
 use std::net::TcpStream;
 use std::process::{Child, ExitStatus};
-use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::harness::{Rolldrop, wait_for};
+use crate::harness::{self, LIMIT, Rolldrop, wait_for};
 use crate::runs::json_lines;
-
-/// How long to wait for what it does.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// A sample server.
 pub(crate) struct Server {
@@ -38,8 +33,7 @@ impl Server {
 
     /// Sends it a signal.
     pub(crate) fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(i32::try_from(self.child.id()).expect("a pid"));
-        kill(pid, signal).expect("a signal");
+        harness::signal(&self.child, signal);
     }
 
     /// Sends a request and leaves the answer to be read.
@@ -68,5 +62,13 @@ impl Server {
     /// Waits for its end.
     pub(crate) fn end(&mut self) -> ExitStatus {
         self.child.wait().expect("its end")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }

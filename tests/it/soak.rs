@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::harness::cpu_s;
+use crate::harness::{LIMIT, cpu_s};
 use crate::runs;
 use crate::strangers::attacks::HOSTILE_ID;
 use rand::rngs::StdRng;
@@ -29,9 +29,6 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-
-/// How long the proxy may take to let go of everything, and to say what it has.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// How long a conversation may take, if many share a machine that has much else to do.
 const PATIENCE: Duration = Duration::from_secs(600);

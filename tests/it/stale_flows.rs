@@ -3,6 +3,7 @@
 
 use rolldrop_record::{Cause, Outcome, RequestRow};
 
+use crate::machine::measured;
 use crate::runs::{Dataplane, MeasuredRun, measure, stopped_routing};
 use crate::web::Web;
 
@@ -39,36 +40,40 @@ fn failed_by_right_rules(run: &MeasuredRun) -> Vec<&RequestRow> {
 
 #[test]
 fn ports_that_are_used_again_early_meet_stale_flows_which_move_no_window() {
-    let run = measure(
-        &scenario(),
-        Dataplane::Kernel,
-        &["--set", "load.sourcePorts=40000-40299", "--set", "load.reusePorts=true"],
-    );
-    assert!(run.finished.stderr().contains("source ports are used again after 3 s"), "{}", run.finished);
-    let failed = failed_by_right_rules(&run);
-    let stale = run.result.requests.by_cause.get(&Cause::StaleFlow).copied().unwrap_or(0);
-    assert!(!failed.is_empty(), "no stale flow was met\n{}", run.finished);
-    assert!(stale >= failed.len() as u64, "{stale} of {}\n{}", failed.len(), run.finished);
-    assert!(run.result.requests.outside_window >= failed.len() as u64, "{}", run.finished);
+    measured(|| {
+        let run = measure(
+            &scenario(),
+            Dataplane::Kernel,
+            &["--set", "load.sourcePorts=40000-40299", "--set", "load.reusePorts=true"],
+        );
+        assert!(run.finished.stderr().contains("source ports are used again after 3 s"), "{}", run.finished);
+        let failed = failed_by_right_rules(&run);
+        let stale = run.result.requests.by_cause.get(&Cause::StaleFlow).copied().unwrap_or(0);
+        run.finished.figure(!failed.is_empty());
+        assert!(stale >= failed.len() as u64, "{stale} of {}\n{}", failed.len(), run.finished);
+        assert!(run.result.requests.outside_window >= failed.len() as u64, "{}", run.finished);
 
-    let zero = run.records.requests.iter().map(|row| row.scheduled).min().expect("rows").unix_ns() as f64
-        / 1e9
-        + run.records.info.load.warmup_s;
-    let stopped = stopped_routing(&run);
-    for termination in &run.result.terminations {
-        let window = termination.windows.first().expect("a window");
-        let (_, after) = stopped[&termination.pod];
-        let lower = zero + termination.t0_s + window.lower_s.unwrap_or(0.0);
-        assert!(lower <= after + TOLERANCE_S, "{window:?}\n{}", run.finished);
-    }
+        let zero = run.records.requests.iter().map(|row| row.scheduled).min().expect("rows").unix_ns() as f64
+            / 1e9
+            + run.records.info.load.warmup_s;
+        let stopped = stopped_routing(&run);
+        for termination in &run.result.terminations {
+            let window = termination.windows.first().expect("a window");
+            let (_, after) = stopped[&termination.pod];
+            let lower = zero + termination.t0_s + window.lower_s.unwrap_or(0.0);
+            assert!(lower <= after + TOLERANCE_S, "{window:?}\n{}", run.finished);
+        }
+    });
 }
 
 #[test]
 fn walked_ports_meet_no_stale_flow() {
-    let run = measure(&scenario(), Dataplane::Kernel, &[]);
-    let timeouts = run.result.requests.by_outcome.get(&Outcome::ConnectTimeout).copied().unwrap_or(0);
-    assert!(timeouts > 0, "nothing was swallowed\n{}", run.finished);
-    let failed = failed_by_right_rules(&run);
-    assert!(failed.is_empty(), "{failed:?}\n{}", run.finished);
-    assert_eq!(run.result.requests.by_cause.get(&Cause::StaleFlow), None, "{}", run.finished);
+    measured(|| {
+        let run = measure(&scenario(), Dataplane::Kernel, &[]);
+        let timeouts = run.result.requests.by_outcome.get(&Outcome::ConnectTimeout).copied().unwrap_or(0);
+        run.finished.figure(timeouts > 0);
+        let failed = failed_by_right_rules(&run);
+        assert!(failed.is_empty(), "{failed:?}\n{}", run.finished);
+        assert_eq!(run.result.requests.by_cause.get(&Cause::StaleFlow), None, "{}", run.finished);
+    });
 }

@@ -28,9 +28,9 @@ use futures::FutureExt;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use lab::Lab;
 use recording::Recording;
 
+use crate::lab::Setup;
 use crate::runs::APART;
 
 /// The cases of one cluster, by name; for one that could not be recorded, why.
@@ -68,8 +68,8 @@ fn record(dataplane: &'static str) -> Recorded {
         let controllers = json!({"kubeApiQps": 1000, "kubeApiBurst": 1000});
         // As the official image says.
         let images = json!({"nginx": {"stopSignal": "SIGQUIT"}});
-        let config = json!({"dataplane": dataplane, "controllers": controllers, "images": images});
-        let lab = Arc::new(Lab::start(dataplane, &config).await);
+        let setup = Setup::on(dataplane).with(json!({"controllers": controllers, "images": images}));
+        let lab = Arc::new(setup.watched().await);
         let mut running = JoinSet::new();
         let pods =
             [recorded::cases(&lab), node_agent::cases(&lab), claims::cases(&lab), services::cases(&lab)];

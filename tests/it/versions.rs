@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::faulty_api::{Act, FaultyApi};
-use crate::harness::{ClusterProcess, Finished, Rolldrop};
+use crate::harness::{Finished, Rolldrop};
+use crate::lab::Setup;
 use crate::web::Web;
 
 /// The app with these fields in its pods' spec and its container.
@@ -14,7 +15,7 @@ fn scenario(pod: Value, app: Value) -> String {
 
 #[test]
 fn what_a_servers_version_lacks_is_an_error_before_anything_is_touched() {
-    let cluster = ClusterProcess::start(&json!({"nodes": 1, "dataplane": "userspace"}));
+    let cluster = Setup::new().start();
     let api = FaultyApi::before(&cluster);
     let run = |version: &'static str, scenario: &str, more: &[&str]| -> Finished {
         api.set(move |request| match (request.method.as_str(), request.uri.path()) {
@@ -24,11 +25,7 @@ fn what_a_servers_version_lacks_is_an_error_before_anything_is_touched() {
             }
             _ => Act::Pass,
         });
-        let args = ["run", "scenario.yaml", "--out", "run", "--yes", "--quiet"];
-        Rolldrop::new(args.iter().chain(more))
-            .args(["--kubeconfig".as_ref(), api.kubeconfig().as_os_str()])
-            .file("scenario.yaml", scenario)
-            .finish()
+        Rolldrop::run(scenario).on_cluster(&api.kubeconfig()).args(["--quiet"]).args(more).finish()
     };
     let sidecar = json!({"name": "helper", "image": "host/sleep", "restartPolicy": "Always", "command": ["sleep", "1000"]});
     let sidecar = || json!({"initContainers": [sidecar]});

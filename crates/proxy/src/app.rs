@@ -36,13 +36,13 @@ impl AppListener {
         }
     }
 
-    /// A connection was refused; answers whether that is news. An app that has
+    /// A connection was refused; returns whether that is news. An app that has
     /// never been seen listening may still be starting.
     fn refuses(&self) -> bool {
         self.0.compare_exchange(OPEN, CLOSED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// The pod ends and the listener is gone; answers whether that is news.
+    /// The pod ends and the listener is gone; returns whether that is news.
     fn refuses_at_end(&self) -> bool {
         self.0.swap(CLOSED, Ordering::Relaxed) != CLOSED
     }

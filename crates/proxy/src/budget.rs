@@ -145,7 +145,7 @@ impl<'a> Share<'a> {
         fits
     }
 
-    /// Whether the pool has so little left that who does not need its share shall give it back.
+    /// Whether the pool is so nearly empty that holders must return what they do not need.
     pub(super) fn is_wanted(&self) -> bool {
         self.pool.used() > self.pool.limit / 2
     }

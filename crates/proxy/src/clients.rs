@@ -1,4 +1,4 @@
-//! The client connections of a proxy: who is accepted, and who makes room where there are too many.
+//! The client connections of a proxy: which are accepted, and which make room when there are too many.
 //!
 //! A peer can hold a connection open for as long as the app lets it. So that a crowd of those cannot keep
 //! everybody else out, a full proxy closes the connection that has been idle for longest when one more

@@ -133,7 +133,7 @@ impl Talk {
         }
     }
 
-    /// Ends everything under way; answers whether there was anything.
+    /// Ends everything under way; returns whether there was anything.
     fn end_all(&self, end: ServedEnd) -> bool {
         match self {
             Talk::None => false,
@@ -204,7 +204,7 @@ pub(super) async fn serve(accepted: Accepted) {
     link.finished = true;
 }
 
-/// Answers in the app's stead, so that the client can read it whatever it still sends.
+/// Answers in place of the app, in a way that the client can read whatever it still sends.
 async fn refuse(client: &mut TcpStream, refusal: Refusal) {
     let answer = async {
         client.write_all(refusal.answer()).await?;
@@ -222,7 +222,7 @@ struct Link {
     app: Option<TcpStream>,
     origin: Arc<Origin>,
     talk: Talk,
-    /// Whether the relay came to an end of its own.
+    /// Whether the relay ended by itself.
     finished: bool,
 }
 

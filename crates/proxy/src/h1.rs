@@ -34,7 +34,7 @@ impl Exchange {
         }
     }
 
-    /// Looks at what a client asks for whom nobody will answer; answers whether it has asked.
+    /// Looks at what a client asks for whom nobody will answer; returns whether it has asked.
     pub(super) fn ask(&self, bytes: &[u8]) -> bool {
         match IncomingRequest::default().look(bytes) {
             Ok(Look::Complete(mut head)) => {

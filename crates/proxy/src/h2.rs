@@ -30,7 +30,7 @@ impl Http2 {
         relay::both_ways(streams, &self.origin().sides, self, requests, responses).await
     }
 
-    /// Looks at what a client asks for whom nobody will answer; answers whether it has asked.
+    /// Reads what a client asks when no app will answer it; returns whether it has asked.
     pub(super) fn ask(&self, bytes: &[u8]) -> bool {
         Frames::of_client(self).look(&mut BytesMut::from(bytes));
         self.has_begun()

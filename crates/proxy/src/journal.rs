@@ -1,4 +1,4 @@
-//! What the proxy recorded, for whoever reads the row stream.
+//! What the proxy recorded, for the reader of the row stream.
 //!
 //! One lock, taken once per request, held for a push. Rows are numbered as they
 //! come. Where a reader has got to is the reader's own affair ([`Cursor`]): one
@@ -38,7 +38,7 @@ pub(super) struct Journal {
 
 #[derive(Debug, Default)]
 struct Entries {
-    /// What every stream tells from the beginning.
+    /// What every stream begins with.
     notes: Vec<ProxyLine>,
     rows: VecDeque<ServedRow>,
     /// How many of those that were not sent yet are of requests that got no answer.
@@ -180,7 +180,7 @@ impl Journal {
         self.closed.cancelled().await;
     }
 
-    /// Becomes ready when the journal is closed and nobody has to be waited for:
+    /// Becomes ready when the journal is closed and no reader is left to wait for:
     /// a reader has the end, or none ever came.
     pub(super) async fn handed_over(&self) {
         self.handed_over.cancelled().await;

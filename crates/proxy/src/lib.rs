@@ -95,7 +95,7 @@ pub struct Config {
     pub pod_header: PodHeader,
     /// The path that says whether the app is ready; without it, a connection is enough.
     pub app_ready_path: Option<String>,
-    /// Whom the admin port tells what it knows.
+    /// Who may read the admin port.
     pub admin_access: Access,
     /// Whether it watches its own pod.
     pub watch_pod: WatchPod,

@@ -1,8 +1,8 @@
-//! Whether the app listens, as the kernel says that is asked (sock_diag(7)): nothing is sent to the app.
+//! Whether the app listens, by asking the kernel (sock_diag(7)): nothing is sent to the app.
 //!
-//! It is asked for the socket that a connection to the address would find, which takes microseconds. The
-//! table in /proc tells the same, but the kernel makes it by going through the whole of its hash table of
-//! connections, which takes milliseconds, as often as it is read; and meanwhile nothing would be relayed.
+//! The question is which socket a connection to the address would find, which takes microseconds. The
+//! table in /proc says the same, but the kernel goes through its whole hash table of connections for each
+//! read, which takes milliseconds in which nothing would be relayed.
 
 use std::net::SocketAddr;
 

@@ -1,13 +1,13 @@
-//! The preStop hook: the kubelet runs this same program in the proxy's container, and that tells the proxy.
+//! The preStop hook: the kubelet runs this same program in the proxy's container, and it notifies the proxy.
 //!
-//! They meet at an abstract Unix socket, named after the admin port's address: it needs no place in a
-//! file system, so that a read-only root is no hindrance. All processes of the network namespace can
-//! connect to it, those of the pod's other containers included, so the kernel is asked who did
-//! (SO_PEERCRED, unix(7)): the mark counts from a process that has a number in the proxy's own PID
-//! namespace and runs as the proxy's own user. Whoever has both could as well signal the proxy. A
-//! process of another container has neither, unless the pod shares its process namespace.
+//! They meet at an abstract Unix socket, named after the admin port's address. It needs no file, so a
+//! read-only root will do. All processes of the network namespace can connect to it, those of the pod's
+//! other containers included, so the proxy asks the kernel who connects (SO_PEERCRED, unix(7)): the mark
+//! counts from a process that has a number in the proxy's own PID namespace and runs as the proxy's own
+//! user. Such a process could as well signal the proxy. A process of another container has no number
+//! there, unless the pod shares its process namespace.
 //!
-//! There is nothing to say: who connects has made the mark, and reads that it was taken.
+//! Nothing is sent: the connection itself makes the mark, and the proxy answers that it was taken.
 
 use std::io::{self, Read};
 use std::net::SocketAddr;

@@ -45,7 +45,7 @@ pub(super) enum Stop {
     Source,
     /// The side they go to failed.
     Sink,
-    /// Their end cannot be told.
+    /// Where they end is unknown.
     Framing,
 }
 
@@ -210,7 +210,7 @@ pub(super) async fn app_closed(
     // What the client still sends goes on to the app, whose kernel may answer it with a reset.
     let is_over = async {
         match ledger.goes_one_way() {
-            // Keepalive tells when nobody is there any more.
+            // Keepalive detects a client that is gone.
             true => std::future::pending().await,
             false => sides.client_is_done().await,
         }
@@ -245,7 +245,7 @@ impl<'a> Inlet<'a> {
         let _ = self.half.ready(Interest::ERROR).await;
     }
 
-    /// Reads what there is. Who is read from quickly gets room to send more at once.
+    /// Reads what there is. A side that fills its room quickly gets more.
     async fn read_into(&mut self, buf: &mut Buffer<'_>) -> io::Result<usize> {
         let read = buf.read_from(&mut self.half).await?;
         if read >= self.room.bytes() / 4 {
@@ -264,7 +264,7 @@ pub(super) struct Outlet<'a> {
     receiver: Receiver,
 }
 
-/// Who gets the bytes of one direction.
+/// The side that receives the bytes of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Receiver {
     Client,
@@ -368,7 +368,7 @@ async fn write_some(from: &Inlet<'_>, to: &mut Outlet<'_>, bytes: &[u8]) -> Resu
 
 /// Looks at bytes as they pass.
 pub(super) trait Watch {
-    /// How many bytes at the front of `buf` may go on; it may put some of its own among them.
+    /// Returns how many bytes at the front of `buf` may be passed on. It may insert some itself.
     fn look(&mut self, buf: &mut BytesMut) -> usize;
 
     /// So many of them have gone, as often as some have: the other side may see these and no more.

@@ -2,8 +2,8 @@
 //!
 //! The kernel lets a buffer grow to some MiB where a peer seems to want it, and keeps what was sent until the
 //! peer takes it, also after a close. Both count as memory of the container. So each direction has a [`Room`]:
-//! small for all, larger for who transfers much while the shared [`Pool`] lasts. A side that closed is not
-//! closed here before its last bytes have been taken.
+//! small for all, larger for sides that transfer much, while the shared [`Pool`] lasts. If one side closes, the other
+//! socket is closed when its last bytes have been taken.
 
 use std::io;
 use std::net::SocketAddr;
@@ -78,8 +78,8 @@ enum Locks {
     Both = 3,
 }
 
-/// The kernel makes a receive buffer that is not locked larger than anybody asked for: up to 32 MiB for who
-/// is read from quickly. Linux before 5.15 cannot be told; there windows stay below 64 KiB.
+/// Without a lock the kernel grows a receive buffer beyond the size that was asked for: up to 32 MiB if it is read
+/// quickly. Linux before 5.15 has no lock; there windows stay below 64 KiB.
 fn lock_buffers(socket: &impl AsFd, locks: Locks) {
     #[cfg(target_os = "linux")]
     let _ = nix::sys::socket::setsockopt(&socket.as_fd(), options::BufLock, &(locks as i32));
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!((size(), room.bytes, pool.used()), (OWN_ROOM_BYTES, OWN_ROOM_BYTES, 7 * MOST_BYTES));
     }
 
-    /// The kernel makes the buffer of who is read from quickly larger, by itself up to 32 MiB, and it stays so.
+    /// The kernel grows a buffer that is read quickly, up to 32 MiB, and never shrinks it.
     #[tokio::test]
     async fn what_was_read_quickly_and_is_read_no_more_has_the_room_that_there_is_and_not_what_the_kernel_likes()
      {

@@ -1,4 +1,4 @@
-//! A connection whose bytes nobody looks at: TLS, which is the app's own to end, and
+//! A connection whose bytes the proxy does not read: TLS, which the app terminates, and
 //! whatever is not HTTP. It has one row, with the bytes of both directions.
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ impl Tunnel {
         Self { origin, protocol, from_client, from_app, ended: AtomicBool::new(false) }
     }
 
-    /// Ends it, if it has not ended; answers whether it had not.
+    /// Ends it, if it has not ended; returns whether it had not.
     pub(super) fn end(&self, ended: ServedEnd) -> bool {
         let is_news = !self.ended.swap(true, Ordering::Relaxed);
         if is_news {
@@ -49,7 +49,7 @@ impl Tunnel {
 }
 
 impl Ledger for Tunnel {
-    /// The client may have more to say: nobody knows what would be an answer.
+    /// The client may send more: the proxy cannot see what would be an answer.
     fn app_closed(&self, _: ServedEnd) {}
 
     fn goes_one_way(&self) -> bool {

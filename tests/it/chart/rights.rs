@@ -192,11 +192,8 @@ fn the_role_has_what_the_run_says_it_will_do_and_no_more() {
     let namespace = kubectl.namespace();
     let kubeconfig = SharedCluster::get().kubeconfig();
     let plan = |spec: &Value| -> BTreeSet<Right> {
-        let planned = Rolldrop::new(["run", "scenario.yaml", "--dry-run", "-n", namespace])
-            .args(["--kubeconfig".as_ref(), kubeconfig.as_os_str()])
-            .file("scenario.yaml", &scenario(spec).to_string())
-            .finish()
-            .expect_code(0);
+        let run = Rolldrop::run(&format!("{}\n", scenario(spec))).args(["--dry-run", "-n", namespace]);
+        let planned = run.on_cluster(&kubeconfig).finish().expect_code(0);
         planned.stdout().lines().filter_map(of_call).collect()
     };
     for (what, spec) in specs() {
@@ -235,10 +232,7 @@ fn the_role_has_what_the_run_says_it_will_do_and_no_more() {
 #[test]
 fn no_action_is_unknown_to_the_chart() {
     let bogus = json!({"target": {"service": "web"}, "disruptions": [{"at": "1s", "action": "none"}]});
-    let refused = Rolldrop::new(["run", "scenario.yaml"])
-        .file("scenario.yaml", &scenario(&bogus).to_string())
-        .finish()
-        .expect_code(2);
+    let refused = Rolldrop::run(&format!("{}\n", scenario(&bogus))).finish().expect_code(2);
     let text = refused.stderr();
     let known: Vec<&str> = text.split("expected one of").nth(1).expect("the actions").split('`').collect();
     let actions: Vec<&str> = known.into_iter().skip(1).step_by(2).collect();

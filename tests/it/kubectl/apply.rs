@@ -107,7 +107,7 @@ fn fields_that_nobody_acts_on_are_stored_and_named_once() {
     let message = "The embedded cluster stores these fields and does not act on them: \
                    spec.template.spec.topologySpreadConstraints";
     assert_eq!(said, [(&Value::from(1), &Value::from(message))]);
-    kubectl.ok("rollout status deployment web --timeout=60s");
+    kubectl.ok("rollout status deployment web --timeout=300s");
 }
 
 #[test]

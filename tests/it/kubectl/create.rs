@@ -18,7 +18,7 @@ fn objects_are_created_by_name() {
     let created =
         kubectl.ok("create deployment api --image=host/sleep:1 --replicas=2 --port=80 -- sleep 1000");
     assert_eq!(created, "deployment.apps/api created\n");
-    kubectl.ok("rollout status deployment api --timeout=60s");
+    kubectl.ok("rollout status deployment api --timeout=300s");
     let api: serde_json::Value = serde_json::from_str(&kubectl.ok("get deployment api -o json")).unwrap();
     let container = &api["spec"]["template"]["spec"]["containers"][0];
     assert_eq!(container["command"], serde_json::json!(["sleep", "1000"]));
@@ -35,7 +35,7 @@ fn objects_are_created_by_name() {
     kubectl.ok("create poddisruptionbudget api --selector=app=api --min-available=50%");
     assert_eq!(kubectl.field("pdb/api", ".spec.minAvailable"), "50%");
     kubectl.ok("create job once --image=host/true:1 -- true");
-    kubectl.ok("wait job/once --for=condition=Complete --timeout=60s");
+    kubectl.ok("wait job/once --for=condition=Complete --timeout=300s");
     let dry = kubectl.ok("create namespace elsewhere --dry-run=server");
     assert_eq!(dry, "namespace/elsewhere created (server dry run)\n");
 }
@@ -66,7 +66,7 @@ fn a_pod_is_run_by_name() {
         kubectl.ok("run job --image=host/echo:1 --restart=Never --command -- echo hello"),
         "pod/job created\n"
     );
-    kubectl.ok("wait pod/job --for=jsonpath={.status.phase}=Succeeded --timeout=60s");
+    kubectl.ok("wait pod/job --for=jsonpath={.status.phase}=Succeeded --timeout=300s");
     assert_eq!(kubectl.ok("logs job"), "hello\n");
 }
 
@@ -79,7 +79,7 @@ fn a_pod_finds_its_service_account_where_nothing_can_be_mounted() {
         super::KUBECTL
     );
     kubectl.apply(&super::pod("asker", &script));
-    kubectl.ok("wait pod/asker --for=jsonpath={.status.phase}=Succeeded --timeout=60s");
+    kubectl.ok("wait pod/asker --for=jsonpath={.status.phase}=Succeeded --timeout=300s");
     let log = kubectl.ok("logs asker");
     let (said, dir) = log.trim().split_once('\n').expect("two lines");
     let namespace = kubectl.namespace();

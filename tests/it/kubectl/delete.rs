@@ -5,14 +5,14 @@ use super::{Kubectl, LIMIT, pod, wait_for};
 /// A pod that ignores SIGTERM.
 fn stubborn(kubectl: &Kubectl) {
     kubectl.apply(&pod("stubborn", "trap '' TERM; while :; do sleep 1; done"));
-    kubectl.ok("wait pod/stubborn --for=condition=Ready --timeout=60s");
+    kubectl.ok("wait pod/stubborn --for=condition=Ready --timeout=300s");
 }
 
 #[test]
 fn deletion_waits_for_the_end() {
     let kubectl = Kubectl::in_namespace("delete");
     kubectl.apply(&pod("idle", "exec sleep 1000"));
-    kubectl.ok("wait pod/idle --for=condition=Ready --timeout=60s");
+    kubectl.ok("wait pod/idle --for=condition=Ready --timeout=300s");
     assert_eq!(
         kubectl.ok("delete pod idle"),
         format!("pod \"idle\" deleted from {} namespace\n", kubectl.namespace())
@@ -26,7 +26,7 @@ fn the_grace_period_is_the_callers() {
     stubborn(&kubectl);
     kubectl.ok("delete pod stubborn --grace-period=5 --wait=false");
     assert_eq!(kubectl.field("pod/stubborn", ".metadata.deletionGracePeriodSeconds"), "5");
-    let gone = kubectl.ok("wait pod/stubborn --for=delete --timeout=60s");
+    let gone = kubectl.ok("wait pod/stubborn --for=delete --timeout=300s");
     assert_eq!(gone, "pod/stubborn condition met\n");
 }
 
@@ -90,11 +90,11 @@ fn waiting_gives_up_in_time() {
     let kubectl = Kubectl::in_namespace("delete");
     kubectl.run_web(1);
     assert_eq!(
-        kubectl.ok("wait deployment/web --for=condition=Available --timeout=60s"),
+        kubectl.ok("wait deployment/web --for=condition=Available --timeout=300s"),
         "deployment.apps/web condition met\n"
     );
     assert_eq!(
-        kubectl.ok("wait deployment/web --for=jsonpath={.status.readyReplicas}=1 --timeout=60s"),
+        kubectl.ok("wait deployment/web --for=jsonpath={.status.readyReplicas}=1 --timeout=300s"),
         "deployment.apps/web condition met\n"
     );
     let error = kubectl.fails("wait deployment/web --for=jsonpath={.status.readyReplicas}=9 --timeout=1s");

@@ -12,7 +12,7 @@ fn value<'a>(description: &'a str, key: &str) -> &'a str {
 fn pods_show_their_state_conditions_and_events() {
     let kubectl = Kubectl::in_namespace("describe");
     kubectl.apply(&pod("idle", "exec sleep 1000"));
-    kubectl.ok("wait pod/idle --for=condition=Ready --timeout=60s");
+    kubectl.ok("wait pod/idle --for=condition=Ready --timeout=300s");
     let pod = kubectl.until("describe pod idle", |text| text.contains("Started"));
     assert_eq!(value(&pod, "Status"), "Running");
     assert_eq!(value(&pod, "Labels"), "app=idle");
@@ -58,7 +58,7 @@ fn services_show_their_endpoints() {
 fn nodes_show_their_pods() {
     let kubectl = Kubectl::in_namespace("describe");
     kubectl.apply(&pod("idle", "exec sleep 1000"));
-    kubectl.ok("wait pod/idle --for=condition=Ready --timeout=60s");
+    kubectl.ok("wait pod/idle --for=condition=Ready --timeout=300s");
     let node = kubectl.field("pod/idle", ".spec.nodeName");
     let node = kubectl.ok(&format!("describe node {node}"));
     assert!(node.contains("  Kubelet Version:            v1.36"), "{node}");
@@ -86,7 +86,7 @@ spec:
   template: {spec: {restartPolicy: Never, containers: [{name: app, image: host/true:1, command: ['true']}]}}
 ",
     );
-    kubectl.ok("wait job/twice --for=condition=Complete --timeout=60s");
+    kubectl.ok("wait job/twice --for=condition=Complete --timeout=300s");
     let job = kubectl.ok("describe job twice");
     assert_eq!(value(&job, "Completions"), "2");
     assert_eq!(value(&job, "Pods Statuses"), "0 Active (0 Ready) / 2 Succeeded / 0 Failed");

@@ -88,7 +88,7 @@ fn selectors_choose() {
     let kubectl = Kubectl::in_namespace("get");
     kubectl.run_web(1);
     kubectl.apply(&pod("done", "exit 0"));
-    kubectl.ok("wait pod/done --for=jsonpath={.status.phase}=Succeeded --timeout=60s");
+    kubectl.ok("wait pod/done --for=jsonpath={.status.phase}=Succeeded --timeout=300s");
     assert_eq!(kubectl.ok("get pods -l app=done -o name"), "pod/done\n");
     assert_eq!(kubectl.ok("get pods -l app!=web -o name"), "pod/done\n");
     assert_eq!(kubectl.ok("get pods --field-selector status.phase=Succeeded -o name"), "pod/done\n");

@@ -20,7 +20,7 @@ spec:
 fn logs_are_those_of_a_container() {
     let kubectl = Kubectl::in_namespace("logs");
     kubectl.apply(TWO);
-    kubectl.ok("wait pod/two --for=jsonpath={.status.phase}=Succeeded --timeout=60s");
+    kubectl.ok("wait pod/two --for=jsonpath={.status.phase}=Succeeded --timeout=300s");
     assert_eq!(kubectl.ok("logs two -c second"), "from second\n");
     let ran = kubectl.run("logs two");
     assert_eq!(ran.stdout(), "from first\n", "{ran}");
@@ -37,7 +37,7 @@ fn logs_are_those_of_a_container() {
 fn the_last_lines_come_alone() {
     let kubectl = Kubectl::in_namespace("logs");
     kubectl.apply(&pod("count", "for n in 1 2 3 4 5; do echo $n; done"));
-    kubectl.ok("wait pod/count --for=jsonpath={.status.phase}=Succeeded --timeout=60s");
+    kubectl.ok("wait pod/count --for=jsonpath={.status.phase}=Succeeded --timeout=300s");
     assert_eq!(kubectl.ok("logs count"), "1\n2\n3\n4\n5\n");
     assert_eq!(kubectl.ok("logs count --tail=2"), "4\n5\n");
     assert_eq!(kubectl.ok("logs count --tail=0"), "");
@@ -53,7 +53,7 @@ fn lines_have_times_and_are_chosen_by_them() {
     let mut manifest = pod("timed", script);
     manifest.push_str("  - {name: other, image: host/shell:1, command: [sh, -c, 'echo other']}\n");
     kubectl.apply(&manifest);
-    kubectl.ok("wait pod/timed --for=jsonpath={.status.phase}=Succeeded --timeout=60s");
+    kubectl.ok("wait pod/timed --for=jsonpath={.status.phase}=Succeeded --timeout=300s");
     let log = kubectl.ok("logs timed -c app --timestamps");
     let lines: Vec<_> = log.lines().map(|line| line.split_once(' ').expect("a time")).collect();
     let times: Vec<jiff::Timestamp> =
@@ -89,7 +89,7 @@ fn a_follower_loses_no_line_when_the_log_is_put_aside() {
         "x".repeat(100)
     );
     kubectl.apply(&pod("much", &script));
-    kubectl.ok("wait pod/much --for=condition=Ready --timeout=60s");
+    kubectl.ok("wait pod/much --for=condition=Ready --timeout=300s");
     let mut follow = kubectl.command("logs -f much").stdout(Stdio::piped()).spawn().expect("kubectl starts");
     let lines = BufReader::new(follow.stdout.take().expect("its stdout")).lines();
     let mut numbers = lines.map(|line| {
@@ -106,7 +106,7 @@ fn a_follower_loses_no_line_when_the_log_is_put_aside() {
 fn a_follower_sees_lines_as_they_come_and_the_end() {
     let kubectl = Kubectl::in_namespace("logs");
     kubectl.apply(&pod("talk", "trap 'echo two; exit 0' TERM; echo one; while :; do sleep 0.1; done"));
-    kubectl.ok("wait pod/talk --for=condition=Ready --timeout=60s");
+    kubectl.ok("wait pod/talk --for=condition=Ready --timeout=300s");
     let mut follow = kubectl.command("logs -f talk").stdout(Stdio::piped()).spawn().expect("kubectl starts");
     let mut lines = BufReader::new(follow.stdout.take().expect("its stdout")).lines();
     assert_eq!(lines.next().expect("a line").expect("readable"), "one");
@@ -121,7 +121,7 @@ fn a_workloads_logs_are_those_of_its_pods() {
     let kubectl = Kubectl::in_namespace("logs");
     let web = super::web(2).replace("[sleep, '1000']", "[sh, -c, 'echo up; exec sleep 1000']");
     kubectl.apply(&web);
-    kubectl.ok("rollout status deployment web --timeout=60s");
+    kubectl.ok("rollout status deployment web --timeout=300s");
     kubectl.until("logs deployment/web", |text| text == "up\n");
     kubectl.until("logs -l app=web", |text| text == "up\nup\n");
 }

@@ -3,7 +3,7 @@
 use super::{Kubectl, LIMIT, rows, wait_for, web};
 
 /// Nobody else's pods are drained.
-const DRAIN: &str = "drain node-3 --pod-selector=group=drained --timeout=60s";
+const DRAIN: &str = "drain node-3 --pod-selector=group=drained --timeout=300s";
 
 #[test]
 fn a_drained_node_takes_no_pods_until_it_is_uncordoned() {
@@ -14,7 +14,7 @@ fn a_drained_node_takes_no_pods_until_it_is_uncordoned() {
         "      containers",
         "      nodeSelector: {kubernetes.io/hostname: node-3}\n      containers",
     ));
-    kubectl.ok("rollout status deployment web --timeout=60s");
+    kubectl.ok("rollout status deployment web --timeout=300s");
     kubectl.apply(
         "{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {name: web}, \
          spec: {minAvailable: 2, selector: {matchLabels: {app: web}}}}",
@@ -42,5 +42,5 @@ fn a_drained_node_takes_no_pods_until_it_is_uncordoned() {
     let pending = || kubectl.ok("get pods --field-selector status.phase=Pending -o name").lines().count();
     wait_for("two pods wait", LIMIT, || (pending() == 2).then_some(()));
     assert_eq!(kubectl.ok("uncordon node-3"), "node/node-3 uncordoned\n");
-    kubectl.ok("rollout status deployment web --timeout=60s");
+    kubectl.ok("rollout status deployment web --timeout=300s");
 }

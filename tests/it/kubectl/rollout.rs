@@ -7,7 +7,7 @@ fn scaling_changes_the_number_of_pods() {
     let kubectl = Kubectl::in_namespace("rollout");
     kubectl.run_web(1);
     assert_eq!(kubectl.ok("scale deployment web --replicas=3"), "deployment.apps/web scaled\n");
-    let status = kubectl.ok("rollout status deployment web --timeout=60s");
+    let status = kubectl.ok("rollout status deployment web --timeout=300s");
     assert!(status.ends_with("deployment \"web\" successfully rolled out\n"), "{status}");
     assert_eq!(kubectl.ok("get pods -o name").lines().count(), 3);
     let refused = kubectl.fails("scale deployment web --current-replicas=9 --replicas=1");
@@ -22,7 +22,7 @@ fn a_restart_replaces_every_pod() {
     kubectl.run_web(2);
     let before = kubectl.ok("get pods -o name");
     assert_eq!(kubectl.ok("rollout restart deployment web"), "deployment.apps/web restarted\n");
-    let status = kubectl.ok("rollout status deployment web --timeout=60s");
+    let status = kubectl.ok("rollout status deployment web --timeout=300s");
     assert!(status.contains("Waiting for deployment \"web\" rollout to finish"), "{status}");
     let after = kubectl.until("get pods -o name --field-selector status.phase=Running", |after| {
         after.lines().all(|pod| !before.contains(pod))
@@ -40,7 +40,7 @@ fn an_image_can_be_set_and_undone() {
         "deployment.apps/web image updated\n"
     );
     kubectl.ok("annotate deployment web kubernetes.io/change-cause=two");
-    kubectl.ok("rollout status deployment web --timeout=60s");
+    kubectl.ok("rollout status deployment web --timeout=300s");
     assert_eq!(image(), "host/sleep:2");
     let history = kubectl.until("rollout history deployment web", |text| text.contains("two"));
     let history = rows(&history);
@@ -48,10 +48,10 @@ fn an_image_can_be_set_and_undone() {
     let revision = kubectl.ok("rollout history deployment web --revision=1");
     assert!(revision.contains("host/sleep:1"), "{revision}");
     assert_eq!(kubectl.ok("rollout undo deployment web"), "deployment.apps/web rolled back\n");
-    kubectl.ok("rollout status deployment web --timeout=60s");
+    kubectl.ok("rollout status deployment web --timeout=300s");
     assert_eq!(image(), "host/sleep:1");
     kubectl.ok("rollout undo deployment web --to-revision=2");
-    kubectl.ok("rollout status deployment web --timeout=60s");
+    kubectl.ok("rollout status deployment web --timeout=300s");
     assert_eq!(image(), "host/sleep:2");
 }
 
@@ -66,7 +66,7 @@ fn a_paused_rollout_waits() {
     super::wait_for("the change is seen", super::LIMIT, || (observed() == generation).then_some(()));
     assert_eq!(kubectl.ok("get rs -o name").lines().count(), 1);
     assert_eq!(kubectl.ok("rollout resume deployment web"), "deployment.apps/web resumed\n");
-    kubectl.ok("rollout status deployment web --timeout=60s");
+    kubectl.ok("rollout status deployment web --timeout=300s");
     assert_eq!(kubectl.ok("get rs -o name").lines().count(), 2);
     assert_eq!(
         kubectl.ok("set env deployment/web --list"),
@@ -81,6 +81,6 @@ fn a_rollout_that_makes_no_progress_is_reported() {
         .replace("replicas: 1", "replicas: 1\n  progressDeadlineSeconds: 1")
         .replace("ports:", "readinessProbe: {exec: {command: ['false']}}, ports:");
     kubectl.apply(&stuck);
-    let error = kubectl.fails("rollout status deployment web --timeout=60s");
+    let error = kubectl.fails("rollout status deployment web --timeout=300s");
     assert_eq!(error, "error: deployment \"web\" exceeded its progress deadline\n");
 }

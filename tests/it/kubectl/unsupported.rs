@@ -6,7 +6,7 @@ use super::{Kubectl, pod};
 fn entering_a_container_is_refused_with_a_way_out() {
     let kubectl = Kubectl::in_namespace("unsupported");
     kubectl.apply(&pod("idle", "exec sleep 1000"));
-    kubectl.ok("wait pod/idle --for=condition=Ready --timeout=60s");
+    kubectl.ok("wait pod/idle --for=condition=Ready --timeout=300s");
     for (args, what) in [
         ("exec idle -- ls", "exec"),
         ("cp idle:/etc/hostname copy", "exec"),

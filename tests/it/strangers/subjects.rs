@@ -9,9 +9,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use super::memory::Cgroup;
-
-/// How long one may take to start.
-const START_LIMIT: Duration = Duration::from_secs(30);
+use crate::harness::LIMIT;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -94,7 +92,7 @@ impl Subject {
     fn listens(&mut self, cgroup: &Cgroup) -> Result<(), String> {
         let begun = Instant::now();
         while std::net::TcpStream::connect(self.http1).is_err() {
-            if begun.elapsed() > START_LIMIT || self.child.try_wait().is_ok_and(|ended| ended.is_some()) {
+            if begun.elapsed() > LIMIT || self.child.try_wait().is_ok_and(|ended| ended.is_some()) {
                 return Err("does not start".to_owned());
             }
             std::thread::sleep(Duration::from_millis(20));

@@ -21,6 +21,8 @@ use super::lab::{Held, Lab, Seen, now_ns};
 use super::recording::Recording;
 use super::services::{deploy, is_leaving, pods_now, ready_endpoints, record};
 use super::{DATAPLANES, recordings};
+use crate::lab::Setup;
+use crate::machine::{Meanwhile, figure, measured};
 use crate::runs::{json_lines, turn};
 use spread::{Hop, Sample, Table};
 
@@ -75,13 +77,13 @@ fn begun(rows: &[RequestRow]) -> impl Iterator<Item = i64> {
 }
 
 /// The endpoints of a Service, as they took effect.
-struct Rule {
+pub(crate) struct Rule {
     at_ns: i64,
-    pods: Vec<String>,
+    pub(crate) pods: Vec<String>,
 }
 
 /// By the Service proxy's own log, in which one line is written when the kernel has taken the rules.
-fn rules(lab: &Lab, namespace: &str) -> Vec<Rule> {
+pub(crate) fn rules(lab: &Lab, namespace: &str) -> Vec<Rule> {
     let service = format!("{namespace}/web");
     let lines = json_lines(&lab.dir().join("service-proxy.jsonl"));
     let rule = |line: &Value| {
@@ -295,7 +297,7 @@ fn stages_of_creation(ours: &Recording, rows: &[RequestRow], rules: &[Rule]) -> 
 fn measure(dataplane: &'static str, n: usize) -> BTreeMap<&'static str, Vec<Stages>> {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let lab = Lab::start(dataplane, &json!({"dataplane": dataplane})).await;
+        let lab = Setup::on(dataplane).watched().await;
         let sleep = json!({"sleep": {"seconds": 3}});
         let request = json!({"httpGet": {"path": "/slow?ms=3000", "port": 8080}});
         let some = n.div_ceil(3);
@@ -401,17 +403,22 @@ fn what_the_next_deletion_breaks_is_not_charged_to_the_one_before() {
 
 #[test]
 fn hop_times_lie_within_the_measured_spread() {
-    if let Some(proof) = Proof::asked_for() {
-        let outside = proof.run();
-        assert!(outside.is_empty(), "{outside:#?}");
-        return;
-    }
-    // Some of each, on both dataplanes at once, when the recorded cases are over.
-    recordings("A");
-    let _turn = turn();
-    let both = DATAPLANES.map(|dataplane| std::thread::spawn(move || measure(dataplane, 2)));
-    for (dataplane, ours) in DATAPLANES.iter().zip(both) {
-        let (table, outside) = compare(&ours.join().expect("a measured cluster"), SLACK_MS);
-        assert!(outside.is_empty(), "{dataplane}: {outside:#?}\n{table}");
-    }
+    measured(|| {
+        if let Some(proof) = Proof::asked_for() {
+            let outside = proof.run();
+            assert!(outside.is_empty(), "{outside:#?}");
+            return;
+        }
+        // Some of each, on both dataplanes at once, when the recorded cases are over.
+        recordings("A");
+        let _turn = turn();
+        let meanwhile = Meanwhile::begins();
+        let both = DATAPLANES.map(|dataplane| std::thread::spawn(move || measure(dataplane, 2)));
+        let both = both.map(|ours| ours.join().expect("a measured cluster"));
+        let taken = meanwhile.taken();
+        for (dataplane, ours) in DATAPLANES.iter().zip(both) {
+            let (table, outside) = compare(&ours, SLACK_MS);
+            figure(taken, outside.is_empty(), || format!("{dataplane}: {outside:#?}\n{table}"));
+        }
+    });
 }

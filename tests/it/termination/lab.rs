@@ -20,10 +20,8 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::harness::ClusterProcess;
-
-/// How long anything may take that a case waits for.
-pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+pub(crate) use crate::harness::LIMIT;
+use crate::lab::Cluster;
 
 /// How often it is looked at how late timers come on this machine.
 const TICK: Duration = Duration::from_millis(20);
@@ -115,13 +113,12 @@ pub(crate) struct Lab {
     late: Late,
     _watches: JoinSet<()>,
     // After the watches, which would complain.
-    cluster: ClusterProcess,
+    cluster: Cluster,
 }
 
 impl Lab {
-    /// Starts a cluster with this configuration and watches it.
-    pub(crate) async fn start(dataplane: &'static str, config: &Value) -> Self {
-        let cluster = ClusterProcess::start(config);
+    /// Watches a cluster.
+    pub(crate) async fn watch(cluster: Cluster, dataplane: &'static str) -> Self {
         let mut config = cluster.client_config().await;
         config.read_timeout = None;
         // What the API refuses is to be seen.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::case::{Act, Case, EXIT, SERVE_3, condition};
 use super::golden::{Golden, order, order_of};
+use super::hops::rules;
 use super::lab::{LIMIT, Lab, Seen, now_ns};
 use super::recording::Recording;
 use super::{DATAPLANES, recordings};
@@ -156,8 +157,14 @@ async fn traffic(lab: Arc<Lab>, namespace: &'static str, replicas: usize) -> Rec
                      "--out", out, "--quiet"],
         }]},
     });
-    // The rules follow the slice by up to a second and some.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    // The rules follow the slice by a second or more.
+    let (log, deadline) = (lab.dir().join("service-proxy.jsonl"), Instant::now() + LIMIT);
+    let has_rules = || rules(&lab, namespace).last().is_some_and(|rule| rule.pods.len() == replicas);
+    // All cases write into that log, so it is not read all the time.
+    while !(log.exists() && has_rules()) {
+        assert!(Instant::now() < deadline, "no rules for {namespace}");
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
     lab.create(&format!("/api/v1/namespaces/{namespace}/pods"), &client).await;
     let running = |seen: &[Seen]| {
         let phase = |pod: &&Value| pod["status"]["phase"] == "Running";

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::sample_server::{LIMIT, Server};
+use crate::harness::LIMIT;
+use crate::sample_server::Server;
 
 /// What comes of an answer.
 fn read(mut stream: TcpStream) -> String {

@@ -3,6 +3,7 @@
 use rolldrop_analysis::model::Termination;
 use rolldrop_record::{Cause, EventKind, Outcome, RequestRow};
 
+use crate::machine::measured;
 use crate::runs::{self, MeasuredRun};
 
 /// The requests that a pod answered, with when they were sent, in seconds since its t0.
@@ -19,18 +20,20 @@ fn answered_by<'a>(run: &'a MeasuredRun, termination: &'a Termination) -> Vec<(f
 
 #[test]
 fn c02_a_pod_gets_traffic_while_it_shuts_down_and_after_it_is_gone() {
-    // While it shuts down: new connections after the deletion, answered by the pod itself.
-    for run in runs::prestop_sleep() {
-        let fresh_after_t0 = |termination| {
-            answered_by(run, termination).iter().filter(|(at, row)| *at > 0.0 && !row.conn_reused).count()
-        };
-        let late: usize = run.result.terminations.iter().map(fresh_after_t0).sum();
-        assert!(late > 0, "{}", run.finished);
-    }
-    // After it is gone: connections that found nobody.
-    for run in runs::naive_exit() {
-        assert!(run.result.requests.by_cause[&Cause::RoutedToDeadPod] > 0, "{}", run.finished);
-    }
+    measured(|| {
+        // While it shuts down: new connections after the deletion, answered by the pod itself.
+        for run in runs::prestop_sleep() {
+            let fresh_after_t0 = |termination| {
+                answered_by(run, termination).iter().filter(|(at, row)| *at > 0.0 && !row.conn_reused).count()
+            };
+            let late: usize = run.result.terminations.iter().map(fresh_after_t0).sum();
+            run.finished.figure(late > 0);
+        }
+        // After it is gone: connections that found nobody.
+        for run in runs::naive_exit() {
+            assert!(run.result.requests.by_cause[&Cause::RoutedToDeadPod] > 0, "{}", run.finished);
+        }
+    });
 }
 
 #[test]
@@ -58,20 +61,23 @@ fn c18_a_pre_stop_sleep_loses_none() {
 
 #[test]
 fn c19_a_pod_that_shuts_down_slowly_gets_no_new_connection_once_its_endpoint_is_out() {
-    for run in runs::prestop_sleep().iter().chain(runs::drain_in_app()) {
-        for termination in &run.result.terminations {
-            let upper = termination.windows[0].upper_s.expect("an upper bound");
-            let rows = answered_by(run, termination);
-            let last_new = rows.iter().filter(|(_, row)| !row.conn_reused).map(|(at, _)| *at);
-            let last_new = last_new.fold(f64::NEG_INFINITY, f64::max);
-            // The bound holds at 95 %; the pod lived on for 3 s.
-            assert!(
-                last_new < upper + 0.5,
-                "{}: a new one after {last_new:.3} s\n{}",
-                termination.pod,
-                run.finished
-            );
-            assert_eq!(termination.requests.dropped.at_most, 0, "it finished what it had\n{}", run.finished);
+    measured(|| {
+        for run in runs::prestop_sleep().iter().chain(runs::drain_in_app()) {
+            for termination in &run.result.terminations {
+                run.finished.figure(termination.windows[0].upper_s.is_some());
+                let upper = termination.windows[0].upper_s.expect("an upper bound");
+                let rows = answered_by(run, termination);
+                let last_new = rows.iter().filter(|(_, row)| !row.conn_reused).map(|(at, _)| *at);
+                let last_new = last_new.fold(f64::NEG_INFINITY, f64::max);
+                // The bound holds at 95 %; the pod lived on for 3 s.
+                println!("{}: a new one after {last_new:.3} s", termination.pod);
+                run.finished.figure(last_new < upper + 0.5);
+                assert_eq!(
+                    termination.requests.dropped.at_most, 0,
+                    "it finished what it had\n{}",
+                    run.finished
+                );
+            }
         }
-    }
+    });
 }

@@ -155,7 +155,7 @@ impl Exchange {
         }
     }
 
-    /// The proxy refuses what the client sent last; answers whether it can say so,
+    /// The proxy refuses what the client sent last; returns whether it can say so,
     /// which it cannot in the middle of a response.
     pub(in super::super) fn refused(&self) -> bool {
         self.origin.shared.journal.rejected();
@@ -164,7 +164,7 @@ impl Exchange {
         !answering
     }
 
-    /// Ends every request under way; answers whether there was one.
+    /// Ends every request under way; returns whether there was one.
     pub(in super::super) fn end_all(&self, end: ServedEnd) -> bool {
         let waiting = std::mem::take(&mut self.state().waiting);
         let any = !waiting.is_empty();

@@ -117,7 +117,7 @@ fn insert(mut head: ResponseHead, buf: &BytesMut, passed: usize, to_head: bool, 
     head.body
 }
 
-/// Passes over the part of a body that is there; answers whether that was its end, `None` if it has none.
+/// Skips the part of a body that is there; returns whether that was its end, `None` if it has none.
 fn take(body: &mut Body, buf: &mut BytesMut, at: &mut usize) -> Option<bool> {
     let taken = body.take(buf).ok()?;
     assert!(taken <= buf.len());

@@ -243,7 +243,7 @@ impl<'a> Frames<'a> {
         block <= MAX_READ_BYTES && self.share.grow_to(decoder.held_bytes() + room)
     }
 
-    /// A block has ended; answers whether it is the head of a final response.
+    /// A block has ended; returns whether it is the head of a final response.
     fn complete(&mut self) -> bool {
         let table_bytes = self.terms().table_bytes.load(Ordering::Relaxed);
         let Block { bytes, stream, ends_stream, is_promise } = &mut self.block;

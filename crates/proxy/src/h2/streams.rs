@@ -149,7 +149,7 @@ impl Http2 {
         }
     }
 
-    /// The app sent a block of fields; answers whether it is the head of the final response.
+    /// The app sent a block of fields; returns whether it is the head of the final response.
     pub(super) fn answered(&self, stream: u32, status: Option<u16>, grpc_status: Option<i32>) -> bool {
         let mut state = self.state();
         let Some(stream) = state.open.get_mut(&stream) else { return false };
@@ -195,7 +195,7 @@ impl Http2 {
         }
     }
 
-    /// Ends every stream under way; answers whether there was one.
+    /// Ends every stream under way; returns whether there was one.
     pub(in super::super) fn end_all(&self, end: ServedEnd) -> bool {
         let (open, goaway) = {
             let mut state = self.state();

@@ -1,4 +1,4 @@
-//! The preStop hook where there are no containers of Linux: nobody calls it, and nobody listens for it.
+//! The preStop hook on systems without Linux containers: it does nothing.
 
 use std::convert::Infallible;
 use std::io;
@@ -24,7 +24,6 @@ pub fn mark_pre_stop(_: SocketAddr) -> Result<(), PreStopError> {
     Err(PreStopError::NeedsLinux)
 }
 
-/// Where nobody connects to.
 #[derive(Debug)]
 pub(super) struct Mark(Infallible);
 

@@ -42,21 +42,26 @@ async fn heads_without_end_take_their_part_leave_room_for_others_and_give_it_bac
     let limit = 1 << 20;
     let proxy = with(address, Budget { held_bytes: limit, ..Budget::DEFAULT });
     let mut clients = Vec::new();
-    let mut refused = 0;
     for _ in 0..40 {
         let mut client = proxy.client().await;
         client.write_all(b"GET / HTTP/1.1\r\nx: ").await.unwrap();
         // One whose head is refused may be reset while it still sends.
         let _ = timeout(DEADLINE, client.write_all(&[b'x'; 150_000])).await.expect("it is read");
-        let mut byte = [0; 12];
-        match timeout(Duration::from_millis(50), client.read_exact(&mut byte)).await {
-            Ok(_) => refused += 1,
-            Err(_) => clients.push(client),
-        }
+        clients.push(client);
     }
+    // More than half of the heads are refused.
+    within(async {
+        while clients.len() >= 20 {
+            for mut client in std::mem::take(&mut clients) {
+                if timeout(INTERVAL, client.read_exact(&mut [0; 12])).await.is_err() {
+                    clients.push(client);
+                }
+            }
+        }
+    })
+    .await;
     let held = proxy.metric(HELD).await;
     assert!(held <= limit && held > 100_000 && !clients.is_empty(), "{held}");
-    assert!(refused > 20, "{refused} of 40 heads are refused");
     // A usual head is smaller than what belongs to each connection.
     let mut normal = proxy.client().await;
     normal.write_all(format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "x".repeat(2000)).as_bytes()).await.unwrap();
@@ -68,7 +73,8 @@ async fn heads_without_end_take_their_part_leave_room_for_others_and_give_it_bac
     .await;
     // A client that has closed its side says no more, though the app keeps the connection.
     for client in &mut clients {
-        client.shutdown().await.unwrap();
+        // One that is refused only now may have been reset.
+        let _ = client.shutdown().await;
     }
     until_held(&proxy, |held| held == 0).await;
     drop((clients, normal));

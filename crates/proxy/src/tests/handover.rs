@@ -1,4 +1,4 @@
-//! The admin port: what it tells of the pod's end, and the rows that it hands over.
+//! The admin port: what it reports about the pod's end, and the rows that it hands over.
 
 use super::*;
 use rolldrop_record::wire::ClockAnswer;

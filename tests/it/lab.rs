@@ -1,0 +1,191 @@
+//! Clusters for tests: one builder, whose defaults suit most tests, and what tests do on them.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::harness::{LIMIT, Rolldrop, wait_for};
+use crate::kubectl::{self, Ran};
+use crate::runs::Dataplane;
+use crate::termination::lab::Lab;
+use crate::web::Web;
+
+/// A cluster to be started: one node, the userspace dataplane, and a directory of its own for the logs.
+pub(crate) struct Setup<'a> {
+    dataplane: &'static str,
+    config: Value,
+    program: Command,
+    dir: Option<&'a Path>,
+}
+
+impl<'a> Setup<'a> {
+    pub(crate) fn new() -> Self {
+        Self::on(Dataplane::Userspace)
+    }
+
+    pub(crate) fn on(dataplane: impl Into<&'static str>) -> Self {
+        let program = Command::new(env!("CARGO_BIN_EXE_rolldrop"));
+        Self { dataplane: dataplane.into(), config: json!({}), program, dir: None }
+    }
+
+    pub(crate) fn nodes(self, nodes: u32) -> Self {
+        self.with(json!({"nodes": nodes}))
+    }
+
+    /// Sets fields of the configuration.
+    pub(crate) fn with(mut self, fields: Value) -> Self {
+        let Value::Object(fields) = fields else { panic!("{fields} has no fields") };
+        self.config.as_object_mut().expect("an object").extend(fields);
+        self
+    }
+
+    /// Has another command start it, as another user for example.
+    pub(crate) fn by(mut self, program: Command) -> Self {
+        self.program = program;
+        self
+    }
+
+    /// Has it write its logs into a directory that is the caller's.
+    pub(crate) fn within(mut self, dir: &'a Path) -> Self {
+        self.dir = Some(dir);
+        self
+    }
+
+    /// Starts it, and watches what happens on it.
+    pub(crate) async fn watched(self) -> Lab {
+        let dataplane = self.dataplane;
+        Lab::watch(self.start(), dataplane).await
+    }
+
+    /// Starts it, and waits until it is ready.
+    #[track_caller]
+    pub(crate) fn start(self) -> Cluster {
+        let dataplane = json!({"dataplane": self.dataplane});
+        let Self { config, mut program, dir, .. } = self.with(dataplane);
+        let own = dir.is_none().then(|| tempfile::tempdir().expect("a temporary directory"));
+        let dir = dir.or(own.as_ref().map(TempDir::path)).expect("one of both").to_owned();
+        let log = std::fs::File::create(dir.join("stderr.log")).expect("a file");
+        program.args(["cluster", "--lifeline", "--config", &config.to_string(), "--log-dir"]).arg(&dir);
+        program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
+        let mut child = program.spawn().expect("the binary starts");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("its stdout");
+        BufReader::new(stdout).read_line(&mut line).expect("a line when it is ready");
+        let ready: Value = serde_json::from_str(&line).unwrap_or_default();
+        let cluster = Cluster { child, ready, dir, _own: own };
+        assert_eq!(cluster.ready["ready"], true, "no cluster: {line:?}\n{}", cluster.said());
+        cluster
+    }
+}
+
+/// A `rolldrop cluster` whose lifeline this value holds: it ends with it.
+pub(crate) struct Cluster {
+    child: Child,
+    ready: Value,
+    dir: PathBuf,
+    _own: Option<TempDir>,
+}
+
+impl Cluster {
+    /// What it said when it was ready.
+    pub(crate) fn ready(&self) -> &Value {
+        &self.ready
+    }
+
+    /// What it has written to stderr.
+    pub(crate) fn said(&self) -> String {
+        std::fs::read_to_string(self.dir.join("stderr.log")).unwrap_or_default()
+    }
+
+    /// Its log directory.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.dir.join("kubeconfig")
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// How kube-rs reaches it.
+    pub(crate) async fn client_config(&self) -> kube::Config {
+        let file = Kubeconfig::read_from(self.kubeconfig()).expect("a kubeconfig");
+        let options = KubeConfigOptions::default();
+        let mut config = kube::Config::from_custom_kubeconfig(file, &options).await.expect("a config");
+        config.proxy_url = None;
+        config
+    }
+
+    /// A client of it.
+    pub(crate) async fn client(&self) -> kube::Client {
+        kube::Client::try_from(self.client_config().await).expect("a client")
+    }
+
+    /// Runs kubectl, which succeeds; returns what it wrote.
+    #[track_caller]
+    pub(crate) fn kubectl(&self, args: &str) -> String {
+        self.fed(args, "").ok()
+    }
+
+    fn fed(&self, args: &str, input: &str) -> Ran {
+        kubectl::run(&self.kubeconfig(), args, input)
+    }
+
+    /// Applies manifests.
+    #[track_caller]
+    pub(crate) fn apply(&self, manifests: &str) {
+        self.fed("apply -f -", manifests).ok();
+    }
+
+    /// Deploys the app, and waits until it is ready.
+    #[track_caller]
+    pub(crate) fn deploy(&self, web: &Web) {
+        self.apply(&web.manifests());
+        self.kubectl(kubectl::ROLLED_OUT);
+    }
+
+    /// A pod's address, once it has one.
+    #[track_caller]
+    pub(crate) fn address_of(&self, pod: &str) -> String {
+        wait_for(&format!("the address of {pod}"), LIMIT, || {
+            let address = self.kubectl(&format!("get pod {pod} -o jsonpath={{.status.podIP}}"));
+            Some(address).filter(|address| !address.is_empty())
+        })
+    }
+
+    /// `rolldrop run` of a scenario on it.
+    pub(crate) fn run(&self, scenario: &str) -> Rolldrop {
+        Rolldrop::run(scenario).on_cluster(&self.kubeconfig())
+    }
+
+    /// Lets go of its lifeline.
+    pub(crate) fn let_go(&mut self) {
+        drop(self.child.stdin.take());
+    }
+
+    /// Lets go of its lifeline, and waits for its end.
+    #[track_caller]
+    pub(crate) fn end(&mut self) -> ExitStatus {
+        self.let_go();
+        wait_for("the cluster's end", LIMIT, || self.child.try_wait().expect("its state"))
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // The test has failed already; a clean end is not checked any more.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        } else {
+            self.end();
+        }
+    }
+}
