@@ -6,21 +6,25 @@
 use std::cell::RefCell;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream as StdTcpStream};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
+use tokio_util::either::Either;
 
 use super::address::Remote;
 use super::pod_body::Beginning;
 use super::ports::SourcePorts;
 use super::stream::{self, Stream};
 use super::tls::{self, Client};
+use rolldrop_record::load::Http;
 use rolldrop_record::{Clock, Stamp, TlsSession};
 
 /// Bytes that are asked for in one read.
@@ -28,10 +32,7 @@ const READ_SIZE: usize = 8 * 1024;
 
 /// Raises the limit of open files to what `connections` need, as far as the system allows; beyond that requests are
 /// not sent.
-#[cfg(unix)]
 pub(super) fn allow_open(connections: usize) {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-
     /// Files that the rest of the process may have open.
     const OTHERS: u64 = 1024;
 
@@ -42,10 +43,6 @@ pub(super) fn allow_open(connections: usize) {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, wanted.min(hard), hard);
     }
 }
-
-/// There is no such limit here.
-#[cfg(not(unix))]
-pub(super) fn allow_open(_connections: usize) {}
 
 /// A connection on its way.
 pub(super) struct Dialing {
@@ -102,7 +99,6 @@ pub(super) fn dial(remote: &Remote, ports: Option<&SourcePorts>) -> Result<Diali
     }
 }
 
-#[cfg(unix)]
 fn dial_unix(path: &Path) -> io::Result<Dialing> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
@@ -111,13 +107,8 @@ fn dial_unix(path: &Path) -> io::Result<Dialing> {
         Ok(()) => Progress::Stands,
         Err(e) => Progress::Failed(e),
     };
-    let stream = tokio::net::UnixStream::from_std(std::os::fd::OwnedFd::from(socket).into())?;
-    Ok(Dialing { socket: stream::Socket::Unix(stream), local_port: None, progress })
-}
-
-#[cfg(not(unix))]
-fn dial_unix(_path: &Path) -> io::Result<Dialing> {
-    Err(io::ErrorKind::Unsupported.into())
+    let stream = UnixStream::from_std(OwnedFd::from(socket).into())?;
+    Ok(Dialing { socket: Either::Right(stream), local_port: None, progress })
 }
 
 fn dial_tcp(remote: SocketAddr, ports: Option<&SourcePorts>) -> Result<Dialing, CannotDial> {
@@ -160,7 +151,7 @@ pub(super) fn dial_from(remote: SocketAddr, local: Option<SocketAddr>) -> Result
     let local = local.or_else(|| socket.local_addr().ok()?.as_socket());
     let local_port = local.map(|address| address.port()).filter(|port| *port != 0);
     let stream = TcpStream::from_std(StdTcpStream::from(socket)).map_err(CannotDial::Socket)?;
-    Ok(Dialing { socket: stream::Socket::Tcp(stream), local_port, progress })
+    Ok(Dialing { socket: Either::Left(stream), local_port, progress })
 }
 
 /// A socket that does not block and delays nothing.
@@ -196,8 +187,8 @@ impl Dialing {
             Progress::Stands => {}
             Progress::Failed(e) => return Err(e),
             Progress::Begun => {
-                self.socket.writable().await?;
-                if let Some(e) = self.socket.take_error()? {
+                stream::writable(&self.socket).await?;
+                if let Some(e) = stream::raw(&self.socket).take_error()? {
                     return Err(e);
                 }
             }
@@ -223,9 +214,9 @@ impl Dialing {
 pub(super) struct Buffers(RefCell<Vec<Vec<u8>>>);
 
 impl Buffers {
-    /// At most this many are kept,
+    /// At most this many are kept.
     const MOST: usize = 64;
-    /// and none that has grown beyond so many bytes.
+    /// None that has grown beyond this is kept.
     const MOST_BYTES: usize = 4 * READ_SIZE;
 
     /// An empty one.
@@ -262,7 +253,7 @@ pub(super) struct Connection {
     pub(super) pod: Option<Arc<str>>,
     /// The head of the last answer, if its body did not come with it.
     pub(super) head: Vec<u8>,
-    /// The beginning of the body under way, where it is to name the pod.
+    /// The beginning of the current body, if it is searched for the pod's name.
     pub(super) beginning: Option<Box<Beginning>>,
     /// Whether it has switched to WebSocket.
     pub(super) is_websocket: bool,
@@ -272,7 +263,7 @@ impl Connection {
     /// The same connection inside TLS.
     ///
     /// # Errors
-    /// When the handshake fails; [`tls::fault`] tells TLS's own reasons from the connection's.
+    /// When the handshake fails; [`tls::fault`] separates TLS's own reasons from the connection's.
     pub(super) async fn secured(self, client: &Client) -> io::Result<Self> {
         let stream = match self.stream {
             Stream::Plain(socket) => Stream::Tls(client.handshake(socket).await?),
@@ -289,11 +280,11 @@ impl Connection {
         }
     }
 
-    /// The application protocol that was negotiated (ALPN), if one was.
-    pub(super) fn alpn(&self) -> Option<&[u8]> {
+    /// Whether HTTP/2 is spoken on it: as TLS negotiated (ALPN), or without TLS as is `wanted`.
+    pub(super) fn speaks_http2(&self, wanted: Http) -> bool {
         match &self.stream {
-            Stream::Plain(_) => None,
-            Stream::Tls(tls) => tls.session().alpn_protocol(),
+            Stream::Plain(_) => wanted == Http::Http2,
+            Stream::Tls(tls) => tls.session().alpn_protocol() == Some(tls::HTTP2),
         }
     }
 
@@ -308,8 +299,8 @@ impl Connection {
         self.buffer
     }
 
-    /// Whether nothing has arrived on the idle connection, as far as the runtime
-    /// has been told: a close or stray bytes make it useless.
+    /// Whether nothing has arrived on the idle connection, as far as the runtime knows: a close or stray bytes make it
+    /// useless.
     pub(super) fn is_idle(&mut self) -> bool {
         self.stream.is_quiet()
     }
@@ -339,19 +330,19 @@ impl Connection {
     pub(super) fn write_now(&mut self, bytes: &[u8]) {
         let mut written = 0;
         let mut write = pin!(self.write_all(bytes, &mut written));
-        // Nobody is to know how it went.
+        // The result does not matter.
         let _ = write.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
 
-    /// Reads what has arrived into the buffer, as far as the runtime has been told; `None` for
-    /// nothing, and 0 bytes at the end of the stream.
+    /// Reads what has arrived into the buffer, as far as the runtime knows; `None` for nothing, and 0 bytes at the end
+    /// of the stream.
     ///
     /// # Errors
     /// When the connection was reset or lost.
     pub(super) fn read_now(&mut self) -> io::Result<Option<usize>> {
         self.buffer.reserve(READ_SIZE / 2);
         let mut read = pin!(self.stream.read_buf(&mut self.buffer));
-        // Whoever reads next registers itself anew.
+        // The next reader registers itself again.
         match read.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(read) => read.map(Some),
             Poll::Pending => Ok(None),

@@ -35,7 +35,7 @@ impl Deadlines {
         Self { clock, queue: RefCell::default(), sooner: Notify::new() }
     }
 
-    /// The output of `future`, or [`Elapsed`] if it is not ready `limit` after `since`. Somebody must
+    /// The output of `future`, or [`Elapsed`] if it is not ready `limit` after `since`. Another task must
     /// [`keep`](Self::keep) the deadlines during this time.
     pub(super) async fn within<F: Future>(
         &self,
@@ -127,7 +127,7 @@ struct List {
 #[derive(Debug)]
 struct Wait {
     at: Stamp,
-    /// Who waits; none when the deadline has passed.
+    /// The waiting task; none when the deadline has passed.
     waker: Option<Waker>,
     list: usize,
     before: Option<usize>,
@@ -135,7 +135,7 @@ struct Wait {
 }
 
 impl Queue {
-    /// Returns the deadline's number, and whether it is to pass before the timer goes off.
+    /// Returns the deadline's number, and whether it passes before the timer goes off.
     fn set(&mut self, at: Stamp, limit: Duration, waker: Waker) -> (usize, bool) {
         let list = self.lists.iter().position(|list| list.limit == limit).unwrap_or_else(|| {
             self.lists.push(List { limit, first: None, last: None });
@@ -172,7 +172,7 @@ impl Queue {
         self.free.push(id);
     }
 
-    /// Who waits for a deadline that has passed by `now`.
+    /// A task that waits for a deadline that has passed by `now`.
     fn take_passed(&mut self, now: Stamp) -> Option<Waker> {
         let mut firsts = self.lists.iter().filter_map(|list| list.first);
         let id = firsts.find(|id| self.waits[*id].at <= now)?;

@@ -5,14 +5,14 @@ use std::io;
 use std::sync::Arc;
 
 use super::tls::{self, Fault};
-use rolldrop_record::Outcome;
+use rolldrop_record::{Outcome, RequestRow};
 
 /// An exchange that did not end with a complete response.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
     pub(super) outcome: Outcome,
     pub(super) errno: Option<i32>,
-    /// What a protocol said for itself, where no error number does.
+    /// What the protocol said, if there is no error number.
     pub(super) detail: Option<Arc<str>>,
 }
 
@@ -26,7 +26,7 @@ impl Failure {
     }
 }
 
-/// How far it had come.
+/// How far the exchange had come.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reached {
     /// Nothing has come over the connection.
@@ -41,6 +41,12 @@ pub(super) enum Reached {
 
 /// The peer broke the protocol.
 pub(super) const PROTOCOL_ERROR: Failure = Failure::new(Outcome::ProtocolError, None);
+
+/// The response timeout passed.
+pub(super) fn overdue(row: &RequestRow) -> Failure {
+    let outcome = if row.head.is_some() { Outcome::BodyTimeout } else { Outcome::ResponseTimeout };
+    Failure::new(outcome, None)
+}
 
 /// The stream ended before the response did. A reset that met the write shows as
 /// an end when reading afterwards.
@@ -61,7 +67,7 @@ pub(super) fn lost(reached: Reached, error: &io::Error, write_error: Option<&io:
         return Failure::with_detail(tls_outcome(reached, &fault), fault.what);
     }
     let outcome = match (error.kind(), reached) {
-        // The connection was closed, and TLS was not: whoever closed it need not be the server.
+        // The connection was closed without the end that TLS announces: perhaps not by the server.
         (io::ErrorKind::UnexpectedEof, _) if write_error.is_some() => {
             return ended_early(reached, write_error);
         }

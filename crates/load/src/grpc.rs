@@ -1,8 +1,8 @@
 //! Unary gRPC over HTTP/2: what a call adds to a request, and what its answer says.
 //!
 //! After the protocol's own description (grpc/grpc, doc/PROTOCOL-HTTP2.md, and
-//! doc/http-grpc-status-mapping.md for answers that are none of gRPC's). Messages are bytes: what
-//! is in them is the user's business.
+//! doc/http-grpc-status-mapping.md for answers that are none of gRPC's). Messages are bytes that
+//! the user gives.
 
 use std::time::Duration;
 

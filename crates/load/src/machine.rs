@@ -1,7 +1,7 @@
-//! How a measuring process and its machine fare: one sample a second, where /proc tells.
+//! How busy a measuring process and its machine are: one sample a second, from /proc.
 //!
-//! Each process that measures takes its own samples: what it waited for shows in its own
-//! threads only. Whether that was too much is judged by the analysis.
+//! Each process that measures takes its own samples, since only its own threads show how long it waited for a
+//! processor. The analysis judges whether that was too long.
 
 pub mod kube_proxy;
 

@@ -32,7 +32,7 @@ pub enum RecordFormat {
     VegetaJson,
 }
 
-/// A file that rows are to be written to.
+/// A file for rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// How.
@@ -41,7 +41,7 @@ pub struct Record {
     pub path: PathBuf,
 }
 
-/// A record that is written otherwise.
+/// A text that names no record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not FORMAT=FILE with a format of csv, vegeta-csv and vegeta-json")]
 pub struct NotARecord(String);

@@ -1,4 +1,4 @@
-//! A load that workers in a cluster's pods send, from the side that orders it.
+//! A load that workers in pods of a cluster send.
 //!
 //! Each worker is a separate process ([`server`]), with the same protocol as a worker in a child process
 //! ([`super::process::protocol`]), over HTTP. [`link`] is how it is reached: the API server's pod proxy, or a
@@ -11,16 +11,17 @@
 //! | `GET /reports?from=N` | the reports from number N on, a [`Numbered`] a line, until the load is over |
 //! | `GET /clock` | a [`ClockAnswer`] |
 //! | `GET /version` | which program it is, a [`Tool`] |
-//! | `GET /live?from=N&rows=K` | what ended in each second from number N on, a [`live::Line`] a line, with so many rows a second at most |
+//! | `GET /live?from=N&rows=K` | what ended in each second from number N on, a [`Line`] a line, with at most K rows a second |
 //! | `GET /parts` | the closed parts of its rows, a [`parts::Listing`] |
-//! | `GET /parts/NAME` | one of them, from the byte on that `Range: bytes=N-` names |
+//! | `GET /parts/NAME` | one of them, with `Range: bytes=N-` from byte N on |
 //! | `POST /acknowledged` | everything was fetched; the worker ends |
-//! | `GET /healthz`, `GET /readyz` | whether it serves; the only ones for which no token is asked |
+//! | `GET /healthz`, `GET /readyz` | whether it serves; the only ones that need no token |
 //!
 //! A worker that hears nothing for [`ABANDONED`] ends its load automatically and keeps the rows for [`KEPT`]. A
 //! worker that is never contacted waits for [`UNCLAIMED`]: it may be the second one of its index, which gets no
 //! orders.
 //!
+//! [`Line`]: crate::live::Line
 //! [`ClockAnswer`]: rolldrop_record::wire::ClockAnswer
 //! [`Tool`]: rolldrop_record::run_info::Tool
 
@@ -31,9 +32,7 @@ mod backlog;
 pub mod collect;
 pub mod fleet;
 pub mod handover;
-pub mod journal;
 pub mod link;
-pub mod live;
 pub mod parts;
 pub mod reverse;
 pub mod server;
@@ -44,13 +43,15 @@ use serde::{Deserialize, Serialize};
 
 use super::process::protocol::Report;
 
-/// After this time without a request, the run has gone.
+/// After this time without a request, the run is gone.
 pub const ABANDONED: Duration = Duration::from_secs(60);
 /// How long the rows of an ended load can be fetched.
 pub const KEPT: Duration = Duration::from_secs(600);
 /// How long a worker waits for its first request.
 pub const UNCLAIMED: Duration = Duration::from_secs(900);
 
+/// Path of the live stream.
+pub const LIVE_PATH: &str = "/live";
 pub(super) const ORDERS_PATH: &str = "/orders";
 pub(super) const REPORTS_PATH: &str = "/reports";
 pub(super) const ACKNOWLEDGED_PATH: &str = "/acknowledged";

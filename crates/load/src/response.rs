@@ -40,8 +40,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Whether all of the body is in the bytes that came behind the head, as far as can be told without
-    /// going through them.
+    /// Whether all of the body is in the bytes that came after the head, as far as can be seen without parsing them.
     pub(super) fn is_whole_with(&self, rest: &[u8]) -> bool {
         match self.body {
             Body::Length(length) => rest.len() as u64 >= length,

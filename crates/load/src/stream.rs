@@ -1,7 +1,7 @@
 //! The byte streams that connections run over: TCP, a Unix socket, or TLS over either.
 //!
 //! An enum rather than a trait object: reading from cleartext TCP costs no more than reading from
-//! its socket. HTTP/2 and whatever else speaks over a connection takes a [`Stream`] for itself.
+//! its socket. Whatever speaks over a connection by itself, such as HTTP/2, takes its [`Stream`].
 
 use std::io::{self, Read};
 use std::pin::Pin;
@@ -9,21 +9,13 @@ use std::task::{Context, Poll, Waker};
 
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
-#[cfg(unix)]
-use tokio::net::UnixStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::ClientConnection;
+use tokio_util::either::Either;
 
-/// A socket that is connected, or about to be.
-#[derive(Debug)]
-pub(super) enum Socket {
-    /// TCP.
-    Tcp(TcpStream),
-    /// A Unix socket.
-    #[cfg(unix)]
-    Unix(UnixStream),
-}
+/// A socket that is connected, or about to be: TCP, or a Unix socket.
+pub(super) type Socket = Either<TcpStream, UnixStream>;
 
 /// What a connection runs over.
 #[derive(Debug)]
@@ -78,57 +70,41 @@ impl Drop for Tls {
     }
 }
 
-impl Socket {
-    /// Waits until it can be written to, which is when connecting has ended.
-    ///
-    /// # Errors
-    /// When the runtime ends.
-    pub(super) async fn writable(&self) -> io::Result<()> {
-        match self {
-            Socket::Tcp(stream) => stream.writable().await,
-            #[cfg(unix)]
-            Socket::Unix(stream) => stream.writable().await,
-        }
+/// The socket itself, whatever its family.
+pub(super) fn raw(socket: &Socket) -> SockRef<'_> {
+    match socket {
+        Either::Left(tcp) => tcp.into(),
+        Either::Right(unix) => unix.into(),
     }
+}
 
-    /// The error that connecting ended with, if it did.
-    ///
-    /// # Errors
-    /// When the system does not say.
-    pub(super) fn take_error(&self) -> io::Result<Option<io::Error>> {
-        match self {
-            Socket::Tcp(stream) => stream.take_error(),
-            #[cfg(unix)]
-            Socket::Unix(stream) => stream.take_error(),
-        }
+/// Waits until the socket can be written to, which is when connecting has ended.
+///
+/// # Errors
+/// When the runtime ends.
+pub(super) async fn writable(socket: &Socket) -> io::Result<()> {
+    match socket {
+        Either::Left(tcp) => tcp.writable().await,
+        Either::Right(unix) => unix.writable().await,
     }
+}
 
-    fn send(&self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Socket::Tcp(stream) => SockRef::from(stream).send(bytes),
-            #[cfg(unix)]
-            Socket::Unix(stream) => SockRef::from(stream).send(bytes),
-        }
-    }
-
-    fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Socket::Tcp(stream) => stream.try_read(bytes),
-            #[cfg(unix)]
-            Socket::Unix(stream) => stream.try_read(bytes),
-        }
+fn try_read(socket: &Socket, bytes: &mut [u8]) -> io::Result<usize> {
+    match socket {
+        Either::Left(tcp) => tcp.try_read(bytes),
+        Either::Right(unix) => unix.try_read(bytes),
     }
 }
 
 impl Stream {
-    /// Writes what the socket has room for at once, without a look at what the runtime knows of it;
-    /// `None` where it has none, or where the bytes do not leave as they are.
+    /// Writes as much as the socket takes at once, without asking the runtime; `None` if it takes nothing, or if the
+    /// bytes are encrypted first.
     ///
     /// # Errors
     /// When the connection takes no more.
     pub(super) fn write_now(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
         match self {
-            Stream::Plain(socket) => match socket.send(bytes) {
+            Stream::Plain(socket) => match raw(socket).send(bytes) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
                 sent => sent.map(Some),
             },
@@ -136,55 +112,20 @@ impl Stream {
         }
     }
 
-    /// Whether nothing has arrived, as far as the runtime has been told: no byte and no end. What
-    /// TLS says for itself, such as session tickets, does not count.
+    /// Whether nothing has arrived, as far as the runtime knows: no byte and no end. What TLS itself sends, such as
+    /// session tickets, does not count.
     pub(super) fn is_quiet(&mut self) -> bool {
         let mut byte = [0];
         match self {
             Stream::Plain(socket) => {
-                matches!(socket.try_read(&mut byte), Err(e) if e.kind() == io::ErrorKind::WouldBlock)
+                matches!(try_read(socket, &mut byte), Err(e) if e.kind() == io::ErrorKind::WouldBlock)
             }
             Stream::Tls(tls) => {
-                // Whoever reads next registers itself anew.
+                // The next reader registers itself again.
                 let mut context = Context::from_waker(Waker::noop());
                 tls.poll_read(&mut context, &mut ReadBuf::new(&mut byte)).is_pending()
             }
         }
-    }
-}
-
-/// Calls a method of whatever the stream is made of.
-macro_rules! delegate {
-    ($self:ident, $method:ident, $context:ident $(, $argument:ident)*) => {
-        match $self.get_mut() {
-            Socket::Tcp(stream) => Pin::new(stream).$method($context $(, $argument)*),
-            #[cfg(unix)]
-            Socket::Unix(stream) => Pin::new(stream).$method($context $(, $argument)*),
-        }
-    };
-}
-
-impl AsyncRead for Socket {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        delegate!(self, poll_read, context, buffer)
-    }
-}
-
-impl AsyncWrite for Socket {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        delegate!(self, poll_write, context, bytes)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        delegate!(self, poll_flush, context)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        delegate!(self, poll_shutdown, context)
     }
 }
 

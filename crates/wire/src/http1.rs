@@ -1,17 +1,16 @@
 //! Where an HTTP/1.1 message body ends, found without changing or copying a byte.
 //!
 //! A [`Body`] looks at the bytes as they pass and says how many of them still
-//! belong to the message, chunk sizes, extensions and trailers included. What
-//! becomes of the bytes is the caller's: the proxy passes them on, the load
-//! generator passes over them. Heads are read where they are judged, since a
-//! client, a relay and a server must make different things of the same head.
+//! belong to the message, chunk sizes, extensions and trailers included. The proxy then
+//! forwards the bytes, and the load generator skips them. Heads are parsed elsewhere, since a
+//! client, a relay and a server must treat the same head differently.
 //!
 //! It is ours because hyper owns its sockets: error numbers, byte counts and the bytes themselves would be lost.
 
 /// The framing of a message body (RFC 9112, section 6.3), and how far it has come.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Body {
-    /// So many bytes are left.
+    /// This many bytes are left.
     Length(u64),
     /// Chunked transfer coding.
     Chunked(Chunked),

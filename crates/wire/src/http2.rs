@@ -1,5 +1,5 @@
 //! What HTTP/2 looks like on the wire (RFC 9113): frame headers, the names of error
-//! codes, and header blocks (`hpack`), for those who look at bytes that pass by.
+//! codes, and header blocks (`hpack`), for readers of bytes that pass by.
 //!
 //! It makes no connection and checks no order of frames: that is for the ends. It is ours because the `h2` crate is
 //! such an end: it cannot read along while the bytes pass unchanged.
@@ -23,7 +23,7 @@ pub const PUSH_PROMISE: u8 = 5;
 pub const GOAWAY: u8 = 7;
 /// A frame that lets the other side send more.
 pub const WINDOW_UPDATE: u8 = 8;
-/// A frame that goes on with a header block.
+/// A frame that continues a header block.
 pub const CONTINUATION: u8 = 9;
 
 /// The flag END_STREAM of DATA and HEADERS, which is ACK in SETTINGS.

@@ -119,7 +119,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Completes when the connection is to be closed.
+    /// Completes when the connection should be closed.
     pub async fn closing(&self) {
         let mut state = self.state.subscribe();
         loop {

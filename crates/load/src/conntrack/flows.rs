@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::message::Tracked;
 use rolldrop_record::{RequestRow, Stamp};
 
-/// From one look for entries that nobody had to the next.
+/// The interval at which entries without a request are removed.
 const SWEEP: Duration = Duration::from_secs(10);
 
 /// What the load's connections come from.
@@ -22,7 +22,7 @@ pub(crate) struct Origins {
     pub(crate) chosen: Vec<IpAddr>,
     /// The ports of all workers; `None` where the kernel chooses.
     pub(crate) ports: Option<HashSet<u16>>,
-    /// A request has ended so long after its connection was opened, or its connection has carried another one.
+    /// By then after its connection was opened, a request has ended, or its connection has carried another one.
     pub(crate) longest: Duration,
 }
 
@@ -36,7 +36,7 @@ impl Origins {
         addresses && self.ports.as_ref().is_none_or(|ports| ports.contains(&from.port()))
     }
 
-    /// The address by which one worker's connections are told from another's that has the same port.
+    /// The address that separates one worker's connections from another's with the same port.
     fn address(&self, worker: usize) -> Option<IpAddr> {
         self.chosen.get(worker.checked_rem(self.chosen.len())?).copied()
     }
@@ -51,7 +51,7 @@ struct Ends {
     to: SocketAddr,
 }
 
-/// What is known of connections with the same ends, of which there is one at a time.
+/// What is known of connections with the same ends. There is one at a time.
 #[derive(Debug, Default)]
 struct Place {
     /// Entries that no request has had yet, in order, and when each was read: not before it was made.
@@ -73,7 +73,7 @@ pub(crate) struct Flows {
 }
 
 impl Flows {
-    /// A load from there, of which nothing is known.
+    /// A load with these origins, before its first connection.
     pub(crate) fn new(origins: Origins, now: Stamp) -> Self {
         Self { origins, places: HashMap::new(), swept: now, opened: 0, routed: 0 }
     }
@@ -93,8 +93,8 @@ impl Flows {
         self.places.iter().any(|(ends, place)| !place.waiting.is_empty() && remotes.contains(&ends.to))
     }
 
-    /// Where the connection of a request was sent. To be asked of each row of a worker once, in the order in which
-    /// its requests ended, when all entries of before that have been observed.
+    /// Returns where the connection of a request was sent. Call it once for each row of a worker, in the order in which
+    /// its requests ended, when all earlier entries have been observed.
     pub(crate) fn route(&mut self, worker: usize, row: &RequestRow) -> Option<SocketAddr> {
         let opens = row.connect_start.is_some();
         self.opened += u64::from(opens);
@@ -118,7 +118,7 @@ impl Flows {
                 }
                 place.waiting.pop_front()
             }
-            // The request that opened the connection goes on still. Of two entries either may be its.
+            // The request that opened the connection has not ended. If there are two entries, either may be its own.
             None if place.waiting.len() == 1 => place.waiting.pop_front(),
             None => None,
         };
@@ -127,7 +127,7 @@ impl Flows {
         routed
     }
 
-    /// Forgets, now and then, the entries of connections that no request has had: they are somebody else's.
+    /// Removes, from time to time, the entries of connections that no request has had: they are not the load's.
     pub(crate) fn sweep(&mut self, now: Stamp) {
         if now < self.swept + SWEEP {
             return;

@@ -2,8 +2,8 @@
 //!
 //! Pure: bytes in, connections out. The format is that of `include/uapi/linux/netlink.h`,
 //! `include/uapi/linux/netfilter/nfnetlink.h` and `nfnetlink_conntrack.h`: a `nlmsghdr` in the machine's own byte
-//! order, a `nfgenmsg`, and nested attributes, of which addresses and ports are in network byte order. What is cut
-//! off or says nonsense is no connection, and is passed over.
+//! order, a `nfgenmsg`, and nested attributes, with addresses and ports in network byte order. What is cut
+//! off or malformed is skipped.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! The netlink socket on which the kernel tells of connections that it begins to track, in this thread's network
+//! The netlink socket on which the kernel reports the connections that it begins to track, in this thread's network
 //! namespace.
 
 use std::io;
@@ -10,6 +10,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recvfrom, setsockopt, socket, sockopt,
 };
+
+use super::Read;
 
 /// The bit of `NFNLGRP_CONNTRACK_NEW`.
 const NEW: u32 = 1;
@@ -25,18 +27,8 @@ pub(super) struct Socket {
     buffer: Vec<u8>,
 }
 
-/// What was there to be read.
-pub(super) enum Read<'a> {
-    /// Messages of the kernel's.
-    Datagram(&'a [u8]),
-    /// Nothing more, for now.
-    Nothing,
-    /// Messages were lost since the last time: there was no room for them.
-    Overrun,
-}
-
 impl Socket {
-    /// Has the kernel tell of new connections from now on.
+    /// Makes the kernel report new connections from now on.
     ///
     /// # Errors
     /// When the kernel refuses: EPERM without CAP_NET_ADMIN.
@@ -54,11 +46,11 @@ impl Socket {
     /// Reads one datagram, if there is one.
     ///
     /// # Errors
-    /// When the kernel tells no more.
+    /// When the kernel reports no more.
     pub(super) fn read(&mut self) -> io::Result<Read<'_>> {
         loop {
             match recvfrom::<NetlinkAddr>(self.fd.as_raw_fd(), &mut self.buffer) {
-                // Anybody may send to a netlink socket.
+                // Any process may send to a netlink socket.
                 Ok((_, Some(sender))) if sender.pid() != 0 => {}
                 Ok((length, _)) => return Ok(Read::Datagram(&self.buffer[..length])),
                 Err(Errno::EAGAIN) => return Ok(Read::Nothing),
@@ -83,7 +75,7 @@ impl Socket {
 pub(super) struct Signal(OwnedFd);
 
 impl Signal {
-    /// Waits until there is something to read, or so long.
+    /// Waits until there is something to read, or the limit has passed.
     ///
     /// # Errors
     /// When it cannot be waited for.

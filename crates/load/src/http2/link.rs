@@ -1,8 +1,8 @@
 //! One HTTP/2 connection, and the requests that share it.
 //!
-//! The request that opens it connects and tells the others how that went. A task reads and writes
-//! for all of them, for as long as anybody holds the link. Where TLS chose HTTP/1.1, one request
-//! after the other has the connection for itself.
+//! The request that opens it connects, and the others learn the result. A task reads and writes for all of them, for as
+//! long as a request or the pool holds the link. If TLS chose HTTP/1.1, one request after the other has the connection
+//! for itself.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,10 +11,10 @@ use h2::client::{self, SendRequest};
 use tokio::sync::SetOnce;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::ALPN;
 use super::wire::{Shared, Watched};
+use crate::carry::connect;
 use crate::connection::Connection;
-use crate::exchange::{Context, Endpoint, connect};
+use crate::context::{Context, Endpoint};
 use crate::failure::Failure;
 use rolldrop_record::load::Http;
 use rolldrop_record::{Outcome, RequestRow, Stamp};
@@ -26,7 +26,7 @@ const CONNECTION_WINDOW: u32 = 1 << 24;
 /// The most bytes of an answer's header list; as for HTTP/1.1.
 const MAX_HEADER_LIST: u32 = 64 * 1024;
 
-/// A connection, from the moment that somebody wants it.
+/// A connection, from the moment that a request needs it.
 pub(super) struct Link {
     /// Its number within its source.
     pub(super) id: u64,
@@ -62,15 +62,15 @@ enum Protocol {
 
 /// What a request has of a connection that may speak HTTP/2.
 pub(super) enum Place {
-    /// It is to open it.
+    /// The request opens it.
     Opener,
-    /// It shares it.
+    /// The request shares it.
     Stream,
-    /// It has it for itself: HTTP/1.1 is spoken.
+    /// The request has it for itself: HTTP/1.1 is spoken.
     Idle(Connection),
 }
 
-/// Over what a request is to be sent.
+/// What a request is sent over.
 pub(super) enum Spoken<'a> {
     /// A stream of its own.
     Http2(&'a SendRequest<Bytes>),
@@ -78,7 +78,7 @@ pub(super) enum Spoken<'a> {
     Http1(Connection),
 }
 
-/// Why there is no connection, for those who waited for it.
+/// Why there is no connection, for the requests that waited for it.
 struct Fault {
     failure: Failure,
     not_sent_reason: Option<Arc<str>>,
@@ -86,10 +86,10 @@ struct Fault {
     remote: Option<Arc<str>>,
 }
 
-/// How a link is, for whoever looks for one.
+/// The state of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Standing {
-    /// It takes so many streams at a time, as far as the peer has said.
+    /// It takes streams: at most so many at a time, if the peer has said how many.
     Up(Option<u32>),
     /// It is being opened.
     Connecting,
@@ -98,7 +98,7 @@ pub(super) enum Standing {
 }
 
 impl Link {
-    /// A connection that nobody has begun to open.
+    /// A connection that is not being opened yet.
     pub(super) fn new(id: u64, counted: Option<Arc<()>>) -> Arc<Self> {
         let (wire, pod, ending) = (Shared::new(), Mutex::default(), SetOnce::new());
         Arc::new(Self { id, wire, pod, ending, _counted: counted })
@@ -168,10 +168,7 @@ impl Link {
         let mut own = None;
         let protocol = match connect(context, endpoint, self.id, row).await {
             Ok(connection) => {
-                let is_http2 = match endpoint.tls {
-                    Some(_) => connection.alpn() == Some(ALPN),
-                    None => endpoint.http == Http::Http2,
-                };
+                let is_http2 = connection.speaks_http2(endpoint.http);
                 let since = connection.since;
                 let protocol = match endpoint.http {
                     _ if is_http2 => self.begin(connection).await,
@@ -188,7 +185,7 @@ impl Link {
             Err(failure) => Err(failure),
         };
         let (local_port, remote) = (row.local_port, row.remote_addr.clone());
-        // A second ending cannot come: nobody else opens it.
+        // It is set once: no other request opens it.
         let _ = self.ending.set(match protocol {
             Ok((since, protocol)) => Ok(Up { since, local_port, remote, protocol }),
             Err(failure) => {
@@ -235,9 +232,9 @@ impl Link {
             .max_header_list_size(MAX_HEADER_LIST)
             // Until the peer has said how many it takes, the first stream alone goes out.
             .initial_max_send_streams(1)
-            // A server that breaks the protocol on one stream after another is to be measured.
+            // A server that breaks the protocol on one stream after another must be measured, not cut off.
             .max_local_error_reset_streams(None)
-            // So is one that sends its bodies in small frames.
+            // So must one that sends its bodies in small frames.
             .data_frame_budget(usize::MAX)
             .enable_push(false)
             .handshake(transport)
@@ -246,7 +243,7 @@ impl Link {
             handshake.map_err(|_| Failure::new(Outcome::ResetBeforeResponse, None))?;
         let wire = self.wire.clone();
         let driver = tokio::spawn(async move {
-            // What ended it is on the wire, and told to each of its streams.
+            // The wire has recorded what ended it, and each of its streams gets the error.
             let _ = connection.await;
             wire.get().is_over = true;
         });

@@ -1,33 +1,33 @@
 //! A worker's HTTP/2 connections: which of them takes the next request.
 //!
-//! A request goes on a kept connection that carries none at the moment. Where there is none, it
-//! opens one while there are fewer than were asked for, and shares one otherwise. Where no number
-//! was asked for, sharing goes first. Nothing waits for a free stream, nor, where TLS is to say
-//! which HTTP is spoken, for somebody else's connection.
+//! A request goes on a kept connection that carries no other at the moment. If there is none, it opens one while there
+//! are fewer than the user asked for, and shares one otherwise. If the user asked for no number, sharing comes first.
+//! No request waits for a free stream. If TLS decides which HTTP is spoken, no request waits for a connection that
+//! another one opens.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::link::{Link, Place, Standing};
-use crate::exchange::NotSent;
+use crate::not_sent::NotSent;
 use crate::request::Persistence;
 use rolldrop_record::Stamp;
 
 /// What connections may do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// So many may be open that take requests.
+    /// The most that may be open and take requests.
     pub(crate) connections: usize,
-    /// Whether somebody wants that many, rather than as few as will do.
+    /// Whether the user asked for that many. If not, as few as possible are opened.
     pub(crate) is_wanted: bool,
-    /// Each may carry so many requests at a time,
+    /// The most requests that each carries at a time.
     pub(crate) streams: usize,
-    /// of which all but the first wait while it is opened, or else go elsewhere;
+    /// Whether requests may wait for a connection that another one opens.
     pub(crate) awaits: bool,
-    /// so many in all,
+    /// The most requests that each carries in all.
     pub(crate) requests: u64,
-    /// and no further one when it is older than this.
+    /// The age from which on a connection takes no further request.
     pub(crate) age: Option<Duration>,
 }
 

@@ -1,9 +1,8 @@
-//! Takes DATA frames that say nothing out of what comes: no byte of a body, and not the end of
-//! their stream.
+//! Removes empty DATA frames from what arrives: those without a byte of a body that do not end their stream.
 //!
-//! A server may send them (RFC 9113, 6.1), but the `h2` crate ends a connection after a hundred,
-//! and charges that to the server. A measuring client is not to end what it measures. What they
-//! hold of padding has taken up room in the windows; whoever owns the sieve has to give it back.
+//! A server may send them (RFC 9113, 6.1), but the `h2` crate ends a connection after a hundred, and reports that as an
+//! error of the server. A measuring client must not end what it measures. Their padding has taken up room in the
+//! windows; the owner of the sieve must give it back.
 
 use rolldrop_wire::http2::{DATA, END_STREAM, FrameHeader, PADDED};
 
@@ -14,9 +13,9 @@ pub(super) struct Sieve {
     left: usize,
     /// Whether that frame passes.
     passes: bool,
-    /// The beginning of a frame that does not tell yet what it is.
+    /// The beginning of a frame of which more bytes are needed.
     held: Vec<u8>,
-    /// Frames that were left out, and are not nothing to the windows.
+    /// Frames that were removed and count in the windows.
     padding: Vec<FrameHeader>,
 }
 
@@ -24,7 +23,7 @@ impl Sieve {
     /// The room that it takes to find out what a frame is.
     pub(super) const LEAST_ROOM: usize = FrameHeader::BYTES + 1;
 
-    /// What is to stand before the bytes that come next; less than the least room.
+    /// Takes the bytes that belong before those that arrive next; fewer than the least room.
     pub(super) fn held(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.held)
     }
@@ -34,7 +33,7 @@ impl Sieve {
         self.held = held;
     }
 
-    /// The frames of padding that were left out since it was last asked.
+    /// Takes the frames of padding that were removed.
     pub(super) fn padding(&mut self) -> impl Iterator<Item = FrameHeader> {
         self.padding.drain(..)
     }
@@ -69,7 +68,7 @@ impl Sieve {
     }
 }
 
-/// The frame at the front of `bytes`, and whether it says nothing; `None` if that is not to be told yet.
+/// The frame at the front of `bytes`, and whether it is empty; `None` if that is not known yet.
 fn look(bytes: &[u8]) -> Option<(FrameHeader, bool)> {
     let header = FrameHeader::read(bytes)?;
     let is_within = header.kind == DATA && header.stream > 0 && !header.has(END_STREAM);

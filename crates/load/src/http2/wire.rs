@@ -1,8 +1,8 @@
 //! What passes over an HTTP/2 connection: bytes and ends of each stream, and how the connection
 //! itself ended.
 //!
-//! The `h2` crate speaks the protocol; it tells neither whose bytes were whose, nor the error
-//! number behind an end, nor which streams a GOAWAY left out. So its transport is watched.
+//! The `h2` crate speaks the protocol. It says neither which bytes belong to which stream, nor with which error number
+//! a connection ended, nor which streams a GOAWAY excludes. So its transport is watched.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
@@ -48,7 +48,7 @@ pub(super) struct GoAway {
 pub(super) struct Wire {
     outbound: Frames,
     inbound: Frames,
-    /// Streams whose request was written and that nobody has taken out.
+    /// Streams whose request was written, and whose exchange has not ended.
     streams: HashMap<u32, Stream>,
     /// The streams that the peer allows at a time; `None` until it has said.
     pub(super) max_streams: Option<u32>,
@@ -101,7 +101,7 @@ impl Wire {
                     stream.reset = Some(code);
                 }
             }
-            // Without a word there is no limit; a later word goes before an earlier one.
+            // Settings without the limit mean that there is none; later settings replace earlier ones.
             Seen::Settings { max_streams: said } => *max_streams = said.or(*max_streams).or(Some(u32::MAX)),
             Seen::GoAway { last_stream, code } => *goaway = Some(GoAway { last_stream, code }),
         });
@@ -127,7 +127,7 @@ impl Shared {
         })))
     }
 
-    /// All of it. To be let go before anything is waited for.
+    /// Locks it. The guard must not be held across an await.
     pub(super) fn get(&self) -> MutexGuard<'_, Wire> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -153,8 +153,8 @@ impl<S> Watched<S> {
         Self { stream, wire, sieve: Sieve::default(), passed: Vec::new(), own: Vec::new(), is_mute: false }
     }
 
-    /// A server may answer and close before it has read everything: a write that failed is kept,
-    /// and told to nobody until what has arrived is read.
+    /// A server may answer and close before it has read everything. A write that failed is recorded and reported as a
+    /// success, so that what has arrived is read.
     fn written(
         &mut self,
         result: io::Result<usize>,

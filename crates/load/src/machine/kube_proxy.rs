@@ -1,4 +1,4 @@
-//! What the kube-proxy of this node says of itself.
+//! Asks the kube-proxy of this node for its mode.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use rolldrop_record::service_proxy::ServiceProxy;
 
-/// Where it says its mode: on its node's loopback address only.
+/// Where kube-proxy serves its mode: on its node's loopback address only.
 const METRICS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10249);
 const LIMIT: Duration = Duration::from_secs(1);
 const LONGEST: u64 = 4096;
 
-/// Its mode; `None` where none answers within some seconds. It waits for the answer.
+/// Returns its mode; `None` if no kube-proxy answers within some seconds. Blocks until then.
 pub fn mode() -> Option<ServiceProxy> {
     asked(METRICS)
 }
@@ -30,7 +30,7 @@ fn asked(address: SocketAddr) -> Option<ServiceProxy> {
     let (head, body) = answer.split_once("\r\n\r\n")?;
     let is_ok = head.split_whitespace().nth(1) == Some("200");
     let said = ServiceProxy::from(body.trim());
-    // Whatever else listens there says something else.
+    // Another program may listen there.
     (is_ok && !matches!(said, ServiceProxy::Other(_) | ServiceProxy::Unknown)).then_some(said)
 }
 

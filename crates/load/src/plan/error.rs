@@ -1,9 +1,10 @@
-//! Why settings make no plan, in words that say what would do.
+//! Why settings make no plan. Each message says what to change.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use super::MAX_CYCLE;
+use crate::answer_headers::NotAHeader;
 use crate::pod_body::NotAPodBody;
 use crate::template::UnknownPlaceholder;
 use crate::tls::TlsError;
@@ -123,8 +124,8 @@ pub enum PlanError {
         why: &'static str,
     },
     /// No answer has such a header.
-    #[error("{0:?} is not the name of a response header, such as x-served-by")]
-    AnswerHeader(String),
+    #[error(transparent)]
+    AnswerHeader(#[from] NotAHeader),
     /// The pattern for bodies cannot name pods.
     #[error(transparent)]
     Pattern(#[from] NotAPodBody),
@@ -151,19 +152,19 @@ pub enum PlanError {
     /// Too many retries.
     #[error("{0} retries are more than {MAX_RETRIES}")]
     Retries(u32),
-    /// A limit on what no connection reaches.
+    /// A limit that no fresh connection reaches.
     #[error("a fresh connection carries one request: remove {0}, or keep connections")]
     FreshLimit(&'static str),
     /// A connection that carries no request.
     #[error("0 requests to a connection are too few: at least 1")]
     MaxRequests,
-    /// An address is not one of those that are to be used.
+    /// An address is not of the family that is used.
     #[error("{host} is not an {} address: remove --{}, or name another \
              host", family.label(), family)]
     Family {
         /// The address.
         host: String,
-        /// What is to be used.
+        /// The family that is used.
         family: Family,
     },
     /// A connection without streams.
@@ -183,10 +184,10 @@ pub enum PlanError {
     /// gRPC over HTTP/1.1.
     #[error("gRPC needs HTTP/2")]
     GrpcNeedsHttp2,
-    /// TLS cannot be had as asked for.
+    /// The TLS settings cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// TLS is asked for, and nobody to speak it with.
+    /// There are TLS settings, but no target with TLS.
     #[error("options of TLS are given, but no URL begins with https:// or wss://")]
     NoTls,
     /// A range of statuses is empty or out of range.

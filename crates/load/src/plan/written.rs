@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Plan, PlannedTarget};
+use super::Plan;
+use crate::target::PlannedTarget;
 use rolldrop_record::load::{Arrivals, Family, Http, Pace};
 use rolldrop_record::row::POD_HEADER;
 use rolldrop_record::run_info::{self, Balances, BalancesBecause, LoadPlan, Pacing, Role, Source};
@@ -61,7 +62,7 @@ impl Plan {
         }
     }
 
-    /// The methods of each target. Several under one name are no method of which it is known that clients replay it.
+    /// The methods of each target. Several methods under one name are joined; no client is known to replay that.
     fn methods(&self) -> BTreeMap<String, String> {
         let mut methods: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
         for target in &self.targets {
@@ -73,7 +74,7 @@ impl Plan {
         methods.into_iter().map(joined).collect()
     }
 
-    /// The targets as `run.json` lists them, where nothing is known of who routes to them.
+    /// The targets as `run.json` lists them, without knowledge of what routes to them.
     pub fn targets(&self) -> Vec<run_info::Target> {
         let target = |target: &PlannedTarget| run_info::Target {
             name: target.name.to_string(),
@@ -87,7 +88,7 @@ impl Plan {
         self.targets.iter().map(target).collect()
     }
 
-    /// The load's sources as `run.json` lists them, where nobody else keeps the time.
+    /// The load's sources as `run.json` lists them, for a load in the process that writes the run directory.
     pub fn recorders(&self) -> Vec<Source> {
         let recorder = |name| Source {
             name,

@@ -1,5 +1,5 @@
-//! What is said between a load worker's process and the run that wants its load: one JSON
-//! object a line, orders one way and reports the other.
+//! The protocol between a load worker's process and the run: one JSON object a line, orders to the worker and reports
+//! from it.
 //!
 //! | order | answer |
 //! |---|---|
@@ -13,21 +13,23 @@
 //! `failed` may come in the place of any answer and is the last report. Rows are not part of
 //! this: they go to the run directory that the process was given when it was started.
 //!
-//! The same words are said to a worker in a pod, by HTTP ([`crate::remote`]).
+//! A worker in a pod takes the same orders by HTTP ([`crate::remote`]).
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Progress, Settings, Share};
+use crate::control::Progress;
+use crate::plan::Share;
 use rolldrop_record::event::MachineSample;
+use rolldrop_record::load::Settings;
 use rolldrop_record::{Event, RunId, Stamp};
 
-/// What a load worker is told.
+/// An order to a load worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// Make ready for this load. The first order.
+    /// Prepare this load. The first order.
     Prepare(Box<Prepare>),
     /// Tell the time.
     Clock {
@@ -45,10 +47,10 @@ pub enum Order {
     Abort,
 }
 
-/// What to make ready for.
+/// The load to prepare.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Prepare {
-    /// The load. Header values may be secrets: they are told here and written nowhere.
+    /// The load. Header values may be secrets: they are sent here and written nowhere.
     pub settings: Settings,
     /// The random part of its requests' ids.
     pub run: RunId,
@@ -59,7 +61,7 @@ pub struct Prepare {
     pub share: Option<Share>,
 }
 
-/// What a load worker says.
+/// A report of a load worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Report {
@@ -67,7 +69,7 @@ pub enum Report {
     Ready {
         /// The names of its sources. They share the process's clock.
         sources: Vec<String>,
-        /// What whoever wants the load should know before it starts.
+        /// Warnings before the load starts.
         warnings: Vec<String>,
     },
     /// The time on the worker's clock.
@@ -77,16 +79,16 @@ pub enum Report {
         /// The time.
         now_ns: Stamp,
     },
-    /// How the load gets on.
+    /// The progress of the load.
     Progress(Progress),
-    /// How the process and its machine fare.
+    /// How busy the process and its machine are.
     Machine {
         /// When, on the worker's clock.
         t_ns: Stamp,
-        /// Over the interval that ends then.
+        /// The sample of the interval that ends then.
         sample: MachineSample,
     },
-    /// Something happened beside the requests; its stamp is on the worker's clock.
+    /// An event other than a request; its stamp is on the worker's clock.
     Event(Event),
     /// Every scheduled request has its row, on disk.
     Ended {
@@ -95,7 +97,7 @@ pub enum Report {
         /// How many there are.
         scheduled: u64,
     },
-    /// It cannot go on.
+    /// The worker cannot continue.
     Failed {
         /// Why.
         why: String,

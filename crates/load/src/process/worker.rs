@@ -8,9 +8,12 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, Lines};
 use tokio::time::interval;
 
 use super::protocol::{Order, Prepare, Report};
+use crate::error::{LoadError, in_words};
+use crate::live::Journal;
 use crate::machine;
-use crate::remote::journal::Journal;
-use crate::{LoadError, Plan, PlanError, Prepared, Running, Summary, in_words};
+use crate::plan::{Plan, PlanError};
+use crate::prepared::Prepared;
+use crate::running::{Running, Summary};
 use rolldrop_record::{Clock, RunDir, RunDirError, Stamp};
 
 /// From one report of progress to the next.
@@ -35,9 +38,8 @@ enum WorkerError {
     Report(#[source] io::Error),
 }
 
-/// Obeys orders until the load has ended, or whoever gives them has gone. The rows go to the run
-/// directory that `run_dir` finds when the load starts. What is told of them while the load lasts
-/// goes to the journal, where somebody wants it. `say` writes a report.
+/// Obeys orders until the load has ended, or the orders end. The rows go to the run directory that `run_dir` finds when
+/// the load starts, and the batches of each second to the journal, if there is one. `say` writes a report.
 pub async fn serve(
     run_dir: impl FnOnce() -> Result<RunDir, RunDirError>,
     journal: Option<Arc<Journal>>,
@@ -52,11 +54,11 @@ pub async fn serve(
     }
 }
 
-/// How it goes on with a load that is ready.
+/// What happens with a load that is ready.
 enum Begin {
-    /// Its schedule begins then.
+    /// Its schedule begins at this time.
     At(Stamp),
-    /// With this one in its place.
+    /// Another load is prepared in its place.
     Anew(Box<Prepare>),
 }
 
@@ -95,7 +97,7 @@ where
         self.say(&Report::Ended { t_ns: summary.ended, scheduled: summary.scheduled })
     }
 
-    /// `None` when the load is not wanted any more.
+    /// Returns `None` when the load is no longer wanted.
     async fn prepare(&mut self, order: Prepare) -> Result<Option<Prepared>, WorkerError> {
         let (prepared, mut warnings) = tokio::select! {
             prepared = ready(order, self.clock) => prepared?,
@@ -120,7 +122,7 @@ where
         }
     }
 
-    /// Follows the load to its end, whether or not anybody listens: its rows are to be kept.
+    /// Follows the load to its end, even if nobody reads the reports: its rows are kept.
     async fn follow(&mut self, mut running: Running) -> Result<Summary, WorkerError> {
         let control = running.control().clone();
         let mut events = running.take_events();
@@ -130,15 +132,15 @@ where
         loop {
             let said = tokio::select! {
                 biased;
-                // They end before the load does.
+                // Events end before the load does.
                 Some(event) = events.recv(), if is_heard => self.say(&Report::Event(event)),
                 summary = running.join() => {
                     let summary = summary?;
-                    // What it told last, when nothing was waiting yet.
+                    // Events that came with the end.
                     while let (true, Ok(event)) = (is_heard, events.try_recv()) {
                         is_heard = self.say(&Report::Event(event)).is_ok();
                     }
-                    // All of it, for whoever shows how it went.
+                    // The final progress, for the display.
                     if is_heard {
                         let _ = self.say(&Report::Progress(control.progress()));
                     }
@@ -172,7 +174,7 @@ where
         (self.say)(report).map_err(WorkerError::Report)
     }
 
-    /// `None` when no more will come. The future may be dropped and made again.
+    /// Returns `None` when no more will come. The future may be dropped and made again.
     async fn next_order(&mut self) -> Result<Option<Order>, WorkerError> {
         let line = self.orders.next_line().await?;
         Ok(line.map(|line| serde_json::from_str(&line)).transpose()?)

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 /// After an accept that failed, so that a lack of descriptors is no busy loop.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Serves whoever connects. Never returns; connections end with it.
+/// Serves every connection. Never returns; connections end with it.
 pub(super) async fn accept<F, E>(listener: TcpListener, serve: impl Fn(TcpStream) -> F)
 where
     F: Future<Output = Result<(), E>> + Send + 'static,

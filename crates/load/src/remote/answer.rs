@@ -1,4 +1,4 @@
-//! What a worker answers: a text, a value, or lines that go on.
+//! The answers of a worker: a text, a value, or a stream of lines.
 
 use std::fmt::Display;
 use std::io;
@@ -20,7 +20,7 @@ pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> Answer {
     with_type("text/plain", status, whole(text))
 }
 
-/// Why there is no other answer.
+/// An error.
 pub(super) fn failed(why: impl Display) -> Answer {
     text(StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n"))
 }

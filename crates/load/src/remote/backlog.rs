@@ -1,5 +1,4 @@
-//! The reports of a worker, kept until they are read: a reader that lost its connection comes back
-//! for the rest.
+//! The reports of a worker, kept until they are read: a reader that lost its connection asks again for the rest.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,7 +14,7 @@ use crate::process::protocol::Report;
 /// The most reports that are kept: those of some minutes.
 const CAPACITY: usize = 2048;
 
-/// The reports that nobody is known to have read.
+/// The reports that are not known to have been read.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     lines: Mutex<Lines>,
@@ -32,13 +31,13 @@ struct Lines {
 #[derive(Debug)]
 struct Line {
     n: u64,
-    /// Whether a later report says all that it does.
+    /// Whether a later report replaces it.
     is_passing: bool,
     text: Bytes,
 }
 
 impl Backlog {
-    /// Adds a report. If there are too many, one goes that was of its moment only.
+    /// Adds a report. If there are too many, the first one that a later report replaces is removed.
     ///
     /// # Errors
     /// When it cannot be written as JSON.

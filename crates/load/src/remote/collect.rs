@@ -1,13 +1,12 @@
-//! Collects what load workers far away record, without being a burden on the way there.
+//! Collects what the load workers in a cluster record, within limits on memory and network.
 //!
-//! While the load lasts, each worker is followed ([`super::live`]): counts, histograms, and of the
-//! rows that are not `ok` no more than [`LIVE_ROWS`] a second over all workers. They go to the run
-//! directory at once. Everything else stays with the workers as Parquet, and is fetched when the
-//! load is over: few workers at a time, within a [`Limit`] that all share. A worker is told that
-//! its rows have arrived, and goes.
+//! While the load lasts, each worker is followed ([`crate::live`]): counts, histograms, and at most [`LIVE_ROWS`] rows
+//! a second that are not `ok`, over all workers. They go to the run directory at once. Everything else stays with the
+//! workers as Parquet, and is fetched when the load is over: from few workers at a time, within a [`Limit`] that all
+//! share. A worker ends when it learns that its rows have arrived.
 //!
-//! Memory does not grow with the load: at any time there is a batch of each worker, the seconds
-//! that not all have told of, and pieces of the parts that are under way.
+//! Memory does not grow with the load: at any time there is a batch of each worker, the seconds that not all workers
+//! have reported, and pieces of the parts that are being fetched.
 
 mod fetch;
 mod limit;
@@ -29,11 +28,12 @@ use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::{Instant, interval_at, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::ACKNOWLEDGED_PATH;
 use super::fleet::Member;
 use super::link::{Link, LinkError};
-use super::live::{Batch, LIVE_PATH, LIVE_ROWS, Line, Reached};
-use crate::{Counts, LoadError};
+use super::{ACKNOWLEDGED_PATH, LIVE_PATH};
+use crate::error::LoadError;
+use crate::live::{Batch, LIVE_ROWS, Line, Reached};
+use crate::tally::Counts;
 use fetch::Fetch;
 use limit::Bucket;
 pub use limit::{Limit, NotALimit};
@@ -44,15 +44,15 @@ use rolldrop_record::{Clock, RunDir, RunDirError, Stamp};
 
 /// From one attempt to follow a worker to the next.
 const RETRY: Duration = Duration::from_millis(200);
-/// How long a worker may take to tell its last second, once the load is over.
+/// How long a worker may take to report its last second, once the load is over.
 const LAST_SECOND_LIMIT: Duration = Duration::from_secs(30);
 /// From the end of a worker's load to those of the others, if it was not cut short.
 const OTHERS_END: Duration = Duration::from_secs(10);
 /// Workers whose parts are fetched at the same time.
 const FETCHED_AT_ONCE: usize = 4;
-/// A worker that waits for its turn hears so often that it is still wanted.
+/// A worker that waits for its turn gets a request this often, so that it stays.
 const WANTED_INTERVAL: Duration = Duration::from_secs(20);
-/// How often it is told how the fetching gets on.
+/// How often the progress of fetching is reported.
 const TELL_INTERVAL: Duration = Duration::from_secs(10);
 /// Batches that may wait to be recorded.
 const WAITING_BATCHES: usize = 16;
@@ -113,13 +113,13 @@ struct Context {
 /// What is known of the sources.
 #[derive(Debug, Default)]
 struct Known {
-    /// How far each said that it is, and in the end all that it has.
+    /// What each last reported, and whether that was the end.
     reached: BTreeMap<String, (Reached, Ended)>,
     /// Rows in parts that have arrived.
     fetched: BTreeMap<String, u64>,
     /// The size of these parts.
     bytes: u64,
-    /// Workers of which nothing more is to come.
+    /// Workers that will send nothing more.
     done: usize,
 }
 
@@ -169,15 +169,15 @@ impl Collector {
                 biased;
                 collected = collecting.run() => collected,
                 why = gone => Err(why),
-                () = given_up.cancelled() => Err("it was not waited for".to_owned()),
+                () = given_up.cancelled() => Err("it was given up".to_owned()),
             };
             (name, collected)
         });
     }
 
-    /// The load is over: fetches what the workers have kept, and waits until all of it is there or
-    /// will not come, or it is given up. Of a worker that is gone, what crossed before is kept. If it takes
-    /// long, how it gets on goes to `tell`.
+    /// The load is over: fetches what the workers have kept, and waits until all of it has arrived or cannot arrive, or
+    /// `give_up` is cancelled. Of a worker that is gone, what it reported before is kept. If fetching takes long, its
+    /// progress goes to `tell`.
     ///
     /// # Errors
     /// When something could not be recorded.
@@ -206,7 +206,9 @@ impl Collector {
                     let known = context.known();
                     (known.done, known.bytes as f64 / 1e6)
                 };
-                tell(&format!("{megabytes:.1} MB of rows have come; of {done} of {workers} workers, all"));
+                tell(&format!(
+                    "{megabytes:.1} MB of rows have arrived; {done} of {workers} workers are complete"
+                ));
             }
         };
         let giving_up = async {
@@ -280,7 +282,7 @@ impl Collecting {
         }
         let Self { link, sources, context, batches, .. } = self;
         drop(batches);
-        // One whose load ends before that of the others is about to go, as an evicted one is.
+        // A worker whose load ends before that of the others, such as an evicted one, is about to end.
         let _ = timeout(OTHERS_END, context.load_is_over.cancelled()).await;
         let _turn = turn(&context.turns, &link).await;
         let run_dir: &Path = context.run_dir.path();
@@ -302,7 +304,7 @@ impl Collecting {
             return Err(format!("{source} has {received} rows in its parts, and recorded {known}"));
         }
         if let Err(error) = link.post(ACKNOWLEDGED_PATH, Bytes::new()).await {
-            // It goes by itself after a while.
+            // It ends by itself after a while.
             tracing::debug!(%error, "a load worker was not told that its rows have arrived");
         }
         Ok(())
@@ -324,7 +326,7 @@ impl Collecting {
         }
     }
 
-    /// Takes what one connection brings. `next` is the number of the batch that is wanted next.
+    /// Takes what one connection brings. `next` is the number of the next batch.
     async fn stream(&self, next: &mut u64) -> Result<Ended, LinkError> {
         let path = format!("{LIVE_PATH}?from={next}&rows={}", self.live_rows);
         let mut lines = self.link.lines(&path).await?.lines();
@@ -359,7 +361,7 @@ impl Collecting {
     }
 }
 
-/// Waits for a turn. Meanwhile the worker hears that it is still wanted.
+/// Waits for a turn. Meanwhile the worker gets requests, so that it stays.
 async fn turn<'a>(turns: &'a Semaphore, link: &Link) -> Option<SemaphorePermit<'a>> {
     loop {
         match timeout(WANTED_INTERVAL, turns.acquire()).await {

@@ -1,7 +1,7 @@
-//! All workers of a load as one: made ready, started on one instant, followed to their ends.
+//! All workers of a load as one: prepared, started at the same instant, followed to their ends.
 //!
-//! A worker that is lost before the start leaves its part to the others. From then on its part is
-//! its own: nobody sends it in its place, and whoever wanted the load is told.
+//! The part of a worker that is lost before the start goes to the others. The part of one that is lost later is not
+//! sent, and the run gets a warning.
 
 mod member;
 
@@ -13,12 +13,14 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::ask::Ask;
+use crate::control::{Control, Progress, Recent};
+use crate::plan::Share;
 use crate::process::protocol::{Order, Prepare};
 use crate::process::{Ended, Note};
-use crate::{Control, Progress, Recent, Settings, Share};
 pub use member::Lost;
 use member::{End, Worker};
-use rolldrop_record::run_info::{Role, Source};
+use rolldrop_record::load::Settings;
+use rolldrop_record::run_info::Source;
 use rolldrop_record::{Clock, EventKind, RunId, Stamp};
 
 /// From the order to start to the schedule's zero: the order has to reach every worker before it.
@@ -58,7 +60,7 @@ pub enum FleetError {
     NoneLeft(String),
 }
 
-/// What is sent, by whom.
+/// The load that is wanted.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     /// The load of all workers.
@@ -72,7 +74,7 @@ pub struct Wanted {
 /// How a load ended.
 #[derive(Clone, Debug)]
 pub struct Joined {
-    /// When the last request had ended, on the clock of who wanted the load.
+    /// When the last request had ended, on this process's clock.
     pub at: Stamp,
     /// Requests that are known to have been scheduled.
     pub scheduled: u64,
@@ -89,14 +91,14 @@ pub struct Fleet<N> {
 }
 
 impl<N: Note> Fleet<N> {
-    /// These workers. What they report beside their progress goes to `note`, and so does the loss of one.
+    /// A fleet of these workers. Their reports other than progress go to `note`, and so does the loss of one.
     pub fn new(members: Vec<Member>, clock: Clock, note: N) -> Self {
         let workers = members.into_iter().map(Worker::new).collect();
         Self { workers, clock, note, control: Control::default() }
     }
 
-    /// Has every worker make itself ready for its part; `on_node` is the load as seen from a node.
-    /// Returns what is to be known before the load starts.
+    /// Prepares every worker for its part; `on_node` is the load as seen from a node. Returns warnings before the load
+    /// starts.
     ///
     /// # Errors
     /// When a worker cannot send its part, or none is left.
@@ -124,7 +126,7 @@ impl<N: Note> Fleet<N> {
             for (worker, prepared) in self.workers.iter().zip(&prepared) {
                 match prepared {
                     Ok(_) => {}
-                    // Its sources become those of others.
+                    // Other workers get its sources.
                     Err(End::Lost(why)) => lost.push(Lost { sources: Vec::new(), ..worker.lost(why) }),
                     Err(End::Failed(why)) => {
                         let Member { name, node, .. } = worker.member.clone();
@@ -150,11 +152,11 @@ impl<N: Note> Fleet<N> {
         }
     }
 
-    /// Starts the load. Returns the schedule's zero, on the clock of who wanted it.
+    /// Starts the load. Returns the schedule's zero, on this process's clock.
     pub async fn start(&mut self) -> Stamp {
         let zero = self.clock.now() + LEAD;
         let starting = self.workers.iter_mut().map(|worker| {
-            let offset_ns = worker.offset().map_or(0, |offset| offset.offset_ns);
+            let offset_ns = worker.its_clock.offset_ns();
             async move {
                 let order = Order::Start { zero_ns: zero.shifted_ns(offset_ns) };
                 if let Err(why) = worker.order(&order).await {
@@ -166,7 +168,7 @@ impl<N: Note> Fleet<N> {
         zero
     }
 
-    /// What may be known and asked of the load meanwhile.
+    /// State and control of the load while it runs.
     pub fn control(&self) -> &Control {
         &self.control
     }
@@ -176,7 +178,7 @@ impl<N: Note> Fleet<N> {
         self.workers.iter().map(|worker| (&worker.member, &worker.sources[..]))
     }
 
-    /// Follows every worker to its end, and passes on what the load's [`Control`] is asked.
+    /// Follows every worker to its end, and passes on what the load's [`Control`] orders.
     pub async fn join(&mut self) -> Joined {
         let shared = Following {
             clock: self.clock,
@@ -191,36 +193,24 @@ impl<N: Note> Fleet<N> {
         let mut joined = Joined { at: Stamp::default(), scheduled: 0, lost: Vec::new() };
         for worker in &self.workers {
             let Ended { at, scheduled } = worker.ended(self.clock);
-            let offset_ns = worker.offset().map_or(0, |offset| offset.offset_ns);
-            joined.at = joined.at.max(at.shifted_ns(-offset_ns));
+            joined.at = joined.at.max(at.shifted_ns(-worker.its_clock.offset_ns()));
             joined.scheduled += scheduled;
             if let Some(source) = worker.sources.first() {
                 (self.note)(Some(source), at, EventKind::LoadEnded { scheduled });
             }
-            joined
-                .lost
-                .extend(worker.end.as_ref().and_then(|end| end.as_ref().err()).map(|why| worker.lost(why)));
+            if let Some(Err(why)) = &worker.end {
+                joined.lost.push(worker.lost(why));
+            }
         }
         joined
     }
 
-    /// The load's sources as run.json lists them, with the best that is known of their clocks.
+    /// The load's sources as run.json lists them, with the best knowledge of their clocks.
     pub fn recorders(&self) -> Vec<Source> {
-        let of_worker = |worker: &Worker| {
-            let offset = worker.offset();
-            let source = move |name: &String| Source {
-                name: name.clone(),
-                role: Role::Load,
-                clock_offset_ns: offset.map_or(0, |offset| offset.offset_ns),
-                clock_uncertainty_ns: offset.map(|offset| offset.uncertainty_ns),
-                rows: None,
-            };
-            worker.sources.iter().map(source).collect::<Vec<_>>()
-        };
-        self.workers.iter().flat_map(of_worker).collect()
+        self.workers.iter().flat_map(|worker| worker.its_clock.recorders(&worker.sources)).collect()
     }
 
-    /// Tells the workers that nothing more is wanted of them: they end.
+    /// Dismisses the workers: they end.
     pub async fn dismiss(&self, limit: Duration) {
         let deadline = Instant::now() + limit;
         let live = self.workers.iter().filter(|worker| !matches!(worker.end, Some(Err(_))));
@@ -236,13 +226,13 @@ struct Following {
     control: Control,
     /// By worker.
     progress: Mutex<Vec<Progress>>,
-    /// Workers whose load goes on.
+    /// Workers whose load has not ended.
     open: Mutex<usize>,
     all_ended: CancellationToken,
 }
 
 impl Following {
-    /// A worker's load gets on.
+    /// A worker's load has made progress.
     fn report(&self, worker: usize, progress: Progress) {
         let mut all = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         all[worker] = progress;
@@ -259,7 +249,7 @@ impl Following {
     }
 }
 
-/// The progress of all workers. Of their latest latencies the worst are told, as quantiles do not add.
+/// The progress of all workers. The latest latencies are those of the slowest worker, as quantiles do not add.
 fn sum(all: &[Progress]) -> Progress {
     let mut sum = Progress::default();
     for progress in all {

@@ -1,4 +1,4 @@
-//! What a load worker answers whoever collects its rows: the live stream, and the closed parts.
+//! What a load worker serves to the collector of its rows: the live stream, and the closed parts.
 
 use std::io;
 use std::path::Path;
@@ -13,10 +13,10 @@ use hyper::body::Frame;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio_util::io::ReaderStream;
 
+use super::LIVE_PATH;
 use super::answer::{Answer, failed, json, lines, text};
-use super::journal::Journal;
-use super::live::{LIVE_PATH, LIVE_ROWS, Line};
 use super::parts::{Listing, PARTS_PATH, Shelf};
+use crate::live::{Journal, LIVE_ROWS, Line};
 
 /// A part is read in pieces of this size.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -34,7 +34,7 @@ impl Handover {
         Self { journal: Arc::default(), shelf: Arc::new(Shelf::new(run_dir)) }
     }
 
-    /// What the load is to tell while it lasts.
+    /// The journal that the load writes while it lasts.
     pub fn journal(&self) -> Arc<Journal> {
         Arc::clone(&self.journal)
     }
@@ -71,7 +71,7 @@ impl Handover {
     }
 
     async fn parts(&self) -> Answer {
-        // Asked first: what ends meanwhile is listed next time.
+        // This comes first: a part that is closed meanwhile is listed next time.
         let complete = self.journal.has_ended();
         let shelf = Arc::clone(&self.shelf);
         match tokio::task::spawn_blocking(move || shelf.list()).await {
@@ -87,7 +87,7 @@ impl Handover {
         };
         let from = first_byte(headers);
         if from.is_some_and(|from| from >= size) {
-            return text(StatusCode::RANGE_NOT_SATISFIABLE, "it is not so long\n");
+            return text(StatusCode::RANGE_NOT_SATISFIABLE, "the part is not that long\n");
         }
         let first = from.unwrap_or(0);
         let opened = async {
@@ -114,7 +114,7 @@ impl Handover {
     }
 }
 
-/// The second from which on batches are wanted, and the most rows in one.
+/// The first second that is requested, and the most rows in a batch.
 fn wanted(query: &str) -> Option<(u64, usize)> {
     let (mut from, mut rows) = (0, LIVE_ROWS);
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -127,7 +127,7 @@ fn wanted(query: &str) -> Option<(u64, usize)> {
     Some((from, rows))
 }
 
-/// The first byte that is wanted; `None` where all are, or what is wanted is not understood.
+/// The first byte that is requested; `None` if there is no range, or none that is understood.
 fn first_byte(headers: &HeaderMap) -> Option<u64> {
     headers.get(RANGE)?.to_str().ok()?.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok()
 }

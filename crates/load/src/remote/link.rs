@@ -1,22 +1,20 @@
-//! How a worker in a pod is reached: through the API server's proxy of pods, so that who can reach
-//! the API can reach the worker.
+//! How a worker in a pod is reached: through the API server's pod proxy, so that reaching the API server is enough.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{AsyncBufRead, FutureExt, StreamExt, TryStreamExt};
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use kube::client::Body;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use super::ask::{AnswerBody, Ask, AskError};
-use crate::in_words;
-use rolldrop_record::wire::{AdminToken, TOKEN_HEADER};
+use super::ask::{AnswerBody, Ask, AskError, addressed};
+use crate::error::in_words;
+use rolldrop_record::wire::AdminToken;
 
 /// For the head of an answer, and for the whole of a short one.
 pub const CALL_LIMIT: Duration = Duration::from_secs(10);
@@ -32,7 +30,7 @@ pub struct PodProxy {
 }
 
 impl PodProxy {
-    /// A port of a pod, whose worker obeys who has this token.
+    /// A port of a pod, whose worker requires this token.
     pub fn new(client: kube::Client, namespace: &str, pod: &str, port: u16, token: AdminToken) -> Self {
         Self { client, prefix: format!("/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy"), token }
     }
@@ -41,13 +39,8 @@ impl PodProxy {
 impl Ask for PodProxy {
     fn ask(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response<AnswerBody>, AskError>> {
         async move {
-            let failed = |error: &dyn fmt::Display| AskError(error.to_string());
-            let (mut parts, body) = request.into_parts();
-            let uri: Result<Uri, _> = format!("{}{}", self.prefix, parts.uri).parse();
-            parts.uri = uri.map_err(|error| failed(&error))?;
-            let token = self.token.as_str().parse::<HeaderValue>().map_err(|error| failed(&error))?;
-            parts.headers.insert(TOKEN_HEADER, token);
-            let request = Request::from_parts(parts, Body::from(body.to_vec()));
+            let request = addressed(request, &self.prefix, &self.token)?;
+            let request = request.map(|body| Body::from(body.to_vec()));
             let answer = self.client.send(request).await.map_err(|error| AskError(in_words(&error)))?;
             Ok(answer.map(|body| body.map_err(std::io::Error::other).boxed_unsync()))
         }
@@ -55,7 +48,7 @@ impl Ask for PodProxy {
     }
 }
 
-/// What came of asking a worker.
+/// Why a request to a worker failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// There was no answer.
@@ -77,12 +70,12 @@ pub enum LinkError {
     Unreadable(String),
 }
 
-/// Asks one worker.
+/// Sends requests to one worker.
 #[derive(Clone)]
 pub struct Link(Arc<dyn Ask>);
 
 impl Link {
-    /// By this way.
+    /// A link that uses this way.
     pub fn new(way: Arc<dyn Ask>) -> Self {
         Self(way)
     }
@@ -101,10 +94,10 @@ impl Link {
         serde_json::from_slice(&body).map_err(|error| LinkError::Unreadable(error.to_string()))
     }
 
-    /// Tells something.
+    /// Sends something.
     ///
     /// # Errors
-    /// When it is not known to be taken.
+    /// When the worker has not confirmed it in time.
     pub async fn post(&self, path: &str, body: Bytes) -> Result<(), LinkError> {
         self.short(Method::POST, path, body).await.map(drop)
     }
@@ -118,7 +111,7 @@ impl Link {
         Ok(answer.into_body().into_data_stream().boxed().into_async_read())
     }
 
-    /// A good answer, whose body goes on.
+    /// A successful answer, with a body that may last.
     ///
     /// # Errors
     /// When it does not begin in time.
@@ -132,7 +125,7 @@ impl Link {
         timeout(CALL_LIMIT, whole).await.map_err(|_| LinkError::Timeout)?
     }
 
-    /// A good answer.
+    /// A successful answer.
     async fn head(&self, request: Request<Bytes>) -> Result<Response<AnswerBody>, LinkError> {
         let answer = self.0.ask(request).await?;
         let status = answer.status();

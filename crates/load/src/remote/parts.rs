@@ -1,7 +1,6 @@
 //! The closed parts of a load worker, as others may fetch them.
 //!
-//! `GET /parts` answers with a [`Listing`], `GET /parts/NAME` with a part's bytes, from the one on
-//! that `Range: bytes=N-` names.
+//! `GET /parts` returns a [`Listing`], `GET /parts/NAME` a part's bytes, from byte N on with `Range: bytes=N-`.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,13 +1,11 @@
-//! Workers that cannot be reached, and so come by themselves.
+//! Workers that the run cannot reach, and that connect to it instead.
 //!
-//! A worker connects to whoever wants its load, says its name in one line, and serves HTTP/2 on
-//! that connection: it is asked over it what it would be asked on its own port. So there is one
-//! protocol, and nothing above [`Ask`] knows which side has connected. A worker whose connection
-//! broke off comes again.
+//! A worker connects to the run, sends its name and the token in one line, and serves HTTP/2 on that connection: it
+//! takes the same requests as on its own port. So there is one protocol, and nothing above [`Ask`] knows which side
+//! has connected. A worker whose connection broke connects again.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -17,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use http::{Request, Response, Uri};
+use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self as client, SendRequest};
@@ -33,7 +31,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::accept::accept;
-use super::ask::{AnswerBody, Ask, AskError};
+use super::ask::{AnswerBody, Ask, AskError, addressed};
 use rolldrop_record::wire::AdminToken;
 
 /// The first word of a worker's line.
@@ -46,22 +44,22 @@ const HELLO_LIMIT: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(200);
 /// How long connecting may take.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// A connection on which nothing came for so long is asked for a sign of life,
+/// A connection on which nothing came for this long gets a ping.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
-/// which has to come within this.
+/// How long the answer to a ping may take.
 const PING_LIMIT: Duration = Duration::from_secs(10);
-/// How long a request waits for a worker that has not come, or not come again.
+/// How long a request waits for a worker that is not connected.
 const COMES_LIMIT: Duration = Duration::from_secs(30);
 
 /// The connection of a worker, while there is one.
 type Slot = watch::Sender<Option<SendRequest<Full<Bytes>>>>;
 
-/// The workers that have come or are waited for, by name.
+/// The workers that have connected or are expected, by name.
 #[derive(Debug, Default)]
 struct Guests(Mutex<HashMap<String, Slot>>);
 
 impl Guests {
-    /// The place of the worker of this name. Only those have one who know the token, or are expected.
+    /// The slot of the worker of this name. Only workers that know the token, or are expected, have one.
     fn slot(&self, name: &str) -> Slot {
         let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         slots.entry(name.to_owned()).or_insert_with(|| watch::Sender::new(None)).clone()
@@ -78,7 +76,7 @@ pub struct Reception {
 }
 
 impl Reception {
-    /// Lets workers in that know the token.
+    /// Accepts workers that know the token.
     ///
     /// # Errors
     /// When the listener has no address.
@@ -98,13 +96,13 @@ impl Reception {
         self.address
     }
 
-    /// The way to the worker of this name, which need not have come yet.
+    /// The way to the worker of this name, which need not have connected yet.
     pub fn way(&self, name: &str) -> Arc<dyn Ask> {
         Arc::new(Guest { slot: self.guests.slot(name), token: self.token.clone() })
     }
 }
 
-/// A worker that comes by itself.
+/// A worker that connects to the run.
 struct Guest {
     slot: Slot,
     token: AdminToken,
@@ -113,21 +111,16 @@ struct Guest {
 impl Ask for Guest {
     fn ask(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response<AnswerBody>, AskError>> {
         async move {
-            let failed = |error: &dyn fmt::Display| AskError(error.to_string());
             let mut connected = self.slot.subscribe();
             let stands = |sender: &Option<SendRequest<_>>| sender.as_ref().is_some_and(|s| !s.is_closed());
             let comes = async { connected.wait_for(stands).await.ok()?.clone() };
             let Ok(Some(mut way)) = timeout(COMES_LIMIT, comes).await else {
                 return Err(AskError(format!("it has not connected within {COMES_LIMIT:?}")));
             };
-            let (mut parts, body) = request.into_parts();
-            // HTTP/2 wants to know whom it speaks to.
-            let uri: Result<Uri, _> = format!("http://load-worker{}", parts.uri).parse();
-            parts.uri = uri.map_err(|error| failed(&error))?;
-            let token = self.token.as_str().parse().map_err(|error| failed(&error))?;
-            parts.headers.insert(rolldrop_record::wire::TOKEN_HEADER, token);
-            let answer = way.send_request(Request::from_parts(parts, Full::new(body))).await;
-            let answer = answer.map_err(|error| failed(&error))?;
+            // A request of HTTP/2 names its server.
+            let request = addressed(request, "http://load-worker", &self.token)?;
+            let answer = way.send_request(request.map(Full::new)).await;
+            let answer = answer.map_err(|error| AskError(error.to_string()))?;
             Ok(answer.map(|body| body.map_err(io::Error::other).boxed_unsync()))
         }
         .boxed()
@@ -149,7 +142,7 @@ async fn receive(mut stream: TcpStream, token: AdminToken, guests: Arc<Guests>) 
     let (sender, connection) = handshake.map_err(io::Error::other)?;
     slot.send_replace(Some(sender));
     let ended = connection.await;
-    // Who waits for one that stands need not see one that does not. Another one may have come.
+    // Another connection of the same worker may have replaced it. Those that wait need no notice of its end.
     slot.send_if_modified(|slot| {
         let is_gone = slot.as_ref().is_some_and(SendRequest::is_closed);
         if is_gone {
@@ -160,7 +153,7 @@ async fn receive(mut stream: TcpStream, token: AdminToken, guests: Arc<Guests>) 
     ended.map_err(io::Error::other)
 }
 
-/// A line, byte by byte: what comes after it is the connection's.
+/// Reads a line, byte by byte: what comes after it belongs to HTTP/2.
 async fn read_line(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
     loop {
@@ -172,7 +165,7 @@ async fn read_line(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The name of the worker that says this, if it knows the token.
+/// The name of the worker in its first line, if it knows the token.
 fn greeting<'a>(line: &'a [u8], token: &AdminToken) -> Option<&'a str> {
     let mut words = std::str::from_utf8(line).ok()?.split(' ');
     let (greeting, name, given) = (words.next()?, words.next()?, words.next()?);
@@ -180,8 +173,8 @@ fn greeting<'a>(line: &'a [u8], token: &AdminToken) -> Option<&'a str> {
     (greeting == GREETING && is_known && words.next().is_none()).then_some(name)
 }
 
-/// Connects to where the worker of this name is wanted, and answers on that connection; again and
-/// again. Never returns.
+/// Connects to the run as the worker of this name, and serves on that connection; again whenever it breaks. Never
+/// returns.
 pub async fn visit<F>(
     address: &str,
     name: &str,

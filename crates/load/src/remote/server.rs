@@ -1,6 +1,6 @@
-//! The worker's side: serves HTTP beside its load, until its rows were fetched or nobody wants them.
+//! The worker's side: serves HTTP while it sends its load, until its rows were fetched or the run is gone.
 //!
-//! What an order does is [`worker`]'s business; here orders get there and reports come from there.
+//! Orders go to [`worker`], which obeys them; reports come from there.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -43,7 +43,7 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_ORDER_BYTES: usize = 8 * 1024 * 1024;
 /// How often the time since the last request is looked at.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// How long answers that are under way may take at the end.
+/// How long open answers may take at the end.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// What a worker in a pod is given.
@@ -51,9 +51,9 @@ const LAST_ANSWERS: Duration = Duration::from_secs(1);
 pub struct Settings {
     /// Where its rows go.
     pub run_dir: RunDir,
-    /// Whom it obeys.
+    /// The token that requests must have.
     pub token: AdminToken,
-    /// Where it is wanted, where it cannot be reached.
+    /// Where it connects to, if the run cannot reach it.
     pub visit: Option<Visit>,
 }
 
@@ -62,12 +62,12 @@ pub struct Settings {
 pub struct Visit {
     /// Host and port.
     pub address: String,
-    /// The name by which it is expected there.
+    /// Its name there.
     pub name: String,
 }
 
-/// Serves until the load's rows were fetched, or nobody wants them any more. `stop` ends the load;
-/// its rows can be fetched for as long as the process is left alive after that.
+/// Serves until the load's rows were fetched, or the run has been silent for too long. `stop` ends the load; its rows
+/// can be fetched for as long as the process lives after that.
 pub async fn serve(listener: TcpListener, mut settings: Settings, stop: CancellationToken) {
     let visit = settings.visit.take();
     let (worker, taken) = Worker::new(settings);
@@ -90,7 +90,7 @@ pub async fn serve(listener: TcpListener, mut settings: Settings, stop: Cancella
 struct Orders {
     /// How many.
     taken: u64,
-    /// Whether the load was told to start.
+    /// Whether the load was ordered to start.
     is_started: bool,
     /// Where they go; `None` once no more are obeyed.
     to: Option<UnboundedSender<Bytes>>,
@@ -111,7 +111,7 @@ struct Worker {
 }
 
 impl Worker {
-    /// One that has no orders yet, and where they will come from.
+    /// A worker without orders, and the channel that they will come from.
     fn new(Settings { run_dir, token, .. }: Settings) -> (Arc<Self>, UnboundedReceiver<Bytes>) {
         let clock = Clock::start();
         let (to, orders) = unbounded();
@@ -164,34 +164,27 @@ impl Worker {
             () = ended => {}
             () = self.acknowledged.cancelled() => {}
         }
-        // Without a load there are no rows that anybody could want.
+        // Without a load there are no rows.
         if self.orders().is_started && !self.acknowledged.is_cancelled() {
-            let unwanted = async {
-                while self.silence(began) <= KEPT {
-                    sleep(LOOK_AGAIN).await;
-                }
-            };
             tokio::select! {
-                () = unwanted => tracing::warn!("nobody has fetched the rows within {KEPT:?}"),
+                () = self.silent_for(KEPT, began) => tracing::warn!("nobody has fetched the rows within {KEPT:?}"),
                 () = self.acknowledged.cancelled() => {}
             }
         } else if !self.acknowledged.is_cancelled() {
-            // Whoever gave orders reads why there is no load.
-            self.read_to_the_end(began, &stop).await;
+            // The run reads why there is no load.
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = self.acknowledged.cancelled() => {}
+                () = self.silent_for(ABANDONED, began) => {}
+            }
         }
         sleep(LAST_ANSWERS).await;
     }
 
-    /// Waits until the reports can have been read.
-    async fn read_to_the_end(&self, began: Instant, stop: &CancellationToken) {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = self.acknowledged.cancelled() => {}
-            () = async {
-                while self.silence(began) <= ABANDONED {
-                    sleep(LOOK_AGAIN).await;
-                }
-            } => {}
+    /// Waits until no request has come for this long.
+    async fn silent_for(&self, limit: Duration, began: Instant) {
+        while self.silence(began) <= limit {
+            sleep(LOOK_AGAIN).await;
         }
     }
 

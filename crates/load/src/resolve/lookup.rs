@@ -13,15 +13,15 @@ use hickory_resolver::proto::rr::{Name, RData, RecordType};
 use hickory_resolver::{Hosts, TokioResolver};
 use tokio::time::Instant;
 
-use super::{DnsSettings, Family};
+use rolldrop_record::load::{DnsSettings, Family};
 
-/// How long an answer of the system holds, which says nothing of it.
+/// How long an answer of the system holds. The system gives no TTL.
 const SYSTEM_TTL: Duration = Duration::from_secs(30);
 
 /// No server answered.
 const TIMEOUT: &str = "timeout";
 
-/// Who knows a name.
+/// Which source knows a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     /// The hosts file, read when the load was made ready.
@@ -35,13 +35,13 @@ pub(super) enum Source {
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Found {
-    /// In order, each once.
+    /// Sorted, each once.
     pub(super) addresses: Vec<IpAddr>,
-    /// How long they hold; `None` for good.
+    /// How long they hold; `None` for the whole load.
     pub(super) ttl: Option<Duration>,
 }
 
-/// Looks names up. It keeps no answer: its user knows for how long each holds.
+/// Looks names up. It keeps no answer: the caller knows how long each holds.
 pub(super) struct Lookup {
     hosts: Hosts,
     /// `None` where the system has no configuration for it.
@@ -72,7 +72,7 @@ impl Lookup {
         }
         match self.in_dns(host).await {
             Ok(found) => Ok((Source::Dns, found)),
-            // Whoever else there is would wait for the same servers.
+            // The other sources of the system would wait for the same servers.
             Err(why) if !self.asks_system || why == TIMEOUT => Err(why),
             Err(_) => Ok((Source::System, in_system(host).await?)),
         }
@@ -125,7 +125,7 @@ async fn in_system(host: &str) -> Result<Found, String> {
     }
 }
 
-/// Servers answer in a different order each time; that is no other answer.
+/// Servers answer in a different order each time, which is not a change.
 fn in_order(addresses: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
     let mut addresses: Vec<IpAddr> = addresses.collect();
     addresses.sort_unstable();

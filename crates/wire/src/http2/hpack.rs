@@ -2,7 +2,7 @@
 //!
 //! The crates that speak HTTP/2 keep their own reader to themselves, and those that offer
 //! one panic on what is cut short, or build a code table for each text. It reads only:
-//! what is not understood is the end of reading, and nobody's failure.
+//! what is not understood ends the reading, and is no error.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -119,7 +119,7 @@ impl Decoder {
         })
     }
 
-    /// Reads a literal field whose name's index has so many bits in the first byte.
+    /// Reads a literal field whose name's index has this many bits in the first byte.
     fn literal<'a>(&self, block: &mut &'a [u8], prefix: u8) -> Result<(Text<'a>, Text<'a>), Unreadable> {
         let name = match integer(block, prefix)? {
             0 => text(block)?,

@@ -1,8 +1,7 @@
 //! Fetches a worker's closed parts into the run directory.
 //!
-//! A part that is under way has the name of an open one. It is taken up again where its
-//! connection broke off, and gets its final name when it is whole: of the size, the digest and the
-//! rows that the worker said.
+//! An incomplete part has the name of an open one. Fetching it continues where its connection broke, and it gets its
+//! final name when it is complete: with the size, the digest and the number of rows that the worker listed.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,11 +25,11 @@ use rolldrop_record::parts::{self, PartError, Row};
 
 /// From one attempt to the next.
 const RETRY: Duration = Duration::from_millis(500);
-/// A connection on which nothing comes for so long is given up.
+/// A connection on which nothing comes for this long is closed.
 const SILENCE_LIMIT: Duration = Duration::from_secs(15);
-/// So long without anything that arrives, however often it was tried, and the worker is given up.
+/// If nothing arrives for this long, in however many attempts, the worker is given up.
 pub(super) const STALL_LIMIT: Duration = Duration::from_secs(60);
-/// How often a part may turn out to be another one than was said.
+/// How often a part may differ from its listing.
 const MOST_MISMATCHES: u32 = 3;
 
 /// Why a worker's parts could not be fetched.
@@ -75,10 +74,10 @@ pub(super) struct Fetch<'a> {
 }
 
 impl Fetch<'_> {
-    /// Fetches all parts, and says of each that it is there.
+    /// Fetches all parts, and calls `is_there` with each that has arrived.
     ///
     /// # Errors
-    /// When the worker gives nothing more, or something else than it said.
+    /// When the worker sends nothing more, or something else than it listed.
     pub(super) async fn all(&self, mut is_there: impl FnMut(&Part)) -> Result<(), FetchError> {
         let mut last = Instant::now();
         let listed = loop {
@@ -146,7 +145,7 @@ impl Fetch<'_> {
     }
 }
 
-/// Waits before the next attempt, unless there is to be none.
+/// Waits before the next attempt. Fails if there will be none.
 async fn pause(why: Failed, last: Instant) -> Result<(), FetchError> {
     match why {
         Failed::ForNow(why) if last.elapsed() >= STALL_LIMIT => Err(FetchError::Stalled(why)),
@@ -159,7 +158,7 @@ async fn pause(why: Failed, last: Instant) -> Result<(), FetchError> {
     }
 }
 
-/// A part of which not everything has come.
+/// A part that is not complete yet.
 struct UnderWay {
     path: PathBuf,
     file: File,
@@ -186,7 +185,7 @@ impl UnderWay {
         Ok(())
     }
 
-    /// Gives the part its name, if it is what the worker said. If not, all of it is wanted again.
+    /// Gives the part its final name, if it is what the worker listed. If not, all of it must be fetched again.
     async fn end(&mut self, part: &Part) -> Result<(), Failed> {
         self.file.flush().await.map_err(|source| self.unwritten(source))?;
         let sha256 = hexadecimal(self.digest.clone());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// Bytes that may come at once after a pause are those of so long.
+/// After a pause, the bytes of this long may come at once.
 const BURST: Duration = Duration::from_millis(100);
 /// The units that a limit may be given in.
 const UNITS: [(&str, f64); 4] = [("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0)];
@@ -56,11 +56,11 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Keeps to a limit. All who share it wait for each other.
+/// Enforces a limit on all who share it.
 #[derive(Debug)]
 pub(super) struct Bucket {
     limit: Limit,
-    /// When all that was taken so far has been paid for.
+    /// When all that was taken so far is within the limit.
     paid_at: Mutex<Instant>,
 }
 

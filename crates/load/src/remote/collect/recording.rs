@@ -1,8 +1,8 @@
-//! What crosses while the load lasts, as the run directory keeps it: `latency.hlog` of all workers
-//! together, and the rows that were not `ok`.
+//! Records what the workers report while the load lasts: `latency.hlog` of all workers together, and the rows that were
+//! not `ok`.
 //!
-//! These rows are in a directory of their own until it is known whose parts arrive: the rows of a
-//! worker whose parts do are in them. Those of one whose parts do not become a part of the table.
+//! These rows are in a directory of their own until it is known which workers' parts arrive. If a worker's parts
+//! arrive, they contain the rows. If not, the rows become a part of the table.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
@@ -14,16 +14,16 @@ use tokio::sync::mpsc::Receiver;
 
 use super::CollectError;
 use crate::latency_log::{ByOutcome, LatencyLog, LogFile};
-use crate::remote::live::Batch;
+use crate::live::Batch;
 use crate::tally;
 use rolldrop_record::parts::{self, PartWriter, Row};
 use rolldrop_record::run_dir::LIVE_DIR;
 use rolldrop_record::{Clock, Outcome, RequestRow, RunDir, RunDirError, Stamp};
 
-/// A worker's batch of a second is waited for until another one is so many seconds ahead.
+/// A second is written when a batch of any worker is this many seconds ahead.
 const LAG: i64 = 10;
 
-/// Records until nobody sends any more.
+/// Records until all senders are gone.
 ///
 /// # Errors
 /// When something cannot be written.
@@ -82,8 +82,8 @@ impl Seconds<'_> {
 /// Rows that were kept, by source.
 pub(super) type Kept = BTreeMap<String, u64>;
 
-/// Makes parts of the rows that crossed from these sources, but for those that are in the table
-/// already, and forgets the others.
+/// Makes parts of the reported rows of these sources, without those that are in the table already, and removes all
+/// others.
 ///
 /// # Errors
 /// When they cannot be read or written.
@@ -136,7 +136,7 @@ pub(super) fn keep(run_dir: &RunDir, clock: Clock, sources: &HashSet<String>) ->
     }
 }
 
-/// Removes what has come of parts that will not be whole.
+/// Removes parts that will not be complete.
 fn remove_unfinished(run_dir: &RunDir, sources: &HashSet<String>) -> Result<(), CollectError> {
     let table = run_dir.path().join(RequestRow::TABLE);
     for entry in fs::read_dir(&table).into_iter().flatten().flatten() {

@@ -10,28 +10,25 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{Following, Member};
-use crate::Progress;
+use crate::control::Progress;
+use crate::process::clock::{self, WorkerClock};
 use crate::process::protocol::{Order, Prepare, Report};
 use crate::process::{Ended, Note};
 use crate::remote::link::{Link, LinkError};
 use crate::remote::{ACKNOWLEDGED_PATH, Numbered, ORDERS_PATH, REPORTS_PATH, VERSION_PATH};
 use rolldrop_record::run_info::Tool;
 use rolldrop_record::wire::{CLOCK_PATH, ClockAnswer};
-use rolldrop_record::{Clock, ClockOffset, EventKind, Offsets, Stamp};
+use rolldrop_record::{Clock, ClockOffset, EventKind, Stamp};
 
-/// Clock exchanges before the load starts: the one with the shortest round trip counts.
-const FIRST_CLOCK_SAMPLES: usize = 8;
-/// From one clock exchange to the next, later on.
-const CLOCK_INTERVAL: Duration = Duration::from_secs(2);
 /// From one attempt to reach a worker to the next.
 const RETRY: Duration = Duration::from_millis(200);
-/// A stream of reports that says nothing for so long is begun anew.
+/// A stream of reports that is silent for this long is opened again.
 const QUIET: Duration = Duration::from_secs(10);
-/// A worker that cannot be reached for so long is lost.
+/// A worker that cannot be reached for this long is lost.
 const UNREACHABLE: Duration = Duration::from_secs(30);
 
-/// A stream of reports that is over ends at once; one that was cut begins anew with the rest. Of so
-/// many in a row that say nothing, none was cut.
+/// A stream of reports that was cut is opened again for the rest. After this many streams in a row without a report,
+/// the reports are over.
 const EMPTY: u32 = 3;
 
 /// A worker that was lost.
@@ -41,9 +38,9 @@ pub struct Lost {
     pub name: String,
     /// Its node.
     pub node: String,
-    /// Its sources, if it had got so far.
+    /// Its sources, if it had been prepared.
     pub sources: Vec<String>,
-    /// What became of it.
+    /// How it was lost.
     pub why: String,
 }
 
@@ -65,7 +62,7 @@ impl fmt::Display for Lost {
 pub(super) enum End {
     /// It is gone, or cannot be reached.
     Lost(String),
-    /// It says so.
+    /// It reported why.
     Failed(String),
 }
 
@@ -78,10 +75,9 @@ pub(super) struct Worker {
     /// The number of the next order.
     next_order: u64,
     reports: Reports,
-    /// What the clock exchanges showed, and when each was asked.
-    samples: Vec<(Stamp, ClockOffset)>,
+    pub(super) its_clock: WorkerClock,
     progress: Progress,
-    /// When it last said how it gets on, on its clock as far as that is known.
+    /// When its last progress report came, on this process's clock.
     heard: Option<Stamp>,
 }
 
@@ -95,7 +91,7 @@ impl Worker {
             end: None,
             sources: Vec::new(),
             next_order: 0,
-            samples: Vec::new(),
+            its_clock: WorkerClock::default(),
             progress: Progress::default(),
             heard: None,
         }
@@ -105,11 +101,11 @@ impl Worker {
         Lost::new(&self.member, &self.sources, why)
     }
 
-    /// Makes it ready for its part of the load, and compares clocks. Returns its warnings.
+    /// Prepares it for its part of the load, and compares clocks. Returns its warnings.
     pub(super) async fn prepare(
         &mut self,
         order: Prepare,
-        clock: Clock,
+        own_clock: Clock,
         note: &impl Note,
     ) -> Result<Vec<String>, End> {
         let gone = self.member.gone.clone();
@@ -126,9 +122,9 @@ impl Worker {
                     _ => {}
                 }
             };
-            while self.samples.len() < FIRST_CLOCK_SAMPLES {
-                let sample = retried(|| exchange(&self.link, clock)).await.map_err(End::Lost)?;
-                take_sample(sample, &self.sources, &mut self.samples, note);
+            while self.its_clock.exchanges() < clock::FIRST_EXCHANGES {
+                let (sent, sample) = retried(|| exchange(&self.link, own_clock)).await.map_err(End::Lost)?;
+                self.its_clock.add(sent, sample, &self.sources, note);
             }
             Ok(warnings)
         };
@@ -139,7 +135,7 @@ impl Worker {
         }
     }
 
-    /// Of another version it might not know what is said to it, or measure otherwise.
+    /// A worker of another version might not understand the orders, or measure differently.
     async fn check_version(&self) -> Result<(), End> {
         let tool: Tool = retried(|| self.link.json(VERSION_PATH)).await.map_err(End::Lost)?;
         if tool == Tool::this() {
@@ -149,14 +145,14 @@ impl Worker {
         Err(End::Failed(format!("it runs {name} {version}, and this is {own}: name its image with --image")))
     }
 
-    /// Gives an order, again until it is taken: by its number the worker knows it.
+    /// Gives an order, again until it is taken: the worker recognises it by its number.
     pub(super) async fn order(&mut self, order: &Order) -> Result<(), String> {
         give(&self.link, &mut self.next_order, order).await
     }
 
-    /// Follows it to the end of its load, and then on until all have ended, so that it is not left alone.
+    /// Follows it to the end of its load, and then stays in contact until all have ended.
     pub(super) async fn follow(&mut self, number: usize, following: &Following, note: &impl Note) {
-        let Self { member, end, sources, link, next_order, reports, samples, progress, heard } = self;
+        let Self { member, end, sources, link, next_order, reports, its_clock, progress, heard } = self;
         let (clock, link, sources, gone) = (following.clock, &*link, &*sources, member.gone.clone());
         let tell = |why: &str| {
             let lost = Lost::new(member, sources, why);
@@ -188,27 +184,23 @@ impl Worker {
         };
         tokio::select! {
             () = to_the_end => {}
-            never = follow_clock(link, clock, sources, samples, note) => match never {},
+            never = follow_clock(link, clock, sources, its_clock, note) => match never {},
         }
     }
 
-    /// How its load ended; of a lost one, as far as it was heard.
+    /// How its load ended; for a lost worker, what its last report said.
     pub(super) fn ended(&self, clock: Clock) -> Ended {
         match &self.end {
             Some(Ok(ended)) => *ended,
             _ => {
-                let offset_ns = self.offset().map_or(0, |offset| offset.offset_ns);
-                let at = self.heard.unwrap_or_else(|| clock.now()).shifted_ns(offset_ns);
+                let heard = self.heard.unwrap_or_else(|| clock.now());
+                let at = heard.shifted_ns(self.its_clock.offset_ns());
                 Ended { at, scheduled: self.progress.scheduled }
             }
         }
     }
 
-    pub(super) fn offset(&self) -> Option<ClockOffset> {
-        Offsets::of(self.samples.iter().copied()).map(|offsets| offsets.overall())
-    }
-
-    /// Tells it that nothing more is wanted.
+    /// Dismisses it.
     pub(super) async fn dismiss(&self) {
         let gone = self.member.gone.clone();
         tokio::select! {
@@ -242,7 +234,7 @@ async fn follow_reports(
     }
 }
 
-/// Passes on what is asked of the load.
+/// Passes on the orders to stop and to abort.
 async fn pass_on(following: &Following, link: &Link, next_order: &mut u64) -> Never {
     let asked: [(&CancellationToken, Order); 2] =
         [(&following.control.stop, Order::Stop), (&following.control.abort, Order::Abort)];
@@ -266,17 +258,17 @@ async fn give(link: &Link, next_order: &mut u64, order: &Order) -> Result<(), St
 /// Compares clocks, again and again.
 async fn follow_clock(
     link: &Link,
-    clock: Clock,
+    own_clock: Clock,
     sources: &[String],
-    samples: &mut Vec<(Stamp, ClockOffset)>,
+    its_clock: &mut WorkerClock,
     note: &impl Note,
 ) -> Never {
-    let mut due = interval(CLOCK_INTERVAL);
+    let mut due = interval(clock::INTERVAL);
     due.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         due.tick().await;
-        if let Ok(sample) = exchange(link, clock).await {
-            take_sample(sample, sources, samples, note);
+        if let Ok((sent, sample)) = exchange(link, own_clock).await {
+            its_clock.add(sent, sample, sources, note);
         }
     }
 }
@@ -287,21 +279,8 @@ async fn exchange(link: &Link, clock: Clock) -> Result<(Stamp, ClockOffset), Lin
     Ok((sent, ClockOffset::of_exchange(sent, answer.now_ns, clock.now())))
 }
 
-fn take_sample(
-    (sent, sample): (Stamp, ClockOffset),
-    sources: &[String],
-    samples: &mut Vec<(Stamp, ClockOffset)>,
-    note: &impl Note,
-) {
-    samples.push((sent, sample));
-    // The threads of a process share its clock.
-    for source in sources {
-        note(None, sent, EventKind::clock_sample(source, sample));
-    }
-}
-
-/// Asks again until there is a good answer, or there was none for too long. What the worker itself
-/// refuses is not asked again.
+/// Repeats a request until it succeeds, or has failed for too long. A request that the worker itself refuses is not
+/// repeated.
 async fn retried<T, F>(mut ask: impl FnMut() -> F) -> Result<T, String>
 where
     F: Future<Output = Result<T, LinkError>>,
@@ -321,7 +300,7 @@ where
     }
 }
 
-/// Whether a refusal is the worker's own, which says the same again.
+/// Whether the refusal is the worker's own: it would be the same again.
 fn is_final(status: http::StatusCode) -> bool {
     [http::StatusCode::BAD_REQUEST, http::StatusCode::CONFLICT].contains(&status)
 }
@@ -339,8 +318,8 @@ struct Reports {
 }
 
 impl Reports {
-    /// The next report; an error where it cannot be reached any more, or says nothing more. The future
-    /// may be dropped and made again.
+    /// Returns the next report. Fails when the worker cannot be reached, or reports nothing more. The future may be
+    /// dropped and made again.
     async fn next(&mut self) -> Result<Report, String> {
         loop {
             let why = match &mut self.lines {

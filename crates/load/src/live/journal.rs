@@ -1,8 +1,7 @@
-//! The batches of a load worker that nobody has fetched yet.
+//! The batches of a load that have not been fetched yet.
 //!
-//! Bounded: where nobody listens, the oldest rows are left to be fetched with the parts later on,
-//! and then the oldest batches are forgotten. How many requests there were stays known: what
-//! [`Reached`] says is counted from the beginning.
+//! It is bounded: if nobody reads it, the oldest rows are removed (they are in the parts as well), and then the oldest
+//! batches. The number of requests stays known: [`Reached`] counts from the beginning.
 
 use std::collections::VecDeque;
 use std::mem::take;
@@ -10,14 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use super::live::{Batch, Line, Reached};
+use super::{Batch, Line, Reached};
 
 /// Rows that are kept: some megabytes.
 const KEPT_ROWS: usize = 20_000;
 /// Batches that are kept: an hour's.
 const KEPT_BATCHES: usize = 3_600;
 
-/// What is told of a load while it lasts. The recorder writes, one reader at a time follows.
+/// What a load reports while it lasts. The recorder writes it; one reader at a time follows.
 #[derive(Debug, Default)]
 pub struct Journal {
     state: Mutex<State>,
@@ -40,8 +39,8 @@ enum Over {
 }
 
 impl Journal {
-    /// The next line for a reader that has all batches before `from`, with `rows` rows at most.
-    /// `None` when no more will come, though the load did not come to its end.
+    /// Returns the next line for a reader that has all batches before `from`, with `rows` rows at most; `None` if the
+    /// load failed and no more will come.
     pub async fn next(&self, from: u64, rows: usize) -> Option<Line> {
         loop {
             let changed = self.changed.notified();
@@ -66,7 +65,7 @@ impl Journal {
         matches!(self.lock().over, Some(Over::Ended(_)))
     }
 
-    /// Who writes it. To be taken once.
+    /// The writer. Call it once.
     pub(crate) fn writer(self: Arc<Self>) -> JournalWriter {
         JournalWriter(self)
     }
@@ -106,7 +105,7 @@ impl State {
 
 /// Writes a journal. Dropping it before its end says that the load failed.
 #[derive(Debug)]
-pub struct JournalWriter(Arc<Journal>);
+pub(crate) struct JournalWriter(Arc<Journal>);
 
 impl JournalWriter {
     /// A second is over.

@@ -1,10 +1,10 @@
-//! What crosses from a load worker while it sends: one batch for each second of the load.
+//! What a load reports of its requests while it sends: one batch for each second.
 //!
-//! `GET /live?from=N&rows=K` answers with newline-delimited JSON, a [`Line`] each, that goes on
-//! until the load has ended. Batches bear the number of their second, counted from the schedule's
-//! zero; N is that of the first one wanted, and says that all before it have arrived. Counts and
-//! histograms are whole. Of the requests that were not `ok` a batch brings K rows at most, and says
-//! how many more there were: in an outage nearly every request is one of them.
+//! A [`Journal`] keeps the batches for a reader far from the run directory. Batches have the number of their second,
+//! counted from the schedule's zero. Counts and histograms are complete. Of the requests that were not `ok`, a batch
+//! has a limited number of rows, and says how many more there were: in an outage nearly every request is one of them.
+
+mod journal;
 
 use std::collections::BTreeMap;
 use std::io::Cursor;
@@ -17,11 +17,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::latency_log::ByOutcome;
 use crate::tally::{self, Counts};
+pub use journal::Journal;
+pub(crate) use journal::JournalWriter;
 use rolldrop_record::{Outcome, Phase, RequestRow};
 
-/// Path of the live stream.
-pub const LIVE_PATH: &str = "/live";
-/// Rows that are not `ok` and cross in a second, over all workers: about 1 MB.
+/// The most rows that are not `ok` and are reported in a second, over all workers: about 1 MB.
 pub const LIVE_ROWS: usize = 2_000;
 
 /// One line of the live stream.
@@ -37,7 +37,7 @@ pub enum Line {
     },
 }
 
-/// How far a source is.
+/// How far a source has come.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reached {
     /// The source.
@@ -76,7 +76,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// The same batch with so many rows at most.
+    /// The same batch with at most `most` rows.
     #[must_use]
     pub fn with_rows(&self, most: usize) -> Self {
         let rows = &self.rows[..most.min(self.rows.len())];
@@ -123,7 +123,7 @@ impl Packed {
     }
 }
 
-/// What a second's batch holds beside the response times.
+/// What a second's batch holds in addition to the response times.
 #[derive(Debug, Default)]
 pub(crate) struct Beside {
     warmup: Counts,
