@@ -8,7 +8,6 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderName};
 use serde_json::{Map, Value};
 
-use super::plan::PlanError;
 use rolldrop_record::EventKind;
 use rolldrop_record::event::AnswerHeaders;
 
@@ -31,6 +30,11 @@ pub(super) struct Wanted {
     /// Those that are kept of answers that are not ok.
     kept: Vec<Pattern>,
 }
+
+/// A name that no header of an answer has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not the name of a response header, such as x-served-by")]
+pub struct NotAHeader(String);
 
 #[derive(Clone, Debug)]
 enum Pattern {
@@ -55,11 +59,9 @@ impl Wanted {
     ///
     /// # Errors
     /// When one is not a header name.
-    pub(super) fn new(pod: &str, kept: &[String]) -> Result<Self, PlanError> {
-        let name = |name: &str| {
-            let bad = |_| PlanError::AnswerHeader(name.to_owned());
-            HeaderName::from_bytes(name.as_bytes()).map_err(bad)
-        };
+    pub(super) fn new(pod: &str, kept: &[String]) -> Result<Self, NotAHeader> {
+        let name =
+            |name: &str| HeaderName::from_bytes(name.as_bytes()).map_err(|_| NotAHeader(name.to_owned()));
         let pattern = |text: &String| match text.strip_suffix('*') {
             Some("") => Ok(Pattern::Prefix(String::new())),
             Some(prefix) => name(prefix).map(|prefix| Pattern::Prefix(prefix.as_str().to_owned())),

@@ -6,21 +6,25 @@
 use std::cell::RefCell;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream as StdTcpStream};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
+use tokio_util::either::Either;
 
 use super::address::Remote;
 use super::pod_body::Beginning;
 use super::ports::SourcePorts;
 use super::stream::{self, Stream};
 use super::tls::{self, Client};
+use rolldrop_record::load::Http;
 use rolldrop_record::{Clock, Stamp, TlsSession};
 
 /// Bytes that are asked for in one read.
@@ -28,10 +32,7 @@ const READ_SIZE: usize = 8 * 1024;
 
 /// Raises the limit of open files to what `connections` need, as far as the system allows; beyond that requests are
 /// not sent.
-#[cfg(unix)]
 pub(super) fn allow_open(connections: usize) {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-
     /// Files that the rest of the process may have open.
     const OTHERS: u64 = 1024;
 
@@ -42,10 +43,6 @@ pub(super) fn allow_open(connections: usize) {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, wanted.min(hard), hard);
     }
 }
-
-/// There is no such limit here.
-#[cfg(not(unix))]
-pub(super) fn allow_open(_connections: usize) {}
 
 /// A connection on its way.
 pub(super) struct Dialing {
@@ -102,7 +99,6 @@ pub(super) fn dial(remote: &Remote, ports: Option<&SourcePorts>) -> Result<Diali
     }
 }
 
-#[cfg(unix)]
 fn dial_unix(path: &Path) -> io::Result<Dialing> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
@@ -111,13 +107,8 @@ fn dial_unix(path: &Path) -> io::Result<Dialing> {
         Ok(()) => Progress::Stands,
         Err(e) => Progress::Failed(e),
     };
-    let stream = tokio::net::UnixStream::from_std(std::os::fd::OwnedFd::from(socket).into())?;
-    Ok(Dialing { socket: stream::Socket::Unix(stream), local_port: None, progress })
-}
-
-#[cfg(not(unix))]
-fn dial_unix(_path: &Path) -> io::Result<Dialing> {
-    Err(io::ErrorKind::Unsupported.into())
+    let stream = UnixStream::from_std(OwnedFd::from(socket).into())?;
+    Ok(Dialing { socket: Either::Right(stream), local_port: None, progress })
 }
 
 fn dial_tcp(remote: SocketAddr, ports: Option<&SourcePorts>) -> Result<Dialing, CannotDial> {
@@ -160,7 +151,7 @@ pub(super) fn dial_from(remote: SocketAddr, local: Option<SocketAddr>) -> Result
     let local = local.or_else(|| socket.local_addr().ok()?.as_socket());
     let local_port = local.map(|address| address.port()).filter(|port| *port != 0);
     let stream = TcpStream::from_std(StdTcpStream::from(socket)).map_err(CannotDial::Socket)?;
-    Ok(Dialing { socket: stream::Socket::Tcp(stream), local_port, progress })
+    Ok(Dialing { socket: Either::Left(stream), local_port, progress })
 }
 
 /// A socket that does not block and delays nothing.
@@ -196,8 +187,8 @@ impl Dialing {
             Progress::Stands => {}
             Progress::Failed(e) => return Err(e),
             Progress::Begun => {
-                self.socket.writable().await?;
-                if let Some(e) = self.socket.take_error()? {
+                stream::writable(&self.socket).await?;
+                if let Some(e) = stream::raw(&self.socket).take_error()? {
                     return Err(e);
                 }
             }
@@ -289,11 +280,11 @@ impl Connection {
         }
     }
 
-    /// The application protocol that was negotiated (ALPN), if one was.
-    pub(super) fn alpn(&self) -> Option<&[u8]> {
+    /// Whether HTTP/2 is spoken on it: as TLS negotiated (ALPN), or without TLS as is `wanted`.
+    pub(super) fn speaks_http2(&self, wanted: Http) -> bool {
         match &self.stream {
-            Stream::Plain(_) => None,
-            Stream::Tls(tls) => tls.session().alpn_protocol(),
+            Stream::Plain(_) => wanted == Http::Http2,
+            Stream::Tls(tls) => tls.session().alpn_protocol() == Some(tls::HTTP2),
         }
     }
 

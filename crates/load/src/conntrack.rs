@@ -32,11 +32,11 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 #[cfg(not(target_os = "linux"))]
-use elsewhere::{Read, Signal, Socket};
+use elsewhere::{Signal, Socket};
 use flows::Flows;
 pub(super) use flows::Origins;
 #[cfg(target_os = "linux")]
-use socket::{Read, Signal, Socket};
+use socket::{Signal, Socket};
 
 use crate::machine::kube_proxy;
 use rolldrop_record::{Clock, EventKind, RequestRow, Stamp};
@@ -47,6 +47,17 @@ const TURN: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Whether the kernel reports entries: 0 for no, 2 for as soon as a process listens.
 const EVENTS: &str = "/proc/sys/net/netfilter/nf_conntrack_events";
+
+/// What the socket had to be read.
+#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "its reader is the same code everywhere"))]
+enum Read<'a> {
+    /// Messages of the kernel's.
+    Datagram(&'a [u8]),
+    /// Nothing more, for now.
+    Nothing,
+    /// Messages were lost since the last time: there was no room for them.
+    Overrun,
+}
 
 /// The kernel does not report where connections go.
 #[derive(Debug, thiserror::Error)]

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::tls::{self, Fault};
-use rolldrop_record::Outcome;
+use rolldrop_record::{Outcome, RequestRow};
 
 /// An exchange that did not end with a complete response.
 #[derive(Clone, Debug)]
@@ -41,6 +41,12 @@ pub(super) enum Reached {
 
 /// The peer broke the protocol.
 pub(super) const PROTOCOL_ERROR: Failure = Failure::new(Outcome::ProtocolError, None);
+
+/// The response timeout passed.
+pub(super) fn overdue(row: &RequestRow) -> Failure {
+    let outcome = if row.head.is_some() { Outcome::BodyTimeout } else { Outcome::ResponseTimeout };
+    Failure::new(outcome, None)
+}
 
 /// The stream ended before the response did. A reset that met the write shows as
 /// an end when reading afterwards.

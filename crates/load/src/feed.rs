@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::plan::{Plan, Timing};
+use super::plan::{Plan, Timing, part_of};
 use super::schedule::{Due, Share};
 use rolldrop_record::load::Length;
 use rolldrop_record::{Outcome, Phase, RequestRow, Stamp};
@@ -36,22 +36,12 @@ impl Feed {
             }
             Timing::OnDemand(length) => {
                 let main = zero + plan.settings.warmup;
+                let (end, left) = match length {
+                    Length::Time(duration) => (Some(main + *duration), u64::MAX),
+                    Length::Requests(all) => (None, part_of(*all, worker, workers)),
+                };
                 let (worker, workers) = (worker as u64, workers as u64);
-                Feed::Closed(Closed {
-                    worker,
-                    workers,
-                    seq: 0,
-                    main,
-                    end: match length {
-                        Length::Time(duration) => Some(main + *duration),
-                        Length::Requests(_) => None,
-                    },
-                    left: match length {
-                        Length::Time(_) => u64::MAX,
-                        Length::Requests(all) => all / workers + u64::from(worker < all % workers),
-                    },
-                    not_before: zero,
-                })
+                Feed::Closed(Closed { worker, workers, seq: 0, main, end, left, not_before: zero })
             }
         }
     }

@@ -14,16 +14,14 @@ use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, sleep_until, timeout};
 use url::{Position, Url};
 
-use super::LoadError;
 use super::address::{Address, Remote};
 use super::connection::{self, CannotDial, Dialing};
-use super::http2;
-use super::plan::PlannedTarget;
+use super::error::LoadError;
 use super::resolve::Walk;
 use super::stream::Stream;
+use super::target::PlannedTarget;
 use super::tls::Client;
 use rolldrop_record::Clock;
-use rolldrop_record::load::Http;
 
 /// From one attempt to get an answer to the next.
 const RETRY: Duration = Duration::from_millis(100);
@@ -113,11 +111,7 @@ async fn answer(
     if let Some(tls) = tls {
         connection = connection.secured(tls).await.map_err(|e| format!("TLS: {e}"))?;
     }
-    let is_http2 = match tls {
-        Some(_) => connection.alpn() == Some(http2::ALPN),
-        None => target.http == Http::Http2,
-    };
-    if is_http2 {
+    if connection.speaks_http2(target.http) {
         return http2_answer(url, connection.into_stream()).await.map_err(|e| e.to_string());
     }
     let (mut sender, connection) =

@@ -5,14 +5,12 @@
 //! stream (RST_STREAM, a GOAWAY that excludes it) is what happened to its request, whatever happened to the connection
 //! afterwards. Nothing is retried here.
 //!
-//! `link` is a connection, `pool` a worker's connections, `wire` what passes over one. Where TLS is
-//! to say which HTTP is spoken, these are all of a worker's connections: what turns out to speak
-//! HTTP/1.1 is `exchange`'s business, and kept here.
+//! `link` is a connection, `pool` a worker's connections, `wire` what passes over one. If TLS decides which HTTP is
+//! spoken, all of a worker's connections are here; a connection that speaks HTTP/1.1 is kept here and used by `carry`.
 
 mod frames;
 mod link;
 mod pool;
-mod request;
 mod sieve;
 mod wire;
 
@@ -23,33 +21,18 @@ use http::response::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 
 use super::answer_headers::PodName;
+use super::carry::carry;
+use super::context::{Context, Endpoint};
 use super::deadlines::Elapsed;
-use super::exchange::{Context, Endpoint, NotSent, carry};
-use super::failure::{Failure, Reached, ended_early, lost};
+use super::failure::{Failure, Reached, ended_early, lost, overdue};
 use super::grpc;
-use super::plan::PlannedTarget;
+use super::not_sent::NotSent;
 use super::pod_body::Beginning;
-use super::request::{Persistence, Sender};
+use super::request::Persistence;
 use link::{Link, Place, Spoken};
 pub(super) use pool::{Limits, Pool, Ticket};
-pub(super) use request::Template;
-use rolldrop_record::load::Http;
 use rolldrop_record::{Outcome, RequestRow, Stamp};
 use rolldrop_wire::http2::error_name;
-
-/// The protocol's name in a TLS handshake.
-pub(super) const ALPN: &[u8] = b"h2";
-
-/// What is offered in a TLS handshake.
-pub(super) const fn offered(http: Http) -> &'static [&'static [u8]] {
-    const HTTP1: &[u8] = b"http/1.1";
-
-    match http {
-        Http::Auto => &[ALPN, HTTP1],
-        Http::Http1 => &[HTTP1],
-        Http::Http2 => &[ALPN],
-    }
-}
 
 /// Sends a request and follows it to its end.
 ///
@@ -84,24 +67,11 @@ pub(super) async fn attempt(
     call.row.sent = Some(sent);
     let limit = context.plan.settings.response_timeout;
     let ended = context.deadlines.within(sent, limit, call.run(requests, sent)).await;
+    let ended = ended.unwrap_or_else(|Elapsed| Err(overdue(call.row)));
     if let Some(beginning) = call.beginning.take() {
-        let is_whole = matches!(ended, Ok(Ok(())));
-        beginning.name_pod(is_whole, context, endpoint, &mut link.last_pod(), call.row);
+        endpoint.name_pod(context, &beginning, ended.is_ok(), &mut link.last_pod(), call.row);
     }
-    match ended {
-        Ok(result) => result,
-        Err(Elapsed) if call.row.head.is_some() => Err(Failure::new(Outcome::BodyTimeout, None)),
-        Err(Elapsed) => Err(Failure::new(Outcome::ResponseTimeout, None)),
-    }
-}
-
-/// Whether requests to a target can be sent over HTTP/2.
-///
-/// # Errors
-/// Why not.
-pub(super) fn check(target: &PlannedTarget) -> Result<(), String> {
-    let sender = Sender { ids: "run-load-0-".into(), worker: 0, workers: 1, seed: 0 };
-    Template::new(target, &sender).check()
+    ended
 }
 
 /// A request on its connection.
@@ -157,13 +127,7 @@ impl Call<'_> {
         method: &Method,
         begun: Stamp,
     ) -> Result<(), Failure> {
-        let response = match self.context.plan.settings.first_byte_timeout {
-            None => response.await,
-            Some(limit) => {
-                let within = self.context.deadlines.within(begun, limit, response).await;
-                within.map_err(|Elapsed| Failure::with_detail(Outcome::ResponseTimeout, "first_byte"))?
-            }
-        };
+        let response = self.context.by_first_byte(begun, response).await?;
         let response = response.map_err(|error| self.failure(&error, None))?;
         let (head, body) = response.into_parts();
         let row = &mut *self.row;
@@ -176,7 +140,7 @@ impl Call<'_> {
         let value = |name: HeaderName| head.headers.get(name).map(HeaderValue::as_bytes);
         self.endpoint.answers.borrow_mut().count(value(header::SERVER), value(header::VIA));
         self.endpoint.answers.borrow_mut().compare(&mut self.link.last_pod(), row.pod.as_ref());
-        self.beginning = Beginning::wanted(self.context, self.row);
+        self.beginning = self.context.searched_body(row);
         let ended = self.end_of(body, &head, method).await;
         if ended.is_err() || self.row.outcome != Outcome::Ok {
             self.row.headers = wanted.kept_of(&head.headers);
@@ -201,8 +165,7 @@ impl Call<'_> {
             row.grpc_status = status;
             row.outcome = outcome?;
         } else {
-            let is_success = self.context.plan.is_success(head.status.as_u16());
-            row.outcome = if is_success { Outcome::Ok } else { Outcome::HttpError };
+            row.outcome = self.context.plan.outcome_of(head.status.as_u16());
         }
         Ok(())
     }

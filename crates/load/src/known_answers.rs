@@ -14,16 +14,19 @@ mod websocket;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nix::errno::Errno;
 use socket2::{Domain, Socket, Type};
+use tokio_util::sync::CancellationToken;
 
 use super::connection::Buffers;
+use super::context::Context;
 use super::deadlines::Deadlines;
-use super::exchange::Context;
 use super::feed::Feed;
 use super::prepared::{WAITING_BATCHES, endpoints};
 use super::resolve::Route;

@@ -14,7 +14,8 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogWriter, IntervalLogWriterBuilder, Tag};
 
-use super::{LoadError, tally};
+use super::error::LoadError;
+use super::tally;
 use rolldrop_record::{Outcome, Phase, RequestRow, RunDir, Stamp};
 
 /// The log's name in the run directory.

@@ -14,14 +14,14 @@ use serde::{Deserialize, Serialize};
 use super::answer_headers::Wanted;
 use super::pod_body::PodBody;
 use super::schedule::Schedule;
-use super::{http2, tls};
+use super::target::PlannedTarget;
+use super::tls;
 pub use error::PlanError;
-use rolldrop_record::RunId;
 use rolldrop_record::load::limits::{MAX_DURATION, MAX_RATE, MAX_RETRIES, MAX_STREAMS, MAX_WORKERS};
 use rolldrop_record::load::{
     Arrivals, Connections, Http, Length, Pace, Settings, Stage, TlsSettings, are_statuses, defaults,
 };
-pub(super) use target::{PlannedTarget, Text};
+use rolldrop_record::{Outcome, RunId};
 use target::{cycle, plan_target};
 
 /// The longest cycle in which targets with weights take their turns.
@@ -161,9 +161,7 @@ impl Plan {
 
     /// The requests that the process's own threads will schedule.
     pub(super) fn own_requests(&self) -> Option<u64> {
-        let of = self.share.of as u64;
-        let own =
-            |all| self.own_workers().map(|worker| all / of + u64::from((worker as u64) < all % of)).sum();
+        let own = |all| self.own_workers().map(|worker| part_of(all, worker, self.share.of)).sum();
         self.requests().map(own)
     }
 
@@ -188,6 +186,17 @@ impl Plan {
     /// The length of the whole schedule, warm-up included; `None` where only the end will tell.
     pub fn length(&self) -> Option<Duration> {
         self.settings.pace.duration().map(|counted| self.settings.warmup + counted)
+    }
+
+    /// The same; where only the end will tell, that of the warm-up.
+    pub(super) fn known_length(&self) -> Duration {
+        self.length().unwrap_or(self.settings.warmup)
+    }
+
+    /// The most connections that the worker of this number may have open.
+    pub(super) fn part_of_connections(&self, worker: usize) -> usize {
+        let part = part_of(self.max_connections as u64, worker, self.share.of);
+        usize::try_from(part).unwrap_or(usize::MAX)
     }
 
     /// Fresh connections a second of this process, as far as they are planned.
@@ -219,6 +228,11 @@ impl Plan {
         self.own_workers().map(source_name).collect()
     }
 
+    /// The outcome of a complete answer with this status.
+    pub(super) fn outcome_of(&self, status: u16) -> Outcome {
+        if self.is_success(status) { Outcome::Ok } else { Outcome::HttpError }
+    }
+
     /// Whether a status counts as success.
     pub(super) fn is_success(&self, status: u16) -> bool {
         self.settings.success.iter().any(|(from, to)| (*from..=*to).contains(&status))
@@ -230,8 +244,14 @@ pub(super) fn source_name(worker: usize) -> String {
     format!("load-{worker}")
 }
 
-/// What is left to choose of which HTTP to speak: gRPC needs HTTP/2, and only TLS negotiates.
-/// Beside WebSocket, which begins with HTTP/1.1, nothing else is spoken.
+/// Worker `worker`'s part of `total`, divided as evenly as whole numbers can be.
+pub(super) fn part_of(total: u64, worker: usize, workers: usize) -> u64 {
+    let (worker, workers) = (worker as u64, workers as u64);
+    total / workers + u64::from(worker < total % workers)
+}
+
+/// The HTTP version of the requests, unless TLS negotiates it: gRPC needs HTTP/2. With WebSocket targets, which begin
+/// with HTTP/1.1, all targets use that.
 fn spoken(settings: &Settings) -> Http {
     match settings.http {
         Http::Auto if settings.grpc.is_some() => Http::Http2,
@@ -300,7 +320,7 @@ fn plan_timing(settings: &Settings) -> Result<Timing, PlanError> {
 
 fn plan_tls(settings: &Settings, targets: &[PlannedTarget]) -> Result<Option<tls::Config>, PlanError> {
     if targets.iter().any(|target| target.tls_name.is_some()) {
-        return Ok(Some(tls::Config::new(&settings.tls, http2::offered(settings.http))?));
+        return Ok(Some(tls::Config::new(&settings.tls, tls::offered(settings.http))?));
     }
     if settings.tls == TlsSettings::default() { Ok(None) } else { Err(PlanError::NoTls) }
 }

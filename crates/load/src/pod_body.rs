@@ -13,8 +13,6 @@ use regex_syntax::ParserBuilder;
 use regex_syntax::hir::{Hir, HirKind};
 
 use super::answer_headers::PodName;
-use super::exchange::{Context, Endpoint};
-use rolldrop_record::RequestRow;
 
 /// How much of a body is searched, in bytes.
 pub(super) const MAX_SEARCHED: usize = 16 * 1024;
@@ -39,8 +37,8 @@ impl PodBody {
         self.regex.as_str()
     }
 
-    /// The name in the beginning of a body, of which nothing else is missing if it `is_whole`.
-    fn name_in(&self, beginning: &Beginning, is_whole: bool) -> Option<Arc<str>> {
+    /// Returns the name in the beginning of a body. The body was cut off unless it `is_whole`.
+    pub(super) fn name_in(&self, beginning: &Beginning, is_whole: bool) -> Option<Arc<str>> {
         let found = self.regex.captures(&beginning.bytes)?;
         let may_go_on = !is_whole || beginning.is_cut;
         if may_go_on && found.get(0)?.end() == beginning.bytes.len() {
@@ -118,33 +116,11 @@ pub(super) struct Beginning {
 }
 
 impl Beginning {
-    /// The empty beginning of the body of an answer whose head has been read; `None` where its name is known, or
-    /// nobody asks the body for it.
-    pub(super) fn wanted(context: &Context, row: &RequestRow) -> Option<Box<Self>> {
-        let is_wanted = context.plan.pod_body.is_some() && row.pod.is_none();
-        is_wanted.then(Box::default)
-    }
-
     /// The next bytes of the body.
     pub(super) fn add(&mut self, bytes: &[u8]) {
         let room = MAX_SEARCHED - self.bytes.len();
         self.is_cut |= bytes.len() > room;
         self.bytes.extend_from_slice(&bytes[..bytes.len().min(room)]);
-    }
-
-    /// Has the row name the pod that the body names, which has ended, or was cut off unless it `is_whole`. The
-    /// answer before it on its connection named the pod `before`.
-    pub(super) fn name_pod(
-        &self,
-        is_whole: bool,
-        context: &Context,
-        endpoint: &Endpoint,
-        before: &mut Option<Arc<str>>,
-        row: &mut RequestRow,
-    ) {
-        let pattern = context.plan.pod_body.as_ref();
-        row.pod = pattern.and_then(|pattern| pattern.name_in(self, is_whole));
-        endpoint.answers.borrow_mut().compare(before, row.pod.as_ref());
     }
 }
 

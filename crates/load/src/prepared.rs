@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -10,21 +11,25 @@ use std::time::Duration;
 
 use super::connection::{self, Buffers};
 use super::conntrack::{self, ConntrackError, Listener, Origins};
+use super::context::{Context, Endpoint};
+use super::control::Control;
 use super::deadlines::Deadlines;
-use super::exchange::{Context, Endpoint};
+use super::error::LoadError;
 use super::feed::Feed;
 use super::first_answer::{self, first_answer};
 use super::latency_log::LogFile;
-use super::plan::{self, PlannedTarget};
+use super::live::Journal;
+use super::plan::{self, Plan, PlanError};
 use super::ports::{self, SourcePorts};
+use super::recorder::Files;
 use super::records::{Record, RecordWriter};
-use super::remote::journal::Journal;
-use super::request::{Persistence, Sender, Template};
+use super::request::{self, Persistence, Sender, Template, WebSocket};
 use super::resolve::{Names, Route, Walk};
 use super::running::{Run, Running};
-use super::websocket::Messages;
+use super::target::PlannedTarget;
+use super::tls;
 use super::worker::Task;
-use super::{Control, Http, LoadError, Plan, PlanError, Settings, http2, tls};
+use rolldrop_record::load::{Family, Http, Settings};
 use rolldrop_record::{Clock, Evidence, RequestRow, RunDir, Stamp, retry};
 
 /// From the start to the schedule's zero, so that every worker is ready for its first request.
@@ -148,8 +153,16 @@ impl Prepared {
     /// show its users that failure. Returns what was dropped, as text.
     pub async fn choose_families(&mut self, clock: Clock) -> Vec<String> {
         let limit = self.plan.settings.connect_timeout;
-        let from = attempts_from(&self.plan.settings, &mut self.ports);
-        self.names.choose_families(from, limit, clock).await
+        let mut from = attempts_from(&self.plan.settings, &mut self.ports);
+        let mut dropped = Vec::new();
+        for (name, v4, v6) in self.names.of_both_families() {
+            match (from.reach(&v4, limit, clock).await, from.reach(&v6, limit, clock).await) {
+                (true, false) => dropped.push(name.use_only(Family::Ipv4, &v6)),
+                (false, true) => dropped.push(name.use_only(Family::Ipv6, &v4)),
+                _ => {}
+            }
+        }
+        dropped
     }
 
     /// The same load, whose rows also go to these files, which are created at once.
@@ -175,11 +188,9 @@ impl Prepared {
     /// Whether there are enough source ports for the fresh connections to each address, if this side closes each of
     /// them first.
     fn check_ports(&self) -> Result<(), PlanError> {
-        let Some(ports) = &self.ports else { return Ok(()) };
-        let Settings { source_addresses, warmup, pace, .. } = &self.plan.settings;
-        let addresses = source_addresses.len().max(1);
-        let ports = ports.len() * addresses;
-        let length = *warmup + pace.duration().unwrap_or_default();
+        let Some(ports) = self.all_ports() else { return Ok(()) };
+        let addresses = self.plan.settings.source_addresses.len().max(1);
+        let length = self.plan.known_length();
         // The turns that each address has; a name's addresses share those of its targets.
         let mut turns = BTreeMap::<SocketAddr, f64>::new();
         for target in &self.plan.cycle {
@@ -209,13 +220,16 @@ impl Prepared {
         Ok(())
     }
 
+    /// The source ports that there are, of all source addresses.
+    fn all_ports(&self) -> Option<usize> {
+        let addresses = self.plan.settings.source_addresses.len().max(1);
+        self.ports.as_ref().map(|ports| ports.len() * addresses)
+    }
+
     /// Warnings before the load starts.
     pub fn warnings(&self) -> Vec<String> {
-        let Some(ports) = &self.ports else { return Vec::new() };
-        let settings = &self.plan.settings;
-        let ports = ports.len() * settings.source_addresses.len().max(1);
-        let length = settings.warmup + settings.pace.duration().unwrap_or_default();
-        let again = ports::used_again_after(self.plan.fresh_per_s(), length, ports);
+        let Some(ports) = self.all_ports() else { return Vec::new() };
+        let again = ports::used_again_after(self.plan.fresh_per_s(), self.plan.known_length(), ports);
         let warning = |again: Duration| {
             format!(
                 "source ports are used again after {:.0} s: there are {ports}. For {:.0} s after a connection \
@@ -252,8 +266,7 @@ impl Prepared {
     pub fn start_at(self, zero: Stamp, clock: Clock, run_dir: Option<&RunDir>) -> Result<Running, LoadError> {
         let Self { plan, routes, names, ports, records, journal, listener } = self;
         let sources = plan.sources();
-        let mut tables = Vec::new();
-        let mut log = None;
+        let (mut tables, mut log) = (Vec::new(), None);
         if let Some(run_dir) = run_dir {
             for source in &sources {
                 tables.push(run_dir.part_writer::<RequestRow>(source, clock)?);
@@ -281,7 +294,7 @@ impl Prepared {
                     is_aborted: Cell::new(false),
                 },
                 feed: Feed::new(&plan, number, plan.share.of, zero),
-                max_connections: share_of(plan.max_connections, number, plan.share.of),
+                max_connections: plan.part_of_connections(number),
                 stop: control.stop.clone(),
                 abort: control.abort.clone(),
                 batches: batches.clone(),
@@ -296,11 +309,8 @@ impl Prepared {
             sources,
             tasks,
             received,
-            records,
-            tables,
+            files: Files { tables, records, journal, listener },
             log,
-            journal,
-            listener,
         };
         run.begin(control)
     }
@@ -317,22 +327,13 @@ fn attempts_from<'a>(settings: &Settings, ports: &'a mut Option<Vec<u16>>) -> fi
 }
 
 /// Whether something can be connected to at `path`.
-#[cfg(unix)]
 fn is_socket(path: &Path) -> Result<(), LoadError> {
-    use std::os::unix::fs::FileTypeExt;
-
     let why = match std::fs::metadata(path) {
         Ok(file) if file.file_type().is_socket() => return Ok(()),
         Ok(_) => "it is something else".to_owned(),
         Err(e) => e.to_string(),
     };
     Err(LoadError::NoSocket { path: path.to_owned(), why })
-}
-
-/// There are none here.
-#[cfg(not(unix))]
-fn is_socket(path: &Path) -> Result<(), LoadError> {
-    Err(LoadError::NoSocket { path: path.to_owned(), why: "this system has none".to_owned() })
 }
 
 /// The TLS of a target, if it uses it.
@@ -355,15 +356,10 @@ pub(super) fn endpoints(plan: &Plan, worker: usize, routes: &[Route]) -> Vec<End
         closing: Template::new(target, &sender, Persistence::Close),
         keeping: Template::new(target, &sender, Persistence::Keep),
         http: target.http,
-        http2: (target.http != Http::Http1).then(|| http2::Template::new(target, &sender)),
+        http2: (target.http != Http::Http1).then(|| request::http2::Template::new(target, &sender)),
         grpc: target.grpc.clone(),
-        messages: target.is_websocket.then(|| Messages::new(target, &sender)),
+        websocket: target.is_websocket.then(|| WebSocket::new(target, &sender)),
         answers: RefCell::default(),
     };
     plan.targets.iter().zip(routes).map(endpoint).collect()
-}
-
-/// Worker `worker`'s part of `total`, divided as evenly as whole numbers can be.
-fn share_of(total: usize, worker: usize, workers: usize) -> usize {
-    total / workers + usize::from(worker < total % workers)
 }

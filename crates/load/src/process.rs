@@ -4,6 +4,7 @@
 //! another machine. [`Process`] talks to it by [`protocol`]; [`worker`] is the other end. The process has its own
 //! clock, which is compared with this one's throughout the load, like every recorder's.
 
+pub(crate) mod clock;
 pub mod protocol;
 pub mod worker;
 
@@ -17,15 +18,12 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::{Instant, interval_at};
 use tokio_util::sync::CancellationToken;
 
-use super::Control;
+use super::control::Control;
+use clock::WorkerClock;
 use protocol::{Order, Prepare, Report};
-use rolldrop_record::run_info::{Role, Source};
-use rolldrop_record::{Clock, ClockOffset, EventKind, Offsets, Stamp};
+use rolldrop_record::run_info::Source;
+use rolldrop_record::{Clock, ClockOffset, EventKind, Stamp};
 
-/// Clock exchanges before the load starts: the one with the shortest round trip counts.
-const FIRST_CLOCK_SAMPLES: u64 = 8;
-/// From one clock exchange to the next, later on.
-const CLOCK_INTERVAL: Duration = Duration::from_secs(2);
 /// From the order to start to the schedule's zero, so that the process is ready for its first request.
 const LEAD: Duration = Duration::from_millis(250);
 /// How long the process may take to end after its input was closed.
@@ -82,11 +80,9 @@ pub struct Process<N> {
     control: Control,
     sources: Vec<String>,
     warnings: Vec<String>,
-    /// Results of the clock exchanges, and when each was requested.
-    samples: Vec<(Stamp, ClockOffset)>,
+    its_clock: WorkerClock,
     /// Clock exchanges in progress: number, and when each was requested.
     asked: VecDeque<(u64, Stamp)>,
-    exchanges: u64,
 }
 
 impl<N: Note> Process<N> {
@@ -110,9 +106,8 @@ impl<N: Note> Process<N> {
             control: Control::default(),
             sources: Vec::new(),
             warnings: Vec::new(),
-            samples: Vec::new(),
+            its_clock: WorkerClock::default(),
             asked: VecDeque::new(),
-            exchanges: 0,
         })
     }
 
@@ -126,9 +121,9 @@ impl<N: Note> Process<N> {
         while self.sources.is_empty() {
             self.next_report().await?;
         }
-        for exchange in 1..=FIRST_CLOCK_SAMPLES {
+        for exchange in 1..=clock::FIRST_EXCHANGES {
             self.compare_clocks().await?;
-            while self.exchanges < exchange {
+            while self.its_clock.exchanges() < exchange {
                 self.next_report().await?;
             }
         }
@@ -141,8 +136,7 @@ impl<N: Note> Process<N> {
     /// When the process cannot be reached.
     pub async fn start(&mut self) -> Result<Stamp, ProcessError> {
         let zero = self.clock.now() + LEAD;
-        let offset_ns = self.offset().map_or(0, |offset| offset.offset_ns);
-        self.order(&Order::Start { zero_ns: zero.shifted_ns(offset_ns) }).await?;
+        self.order(&Order::Start { zero_ns: zero.shifted_ns(self.its_clock.offset_ns()) }).await?;
         Ok(zero)
     }
 
@@ -156,7 +150,7 @@ impl<N: Note> Process<N> {
     /// # Errors
     /// When the process fails, or ends before the load does.
     pub async fn join(&mut self) -> Result<Ended, ProcessError> {
-        let mut clock_due = interval_at(Instant::now() + CLOCK_INTERVAL, CLOCK_INTERVAL);
+        let mut clock_due = interval_at(Instant::now() + clock::INTERVAL, clock::INTERVAL);
         let control = self.control.clone();
         let never = CancellationToken::new();
         let (mut stop, mut abort) = (&control.stop, &control.abort);
@@ -180,19 +174,7 @@ impl<N: Note> Process<N> {
 
     /// The load's sources as run.json lists them, with the best knowledge of their clock.
     pub fn recorders(&self) -> Vec<Source> {
-        let offset = self.offset();
-        let source = |name: &String| Source {
-            name: name.clone(),
-            role: Role::Load,
-            clock_offset_ns: offset.map_or(0, |offset| offset.offset_ns),
-            clock_uncertainty_ns: offset.map(|offset| offset.uncertainty_ns),
-            rows: None,
-        };
-        self.sources.iter().map(source).collect()
-    }
-
-    fn offset(&self) -> Option<ClockOffset> {
-        Offsets::of(self.samples.iter().copied()).map(|offsets| offsets.overall())
+        self.its_clock.recorders(&self.sources)
     }
 
     /// Ends the process, which keeps what it has recorded, and waits until it is gone.
@@ -248,19 +230,14 @@ impl<N: Note> Process<N> {
     }
 
     async fn compare_clocks(&mut self) -> Result<(), ProcessError> {
-        let n = self.exchanges + self.asked.len() as u64;
+        let n = (self.its_clock.exchanges() + self.asked.len()) as u64;
         self.asked.push_back((n, self.clock.now()));
         self.order(&Order::Clock { n }).await
     }
 
     fn take_clock(&mut self, n: u64, reading: Stamp, received: Stamp) {
         let Some((_, sent)) = self.asked.pop_front().filter(|(asked, _)| *asked == n) else { return };
-        self.exchanges += 1;
         let sample = ClockOffset::of_exchange(sent, reading, received);
-        self.samples.push((sent, sample));
-        // The threads of a process share its clock.
-        for source in &self.sources {
-            (self.note)(None, sent, EventKind::clock_sample(source, sample));
-        }
+        self.its_clock.add(sent, sample, &self.sources, &self.note);
     }
 }

@@ -5,19 +5,19 @@
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
 use super::conntrack::Listener;
+use super::control::{Progress, Recent};
+use super::error::LoadError;
 use super::latency_log::{self, ByOutcome, INTERVAL, LatencyLog, LogFile, interval_of};
+use super::live::{Beside, Journal, JournalWriter, Reached};
 use super::records::RecordWriter;
-use super::remote::journal::JournalWriter;
-use super::remote::live::{Beside, Reached};
 use super::tally::{self, Counts, ErrorStatuses};
 use super::worker::Batch;
-use super::{LoadError, Progress, Recent};
 use rolldrop_record::parts::PartWriter;
 use rolldrop_record::{Clock, Phase, RequestRow, Stamp};
 
@@ -30,24 +30,19 @@ const TURN: Duration = Duration::from_millis(200);
 /// Where the recorder writes to.
 pub(super) struct Recorder<'a> {
     clock: Clock,
-    /// The rows' tables, one per worker; none without a run directory.
-    tables: Vec<PartWriter<RequestRow>>,
-    records: Vec<RecordWriter>,
+    files: Files,
     seconds: Option<Seconds<'a>>,
     live: Live<'a>,
-    listener: Option<Listener>,
 }
 
-/// What the recorder writes.
-pub(super) struct Files<'a> {
+/// What the recorder writes, and whom it asks for that.
+pub(super) struct Files {
     /// The rows' tables, in the order of the workers; none without a run directory.
     pub(super) tables: Vec<PartWriter<RequestRow>>,
     /// Rows in other forms, in addition to the run directory.
     pub(super) records: Vec<RecordWriter>,
-    /// The interval log, if there is a run directory.
-    pub(super) log: Option<&'a mut LogFile>,
-    /// The journal for a remote reader, if there is one.
-    pub(super) journal: Option<JournalWriter>,
+    /// The journal for a remote reader, if there is one. It needs a run directory.
+    pub(super) journal: Option<Arc<Journal>>,
     /// Reports where connections went, if that is wanted.
     pub(super) listener: Option<Listener>,
 }
@@ -60,13 +55,14 @@ impl<'a> Recorder<'a> {
     pub(super) fn new(
         clock: Clock,
         zero: Stamp,
-        files: Files<'a>,
+        files: Files,
+        log: &'a mut Option<LogFile>,
         progress: &'a Mutex<Progress>,
         sources: &[String],
     ) -> Result<Self, LoadError> {
-        let Files { tables, records, log, journal, listener } = files;
-        let seconds = log.map(|file| Seconds::begin(file, journal, zero)).transpose()?;
-        Ok(Self { clock, tables, records, seconds, live: Live::new(progress, zero, sources), listener })
+        let journal = || files.journal.clone().map(Journal::writer);
+        let seconds = log.as_mut().map(|log| Seconds::begin(log, journal(), zero)).transpose()?;
+        Ok(Self { clock, files, seconds, live: Live::new(progress, zero, sources) })
     }
 
     /// Records until every worker has dropped its sender. `failed` is called
@@ -100,10 +96,10 @@ impl<'a> Recorder<'a> {
         if let Some(seconds) = &mut self.seconds {
             seconds.write_before(i64::MAX, &self.live.workers)?;
         }
-        for table in self.tables {
+        for table in self.files.tables {
             table.finish()?;
         }
-        for record in self.records {
+        for record in self.files.records {
             let path = record.path().to_owned();
             record.finish().map_err(|source| LoadError::Record { path, source })?;
         }
@@ -114,7 +110,7 @@ impl<'a> Recorder<'a> {
     }
 
     fn write(&mut self, mut batch: Option<Batch>, now: Stamp) -> Result<(), LoadError> {
-        if let (Some(listener), Some(batch)) = (&self.listener, &mut batch) {
+        if let (Some(listener), Some(batch)) = (&self.files.listener, &mut batch) {
             listener.fill_in(batch.worker, &mut batch.rows);
         }
         if let Some(seconds) = &mut self.seconds {
@@ -123,17 +119,17 @@ impl<'a> Recorder<'a> {
             }
             seconds.turn(now, &self.live.workers)?;
         }
-        for record in &mut self.records {
+        for record in &mut self.files.records {
             let rows = batch.as_ref().map_or(&[][..], |batch| &batch.rows);
             let written = record.write(rows);
             written.map_err(|source| LoadError::Record { path: record.path().to_owned(), source })?;
         }
         if let Some(batch) = batch
-            && let Some(table) = self.tables.get_mut(batch.worker)
+            && let Some(table) = self.files.tables.get_mut(batch.worker)
         {
             table.extend(&batch.rows)?;
         }
-        for table in &mut self.tables {
+        for table in &mut self.files.tables {
             table.tick()?;
         }
         Ok(())

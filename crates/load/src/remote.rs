@@ -11,7 +11,7 @@
 //! | `GET /reports?from=N` | the reports from number N on, a [`Numbered`] a line, until the load is over |
 //! | `GET /clock` | a [`ClockAnswer`] |
 //! | `GET /version` | which program it is, a [`Tool`] |
-//! | `GET /live?from=N&rows=K` | what ended in each second from number N on, a [`live::Line`] a line, with so many rows a second at most |
+//! | `GET /live?from=N&rows=K` | what ended in each second from number N on, a [`Line`] a line, with at most K rows a second |
 //! | `GET /parts` | the closed parts of its rows, a [`parts::Listing`] |
 //! | `GET /parts/NAME` | one of them, with `Range: bytes=N-` from byte N on |
 //! | `POST /acknowledged` | everything was fetched; the worker ends |
@@ -21,6 +21,7 @@
 //! worker that is never contacted waits for [`UNCLAIMED`]: it may be the second one of its index, which gets no
 //! orders.
 //!
+//! [`Line`]: crate::live::Line
 //! [`ClockAnswer`]: rolldrop_record::wire::ClockAnswer
 //! [`Tool`]: rolldrop_record::run_info::Tool
 
@@ -31,9 +32,7 @@ mod backlog;
 pub mod collect;
 pub mod fleet;
 pub mod handover;
-pub mod journal;
 pub mod link;
-pub mod live;
 pub mod parts;
 pub mod reverse;
 pub mod server;
@@ -51,6 +50,8 @@ pub const KEPT: Duration = Duration::from_secs(600);
 /// How long a worker waits for its first request.
 pub const UNCLAIMED: Duration = Duration::from_secs(900);
 
+/// Path of the live stream.
+pub const LIVE_PATH: &str = "/live";
 pub(super) const ORDERS_PATH: &str = "/orders";
 pub(super) const REPORTS_PATH: &str = "/reports";
 pub(super) const ACKNOWLEDGED_PATH: &str = "/acknowledged";

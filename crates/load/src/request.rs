@@ -1,10 +1,12 @@
 //! A request as bytes: all but its number, and what a template asks for, is made once, before
-//! the first is sent.
+//! the first is sent. The same for HTTP/2 is in [`http2`].
+
+pub(super) mod http2;
 
 use std::io::Write;
 
-use super::plan::{PlannedTarget, Text};
 use super::random::Random;
+use super::target::{PlannedTarget, Text};
 use super::template::{self, Piece};
 use rolldrop_record::id::ID_HEADER;
 
@@ -81,14 +83,14 @@ impl Template {
     }
 
     /// The template of the requests that ask `target` to switch to WebSocket, without their key.
-    pub(super) fn handshake(target: &PlannedTarget, sender: &Sender) -> Self {
+    fn handshake(target: &PlannedTarget, sender: &Sender) -> Self {
         let fields = [("connection", "Upgrade"), ("upgrade", "websocket"), ("sec-websocket-version", "13")]
             .map(|(name, value)| (name, value.to_owned()));
         Self::of(sender, head(target, &fields), Body::Fixed(Vec::new()))
     }
 
     /// The template of the messages to a WebSocket target: a request's id, an empty line, the body.
-    pub(super) fn message(target: &PlannedTarget, sender: &Sender) -> Self {
+    fn message(target: &PlannedTarget, sender: &Sender) -> Self {
         let body = match &target.body {
             Text::Fixed(body) => Body::Fixed(body.clone()),
             Text::Made(pieces) => Body::Made(pieces.clone()),
@@ -124,6 +126,20 @@ impl Template {
                 out.extend_from_slice(&body);
             }
         }
+    }
+}
+
+/// What is sent to a WebSocket target.
+#[derive(Debug)]
+pub(super) struct WebSocket {
+    pub(super) handshake: Template,
+    pub(super) message: Template,
+}
+
+impl WebSocket {
+    /// The templates of a sender's messages to `target`.
+    pub(super) fn new(target: &PlannedTarget, sender: &Sender) -> Self {
+        Self { handshake: Template::handshake(target, sender), message: Template::message(target, sender) }
     }
 }
 

@@ -18,8 +18,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::address::{Address, Remote};
-use super::first_answer;
-use super::plan::PlannedTarget;
+use super::target::PlannedTarget;
 use lookup::{Found, Lookup};
 use rolldrop_record::event::NameAnswer;
 use rolldrop_record::load::{DnsSettings, Family};
@@ -94,7 +93,7 @@ pub(super) struct Names {
 
 /// A name that was found.
 #[derive(Debug)]
-struct Name {
+pub(super) struct Name {
     host: String,
     port: u16,
     /// The addresses that are used, of those that it has.
@@ -154,38 +153,14 @@ impl Names {
         self.names.is_empty()
     }
 
-    /// If a name has addresses of both families and only one family answers, as with a server that listens only on
-    /// IPv4 behind `localhost`, the other family is not used from now on: a client that tries both would never show
-    /// its users that failure. One address of each family is connected to, from where `from` says, for at most
-    /// `limit`. Returns what was dropped, as text.
-    pub(super) async fn choose_families(
-        &mut self,
-        mut from: first_answer::From<'_>,
-        limit: Duration,
-        clock: Clock,
-    ) -> Vec<String> {
-        let mut left_out = Vec::new();
-        for name in &mut self.names {
-            let Ok(addresses) = name.answer.borrow().clone() else { continue };
+    /// The names that have addresses of both families, with one address of each: IPv4, then IPv6.
+    pub(super) fn of_both_families(&mut self) -> impl Iterator<Item = (&mut Name, Address, Address)> {
+        self.names.iter_mut().filter_map(|name| {
+            let addresses = name.answer.borrow().clone().ok()?;
             let of = |family: Family| addresses.iter().find(|address| address.is_of(family)).cloned();
-            let (Some(v4), Some(v6)) = (of(Family::Ipv4), of(Family::Ipv6)) else { continue };
-            let (family, silent) =
-                match (from.reach(&v4, limit, clock).await, from.reach(&v6, limit, clock).await) {
-                    (true, false) => (Family::Ipv4, v6),
-                    (false, true) => (Family::Ipv6, v4),
-                    _ => continue,
-                };
-            name.family = family;
-            let used: Arc<[Address]> = addresses.iter().filter(|a| a.is_of(family)).cloned().collect();
-            name.answer.send_modify(|answer| *answer = Ok(used));
-            left_out.push(format!(
-                "{} is used only through its {} addresses: {} does not answer (--ipv4 or --ipv6 chooses)",
-                name.host,
-                family.label(),
-                silent.text,
-            ));
-        }
-        left_out
+            let (v4, v6) = (of(Family::Ipv4)?, of(Family::Ipv6)?);
+            Some((name, v4, v6))
+        })
     }
 
     /// Looks the names up repeatedly until `stop`. The first addresses, and every change, are reported to `changed`.
@@ -217,6 +192,22 @@ impl Names {
 }
 
 impl Name {
+    /// Uses only the addresses of this family from now on, because the address of the other is `silent`. Says so.
+    pub(super) fn use_only(&mut self, family: Family, silent: &Address) -> String {
+        self.family = family;
+        self.answer.send_modify(|answer| {
+            if let Ok(addresses) = answer {
+                *addresses = addresses.iter().filter(|address| address.is_of(family)).cloned().collect();
+            }
+        });
+        format!(
+            "{} is used only through its {} addresses: {} does not answer (--ipv4 or --ipv6 chooses)",
+            self.host,
+            family.label(),
+            silent.text,
+        )
+    }
+
     /// Stores the answer to a lookup.
     fn take(&mut self, found: Result<Found, String>) -> Answer {
         let now = Instant::now();

@@ -1,7 +1,6 @@
 //! A running load: its own thread, those of its workers, and its end.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::thread;
 
@@ -11,16 +10,31 @@ use tokio_util::sync::CancellationToken;
 
 use super::answer_headers::AllAnswers;
 use super::conntrack::Listener;
+use super::control::Control;
+use super::error::LoadError;
 use super::latency_log::LogFile;
 use super::recorder::{Files, Recorder};
-use super::records::RecordWriter;
-use super::remote::journal::Journal;
 use super::resolve::Names;
 use super::tally::Tally;
 use super::worker::{Batch, Done, Task};
-use super::{Control, LoadError, Summary};
-use rolldrop_record::parts::PartWriter;
-use rolldrop_record::{Clock, Event, EventKind, RequestRow, Stamp};
+use rolldrop_record::{Clock, Event, EventKind, Stamp};
+
+/// The result of a load.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// The load's sources: one per worker.
+    pub sources: Vec<String>,
+    /// The schedule's zero.
+    pub started: Stamp,
+    /// When the last request had ended.
+    pub ended: Stamp,
+    /// Requests that were scheduled, warm-up included; each has its row.
+    pub scheduled: u64,
+    /// Whether it was stopped before the end of its schedule.
+    pub stopped_early: bool,
+    /// Counts and histograms of the requests.
+    pub tally: Tally,
+}
 
 /// A load that runs in this process. Dropping it aborts the load.
 #[derive(Debug)]
@@ -81,11 +95,8 @@ pub(super) struct Run {
     pub(super) sources: Vec<String>,
     pub(super) tasks: Vec<Task>,
     pub(super) received: Receiver<Batch>,
-    pub(super) records: Vec<RecordWriter>,
-    pub(super) tables: Vec<PartWriter<RequestRow>>,
+    pub(super) files: Files,
     pub(super) log: Option<LogFile>,
-    pub(super) journal: Option<Arc<Journal>>,
-    pub(super) listener: Option<Listener>,
 }
 
 impl Run {
@@ -111,23 +122,23 @@ impl Run {
         control: &Control,
         happened: &UnboundedSender<Event>,
     ) -> Result<Summary, LoadError> {
-        let journal = self.journal.map(Journal::writer);
-        let (tables, records, listener) = (self.tables, self.records, self.listener.clone());
-        let files = Files { tables, records, log: self.log.as_mut(), journal, listener };
-        let recorder = Recorder::new(self.clock, self.started, files, &control.progress, &self.sources)?;
+        let (listener, progress) = (self.files.listener.clone(), &control.progress);
+        let recorder =
+            Recorder::new(self.clock, self.started, self.files, &mut self.log, progress, &self.sources)?;
         // Without one of its workers or its record the load is not the one that was asked for.
         let end_all = || control.abort();
         let ended = CancellationToken::new();
-        let source = self.sources.first().cloned().unwrap_or_default();
-        let tell = |at, kind| {
-            // Nobody may want to know.
-            let _ = happened.send(Event::new(at, source.as_str(), kind));
+        let first = self.sources.first().cloned().unwrap_or_default();
+        let tell_of = |source: &str, at, kind| {
+            // The receiver may be gone.
+            let _ = happened.send(Event::new(at, source, kind));
         };
+        let tell = |at, kind| tell_of(&first, at, kind);
         let (recorded, done, followed) = thread::scope(|scope| {
             let names = self.names;
             let follow = || follow(names, self.clock, ended.clone(), tell);
             let names = thread::Builder::new().name("load-names".to_owned()).spawn_scoped(scope, follow);
-            let listening = self.listener.as_ref().map(|listener| {
+            let listening = listener.as_ref().map(|listener| {
                 let listen = || listener.listen(&ended);
                 thread::Builder::new().name("load-conntrack".to_owned()).spawn_scoped(scope, listen)
             });
@@ -165,7 +176,7 @@ impl Run {
             (recorded, done, names.map(thread::ScopedJoinHandle::join))
         });
         recorded?;
-        self.listener.iter().flat_map(Listener::events).for_each(|(at, kind)| tell(at, kind));
+        listener.iter().flat_map(Listener::events).for_each(|(at, kind)| tell(at, kind));
         followed.map_err(LoadError::Worker)?.map_err(|_| LoadError::Panicked)?.map_err(LoadError::Worker)?;
         let is_stopped = control.stop.is_cancelled();
         let (mut scheduled, mut tally, mut answers) = (0, Tally::default(), AllAnswers::default());
@@ -174,16 +185,11 @@ impl Run {
             let done = done?;
             scheduled += done.scheduled;
             let (warmup, main) = (done.tally.warmup, done.tally.outcomes.total());
-            // Nobody may want to know.
-            let _ = happened.send(Event::new(at, of.clone(), EventKind::LoadScheduled { of, warmup, main }));
+            tell_of(&of.clone(), at, EventKind::LoadScheduled { of, warmup, main });
             tally.merge(&done.tally);
             done.answers.iter().for_each(|(target, of_target)| answers.add(target, of_target));
         }
-        let source = self.sources.first().map(String::as_str).unwrap_or_default();
-        for kind in answers.into_events() {
-            // Nobody may want to know.
-            let _ = happened.send(Event::new(self.clock.now(), source, kind));
-        }
+        answers.into_events().for_each(|kind| tell(self.clock.now(), kind));
         Ok(Summary {
             sources: self.sources,
             started: self.started,

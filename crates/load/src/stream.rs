@@ -9,21 +9,13 @@ use std::task::{Context, Poll, Waker};
 
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
-#[cfg(unix)]
-use tokio::net::UnixStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::ClientConnection;
+use tokio_util::either::Either;
 
-/// A socket that is connected, or about to be.
-#[derive(Debug)]
-pub(super) enum Socket {
-    /// TCP.
-    Tcp(TcpStream),
-    /// A Unix socket.
-    #[cfg(unix)]
-    Unix(UnixStream),
-}
+/// A socket that is connected, or about to be: TCP, or a Unix socket.
+pub(super) type Socket = Either<TcpStream, UnixStream>;
 
 /// What a connection runs over.
 #[derive(Debug)]
@@ -78,45 +70,29 @@ impl Drop for Tls {
     }
 }
 
-impl Socket {
-    /// Waits until it can be written to, which is when connecting has ended.
-    ///
-    /// # Errors
-    /// When the runtime ends.
-    pub(super) async fn writable(&self) -> io::Result<()> {
-        match self {
-            Socket::Tcp(stream) => stream.writable().await,
-            #[cfg(unix)]
-            Socket::Unix(stream) => stream.writable().await,
-        }
+/// The socket itself, whatever its family.
+pub(super) fn raw(socket: &Socket) -> SockRef<'_> {
+    match socket {
+        Either::Left(tcp) => tcp.into(),
+        Either::Right(unix) => unix.into(),
     }
+}
 
-    /// The error that connecting ended with, if it did.
-    ///
-    /// # Errors
-    /// When the system does not say.
-    pub(super) fn take_error(&self) -> io::Result<Option<io::Error>> {
-        match self {
-            Socket::Tcp(stream) => stream.take_error(),
-            #[cfg(unix)]
-            Socket::Unix(stream) => stream.take_error(),
-        }
+/// Waits until the socket can be written to, which is when connecting has ended.
+///
+/// # Errors
+/// When the runtime ends.
+pub(super) async fn writable(socket: &Socket) -> io::Result<()> {
+    match socket {
+        Either::Left(tcp) => tcp.writable().await,
+        Either::Right(unix) => unix.writable().await,
     }
+}
 
-    fn send(&self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Socket::Tcp(stream) => SockRef::from(stream).send(bytes),
-            #[cfg(unix)]
-            Socket::Unix(stream) => SockRef::from(stream).send(bytes),
-        }
-    }
-
-    fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Socket::Tcp(stream) => stream.try_read(bytes),
-            #[cfg(unix)]
-            Socket::Unix(stream) => stream.try_read(bytes),
-        }
+fn try_read(socket: &Socket, bytes: &mut [u8]) -> io::Result<usize> {
+    match socket {
+        Either::Left(tcp) => tcp.try_read(bytes),
+        Either::Right(unix) => unix.try_read(bytes),
     }
 }
 
@@ -128,7 +104,7 @@ impl Stream {
     /// When the connection takes no more.
     pub(super) fn write_now(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
         match self {
-            Stream::Plain(socket) => match socket.send(bytes) {
+            Stream::Plain(socket) => match raw(socket).send(bytes) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
                 sent => sent.map(Some),
             },
@@ -142,7 +118,7 @@ impl Stream {
         let mut byte = [0];
         match self {
             Stream::Plain(socket) => {
-                matches!(socket.try_read(&mut byte), Err(e) if e.kind() == io::ErrorKind::WouldBlock)
+                matches!(try_read(socket, &mut byte), Err(e) if e.kind() == io::ErrorKind::WouldBlock)
             }
             Stream::Tls(tls) => {
                 // The next reader registers itself again.
@@ -150,41 +126,6 @@ impl Stream {
                 tls.poll_read(&mut context, &mut ReadBuf::new(&mut byte)).is_pending()
             }
         }
-    }
-}
-
-/// Calls a method of whatever the stream is made of.
-macro_rules! delegate {
-    ($self:ident, $method:ident, $context:ident $(, $argument:ident)*) => {
-        match $self.get_mut() {
-            Socket::Tcp(stream) => Pin::new(stream).$method($context $(, $argument)*),
-            #[cfg(unix)]
-            Socket::Unix(stream) => Pin::new(stream).$method($context $(, $argument)*),
-        }
-    };
-}
-
-impl AsyncRead for Socket {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        delegate!(self, poll_read, context, buffer)
-    }
-}
-
-impl AsyncWrite for Socket {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        delegate!(self, poll_write, context, bytes)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        delegate!(self, poll_flush, context)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        delegate!(self, poll_shutdown, context)
     }
 }
 

@@ -38,18 +38,11 @@ pub(super) fn is_answered(row: &RequestRow) -> bool {
 }
 
 /// The name of an error number, where the system has one.
-#[cfg(unix)]
 pub fn errno_name(errno: i32) -> String {
     match nix::errno::Errno::from_raw(errno) {
         nix::errno::Errno::UnknownErrno => format!("errno {errno}"),
         known => format!("{known:?}"),
     }
-}
-
-/// The name of an error number, where the system has one.
-#[cfg(not(unix))]
-pub fn errno_name(errno: i32) -> String {
-    format!("errno {errno}")
 }
 
 /// Counts by outcome.

@@ -22,7 +22,7 @@ use tokio_rustls::rustls::{
 
 use super::stream::{Socket, Tls};
 use rolldrop_record::TlsSession;
-use rolldrop_record::load::{TlsSettings, TlsVersions};
+use rolldrop_record::load::{Http, TlsSettings, TlsVersions};
 use verify::Unverified;
 
 /// Why a user's TLS settings cannot be used.
@@ -98,9 +98,9 @@ impl Config {
         };
         let mut config = match identity(settings)? {
             None => builder.with_no_client_auth(),
-            Some((chain, key)) => builder
-                .with_client_auth_cert(chain, key)
-                .map_err(|e| TlsError::Identity(in_words(&e).unwrap_or_else(|| e.to_string())))?,
+            Some((chain, key)) => {
+                builder.with_client_auth_cert(chain, key).map_err(|e| TlsError::Identity(in_words(&e)))?
+            }
         };
         config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
         if !settings.resume {
@@ -112,6 +112,20 @@ impl Config {
     /// The client for a server of that name.
     pub(super) fn client(&self, name: ServerName<'static>) -> Client {
         Client { connector: TlsConnector::from(Arc::clone(&self.0)), name }
+    }
+}
+
+/// The name of HTTP/2 in a handshake (ALPN).
+pub(super) const HTTP2: &[u8] = b"h2";
+
+/// The application protocols that are offered in a handshake.
+pub(super) const fn offered(http: Http) -> &'static [&'static [u8]] {
+    const HTTP1: &[u8] = b"http/1.1";
+
+    match http {
+        Http::Auto => &[HTTP2, HTTP1],
+        Http::Http1 => &[HTTP1],
+        Http::Http2 => &[HTTP2],
     }
 }
 
@@ -135,7 +149,7 @@ fn roots(ca_pem: Option<&str>) -> Result<RootCertStore, TlsError> {
         return Ok(roots);
     };
     for certificate in certificates(pem).map_err(TlsError::Ca)? {
-        roots.add(certificate).map_err(|e| TlsError::BadCa(in_words(&e).unwrap_or_else(|| e.to_string())))?;
+        roots.add(certificate).map_err(|e| TlsError::BadCa(in_words(&e)))?;
     }
     Ok(roots)
 }
@@ -233,33 +247,36 @@ pub(super) struct Fault {
 /// What TLS reported, if TLS failed and not the connection under it.
 pub(super) fn fault(error: &io::Error) -> Option<Fault> {
     let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
-    let what = in_words(error).unwrap_or_else(|| error.to_string());
-    Some(Fault { what, is_alert: matches!(error, rustls::Error::AlertReceived(_)) })
+    Some(Fault { what: in_words(error), is_alert: matches!(error, rustls::Error::AlertReceived(_)) })
 }
 
-/// A short, constant text for the error, if it is one of the usual ones.
-fn in_words(error: &rustls::Error) -> Option<String> {
+/// The error; the usual ones as a short, constant text.
+fn in_words(error: &rustls::Error) -> String {
     match error {
         rustls::Error::AlertReceived(alert) => {
-            Some(format!("alert {} ({})", first_name(alert), u8::from(*alert)))
+            let name = alert.as_str().map_or_else(|| "alert_description".to_owned(), snake_case);
+            format!("alert {name} ({})", u8::from(*alert))
         }
         rustls::Error::InvalidCertificate(rustls::CertificateError::Other(other)) => {
-            Some(format!("certificate {}", first_name(&other.0)))
+            format!("certificate {}", variant(&other.0))
         }
-        rustls::Error::InvalidCertificate(fault) => Some(format!("certificate {}", first_name(fault))),
-        rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => Some("not_tls".to_owned()),
-        rustls::Error::InconsistentKeys(_) => Some("the key is not the certificate's".to_owned()),
-        _ => None,
+        rustls::Error::InvalidCertificate(fault) => format!("certificate {}", variant(fault)),
+        rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => "not_tls".to_owned(),
+        rustls::Error::InconsistentKeys(_) => "the key is not the certificate's".to_owned(),
+        other => other.to_string(),
     }
 }
 
-/// The first name of a value's debug form, as `snake_case`: `NotValidForNameContext { .. }` is
-/// `not_valid_for_name`.
-fn first_name(value: &impl fmt::Debug) -> String {
-    let text = format!("{value:?}");
-    let name: &str =
-        text.split(|c: char| !c.is_alphanumeric()).find(|part| !part.is_empty()).unwrap_or_default();
-    let name = name.strip_suffix("Context").unwrap_or(name);
+/// The variant of a certificate's fault as `snake_case`: `NotValidForNameContext { .. }` is `not_valid_for_name`.
+/// rustls has no names for these but those of the variants, with which their debug form begins.
+fn variant(fault: &impl fmt::Debug) -> String {
+    let text = format!("{fault:?}");
+    let name = text.split(|c: char| !c.is_alphanumeric()).find(|part| !part.is_empty()).unwrap_or_default();
+    snake_case(name.strip_suffix("Context").unwrap_or(name))
+}
+
+/// `UnknownCA` is `unknown_ca`.
+fn snake_case(name: &str) -> String {
     let mut snake = String::new();
     let mut previous = None;
     for c in name.chars() {

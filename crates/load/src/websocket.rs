@@ -17,11 +17,10 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::{Control, Data, OpC
 use tokio_tungstenite::tungstenite::protocol::frame::{Frame, FrameHeader};
 
 use super::connection::Connection;
-use super::exchange::{Context, Endpoint, Switch, read_body, read_head, read_more};
 use super::failure::{Failure, PROTOCOL_ERROR, Reached};
-use super::plan::PlannedTarget;
-use super::request::{Persistence, Sender, Template};
-use rolldrop_record::{Outcome, RequestRow};
+use super::http1::{Switch, Talk};
+use super::request::{Persistence, WebSocket};
+use rolldrop_record::Outcome;
 
 /// The status of an answer that switches protocols, and of every message after it.
 const SWITCHED: u16 = 101;
@@ -35,20 +34,6 @@ const MAX_CONTROL: u64 = 125;
 const FAREWELL: Duration = Duration::from_secs(1);
 /// The code of a close frame that is sent when no further message follows.
 const NORMAL_CLOSURE: u16 = 1000;
-
-/// What is sent to a WebSocket target.
-#[derive(Debug)]
-pub(super) struct Messages {
-    handshake: Template,
-    message: Template,
-}
-
-impl Messages {
-    /// A sender's messages to `target`.
-    pub(super) fn new(target: &PlannedTarget, sender: &Sender) -> Self {
-        Self { handshake: Template::handshake(target, sender), message: Template::message(target, sender) }
-    }
-}
 
 /// Whether an idle connection can carry a message: the server has neither closed it nor announced that. What has
 /// arrived is kept for the next exchange.
@@ -76,66 +61,57 @@ pub(super) fn is_open(connection: &mut Connection) -> bool {
 
 /// Sends a message and waits for its echo; on a connection that is new, after the handshake.
 /// Returns whether the connection can carry another message.
-pub(super) async fn talk(
-    context: &Context,
-    (endpoint, messages): (&Endpoint, &Messages),
+pub(super) async fn exchange(
+    talk: &mut Talk<'_>,
+    templates: &WebSocket,
     persistence: Persistence,
-    connection: &mut Connection,
-    row: &mut RequestRow,
 ) -> Result<bool, Failure> {
-    if !row.conn_reused && !shake_hands(context, (endpoint, messages), connection, row).await? {
+    if !talk.row.conn_reused && !shake_hands(talk, templates).await? {
         return Ok(false);
     }
-    row.status = Some(SWITCHED);
+    talk.row.status = Some(SWITCHED);
     let mut message = Vec::new();
-    messages.message.fill(row.seq, row.attempts, &mut message);
+    templates.message.fill(talk.row.seq, talk.row.attempts, &mut message);
     let kind = if std::str::from_utf8(&message).is_ok() { Data::Text } else { Data::Binary };
-    row.sent = Some(context.clock.now());
-    let sent = send(connection, Frame::message(message.clone(), OpCode::Data(kind), true), row).await;
-    // A server may have closed with a code before it read this: that is to be seen.
-    if echo(context, connection, row, (message.len(), sent.err().as_ref())).await? != message {
+    talk.row.sent = Some(talk.context.clock.now());
+    // A server may have closed with a code before it read this: the code is recorded.
+    talk.write_error = send(talk, Frame::message(message.clone(), OpCode::Data(kind), true)).await.err();
+    if echo(talk, message.len()).await? != message {
         return Err(no_echo());
     }
-    row.end = context.clock.now();
-    row.outcome = Outcome::Ok;
-    let is_last = context.plan.settings.max_requests == Some(connection.requests);
+    talk.row.end = talk.context.clock.now();
+    talk.row.outcome = Outcome::Ok;
+    let is_last = talk.context.plan.settings.max_requests == Some(talk.connection.requests);
     if persistence == Persistence::Close || is_last {
         // The echo has come: whether the goodbye arrives changes nothing.
-        let _ = send(connection, close(NORMAL_CLOSURE), row).await;
+        let _ = send(talk, close(NORMAL_CLOSURE)).await;
     }
     Ok(true)
 }
 
 /// Requests the switch to WebSocket. Returns false if the server refused it with a complete answer.
-async fn shake_hands(
-    context: &Context,
-    (endpoint, messages): (&Endpoint, &Messages),
-    connection: &mut Connection,
-    row: &mut RequestRow,
-) -> Result<bool, Failure> {
+async fn shake_hands(talk: &mut Talk<'_>, templates: &WebSocket) -> Result<bool, Failure> {
     let key = generate_key();
     let mut request = Vec::new();
-    messages.handshake.fill(row.seq, row.attempts, &mut request);
+    templates.handshake.fill(talk.row.seq, talk.row.attempts, &mut request);
     // Before the empty line.
     request.truncate(request.len() - 2);
     request.extend_from_slice(format!("sec-websocket-key: {key}\r\n\r\n").as_bytes());
-    let write_error = connection.write_all(&request, &mut row.bytes_sent).await.err();
-    let mut head = read_head(context, endpoint, Switch::Asked, connection, row, write_error.as_ref()).await?;
-    row.status = Some(head.status);
+    talk.write_error = talk.connection.write_all(&request, &mut talk.row.bytes_sent).await.err();
+    let mut head = talk.read_head(Switch::Asked).await?;
+    talk.row.status = Some(head.status);
     if head.status == SWITCHED {
         let expected = derive_accept_key(key.as_bytes());
-        return match head.accept {
-            Some(accept) if *accept == *expected => {
-                connection.is_websocket = true;
-                Ok(true)
-            }
-            _ => Err(Failure::with_detail(Outcome::ProtocolError, "no valid sec-websocket-accept")),
-        };
+        if head.accept.is_none_or(|accept| *accept != *expected) {
+            return Err(Failure::with_detail(Outcome::ProtocolError, "no valid sec-websocket-accept"));
+        }
+        talk.connection.is_websocket = true;
+        return Ok(true);
     }
-    row.head = Some(context.clock.now());
-    read_body(connection, &mut head, row, write_error.as_ref()).await?;
-    row.end = context.clock.now();
-    row.outcome = Outcome::HttpError;
+    talk.row.head = Some(talk.context.clock.now());
+    talk.read_body(&mut head).await?;
+    talk.row.end = talk.context.clock.now();
+    talk.row.outcome = Outcome::HttpError;
     Ok(false)
 }
 
@@ -144,33 +120,28 @@ fn no_echo() -> Failure {
 }
 
 /// Reads one message of at most `most` bytes, answering what else comes before it.
-async fn echo(
-    context: &Context,
-    connection: &mut Connection,
-    row: &mut RequestRow,
-    (most, write_error): (usize, Option<&io::Error>),
-) -> Result<Vec<u8>, Failure> {
+async fn echo(talk: &mut Talk<'_>, most: usize) -> Result<Vec<u8>, Failure> {
     let mut message: Option<Vec<u8>> = None;
     loop {
-        while let Some((header, head, payload)) = header(&connection.buffer)? {
-            if matches!(header.opcode, OpCode::Data(_)) && row.head.is_none() {
-                row.head = Some(context.clock.now());
+        while let Some((header, head, payload)) = header(&talk.connection.buffer)? {
+            if matches!(header.opcode, OpCode::Data(_)) && talk.row.head.is_none() {
+                talk.row.head = Some(talk.context.clock.now());
             }
             // What is longer is no echo, and need not be read to its end.
             let so_far = message.as_ref().map_or(0, Vec::len);
             if matches!(header.opcode, OpCode::Data(_)) && so_far + payload > most {
                 return Err(no_echo());
             }
-            let Some(bytes) = connection.buffer.get(head..head + payload) else { break };
+            let Some(bytes) = talk.connection.buffer.get(head..head + payload) else { break };
             let bytes = bytes.to_vec();
-            connection.buffer.drain(..head + payload);
+            talk.connection.buffer.drain(..head + payload);
             match header.opcode {
                 OpCode::Control(Control::Ping) => {
                     // A connection that accepts no more shows that when it is read.
-                    let _ = send(connection, Frame::pong(bytes), row).await;
+                    let _ = send(talk, Frame::pong(bytes)).await;
                 }
                 OpCode::Control(Control::Close) => {
-                    let _ = send(connection, answer_to_close(&bytes), row).await;
+                    let _ = send(talk, answer_to_close(&bytes)).await;
                     return Err(closed(message.is_some(), &bytes));
                 }
                 OpCode::Control(_) => {}
@@ -186,9 +157,9 @@ async fn echo(
                 }
             }
         }
-        let has_begun = row.head.is_some() || !connection.buffer.is_empty();
+        let has_begun = talk.row.head.is_some() || !talk.connection.buffer.is_empty();
         let reached = if has_begun { Reached::Body } else { Reached::Nothing };
-        read_more(context, connection, row, reached, write_error).await.map_err(without_close_frame)?;
+        talk.read_more(reached).await.map_err(without_close_frame)?;
     }
 }
 
@@ -237,8 +208,8 @@ pub(super) async fn take_leave(connections: impl Iterator<Item = Connection>) {
 }
 
 /// Sends a frame.
-async fn send(connection: &mut Connection, frame: Frame, row: &mut RequestRow) -> io::Result<()> {
-    connection.write_all(&masked(frame)?, &mut row.bytes_sent).await
+async fn send(talk: &mut Talk<'_>, frame: Frame) -> io::Result<()> {
+    talk.connection.write_all(&masked(frame)?, &mut talk.row.bytes_sent).await
 }
 
 /// A frame's bytes, masked as a client must.

@@ -25,9 +25,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::answer_headers::Answers;
 use super::connection::Connection;
-use super::exchange::{Context, Exchange, NotSent, Via};
+use super::context::Context;
+use super::exchange::{Exchange, Via};
 use super::feed::Feed;
 use super::http2;
+use super::not_sent::NotSent;
 use super::pacer::Pacer;
 use super::request::Persistence;
 use super::schedule::Due;
@@ -126,26 +128,20 @@ struct Worker {
 impl Worker {
     fn new(task: Task) -> Self {
         let settings = &task.context.plan.settings;
-        let limits = Limits {
-            connections: task.max_connections,
-            requests: settings.max_requests.unwrap_or(u64::MAX),
-            age: settings.max_age,
-        };
-        let http2 = http2::Limits {
+        let limits = http2::Limits {
             connections: task.max_connections,
             is_wanted: settings.max_connections.is_some(),
             streams: task.context.plan.streams(),
             awaits: settings.http == Http::Http2,
-            requests: limits.requests,
-            age: limits.age,
+            requests: settings.max_requests.unwrap_or(u64::MAX),
+            age: settings.max_age,
         };
         let state = State {
             worker: task.worker,
             pool: Pool::new(task.context.endpoints.len(), limits),
-            http2: http2::Pool::new(task.context.endpoints.len(), http2),
+            http2: http2::Pool::new(task.context.endpoints.len(), limits),
             shares_streams: settings.http != Http::Http1 && settings.connections == Connections::Keepalive,
             feed: task.feed,
-            max_connections: task.max_connections,
             batches: task.batches,
             scheduled: 0,
             in_flight: 0,
@@ -315,7 +311,6 @@ struct Lane {
 struct State {
     worker: usize,
     feed: Feed,
-    max_connections: usize,
     batches: SyncSender<Batch>,
     scheduled: u64,
     /// Requests that are in flight, each in a lane.
@@ -336,7 +331,7 @@ impl State {
     fn next(&self, now: Stamp) -> Option<Due> {
         self.feed.next(now, || match self.shares_streams {
             true => self.http2.has_room(),
-            false => self.in_flight < self.max_connections,
+            false => self.in_flight < self.pool.limits.connections,
         })
     }
 
@@ -357,7 +352,7 @@ impl State {
         } else if context.endpoints[endpoint].http2.is_some() {
             self.http2.take(endpoint, persistence, now).map(|ticket| Via::Http2(Some(ticket)))
         } else {
-            let is_usable = match context.endpoints[endpoint].messages {
+            let is_usable = match context.endpoints[endpoint].websocket {
                 None => Connection::is_idle,
                 Some(_) => websocket::is_open,
             };
@@ -418,28 +413,17 @@ fn endpoint_of(index: u64, cycle: &[usize]) -> usize {
     cycle.get(turn).copied().unwrap_or(0)
 }
 
-/// What connections may do.
-#[derive(Clone, Copy)]
-struct Limits {
-    /// Maximum number of open connections.
-    connections: usize,
-    /// Each may carry so many requests,
-    requests: u64,
-    /// and no further one when it is older than this.
-    age: Option<Duration>,
-}
-
 /// The worker's connections: idle ones at hand, those in use counted.
 struct Pool {
     /// Per endpoint; the one that has been idle for longest is first.
     idle: Vec<VecDeque<Connection>>,
     in_use: usize,
-    limits: Limits,
+    limits: http2::Limits,
     next_id: u64,
 }
 
 impl Pool {
-    fn new(endpoints: usize, limits: Limits) -> Self {
+    fn new(endpoints: usize, limits: http2::Limits) -> Self {
         let idle = std::iter::repeat_with(VecDeque::new).take(endpoints).collect();
         Self { idle, in_use: 0, limits, next_id: 0 }
     }

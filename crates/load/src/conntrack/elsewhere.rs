@@ -3,20 +3,11 @@
 use std::io;
 use std::time::Duration;
 
+use super::Read;
+
 /// There is none.
 #[derive(Debug)]
 pub(super) enum Socket {}
-
-/// What was there to be read.
-#[expect(dead_code, reason = "who reads them is the same code everywhere, and only Linux has any")]
-pub(super) enum Read<'a> {
-    /// Messages of the kernel's.
-    Datagram(&'a [u8]),
-    /// Nothing more, for now.
-    Nothing,
-    /// Messages were lost since the last time.
-    Overrun,
-}
 
 impl Socket {
     /// # Errors

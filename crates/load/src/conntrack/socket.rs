@@ -11,6 +11,8 @@ use nix::sys::socket::{
     AddressFamily, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recvfrom, setsockopt, socket, sockopt,
 };
 
+use super::Read;
+
 /// The bit of `NFNLGRP_CONNTRACK_NEW`.
 const NEW: u32 = 1;
 /// Room for messages that are not read at once: some thousands.
@@ -23,16 +25,6 @@ const DATAGRAM: usize = 64 << 10;
 pub(super) struct Socket {
     fd: OwnedFd,
     buffer: Vec<u8>,
-}
-
-/// What was there to be read.
-pub(super) enum Read<'a> {
-    /// Messages of the kernel's.
-    Datagram(&'a [u8]),
-    /// Nothing more, for now.
-    Nothing,
-    /// Messages were lost since the last time: there was no room for them.
-    Overrun,
 }
 
 impl Socket {

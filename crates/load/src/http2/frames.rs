@@ -8,8 +8,6 @@ use rolldrop_wire::http2::{
     CONTINUATION, DATA, END_STREAM, FrameHeader, GOAWAY, HEADERS, RST_STREAM, SETTINGS, number,
 };
 
-/// Bytes of a frame's header.
-const HEADER: usize = FrameHeader::BYTES;
 /// The most bytes of a payload that are kept: enough for any settings in use.
 const MAX_KEPT: usize = 512;
 
@@ -56,7 +54,10 @@ pub(super) enum Seen {
 pub(super) struct Frames {
     /// Bytes that come before the first frame.
     skip: usize,
-    header: Vec<u8>,
+    /// What has come of a header that is not complete.
+    begun: Vec<u8>,
+    /// The frame that is passing.
+    frame: Option<FrameHeader>,
     payload: Vec<u8>,
     /// Bytes of the payload that have not passed.
     left: usize,
@@ -65,12 +66,13 @@ pub(super) struct Frames {
 impl Frames {
     /// A direction that begins with a preface of `preface` bytes.
     pub(super) fn after(preface: usize) -> Self {
-        Self { skip: preface, header: Vec::with_capacity(HEADER), payload: Vec::new(), left: 0 }
+        let begun = Vec::with_capacity(FrameHeader::BYTES);
+        Self { skip: preface, begun, frame: None, payload: Vec::new(), left: 0 }
     }
 
     /// Whether what has passed ends with the end of a frame, or of the preface.
     pub(super) const fn is_between(&self) -> bool {
-        self.skip == 0 && self.header.is_empty()
+        self.skip == 0 && self.begun.is_empty() && self.frame.is_none()
     }
 
     /// Takes what passes by.
@@ -80,63 +82,57 @@ impl Frames {
             if self.skip > 0 {
                 (part, bytes) = bytes.split_at(self.skip.min(bytes.len()));
                 self.skip -= part.len();
-            } else if self.header.len() < HEADER {
-                (part, bytes) = bytes.split_at((HEADER - self.header.len()).min(bytes.len()));
-                self.header.extend_from_slice(part);
-                if let [a, b, c, ..] = self.header[..]
-                    && self.header.len() == HEADER
-                {
-                    self.left = u32::from_be_bytes([0, a, b, c]) as usize;
-                    self.count(HEADER, 0, &mut seen);
-                }
-            } else {
+            } else if let Some(frame) = self.frame {
                 (part, bytes) = bytes.split_at(self.left.min(bytes.len()));
                 self.left -= part.len();
-                if matches!(self.kind(), RST_STREAM | SETTINGS | GOAWAY) {
+                if matches!(frame.kind, RST_STREAM | SETTINGS | GOAWAY) {
                     self.payload.extend(part.iter().take(MAX_KEPT - self.payload.len().min(MAX_KEPT)));
                 }
-                let body = if self.kind() == DATA { part.len() } else { 0 };
-                self.count(part.len(), body, &mut seen);
+                let body = if frame.kind == DATA { part.len() } else { 0 };
+                count(frame, part.len(), body, &mut seen);
+            } else {
+                let missing = FrameHeader::BYTES - self.begun.len();
+                (part, bytes) = bytes.split_at(missing.min(bytes.len()));
+                self.begun.extend_from_slice(part);
+                if let Some(frame) = FrameHeader::read(&self.begun) {
+                    (self.frame, self.left) = (Some(frame), frame.length);
+                    self.begun.clear();
+                    count(frame, FrameHeader::BYTES, 0, &mut seen);
+                }
             }
-            if self.header.len() == HEADER && self.left == 0 {
-                self.complete(&mut seen);
-                self.header.clear();
+            if self.left == 0
+                && let Some(frame) = self.frame.take()
+            {
+                complete(frame, &self.payload, &mut seen);
                 self.payload.clear();
             }
         }
     }
+}
 
-    fn kind(&self) -> u8 {
-        self.header[3]
+fn count(frame: FrameHeader, bytes: usize, body: usize, seen: &mut impl FnMut(Seen)) {
+    if matches!(frame.kind, DATA | HEADERS | CONTINUATION) {
+        seen(Seen::Message { stream: frame.stream, bytes: bytes as u64, body: body as u64 });
     }
+}
 
-    fn stream(&self) -> u32 {
-        number(&self.header[5..]) & 0x7fff_ffff
-    }
-
-    fn count(&self, bytes: usize, body: usize, seen: &mut impl FnMut(Seen)) {
-        if matches!(self.kind(), DATA | HEADERS | CONTINUATION) {
-            seen(Seen::Message { stream: self.stream(), bytes: bytes as u64, body: body as u64 });
+fn complete(frame: FrameHeader, payload: &[u8], seen: &mut impl FnMut(Seen)) {
+    let stream = frame.stream;
+    match (frame.kind, payload.len()) {
+        (DATA | HEADERS, _) if frame.has(END_STREAM) => seen(Seen::EndStream(stream)),
+        (RST_STREAM, 4..) => seen(Seen::Reset { stream, code: number(payload) }),
+        // The flag is ACK here.
+        (SETTINGS, _) if !frame.has(END_STREAM) => {
+            let setting = |entry: &[u8]| (u16::from_be_bytes([entry[0], entry[1]]), number(&entry[2..]));
+            let mut settings = payload.chunks_exact(6).map(setting);
+            let max_streams = settings.rfind(|(name, _)| *name == MAX_CONCURRENT_STREAMS);
+            seen(Seen::Settings { max_streams: max_streams.map(|(_, value)| value) });
         }
-    }
-
-    fn complete(&self, seen: &mut impl FnMut(Seen)) {
-        let (stream, flags) = (self.stream(), self.header[4]);
-        match (self.kind(), self.payload.len()) {
-            (DATA | HEADERS, _) if flags & END_STREAM != 0 => seen(Seen::EndStream(stream)),
-            (RST_STREAM, 4..) => seen(Seen::Reset { stream, code: number(&self.payload) }),
-            (SETTINGS, _) if flags & END_STREAM == 0 => {
-                let setting = |entry: &[u8]| (u16::from_be_bytes([entry[0], entry[1]]), number(&entry[2..]));
-                let mut settings = self.payload.chunks_exact(6).map(setting);
-                let max_streams = settings.rfind(|(name, _)| *name == MAX_CONCURRENT_STREAMS);
-                seen(Seen::Settings { max_streams: max_streams.map(|(_, value)| value) });
-            }
-            (GOAWAY, 8..) => seen(Seen::GoAway {
-                last_stream: number(&self.payload) & 0x7fff_ffff,
-                code: number(&self.payload[4..]),
-            }),
-            _ => {}
+        (GOAWAY, 8..) => {
+            let last_stream = number(payload) & 0x7fff_ffff;
+            seen(Seen::GoAway { last_stream, code: number(&payload[4..]) });
         }
+        _ => {}
     }
 }
 

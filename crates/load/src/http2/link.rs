@@ -11,10 +11,10 @@ use h2::client::{self, SendRequest};
 use tokio::sync::SetOnce;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::ALPN;
 use super::wire::{Shared, Watched};
+use crate::carry::connect;
 use crate::connection::Connection;
-use crate::exchange::{Context, Endpoint, connect};
+use crate::context::{Context, Endpoint};
 use crate::failure::Failure;
 use rolldrop_record::load::Http;
 use rolldrop_record::{Outcome, RequestRow, Stamp};
@@ -168,10 +168,7 @@ impl Link {
         let mut own = None;
         let protocol = match connect(context, endpoint, self.id, row).await {
             Ok(connection) => {
-                let is_http2 = match endpoint.tls {
-                    Some(_) => connection.alpn() == Some(ALPN),
-                    None => endpoint.http == Http::Http2,
-                };
+                let is_http2 = connection.speaks_http2(endpoint.http);
                 let since = connection.since;
                 let protocol = match endpoint.http {
                     _ if is_http2 => self.begin(connection).await,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::link::{Link, Place, Standing};
-use crate::exchange::NotSent;
+use crate::not_sent::NotSent;
 use crate::request::Persistence;
 use rolldrop_record::Stamp;
 

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::MAX_CYCLE;
+use crate::answer_headers::NotAHeader;
 use crate::pod_body::NotAPodBody;
 use crate::template::UnknownPlaceholder;
 use crate::tls::TlsError;
@@ -123,8 +124,8 @@ pub enum PlanError {
         why: &'static str,
     },
     /// No answer has such a header.
-    #[error("{0:?} is not the name of a response header, such as x-served-by")]
-    AnswerHeader(String),
+    #[error(transparent)]
+    AnswerHeader(#[from] NotAHeader),
     /// The pattern for bodies cannot name pods.
     #[error(transparent)]
     Pattern(#[from] NotAPodBody),

@@ -1,66 +1,17 @@
-//! A target as it is sent to: its URL taken apart, its request put together, its turn.
+//! Checks targets: takes their URLs apart, puts their requests together, gives them their turns.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, Method};
-use tokio_rustls::rustls::pki_types::ServerName;
 use url::Url;
 
 use super::{MAX_CYCLE, PlanError};
-use crate::request::RETRY_HEADER;
+use crate::request::{self, RETRY_HEADER};
+use crate::target::{PlannedTarget, Text};
 use crate::template::{self, Piece};
-use crate::{grpc, http2, tls};
+use crate::{grpc, tls};
 use rolldrop_record::id::ID_HEADER;
 use rolldrop_record::load::{Http, Settings, Target};
-
-/// A target whose URL has been taken apart.
-#[derive(Clone, Debug)]
-pub(crate) struct PlannedTarget {
-    /// The name in the rows.
-    pub(crate) name: Arc<str>,
-    /// The host to resolve: a name or an address, without brackets.
-    pub(crate) host: String,
-    /// The port to connect to.
-    pub(crate) port: u16,
-    /// The name to ask for and to expect in TLS; `None` without TLS.
-    pub(crate) tls_name: Option<ServerName<'static>>,
-    /// The value of the Host header.
-    pub(crate) authority: String,
-    /// Which HTTP its requests speak.
-    pub(crate) http: Http,
-    /// What is special to gRPC.
-    pub(crate) grpc: Option<grpc::Call>,
-    /// The whole URL, for records.
-    pub(crate) url: String,
-    /// Path and query, as they are sent.
-    pub(crate) path: Vec<Piece>,
-    /// The method.
-    pub(crate) method: Method,
-    /// Headers, but for those that the generator writes itself.
-    pub(crate) headers: Vec<(HeaderName, Vec<Piece>)>,
-    /// The body.
-    pub(crate) body: Text,
-    /// Whether the body is a WebSocket message, which is to come back.
-    pub(crate) is_websocket: bool,
-}
-
-/// A body.
-#[derive(Clone, Debug)]
-pub(crate) enum Text {
-    /// The same in every request.
-    Fixed(Vec<u8>),
-    /// Made anew for each.
-    Made(Vec<Piece>),
-}
-
-impl PlannedTarget {
-    /// Whether its requests say that they may be sent twice, whatever their method.
-    pub(crate) fn has_idempotency_key(&self) -> bool {
-        let names = ["idempotency-key", "x-idempotency-key"];
-        self.headers.iter().any(|(name, _)| names.contains(&name.as_str()))
-    }
-}
 
 /// Checks a target.
 ///
@@ -121,10 +72,10 @@ pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<Planne
     };
     match planned.http {
         Http::Http2 if planned.is_websocket => Err(bad("WebSocket works only over HTTP/1.1".to_owned())),
-        Http::Http2 => http2::check(&planned).map(|()| planned).map_err(bad),
+        Http::Http2 => request::http2::check(&planned).map(|()| planned).map_err(bad),
         Http::Auto => {
             let or = |why| bad(format!("{why}; or use only HTTP/1.1 (--http 1.1)"));
-            http2::check(&planned).map(|()| planned).map_err(or)
+            request::http2::check(&planned).map(|()| planned).map_err(or)
         }
         Http::Http1 => Ok(planned),
     }

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Plan, PlannedTarget};
+use super::Plan;
+use crate::target::PlannedTarget;
 use rolldrop_record::load::{Arrivals, Family, Http, Pace};
 use rolldrop_record::row::POD_HEADER;
 use rolldrop_record::run_info::{self, Balances, BalancesBecause, LoadPlan, Pacing, Role, Source};

@@ -19,8 +19,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Progress, Settings, Share};
+use crate::control::Progress;
+use crate::plan::Share;
 use rolldrop_record::event::MachineSample;
+use rolldrop_record::load::Settings;
 use rolldrop_record::{Event, RunId, Stamp};
 
 /// An order to a load worker.

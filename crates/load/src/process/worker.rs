@@ -8,9 +8,12 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, Lines};
 use tokio::time::interval;
 
 use super::protocol::{Order, Prepare, Report};
+use crate::error::{LoadError, in_words};
+use crate::live::Journal;
 use crate::machine;
-use crate::remote::journal::Journal;
-use crate::{LoadError, Plan, PlanError, Prepared, Running, Summary, in_words};
+use crate::plan::{Plan, PlanError};
+use crate::prepared::Prepared;
+use crate::running::{Running, Summary};
 use rolldrop_record::{Clock, RunDir, RunDirError, Stamp};
 
 /// From one report of progress to the next.

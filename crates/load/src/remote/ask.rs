@@ -4,10 +4,12 @@ use std::io;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response, Uri};
 use http_body_util::combinators::UnsyncBoxBody;
 
-/// The body of an answer, which may go on as long as the worker lives.
+use rolldrop_record::wire::{AdminToken, TOKEN_HEADER};
+
+/// The body of an answer, which may last as long as the worker lives.
 pub type AnswerBody = UnsyncBoxBody<Bytes, io::Error>;
 
 /// The way to one worker.
@@ -20,3 +22,17 @@ pub trait Ask: Send + Sync {
 #[derive(Debug, thiserror::Error)]
 #[error("the load worker gave no answer: {0}")]
 pub struct AskError(pub String);
+
+/// The request as a way sends it: with `prefix` before its path, and with the token.
+pub(super) fn addressed(
+    request: Request<Bytes>,
+    prefix: &str,
+    token: &AdminToken,
+) -> Result<Request<Bytes>, AskError> {
+    let (mut parts, body) = request.into_parts();
+    let uri: Result<Uri, _> = format!("{prefix}{}", parts.uri).parse();
+    parts.uri = uri.map_err(|error| AskError(error.to_string()))?;
+    let token: Result<HeaderValue, _> = token.as_str().parse();
+    parts.headers.insert(TOKEN_HEADER, token.map_err(|error| AskError(error.to_string()))?);
+    Ok(Request::from_parts(parts, body))
+}

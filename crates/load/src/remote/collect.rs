@@ -1,10 +1,9 @@
 //! Collects what the load workers in a cluster record, within limits on memory and network.
 //!
-//! While the load lasts, each worker is followed ([`super::live`]): counts, histograms, and of the
-//! rows that are not `ok` no more than [`LIVE_ROWS`] a second over all workers. They go to the run
-//! directory at once. Everything else stays with the workers as Parquet, and is fetched when the
-//! load is over: few workers at a time, within a [`Limit`] that all share. A worker is told that
-//! its rows have arrived, and goes.
+//! While the load lasts, each worker is followed ([`crate::live`]): counts, histograms, and at most [`LIVE_ROWS`] rows
+//! a second that are not `ok`, over all workers. They go to the run directory at once. Everything else stays with the
+//! workers as Parquet, and is fetched when the load is over: from few workers at a time, within a [`Limit`] that all
+//! share. A worker ends when it learns that its rows have arrived.
 //!
 //! Memory does not grow with the load: at any time there is a batch of each worker, the seconds that not all workers
 //! have reported, and pieces of the parts that are being fetched.
@@ -29,11 +28,12 @@ use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::{Instant, interval_at, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::ACKNOWLEDGED_PATH;
 use super::fleet::Member;
 use super::link::{Link, LinkError};
-use super::live::{Batch, LIVE_PATH, LIVE_ROWS, Line, Reached};
-use crate::{Counts, LoadError};
+use super::{ACKNOWLEDGED_PATH, LIVE_PATH};
+use crate::error::LoadError;
+use crate::live::{Batch, LIVE_ROWS, Line, Reached};
+use crate::tally::Counts;
 use fetch::Fetch;
 use limit::Bucket;
 pub use limit::{Limit, NotALimit};
@@ -169,7 +169,7 @@ impl Collector {
                 biased;
                 collected = collecting.run() => collected,
                 why = gone => Err(why),
-                () = given_up.cancelled() => Err("it was not waited for".to_owned()),
+                () = given_up.cancelled() => Err("it was given up".to_owned()),
             };
             (name, collected)
         });
@@ -206,7 +206,9 @@ impl Collector {
                     let known = context.known();
                     (known.done, known.bytes as f64 / 1e6)
                 };
-                tell(&format!("{megabytes:.1} MB of rows have come; of {done} of {workers} workers, all"));
+                tell(&format!(
+                    "{megabytes:.1} MB of rows have arrived; {done} of {workers} workers are complete"
+                ));
             }
         };
         let giving_up = async {

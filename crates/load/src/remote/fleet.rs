@@ -13,12 +13,14 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::ask::Ask;
+use crate::control::{Control, Progress, Recent};
+use crate::plan::Share;
 use crate::process::protocol::{Order, Prepare};
 use crate::process::{Ended, Note};
-use crate::{Control, Progress, Recent, Settings, Share};
 pub use member::Lost;
 use member::{End, Worker};
-use rolldrop_record::run_info::{Role, Source};
+use rolldrop_record::load::Settings;
+use rolldrop_record::run_info::Source;
 use rolldrop_record::{Clock, EventKind, RunId, Stamp};
 
 /// From the order to start to the schedule's zero: the order has to reach every worker before it.
@@ -154,7 +156,7 @@ impl<N: Note> Fleet<N> {
     pub async fn start(&mut self) -> Stamp {
         let zero = self.clock.now() + LEAD;
         let starting = self.workers.iter_mut().map(|worker| {
-            let offset_ns = worker.offset().map_or(0, |offset| offset.offset_ns);
+            let offset_ns = worker.its_clock.offset_ns();
             async move {
                 let order = Order::Start { zero_ns: zero.shifted_ns(offset_ns) };
                 if let Err(why) = worker.order(&order).await {
@@ -191,33 +193,21 @@ impl<N: Note> Fleet<N> {
         let mut joined = Joined { at: Stamp::default(), scheduled: 0, lost: Vec::new() };
         for worker in &self.workers {
             let Ended { at, scheduled } = worker.ended(self.clock);
-            let offset_ns = worker.offset().map_or(0, |offset| offset.offset_ns);
-            joined.at = joined.at.max(at.shifted_ns(-offset_ns));
+            joined.at = joined.at.max(at.shifted_ns(-worker.its_clock.offset_ns()));
             joined.scheduled += scheduled;
             if let Some(source) = worker.sources.first() {
                 (self.note)(Some(source), at, EventKind::LoadEnded { scheduled });
             }
-            joined
-                .lost
-                .extend(worker.end.as_ref().and_then(|end| end.as_ref().err()).map(|why| worker.lost(why)));
+            if let Some(Err(why)) = &worker.end {
+                joined.lost.push(worker.lost(why));
+            }
         }
         joined
     }
 
     /// The load's sources as run.json lists them, with the best knowledge of their clocks.
     pub fn recorders(&self) -> Vec<Source> {
-        let of_worker = |worker: &Worker| {
-            let offset = worker.offset();
-            let source = move |name: &String| Source {
-                name: name.clone(),
-                role: Role::Load,
-                clock_offset_ns: offset.map_or(0, |offset| offset.offset_ns),
-                clock_uncertainty_ns: offset.map(|offset| offset.uncertainty_ns),
-                rows: None,
-            };
-            worker.sources.iter().map(source).collect::<Vec<_>>()
-        };
-        self.workers.iter().flat_map(of_worker).collect()
+        self.workers.iter().flat_map(|worker| worker.its_clock.recorders(&worker.sources)).collect()
     }
 
     /// Dismisses the workers: they end.

@@ -13,10 +13,10 @@ use hyper::body::Frame;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio_util::io::ReaderStream;
 
+use super::LIVE_PATH;
 use super::answer::{Answer, failed, json, lines, text};
-use super::journal::Journal;
-use super::live::{LIVE_PATH, LIVE_ROWS, Line};
 use super::parts::{Listing, PARTS_PATH, Shelf};
+use crate::live::{Journal, LIVE_ROWS, Line};
 
 /// A part is read in pieces of this size.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -87,7 +87,7 @@ impl Handover {
         };
         let from = first_byte(headers);
         if from.is_some_and(|from| from >= size) {
-            return text(StatusCode::RANGE_NOT_SATISFIABLE, "it is not so long\n");
+            return text(StatusCode::RANGE_NOT_SATISFIABLE, "the part is not that long\n");
         }
         let first = from.unwrap_or(0);
         let opened = async {

@@ -1,21 +1,20 @@
 //! How a worker in a pod is reached: through the API server's pod proxy, so that reaching the API server is enough.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{AsyncBufRead, FutureExt, StreamExt, TryStreamExt};
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use kube::client::Body;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use super::ask::{AnswerBody, Ask, AskError};
-use crate::in_words;
-use rolldrop_record::wire::{AdminToken, TOKEN_HEADER};
+use super::ask::{AnswerBody, Ask, AskError, addressed};
+use crate::error::in_words;
+use rolldrop_record::wire::AdminToken;
 
 /// For the head of an answer, and for the whole of a short one.
 pub const CALL_LIMIT: Duration = Duration::from_secs(10);
@@ -40,13 +39,8 @@ impl PodProxy {
 impl Ask for PodProxy {
     fn ask(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response<AnswerBody>, AskError>> {
         async move {
-            let failed = |error: &dyn fmt::Display| AskError(error.to_string());
-            let (mut parts, body) = request.into_parts();
-            let uri: Result<Uri, _> = format!("{}{}", self.prefix, parts.uri).parse();
-            parts.uri = uri.map_err(|error| failed(&error))?;
-            let token = self.token.as_str().parse::<HeaderValue>().map_err(|error| failed(&error))?;
-            parts.headers.insert(TOKEN_HEADER, token);
-            let request = Request::from_parts(parts, Body::from(body.to_vec()));
+            let request = addressed(request, &self.prefix, &self.token)?;
+            let request = request.map(|body| Body::from(body.to_vec()));
             let answer = self.client.send(request).await.map_err(|error| AskError(in_words(&error)))?;
             Ok(answer.map(|body| body.map_err(std::io::Error::other).boxed_unsync()))
         }

@@ -6,7 +6,6 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -16,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use http::{Request, Response, Uri};
+use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self as client, SendRequest};
@@ -32,7 +31,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::accept::accept;
-use super::ask::{AnswerBody, Ask, AskError};
+use super::ask::{AnswerBody, Ask, AskError, addressed};
 use rolldrop_record::wire::AdminToken;
 
 /// The first word of a worker's line.
@@ -112,21 +111,16 @@ struct Guest {
 impl Ask for Guest {
     fn ask(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response<AnswerBody>, AskError>> {
         async move {
-            let failed = |error: &dyn fmt::Display| AskError(error.to_string());
             let mut connected = self.slot.subscribe();
             let stands = |sender: &Option<SendRequest<_>>| sender.as_ref().is_some_and(|s| !s.is_closed());
             let comes = async { connected.wait_for(stands).await.ok()?.clone() };
             let Ok(Some(mut way)) = timeout(COMES_LIMIT, comes).await else {
                 return Err(AskError(format!("it has not connected within {COMES_LIMIT:?}")));
             };
-            let (mut parts, body) = request.into_parts();
-            // HTTP/2 wants to know whom it speaks to.
-            let uri: Result<Uri, _> = format!("http://load-worker{}", parts.uri).parse();
-            parts.uri = uri.map_err(|error| failed(&error))?;
-            let token = self.token.as_str().parse().map_err(|error| failed(&error))?;
-            parts.headers.insert(rolldrop_record::wire::TOKEN_HEADER, token);
-            let answer = way.send_request(Request::from_parts(parts, Full::new(body))).await;
-            let answer = answer.map_err(|error| failed(&error))?;
+            // A request of HTTP/2 names its server.
+            let request = addressed(request, "http://load-worker", &self.token)?;
+            let answer = way.send_request(request.map(Full::new)).await;
+            let answer = answer.map_err(|error| AskError(error.to_string()))?;
             Ok(answer.map(|body| body.map_err(io::Error::other).boxed_unsync()))
         }
         .boxed()

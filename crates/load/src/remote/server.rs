@@ -166,32 +166,25 @@ impl Worker {
         }
         // Without a load there are no rows.
         if self.orders().is_started && !self.acknowledged.is_cancelled() {
-            let unwanted = async {
-                while self.silence(began) <= KEPT {
-                    sleep(LOOK_AGAIN).await;
-                }
-            };
             tokio::select! {
-                () = unwanted => tracing::warn!("nobody has fetched the rows within {KEPT:?}"),
+                () = self.silent_for(KEPT, began) => tracing::warn!("nobody has fetched the rows within {KEPT:?}"),
                 () = self.acknowledged.cancelled() => {}
             }
         } else if !self.acknowledged.is_cancelled() {
-            // Whoever gave orders reads why there is no load.
-            self.read_to_the_end(began, &stop).await;
+            // The run reads why there is no load.
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = self.acknowledged.cancelled() => {}
+                () = self.silent_for(ABANDONED, began) => {}
+            }
         }
         sleep(LAST_ANSWERS).await;
     }
 
-    /// Waits until the reports can have been read.
-    async fn read_to_the_end(&self, began: Instant, stop: &CancellationToken) {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = self.acknowledged.cancelled() => {}
-            () = async {
-                while self.silence(began) <= ABANDONED {
-                    sleep(LOOK_AGAIN).await;
-                }
-            } => {}
+    /// Waits until no request has come for this long.
+    async fn silent_for(&self, limit: Duration, began: Instant) {
+        while self.silence(began) <= limit {
+            sleep(LOOK_AGAIN).await;
         }
     }
 

@@ -13,7 +13,7 @@ use hickory_resolver::proto::rr::{Name, RData, RecordType};
 use hickory_resolver::{Hosts, TokioResolver};
 use tokio::time::Instant;
 
-use super::{DnsSettings, Family};
+use rolldrop_record::load::{DnsSettings, Family};
 
 /// How long an answer of the system holds. The system gives no TTL.
 const SYSTEM_TTL: Duration = Duration::from_secs(30);

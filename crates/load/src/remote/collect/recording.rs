@@ -14,7 +14,7 @@ use tokio::sync::mpsc::Receiver;
 
 use super::CollectError;
 use crate::latency_log::{ByOutcome, LatencyLog, LogFile};
-use crate::remote::live::Batch;
+use crate::live::Batch;
 use crate::tally;
 use rolldrop_record::parts::{self, PartWriter, Row};
 use rolldrop_record::run_dir::LIVE_DIR;

@@ -13,10 +13,9 @@ use tokio::sync::Notify;
 
 use super::*;
 use crate::latency_log::{self, ByOutcome};
+use crate::live::{Beside, JournalWriter};
 use crate::remote::ask::{AnswerBody, Ask, AskError};
 use crate::remote::handover::Handover;
-use crate::remote::journal::JournalWriter;
-use crate::remote::live::Beside;
 use rolldrop_record::parts::{PartWriter, read_table};
 use rolldrop_record::{Outcome, Phase, RequestRow};
 
@@ -306,6 +305,6 @@ async fn what_is_not_waited_for_leaves_what_crossed() {
     let give_up = CancellationToken::new();
     give_up.cancel();
     let collected_all = collector.finish(&give_up, |_| {}).await.unwrap();
-    assert_eq!(collected_all.lost, [("pod-of-load-0".to_owned(), "it was not waited for".to_owned())]);
+    assert_eq!(collected_all.lost, [("pod-of-load-0".to_owned(), "it was given up".to_owned())]);
     assert_eq!(collected(dir.path()).len(), 10, "what crossed");
 }

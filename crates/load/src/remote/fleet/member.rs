@@ -10,19 +10,16 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{Following, Member};
-use crate::Progress;
+use crate::control::Progress;
+use crate::process::clock::{self, WorkerClock};
 use crate::process::protocol::{Order, Prepare, Report};
 use crate::process::{Ended, Note};
 use crate::remote::link::{Link, LinkError};
 use crate::remote::{ACKNOWLEDGED_PATH, Numbered, ORDERS_PATH, REPORTS_PATH, VERSION_PATH};
 use rolldrop_record::run_info::Tool;
 use rolldrop_record::wire::{CLOCK_PATH, ClockAnswer};
-use rolldrop_record::{Clock, ClockOffset, EventKind, Offsets, Stamp};
+use rolldrop_record::{Clock, ClockOffset, EventKind, Stamp};
 
-/// Clock exchanges before the load starts: the one with the shortest round trip counts.
-const FIRST_CLOCK_SAMPLES: usize = 8;
-/// From one clock exchange to the next, later on.
-const CLOCK_INTERVAL: Duration = Duration::from_secs(2);
 /// From one attempt to reach a worker to the next.
 const RETRY: Duration = Duration::from_millis(200);
 /// A stream of reports that is silent for this long is opened again.
@@ -78,8 +75,7 @@ pub(super) struct Worker {
     /// The number of the next order.
     next_order: u64,
     reports: Reports,
-    /// What the clock exchanges showed, and when each was asked.
-    samples: Vec<(Stamp, ClockOffset)>,
+    pub(super) its_clock: WorkerClock,
     progress: Progress,
     /// When its last progress report came, on this process's clock.
     heard: Option<Stamp>,
@@ -95,7 +91,7 @@ impl Worker {
             end: None,
             sources: Vec::new(),
             next_order: 0,
-            samples: Vec::new(),
+            its_clock: WorkerClock::default(),
             progress: Progress::default(),
             heard: None,
         }
@@ -109,7 +105,7 @@ impl Worker {
     pub(super) async fn prepare(
         &mut self,
         order: Prepare,
-        clock: Clock,
+        own_clock: Clock,
         note: &impl Note,
     ) -> Result<Vec<String>, End> {
         let gone = self.member.gone.clone();
@@ -126,9 +122,9 @@ impl Worker {
                     _ => {}
                 }
             };
-            while self.samples.len() < FIRST_CLOCK_SAMPLES {
-                let sample = retried(|| exchange(&self.link, clock)).await.map_err(End::Lost)?;
-                take_sample(sample, &self.sources, &mut self.samples, note);
+            while self.its_clock.exchanges() < clock::FIRST_EXCHANGES {
+                let (sent, sample) = retried(|| exchange(&self.link, own_clock)).await.map_err(End::Lost)?;
+                self.its_clock.add(sent, sample, &self.sources, note);
             }
             Ok(warnings)
         };
@@ -156,7 +152,7 @@ impl Worker {
 
     /// Follows it to the end of its load, and then stays in contact until all have ended.
     pub(super) async fn follow(&mut self, number: usize, following: &Following, note: &impl Note) {
-        let Self { member, end, sources, link, next_order, reports, samples, progress, heard } = self;
+        let Self { member, end, sources, link, next_order, reports, its_clock, progress, heard } = self;
         let (clock, link, sources, gone) = (following.clock, &*link, &*sources, member.gone.clone());
         let tell = |why: &str| {
             let lost = Lost::new(member, sources, why);
@@ -188,7 +184,7 @@ impl Worker {
         };
         tokio::select! {
             () = to_the_end => {}
-            never = follow_clock(link, clock, sources, samples, note) => match never {},
+            never = follow_clock(link, clock, sources, its_clock, note) => match never {},
         }
     }
 
@@ -197,18 +193,14 @@ impl Worker {
         match &self.end {
             Some(Ok(ended)) => *ended,
             _ => {
-                let offset_ns = self.offset().map_or(0, |offset| offset.offset_ns);
-                let at = self.heard.unwrap_or_else(|| clock.now()).shifted_ns(offset_ns);
+                let heard = self.heard.unwrap_or_else(|| clock.now());
+                let at = heard.shifted_ns(self.its_clock.offset_ns());
                 Ended { at, scheduled: self.progress.scheduled }
             }
         }
     }
 
-    pub(super) fn offset(&self) -> Option<ClockOffset> {
-        Offsets::of(self.samples.iter().copied()).map(|offsets| offsets.overall())
-    }
-
-    /// Tells it that nothing more is wanted.
+    /// Dismisses it.
     pub(super) async fn dismiss(&self) {
         let gone = self.member.gone.clone();
         tokio::select! {
@@ -266,17 +258,17 @@ async fn give(link: &Link, next_order: &mut u64, order: &Order) -> Result<(), St
 /// Compares clocks, again and again.
 async fn follow_clock(
     link: &Link,
-    clock: Clock,
+    own_clock: Clock,
     sources: &[String],
-    samples: &mut Vec<(Stamp, ClockOffset)>,
+    its_clock: &mut WorkerClock,
     note: &impl Note,
 ) -> Never {
-    let mut due = interval(CLOCK_INTERVAL);
+    let mut due = interval(clock::INTERVAL);
     due.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         due.tick().await;
-        if let Ok(sample) = exchange(link, clock).await {
-            take_sample(sample, sources, samples, note);
+        if let Ok((sent, sample)) = exchange(link, own_clock).await {
+            its_clock.add(sent, sample, sources, note);
         }
     }
 }
@@ -287,21 +279,8 @@ async fn exchange(link: &Link, clock: Clock) -> Result<(Stamp, ClockOffset), Lin
     Ok((sent, ClockOffset::of_exchange(sent, answer.now_ns, clock.now())))
 }
 
-fn take_sample(
-    (sent, sample): (Stamp, ClockOffset),
-    sources: &[String],
-    samples: &mut Vec<(Stamp, ClockOffset)>,
-    note: &impl Note,
-) {
-    samples.push((sent, sample));
-    // The threads of a process share its clock.
-    for source in sources {
-        note(None, sent, EventKind::clock_sample(source, sample));
-    }
-}
-
-/// Asks again until there is a good answer, or there was none for too long. What the worker itself
-/// refuses is not asked again.
+/// Repeats a request until it succeeds, or has failed for too long. A request that the worker itself refuses is not
+/// repeated.
 async fn retried<T, F>(mut ask: impl FnMut() -> F) -> Result<T, String>
 where
     F: Future<Output = Result<T, LinkError>>,

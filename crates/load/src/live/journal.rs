@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use super::live::{Batch, Line, Reached};
+use super::{Batch, Line, Reached};
 
 /// Rows that are kept: some megabytes.
 const KEPT_ROWS: usize = 20_000;
@@ -105,7 +105,7 @@ impl State {
 
 /// Writes a journal. Dropping it before its end says that the load failed.
 #[derive(Debug)]
-pub struct JournalWriter(Arc<Journal>);
+pub(crate) struct JournalWriter(Arc<Journal>);
 
 impl JournalWriter {
     /// A second is over.

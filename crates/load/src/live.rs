@@ -1,10 +1,10 @@
 //! What a load reports of its requests while it sends: one batch for each second.
 //!
-//! `GET /live?from=N&rows=K` answers with newline-delimited JSON, a [`Line`] each, that goes on
-//! until the load has ended. Batches bear the number of their second, counted from the schedule's
-//! zero; N is that of the first one wanted, and says that all before it have arrived. Counts and
-//! histograms are whole. Of the requests that were not `ok` a batch brings K rows at most, and says
-//! how many more there were: in an outage nearly every request is one of them.
+//! A [`Journal`] keeps the batches for a reader far from the run directory. Batches have the number of their second,
+//! counted from the schedule's zero. Counts and histograms are complete. Of the requests that were not `ok`, a batch
+//! has a limited number of rows, and says how many more there were: in an outage nearly every request is one of them.
+
+mod journal;
 
 use std::collections::BTreeMap;
 use std::io::Cursor;
@@ -17,11 +17,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::latency_log::ByOutcome;
 use crate::tally::{self, Counts};
+pub use journal::Journal;
+pub(crate) use journal::JournalWriter;
 use rolldrop_record::{Outcome, Phase, RequestRow};
 
-/// Path of the live stream.
-pub const LIVE_PATH: &str = "/live";
-/// Rows that are not `ok` and cross in a second, over all workers: about 1 MB.
+/// The most rows that are not `ok` and are reported in a second, over all workers: about 1 MB.
 pub const LIVE_ROWS: usize = 2_000;
 
 /// One line of the live stream.

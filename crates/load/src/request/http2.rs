@@ -4,11 +4,20 @@
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, Uri, Version, header};
 
+use super::{RETRY_HEADER, Sender, USER_AGENT};
 use crate::grpc;
-use crate::plan::{PlannedTarget, Text};
-use crate::request::{RETRY_HEADER, Sender, USER_AGENT};
+use crate::target::{PlannedTarget, Text};
 use crate::template::{self, Piece};
 use rolldrop_record::id::ID_HEADER;
+
+/// Whether requests to a target can be sent over HTTP/2.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn check(target: &PlannedTarget) -> Result<(), String> {
+    let sender = Sender { ids: "run-load-0-".into(), worker: 0, workers: 1, seed: 0 };
+    Template::new(target, &sender).check()
+}
 
 /// The requests of one source to one target.
 #[derive(Debug)]
@@ -34,7 +43,7 @@ enum Body {
 
 /// A request cannot be put together.
 #[derive(Debug)]
-pub(super) struct NotARequest;
+pub(crate) struct NotARequest;
 
 impl Template {
     /// The template of a sender's requests to `target`.
@@ -97,7 +106,7 @@ impl Template {
     ///
     /// # Errors
     /// When what fills in a placeholder makes no URL or no header.
-    pub(super) fn make(&self, seq: u64, attempt: u32) -> Result<(Request<()>, Bytes), NotARequest> {
+    pub(crate) fn make(&self, seq: u64, attempt: u32) -> Result<(Request<()>, Bytes), NotARequest> {
         let (number, mut random) = self.sender.draw(seq);
         let mut fill = |pieces: &[Piece]| {
             let mut text = Vec::new();
@@ -131,7 +140,7 @@ impl Template {
     ///
     /// # Errors
     /// Why not.
-    pub(super) fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         /// What HTTP/2 does not have (RFC 9113, 8.2.2).
         const NOT_IN_HTTP2: [&str; 3] = ["keep-alive", "proxy-connection", "upgrade"];
 

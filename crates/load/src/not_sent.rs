@@ -2,7 +2,7 @@
 
 /// Why a scheduled request was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum NotSent {
+pub(super) enum NotSent {
     /// Every connection that is allowed was in use.
     MaxConnections,
     /// The worker came to it too late.
@@ -19,7 +19,7 @@ pub(crate) enum NotSent {
 
 impl NotSent {
     /// The text in the `not_sent_reason` column.
-    pub(crate) const fn as_str(self) -> &'static str {
+    pub(super) const fn as_str(self) -> &'static str {
         match self {
             NotSent::MaxConnections => "max_connections",
             NotSent::Late => "late",

@@ -1,0 +1,96 @@
+//! A request over a connection that it has for itself: opened for it, or kept from another request.
+
+use std::io;
+use std::pin::pin;
+
+use super::connection::{self, CannotDial, Connection};
+use super::context::{Context, Endpoint};
+use super::deadlines::Elapsed;
+use super::failure::{Failure, Reached, connect_outcome, ended_early, lost, overdue};
+use super::http1::Talk;
+use super::not_sent::NotSent;
+use super::request::Persistence;
+use super::websocket;
+use rolldrop_record::{Outcome, RequestRow};
+
+/// Sends the request over the connection. Returns whether the connection can carry another one.
+pub(super) async fn carry(
+    context: &Context,
+    endpoint: &Endpoint,
+    persistence: Persistence,
+    connection: &mut Connection,
+    row: &mut RequestRow,
+) -> Result<bool, Failure> {
+    if connection.requests > 0 {
+        row.conn = Some(connection.id);
+        row.conn_reused = true;
+        row.local_port = connection.local_port;
+        row.remote_addr = Some(connection.remote.clone());
+    }
+    connection.requests += 1;
+    let sent = context.clock.now();
+    row.sent = Some(sent);
+    let limit = context.plan.settings.response_timeout;
+    let mut talk = Talk { context, endpoint, connection, row, write_error: None };
+    let ended = match &endpoint.websocket {
+        None => context.deadlines.within(sent, limit, pin!(talk.exchange(persistence))).await,
+        // Boxed, so that requests do not carry the room for it.
+        Some(templates) => {
+            let exchange = Box::pin(websocket::exchange(&mut talk, templates, persistence));
+            context.deadlines.within(sent, limit, exchange).await
+        }
+    };
+    let Talk { connection, row, .. } = talk;
+    let ended = ended.unwrap_or_else(|Elapsed| Err(overdue(row)));
+    if let Some(beginning) = connection.beginning.take() {
+        endpoint.name_pod(context, &beginning, ended.is_ok(), &mut connection.pod, row);
+    }
+    Ok(ended? && persistence == Persistence::Keep)
+}
+
+/// Opens a connection with this number, inside TLS if the endpoint uses it.
+pub(super) async fn connect(
+    context: &Context,
+    endpoint: &Endpoint,
+    id: u64,
+    row: &mut RequestRow,
+) -> Result<Connection, Failure> {
+    let start = context.clock.now();
+    let address = endpoint.walk.next().map_err(|why| Failure::with_detail(Outcome::DnsError, why))?;
+    let dialing = connection::dial(&address.remote, context.ports.as_ref()).map_err(|e| {
+        let (reason, e) = match e {
+            CannotDial::Socket(e) => (NotSent::NoSocket, e),
+            CannotDial::LocalPort(e) => (NotSent::NoLocalPort, e),
+        };
+        row.not_sent_reason = Some(reason.as_str().into());
+        Failure::new(Outcome::NotSent, e.raw_os_error())
+    })?;
+    row.connect_start = Some(start);
+    row.conn = Some(id);
+    row.local_port = dialing.local_port;
+    row.remote_addr = Some(address.text.clone());
+    let settings = &context.plan.settings;
+    let connected = pin!(dialing.connected(id, address.text.clone(), context.clock));
+    let mut connection = match context.deadlines.within(start, settings.connect_timeout, connected).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(e)) => return Err(Failure::new(connect_outcome(&e), e.raw_os_error())),
+        Err(Elapsed) => return Err(Failure::new(Outcome::ConnectTimeout, None)),
+    };
+    let connected = connection.since;
+    row.connected = Some(connected);
+    connection.buffer = context.buffers.take();
+    let Some(tls) = &endpoint.tls else { return Ok(connection) };
+    let secured = pin!(connection.secured(tls));
+    let connection = match context.deadlines.within(connected, settings.tls_timeout, secured).await {
+        Ok(Ok(connection)) => connection,
+        // There was no TLS yet that could have been closed.
+        Ok(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => {
+            return Err(ended_early(Reached::Connection, None));
+        }
+        Ok(Err(e)) => return Err(lost(Reached::Connection, &e, None)),
+        Err(Elapsed) => return Err(Failure::with_detail(Outcome::TlsError, "timeout")),
+    };
+    row.tls = Some(context.clock.now());
+    row.tls_session = connection.tls_session();
+    Ok(connection)
+}

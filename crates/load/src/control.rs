@@ -1,0 +1,66 @@
+//! What may be known and asked of a load while it runs.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use super::tally::{Counts, ErrorStatuses};
+
+/// What a load has done so far, warm-up included. Counts lag by a fraction of a second.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Requests that were due so far.
+    pub scheduled: u64,
+    /// Requests that are in flight.
+    pub in_flight: u64,
+    /// Requests that ended, by outcome.
+    pub outcomes: Counts,
+    /// Statuses of complete answers outside the success set.
+    #[serde(flatten)]
+    pub error_statuses: ErrorStatuses,
+    /// Response times of the answered requests of the last second, if there were any.
+    pub recent: Option<Recent>,
+}
+
+/// Response times of about the last second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recent {
+    /// Median.
+    pub p50: Duration,
+    /// 99th percentile.
+    pub p99: Duration,
+}
+
+/// State and control of a running load. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Control {
+    pub(super) progress: Arc<Mutex<Progress>>,
+    pub(super) stop: CancellationToken,
+    pub(super) abort: CancellationToken,
+}
+
+impl Control {
+    /// What it has done so far.
+    pub fn progress(&self) -> Progress {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Another process reports its progress.
+    pub(super) fn report(&self, progress: Progress) {
+        *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = progress;
+    }
+
+    /// Ends the schedule: no further request becomes due, and those in flight end
+    /// as they would have, within their timeouts.
+    pub fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// Ends the schedule and cuts off what is in flight: such requests end as `cancelled`.
+    pub fn abort(&self) {
+        self.stop.cancel();
+        self.abort.cancel();
+    }
+}

@@ -1,0 +1,93 @@
+//! Why a load could not be started or completed.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::conntrack::ConntrackError;
+use super::plan::PlanError;
+use rolldrop_record::RunDirError;
+use rolldrop_record::parts::PartError;
+
+/// Why a load could not be started or completed.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// A target's name does not resolve.
+    #[error("failed to resolve {host}: {why}")]
+    Resolve {
+        /// The name.
+        host: String,
+        /// Why.
+        why: String,
+    },
+    /// The Unix socket does not exist.
+    #[error("{path} is not a Unix socket: {why}")]
+    NoSocket {
+        /// The path.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
+    /// The target does not answer from here.
+    #[error("{url} gave no answer within {limit:?}: {why}")]
+    NoAnswer {
+        /// The target.
+        url: String,
+        /// The limit.
+        limit: Duration,
+        /// The result of the last attempt.
+        why: String,
+    },
+    /// The load does not fit this machine.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The operating system refused a thread, a runtime or a timer.
+    #[error("failed to run a load worker")]
+    Worker(#[source] io::Error),
+    /// A worker or the recorder panicked.
+    #[error("a thread of the load generator panicked")]
+    Panicked,
+    /// The interval log could not be written.
+    #[error("failed to write {path}")]
+    LatencyLog {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file of rows could not be written.
+    #[error("failed to write {path}")]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The rows' directory could not be made.
+    #[error(transparent)]
+    RunDir(#[from] RunDirError),
+    /// The requested evidence is not available.
+    #[error(transparent)]
+    Conntrack(#[from] ConntrackError),
+    /// Rows could not be written.
+    #[error(transparent)]
+    Part(#[from] PartError),
+}
+
+impl LoadError {
+    /// The interval log could not be written to.
+    pub(super) fn latency_log(source: io::Error) -> Self {
+        LoadError::LatencyLog { path: PathBuf::from("latency.hlog"), source }
+    }
+}
+
+/// The error with its causes.
+pub(super) fn in_words(error: &dyn std::error::Error) -> String {
+    let mut words = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        words.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    words
+}

@@ -1,0 +1,56 @@
+//! The clock of a process that sends a load, compared with this one's throughout the load.
+
+use std::time::Duration;
+
+use super::Note;
+use rolldrop_record::run_info::{Role, Source};
+use rolldrop_record::{ClockOffset, EventKind, Offsets, Stamp};
+
+/// Exchanges before the load starts: the one with the shortest round trip counts.
+pub(crate) const FIRST_EXCHANGES: usize = 8;
+/// From one exchange to the next, later on.
+pub(crate) const INTERVAL: Duration = Duration::from_secs(2);
+
+/// What the exchanges with a process showed.
+#[derive(Debug, Default)]
+pub(crate) struct WorkerClock {
+    /// When each exchange began, and its result.
+    samples: Vec<(Stamp, ClockOffset)>,
+}
+
+impl WorkerClock {
+    /// The number of exchanges.
+    pub(crate) fn exchanges(&self) -> usize {
+        self.samples.len()
+    }
+
+    /// Takes the result of an exchange that began at `sent`, and reports it: `sources` share the process's clock.
+    pub(crate) fn add(&mut self, sent: Stamp, sample: ClockOffset, sources: &[String], note: &impl Note) {
+        self.samples.push((sent, sample));
+        for source in sources {
+            note(None, sent, EventKind::clock_sample(source, sample));
+        }
+    }
+
+    fn offset(&self) -> Option<ClockOffset> {
+        Offsets::of(self.samples.iter().copied()).map(|offsets| offsets.overall())
+    }
+
+    /// How far its clock is ahead of this one's, as far as is known.
+    pub(crate) fn offset_ns(&self) -> i64 {
+        self.offset().map_or(0, |offset| offset.offset_ns)
+    }
+
+    /// These sources, which share its clock, as run.json lists them.
+    pub(crate) fn recorders(&self, sources: &[String]) -> Vec<Source> {
+        let offset = self.offset();
+        let source = |name: &String| Source {
+            name: name.clone(),
+            role: Role::Load,
+            clock_offset_ns: offset.map_or(0, |offset| offset.offset_ns),
+            clock_uncertainty_ns: offset.map(|offset| offset.uncertainty_ns),
+            rows: None,
+        };
+        sources.iter().map(source).collect()
+    }
+}
