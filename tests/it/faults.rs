@@ -457,7 +457,7 @@ fn what_an_api_server_shows_without_having_been_asked_for_it_is_never_acted_on()
         for (name, lie, said) in lies {
             let lab = &lab;
             scope.spawn(move || {
-                let api = FaultyApi::before(&lab);
+                let api = FaultyApi::before(lab);
                 let deletion = "{at: 3s, action: deletePod, selector: app=web}";
                 let run = Run::start(lab, api, name, &scenario(name, 5, deletion));
                 let deletions = Arc::new(AtomicUsize::new(0));

@@ -29,7 +29,7 @@ async fn beats_are_recorded_slow_down_when_there_are_too_many_and_end_where_they
     });
     let (session, run_dir, _dir) = session(client, Limits::default());
     // The run goes on: it is the caller who ends them.
-    let beats = timeout(Duration::from_secs(60), session.beat()).await;
+    let beats = tokio::time::timeout(Duration::from_secs(60), session.beat()).await;
     assert!(beats.is_err());
     session.finish(CancellationToken::new()).await.unwrap();
     let events = events_of(&run_dir);

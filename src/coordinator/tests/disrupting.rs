@@ -3,6 +3,7 @@
 use tokio::time::Instant;
 
 use super::*;
+use crate::coordinator::disrupt::Disrupted;
 use crate::scenario::{Action, Count, Disruption, Order, Pods, Repeat};
 
 /// The pods that were deleted, and when.
