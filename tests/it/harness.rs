@@ -155,6 +155,11 @@ impl Finished {
         self.stdout().contains("INVALID")
     }
 
+    /// Whether others had the processors while it measured, so that it is right to call its measurement invalid.
+    pub(crate) fn is_starved(&self) -> bool {
+        self.is_invalid() && is_starved(self.taken)
+    }
+
     /// Asserts a figure that it measured.
     #[track_caller]
     pub(crate) fn figure(&self, holds: bool) {

@@ -121,8 +121,13 @@ enum Verdict {
     IsStarved,
 }
 
+/// Whether others took so much of the processors' time that no figure counts.
+pub(crate) fn is_starved(taken: f64) -> bool {
+    taken > TAKEN
+}
+
 fn verdict(holds: bool, taken: f64) -> Verdict {
-    match (holds, taken > TAKEN) {
+    match (holds, is_starved(taken)) {
         (true, _) => Verdict::GoesOn,
         (false, true) => Verdict::IsStarved,
         (false, false) => Verdict::Fails,
