@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use crate::machine::{Meanwhile, figure};
+use crate::machine::{Meanwhile, figure, is_starved};
 use crate::runs::Dataplane;
 
 /// How long anything may take that a test waits for: far longer than it does on a machine that is busy with other

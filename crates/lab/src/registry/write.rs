@@ -119,12 +119,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Puts `object` in the place of the one of that name, but for its status.
-    ///
-    /// # Errors
-    ///
-    /// 404 when there is none; 409 when `object` carries a resourceVersion or uid that is not the
-    /// current one; 400 and 422 when it is wrong.
+    /// Puts `object` in the place of the one of that name.
     #[cfg(test)]
     pub(crate) fn update(
         &self,
@@ -140,7 +135,8 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// As [`Registry::update`]; 422 for an object without a resourceVersion where one is required.
+    /// 404 when there is none; 409 when `object` carries a resourceVersion or uid that is not the
+    /// current one; 400 and 422 when it is wrong, and 422 without a resourceVersion where one is required.
     pub(crate) fn update_with(
         &self,
         resource: Resource,
@@ -209,7 +205,7 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// 404, 409, 422 as [`Registry::update`]; 400 for a patch that is wrong in itself, and what `judge` returns.
+    /// 404, 409, 422 as [`Registry::update_with`]; 400 for a patch that is wrong in itself, and what `judge` returns.
     #[expect(clippy::too_many_arguments, reason = "an object's path takes three, and a patch has options")]
     pub(crate) fn patch(
         &self,
