@@ -119,7 +119,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Puts `object` in the place of the one of that name.
+    /// Puts `object` in the place of the one of that name, but for its status.
     #[cfg(test)]
     pub(crate) fn update(
         &self,
