@@ -8,6 +8,7 @@ mod cluster;
 mod compare;
 mod dataplane;
 mod exit;
+mod formats;
 mod gate;
 mod inject;
 mod load;

@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use rolldrop_analysis::model::{CheckVerdict, FindingKind, RunResult, Verdict};
+use rolldrop_analysis::model::RunResult;
+use rolldrop_analysis::standing::Standing;
 
 /// How a command ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,20 +25,14 @@ pub(super) enum Exit {
 impl Exit {
     /// The status of a finished run: 130 > 2 > 3 (invalid) > 1 > 3 (does not work, inconclusive) > 0.
     pub(super) fn of(result: &RunResult, interrupted: bool) -> Self {
-        let is_working = !result.findings.iter().any(|found| found.kind == Some(FindingKind::NotWorking));
-        let any = |verdict| result.checks.iter().any(|check| check.verdict == verdict);
         if interrupted {
-            Exit::Interrupted
-        } else if result.verdict != Verdict::Valid {
-            Exit::Invalid
-        } else if any(CheckVerdict::Fail) {
-            Exit::GateFailed
-        } else if !is_working {
-            Exit::Invalid
-        } else if any(CheckVerdict::Inconclusive) {
-            Exit::Inconclusive
-        } else {
-            Exit::Ok
+            return Exit::Interrupted;
+        }
+        match Standing::of(result) {
+            Standing::Measured | Standing::Passed => Exit::Ok,
+            Standing::Failed => Exit::GateFailed,
+            Standing::Inconclusive => Exit::Inconclusive,
+            Standing::NotWorking | Standing::Partial | Standing::Invalid => Exit::Invalid,
         }
     }
 }

@@ -8,9 +8,10 @@ use anyhow::Context;
 
 use super::compare::{CompareArgs, sample};
 use super::exit::Exit;
-use super::report::{Given, analyse, print};
-use rolldrop_analysis::gate;
-use rolldrop_analysis::model::{CheckVerdict, Verdict};
+use super::formats::ResultFormat;
+use super::report::{Given, analyse};
+use rolldrop_analysis::model::{Check, CheckVerdict, Verdict};
+use rolldrop_analysis::{RunResult, gate};
 use rolldrop_record::{Bounds, RunDir, WindowBounds};
 use rolldrop_report as report;
 
@@ -40,6 +41,9 @@ pub(super) struct GateArgs {
     /// Write the checks as JUnit XML. With the scenario's own limits, the run directory already has this file
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
+    /// What goes to stdout.
+    #[arg(long, value_enum, default_value_t = ResultFormat::Text)]
+    format: ResultFormat,
 }
 
 impl GateArgs {
@@ -78,14 +82,20 @@ impl GateArgs {
             let failed = || format!("failed to write {}", path.display());
             std::fs::write(path, report::junit(result)).with_context(failed)?;
         }
-        for check in &result.checks {
-            let verdict = match check.verdict {
-                CheckVerdict::Pass => "pass",
-                CheckVerdict::Fail => "FAIL",
-                CheckVerdict::Inconclusive => "inconclusive",
-            };
-            print(&format!("{verdict:<12} {}: {}\n", check.name, check.in_words()))?;
-        }
+        self.format.show(&analysed.analysis, || in_lines(result))?;
         Ok(Exit::of(result, false).into())
     }
+}
+
+/// A line for each check.
+fn in_lines(result: &RunResult) -> String {
+    let line = |check: &Check| {
+        let verdict = match check.verdict {
+            CheckVerdict::Pass => "pass",
+            CheckVerdict::Fail => "FAIL",
+            CheckVerdict::Inconclusive => "inconclusive",
+        };
+        format!("{verdict:<12} {}: {}\n", check.name, check.in_words())
+    };
+    result.checks.iter().map(line).collect()
 }

@@ -16,8 +16,9 @@ use std::process::ExitCode;
 use anyhow::Context;
 
 use super::exit::Exit;
+use super::formats::Format;
 use super::progress::{Planned, Progress};
-use super::report::{Format, print, text_options};
+use super::report::{print, text_options};
 use super::say::say;
 use super::signals::Interrupts;
 use super::stages;

@@ -4,10 +4,11 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
 use super::compare::{self, CompareArgs};
 use super::exit::Exit;
+use super::formats::ResultFormat;
 use super::service_proxy::AssumeArgs;
 use rolldrop_analysis::gate;
 use rolldrop_analysis::timeline::{Requests, Timeline};
@@ -15,15 +16,6 @@ use rolldrop_analysis::{self as analysis, Analysis, Policy, RunResult};
 use rolldrop_record::service_proxy::ServiceProxy;
 use rolldrop_record::{Expect, RunDir, Tables, shown};
 use rolldrop_report::{self as report, TextOptions};
-
-/// What goes to stdout.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Format {
-    /// A summary for people.
-    Text,
-    /// result.json.
-    Json,
-}
 
 /// Arguments of `rolldrop report`.
 #[derive(Debug, clap::Args)]
@@ -38,8 +30,8 @@ pub(super) struct ReportArgs {
     #[arg(value_name = "RUN", required = true)]
     runs: Vec<PathBuf>,
     /// What goes to stdout.
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
+    #[arg(long, value_enum, default_value_t = ResultFormat::Text)]
+    format: ResultFormat,
     #[command(flatten)]
     assume: AssumeArgs,
     #[command(flatten)]
@@ -49,6 +41,13 @@ pub(super) struct ReportArgs {
 impl ReportArgs {
     /// Runs the command. The exit status is that of the last run that did not end well.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        if !self.compare.baseline.is_empty()
+            && !matches!(self.format, ResultFormat::Text | ResultFormat::Json)
+        {
+            bail!(
+                "a comparison is written as text or json; `rolldrop gate --baseline` has the other formats, for one run"
+            );
+        }
         let mut exit = Exit::Ok;
         let baseline = self.compare.samples()?;
         let mut samples = Vec::new();
@@ -76,8 +75,8 @@ impl ReportArgs {
                 run_dir.write_file(&file.path, &file.bytes).context("failed to write the comparison")?;
             }
             print(&match self.format {
-                Format::Text => report::comparison_text(&comparison, &text_options(Some(&run_dir))),
-                Format::Json => String::from_utf8(report::comparison_json(&comparison))?,
+                ResultFormat::Json => String::from_utf8(report::comparison_json(&comparison))?,
+                _ => report::comparison_text(&comparison, &text_options(Some(&run_dir))),
             })?;
         }
         Ok(exit.into())
@@ -116,7 +115,7 @@ pub(super) fn analyse(run_dir: &RunDir, given: &Given<'_>) -> anyhow::Result<Ana
 }
 
 /// Makes a run's report in its directory, and prints it.
-pub(super) fn make(run_dir: &RunDir, format: Format) -> anyhow::Result<RunResult> {
+pub(super) fn make(run_dir: &RunDir, format: ResultFormat) -> anyhow::Result<RunResult> {
     let Analysed { analysis, .. } = analyse(run_dir, &Given::default())?;
     write(run_dir, &analysis)?;
     show(run_dir, &analysis, format)?;
@@ -130,11 +129,8 @@ fn write(run_dir: &RunDir, analysis: &Analysis) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn show(run_dir: &RunDir, analysis: &Analysis, format: Format) -> anyhow::Result<()> {
-    print(&match format {
-        Format::Text => report::text(analysis, &text_options(Some(run_dir))),
-        Format::Json => String::from_utf8(report::json(&analysis.result))?,
-    })
+fn show(run_dir: &RunDir, analysis: &Analysis, format: ResultFormat) -> anyhow::Result<()> {
+    format.show(analysis, || report::text(analysis, &text_options(Some(run_dir))))
 }
 
 fn is_coloured() -> bool {

@@ -48,7 +48,7 @@ fn template(values: &str) -> Result<(Vec<Value>, String), String> {
     Ok((serde_saphyr::from_multiple(&text("objects")).expect("YAML"), text("notes")))
 }
 
-fn objects(values: &str) -> Vec<Value> {
+pub(crate) fn objects(values: &str) -> Vec<Value> {
     template(values).unwrap_or_else(|why| panic!("{why}")).0
 }
 
@@ -249,7 +249,7 @@ fn an_overlay_says_the_namespace_and_the_image_of_the_plain_manifests() {
 }
 
 /// What `kubectl kustomize` makes of a directory.
-fn kustomized(directory: &Path) -> Vec<Value> {
+pub(crate) fn kustomized(directory: &Path) -> Vec<Value> {
     let output = Command::new(KUBECTL).arg("kustomize").arg(directory).output().expect("kubectl starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_saphyr::from_multiple(&String::from_utf8_lossy(&output.stdout)).expect("YAML")

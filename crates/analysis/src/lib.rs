@@ -28,6 +28,7 @@ mod reached;
 mod recommend;
 mod route;
 mod shares;
+pub mod standing;
 mod stats;
 mod streams;
 mod sums;

@@ -34,7 +34,8 @@ fn case(result: &RunResult, name: &str, status: TestCaseStatus) -> TestCase {
 /// Such as `<error message="…" type="inconclusive"/>`.
 fn trouble(element: NonSuccessKind, kind: &str, message: &str) -> TestCaseStatus {
     let mut status = TestCaseStatus::non_success(element);
-    status.set_type(kind).set_message(message);
+    // GitLab shows the element's content, others show its message.
+    status.set_type(kind).set_message(message).set_description(message);
     status
 }
 
@@ -72,10 +73,10 @@ mod tests {
             <testsuite name="naive-exit" tests="4" skipped="0" errors="1" failures="1" time="30.000">
                 <testcase name="measurement" classname="rolldrop.naive-exit"/>
                 <testcase name="dropped.max" classname="rolldrop.naive-exit">
-                    <failure message="24 (limit 0): 24 &quot;lost&quot; &amp; &lt;more&gt;" type="fail"/>
+                    <failure message="24 (limit 0): 24 &quot;lost&quot; &amp; &lt;more&gt;" type="fail">24 (limit 0): 24 &quot;lost&quot; &amp; &lt;more&gt;</failure>
                 </testcase>
                 <testcase name="windows.max" classname="rolldrop.naive-exit">
-                    <error message="24 (limit 0): 24 &quot;lost&quot; &amp; &lt;more&gt;" type="inconclusive"/>
+                    <error message="24 (limit 0): 24 &quot;lost&quot; &amp; &lt;more&gt;" type="inconclusive">24 (limit 0): 24 &quot;lost&quot; &amp; &lt;more&gt;</error>
                 </testcase>
                 <testcase name="terminations.min" classname="rolldrop.naive-exit"/>
             </testsuite>
@@ -87,7 +88,7 @@ mod tests {
     fn a_measurement_that_does_not_count_is_an_error() {
         let invalid = render(&samples::invalid().result);
         assert!(invalid.contains("<error message=\"INVALID"), "{invalid}");
-        assert!(invalid.contains("type=\"invalid\"/>"), "{invalid}");
-        assert!(render(&samples::partial().result).contains("type=\"partial\"/>"));
+        assert!(invalid.contains("type=\"invalid\">INVALID"), "{invalid}");
+        assert!(render(&samples::partial().result).contains("type=\"partial\">PARTIAL"));
     }
 }

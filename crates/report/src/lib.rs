@@ -5,18 +5,22 @@
 //! [`rolldrop_analysis::gate`] makes the checks.
 
 mod charts;
+mod comment;
 mod comparison;
 mod format;
+mod github;
 mod html;
 mod junit;
 mod lost;
 mod markdown;
+mod prometheus;
 #[cfg(test)]
 mod samples;
 mod text;
 mod words;
 
 pub use charts::{Chart, ChartError};
+pub use github::Github;
 pub use text::TextOptions;
 
 use std::borrow::Cow;
@@ -79,6 +83,22 @@ pub fn markdown(analysis: &Analysis) -> String {
 /// `junit.xml`: the run and each of its checks as test cases, for a CI system.
 pub fn junit(result: &RunResult) -> String {
     junit::render(&shown::values(result))
+}
+
+/// What a step of GitHub Actions has to show.
+pub fn github(result: &RunResult) -> Github {
+    github::render(&shown::values(result))
+}
+
+/// A comment for a pull request. Its first line is a hidden marker, by which the next comment about the same scenario
+/// finds it to replace it.
+pub fn comment(result: &RunResult) -> String {
+    comment::render(&shown::values(result))
+}
+
+/// The figures and the verdict as metrics, for node_exporter's textfile collector.
+pub fn prometheus(result: &RunResult) -> String {
+    prometheus::render(&shown::values(result))
 }
 
 /// `lost.csv`: one row for each dropped request, as `docs/run-directory.md` describes it.

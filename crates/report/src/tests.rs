@@ -59,6 +59,9 @@ fn no_form_holds_a_character_that_acts() {
         .map(|file| (file.path.as_str(), String::from_utf8(file.bytes.clone()).expect("text")))
         .collect();
     texts.push(("text", plain_text(&analysis)));
+    texts.push(("github", github(&analysis.result).log));
+    texts.push(("comment", comment(&analysis.result)));
+    texts.push(("prometheus", prometheus(&analysis.result)));
     for (form, text) in &texts {
         let found: Vec<char> = text.chars().filter(|c| acts(*c)).collect();
         assert!(found.is_empty(), "{form}: {found:?}");

@@ -1,12 +1,14 @@
 //! The sentences that every form of the report shares, so that text, Markdown, HTML and charts agree.
 
 mod losses;
+mod standing;
 
 use std::collections::BTreeMap;
 
 pub(super) use losses::{
     by_estimate, dropped_by_cause, dropped_by_outcome, dropped_of, groups, most_lost_first, whereabouts,
 };
+pub(super) use standing::{by_verdict, dropped_share, standing, undecided};
 
 use super::format::{self, count, counted, either, len, percent, seconds, seconds_unit};
 use rolldrop_analysis::model::{

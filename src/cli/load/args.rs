@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use super::super::report::Format;
+use super::super::formats::Format;
 use super::fail_on::FailOn;
 use super::tls::TlsArgs;
 use crate::scenario::text;

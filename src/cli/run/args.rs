@@ -10,7 +10,7 @@ use super::target::{self, TargetArg};
 use crate::cli::admin_token::TokenArgs;
 use crate::cli::compare::Percent;
 use crate::cli::dataplane::DataplaneArg;
-use crate::cli::report::Format;
+use crate::cli::formats::ResultFormat;
 use crate::cli::service_proxy::AssumeArgs;
 use crate::cluster::Choice;
 use crate::lab::{self, config::DataplaneChoice};
@@ -143,8 +143,8 @@ pub(in crate::cli) struct RunArgs {
     #[command(flatten)]
     pub(super) admin_token: TokenArgs,
     /// What goes to stdout.
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    pub(super) format: Format,
+    #[arg(long, value_enum, default_value_t = ResultFormat::Text)]
+    pub(super) format: ResultFormat,
     /// No progress on stderr.
     #[arg(short, long)]
     pub(super) quiet: bool,

@@ -1,0 +1,167 @@
+//! A comment for a pull or merge request: the verdict, the checks, the figures, and the summary folded in.
+//!
+//! Its first line is a marker that nobody sees. Whoever posts the comment looks for the marker, and replaces the
+//! comment that has it (`.github/actions/rolldrop/comment`), so that there is one for each scenario.
+
+use super::format::{count, counted, len, millis, percent, seconds_unit};
+use super::markdown::{self, escape, section, table};
+use super::words;
+use rolldrop_analysis::model::{Check, CheckVerdict, RunResult};
+
+/// GitHub takes 65,536 characters; what a comment has besides the summary is far below the difference.
+const MOST_SUMMARY: usize = 50_000;
+
+/// Checks listed one by one.
+const LISTED: usize = 50;
+
+pub(super) fn render(result: &RunResult) -> String {
+    let mut out = format!("{}\n", marker(&result.scenario));
+    let standing = words::standing(result);
+    section(
+        &mut out,
+        &format!("### rolldrop: `{}` {}", result.scenario.replace('`', "'"), escape(&standing)),
+    );
+    if let Some(why) = words::undecided(result) {
+        section(&mut out, &format!("> [!CAUTION]\n> {}", escape(&why)));
+    }
+    let mut answer = format!("**{}**", escape(&words::headline(result)));
+    if let Some(causes) = words::causes(result) {
+        answer.push_str(&format!(" Why: {}.", escape(&causes)));
+    }
+    section(&mut out, &answer);
+    checks(&mut out, result);
+    figures(&mut out, result);
+    let summary = markdown::render(result);
+    if summary.chars().count() <= MOST_SUMMARY {
+        section(&mut out, "<details><summary>The whole summary</summary>");
+        section(&mut out, summary.trim_end());
+        section(&mut out, "</details>");
+    } else {
+        section(
+            &mut out,
+            "The summary is too long for a comment: it is in the run directory (`summary.md`).",
+        );
+    }
+    out
+}
+
+/// What the comments about one scenario have in common, and no other comment has.
+fn marker(scenario: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || ['-', '.', '_'].contains(&c);
+    let name: String = scenario.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
+    // Two dashes would end the HTML comment.
+    format!("<!-- rolldrop: {} -->", name.replace("--", "-_"))
+}
+
+fn checks(out: &mut String, result: &RunResult) {
+    if result.checks.is_empty() {
+        return;
+    }
+    let row = |check: &&Check| {
+        vec![
+            match check.verdict {
+                CheckVerdict::Pass => check.verdict.as_str().to_owned(),
+                CheckVerdict::Fail | CheckVerdict::Inconclusive => {
+                    format!("**{}**", check.verdict.as_str())
+                }
+            },
+            format!("`{}`", check.name.replace('`', "'")),
+            escape(&check.observed),
+            escape(&check.limit),
+            escape(&check.why),
+        ]
+    };
+    let checks = words::by_verdict(result);
+    table(out, &["", "check", "observed", "limit", "why"], &[], checks.iter().take(LISTED).map(row));
+    if let Some(more @ 1..) = checks.len().checked_sub(LISTED) {
+        section(out, &format!("And {}.", counted(len(more), "more check")));
+    }
+}
+
+fn figures(out: &mut String, result: &RunResult) {
+    let requests = &result.requests;
+    let mut header = vec!["dropped", "app errors", "terminations", "longest outage"];
+    let mut row = vec![
+        percent(words::dropped_share(result)),
+        count(requests.app_errors),
+        count(len(result.terminations.len())),
+        seconds_unit(result.longest_outage_s),
+    ];
+    for (name, part) in
+        [("p99", result.latency_ms.steady), ("p99 while a pod ended", result.latency_ms.disrupted)]
+    {
+        if part.n > 0 {
+            header.push(name);
+            row.push(format!("{} ms", millis(part.p99)));
+        }
+    }
+    table(out, &header, &[0, 1, 2, 3, 4, 5], [row]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples;
+    use super::*;
+
+    #[test]
+    fn the_verdict_the_checks_and_the_figures_come_before_the_summary() {
+        let mut result = samples::naive_exit().result;
+        let passed = Check {
+            name: "terminations.min".into(),
+            verdict: CheckVerdict::Pass,
+            limit: "at least 3".into(),
+            observed: "3".into(),
+            why: String::new(),
+        };
+        let failed = Check {
+            name: "dropped.max".into(),
+            verdict: CheckVerdict::Fail,
+            limit: "at most 0".into(),
+            observed: "24".into(),
+            why: "a|b".into(),
+        };
+        result.checks = vec![passed, failed];
+        let comment = render(&result);
+        let (before, summary) = comment.split_once("<details>").expect("a summary");
+        insta::assert_snapshot!(before, @"
+        <!-- rolldrop: naive-exit -->
+        ### rolldrop: `naive-exit` failed: dropped.max
+
+        **24 of 9,000 requests were dropped as 3 pods ended.** Why: routed to a pod that no longer accepted connections.
+
+        |  | check | observed | limit | why |
+        | --- | --- | --- | --- | --- |
+        | **fail** | `dropped.max` | 24 | at most 0 | a\\|b |
+        | pass | `terminations.min` | 3 | at least 3 |  |
+
+        | dropped | app errors | terminations | longest outage | p99 | p99 while a pod ended |
+        | --: | --: | --: | --: | --: | --: |
+        | 0.27 % | 0 | 3 | 0.041 s | 4.43 ms | 7.09 ms |
+        ");
+        assert!(summary.contains("# rolldrop: naive-exit\n"), "{summary}");
+        assert!(summary.ends_with("</details>\n\n"), "{summary}");
+    }
+
+    #[test]
+    fn a_marker_is_one_line_of_html_whatever_the_name() {
+        assert_eq!(marker("a b--><!--\n"), "<!-- rolldrop: a_b-____-__ -->");
+        let first = |result| render(result).lines().next().map(str::to_owned);
+        assert_ne!(first(&samples::rollout().result), first(&samples::naive_exit().result));
+    }
+
+    #[test]
+    fn a_comment_is_never_longer_than_github_takes() {
+        let mut result = samples::naive_exit().result;
+        let finding = result.findings[0].clone();
+        result.findings = vec![finding; 2000];
+        let comment = render(&result);
+        assert!(comment.chars().count() < 65_536);
+        assert!(comment.contains("too long for a comment"), "{comment}");
+    }
+
+    #[test]
+    fn a_run_that_decides_nothing_says_so_first() {
+        let comment = render(&samples::invalid().result);
+        assert!(comment.contains(" is invalid\n\n> [!CAUTION]\n> INVALID MEASUREMENT"), "{comment}");
+    }
+}

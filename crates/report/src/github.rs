@@ -1,0 +1,201 @@
+//! What a step of GitHub Actions has to show: annotations, a summary, outputs.
+//!
+//! Annotations are workflow commands on stdout, a line each (docs.github.com, "Workflow commands for GitHub Actions").
+//! A step shows ten errors, ten warnings and ten notices, and drops the rest in silence; so what is beyond that is told
+//! in the last one.
+
+use std::fmt::Write as _;
+
+use super::format::{count, len};
+use super::{markdown, words};
+use rolldrop_analysis::model::{CheckVerdict, RunResult};
+use rolldrop_analysis::standing::Standing;
+
+/// How many annotations of one level a step shows.
+const SHOWN: usize = 10;
+
+/// What a step of GitHub Actions has to show.
+#[derive(Clone, Debug)]
+pub struct Github {
+    /// For stdout: what passed in plain lines, the rest as annotations.
+    pub log: String,
+    /// Markdown to append to the file that `GITHUB_STEP_SUMMARY` names.
+    pub summary: String,
+    /// Lines `name=value` to append to the file that `GITHUB_OUTPUT` names.
+    pub outputs: String,
+}
+
+pub(super) fn render(result: &RunResult) -> Github {
+    Github { log: log(result), summary: markdown::render(result), outputs: outputs(result) }
+}
+
+/// The level of an annotation.
+#[derive(Clone, Copy)]
+enum Level {
+    Error,
+    Warning,
+    Notice,
+}
+
+impl Level {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+            Self::Notice => "notice",
+        }
+    }
+}
+
+fn log(result: &RunResult) -> String {
+    let mut out = String::new();
+    for check in result.checks.iter().filter(|check| check.verdict == CheckVerdict::Pass) {
+        let _ = writeln!(out, "{} {}: {}", check.verdict.as_str(), check.name, check.in_words());
+    }
+    let mut errors: Vec<(String, String)> =
+        words::undecided(result).map(|why| (standing(result), why)).into_iter().collect();
+    errors.extend(annotations(result, CheckVerdict::Fail));
+    annotate(&mut out, Level::Error, &errors);
+    annotate(&mut out, Level::Warning, &annotations(result, CheckVerdict::Inconclusive));
+    annotate(&mut out, Level::Notice, &[(standing(result), words::headline(result))]);
+    out
+}
+
+/// `naive-exit failed: dropped.max`.
+fn standing(result: &RunResult) -> String {
+    format!("{} {}", result.scenario, words::standing(result))
+}
+
+/// A title and a message for each check with this verdict.
+fn annotations(result: &RunResult, verdict: CheckVerdict) -> Vec<(String, String)> {
+    let checks = result.checks.iter().filter(|check| check.verdict == verdict);
+    let title = |name: &str| match verdict {
+        CheckVerdict::Pass => format!("{name} passed"),
+        CheckVerdict::Fail => format!("{name} failed"),
+        CheckVerdict::Inconclusive => format!("{name} is inconclusive"),
+    };
+    checks.map(|check| (title(&check.name), check.in_words())).collect()
+}
+
+fn annotate(out: &mut String, level: Level, annotations: &[(String, String)]) {
+    let whole = if annotations.len() > SHOWN { SHOWN - 1 } else { SHOWN };
+    let mut line = |title: &str, message: &str| {
+        let (title, message) = (property(&format!("rolldrop: {title}")), data(message));
+        let _ = writeln!(out, "::{} title={title}::{message}", level.as_str());
+    };
+    for (title, message) in annotations.iter().take(whole) {
+        line(title, message);
+    }
+    if let Some(rest @ [_, ..]) = annotations.get(whole..) {
+        let titles: Vec<&str> = rest.iter().map(|(title, _)| title.as_str()).collect();
+        line(&format!("{} more", count(len(rest.len()))), &titles.join(", "));
+    }
+}
+
+/// The message of a workflow command.
+fn data(text: &str) -> String {
+    text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
+}
+
+/// The value of a property of a workflow command.
+fn property(text: &str) -> String {
+    data(text).replace(':', "%3A").replace(',', "%2C")
+}
+
+/// What later steps may want to use. Names are as those of Actions are.
+fn outputs(result: &RunResult) -> String {
+    let requests = &result.requests;
+    let named = |verdict| {
+        let checks = result.checks.iter().filter(|check| check.verdict == verdict);
+        checks.map(|check| check.name.as_str()).collect::<Vec<_>>().join(",")
+    };
+    let mut out = String::new();
+    let figures = [
+        ("verdict", Standing::of(result).as_str().to_owned()),
+        ("summary", words::headline(result)),
+        ("failed-checks", named(CheckVerdict::Fail)),
+        ("inconclusive-checks", named(CheckVerdict::Inconclusive)),
+        ("requests", requests.total.to_string()),
+        ("dropped", requests.lost().to_string()),
+        ("dropped-share", format!("{:.6}", words::dropped_share(result))),
+        ("app-errors", requests.app_errors.to_string()),
+        ("terminations", result.terminations.len().to_string()),
+        ("longest-outage-seconds", format!("{:.3}", result.longest_outage_s)),
+    ];
+    for (name, value) in figures {
+        let _ = writeln!(out, "{name}={value}");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples;
+    use super::*;
+    use rolldrop_analysis::model::Check;
+
+    fn checks(n: usize, verdict: CheckVerdict) -> Vec<Check> {
+        let check = |i: usize| Check {
+            name: format!("check{i}"),
+            verdict,
+            limit: "at most 5 %".into(),
+            observed: i.to_string(),
+            why: "100 %, see: a,b".into(),
+        };
+        (1..=n).map(check).collect()
+    }
+
+    #[test]
+    fn what_did_not_pass_is_an_annotation_and_the_last_line_is_the_answer() {
+        let mut result = samples::naive_exit().result;
+        result.checks = checks(3, CheckVerdict::Pass);
+        result.checks[0].verdict = CheckVerdict::Fail;
+        result.checks[2].verdict = CheckVerdict::Inconclusive;
+        insta::assert_snapshot!(log(&result), @"
+        pass check2: 2 (limit at most 5 %): 100 %, see: a,b
+        ::error title=rolldrop%3A check1 failed::1 (limit at most 5 %25): 100 %25, see: a,b
+        ::warning title=rolldrop%3A check3 is inconclusive::3 (limit at most 5 %25): 100 %25, see: a,b
+        ::notice title=rolldrop%3A naive-exit failed%3A check1::24 of 9,000 requests were dropped as 3 pods ended.
+        ");
+    }
+
+    #[test]
+    fn no_more_annotations_are_made_than_are_shown() {
+        let mut result = samples::naive_exit().result;
+        result.checks = checks(12, CheckVerdict::Fail);
+        let log = log(&result);
+        let errors: Vec<&str> = log.lines().filter(|line| line.starts_with("::error ")).collect();
+        assert_eq!(errors.len(), SHOWN);
+        let last = "::error title=rolldrop%3A 3 more::check10 failed, check11 failed, check12 failed";
+        assert_eq!(errors.last(), Some(&last));
+        result.checks.truncate(10);
+        assert!(!super::log(&result).contains("more::"));
+    }
+
+    #[test]
+    fn a_run_that_decides_nothing_is_an_error_whatever_its_checks_say() {
+        for (analysis, what) in [(samples::invalid(), "is invalid"), (samples::partial(), "is partial")] {
+            let result = &analysis.result;
+            let line = format!("::error title=rolldrop%3A {} {what}::", result.scenario);
+            assert!(log(result).contains(&line), "{}", log(result));
+        }
+    }
+
+    #[test]
+    fn outputs_are_figures_that_a_later_step_can_compare() {
+        let mut result = samples::naive_exit().result;
+        result.checks = checks(2, CheckVerdict::Fail);
+        insta::assert_snapshot!(outputs(&result), @"
+        verdict=failed
+        summary=24 of 9,000 requests were dropped as 3 pods ended.
+        failed-checks=check1,check2
+        inconclusive-checks=
+        requests=9000
+        dropped=24
+        dropped-share=0.002667
+        app-errors=0
+        terminations=3
+        longest-outage-seconds=0.041
+        ");
+    }
+}

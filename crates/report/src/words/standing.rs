@@ -1,0 +1,58 @@
+//! What a run amounts to as a gate, in words.
+
+use super::warning;
+use crate::format::{counted, len, list};
+use rolldrop_analysis::model::{Check, CheckVerdict, FindingKind, RunResult};
+use rolldrop_analysis::standing::Standing;
+
+/// As a sentence whose subject is the run: `failed: dropped.max`.
+pub(in super::super) fn standing(result: &RunResult) -> String {
+    let named = |verdict| {
+        let checks = result.checks.iter().filter(|check| check.verdict == verdict);
+        list(&checks.map(|check| check.name.as_str()).collect::<Vec<_>>())
+    };
+    match Standing::of(result) {
+        Standing::Measured => "measured; nothing was expected".to_owned(),
+        Standing::Passed => format!("passed {}", counted(len(result.checks.len()), "check")),
+        Standing::Failed => format!("failed: {}", named(CheckVerdict::Fail)),
+        Standing::Inconclusive => format!("is inconclusive: {}", named(CheckVerdict::Inconclusive)),
+        Standing::NotWorking => "met a target that does not work".to_owned(),
+        Standing::Partial => "is partial".to_owned(),
+        Standing::Invalid => "is invalid".to_owned(),
+    }
+}
+
+/// Why the checks decide nothing, in a sentence or more: the run is invalid or partial, or the target does not work.
+pub(in super::super) fn undecided(result: &RunResult) -> Option<String> {
+    if let Some(warning) = warning(result) {
+        return Some(warning);
+    }
+    let found = result.findings.iter().find(|found| found.kind == Some(FindingKind::NotWorking))?;
+    Some(
+        [&found.what, &found.why, &found.remedy]
+            .map(|text| super::sentence(text))
+            .join(" ")
+            .trim_end()
+            .to_owned(),
+    )
+}
+
+/// What share of the requests was dropped, from 0 to 1; none of none.
+pub(in super::super) fn dropped_share(result: &RunResult) -> f64 {
+    match result.requests.total {
+        0 => 0.0,
+        total => result.requests.lost() as f64 / total as f64,
+    }
+}
+
+/// The checks in the order in which a reader wants them: what failed first, what passed last.
+pub(in super::super) fn by_verdict(result: &RunResult) -> Vec<&Check> {
+    let rank = |verdict| match verdict {
+        CheckVerdict::Fail => 0,
+        CheckVerdict::Inconclusive => 1,
+        CheckVerdict::Pass => 2,
+    };
+    let mut checks: Vec<_> = result.checks.iter().collect();
+    checks.sort_by_key(|check| rank(check.verdict));
+    checks
+}

@@ -1,0 +1,70 @@
+//! The forms in which `rolldrop run`, `report` and `gate` give a result: to stdout, and to the files of a CI system.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::Context;
+
+use super::report::print;
+use rolldrop_analysis::Analysis;
+use rolldrop_report as report;
+
+/// How `rolldrop load` gives its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Format {
+    /// A summary for people.
+    Text,
+    /// The figures of result.json.
+    Json,
+}
+
+/// How a run's result is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum ResultFormat {
+    /// For people: a summary, or the checks of the gate.
+    Text,
+    /// result.json.
+    Json,
+    /// A test case for each check, as GitLab, Jenkins and others read it.
+    Junit,
+    /// Annotations for GitHub Actions; also writes the summary and the outputs of the step.
+    Github,
+    /// A Markdown comment for a pull request, with a marker by which the next one replaces it.
+    Comment,
+    /// Metrics for node_exporter's textfile collector.
+    Prometheus,
+}
+
+impl ResultFormat {
+    /// Prints a result. `text` makes what [`ResultFormat::Text`] prints.
+    pub(super) fn show(self, analysis: &Analysis, text: impl FnOnce() -> String) -> anyhow::Result<()> {
+        let result = &analysis.result;
+        print(&match self {
+            Self::Text => text(),
+            Self::Json => String::from_utf8(report::json(result))?,
+            Self::Junit => report::junit(result),
+            Self::Github => {
+                let github = report::github(result);
+                append("GITHUB_STEP_SUMMARY", &github.summary)?;
+                append("GITHUB_OUTPUT", &github.outputs)?;
+                github.log
+            }
+            Self::Comment => report::comment(result),
+            Self::Prometheus => report::prometheus(result),
+        })
+    }
+}
+
+/// Appends to the file that a variable names; none is named outside of GitHub Actions.
+fn append(variable: &str, text: &str) -> anyhow::Result<()> {
+    let Some(path) = std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from) else {
+        return Ok(());
+    };
+    let appended = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(&path)
+        .and_then(|mut file| file.write_all(text.as_bytes()));
+    appended.with_context(|| format!("failed to append to {}, which {variable} names", path.display()))
+}

@@ -1,0 +1,62 @@
+//! The gate where deploys are: the formats for CI systems, the GitHub Action, and the Jobs of `charts/gate`.
+
+mod action;
+mod formats;
+mod gate_job;
+mod stand_in;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The repository.
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A program of the tests' own Python.
+fn python(program: &str) -> PathBuf {
+    root().join("target/test-venv/bin").join(program)
+}
+
+/// Fails unless check-jsonschema takes the file. `schema` is its option.
+#[track_caller]
+fn meets(schema: &[&str], file: &str) {
+    let mut command = Command::new(python("check-jsonschema"));
+    let checked = command.args(schema).arg(root().join(file)).current_dir(root()).output();
+    let checked = checked.expect("check-jsonschema starts: scripts/test installs it");
+    assert!(checked.status.success(), "{file}: {}", String::from_utf8_lossy(&checked.stdout));
+}
+
+#[test]
+fn the_action_the_workflows_and_the_examples_meet_their_schemas() {
+    for (schema, files) in [
+        ("vendor.github-actions", &[".github/actions/rolldrop/action.yml"][..]),
+        (
+            "vendor.github-workflows",
+            &[
+                ".github/actions/rolldrop/kind.yml",
+                ".github/workflows/ci.yml",
+                ".github/workflows/release.yml",
+            ],
+        ),
+        ("vendor.gitlab-ci", &["docs/gitlab-ci.yml"]),
+    ] {
+        for file in files {
+            meets(&["--builtin-schema", schema], file);
+        }
+    }
+}
+
+#[test]
+fn the_custom_resources_meet_the_schemas_of_their_projects() {
+    for (schema, file) in [
+        ("analysis-template", "argo-rollouts/analysis-template.yaml"),
+        ("rollout", "argo-rollouts/rollout.yaml"),
+        ("canary", "flagger/canary.yaml"),
+    ] {
+        meets(
+            &["--schemafile", &format!("tests/reference/crds/{schema}.json")],
+            &format!("charts/gate/{file}"),
+        );
+    }
+}

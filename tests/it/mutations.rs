@@ -1,0 +1,90 @@
+//! The deliberate faults that the gate is proved with (`gate/mutations.yaml`): each is a fault of a scenario that works,
+//! and changes what exists.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::harness::Rolldrop;
+
+#[derive(Deserialize)]
+struct Faults {
+    base: Value,
+    mutations: Vec<Mutation>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Mutation {
+    name: String,
+    fault: String,
+    seen: String,
+    caught: String,
+    #[serde(default)]
+    only: Vec<String>,
+    #[serde(default)]
+    pods: BTreeMap<String, Value>,
+    #[serde(default)]
+    set: BTreeMap<String, Value>,
+    needs: Option<String>,
+    exit: Option<i32>,
+}
+
+impl Faults {
+    fn read() -> Self {
+        serde_saphyr::from_str(include_str!("gate/mutations.yaml")).expect("YAML")
+    }
+
+    /// The scenario's Deployments, with their places in `manifests`.
+    fn deployments(&self) -> impl Iterator<Item = (usize, &str)> {
+        let manifests = self.base["spec"]["manifests"].as_array().expect("manifests").iter().enumerate();
+        manifests
+            .filter(|(_, manifest)| manifest["inline"]["kind"] == "Deployment")
+            .map(|(at, manifest)| (at, manifest["inline"]["metadata"]["name"].as_str().expect("a name")))
+    }
+
+    /// What `rolldrop run --set` takes to make the fault.
+    fn settings(&self, mutation: &Mutation) -> Vec<String> {
+        let is_meant = |name: &str| mutation.only.is_empty() || mutation.only.iter().any(|only| only == name);
+        let places = self.deployments().filter(|(_, name)| is_meant(name)).map(|(at, _)| at);
+        let of_pods = places.flat_map(|at| {
+            let pods = mutation.pods.iter();
+            pods.map(move |(path, value)| format!("manifests.{at}.inline.spec.template.spec.{path}={value}"))
+        });
+        of_pods.chain(mutation.set.iter().map(|(path, value)| format!("{path}={value}"))).collect()
+    }
+}
+
+/// The scenario with these settings, as far as that can be told without running it.
+fn plan(base: &Value, settings: &[String]) -> (Option<i32>, String) {
+    let mut run = Rolldrop::new(["run", "base.yaml", "--dry-run", "--dataplane", "userspace"]);
+    for setting in settings {
+        run = run.args(["--set", setting]);
+    }
+    let finished = run.file("base.yaml", &base.to_string()).finish();
+    (finished.code(), finished.stderr())
+}
+
+#[test]
+fn each_deliberate_fault_changes_what_exists() {
+    let faults = Faults::read();
+    let names: BTreeSet<&str> = faults.mutations.iter().map(|mutation| mutation.name.as_str()).collect();
+    assert_eq!((names.len(), faults.mutations.len()), (20, 20));
+    let by_default = faults.mutations.iter().filter(|mutation| mutation.caught == "default").count();
+    assert!(by_default >= 17, "{by_default}");
+
+    let (code, said) = plan(&faults.base, &[]);
+    assert_eq!(code, Some(0), "{said}");
+    for mutation in &faults.mutations {
+        let Mutation { name, fault, seen, caught, exit, needs, .. } = mutation;
+        assert!(!fault.is_empty() && !seen.is_empty(), "{name}");
+        assert!(caught == "default" || caught.starts_with("expect."), "{name}: {caught}");
+        assert!(exit.is_none_or(|exit| exit == 2), "{name}");
+        let settings = faults.settings(mutation);
+        assert!(!settings.is_empty() || needs.is_some(), "{name} changes nothing");
+        let (code, said) = plan(&faults.base, &settings);
+        // What cannot work may be refused before it is started.
+        assert!(code == Some(0) || *exit == code, "{name}: {settings:?}\n{said}");
+    }
+}
