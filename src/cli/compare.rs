@@ -6,24 +6,47 @@ use std::str::FromStr;
 use anyhow::{Context, bail};
 
 use super::report::{Analysed, Given, analyse};
+use rolldrop_analysis::compare::history::{FEWEST_RUNS, History, LAST};
 use rolldrop_analysis::compare::model::Comparison;
-use rolldrop_analysis::compare::sample::SAMPLE_FORMAT;
+use rolldrop_analysis::compare::sample::{Baseline, SAMPLE_FORMAT};
 use rolldrop_analysis::compare::{self, Incomparable, Options, Sample};
-use rolldrop_record::RunDir;
+use rolldrop_analysis::gate;
+use rolldrop_analysis::model::Check;
+use rolldrop_record::{RunDir, Stamp};
 
 /// What to compare with, and how.
 #[derive(Debug, clap::Args)]
 pub(super) struct CompareArgs {
-    /// Compare with this run, or with a baseline that `rolldrop gate --save-baseline` wrote; several together make
-    /// one side
-    #[arg(long, value_name = "RUN|FILE")]
+    /// Compare with this run, with a baseline that `rolldrop gate --save-baseline` wrote, or with the last runs of a
+    /// folder; several together make one side
+    #[arg(long, value_name = "RUN|FILE|FOLDER")]
     pub(super) baseline: Vec<PathBuf>,
+    /// How many runs of a folder are looked at
+    #[arg(long, default_value_t = LAST, value_name = "N", requires = "baseline")]
+    last: usize,
     /// A latency, or the rate of a closed loop, counts as the same within this much of the baseline's
     #[arg(long, default_value = "5%", value_name = "PERCENT", requires = "baseline")]
     tolerance: Percent,
     /// Compare runs also if they differ in more than their results (rate, target, cluster), or are invalid
     #[arg(long, requires = "baseline")]
     anyway: bool,
+}
+
+/// The runs that a run is compared with.
+#[derive(Debug, Default)]
+pub(super) struct Earlier {
+    pub(super) runs: Vec<Sample>,
+    /// Whether a folder was named, so that fewer runs than a history needs are inconclusive.
+    is_folder: bool,
+    /// Runs of a folder that could not be read.
+    unreadable: usize,
+}
+
+/// The baseline's checks of a run, and the runs that they rest on.
+#[derive(Debug)]
+pub(super) struct Against {
+    pub(super) checks: Vec<Check>,
+    pub(super) runs: Vec<Sample>,
 }
 
 /// A share that is written in percent.
@@ -48,20 +71,67 @@ impl Percent {
 }
 
 impl CompareArgs {
-    /// The baseline's side; empty without `--baseline`.
-    pub(super) fn samples(&self) -> anyhow::Result<Vec<Sample>> {
-        self.baseline.iter().map(|path| read(path)).collect()
+    /// The baseline's runs; of folders, the last ones that began before the given time. None without `--baseline`.
+    pub(super) fn earlier(&self, before: Option<Stamp>) -> anyhow::Result<Earlier> {
+        let mut earlier = Earlier::default();
+        for path in &self.baseline {
+            if path.is_dir() && RunDir::open(path).is_err() {
+                earlier.is_folder = true;
+                let (runs, unreadable) = last_of(path, self.last, before)?;
+                earlier.runs.extend(runs);
+                earlier.unreadable += unreadable;
+            } else {
+                earlier.runs.extend(read(path)?);
+            }
+        }
+        if before.is_none() && !self.baseline.is_empty() && earlier.runs.is_empty() {
+            bail!("the baseline has no run that can be read");
+        }
+        Ok(earlier)
     }
 
     /// Compares runs with the baseline.
     pub(super) fn compare(&self, baseline: &[Sample], candidate: &[Sample]) -> anyhow::Result<Comparison> {
-        let options = Options { tolerance: self.tolerance.0, anyway: self.anyway, ..Options::default() };
-        compare::compare(baseline, candidate, &options).map_err(|error| match error {
+        compare::compare(baseline, candidate, &self.options()).map_err(|error| match error {
             Incomparable::Differs(_) => {
                 anyhow::anyhow!("{error}; --anyway compares them nevertheless, and says so")
             }
             Incomparable::Nothing => error.into(),
         })
+    }
+
+    /// The gate's checks of a run against the baseline: limits from the spread of enough runs, else a comparison.
+    pub(super) fn judge(&self, earlier: Earlier, candidate: &Sample) -> anyhow::Result<Against> {
+        if !earlier.is_folder && earlier.runs.len() < FEWEST_RUNS {
+            let comparison = self.compare(&earlier.runs, std::slice::from_ref(candidate))?;
+            return Ok(Against { checks: gate::against_baseline(&comparison), runs: earlier.runs });
+        }
+        let mut history = History::of(earlier.runs, candidate, self.last, &self.options());
+        if earlier.unreadable > 0 {
+            history.left_out.insert("unreadable".to_owned(), earlier.unreadable);
+        }
+        Ok(Against { checks: history.checks(candidate, &self.options()), runs: history.used })
+    }
+
+    /// Writes a baseline: the runs that the candidate was compared with, and the candidate.
+    pub(super) fn save(&self, path: &Path, mut runs: Vec<Sample>, candidate: Sample) -> anyhow::Result<()> {
+        runs.retain(|run| run.started != candidate.started);
+        runs.push(candidate);
+        runs.sort_by_key(|run| run.started);
+        let first = runs.len().saturating_sub(self.last);
+        let named = |run: &Sample| {
+            let name = Path::new(&run.name).file_name().unwrap_or(run.name.as_ref());
+            Sample { name: name.to_string_lossy().into_owned(), ..run.figures() }
+        };
+        let runs = runs[first..].iter().map(named).collect();
+        let failed = || format!("failed to write the baseline {}", path.display());
+        let mut json = serde_json::to_vec_pretty(&Baseline { format: SAMPLE_FORMAT, runs })?;
+        json.push(b'\n');
+        std::fs::write(path, json).with_context(failed)
+    }
+
+    fn options(&self) -> Options {
+        Options { tolerance: self.tolerance.0, anyway: self.anyway, ..Options::default() }
     }
 }
 
@@ -72,27 +142,51 @@ pub(super) fn sample(run_dir: &RunDir, analysed: &Analysed) -> anyhow::Result<Sa
     Sample::of(name, timeline, requests, analysis).context("failed to read the run")
 }
 
-fn read(path: &Path) -> anyhow::Result<Sample> {
+/// The last runs of a folder, and how many of them could not be read.
+fn last_of(folder: &Path, last: usize, before: Option<Stamp>) -> anyhow::Result<(Vec<Sample>, usize)> {
+    let failed = || format!("failed to read the folder {}", folder.display());
+    let mut found: Vec<(Stamp, RunDir)> = Vec::new();
+    for entry in std::fs::read_dir(folder).with_context(failed)? {
+        let Ok(run_dir) = RunDir::open(&entry.with_context(failed)?.path()) else { continue };
+        // What has no readable beginning is no run of this version.
+        if let Ok(info) = run_dir.info() {
+            found.push((info.started, run_dir));
+        }
+    }
+    found.retain(|(started, _)| before.is_none_or(|before| *started < before));
+    found.sort_by_key(|(started, _)| *started);
+    let first = found.len().saturating_sub(last);
+    let (mut runs, mut unreadable) = (Vec::new(), 0);
+    for (_, run_dir) in &found[first..] {
+        match analyse(run_dir, &Given::default()).and_then(|analysed| sample(run_dir, &analysed)) {
+            Ok(run) => runs.push(run),
+            Err(_) => unreadable += 1,
+        }
+    }
+    Ok((runs, unreadable))
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<Sample>> {
     if path.is_dir() {
         let run_dir = RunDir::open(path)?;
-        return sample(&run_dir, &analyse(&run_dir, &Given::default())?);
+        return Ok(vec![sample(&run_dir, &analyse(&run_dir, &Given::default())?)?]);
     }
     let failed = || format!("failed to read the baseline {}", path.display());
     let text = std::fs::read_to_string(path).with_context(failed)?;
-    let Ok(mut sample) = serde_json::from_str::<Sample>(&text) else {
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+    let is_baseline = value.get("runs").is_some() || value.get("blocks").is_some();
+    match value.get("format").and_then(serde_json::Value::as_u64).filter(|_| is_baseline) {
+        Some(format) if format != u64::from(SAMPLE_FORMAT) => {
+            bail!("{} is a baseline of format {format}, not {SAMPLE_FORMAT}: save it again", path.display());
+        }
+        _ => {}
+    }
+    let Ok(Baseline { runs, .. }) = serde_json::from_value(value) else {
         bail!(
             "{} is not a baseline: name a run directory (of rolldrop run, or of rolldrop load with --out), \
-             or a file that rolldrop gate --save-baseline wrote",
+             a folder of them, or a file that rolldrop gate --save-baseline wrote",
             path.display()
         );
     };
-    if sample.format != SAMPLE_FORMAT {
-        bail!(
-            "{} is a baseline of format {}, not {SAMPLE_FORMAT}: save it again",
-            path.display(),
-            sample.format
-        );
-    }
-    sample.name = path.display().to_string();
-    Ok(sample)
+    Ok(runs)
 }

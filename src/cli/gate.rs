@@ -21,6 +21,7 @@ use rolldrop_report as report;
   rolldrop gate rolldrop-runs/web-20260102T150405Z --max-dropped 0 --max-window 2s
   rolldrop gate rolldrop-runs/web-20260102T150405Z --save-baseline baseline.json
   rolldrop gate rolldrop-runs/web-20260103T150405Z --baseline baseline.json
+  rolldrop gate rolldrop-runs/web-20260104T150405Z --baseline rolldrop-runs
 
 Limits that are not set come from the run's scenario.")]
 pub(super) struct GateArgs {
@@ -58,25 +59,32 @@ impl GateArgs {
         if let Some(max) = self.max_window {
             expect.windows = Some(WindowBounds { max_s: max.as_secs_f64() });
         }
-        let baseline = self.compare.samples()?;
-        if expect.is_empty() && baseline.is_empty() && self.save_baseline.is_none() {
+        let earlier = self.compare.earlier(Some(run_dir.info()?.started))?;
+        let has_baseline = !self.compare.baseline.is_empty();
+        if expect.is_empty() && !has_baseline && self.save_baseline.is_none() {
             anyhow::bail!(
                 "nothing to check: the run's scenario expects nothing; give --max-dropped, --max-window or \
                  --baseline"
             );
         }
         let mut analysed = analyse(&run_dir, &Given { expect: Some(&expect), ..Given::default() })?;
-        if !baseline.is_empty() {
-            let comparison = self.compare.compare(&baseline, &[sample(&run_dir, &analysed)?])?;
-            analysed.analysis.result.checks.extend(gate::against_baseline(&comparison));
+        let candidate = sample(&run_dir, &analysed)?;
+        let mut compared_with = Vec::new();
+        if has_baseline {
+            let against = self.compare.judge(earlier, &candidate)?;
+            analysed.analysis.result.checks.extend(against.checks);
+            compared_with = against.runs;
         }
         let result = &analysed.analysis.result;
         if let Some(path) = &self.save_baseline {
             if let Verdict::Invalid { why } = &result.verdict {
                 anyhow::bail!("failed to save a baseline: the run is invalid ({})", why.join("; "));
             }
-            let failed = || format!("failed to write the baseline {}", path.display());
-            std::fs::write(path, serde_json::to_vec(&sample(&run_dir, &analysed)?)?).with_context(failed)?;
+            if has_baseline && gate::verdict(&result.checks) == CheckVerdict::Fail {
+                eprintln!("the run failed, so {} was not written", path.display());
+            } else {
+                self.compare.save(path, compared_with, candidate)?;
+            }
         }
         if let Some(path) = &self.junit {
             let failed = || format!("failed to write {}", path.display());

@@ -49,7 +49,7 @@ impl ReportArgs {
             );
         }
         let mut exit = Exit::Ok;
-        let baseline = self.compare.samples()?;
+        let baseline = self.compare.earlier(None)?.runs;
         let mut samples = Vec::new();
         for path in &self.runs {
             let run_dir = RunDir::open(path)?;

@@ -4,6 +4,7 @@
 //! passes no check.
 
 use crate::RunResult;
+use crate::compare::FEWEST_REQUESTS;
 use crate::compare::model::{Comparison, Judgement, Row};
 use crate::figures::count;
 use crate::model::{Check, CheckVerdict, CommandResult, Verdict};
@@ -53,7 +54,9 @@ pub fn against_baseline(comparison: &Comparison) -> Vec<Check> {
         let verdict = match row.verdict? {
             Judgement::Worse => CheckVerdict::Fail,
             Judgement::Better | Judgement::Same => CheckVerdict::Pass,
-            Judgement::CannotTell if row.looks_worse() => CheckVerdict::Inconclusive,
+            Judgement::CannotTell if row.looks_worse_beyond(comparison.tolerance) => {
+                CheckVerdict::Inconclusive
+            }
             Judgement::CannotTell => CheckVerdict::Pass,
         };
         let value = |value: Option<f64>| value.map_or_else(|| "nothing".to_owned(), |v| row.unit.write(v));
@@ -65,7 +68,16 @@ pub fn against_baseline(comparison: &Comparison) -> Vec<Check> {
             why: row.why.clone(),
         })
     };
-    comparison.rows.iter().filter_map(check).collect()
+    let sides = [&comparison.baseline, &comparison.candidate];
+    let fewest = sides.map(|side| side.total).into_iter().min().unwrap_or(0);
+    let too_few = (fewest < FEWEST_REQUESTS).then(|| Check {
+        name: "baseline.requests".into(),
+        verdict: CheckVerdict::Inconclusive,
+        limit: format!("at least {FEWEST_REQUESTS} a side"),
+        observed: count(fewest),
+        why: "so few would not show that 1 % fail".into(),
+    });
+    too_few.into_iter().chain(comparison.rows.iter().filter_map(check)).collect()
 }
 
 /// The verdict of all checks: a failure outweighs an inconclusive check. Without checks the gate passes.

@@ -1,12 +1,13 @@
-//! Tests that hold for small numbers: Fisher, Newcombe, permutation, Holm.
+//! Tests that hold for small numbers: Fisher, Newcombe, totals, permutation, Holm.
 //!
-//! Sources: Fisher 1934; Newcombe 1998 (method 10); Casagrande, Pike and Smith 1978 (sample
-//! size of Fisher's test); Holm 1979; Phipson and Smyth 2010 (a permutation's p is never 0).
+//! Sources: Fisher 1934; Newcombe 1998 (method 10); Holm 1979; Tarone 1990 (tests of discrete data that cannot
+//! reject); Phipson and Smyth 2010 (a permutation's p is never 0).
 
 use rand::seq::SliceRandom;
 use rand::{SeedableRng, rngs::SmallRng};
 use statrs::distribution::{ContinuousCDF, Normal};
 use statrs::function::factorial::ln_binomial;
+use statrs::function::gamma::ln_gamma;
 
 /// `x` of `n`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,41 @@ pub(super) fn fisher(a: Of, b: Of) -> f64 {
     p.min(1.0)
 }
 
+/// The least p that Fisher's test can give with these margins. If it exceeds alpha, the test cannot speak and shares no
+/// chance of an error (Tarone 1990).
+pub(super) fn least_fisher(a: Of, b: Of) -> f64 {
+    let hits = a.hits + b.hits;
+    let p = |x: u64| fisher(Of { hits: x, ..a }, Of { hits: hits - x, ..b });
+    p(hits.saturating_sub(b.n)).min(p(hits.min(a.n)))
+}
+
+/// The test of two totals, two-sided, where the events of a run come together: the chance of shares of the sum that are
+/// at least as uneven, if the runs' totals are geometric with one mean. `runs` weighs the sides; it need not be whole.
+/// None if no division of this sum would be unlikely enough.
+///
+/// Given the sum, a side's part has a negative hypergeometric (beta-binomial) distribution; with one run a side every
+/// division of the sum has the same chance (Johnson, Kemp and Kotz 2005, section 6.2).
+pub(super) fn totals([a, b]: [u64; 2], [runs_a, runs_b]: [f64; 2], alpha: f64) -> Option<f64> {
+    let sum = a + b;
+    let two_sided = |b: u64| {
+        let above = at_least(b, sum, runs_a, runs_b);
+        let below = at_least(sum - b, sum, runs_b, runs_a);
+        (2.0 * above.min(below)).min(1.0)
+    };
+    (sum > 0 && two_sided(0).min(two_sided(sum)) <= alpha).then(|| two_sided(b))
+}
+
+/// The chance that of a sum of two sides' totals, geometric with one mean, at least `part` is the second side's.
+pub(super) fn at_least(part: u64, sum: u64, first_runs: f64, second_runs: f64) -> f64 {
+    let chance = |x: u64| {
+        let rest = (sum - x) as f64;
+        let ways = |n: f64, runs: f64| ln_gamma(n + runs) - ln_gamma(n + 1.0) - ln_gamma(runs);
+        let all = ways(sum as f64, first_runs + second_runs);
+        (ways(x as f64, second_runs) + ways(rest, first_runs) - all).exp()
+    };
+    (part..=sum).map(chance).sum::<f64>().min(1.0)
+}
+
 /// Wilson's interval of a share.
 fn wilson(of: Of, z: f64) -> (f64, f64) {
     let n = of.n as f64;
@@ -49,32 +85,14 @@ pub(super) fn newcombe(a: Of, b: Of, confidence: f64) -> (f64, f64) {
     (difference - (b - b_low).hypot(a_high - a), difference + (b_high - b).hypot(a - a_low))
 }
 
-/// How many a side are needed until Fisher's test tells shares `a` and `b` apart with this power.
-pub(super) fn needed(a: f64, b: f64, alpha: f64, power: f64) -> Option<u64> {
-    let delta = (a - b).abs();
-    if delta < 1e-9 {
-        return None;
-    }
-    let (z_alpha, z_power) = (z(1.0 - alpha / 2.0), z(power));
-    let mean = f64::midpoint(a, b);
-    let spread =
-        z_alpha * (2.0 * mean * (1.0 - mean)).sqrt() + z_power * (a * (1.0 - a) + b * (1.0 - b)).sqrt();
-    let n = (spread / delta).powi(2);
-    let corrected = n / 4.0 * (1.0 + (1.0 + 4.0 / (n * delta)).sqrt()).powi(2);
-    // Below this no table at all is unlikely enough.
-    let least = (2..).find(|n| 2.0 / ln_binomial(2 * n, *n).exp() <= alpha).unwrap_or(u64::MAX);
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "positive, and the cast saturates"
-    )]
-    let corrected = corrected.ceil() as u64;
-    Some(corrected.max(least))
-}
-
 /// The quantile of the normal distribution.
 pub(super) fn z(p: f64) -> f64 {
     Normal::standard().inverse_cdf(p)
+}
+
+/// The chance of a normal variable below this.
+pub(super) fn below(z: f64) -> f64 {
+    Normal::standard().cdf(z)
 }
 
 /// Something observed of a unit: a value, and the weight by which its arm's sum is divided.
@@ -139,6 +157,16 @@ pub(super) fn permutation(a: &[Weighed], b: &[Weighed]) -> f64 {
     f64::from(far + 1) / f64::from(DRAWN + 1)
 }
 
+/// [`permutation`], or none if even the most uneven arrangement of these values would not be unlikely enough (Tarone
+/// 1990).
+pub(super) fn informative(a: &[Weighed], b: &[Weighed], alpha: f64) -> Option<f64> {
+    let mut all: Vec<Weighed> = a.iter().chain(b).copied().collect();
+    all.sort_by(|x, y| x.value.total_cmp(&y.value));
+    let (low, high) = (all.split_at(a.len()), all.split_at(b.len()));
+    let least = permutation(low.0, low.1).min(permutation(high.0, high.1));
+    (least <= alpha).then(|| permutation(a, b))
+}
+
 /// The next combination of `n` things in lexical order; false after the last.
 fn next_combination(chosen: &mut [usize], n: usize) -> bool {
     let k = chosen.len();
@@ -150,15 +178,19 @@ fn next_combination(chosen: &mut [usize], n: usize) -> bool {
     true
 }
 
-/// Holm's adjustment: compared with alpha, the adjusted p values together have at most that chance of an error.
-pub(super) fn holm(p: &[f64]) -> Vec<f64> {
-    let mut order: Vec<usize> = (0..p.len()).collect();
-    order.sort_by(|a, b| p[*a].total_cmp(&p[*b]));
-    let mut adjusted = vec![1.0; p.len()];
+/// Holm's adjustment of p values, each with its weight in their joint chance of an error: compared with alpha, the
+/// adjusted values together have at most that chance.
+pub(super) fn holm(tests: &[(f64, f64)]) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..tests.len()).collect();
+    let weighed = |i: usize| tests[i].0 / tests[i].1;
+    order.sort_by(|a, b| weighed(*a).total_cmp(&weighed(*b)));
+    let mut adjusted = vec![1.0; tests.len()];
+    let mut remaining: f64 = tests.iter().map(|(_, weight)| weight).sum();
     let mut least = 0.0_f64;
-    for (rank, i) in order.into_iter().enumerate() {
-        least = least.max((p.len() - rank) as f64 * p[i]).min(1.0);
+    for i in order {
+        least = least.max(remaining * weighed(i)).min(1.0);
         adjusted[i] = least;
+        remaining -= tests[i].1;
     }
     adjusted
 }
@@ -181,9 +213,20 @@ mod tests {
         // Newcombe 1998, table II: 56/70 against 48/80, method 10.
         let (low, high) = newcombe(of(48, 80), of(56, 70), 0.95);
         assert!((low - 0.0524).abs() < 5e-4 && (high - 0.3339).abs() < 5e-4, "{low} {high}");
-        assert_eq!(holm(&[0.01, 0.04, 0.03]), [0.03, 0.06, 0.06]);
-        assert_eq!(needed(0.5, 0.5, 0.05, 0.8), None);
-        assert_eq!(needed(1.0, 0.0, 0.05, 0.8), Some(4));
+        assert_eq!(holm(&[0.01, 0.04, 0.03].map(|p| (p, 1.0))), [0.03, 0.06, 0.06]);
+        // One that has half of the chance of an error, however many the others are.
+        assert_eq!(holm(&[(0.02, 2.0), (0.5, 1.0), (0.9, 1.0)]), [0.04, 1.0, 1.0]);
+    }
+
+    #[test]
+    fn with_one_run_a_side_every_division_of_a_total_has_the_same_chance() {
+        let p = |a, b| totals([a, b], [1.0, 1.0], 0.05);
+        assert!((p(0, 96).unwrap() - 2.0 / 97.0).abs() < 1e-9);
+        assert!((p(96, 0).unwrap() - 2.0 / 97.0).abs() < 1e-9);
+        assert!(p(50, 46).unwrap() > 0.9);
+        assert_eq!((p(0, 0), p(0, 38), p(30, 8)), (None, None, None));
+        // After five runs without a loss: 5! y! / (y + 5)!.
+        assert!((at_least(3, 3, 5.0, 1.0) - 120.0 * 6.0 / 40_320.0).abs() < 1e-9);
     }
 
     #[test]

@@ -120,6 +120,18 @@ impl Row {
             _ => true,
         }
     }
+
+    /// Whether the candidate's value is worse by more than this share of the baseline's, where the unit is one of time
+    /// or of a rate; any worse count counts.
+    pub fn looks_worse_beyond(&self, tolerance: f64) -> bool {
+        match (self.unit, self.baseline, self.candidate) {
+            (Unit::Seconds | Unit::Milliseconds, Some(baseline), Some(candidate)) => {
+                candidate > baseline * (1.0 + tolerance)
+            }
+            (Unit::PerSecond, Some(baseline), Some(candidate)) => candidate * (1.0 + tolerance) < baseline,
+            _ => self.looks_worse(),
+        }
+    }
 }
 
 impl Unit {

@@ -6,13 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use super::episodes::{Episode, episodes};
 use crate::class::Class;
-use crate::model::{Analysis, Mode, RunResult, Verdict};
+use crate::gate;
+use crate::model::{Analysis, CheckVerdict, Mode, RunResult, Verdict};
 use crate::stats;
 use crate::timeline::{Request, Requests, Timeline};
-use rolldrop_record::{Outcome, Phase, RowSource};
+use rolldrop_record::{Outcome, Phase, RowSource, Stamp};
 
 /// The version of a sample's form in files.
-pub const SAMPLE_FORMAT: u32 = 2;
+pub const SAMPLE_FORMAT: u32 = 3;
 
 /// The most blocks that a run is cut into, where blocks of 0.1 s would be more.
 const MOST_BLOCKS: f64 = 600.0;
@@ -26,14 +27,19 @@ const IMMATERIAL: [&str; 4] = ["seed", "workers", "source_ports", "methods"];
 /// One run, reduced to what a comparison needs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// [`SAMPLE_FORMAT`].
-    pub format: u32,
     /// Its name for people.
     pub name: String,
     /// What must be the same for two runs to be comparable.
     pub fingerprint: BTreeMap<String, String>,
+    /// Counts that scale by themselves: they may differ, and a comparison tells where they do.
+    #[serde(default)]
+    pub scale: BTreeMap<String, u64>,
+    /// When it began, in nanoseconds of Unix time.
+    pub started: Stamp,
     /// Whether the measurement can be trusted.
     pub verdict: Verdict,
+    /// Whether it met what its scenario expects; a pass if that is nothing.
+    pub gate: CheckVerdict,
     /// Whether slow answers delayed the requests after them.
     pub is_closed_loop: bool,
     /// Length of the counted part, in seconds.
@@ -42,6 +48,11 @@ pub struct Sample {
     pub total: u64,
     /// Of those, dropped, without the generator's own stale flows.
     pub dropped: u64,
+    /// Of those, answered by the app with an error.
+    #[serde(default)]
+    pub app_errors: u64,
+    /// The latencies of the answered ones.
+    pub latency: Quantiles,
     /// The pods that ended.
     pub terminations: Vec<Ended>,
     /// Which of them are lost together.
@@ -49,8 +60,65 @@ pub struct Sample {
     pub episodes: Vec<Episode>,
     /// Length of a block, in seconds.
     pub block_s: f64,
-    /// The counted part, cut into blocks by intended send time.
+    /// The counted part, cut into blocks by intended send time. A saved baseline has none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blocks: Vec<Block>,
+}
+
+/// Quantiles of a run's latencies (closed loop: service times), in milliseconds; all zero when `n` is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Quantiles {
+    /// The number of values.
+    pub n: u64,
+    /// The first percentile.
+    pub p1_ms: f64,
+    /// The median.
+    pub p50_ms: f64,
+    /// The 90th percentile.
+    pub p90_ms: f64,
+    /// The 99th percentile.
+    pub p99_ms: f64,
+    /// The 99.9th percentile.
+    pub p99_9_ms: f64,
+}
+
+impl Quantiles {
+    /// Of the latencies of these blocks.
+    pub(super) fn of(blocks: &[Block]) -> Self {
+        let mut bins: BTreeMap<u32, u64> = BTreeMap::new();
+        for (bin, count) in blocks.iter().flat_map(|block| &block.latency) {
+            *bins.entry(*bin).or_default() += count;
+        }
+        let n: u64 = bins.values().sum();
+        let quantile = |q: f64| {
+            let mut upto = 0;
+            let reaches = |(_, count): &(&u32, &u64)| {
+                upto += **count;
+                upto as f64 >= q * n as f64
+            };
+            bins.iter().find(reaches).map_or(0.0, |(bin, _)| latency_ms(*bin))
+        };
+        Self {
+            n,
+            p1_ms: quantile(0.01),
+            p50_ms: quantile(0.5),
+            p90_ms: quantile(0.9),
+            p99_ms: quantile(0.99),
+            p99_9_ms: quantile(0.999),
+        }
+    }
+
+    /// A quantile by the name that the tables give it.
+    pub(super) fn quantile_ms(&self, name: &str) -> Option<f64> {
+        let of = |value: f64| (self.n > 0).then_some(value);
+        match name {
+            "p50" => of(self.p50_ms),
+            "p90" => of(self.p90_ms),
+            "p99" => of(self.p99_ms),
+            "p99.9" => of(self.p99_9_ms),
+            _ => None,
+        }
+    }
 }
 
 /// The end of one pod.
@@ -118,14 +186,18 @@ impl Sample {
             }
         })?;
         Ok(Self {
-            format: SAMPLE_FORMAT,
             name: name.into(),
             fingerprint: fingerprint(timeline, result),
+            scale: scale(timeline),
+            started: timeline.info.started,
             verdict: result.verdict.clone(),
+            gate: gate::verdict(&result.checks),
             is_closed_loop,
             duration_s: result.load.duration_s,
             total: result.requests.total,
             dropped: result.requests.lost(),
+            app_errors: result.requests.app_errors,
+            latency: Quantiles::of(&blocks),
             terminations: result
                 .terminations
                 .iter()
@@ -139,6 +211,20 @@ impl Sample {
             blocks,
         })
     }
+
+    /// What is worth keeping in a file: the figures without the blocks of time.
+    pub fn figures(&self) -> Self {
+        Self { blocks: Vec::new(), ..self.clone() }
+    }
+}
+
+/// What `rolldrop gate --save-baseline` writes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Baseline {
+    /// [`SAMPLE_FORMAT`].
+    pub format: u32,
+    /// The runs, in order of their beginning.
+    pub runs: Vec<Sample>,
 }
 
 /// From the intended send time, or if there is none, from the actual one.
@@ -198,8 +284,6 @@ fn fingerprint(timeline: &Timeline, result: &RunResult) -> BTreeMap<String, Stri
     if !info.cluster.version.is_empty() {
         put("cluster version", info.cluster.version.clone());
         put("dataplane", info.cluster.dataplane.to_string());
-        put("nodes", info.cluster.nodes.to_string());
-        put("endpoints", info.cluster.endpoints.to_string());
     }
     let modes: BTreeSet<&str> = result.terminations.iter().map(|t| t.mode.as_str()).collect();
     put(
@@ -207,6 +291,17 @@ fn fingerprint(timeline: &Timeline, result: &RunResult) -> BTreeMap<String, Stri
         if modes.is_empty() { "none".into() } else { modes.into_iter().collect::<Vec<_>>().join(", ") },
     );
     all
+}
+
+fn scale(timeline: &Timeline) -> BTreeMap<String, u64> {
+    let cluster = &timeline.info.cluster;
+    match cluster.version.is_empty() {
+        true => BTreeMap::new(),
+        false => BTreeMap::from([
+            ("nodes".to_owned(), cluster.nodes as u64),
+            ("endpoints".to_owned(), cluster.endpoints as u64),
+        ]),
+    }
 }
 
 #[cfg(test)]

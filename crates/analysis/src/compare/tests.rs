@@ -2,15 +2,17 @@
 //! and real differences found.
 
 use std::collections::BTreeMap;
+use std::slice;
 
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use statrs::function::factorial::ln_binomial;
 
+use super::blocks::{FEW, FEWEST};
 use super::episodes::Episode;
-use super::sample::{Block, Ended, SAMPLE_FORMAT, bin};
+use super::sample::{Block, Ended, Quantiles, bin};
 use super::*;
-use crate::model::CheckVerdict;
-use rolldrop_record::Outcome;
+use crate::model::{CheckVerdict, Mode};
+use rolldrop_record::{Outcome, Stamp};
 
 /// How a simulated service behaves.
 #[derive(Clone, Copy)]
@@ -64,14 +66,18 @@ fn run_of(seconds: u32, service: Service, rng: &mut SmallRng) -> Sample {
 
 fn of(blocks: Vec<Block>, episodes: Vec<Episode>) -> Sample {
     Sample {
-        format: SAMPLE_FORMAT,
         name: "run".into(),
         fingerprint: BTreeMap::from([("rate".into(), "200 requests/s".into())]),
+        scale: BTreeMap::new(),
+        started: Stamp::default(),
         verdict: Verdict::Valid,
+        gate: CheckVerdict::Pass,
         is_closed_loop: false,
         duration_s: blocks.len() as f64 / 10.0,
         total: blocks.iter().map(|b| b.total).sum(),
         dropped: blocks.iter().map(Block::lost).sum(),
+        app_errors: 0,
+        latency: Quantiles::of(&blocks),
         terminations: episodes.iter().flat_map(|e| vec![ended(e.mode, 0.1); e.terminations]).collect(),
         episodes,
         block_s: 0.1,
@@ -105,7 +111,7 @@ fn count_pairs(pairs: u64, a: Service, b: Service, wanted: Judgement) -> usize {
 const ALARM: [Judgement; 2] = [Judgement::Better, Judgement::Worse];
 
 /// The least number that comes up at most once in a million times where each of `n` has a chance of 0.05.
-fn once_in_a_million(n: u64) -> u64 {
+pub(super) fn once_in_a_million(n: u64) -> u64 {
     let chance = |k: u64| {
         let (hits, others) = (k as f64, (n - k) as f64);
         (ln_binomial(n, k) + hits * 0.05_f64.ln() + others * 0.95_f64.ln()).exp()
@@ -293,4 +299,100 @@ fn few_answers_and_no_losses_are_no_evidence() {
     };
     assert!(why("latency_ms.response.p99_9").starts_with("about 6 answers"));
     assert!(why("dropped").starts_with("neither lost any"));
+}
+
+fn totals(total: u64, dropped: u64, terminations: usize) -> Sample {
+    let episode = Episode { mode: Mode::Rollout, terminations, dropped };
+    let mut sample = Sample { total, dropped, ..of(Vec::new(), vec![episode]) };
+    // Windows towards several consumers share the chance of a false alarm.
+    for (i, ended) in sample.terminations.iter_mut().enumerate() {
+        let windows_s =
+            ["web", "ingress", "headless"].map(|name| (name.to_owned(), Some(0.1 + i as f64 / 100.0)));
+        ended.windows_s = windows_s.into();
+    }
+    sample
+}
+
+fn verdict_of(baseline: &Sample, candidate: &Sample, metric: &str) -> (CheckVerdict, String) {
+    let (baseline, candidate) = (slice::from_ref(baseline), slice::from_ref(candidate));
+    let comparison = compare(baseline, candidate, &quick()).unwrap();
+    let check = crate::gate::against_baseline(&comparison);
+    let check = check.iter().find(|check| check.name == format!("baseline.{metric}")).unwrap();
+    (check.verdict, check.in_words())
+}
+
+#[test]
+fn a_rollout_that_lost_96_of_5000_against_a_baseline_of_none_fails_for_that_reason() {
+    let (none, lost) = (totals(5_000, 0, 6), totals(5_000, 96, 6));
+    let (verdict, why) = verdict_of(&none, &lost, "dropped");
+    assert_eq!(verdict, CheckVerdict::Fail, "{why}");
+    assert!(why.starts_with("1.92 % (limit not worse than 0.00 %): 0 of 5,000, then 96 of 5,000"), "{why}");
+    // A few requests, or as many before, are no evidence from one run a side.
+    assert_eq!(verdict_of(&none, &totals(5_000, 7, 6), "dropped").0, CheckVerdict::Inconclusive);
+    assert_eq!(verdict_of(&totals(5_000, 60, 6), &lost, "dropped").0, CheckVerdict::Inconclusive);
+    assert_eq!(verdict_of(&lost, &none, "dropped").0, CheckVerdict::Pass);
+}
+
+#[test]
+fn app_errors_are_compared() {
+    let (good, mut bad) = (totals(6_000, 0, 3), totals(6_000, 0, 3));
+    bad.app_errors = 60;
+    let (verdict, why) = verdict_of(&good, &bad, "app_errors");
+    assert_eq!(verdict, CheckVerdict::Fail, "{why}");
+    let comparison = compare(slice::from_ref(&good), slice::from_ref(&good), &quick()).unwrap();
+    assert!(comparison.rows.iter().all(|row| row.metric != "app_errors"));
+}
+
+#[test]
+fn two_loads_of_100_requests_are_too_few_to_pass() {
+    let few = || of(vec![Block { total: 10, ..Block::default() }; 10], Vec::new());
+    let (verdict, why) = verdict_of(&few(), &few(), "requests");
+    assert_eq!(
+        (verdict, why.as_str()),
+        (CheckVerdict::Inconclusive, "100 (limit at least 299 a side): so few would not show that 1 % fail")
+    );
+}
+
+#[test]
+fn equal_software_never_fails_with_one_run_a_side() {
+    for seed in 0..6 {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let [a, b] = [0.8, 1.2].map(|slower| run(Service { slower, ..alike(0.9) }, &mut rng));
+        let comparison = compare(&[a], &[b], &quick()).unwrap();
+        let checks = crate::gate::against_baseline(&comparison);
+        assert!(checks.iter().all(|check| check.verdict != CheckVerdict::Fail), "{checks:?}");
+    }
+}
+
+#[test]
+fn answers_that_do_not_overlap_are_told_apart_however_correlated_they_are() {
+    // 30 s of answers that take 1 s, or 3 s, with slow waves of 5 s: six independent blocks.
+    let side = |ms: f64| {
+        let block = |i: u32| {
+            let wave = 1.0 + 0.05 * (f64::from(i) / 50.0 * std::f64::consts::TAU).sin();
+            #[expect(clippy::cast_possible_truncation, reason = "a latency in nanoseconds")]
+            let ns = (ms * wave * 1e6) as i64;
+            Block { total: 20, latency: BTreeMap::from([(bin(ns), 20)]), ..Block::default() }
+        };
+        of((0..300).map(block).collect(), Vec::new())
+    };
+    let (fast, slow) = (side(1000.0), side(3000.0));
+    let (verdict, why) = verdict_of(&fast, &slow, "latency_ms.response.p50");
+    assert_eq!(verdict, CheckVerdict::Fail, "{why}");
+    assert!(why.contains("the answers of the two sides do not overlap"), "{why}");
+    let saved = fast.figures();
+    assert_eq!(verdict_of(&saved, &slow, "latency_ms.response.p99").0, CheckVerdict::Fail);
+    assert_eq!(verdict_of(&slow, &fast, "latency_ms.response.p50").0, CheckVerdict::Pass);
+    // Less than a factor of two between them may be another run of the same software.
+    let (verdict, _) = verdict_of(&fast, &side(1500.0), "latency_ms.response.p50");
+    assert_eq!(verdict, CheckVerdict::Inconclusive);
+}
+
+#[test]
+fn counts_that_scale_by_themselves_are_no_reason_to_refuse() {
+    let (mut a, mut b) = (totals(5_000, 0, 6), totals(5_000, 0, 6));
+    a.scale.insert("nodes".into(), 3);
+    b.scale.insert("nodes".into(), 5);
+    let comparison = compare(&[a], &[b], &quick()).unwrap();
+    assert!(comparison.caveats.contains(&"nodes: 3 in the baseline, 5 here".to_owned()), "{comparison:?}");
 }

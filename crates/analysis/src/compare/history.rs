@@ -1,0 +1,194 @@
+//! A run against the spread of several earlier ones: could each of its figures be that of one more such run?
+//!
+//! The limits are prediction limits for one more value from n values, mean + t(n - 1) s sqrt(1 + 1/n) (Hahn and Meeker
+//! 1991, section 4.7), one-sided, and joint over all figures (Bonferroni). The spread between runs is in s, so the noise
+//! of the machine from run to run is in the limits. Latencies are judged on the logarithmic scale; counts and shares on
+//! the scales on which chance alone gives them a known spread (Anscombe 1948), which s never falls below. After runs
+//! without any loss the limit is that of the test of totals (`losses`).
+
+mod figures;
+
+use std::collections::BTreeMap;
+
+use statrs::distribution::{ContinuousCDF, StudentsT};
+
+use super::exact::{at_least, z};
+use super::trend::grows;
+use super::{FEWEST_REQUESTS, Options, Sample, differences};
+use crate::figures::count;
+use crate::model::{Check, CheckVerdict, Verdict};
+use figures::{Figure, Scale};
+
+/// Fewer runs do not show how much runs differ.
+pub const FEWEST_RUNS: usize = 5;
+/// The most runs that are looked at, if nobody says otherwise.
+pub const LAST: usize = 20;
+
+/// The earlier runs that count, and those that do not.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// In order of their beginning.
+    pub used: Vec<Sample>,
+    /// Why runs do not count, and how many.
+    pub left_out: BTreeMap<String, usize>,
+}
+
+impl History {
+    /// The last so many of these runs that count: valid ones that passed, of the candidate's fingerprint (of any, if the
+    /// policy compares what is not comparable).
+    pub fn of(mut runs: Vec<Sample>, candidate: &Sample, last: usize, options: &Options) -> Self {
+        let mut history = Self::default();
+        runs.sort_by_key(|run| run.started);
+        for run in runs.into_iter().rev() {
+            if history.used.len() == last || run.started == candidate.started {
+                continue;
+            }
+            match unfit(&run, candidate, options.anyway) {
+                Some(why) => *history.left_out.entry(why).or_default() += 1,
+                None => history.used.push(run),
+            }
+        }
+        history.used.reverse();
+        history
+    }
+
+    /// The check that there are enough runs.
+    fn enough(&self) -> Check {
+        let n = self.used.len();
+        let is_enough = n >= FEWEST_RUNS;
+        let left_out: Vec<String> = self.left_out.iter().map(|(why, n)| format!("{n} {why}")).collect();
+        let left_out = match left_out.is_empty() {
+            true => String::new(),
+            false => format!("; do not count: {}", left_out.join(", ")),
+        };
+        let why = match is_enough {
+            true => "the limits are joint prediction limits for one more run".to_owned(),
+            false => format!("{} more are needed to show how much runs differ", FEWEST_RUNS - n),
+        };
+        Check {
+            name: "baseline.history".into(),
+            verdict: if is_enough { CheckVerdict::Pass } else { CheckVerdict::Inconclusive },
+            limit: format!("at least {FEWEST_RUNS} valid runs that passed"),
+            observed: count(n as u64),
+            why: why + &left_out,
+        }
+    }
+
+    /// The checks of a run against these.
+    pub fn checks(&self, candidate: &Sample, options: &Options) -> Vec<Check> {
+        let mut checks = vec![self.enough()];
+        let inconclusive = |name: &str, limit: String, observed: String, why: String| Check {
+            name: format!("baseline.{name}"),
+            verdict: CheckVerdict::Inconclusive,
+            limit,
+            observed,
+            why,
+        };
+        if candidate.verdict != Verdict::Valid {
+            let why = "an invalid or partial run is compared with nothing".to_owned();
+            checks.push(inconclusive("run", "valid".into(), "not valid".into(), why));
+            return checks;
+        }
+        if candidate.total < FEWEST_REQUESTS {
+            let why = "so few would not show that 1 % fail".to_owned();
+            let limit = format!("at least {FEWEST_REQUESTS}");
+            checks.push(inconclusive("requests", limit, count(candidate.total), why));
+        }
+        if self.used.len() < FEWEST_RUNS {
+            return checks;
+        }
+        let now = figures::of(candidate);
+        let mut then: BTreeMap<String, Vec<Figure>> = BTreeMap::new();
+        for figure in self.used.iter().flat_map(figures::of) {
+            then.entry(figure.metric.clone()).or_default().push(figure);
+        }
+        then.retain(|_, known| known.len() >= FEWEST_RUNS);
+        let alpha = (1.0 - options.confidence) / then.len().max(1) as f64;
+        for (metric, known) in &then {
+            checks.push(match now.iter().find(|figure| figure.metric == *metric) {
+                Some(figure) => judge(figure, known, alpha, options.tolerance),
+                None => inconclusive(
+                    metric,
+                    "known".into(),
+                    "unknown".into(),
+                    format!("{} earlier runs have this figure, and this run does not", known.len()),
+                ),
+            });
+        }
+        checks
+    }
+}
+
+/// Why a run is no part of the history.
+fn unfit(run: &Sample, candidate: &Sample, anyway: bool) -> Option<String> {
+    match (&run.verdict, run.gate) {
+        (Verdict::Invalid { .. }, _) => return Some("invalid".into()),
+        (Verdict::Partial { .. }, _) => return Some("partial".into()),
+        (Verdict::Valid, CheckVerdict::Fail | CheckVerdict::Inconclusive) => {
+            return Some("did not pass".into());
+        }
+        (Verdict::Valid, CheckVerdict::Pass) => {}
+    }
+    if anyway {
+        return None;
+    }
+    let valid = Sample { verdict: Verdict::Valid, ..candidate.figures() };
+    let differences = differences(std::slice::from_ref(run), &[valid]);
+    let what: Vec<&str> = differences.iter().map(|difference| difference.what.as_str()).collect();
+    (!what.is_empty()).then(|| format!("with another {}", what.join(", ")))
+}
+
+fn judge(figure: &Figure, known: &[Figure], alpha: f64, tolerance: f64) -> Check {
+    let limit = limit(figure, known, alpha, tolerance);
+    let met = if figure.scale.is_more_better() { figure.value >= limit } else { figure.value <= limit };
+    let scaled: Vec<f64> = known.iter().map(|one| one.value_at(figure)).collect();
+    let (least, most) = scaled.iter().fold((f64::INFINITY, 0.0_f64), |(a, b), x| (a.min(*x), b.max(*x)));
+    let mut why = format!("{} runs: {} to {}", known.len(), figure.written(least), figure.written(most));
+    let worse = |value: f64| if figure.scale.is_more_better() { -value } else { value };
+    let in_order: Vec<f64> = scaled.iter().copied().chain([figure.value]).map(worse).collect();
+    let p = grows(&in_order);
+    if p <= alpha {
+        why.push_str(&format!(
+            "; it gets steadily worse over the last {} runs (Mann-Kendall test, p = {p:.1e})",
+            in_order.len()
+        ));
+    }
+    Check {
+        name: format!("baseline.{}", figure.metric),
+        verdict: if met { CheckVerdict::Pass } else { CheckVerdict::Fail },
+        limit: format!(
+            "at {} {}",
+            if figure.scale.is_more_better() { "least" } else { "most" },
+            figure.written(limit)
+        ),
+        observed: figure.written(figure.value),
+        why,
+    }
+}
+
+/// The limit for a figure of one more run.
+fn limit(figure: &Figure, known: &[Figure], alpha: f64, tolerance: f64) -> f64 {
+    let scale = figure.scale;
+    if scale == Scale::Count && known.iter().all(|one| one.value == 0.0) {
+        let runs = known.iter().map(|one| one.exposure / figure.exposure).sum::<f64>();
+        let beyond = (1..).find(|lost| at_least(*lost, *lost, runs, 1.0) <= alpha).unwrap_or(1_u64);
+        return (beyond - 1) as f64;
+    }
+    let n = known.len() as f64;
+    let values: Vec<f64> = known.iter().map(|one| scale.of(one.value_at(figure), figure.exposure)).collect();
+    let mean = values.iter().sum::<f64>() / n;
+    let s = (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt();
+    let t = StudentsT::new(0.0, 1.0, n - 1.0).map_or(f64::INFINITY, |t| t.inverse_cdf(1.0 - alpha));
+    let by_chance = z(1.0 - alpha) * scale.least_spread(figure.exposure);
+    let beyond = (t * s).max(by_chance) * (1.0 + 1.0 / n).sqrt();
+    let limit = scale.back(mean + beyond, figure.exposure);
+    let usual = scale.back(mean, figure.exposure);
+    match scale {
+        Scale::Count | Scale::Share => limit,
+        Scale::Time | Scale::Log => limit.max(usual * (1.0 + tolerance)),
+        Scale::Rate => limit.min(usual / (1.0 + tolerance)),
+    }
+}
+
+#[cfg(test)]
+mod tests;
