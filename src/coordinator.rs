@@ -7,6 +7,7 @@
 mod apply;
 mod beats;
 mod caller;
+mod claims;
 mod collect;
 mod disrupt;
 mod edits;

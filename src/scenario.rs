@@ -23,9 +23,10 @@ use rolldrop_record::Expect;
 use rolldrop_record::run_info::{Balances, BalancesBecause};
 
 pub(crate) use builtin::{BUILTIN, DEFAULT};
+#[cfg(test)]
+pub(crate) use disruption::Order;
 pub(crate) use disruption::{
-    Action, Count, Disruption, Object, Order, Patch, PatchType, Pods, Repeat, Restore, Until, Workload,
-    WorkloadKind,
+    Action, Count, Disruption, Object, Patch, PatchType, Pods, Repeat, Restore, Until, Workload, WorkloadKind,
 };
 pub(crate) use load::{Abort, Load};
 use yaml::Document;

@@ -11,6 +11,7 @@ use anyhow::Context;
 use tokio::io::BufReader;
 use tokio::net::TcpListener;
 
+use super::run::check_here;
 use super::signals::Interrupts;
 use rolldrop_load as load;
 use rolldrop_load::process::worker;
@@ -25,11 +26,14 @@ pub(super) const TOKEN_VARIABLE: &str = "ROLLDROP_LOAD_TOKEN";
 #[derive(Debug, clap::Args)]
 pub(super) struct LoadWorkerArgs {
     /// The run directory that the rows go to; with --listen, an empty one of the worker's own.
-    #[arg(long, value_name = "DIR", required_unless_present = "check_evidence")]
+    #[arg(long, value_name = "DIR", required_unless_present_any = ["check_evidence", "check_ports"])]
     out: Option<PathBuf>,
     /// Send nothing: check whether this evidence is available here.
     #[arg(long, value_name = "EVIDENCE")]
     check_evidence: Option<Evidence>,
+    /// Send nothing: check whether the load that standard input describes finds enough source ports here.
+    #[arg(long)]
+    check_ports: bool,
     /// Take orders over HTTP here, from clients with the token in ROLLDROP_LOAD_TOKEN.
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
@@ -46,6 +50,12 @@ impl LoadWorkerArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         if let Some(Evidence::Conntrack) = self.check_evidence {
             load::check_conntrack()?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        if self.check_ports {
+            let order = serde_json::from_reader(io::stdin()).context("failed to read the load")?;
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(check_here(order))?;
             return Ok(ExitCode::SUCCESS);
         }
         let out = self.out.clone().unwrap_or_default();

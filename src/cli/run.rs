@@ -14,6 +14,7 @@ mod dry;
 mod evidence;
 mod intent;
 mod manifests;
+mod ports;
 mod programs;
 mod reach;
 mod sending;
@@ -42,6 +43,7 @@ use crate::scenario::{Loaded, Scenario};
 pub(super) use args::RunArgs;
 use command::UserCommand;
 use intent::Intent;
+pub(super) use ports::check_here;
 use rolldrop_load as load;
 use rolldrop_load::process::Process;
 use rolldrop_record::run_info::RunInfo;
@@ -220,6 +222,8 @@ impl Run<'_> {
         let plan = self.intent.plan(scenario, &first, load_workers).await?;
         plan.warnings.iter().for_each(|warning| self.progress.warn(warning));
         first.check_rights(&plan).await.map_err(interruption)?;
+        let open_end = self.intent.command.map(|_| OPEN_END);
+        ports::check(scenario, cluster, &first, load_workers, open_end, self.interrupts).await?;
         evidence::check(scenario, cluster, load_workers, self.interrupts).await?;
         let Self { progress, interrupts, intent, .. } = self;
         consent::ask(&plan, cluster, &caller.namespace, intent, progress, interrupts).await?;
@@ -236,6 +240,7 @@ impl Run<'_> {
         })
         .await
         .map_err(interruption)?;
+        plan.findings.iter().for_each(|finding| self.warn(&session, finding));
         let loaded = self.load_and_disrupt(scenario, cluster, &session, &halt, load_workers).await;
         // Also after an error, so that what the session created is removed.
         self.progress.step("undoing what was changed");
@@ -321,7 +326,7 @@ impl Run<'_> {
         }
         self.progress.step("waiting for the pods to be ready");
         let disruptions = if self.intent.command.is_some() { &[][..] } else { &scenario.disruptions };
-        let ready = session.await_ready(&scenario.targets, &scenario.manifests, disruptions).await;
+        let ready = session.await_ready(scenario, disruptions).await;
         let mut ready = ready.map_err(interruption)?;
         if let Some(stated) = self.intent.service_proxy {
             ready.cluster.assume(stated)?;

@@ -30,6 +30,7 @@ use hyper::body::{Body as HttpBody, Frame};
 use kube::client::Body;
 use tower::{BoxError, Layer, Service};
 
+pub(crate) use asked::label_selector;
 use asked::{Asked, Reading};
 
 /// The longest answer of the API server, in bytes. A page of [`PAGE`] pods has a MiB or two.

@@ -12,6 +12,8 @@ mod programs;
 mod recovery;
 mod silence;
 
+use std::ops::Range;
+
 use futures::future::join_all;
 use tokio::time::{sleep, sleep_until};
 
@@ -33,7 +35,7 @@ pub(super) async fn check(session: &Session, disruption: &Disruption) -> Result<
         Action::DeletePod(pods) | Action::Evict(pods) => acting.check_pods(pods).await,
         Action::Crash { pods, container } => acting.check_crash(pods, container.as_deref()).await,
         Action::Relabel { pods, label, .. } => acting.check_relabel(pods, label.as_deref()).await,
-        Action::RollingRestart(workload) => acting.workload(workload).await.map(drop),
+        Action::RollingRestart(workload) => acting.check_restart(workload).await,
         Action::SetImage { workload, container, .. } => acting.check_container(workload, container).await,
         Action::Patch { object, patch, .. } => acting.check_patch(object, patch).await,
         Action::Scale { workload, replicas, .. } => acting.check_scale(workload, *replicas).await,
@@ -95,10 +97,7 @@ impl Acting<'_> {
                     break;
                 }
                 match (until, self.disruption.repeat) {
-                    (None, Repeat::Times(times)) => {
-                        self.left_out(repetition + 1..times, &why);
-                        done.skipped += usize::try_from(times - repetition - 1).unwrap_or(usize::MAX);
-                    }
+                    (None, Repeat::Times(times)) => done += self.left_out(repetition + 1..times, &why),
                     _ => self.not_reached(&why),
                 }
                 break;
@@ -161,17 +160,20 @@ impl Acting<'_> {
         self.load_left_ns() <= 0
     }
 
-    fn left_out(&self, repetitions: std::ops::Range<u32>, why: &str) {
-        for repetition in repetitions {
-            let (name, number) = (self.disruption.action.name(), repetition + 1);
-            self.session.warn(format!("{name} number {number} was skipped: {why}"));
-        }
+    fn left_out(&self, repetitions: Range<u32>, why: &str) -> Disrupted {
+        let number = |repetition| format!("repetition {} was skipped: {why}", repetition + 1);
+        repetitions.map(|repetition| self.skipped(number(repetition))).sum()
     }
 
+    /// What only watches was not to end pods: others were.
     fn not_reached(&self, why: &str) {
-        if let Repeat::Until(until) = self.disruption.repeat {
-            let name = self.disruption.action.name();
-            self.session.warn(format!("{name} should have continued until {until}, but {why}"));
+        let Repeat::Until(until) = self.disruption.repeat else { return };
+        let why = format!("should have continued until {until}, but {why}");
+        match self.disruption.action {
+            Action::Observe { .. } => self.session.warn(format!("{} {why}", self.disruption.action.name())),
+            _ => {
+                self.skipped(why);
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::journal::JournalError;
 use crate::inject::KubernetesVersion;
+use crate::scenario::{Scenario, ScenarioError};
 use rolldrop_record::RunDirError;
 use rolldrop_record::event::ActionName;
 
@@ -132,6 +133,14 @@ pub(crate) enum CoordinatorError {
         /// The container.
         container: String,
     },
+    /// A workload would not replace its pods.
+    #[error("{workload} would not replace its pods: {why}")]
+    NoRollout {
+        /// Which.
+        workload: String,
+        /// Why not, and what to do.
+        why: &'static str,
+    },
     /// An object to be patched is in no namespace.
     #[error("{object} is not in the run's namespace: the run changes only objects there")]
     NotInNamespace {
@@ -171,6 +180,9 @@ pub(crate) enum CoordinatorError {
         /// What to do instead.
         instead: &'static str,
     },
+    /// The scenario does not fit the cluster.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
     /// The sidecar cannot be added to the pods.
     #[error("the sidecar cannot be added: {0}")]
     Sidecar(String),
@@ -200,6 +212,22 @@ pub(crate) enum CoordinatorError {
 }
 
 impl CoordinatorError {
+    /// The same with the place in the scenario that it is about, if the scenario can be corrected.
+    #[must_use]
+    pub(super) fn at(self, scenario: &Scenario, key: &str) -> Self {
+        match self {
+            Self::NoPods { .. }
+            | Self::TooMany { .. }
+            | Self::NoContainer { .. }
+            | Self::NotInNamespace { .. }
+            | Self::Relabel { .. }
+            | Self::NoPodsOnNode { .. }
+            | Self::NoRollout { .. }
+            | Self::Service { .. } => scenario.invalid(key, self.to_string()).into(),
+            other => other,
+        }
+    }
+
     /// An error of the Kubernetes client.
     pub(super) fn api(what: &str, error: &kube::Error) -> Self {
         Self::Api { what: what.to_owned(), why: Self::why(error) }

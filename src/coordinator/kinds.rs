@@ -5,6 +5,7 @@ use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::core::TypeMeta;
 use kube::discovery::{self, Scope};
+use serde_json::Value;
 
 use super::caller::Caller;
 use super::error::CoordinatorError;
@@ -53,5 +54,17 @@ impl Caller {
             Err(kube::Error::Api(status)) if status.code == 404 => Err(unknown()),
             Err(error) => Err(CoordinatorError::api(what, &error)),
         }
+    }
+}
+
+/// Why a workload would not replace its pods by those of a changed template.
+pub(super) fn why_no_rollout(workload: &Value) -> Option<&'static str> {
+    let spec = &workload["spec"];
+    if spec["paused"] == true {
+        Some("its rollout is paused: resume it first")
+    } else if spec["updateStrategy"]["type"] == "OnDelete" {
+        Some("its update strategy is OnDelete: delete its pods, or use RollingUpdate")
+    } else {
+        None
     }
 }

@@ -1,7 +1,8 @@
-//! How many pods may end at once: never the last ready one, and no more than their PodDisruptionBudgets and their
-//! Deployment's `maxUnavailable` allow.
+//! How many pods may end at once: never the last ready one, and no more than their PodDisruptionBudgets allow.
 //!
-//! One at a time is always within `maxUnavailable`: the failure of any node takes as many.
+//! Pods that are deleted must also be within their Deployment's `maxUnavailable`; one at a time always is, as the
+//! failure of any node takes as many. Evictions, drains and shutdowns of nodes ignore it: `maxUnavailable` is a setting
+//! of rollouts. Budgets hold evictions back one by one, so evicted pods that a budget protects do not end at once.
 
 use std::collections::BTreeMap;
 
@@ -12,6 +13,9 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 use kube::core::{Selector, SelectorExt};
 
+use super::caller::Caller;
+use super::error::CoordinatorError;
+use crate::scenario::Action;
 use rolldrop_proxy::observed::Candidate;
 
 /// The limits for ending pods.
@@ -21,20 +25,78 @@ pub(super) struct Bounds {
     pub(super) deployments: Vec<Deployment>,
 }
 
+impl Caller {
+    /// The limits of an action.
+    ///
+    /// # Errors
+    /// When the API server does not answer.
+    pub(super) async fn bounds(&self, action: &Action) -> Result<Bounds, CoordinatorError> {
+        let budgets = self.list_kind().await?;
+        let deployments = match Bounds::has_deployments(action) {
+            true => self.deployments_without_templates().await?,
+            false => Vec::new(),
+        };
+        Ok(Bounds { budgets, deployments })
+    }
+}
+
+/// Whether the API server holds the action back while a budget does not allow it.
+fn is_by_eviction(action: &Action) -> bool {
+    matches!(action, Action::Evict(_) | Action::Drain { .. })
+}
+
 impl Bounds {
-    /// Whether a budget limits when a pod ends.
-    pub(super) fn has_budget(&self, pod: &Candidate) -> bool {
-        let mut selectors = self.budgets.iter().filter_map(|budget| budget.spec.as_ref()?.selector.as_ref());
-        selectors.any(|selector| selects(selector, pod.labels()))
+    /// Whether `maxUnavailable` of Deployments limits the action.
+    pub(super) const fn has_deployments(action: &Action) -> bool {
+        !matches!(action, Action::Evict(_) | Action::Drain { .. } | Action::NodeShutdown { .. })
     }
 
-    /// Why these ready pods may not end at once, in addition to those that are already ending; `None` if they may.
-    pub(super) fn refuse(
+    /// Why an action may not ask for the end of these ready pods, in addition to those that are already ending; `None`
+    /// if it may.
+    pub(super) fn refuse_action(
         &self,
-        going: &[Candidate],
+        action: &Action,
+        asked: &[Candidate],
         ready: &[Candidate],
         leaving: &[Candidate],
     ) -> Option<String> {
+        let going = self.at_once(action, asked);
+        if going.is_empty() {
+            None
+        } else if is_by_eviction(action) {
+            Self::default().refuse(&going, ready, leaving)
+        } else {
+            self.refuse(&going, ready, leaving)
+        }
+    }
+
+    /// The pods that end at once if an action asks for the end of these. Of evicted pods that a budget protects these
+    /// are as many as it allows now.
+    pub(super) fn at_once(&self, action: &Action, asked: &[Candidate]) -> Vec<Candidate> {
+        if !is_by_eviction(action) {
+            return asked.to_vec();
+        }
+        let allowed = |budget: &PodDisruptionBudget| {
+            number(budget.status.as_ref().and_then(|status| status.disruptions_allowed))
+        };
+        let mut left: Vec<usize> = self.budgets.iter().map(allowed).collect();
+        let mut ends = |pod: &&Candidate| {
+            let protects = |(_, budget): &(usize, &PodDisruptionBudget)| {
+                let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+                selector.is_some_and(|selector| selects(selector, pod.labels()))
+            };
+            let of: Vec<usize> = self.budgets.iter().enumerate().filter(protects).map(|(n, _)| n).collect();
+            let is_allowed = of.iter().all(|budget| left[*budget] > 0);
+            if is_allowed {
+                of.iter().for_each(|budget| left[*budget] -= 1);
+            }
+            is_allowed
+        };
+        asked.iter().filter(|pod| ends(pod)).cloned().collect()
+    }
+
+    /// The same for pods that end at once.
+    fn refuse(&self, going: &[Candidate], ready: &[Candidate], leaving: &[Candidate]) -> Option<String> {
         let besides = match leaving.len() {
             0 => "",
             _ => ", not counting pods that are already ending",
@@ -123,16 +185,19 @@ fn at_most(max: &IntOrString, replicas: usize) -> usize {
     }
 }
 
-fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
+pub(super) fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
     // One with an operator that is not known selects nothing.
     Selector::try_from(selector.clone()).is_ok_and(|selector| selector.matches(labels))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::scenario::{Count, Order, Pods, Restore};
 
     fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
         serde_json::from_value(value).unwrap()
@@ -196,5 +261,55 @@ mod tests {
         // One that leaves and has been replaced is not missing.
         assert_eq!(deployments(json!(1)).refuse(&pods(1), &pods(10), &pods(1)), None);
         assert_eq!(budgets(1).refuse(&pods(1), &pods(3), &pods(1)), None);
+    }
+
+    /// An eviction is held back by budgets, and by nothing else (`pkg/registry/core/pod/storage/eviction.go`).
+    #[test]
+    fn evictions_and_nodes_are_limited_by_budgets_and_not_by_max_unavailable() {
+        let deployment: Deployment =
+            read(json!({"metadata": {"name": "web"}, "status": {"readyReplicas": 4},
+            "spec": {"replicas": 4, "template": {}, "selector": {"matchLabels": {"app": "web"}},
+                "strategy": {"rollingUpdate": {"maxUnavailable": 0}}}}));
+        let budget = |allowed: i32| -> PodDisruptionBudget {
+            read(json!({"metadata": {"name": "pdb"}, "spec": {"selector": {"matchLabels": {"app": "web"}}},
+                "status": {"disruptionsAllowed": allowed, "currentHealthy": 4}}))
+        };
+        let pods_of = |action: fn(Pods) -> Action| {
+            let (count, order) = (Count::All, Order::Oldest);
+            let selector = "app=web".to_owned();
+            action(Pods { selector, count, order, batch: None, spacing: Duration::ZERO, grace_seconds: None })
+        };
+        let (restore, node) = (Restore::AtTheEnd, "node-1".to_owned());
+        let drain = Action::Drain { node: node.clone(), restore };
+        let shutdown = Action::NodeShutdown { node, grace_seconds: 30, restore };
+        let (evict, delete) = (pods_of(Action::Evict), pods_of(Action::DeletePod));
+        assert_eq!(
+            [&delete, &evict, &drain, &shutdown].map(Bounds::has_deployments),
+            [true, false, false, false]
+        );
+        let bounds = |budgets: Vec<PodDisruptionBudget>, action: &Action| {
+            let deployments = Bounds::has_deployments(action).then(|| deployment.clone());
+            Bounds { budgets, deployments: deployments.into_iter().collect() }
+        };
+        let refused = |budgets: Vec<PodDisruptionBudget>, action: &Action, going: usize| {
+            bounds(budgets, action).refuse_action(action, &pods(going), &pods(4), &[])
+        };
+        assert!(refused(vec![], &delete, 3).unwrap().starts_with("maxUnavailable of Deployment web is 0"));
+        for action in [&evict, &drain, &shutdown] {
+            assert_eq!(refused(vec![], action, 3), None, "{action:?}");
+            assert_eq!(
+                refused(vec![], action, 4).unwrap(),
+                "all 4 ready pods would end at once",
+                "{action:?}"
+            );
+        }
+        // The API server evicts as many as the budget allows, and the rest when they are replaced.
+        for action in [&evict, &drain] {
+            assert_eq!(refused(vec![budget(1)], action, 4), None, "{action:?}");
+            assert!(refused(vec![budget(4)], action, 4).is_some(), "{action:?}");
+        }
+        // A shutdown asks no budget.
+        let why = refused(vec![budget(1)], &shutdown, 3).unwrap();
+        assert_eq!(why, "PodDisruptionBudget pdb allows 1 of 3 pods to end");
     }
 }

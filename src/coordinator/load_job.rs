@@ -85,7 +85,8 @@ impl Caller {
     }
 }
 
-fn takes_pods(node: &Node) -> bool {
+/// Whether the scheduler may put a pod on a node.
+pub(super) fn takes_pods(node: &Node) -> bool {
     let spec = node.spec.as_ref();
     let is_linux = node.labels().get(OS_LABEL).is_some_and(|os| os == "linux");
     let repels = |effect: &str| effect == "NoSchedule" || effect == "NoExecute";

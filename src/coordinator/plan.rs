@@ -1,9 +1,13 @@
 //! The API calls that a run will make, in order, before it makes them: for `--dry-run`, for checking rights, and for
-//! telling the user what it will do. Making a plan only reads. What disruptions need is in [`disruptions`].
+//! telling the user what it will do. Making a plan only reads. What disruptions need is in [`disruptions`]; whether
+//! targets and disruptions can be as the scenario says, in [`targets`] and [`checks`].
 
 mod call;
+mod checks;
 mod disruptions;
 mod evidence;
+mod expected;
+mod targets;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
@@ -30,6 +34,9 @@ use crate::inject::ADMIN_PORT_NAME;
 use crate::scenario::{Disruption, Place, Scenario};
 pub(crate) use call::Plan;
 use call::{About, Right};
+use checks::Checks;
+pub(super) use checks::pods_of;
+pub(super) use expected::Made;
 use rolldrop_record::Evidence;
 
 /// How many rights are checked at once.
@@ -83,7 +90,7 @@ impl Caller {
     /// Makes the plan of a run.
     ///
     /// # Errors
-    /// When it cannot be done, or reading for it fails.
+    /// When it cannot be done as the scenario says, or reading for it fails.
     pub(crate) async fn plan(&self, work: &Work<'_>) -> Result<Plan, CoordinatorError> {
         let Work { scenario, secrets, sidecars, has_command, beats, load_workers } = work;
         let mut plan = Plan::default();
@@ -152,6 +159,10 @@ impl Caller {
         }
         self.plan_disruptions(disruptions, &mut plan, &mut undo).await?;
         plan.effects.extend(self.random_phases(scenario, disruptions).await?);
+        let made = Made::by(&scenario.manifests, &self.namespace);
+        let checks = Checks { caller: self, scenario, made: &made };
+        checks.targets(&mut plan).await?;
+        checks.disruptions(disruptions, &mut plan).await?;
         undo.calls.reverse();
         plan.calls.append(&mut undo.calls);
         Ok(plan)

@@ -8,11 +8,13 @@ use kube::api::ListParams;
 use serde_json::Value;
 
 use super::error::CoordinatorError;
+use super::plan::{Made, pods_of};
 use super::session::Session;
 use super::targets::{Consumer, Found, Ready};
 use super::ways::Way;
 use super::{disrupt, preflight, service_proxy};
-use crate::scenario::{Disruption, Place, Target};
+use crate::scenario::{Disruption, Place, Scenario, Target};
+use rolldrop_proxy::observed::Candidate;
 use rolldrop_record::routing::ServiceRules;
 use rolldrop_record::run_info::ClusterInfo;
 
@@ -24,10 +26,10 @@ impl Session {
     /// pass, or when the Service cannot be used.
     pub(crate) async fn await_ready(
         &self,
-        targets: &[Target],
-        manifests: &[Value],
+        scenario: &Scenario,
         disruptions: &[Disruption],
     ) -> Result<Ready, CoordinatorError> {
+        let Scenario { targets, manifests, .. } = scenario;
         let mut found = Vec::with_capacity(targets.len());
         let mut endpoints_of = BTreeMap::new();
         for target in targets {
@@ -47,12 +49,15 @@ impl Session {
             let Target { name, balances, balances_because, .. } = target.clone();
             found.push(Found { name, url, consumer, balances, balances_because, service, rules });
         }
-        if targets.iter().any(|target| matches!(target.place, Place::Url(_))) {
-            self.await_own_workloads(manifests).await?;
+        self.await_own_workloads(scenario, disruptions).await?;
+        let made = Made::by(manifests, &self.caller.namespace);
+        for pods in disruptions.iter().filter_map(|disruption| pods_of(&disruption.action)) {
+            self.await_own_pods(&pods.selector, made.selected(&pods.selector).len()).await?;
         }
         let endpoints = endpoints_of.into_values().sum();
-        for disruption in disruptions {
-            disrupt::check(self, disruption).await?;
+        for (index, disruption) in disruptions.iter().enumerate() {
+            let checked = disrupt::check(self, disruption).await;
+            checked.map_err(|error| error.at(scenario, &format!("spec.disruptions[{index}]")))?;
         }
         let cluster = self.fingerprint(endpoints).await?;
         Ok(Ready { targets: found, cluster })
@@ -80,14 +85,24 @@ impl Session {
         }
     }
 
-    /// Waits until the workloads among the manifests have the pods that they ask for: the endpoints of a URL are not
-    /// known.
-    async fn await_own_workloads(&self, manifests: &[Value]) -> Result<(), CoordinatorError> {
+    /// Waits until the workloads among the manifests have the pods that they ask for: all if a target is a URL, whose
+    /// endpoints are not known, else those that a disruption names.
+    async fn await_own_workloads(
+        &self,
+        scenario: &Scenario,
+        disruptions: &[Disruption],
+    ) -> Result<(), CoordinatorError> {
+        let has_url = scenario.targets.iter().any(|target| matches!(target.place, Place::Url(_)));
+        let is_named = |object: &Value| {
+            let workloads = disruptions.iter().filter_map(|disruption| disruption.action.workload());
+            workloads.into_iter().any(|workload| workload.is(object))
+        };
         let name = |object: &Value| {
             let title = format!("{} {}", object["kind"].as_str()?, object["metadata"]["name"].as_str()?);
-            (!object["spec"]["template"].is_null()).then_some(title)
+            let is_awaited = has_url || is_named(object);
+            (is_awaited && !object["spec"]["template"].is_null()).then_some(title)
         };
-        let own: Vec<String> = manifests.iter().filter_map(name).collect();
+        let own: Vec<String> = scenario.manifests.iter().filter_map(name).collect();
         if own.is_empty() {
             return Ok(());
         }
@@ -101,6 +116,30 @@ impl Session {
             self.look_again(&waiting).await?;
         }
         Ok(())
+    }
+
+    /// Waits until as many of the pods that a disruption selects are ready as the manifests make: no target need show
+    /// them.
+    async fn await_own_pods(&self, selector: &str, made: usize) -> Result<(), CoordinatorError> {
+        if made == 0 {
+            return Ok(());
+        }
+        let limit = self.caller.limits.ready;
+        let mut waiting = self.waiting(limit);
+        let (what, params) = (format!("list pods {selector:?}"), ListParams::default().labels(selector));
+        loop {
+            let found: Vec<Candidate> = self.caller.list(&what, &self.caller.api(), &params).await?;
+            let ready = found.iter().filter(|pod| pod.is_ready).count();
+            if ready >= made {
+                return Ok(());
+            }
+            let stuck = self.views.read(|view| view.stuck_container(|_| true));
+            if waiting.is_over(stuck.as_ref())? {
+                let missing = format!("{ready} of {made} pods of {selector} are ready");
+                return Err(CoordinatorError::WorkloadNotReady { missing, limit });
+            }
+            self.look_again(&waiting).await?;
+        }
     }
 
     async fn fingerprint(&self, endpoints: usize) -> Result<ClusterInfo, CoordinatorError> {

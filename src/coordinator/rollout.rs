@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::time::{Instant, sleep};
 
+use super::caller::Caller;
 use super::error::CoordinatorError;
 use super::session::Session;
 use super::sinks::template_digest;
@@ -217,7 +218,9 @@ impl Session {
             sleep(PERIOD).await;
         }
     }
+}
 
+impl Caller {
     /// The Deployments, without the templates and annotations that make up most of each.
     pub(super) async fn deployments_without_templates(&self) -> Result<Vec<Deployment>, CoordinatorError> {
         let known = |mut deployment: Deployment| {
@@ -227,7 +230,7 @@ impl Session {
             }
             deployment
         };
-        self.caller.list_kind_as(known).await
+        self.list_kind_as(known).await
     }
 }
 

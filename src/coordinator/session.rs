@@ -1,6 +1,6 @@
 //! One run's access to one cluster, from its first look to its last row.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::caller::{Caller, Limits};
+use super::claims::Claims;
 use super::collect::{self, Collector};
 use super::error::CoordinatorError;
 use super::gitops::GitOps;
@@ -60,9 +61,9 @@ pub(crate) struct Session {
     pub(super) journal: Mutex<Journal>,
     /// The owner of everything that the run creates, once it has created something.
     pub(super) owner: OnceCell<OwnerReference>,
-    /// The UIDs of pods that an action has chosen, until their end is known. Locked while another action chooses:
-    /// otherwise several at once would take the same pods.
-    pub(super) taken: tokio::sync::Mutex<BTreeSet<String>>,
+    /// The pods that actions have chosen. Locked while an action chooses: otherwise several at once would take the
+    /// same pods.
+    pub(super) claims: tokio::sync::Mutex<Claims>,
     pub(super) gitops: GitOps,
     /// The longest time for which the load keeps a DNS answer, once it is known.
     pub(super) period: Mutex<Duration>,
@@ -117,7 +118,7 @@ impl Session {
             journal,
             gitops,
             owner: OnceCell::new(),
-            taken: tokio::sync::Mutex::default(),
+            claims: tokio::sync::Mutex::default(),
             period: Mutex::default(),
         };
         session.await_first_lists().await?;

@@ -15,6 +15,7 @@ use url::Url;
 use super::caller::Caller;
 use super::error::CoordinatorError;
 use super::gitops::{GitOps, controller_of};
+use super::kinds::why_no_rollout;
 use super::session::Session;
 use super::undo::{ATTEMPTS, FOLLOW};
 use super::view::View;
@@ -83,18 +84,6 @@ impl Live {
     fn selects(&self, labels: &Value) -> bool {
         inject::selects(&self.current, labels)
     }
-
-    /// Why its pods would not be replaced by those of the changed template.
-    fn why_no_rollout(&self) -> Option<&'static str> {
-        let spec = &self.current["spec"];
-        if spec["paused"] == true {
-            Some("its rollout is paused: resume it first")
-        } else if spec["updateStrategy"]["type"] == "OnDelete" {
-            Some("its update strategy is OnDelete, so its pods would not be replaced")
-        } else {
-            None
-        }
-    }
 }
 
 /// The changes that give the pods the sidecar.
@@ -128,7 +117,7 @@ impl Injection<'_> {
             object.wanted = wanted;
         }
         for object in self.changed() {
-            if let Some(why) = object.why_no_rollout() {
+            if let Some(why) = why_no_rollout(&object.current) {
                 return Err(CoordinatorError::Sidecar(format!("{}: {why}", object.title())));
             }
             let refuses = self.sidecars.gitops == GitOps::Refuse;

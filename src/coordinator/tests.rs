@@ -7,6 +7,7 @@ mod disrupting;
 mod evidence;
 mod load_job;
 mod phases;
+mod planning;
 mod service_proxy;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -106,7 +107,7 @@ fn session(client: Client, limits: Limits) -> (Session, RunDir, TempDir) {
         tasks_stop: CancellationToken::new(),
         journal: Mutex::new(Journal::begin(run_dir.path(), clock, "my-run", None).unwrap()),
         owner: OnceCell::new(),
-        taken: tokio::sync::Mutex::default(),
+        claims: tokio::sync::Mutex::default(),
         gitops: GitOps::Refuse,
         period: Mutex::default(),
     };

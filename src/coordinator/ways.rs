@@ -35,8 +35,7 @@ impl Way<'_> {
         let port = self.port()?;
         let (name, service) = (self.name, self.name.to_owned());
         if let Some(node) = node {
-            let number = port.node_port.filter(|number| *number > 0);
-            let number = number.ok_or_else(|| self.unusable("has no NodePort: remove the target's node"))?;
+            let number = self.node_port(port)?;
             let nodes = Api::<Node>::all(caller.client.clone());
             let found = caller.read(&nodes, &format!("read Node {node}"), node).await?;
             let address =
@@ -55,6 +54,14 @@ impl Way<'_> {
         Ok((self.url(&host, number), Consumer::Dns { service }))
     }
 
+    /// The number of a port on each node.
+    pub(super) fn node_port(&self, port: &ServicePort) -> Result<i32, CoordinatorError> {
+        let number = port.node_port.filter(|number| *number > 0);
+        number.ok_or_else(|| {
+            self.unusable("has no NodePort: remove the target's node, or give the Service type: NodePort")
+        })
+    }
+
     /// The Service's own address, which each node's Service proxy serves, if it has one.
     fn address(&self) -> Option<&str> {
         Some(self.cluster_ip()).filter(|address| !["", "None"].contains(address))
@@ -65,7 +72,8 @@ impl Way<'_> {
         self.service.spec.as_ref().and_then(|spec| spec.cluster_ip.as_deref()).unwrap_or_default()
     }
 
-    fn port(&self) -> Result<&ServicePort, CoordinatorError> {
+    /// The port that is named, or the only one.
+    pub(super) fn port(&self) -> Result<&ServicePort, CoordinatorError> {
         let ports = self.service.spec.as_ref().and_then(|spec| spec.ports.as_deref()).unwrap_or_default();
         let listed = || {
             let names = ports.iter().map(|p| match &p.name {
@@ -118,7 +126,7 @@ impl Way<'_> {
 }
 
 /// A node's address: the external one if there is one, else the internal one.
-fn address(node: &Node) -> Option<String> {
+pub(super) fn address(node: &Node) -> Option<String> {
     let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
     let reached = addresses.filter(|a| ["ExternalIP", "InternalIP"].contains(&a.type_.as_str()));
     let best = reached.min_by_key(|a| a.type_ != "ExternalIP");

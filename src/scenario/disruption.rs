@@ -1,15 +1,16 @@
 //! What ends pods, when, and how often.
 
+mod objects;
+
 use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use serde::Deserialize;
-use serde_json::Value;
 
+pub(crate) use objects::{Object, Patch, PatchType, Workload, WorkloadKind};
 use rolldrop_record::event::ActionName;
 
 /// Something that ends pods, as often as its repetition says.
@@ -101,9 +102,19 @@ impl Disruption {
     }
 
     /// Shuffles `things` for a repetition, counted from 0.
-    pub(crate) fn shuffle<T>(&self, repetition: u32, things: &mut [T]) {
+    fn shuffle<T>(&self, repetition: u32, things: &mut [T]) {
         // Another stream than that of the jitter.
         things.shuffle(&mut self.random(repetition | 1 << 31));
+    }
+
+    /// The pods that it takes of the ready ones in a repetition, in the order in which it takes them.
+    pub(crate) fn chosen<T: Clone>(&self, pods: &Pods, repetition: u32, ready: &[T]) -> Vec<T> {
+        let mut chosen = ready.to_vec();
+        if pods.order == Order::Random {
+            self.shuffle(repetition, &mut chosen);
+        }
+        chosen.truncate(pods.count.of(ready.len()));
+        chosen
     }
 
     /// Whether workloads show when its effects are over.
@@ -226,6 +237,16 @@ impl Action {
         )
     }
 
+    /// The workload that it names.
+    pub(crate) const fn workload(&self) -> Option<&Workload> {
+        match self {
+            Action::RollingRestart(workload)
+            | Action::SetImage { workload, .. }
+            | Action::Scale { workload, .. } => Some(workload),
+            _ => None,
+        }
+    }
+
     /// Its name in scenario files and events.
     pub(crate) const fn name(&self) -> ActionName {
         match self {
@@ -338,107 +359,6 @@ impl fmt::Display for Order {
             Order::Oldest => "the oldest first",
             Order::Random => "in random order",
         })
-    }
-}
-
-/// An object of the run's namespace.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct Object {
-    /// Its group and version.
-    pub api_version: String,
-    /// Its kind.
-    pub kind: String,
-    /// Its name.
-    pub name: String,
-}
-
-impl fmt::Display for Object {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.kind, self.name)
-    }
-}
-
-/// A change of an object, as the API server takes it.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Patch {
-    /// The kind of patch.
-    pub patch_type: PatchType,
-    /// The patch.
-    pub body: Value,
-}
-
-/// A kind of patch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) enum PatchType {
-    /// A JSON merge patch (RFC 7386).
-    Merge,
-    /// A strategic merge patch: lists are merged by the keys that Kubernetes knows.
-    #[default]
-    Strategic,
-    /// A JSON patch (RFC 6902).
-    Json,
-}
-
-impl PatchType {
-    /// Its media type.
-    pub(crate) const fn media_type(self) -> &'static str {
-        match self {
-            PatchType::Merge => "application/merge-patch+json",
-            PatchType::Strategic => "application/strategic-merge-patch+json",
-            PatchType::Json => "application/json-patch+json",
-        }
-    }
-}
-
-/// A workload, which makes pods.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Workload {
-    /// Its kind.
-    pub kind: WorkloadKind,
-    /// Its name.
-    pub name: String,
-}
-
-/// A kind of workload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WorkloadKind {
-    /// A Deployment.
-    Deployment,
-    /// A StatefulSet.
-    StatefulSet,
-    /// A DaemonSet.
-    DaemonSet,
-}
-
-impl Workload {
-    /// Whether `object` is this workload.
-    pub(crate) fn is(&self, object: &serde_json::Value) -> bool {
-        object["kind"] == format!("{:?}", self.kind) && object["metadata"]["name"] == self.name.as_str()
-    }
-}
-
-impl fmt::Display for Workload {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} {}", self.kind, self.name)
-    }
-}
-
-impl FromStr for Workload {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let form =
-            || format!("{text:?} is not a workload: use deployment/NAME, statefulset/NAME or daemonset/NAME");
-        let (kind, name) = text.split_once('/').filter(|(_, name)| !name.is_empty()).ok_or_else(form)?;
-        let kind = match kind.to_lowercase().as_str() {
-            "deploy" | "deployment" => WorkloadKind::Deployment,
-            "sts" | "statefulset" => WorkloadKind::StatefulSet,
-            "ds" | "daemonset" => WorkloadKind::DaemonSet,
-            _ => return Err(form()),
-        };
-        Ok(Self { kind, name: name.to_owned() })
     }
 }
 

@@ -177,6 +177,26 @@ fn the_notes_say_what_is_disrupted_and_where_the_result_is() {
 }
 
 #[test]
+fn a_gate_of_the_chart_or_of_the_plain_manifests_is_not_passed_by_a_night_without_a_termination() {
+    let mut gates = 0;
+    let sets = value_sets();
+    let built =
+        ["base", "nightly"].map(|directory| kustomized(&Path::new(CHARTS).join("kustomize").join(directory)));
+    for objects in sets.values().map(|values| objects(values)).chain(built) {
+        for config in of_kind(&objects, "ConfigMap") {
+            let Some(text) = config["data"]["scenario.yaml"].as_str() else { continue };
+            let scenario: Value = serde_saphyr::from_str(text).expect("YAML");
+            let expect = &scenario["spec"]["expect"];
+            if expect.is_object() {
+                gates += 1;
+                assert!(expect["terminations"]["min"].as_u64().is_some_and(|min| min > 0), "{text}");
+            }
+        }
+    }
+    assert!(gates >= 2, "{gates}");
+}
+
+#[test]
 fn the_chart_is_of_the_programs_version() {
     let text = fs::read_to_string(Path::new(CHARTS).join("rolldrop/Chart.yaml")).expect("a chart");
     let chart: Value = serde_saphyr::from_str(&text).expect("YAML");

@@ -309,6 +309,6 @@ fn a_rollout_of_what_is_there_is_measured_from_a_cold_start() {
             "{ambiguous}"
         );
         let unknown = run(&["run", "-t", "svc/wbe", "-n", "shop", "--out", "run"]).expect_code(2);
-        assert!(unknown.stderr().contains("services \"wbe\" not found"), "{unknown}");
+        assert!(unknown.stderr().contains("there is no Service wbe in namespace shop"), "{unknown}");
     });
 }

@@ -193,9 +193,11 @@ fn a_killed_runs_load_workers_are_removed_by_cleanup() {
             .stdout()
             .contains("an Indexed Job of 2 load workers")
     };
+    cluster.kubectl("create service clusterip web --tcp=80:8080");
     assert!(would_make_a_job("svc/web", &real.to_string()));
     assert!(!would_make_a_job("http://web.example/", &real.to_string()));
     assert!(!would_make_a_job("svc/web", &text));
+    cluster.kubectl("delete service web");
     let (mut child, dir) = cluster.run(&scenario()).set(&["cluster=null"]).start();
     wait_for("the load", LIMIT, || said(dir.path()).contains("/1400 requests").then_some(()));
     let workers = || {

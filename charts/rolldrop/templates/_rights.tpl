@@ -84,6 +84,7 @@ The rules of the Role, as JSON: what the scenario takes, and no more. They are t
 {{- $rules = append $rules $listBudgets -}}
 {{- else if eq .action "evict" -}}
 {{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "pods/eviction") "verbs" (list "create")) -}}
+{{- $rules = append $rules $listBudgets -}}
 {{- else if eq .action "relabel" -}}
 {{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "pods") "verbs" (list "get" "patch")) -}}
 {{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "services") "verbs" (list "list")) -}}

@@ -302,10 +302,17 @@ fn refusals(timeline: &Timeline) -> Vec<Finding> {
             Some(404 | 409) => "none: the object was gone or had changed already",
             Some(422 | 400) => "correct the scenario",
             Some(_) => "see what the API server says",
-            None => "see the reason; allowOutage: true lifts the limits of a run",
+            None => {
+                "see the reason: add replicas, lengthen the load, or let actions begin further apart; allowOutage: true \
+                 lifts the limits on what may end at once"
+            }
         };
-        let code = status.map(|status| format!(" ({status})")).unwrap_or_default();
-        finding(Severity::Warning, format!("{action}{of} was refused{code}"), why, remedy)
+        let how = match status {
+            Some(status) => format!("refused ({status})"),
+            None => "not done".to_owned(),
+        };
+        let what = format!("{action}{of} was {how}");
+        Finding { kind: Some(FindingKind::NotDone), ..finding(Severity::Warning, what, why, remedy) }
     };
     by_reason.into_iter().map(refusal).collect()
 }

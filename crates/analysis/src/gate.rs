@@ -3,6 +3,8 @@
 //! Pure. A limit on counts is compared with what was observed, a limit on windows with their bounds. An invalid run
 //! passes no check.
 
+mod planned;
+
 use crate::RunResult;
 use crate::compare::FEWEST_REQUESTS;
 use crate::compare::model::{Comparison, Judgement, Row};
@@ -34,6 +36,7 @@ pub fn check(result: &RunResult, expect: &Expect) -> Vec<Check> {
         let observed = result.requests.by_cause.iter().filter(|(c, _)| of(c)).map(|(_, n)| n).sum();
         counts(&format!("causes.{name}"), bounds, observed);
     }
+    checks.extend(planned::check(result, expect));
     checks.extend(expect.windows.map(|w| window_check(result, w.max_s)));
     checks.extend(result.command.as_ref().and_then(command_check));
     if let Verdict::Invalid { why } = &result.verdict {

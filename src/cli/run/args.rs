@@ -127,7 +127,8 @@ pub(in crate::cli) struct RunArgs {
     /// Replace a value of the scenario, such as load.rate=50; may be repeated.
     #[arg(long = "set", value_name = "PATH=VALUE")]
     set: Vec<String>,
-    /// Print, in order, each call of the API server that the run would make, and change nothing.
+    /// Check the plan (targets, selectors, pods that would end at once, source ports), print, in order, each call of the
+    /// API server that the run would make, and change nothing.
     #[arg(long)]
     pub(super) dry_run: bool,
     /// Do not ask for confirmation on a cluster that is not the run's own.

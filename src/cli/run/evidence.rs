@@ -3,6 +3,8 @@
 use std::process::Stdio;
 
 use anyhow::{Context, bail};
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
 
 use super::Interrupted;
 use crate::cli::signals::Interrupts;
@@ -23,13 +25,31 @@ pub(super) async fn check(
     let program = std::env::current_exe().context("failed to find this program")?;
     let mut command = cluster.command(&program).context("failed to find this program")?;
     command.args(["load-worker", "--check-evidence", evidence.as_str()]);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
-    let Some(output) = interrupts.stop.run_until_cancelled(command.output()).await else {
-        bail!(Interrupted)
+    match refusal(command, &[], interrupts).await? {
+        None => Ok(()),
+        Some(why) => bail!(why),
+    }
+}
+
+/// What a process that checks something where the load will come from says against it; `None` if it is fine.
+pub(super) async fn refusal(
+    mut command: Command,
+    input: &[u8],
+    interrupts: &Interrupts,
+) -> anyhow::Result<Option<String>> {
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+    let checking = async {
+        let mut child = command.spawn()?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // One that has ended early says why.
+            let _ = stdin.write_all(input).await;
+        }
+        child.wait_with_output().await
     };
-    let output = output.context("failed to ask for evidence where the load comes from")?;
+    let Some(output) = interrupts.stop.run_until_cancelled(checking).await else { bail!(Interrupted) };
+    let output = output.context("failed to check where the load comes from")?;
     if output.status.success() {
-        return Ok(());
+        return Ok(None);
     }
     let said = String::from_utf8_lossy(&output.stderr);
     let why = said
@@ -38,5 +58,5 @@ pub(super) async fn check(
         .unwrap_or("it ended without a message")
         .trim_start_matches("rolldrop: ")
         .to_owned();
-    bail!(why)
+    Ok(Some(why))
 }

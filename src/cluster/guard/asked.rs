@@ -2,7 +2,7 @@
 //! to state it.
 
 use http::{Method, Request};
-use kube::core::Expression;
+use kube::core::{Expression, Selector};
 
 use super::Untrusted;
 use super::names::{from_path, is_dns_label, is_name, is_path_segment};
@@ -180,6 +180,11 @@ impl Asked {
         }
         Ok(())
     }
+}
+
+/// A label selector as `kubectl -l` takes it; `None` if it cannot be read.
+pub(crate) fn label_selector(selector: &str) -> Option<Selector> {
+    label_terms(selector).map(|terms| terms.into_iter().collect())
 }
 
 /// The terms of a label selector, as `kubectl -l` takes it.

@@ -1,7 +1,7 @@
 //! What all actions have in common: their calls are repeated until they are accepted, stamped and recorded.
 
 use std::iter::Sum;
-use std::ops::AddAssign;
+use std::ops::{Add, AddAssign};
 use std::time::Duration;
 
 use kube::ResourceExt;
@@ -40,6 +40,15 @@ impl From<bool> for Disrupted {
     /// One call, if it was accepted or not.
     fn from(is_accepted: bool) -> Self {
         Self { accepted: is_accepted.into(), failed: (!is_accepted).into(), skipped: 0 }
+    }
+}
+
+impl Add for Disrupted {
+    type Output = Self;
+
+    fn add(mut self, other: Self) -> Self {
+        self += other;
+        self
     }
 }
 
@@ -264,6 +273,12 @@ impl Acting<'_> {
         let error = Some(why.0);
         self.note(mode, None, Answered { sent: now, answered: now, status: None, error, is_undone: true })
             .into()
+    }
+
+    /// Records that something the scenario asks for was not begun, once for each pod or repetition.
+    pub(super) fn skipped(&self, why: String) -> Disrupted {
+        self.refused(self.mode(), Refusal(why));
+        Disrupted { skipped: 1, ..Disrupted::default() }
     }
 
     /// Changes things back when it is time, if that is before the end of the run.

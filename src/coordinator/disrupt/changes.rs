@@ -14,7 +14,7 @@ use crate::cluster::guard::names::in_path;
 use crate::coordinator::error::CoordinatorError;
 use crate::coordinator::gitops::{GitOps, controller_of};
 use crate::coordinator::journal::RUN_LABEL;
-use crate::coordinator::kinds::resource_of;
+use crate::coordinator::kinds::{resource_of, why_no_rollout};
 use crate::scenario::{Object, Patch, PatchType, Restore, Workload};
 
 /// How a restart is requested: it is identified by its time, so that a repetition has no effect.
@@ -54,6 +54,13 @@ impl Acting<'_> {
                 controller: controller.to_owned(),
             }),
         }
+    }
+
+    /// The workload replaces its pods when it is restarted.
+    pub(super) async fn check_restart(&self, workload: &Workload) -> Result<(), CoordinatorError> {
+        let (_, current) = self.workload(workload).await?;
+        let workload = workload.to_string();
+        why_no_rollout(&current).map_or(Ok(()), |why| Err(CoordinatorError::NoRollout { workload, why }))
     }
 
     /// Not all pods may end.

@@ -15,13 +15,13 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::acting::{Acting, Disrupted, Insisting, Refusal, Twice};
+use crate::coordinator::caller::Caller;
 use crate::coordinator::error::CoordinatorError;
 use crate::coordinator::journal::{Change, ObjectRef};
-use crate::coordinator::limits::Bounds;
 use crate::coordinator::load_job::is_load_pod;
 use crate::coordinator::undo::ask_agent;
 use crate::coordinator::view::View;
-use crate::scenario::{Action, Pods, Restore};
+use crate::scenario::{Disruption, Pods, Restore};
 use rolldrop_proxy::observed::Candidate;
 use rolldrop_record::Mode;
 use rolldrop_record::event::PodEvent;
@@ -34,25 +34,80 @@ const AGENT: Insisting = Insisting { success: 200, pause: Duration::from_secs(1)
 /// How it is asked to shut the node down: a shutdown that has started goes on.
 const SHUTDOWN: Insisting = Insisting { twice: Twice::Harmless, ..AGENT };
 
-impl Acting<'_> {
+impl Caller {
     /// The node's pods that a drain ends: all except those of DaemonSets, of the node itself and of the system, and
-    /// those that send the run's load.
-    async fn pods_to_drain(&self, node: &str) -> Result<Vec<Candidate>, CoordinatorError> {
-        let caller = &self.session.caller;
+    /// those that send the load of this run.
+    pub(in crate::coordinator) async fn pods_to_drain(
+        &self,
+        node: &str,
+        run: &str,
+    ) -> Result<Vec<Candidate>, CoordinatorError> {
         let what = format!("list the pods of node {node}");
-        let api = Api::<Candidate>::all(caller.client.clone());
+        let api = Api::<Candidate>::all(self.client.clone());
         let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
-        let mut pods = caller.list(&what, &api, &on_node).await?;
-        let run = self.session.journal().run().to_owned();
+        let mut pods = self.list(&what, &api, &on_node).await?;
         pods.retain(|pod| {
             let stays = pod
                 .owner_references()
                 .iter()
                 .any(|owner| ["DaemonSet", "Node"].contains(&owner.kind.as_str()));
             let is_system = pod.namespace().is_some_and(|namespace| namespace.starts_with(SYSTEM));
-            !stays && !is_system && !is_load_pod(pod, &run) && pod.metadata.deletion_timestamp.is_none()
+            !stays && !is_system && !is_load_pod(pod, run) && pod.metadata.deletion_timestamp.is_none()
         });
         Ok(pods)
+    }
+
+    /// Of the pods that end with a node, no more are of the run's namespace than may end at once, and they are not
+    /// all the ready pods of some owner.
+    pub(in crate::coordinator) async fn check_node_bounds(
+        &self,
+        disruption: &Disruption,
+        node: &str,
+        going: &[Candidate],
+    ) -> Result<(), CoordinatorError> {
+        if disruption.allow_outage {
+            return Ok(());
+        }
+        let action = &disruption.action;
+        let too_many = |why: String| CoordinatorError::TooMany {
+            action: action.name(),
+            of: format!("node {node}"),
+            why,
+        };
+        let all: Vec<Candidate> = self.list_kind().await?;
+        let (leaving, mut ready): (Vec<Candidate>, Vec<Candidate>) =
+            all.into_iter().partition(|pod| pod.metadata.deletion_timestamp.is_some());
+        ready.retain(|pod| pod.is_ready);
+        let uids = |pods: &[Candidate]| pods.iter().filter_map(ResourceExt::uid).collect::<BTreeSet<_>>();
+        let among = |pod: &&Candidate, uids: &BTreeSet<String>| {
+            pod.metadata.uid.as_ref().is_some_and(|uid| uids.contains(uid))
+        };
+        let doomed = uids(going);
+        let going: Vec<Candidate> = ready.iter().filter(|pod| among(pod, &doomed)).cloned().collect();
+        let bounds = self.bounds(action).await?;
+        let at_once = bounds.at_once(action, &going);
+        let doomed = uids(&at_once);
+        let owner = |pod: &Candidate| pod.owner_references().first().map(|owner| owner.uid.clone());
+        let with_more: BTreeSet<String> =
+            ready.iter().filter(|pod| !among(pod, &doomed)).filter_map(owner).collect();
+        let mut owners = at_once.iter().filter_map(|pod| pod.owner_references().first());
+        if let Some(of) = owners.find(|of| !with_more.contains(&of.uid)) {
+            let count = at_once.iter().filter(|pod| owner(pod).as_ref() == Some(&of.uid)).count();
+            return Err(too_many(format!("all {count} ready pods of {} {} are there", of.kind, of.name)));
+        }
+        bounds.refuse_action(action, &going, &ready, &leaving).map_or(Ok(()), |why| Err(too_many(why)))
+    }
+}
+
+impl Acting<'_> {
+    async fn pods_to_drain(&self, node: &str) -> Result<Vec<Candidate>, CoordinatorError> {
+        let run = self.session.journal().run().to_owned();
+        self.session.caller.pods_to_drain(node, &run).await
+    }
+
+    async fn check_node_bounds(&self, node: &str) -> Result<(), CoordinatorError> {
+        let going = self.pods_to_drain(node).await?;
+        self.session.caller.check_node_bounds(self.disruption, node, &going).await
     }
 
     /// A node as it is.
@@ -67,55 +122,19 @@ impl Acting<'_> {
     /// The node exists, has pods of the run's namespace, and no more than may end at once.
     pub(super) async fn check_node(&self, node: &str) -> Result<(), CoordinatorError> {
         self.node(node).await?;
-        let namespace = &self.session.caller.namespace;
+        let caller = &self.session.caller;
         let going = self.pods_to_drain(node).await?;
-        if !going.iter().any(|pod| pod.namespace().as_ref() == Some(namespace)) {
-            let (node, namespace) = (node.to_owned(), namespace.clone());
+        if !going.iter().any(|pod| pod.namespace().as_ref() == Some(&caller.namespace)) {
+            let (node, namespace) = (node.to_owned(), caller.namespace.clone());
             return Err(CoordinatorError::NoPodsOnNode { node, namespace });
         }
-        self.check_node_bounds(node, going).await
-    }
-
-    /// Of the pods that end with a node, no more are of the run's namespace than may end at once, and they are not
-    /// all the ready pods of some owner.
-    async fn check_node_bounds(&self, node: &str, going: Vec<Candidate>) -> Result<(), CoordinatorError> {
-        if self.disruption.allow_outage {
-            return Ok(());
-        }
-        let too_many = |why: String| self.too_many(&format!("node {node}"), why);
-        let all: Vec<Candidate> = self.session.caller.list_kind().await?;
-        let (leaving, mut ready): (Vec<Candidate>, Vec<Candidate>) =
-            all.into_iter().partition(|pod| pod.metadata.deletion_timestamp.is_some());
-        ready.retain(|pod| pod.is_ready);
-        let doomed: BTreeSet<String> = going.iter().filter_map(ResourceExt::uid).collect();
-        let goes = |pod: &&Candidate| pod.metadata.uid.as_ref().is_some_and(|uid| doomed.contains(uid));
-        let mut going: Vec<Candidate> = ready.iter().filter(goes).cloned().collect();
-        let owner = |pod: &Candidate| pod.owner_references().first().map(|owner| owner.uid.clone());
-        let with_more: BTreeSet<String> = ready.iter().filter(|pod| !goes(pod)).filter_map(owner).collect();
-        let mut owners = going.iter().filter_map(|pod| pod.owner_references().first());
-        if let Some(of) = owners.find(|of| !with_more.contains(&of.uid)) {
-            let count = going.iter().filter(|pod| owner(pod).as_ref() == Some(&of.uid)).count();
-            return Err(too_many(format!("all {count} ready pods of {} {} are there", of.kind, of.name)));
-        }
-        let mut bounds = Bounds {
-            budgets: self.session.caller.list_kind().await?,
-            deployments: self.session.deployments_without_templates().await?,
-        };
-        if let Action::Drain { .. } = self.disruption.action {
-            // The API server enforces the budgets on evictions, so their pods end one after the other.
-            going.retain(|pod| !bounds.has_budget(pod));
-            bounds.budgets.clear();
-        }
-        if going.is_empty() {
-            return Ok(());
-        }
-        bounds.refuse(&going, &ready, &leaving).map_or(Ok(()), |why| Err(too_many(why)))
+        caller.check_node_bounds(self.disruption, node, &going).await
     }
 
     /// Cordons a node and evicts its pods, as `kubectl drain` does.
     pub(super) async fn drain(&self, node: &str, restore: Restore) -> Result<Disrupted, Refusal> {
         let (api, current) = self.node(node).await?;
-        self.check_node_bounds(node, self.pods_to_drain(node).await?).await?;
+        self.check_node_bounds(node).await?;
         let mut wanted = current.clone();
         wanted["spec"]["unschedulable"] = true.into();
         let cordoned = self.session.change(&api, &current, &wanted).await?;

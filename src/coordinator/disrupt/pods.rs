@@ -12,10 +12,10 @@ use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 
 use super::acting::{Acting, Disrupted, Insisting, Refusal, Twice};
-use super::recovery::{Whole, oldest_ready_first};
+use super::recovery::Whole;
+use crate::coordinator::claims::{Choice, Claims, oldest_ready_first};
 use crate::coordinator::error::CoordinatorError;
-use crate::coordinator::limits::Bounds;
-use crate::scenario::{Action, Order, Pods, Restore};
+use crate::scenario::{Action, Count, Pods, Restore};
 use rolldrop_proxy::observed::Candidate;
 use rolldrop_record::Mode;
 
@@ -29,10 +29,10 @@ const EVICTION: Insisting = Insisting { success: 201, pause: Duration::from_secs
 impl Acting<'_> {
     /// The selector must match something, and not all may end at once.
     pub(super) async fn check_pods(&self, pods: &Pods) -> Result<(), CoordinatorError> {
-        let (ready, leaving) = apart(self.selected(pods).await?, &BTreeSet::new());
-        let first = self.chosen(pods, 0, &ready);
+        let choice = Claims::default().sort(self.selected(pods).await?);
+        let first = self.disruption.chosen(pods, 0, &choice.ready);
         let first = &first[..pods.batch.unwrap_or(first.len()).min(first.len())];
-        self.check_bounds(pods, first, &ready, &leaving).await
+        self.check_bounds(pods, first, &choice).await
     }
 
     /// The pods that a selector matches; there must be one.
@@ -45,34 +45,19 @@ impl Acting<'_> {
         Ok(found)
     }
 
-    /// The pods that an action takes of the ready ones, in the order in which it takes them.
-    fn chosen(&self, pods: &Pods, repetition: u32, ready: &[Candidate]) -> Vec<Candidate> {
-        let mut chosen = ready.to_vec();
-        if pods.order == Order::Random {
-            self.disruption.shuffle(repetition, &mut chosen);
-        }
-        chosen.truncate(pods.count.of(ready.len()));
-        chosen
-    }
-
     /// Not more than may end at once, including those that are already ending.
     async fn check_bounds(
         &self,
         pods: &Pods,
         going: &[Candidate],
-        ready: &[Candidate],
-        leaving: &[Candidate],
+        Choice { ready, leaving, .. }: &Choice,
     ) -> Result<(), CoordinatorError> {
         if self.disruption.allow_outage || going.is_empty() {
             return Ok(());
         }
-        let budgets = match self.disruption.action {
-            // The API server enforces budgets for evictions.
-            Action::Evict(_) => Vec::new(),
-            _ => self.session.caller.list_kind().await?,
-        };
-        let bounds = Bounds { budgets, deployments: self.session.deployments_without_templates().await? };
-        match bounds.refuse(going, ready, leaving) {
+        let action = &self.disruption.action;
+        let bounds = self.session.caller.bounds(action).await?;
+        match bounds.refuse_action(action, going, ready, leaving) {
             None => Ok(()),
             Some(why) => Err(self.too_many(&pods.selector, why)),
         }
@@ -90,66 +75,71 @@ impl Acting<'_> {
         loop {
             let began = Instant::now();
             done += match self.take(pods, repetition, &mut left, whole).await {
-                Ok(going) => self.end_batch(pods, going).await,
+                Ok((going, missing)) => missing + self.end_batch(pods, going).await,
                 Err(why) => self.refused(self.mode(), why),
             };
-            let left = match &left {
-                Some(left) if !left.is_empty() => left.len(),
-                Some(_) | None => return done,
-            };
+            let Some(left) = left.as_ref().filter(|left| !left.is_empty()) else { return done };
             let mut recovered = self.recovered(whole).await;
             if recovered.is_ok() && self.while_loaded(sleep_until(began + pods.spacing)).await.is_none() {
                 recovered = Err("the load ended".to_owned());
             }
             if let Err(why) = recovered {
-                let name = self.disruption.action.name();
-                self.session.warn(format!("{name} skipped {left} of its pods: {why}"));
-                done.skipped += left;
-                return done;
+                self.give_back(left).await;
+                return done + left.iter().map(|_| self.skipped(why.clone())).sum::<Disrupted>();
             }
         }
     }
 
-    /// Chooses the next pods, from those that no other action has taken: until they are released, they belong to this
-    /// action. `left` are those of the first choice that have not had their turn; none before it, and if there is
-    /// nothing to choose from.
+    /// Chooses the next pods, from those that no other action has chosen: until they are given back, they belong to
+    /// this action. `left` are those of the first choice that have not had their turn; none before it, and if there
+    /// is nothing to choose from. Pods that the action should take and cannot are recorded as skipped.
     async fn take(
         &self,
         pods: &Pods,
         repetition: u32,
         left: &mut Option<Vec<Candidate>>,
         whole: &mut Whole,
-    ) -> Result<Vec<Candidate>, Refusal> {
+    ) -> Result<(Vec<Candidate>, Disrupted), Refusal> {
         let before = left.take();
         // Held to the end: of two actions at once the second chooses from what the first left.
-        let mut taken = self.session.taken.lock().await;
+        let mut claims = self.session.claims.lock().await;
         let found = self.listed(&pods.selector).await?;
         self.session.views.read(|view| whole.see(&oldest_ready_first(found.clone()), view));
-        let (ready, leaving) = apart(found, &taken);
-        if ready.is_empty() {
-            let besides = if leaving.is_empty() { "" } else { " and not already ending" };
-            return Err(Refusal(format!("no pod that it selects is ready{besides}")));
-        }
-        let mut going = match before {
-            None => self.chosen(pods, repetition, &ready),
+        let choice = claims.sort(found);
+        let (wanted, mut going) = match before {
+            None => {
+                if choice.free.is_empty() {
+                    return Err(no_free_pod(&choice));
+                }
+                let chosen = self.disruption.chosen(pods, repetition, &choice.free);
+                let wanted = match pods.count {
+                    Count::Number(number) => number,
+                    Count::Share(_) | Count::All => chosen.len(),
+                };
+                (wanted, chosen)
+            }
             Some(mut before) => {
+                let wanted = before.len();
+                claims.give_back(&before);
                 // Others may have ended some of them in the meantime.
-                before.retain(|pod| ready.iter().any(|other| other.uid() == pod.uid()));
-                before
+                before.retain(|pod| choice.ready.iter().any(|other| other.uid() == pod.uid()));
+                (wanted, before)
             }
         };
-        *left = Some(going.split_off(pods.batch.unwrap_or(going.len()).min(going.len())));
-        self.check_bounds(pods, &going, &ready, &leaving).await?;
-        taken.extend(going.iter().filter_map(ResourceExt::uid));
-        Ok(going)
+        let why =
+            format!("only {} of {wanted} pods were ready and not chosen by another action", going.len());
+        let missing = (going.len()..wanted).map(|_| self.skipped(why.clone())).sum();
+        let later = going.split_off(pods.batch.unwrap_or(going.len()).min(going.len()));
+        claims.take(&[], &later);
+        *left = Some(later);
+        self.check_bounds(pods, &going, &choice).await?;
+        claims.take(&going, &[]);
+        Ok((going, missing))
     }
 
-    /// The end of these pods is known: a list shows it.
+    /// The end of these pods is known: a list shows it. Or they do not end by this action.
     async fn give_back(&self, pods: &[Candidate]) {
-        let mut taken = self.session.taken.lock().await;
-        for uid in pods.iter().filter_map(ResourceExt::uid) {
-            taken.remove(&uid);
-        }
+        self.session.claims.lock().await.give_back(pods);
     }
 
     async fn end_batch(&self, pods: &Pods, going: Vec<Candidate>) -> Disrupted {
@@ -230,8 +220,7 @@ impl Acting<'_> {
         repetition: u32,
         whole: &mut Whole,
     ) -> Result<Disrupted, Refusal> {
-        let mut done = Disrupted::default();
-        let going = self.take(pods, repetition, &mut None, whole).await?;
+        let (going, mut done) = self.take(pods, repetition, &mut None, whole).await?;
         let caller = &self.session.caller;
         let resource = ApiResource::erase::<Pod>(&());
         let api = Api::<DynamicObject>::namespaced_with(caller.client.clone(), &caller.namespace, &resource);
@@ -276,11 +265,11 @@ fn only(pod: &Candidate, grace_seconds: Option<u32>) -> DeleteParams {
     }
 }
 
-/// The pods that an action may take, the oldest first, and those that are already leaving, because they are being
-/// deleted or another action has taken them.
-fn apart(found: Vec<Candidate>, taken: &BTreeSet<String>) -> (Vec<Candidate>, Vec<Candidate>) {
-    let is_taken = |pod: &Candidate| pod.uid().is_some_and(|uid| taken.contains(&uid));
-    let leaves = |pod: &Candidate| pod.metadata.deletion_timestamp.is_some() || is_taken(pod);
-    let (leaving, staying): (Vec<Candidate>, Vec<Candidate>) = found.into_iter().partition(leaves);
-    (oldest_ready_first(staying), leaving)
+fn no_free_pod(choice: &Choice) -> Refusal {
+    let besides = match (choice.ready.is_empty(), choice.leaving.is_empty()) {
+        (false, _) => " and not chosen by another action",
+        (true, false) => " and not already ending",
+        (true, true) => "",
+    };
+    Refusal(format!("no pod that it selects is ready{besides}"))
 }

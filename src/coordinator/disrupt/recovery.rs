@@ -8,7 +8,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use kube::ResourceExt;
 use tokio::time::timeout;
 
 use super::acting::{Acting, UnderLoad};
@@ -139,13 +138,6 @@ impl Acting<'_> {
     }
 }
 
-/// Those that are ready and stay, the oldest first.
-pub(super) fn oldest_ready_first(mut pods: Vec<Candidate>) -> Vec<Candidate> {
-    pods.retain(|pod| pod.is_ready);
-    pods.sort_by_key(|pod| (pod.metadata.creation_timestamp.clone(), pod.name_any()));
-    pods
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,26 +174,5 @@ mod tests {
         let one = slice("web", vec![endpoint("a", true), endpoint("b", false)]);
         assert!(!whole.has_endpoints_again(&view(vec![one])));
         assert!(!whole.has_endpoints_again(&view(Vec::new())));
-    }
-
-    fn pod(name: &str, created: &str, ready: &str, deleted: Option<&str>) -> Candidate {
-        serde_json::from_value(json!({
-            "metadata": {"name": name, "creationTimestamp": created, "deletionTimestamp": deleted},
-            "status": {"conditions": [{"type": "Ready", "status": ready}]},
-        }))
-        .unwrap()
-    }
-
-    #[test]
-    fn pods_that_are_ready_and_stay_are_chosen_the_oldest_first() {
-        let pods = vec![
-            pod("young", "2026-01-01T00:00:09Z", "True", None),
-            pod("going", "2026-01-01T00:00:01Z", "True", Some("2026-01-01T00:00:31Z")),
-            pod("starting", "2026-01-01T00:00:02Z", "False", None),
-            pod("old-b", "2026-01-01T00:00:03Z", "True", None),
-            pod("old-a", "2026-01-01T00:00:03Z", "True", None),
-        ];
-        let names: Vec<_> = oldest_ready_first(pods).iter().map(ResourceExt::name_any).collect();
-        assert_eq!(names, ["old-a", "old-b", "young"]);
     }
 }

@@ -18,6 +18,8 @@ pub(crate) struct Plan {
     pub own: Vec<String>,
     /// What to know before it starts, a line each.
     pub warnings: Vec<String>,
+    /// The same about the result: findings of the run.
+    pub findings: Vec<String>,
 }
 
 /// A call of the API server.

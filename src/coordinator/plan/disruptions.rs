@@ -226,9 +226,9 @@ impl Caller {
 
     fn plan_pods(&self, disruption: &Disruption, pods: &Pods, why: &str, plan: &mut Plan) {
         plan.must("list", &self.own::<Pod>(), format!("{why} ({})", pods.selector));
-        plan.helps("list", &self.own::<Deployment>(), "how many may go at once");
+        plan.helps("list", &self.own::<PodDisruptionBudget>(), "how many may go at once");
         if !matches!(disruption.action, Action::Evict(_)) {
-            plan.helps("list", &self.own::<PodDisruptionBudget>(), "how many may go at once");
+            plan.helps("list", &self.own::<Deployment>(), "how many may go at once");
         }
     }
 
@@ -241,7 +241,6 @@ impl Caller {
         plan.must("list", &pods_of_nodes(), format!("{why} (spec.nodeName={node})"));
         plan.helps("list", &self.own::<Pod>(), "whether all of an owner are there");
         plan.helps("list", &self.own::<PodDisruptionBudget>(), "how many may go at once");
-        plan.helps("list", &self.own::<Deployment>(), "how many may go at once");
     }
 
     fn workload(&self, workload: &Workload) -> About {

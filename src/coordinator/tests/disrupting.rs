@@ -30,12 +30,15 @@ fn shop(names: &'static [&str], deleted: Deleted) -> (Client, Deletions) {
         }
         let pod = |name: &&str| {
             let is_gone = gone.iter().any(|(other, _)| other == name);
-            let (name, deleted) = match deleted {
-                Deleted::IsReplaced if is_gone => (format!("{name}-next"), None),
-                Deleted::Lingers if is_gone => ((*name).to_owned(), Some("2026-01-01T00:00:00Z")),
-                _ => ((*name).to_owned(), None),
+            let (name, created, deleted) = match deleted {
+                Deleted::IsReplaced if is_gone => (format!("{name}-next"), "2026-01-01T00:00:09Z", None),
+                Deleted::Lingers if is_gone => {
+                    ((*name).to_owned(), "2026-01-01T00:00:00Z", Some("2026-01-01T00:00:09Z"))
+                }
+                _ => ((*name).to_owned(), "2026-01-01T00:00:00Z", None),
             };
-            json!({"metadata": {"name": name, "uid": name, "deletionTimestamp": deleted},
+            let metadata = json!({"name": name, "uid": name, "creationTimestamp": created, "deletionTimestamp": deleted});
+            json!({"metadata": metadata,
                 "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
         };
         let items: Vec<Value> = match path.ends_with("/pods") {
@@ -187,4 +190,69 @@ async fn a_batch_goes_when_the_one_before_is_over_and_takes_what_was_chosen_at_f
         }
         session.finish(CancellationToken::new()).await.unwrap();
     }
+}
+
+/// Deletes pods one batch of one after the other.
+fn one_by_one(count: Count) -> Disruption {
+    let mut deletion = deletion(count, Repeat::Times(1));
+    let Action::DeletePod(pods) = &mut deletion.action else { unreachable!() };
+    pods.batch = Some(1);
+    deletion
+}
+
+fn errors_of(run_dir: &RunDir) -> Vec<String> {
+    let events = events_of(run_dir).into_iter();
+    let error = |event: rolldrop_record::Event| match event.kind {
+        EventKind::Action(action) => action.error,
+        _ => None,
+    };
+    events.filter_map(error).collect()
+}
+
+/// The second action begins while a pod of the first waits for its turn.
+#[tokio::test(start_paused = true)]
+async fn two_actions_that_want_the_same_pods_end_as_many_as_both_say() {
+    let both = [one_by_one(Count::Number(2)), deletion(Count::Number(1), Repeat::Times(1))];
+    let (client, deletions) = shop(&["web-1", "web-2", "web-3", "web-4"], Deleted::IsReplaced);
+    let (session, run_dir, _dir) = session(client, Limits::default());
+    let disrupted = session.disrupt(&both, beside(session.clock.now()), &NoPrograms).await;
+    assert_eq!(disrupted, Disrupted { accepted: 3, failed: 0, skipped: 0 });
+    session.finish(CancellationToken::new()).await.unwrap();
+    let deleted: Vec<_> = deletions.lock().unwrap().iter().map(|(pod, _)| pod.clone()).collect();
+    assert_eq!(deleted, ["web-1", "web-3", "web-2"]);
+    assert_eq!(errors_of(&run_dir), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_pod_that_an_action_does_not_find_is_recorded() {
+    let mut all = one_by_one(Count::Number(2));
+    all.allow_outage = true;
+    let mut more = deletion(Count::Number(3), Repeat::Times(1));
+    more.allow_outage = true;
+    let (client, _) = shop(&["web-1", "web-2", "web-3"], Deleted::Lingers);
+    let (session, run_dir, _dir) = session(client, Limits::default());
+    let load = UnderLoad { end: session.clock.now() + Duration::from_secs(5), ..beside(session.clock.now()) };
+    let disrupted = session.disrupt(&[all, more], load, &NoPrograms).await;
+    assert_eq!(disrupted, Disrupted { accepted: 2, failed: 0, skipped: 3 });
+    session.finish(CancellationToken::new()).await.unwrap();
+    let mut errors = errors_of(&run_dir);
+    errors.sort();
+    insta::assert_snapshot!(errors.join("\n"), @r"
+    only 1 of 3 pods were ready and not chosen by another action
+    only 1 of 3 pods were ready and not chosen by another action
+    the pods of the previous one had not recovered when the load ended
+    ");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_repetition_that_the_load_does_not_reach_is_recorded() {
+    let (client, _) = shop(&["web-1", "web-2"], Deleted::Lingers);
+    let (session, run_dir, _dir) = session(client, Limits::default());
+    let load = UnderLoad { end: session.clock.now() + Duration::from_secs(5), ..beside(session.clock.now()) };
+    let thrice = [deletion(Count::Number(1), Repeat::Times(3))];
+    let disrupted = session.disrupt(&thrice, load, &NoPrograms).await;
+    assert_eq!(disrupted, Disrupted { accepted: 1, failed: 0, skipped: 2 });
+    session.finish(CancellationToken::new()).await.unwrap();
+    let errors = errors_of(&run_dir);
+    assert!(errors.len() == 2 && errors[1].starts_with("repetition 3 was skipped: "), "{errors:?}");
 }

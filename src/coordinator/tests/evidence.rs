@@ -27,6 +27,9 @@ async fn planned(
             let labels = level.map(|level| json!({label: level}));
             (200, json!({"metadata": {"name": "shop", "labels": labels}}).to_string())
         }
+        "/api/v1/namespaces/shop/services/web" => {
+            (200, json!({"metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}}).to_string())
+        }
         _ => with_discovery(method, path, status(500, "InternalError", "unexpected")),
     });
     let (limits, stop) = (Limits::default(), CancellationToken::new());

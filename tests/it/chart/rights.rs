@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{objects, of_kind, template};
 use crate::harness::Rolldrop;
-use crate::kubectl::{Kubectl, SharedCluster};
+use crate::kubectl::{Kubectl, ROLLED_OUT, SharedCluster};
 
 /// Something that may be done.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -129,7 +129,7 @@ fn specs() -> Vec<(&'static str, Value)> {
         ),
         (
             "scale",
-            disrupt(json!({"at": "1s", "action": "scale", "workload": "statefulset/db", "replicas": 3})),
+            disrupt(json!({"at": "1s", "action": "scale", "workload": "deployment/web", "replicas": 3})),
         ),
         (
             "setImage",
@@ -182,13 +182,14 @@ spec:
 apiVersion: v1
 kind: Service
 metadata: {name: web}
-spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
+spec: {type: NodePort, selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
 ";
 
 #[test]
 fn the_role_has_what_the_run_says_it_will_do_and_no_more() {
     let kubectl = Kubectl::in_namespace("rights");
     kubectl.apply(WEB);
+    kubectl.ok(ROLLED_OUT);
     let namespace = kubectl.namespace();
     let kubeconfig = SharedCluster::get().kubeconfig();
     let plan = |spec: &Value| -> BTreeSet<Right> {
@@ -226,6 +227,25 @@ fn the_role_has_what_the_run_says_it_will_do_and_no_more() {
         let least = of_chart(&values);
         assert!(least.is_subset(&granted), "{what}");
         assert!(least.iter().all(|right| right.namespace.as_deref() != Some("kube-system")), "{what}");
+    }
+}
+
+/// The shared cluster has no StatefulSets and no DaemonSets, so no plan names them.
+#[test]
+fn each_kind_of_workload_is_granted_by_its_name() {
+    for (kind, resource) in
+        [("deploy", "deployments"), ("statefulset", "statefulsets"), ("daemonset", "daemonsets")]
+    {
+        let scale = json!({"at": "1s", "action": "scale", "workload": format!("{kind}/db"), "replicas": 3});
+        let spec = json!({"target": {"service": "web"}, "disruptions": [scale]});
+        let rights = of_chart(&json!({"namespace": "shop", "scenario": scenario(&spec)}));
+        let granted: BTreeSet<(String, String)> = rights
+            .into_iter()
+            .filter(|right| right.name.as_deref() == Some("db"))
+            .map(|right| (right.resource, right.verb))
+            .collect();
+        let expected = ["get", "patch"].map(|verb| (resource.to_owned(), verb.to_owned()));
+        assert_eq!(granted, BTreeSet::from(expected), "{kind}");
     }
 }
 

@@ -30,6 +30,8 @@ pub enum FindingKind {
     Missing,
     /// Terminations always met a consumer's own clock at about the same phase.
     InPhase,
+    /// An action of the scenario did not happen.
+    NotDone,
 }
 
 /// Something that a reader should know, with its reason and what to do.

@@ -295,3 +295,34 @@ fn a_sleep_would_have_saved_what_was_cut_off_as_the_pod_ended() {
     kept.requests.iter_mut().filter(|r| r.outcome != Outcome::Ok).for_each(|r| r.conn_reused = true);
     assert_eq!(what_if(kept)[1], (1, 0, 40));
 }
+
+#[test]
+fn an_action_that_did_not_happen_is_a_finding_and_fails_the_gate() {
+    let mut records = three_pods();
+    let skipped = Action {
+        is_undone: true,
+        disruption: 1,
+        action: ActionName::DeletePod,
+        mode: Some(Mode::Other),
+        pod: None,
+        uid: None,
+        answered: at(6000),
+        status: None,
+        error: Some("only 1 of 2 pods were ready and not chosen by another action".into()),
+    };
+    records.events.push(Event::new(at(6000), "coordinator", EventKind::Action(skipped)));
+    records.events.sort_by_key(|event| event.at);
+    let result = analysed(records).result;
+    let found: Vec<_> =
+        result.findings.iter().filter(|found| found.kind == Some(model::FindingKind::NotDone)).collect();
+    let [found] = found[..] else { panic!("{:?}", result.findings) };
+    assert_eq!(found.what, "deletePod was not done");
+    let failed = |min: Option<u64>| {
+        let terminations = Some(Bounds { min, max: None });
+        let checks = gate::check(&result, &Expect { terminations, ..Expect::default() });
+        checks.iter().any(|c| c.name == "terminations.planned" && c.verdict == model::CheckVerdict::Fail)
+    };
+    assert!(failed(Some(1)), "although as many pods ended as the scenario expects");
+    assert!(!failed(Some(0)), "terminations need not happen");
+    assert!(gate::check(&result, &Expect::default()).is_empty(), "nothing is expected");
+}

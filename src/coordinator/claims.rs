@@ -1,0 +1,91 @@
+//! The pods that actions have chosen, so that two actions never count on the same one.
+
+use std::collections::BTreeSet;
+
+use kube::ResourceExt;
+use rolldrop_proxy::observed::Candidate;
+
+/// The UIDs of pods that actions have chosen.
+#[derive(Debug, Default)]
+pub(super) struct Claims {
+    /// They are ending, until a list shows it: they no longer count as ready.
+    ending: BTreeSet<String>,
+    /// Their batch comes later. They still serve, but no other action chooses them.
+    waiting: BTreeSet<String>,
+}
+
+/// The pods that a selector matches, as an action sees them.
+#[derive(Debug)]
+pub(super) struct Choice {
+    /// Ready and staying, the oldest first; also those that another action has chosen for later.
+    pub(super) ready: Vec<Candidate>,
+    /// The ready ones that no other action has chosen.
+    pub(super) free: Vec<Candidate>,
+    /// They are being deleted, or an action is ending them.
+    pub(super) leaving: Vec<Candidate>,
+}
+
+impl Claims {
+    /// Sorts the pods that were found.
+    pub(super) fn sort(&self, found: Vec<Candidate>) -> Choice {
+        let leaves = |pod: &Candidate| pod.metadata.deletion_timestamp.is_some() || has(&self.ending, pod);
+        let (leaving, staying): (Vec<Candidate>, Vec<Candidate>) = found.into_iter().partition(leaves);
+        let ready = oldest_ready_first(staying);
+        let free = ready.iter().filter(|pod| !has(&self.waiting, pod)).cloned().collect();
+        Choice { ready, free, leaving }
+    }
+
+    /// These pods end now, and the others of the choice later.
+    pub(super) fn take(&mut self, now: &[Candidate], later: &[Candidate]) {
+        self.give_back(now);
+        self.ending.extend(now.iter().filter_map(ResourceExt::uid));
+        self.waiting.extend(later.iter().filter_map(ResourceExt::uid));
+    }
+
+    /// Their end is known, or they do not end by this action.
+    pub(super) fn give_back(&mut self, pods: &[Candidate]) {
+        for uid in pods.iter().filter_map(ResourceExt::uid) {
+            self.ending.remove(&uid);
+            self.waiting.remove(&uid);
+        }
+    }
+}
+
+fn has(uids: &BTreeSet<String>, pod: &Candidate) -> bool {
+    pod.metadata.uid.as_ref().is_some_and(|uid| uids.contains(uid))
+}
+
+/// Those that are ready and stay, the oldest first.
+pub(super) fn oldest_ready_first(mut pods: Vec<Candidate>) -> Vec<Candidate> {
+    pods.retain(|pod| pod.is_ready);
+    pods.sort_by_key(|pod| (pod.metadata.creation_timestamp.clone(), pod.name_any()));
+    pods
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(name: &str, created: &str, ready: &str, deleted: Option<&str>) -> Candidate {
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "creationTimestamp": created, "deletionTimestamp": deleted},
+            "status": {"conditions": [{"type": "Ready", "status": ready}]},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn pods_that_are_ready_and_stay_are_chosen_the_oldest_first() {
+        let pods = vec![
+            pod("young", "2026-01-01T00:00:09Z", "True", None),
+            pod("going", "2026-01-01T00:00:01Z", "True", Some("2026-01-01T00:00:31Z")),
+            pod("starting", "2026-01-01T00:00:02Z", "False", None),
+            pod("old-b", "2026-01-01T00:00:03Z", "True", None),
+            pod("old-a", "2026-01-01T00:00:03Z", "True", None),
+        ];
+        let names: Vec<_> = oldest_ready_first(pods).iter().map(ResourceExt::name_any).collect();
+        assert_eq!(names, ["old-a", "old-b", "young"]);
+    }
+}

@@ -1,0 +1,267 @@
+//! What a plan finds out before anything is touched.
+
+use super::*;
+
+/// A cluster with these objects, by the end of their path: lists for what ends so, single ones for the rest.
+fn cluster(objects: &[(&'static str, Value)]) -> Client {
+    let objects = objects.to_vec();
+    let kinds = |group: &str, kinds: &[(&str, &str)]| {
+        let resource = |(name, kind): &(&str, &str)| {
+            json!({"name": name, "singularName": kind.to_lowercase(), "namespaced": true, "kind": kind,
+                "verbs": ["create", "delete", "patch"]})
+        };
+        let resources: Vec<Value> = kinds.iter().map(resource).collect();
+        json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group, "resources": resources})
+    };
+    let (client, _) = api(move |method, path| {
+        assert_eq!(*method, Method::GET, "a plan only reads: {path}");
+        let list =
+            |items: &Value| json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items});
+        let found = objects.iter().find(|(end, _)| path.ends_with(end)).map(|(_, object)| object);
+        let answer = match (path, found) {
+            ("/version", _) => json!({"gitVersion": "v1.36.2"}),
+            ("/api/v1", _) => kinds("v1", &[("services", "Service"), ("configmaps", "ConfigMap")]),
+            ("/apis/apps/v1", _) => kinds("apps/v1", &[("deployments", "Deployment")]),
+            ("/apis/policy/v1", _) => kinds("policy/v1", &[("poddisruptionbudgets", "PodDisruptionBudget")]),
+            (_, Some(items @ Value::Array(_))) => list(items),
+            (_, Some(object)) => object.clone(),
+            _ if ["pods", "deployments", "poddisruptionbudgets", "nodes"]
+                .iter()
+                .any(|all| path.ends_with(all)) =>
+            {
+                list(&json!([]))
+            }
+            _ => return status(404, "NotFound", &format!("{path} not found")),
+        };
+        (200, answer.to_string())
+    });
+    client
+}
+
+fn read(spec: &str) -> scenario::Scenario {
+    let text = format!("apiVersion: rolldrop.dev/v1\nkind: Scenario\nmetadata: {{name: x}}\nspec:\n{spec}");
+    scenario::parse::<Value>(&text, "x.yaml", std::path::Path::new("."), &[]).unwrap().scenario
+}
+
+/// The plan of a scenario, or why there is none.
+async fn planned(client: Client, spec: &str) -> Result<Plan, String> {
+    let (limits, stop) = (Limits::default(), CancellationToken::new());
+    let caller = Caller { client, namespace: "shop".into(), limits, stop };
+    let scenario = read(spec);
+    let work = Work {
+        scenario: &scenario,
+        secrets: &[],
+        sidecars: None,
+        has_command: false,
+        beats: false,
+        load_workers: None,
+    };
+    caller.plan(&work).await.map_err(|error| error.to_string())
+}
+
+fn web(count: usize) -> Value {
+    let owner = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "r", "controller": true}]);
+    let pod = |number: usize| {
+        json!({"metadata": {"name": format!("web-{number}"), "uid": format!("u{number}"), "namespace": "shop",
+                "labels": {"app": "web"}, "ownerReferences": owner},
+            "spec": {"nodeName": if number == 0 { "node-2" } else { "node-1" }},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+    };
+    (0..count).map(pod).collect()
+}
+
+fn service(more: &Value) -> Value {
+    let mut service = json!({"metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"selector": {"app": "web"}, "clusterIP": "10.96.0.7", "ports": [{"port": 80}]}});
+    for (key, value) in more.as_object().into_iter().flatten() {
+        service["spec"][key] = value.clone();
+    }
+    service
+}
+
+fn node(ready: &str) -> Value {
+    json!({"metadata": {"name": "node-1", "labels": {"kubernetes.io/os": "linux"}}, "status": {
+        "addresses": [{"type": "InternalIP", "address": "192.0.2.1"}],
+        "conditions": [{"type": "Ready", "status": ready, "reason": "KubeletStopped"}]}})
+}
+
+/// A target that exists, and these disruptions.
+fn live(disruptions: &str) -> String {
+    format!("  target: {{service: web}}\n  load: {{duration: 60s}}\n  disruptions:\n{disruptions}")
+}
+
+/// The manifests make everything: three pods behind the target, and two that no target routes to.
+fn own(disruptions: &str) -> String {
+    let workload = |name: &str, replicas: u32| {
+        let template =
+            json!({"metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "app"}]}});
+        let spec =
+            json!({"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template});
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec})
+    };
+    let mut service = service(&json!({"clusterIP": null}));
+    service["apiVersion"] = "v1".into();
+    service["kind"] = "Service".into();
+    service["metadata"] = json!({"name": "web"});
+    let objects = [workload("web", 3), workload("db", 2), service];
+    let manifests: String = objects.iter().map(|object| format!("  - inline: {object}\n")).collect();
+    format!("  manifests:\n{manifests}{}", live(disruptions))
+}
+
+#[tokio::test]
+async fn disruptions_that_cannot_do_what_they_say_are_errors_with_file_line_key_and_remedy() {
+    let there = || cluster(&[("/services/web", service(&json!({}))), ("/pods", web(3))]);
+    let mut said = Vec::new();
+    for wrong in [
+        "  - {at: 1s, action: deletePod, selector: app=web, count: all}\n",
+        "  - {at: 1s, action: deletePod, selector: app=web, count: 4, allowOutage: true}\n",
+        "  - {at: 1s, action: deletePod, selector: app=web, count: 2, batch: 1}\n  - {at: 1s, action: evict, selector: app=web, count: 2}\n",
+        "  - {at: 1s, action: rollingRestart, workload: deploy/wbe}\n",
+        "  - {at: 1s, action: scale, workload: deploy/web, replicas: 0}\n",
+        "  - {at: 1s, action: drain, node: node-9}\n",
+    ] {
+        said.push(planned(there(), &live(wrong)).await.unwrap_err());
+    }
+    let nothing = cluster(&[("/services/web", service(&json!({})))]);
+    let one = "  - {at: 1s, action: deletePod, selector: app=wbe}\n";
+    said.push(planned(nothing, &live(one)).await.unwrap_err());
+    let paused = json!({"metadata": {"name": "web"}, "spec": {"paused": true, "template": {}}});
+    let there = cluster(&[("/services/web", service(&json!({}))), ("/deployments/web", paused)]);
+    let restart = "  - {at: 1s, action: rollingRestart, workload: deploy/web}\n";
+    said.push(planned(there, &live(restart)).await.unwrap_err());
+    insta::assert_snapshot!(said.join("\n"), @r#"
+    x.yaml:8: spec.disruptions[0]: deletePod of app=web is refused: all 3 ready pods would end at once; set allowOutage: true in the disruption if this is intended
+    x.yaml:8: spec.disruptions[0].count: is 4, but there are 3 ready pods of app=web: take fewer (count: all takes each), or add replicas
+    x.yaml:9: spec.disruptions[1]: wants 2 pods at the same time as spec.disruptions[0], which wants 2 pods, and they select the same 3 pods: start one when the other is done, take fewer pods, or add replicas
+    x.yaml:8: spec.disruptions[0].workload: there is no Deployment wbe in namespace shop: correct the name, or name another namespace (-n)
+    x.yaml:8: spec.disruptions[0]: scale of Deployment web is refused: no pod would be left; set allowOutage: true in the disruption if this is intended
+    x.yaml:8: spec.disruptions[0].node: /api/v1/nodes/node-9 not found: name one that is there (kubectl get nodes)
+    x.yaml:8: spec.disruptions[0].selector: "app=wbe" matches no pod in namespace shop, and none that the manifests make: correct it, or the pods' labels
+    x.yaml:8: spec.disruptions[0].workload: Deployment web would not replace its pods: its rollout is paused: resume it first
+    "#);
+}
+
+#[tokio::test]
+async fn pods_of_the_manifests_are_counted_before_they_exist() {
+    let mut said = Vec::new();
+    for wrong in [
+        "  - {at: 1s, action: deletePod, selector: app=web, count: all}\n",
+        "  - {at: 1s, action: deletePod, selector: app=web, count: 2}\n",
+        "  - {at: 1s, action: relabel, selector: 'app in (db)', count: 3, allowOutage: true}\n",
+    ] {
+        said.push(planned(cluster(&[]), &own(wrong)).await.unwrap_err());
+    }
+    insta::assert_snapshot!(said.join("\n"), @r"
+    x.yaml:12: spec.disruptions[0]: deletePod of app=web is refused: all 3 ready pods would end at once; set allowOutage: true in the disruption if this is intended
+    x.yaml:12: spec.disruptions[0]: deletePod of app=web is refused: maxUnavailable of Deployment web is 25%, so 1 of 3 pods may be unavailable at once; 2 pods would end; set allowOutage: true in the disruption if this is intended
+    x.yaml:12: spec.disruptions[0].count: is 3, but there are 2 ready pods of app in (db): take fewer (count: all takes each), or add replicas
+    ");
+    let fine = "  - {at: 1s, action: deletePod, selector: app=web}\n  - {at: 1s, action: evict, selector: app=web, count: 2}\n";
+    let plan = planned(cluster(&[]), &own(fine)).await.unwrap();
+    assert_eq!(plan.findings, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn pods_that_an_earlier_disruption_may_add_or_take_are_not_counted() {
+    let text = "  - {at: 1s, action: scale, workload: deploy/web, replicas: 6}\n  - {at: 20s, action: deletePod, selector: app=web, count: 4, batch: 1}\n";
+    planned(cluster(&[]), &own(text)).await.unwrap();
+    let too_early = text.replace("at: 20s", "at: 1s");
+    let why = planned(cluster(&[]), &own(&too_early)).await.unwrap_err();
+    assert!(why.contains("spec.disruptions[1].count: is 4, but there are 3 ready pods"), "{why}");
+}
+
+#[tokio::test]
+async fn pods_behind_no_target_are_a_finding() {
+    let plan =
+        planned(cluster(&[]), &own("  - {at: 1s, action: deletePod, selector: app=db}\n")).await.unwrap();
+    insta::assert_snapshot!(plan.findings.join("\n"), @"x.yaml:12: spec.disruptions[0].selector: none of its pods is behind a target (deletePod of app=db): no request goes to them, so their ends have no window. Name their Service as a target as well, or correct the selector");
+    let both = "  - {at: 1s, action: deletePod, selector: 'app in (web, db)'}\n";
+    let plan = planned(cluster(&[]), &own(both)).await.unwrap();
+    assert!(plan.findings[0].contains("2 of its 5 pods are not behind a target"), "{:?}", plan.findings);
+    // Nobody knows whose pods are behind a URL.
+    let url = own(both).replace("target: {service: web}", "target: {url: 'http://web.example/'}");
+    assert_eq!(planned(cluster(&[]), &url).await.unwrap().findings, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_node_port_needs_a_service_that_has_it_and_a_node_that_is_ready() {
+    let spec = "  target: {service: web, node: node-1}\n  load: {duration: 60s}\n";
+    let ports = json!([{"port": 80, "nodePort": 30080}]);
+    let port =
+        |policy: &str| service(&json!({"type": "NodePort", "ports": ports, "externalTrafficPolicy": policy}));
+    let (at, of) = ("/services/web", "/nodes/node-1");
+    let mut said = Vec::new();
+    for wrong in [
+        cluster(&[(of, node("True"))]),
+        cluster(&[(at, service(&json!({}))), (of, node("True"))]),
+        cluster(&[(at, port("Cluster"))]),
+        cluster(&[(at, port("Cluster")), (of, node("False"))]),
+        cluster(&[(at, port("Local")), (of, node("True")), ("/pods", web(1))]),
+    ] {
+        said.push(planned(wrong, spec).await.unwrap_err());
+    }
+    insta::assert_snapshot!(said.join("\n"), @r"
+    x.yaml:5: spec.target.service: there is no Service web in namespace shop: correct the name, or name another namespace (-n)
+    x.yaml:5: spec.target.node: service web: has no NodePort: remove the target's node, or give the Service type: NodePort
+    x.yaml:5: spec.target.node: /api/v1/nodes/node-1 not found: name one that is there (kubectl get nodes)
+    x.yaml:5: spec.target.node: node node-1 is not ready (KubeletStopped), so its NodePort may not answer: name another
+    x.yaml:5: spec.target.node: node node-1 answers only while a ready pod of the Service is there (externalTrafficPolicy: Local), and none is: name a node that has one
+    ");
+    for (policy, pods) in [("Cluster", 0), ("Local", 2)] {
+        let fine = cluster(&[(at, port(policy)), (of, node("True")), ("/pods", web(pods))]);
+        assert_eq!(planned(fine, spec).await.unwrap().findings, Vec::<String>::new());
+    }
+}
+
+/// `maxUnavailable` is of rollouts: the eviction API does not know it.
+#[tokio::test]
+async fn a_drain_is_judged_by_budgets_alone() {
+    let deployment = json!([{"metadata": {"name": "web"}, "status": {"readyReplicas": 4}, "spec": {"replicas": 4,
+        "selector": {"matchLabels": {"app": "web"}}, "template": {},
+        "strategy": {"rollingUpdate": {"maxUnavailable": 0}}}}]);
+    let budgets = |allowed: u32| {
+        json!([{"metadata": {"name": "web"}, "spec": {"selector": {"matchLabels": {"app": "web"}}},
+            "status": {"disruptionsAllowed": allowed, "currentHealthy": 4}}])
+    };
+    // The list of a node's pods is not filtered here, so all four are there but for those of node-2.
+    let on = |pods: &str, allowed: u32| {
+        let found = [("/nodes/node-1", node("True")), ("/services/web", service(&json!({})))];
+        let lists = [("/deployments", deployment.clone()), ("/poddisruptionbudgets", budgets(allowed))];
+        let all: Vec<Value> = web(4).as_array().unwrap().clone();
+        let there = if pods == "all" { all.clone() } else { all[1..].to_vec() };
+        let of_node = [("/api/v1/pods", Value::from(there)), ("shop/pods", Value::from(all))];
+        cluster(&[&found[..], &lists, &of_node].concat())
+    };
+    let drain = live("  - {at: 1s, action: drain, node: node-1}\n");
+    assert!(planned(on("three", 0), &drain).await.is_ok());
+    assert!(planned(on("all", 1), &drain).await.is_ok(), "the budget lets them go one by one");
+    let all = planned(on("all", 4), &drain).await.unwrap_err();
+    assert!(all.starts_with("x.yaml:8: spec.disruptions[0].node: drain of node node-1 is refused"), "{all}");
+}
+
+/// No Service shows these pods, and no workload does yet.
+#[tokio::test(start_paused = true)]
+async fn pods_of_the_manifests_are_awaited_also_with_a_url_as_the_target() {
+    let lists = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&lists);
+    let (client, _) = api(move |_, path| {
+        let items = match path {
+            "/api/v1/namespaces/shop/pods" => match count.fetch_add(1, Ordering::SeqCst) {
+                0 => json!([]),
+                1 => web(2),
+                _ => web(3),
+            },
+            "/version" => return (200, json!({"gitVersion": "v1.36.2"}).to_string()),
+            _ if path.starts_with("/api/v1/namespaces/kube-system/") => return status(404, "NotFound", path),
+            _ => json!([]),
+        };
+        (200, json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items}).to_string())
+    });
+    let (session, _, _dir) = session(client, Limits::default());
+    let disruption = "  - {at: 1s, action: deletePod, selector: app=web}\n";
+    let url = "target: {url: 'http://web.example/'}";
+    let scenario = read(&own(disruption).replace("target: {service: web}", url));
+    session.await_ready(&scenario, &scenario.disruptions).await.unwrap();
+    // Two lists that do not have all of them, one that has, and that of the check.
+    assert!(lists.load(Ordering::SeqCst) > 3);
+}
