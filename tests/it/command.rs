@@ -98,3 +98,26 @@ fn an_interruption_ends_the_command_too_and_keeps_what_was_recorded() {
     let summary = std::fs::read_to_string(dir.path().join("run/summary.md")).expect("summary.md");
     assert!(summary.to_lowercase().contains("partial"), "{summary}");
 }
+
+#[test]
+fn a_run_that_cannot_be_closed_says_first_why_it_failed() {
+    let _turn = turn();
+    let words = ["run", "--out", "run", "--set", "load.warmup=0s", "--", "sh", "-c", "sleep 1000; true"];
+    let (mut child, dir) = Rolldrop::new(words).start();
+    let run = dir.path().join("run");
+    let begun =
+        || std::fs::read_to_string(run.join("events.jsonl")).ok()?.contains("command_started").then_some(());
+    wait_for("the command", LIMIT, begun);
+    // The proxies' rows can no longer be written, and then the load ends.
+    let moved = || std::fs::rename(run.join("served"), dir.path().join("moved")).ok();
+    wait_for("the table of the proxies", LIMIT, moved);
+    std::fs::write(run.join("served"), "").expect("a file in its place");
+    let worker = process_tree(child.id()).into_iter().find(|process| process.runs("load-worker"));
+    worker.expect("a load worker").kill();
+    let ended = child.wait().expect("an end");
+    let said = std::fs::read_to_string(dir.path().join("stderr.log")).expect("stderr.log");
+    assert_eq!(ended.code(), Some(2), "{said}");
+    let last = said.lines().last().expect("a message");
+    assert!(last.contains("load") && !last.contains("served"), "{said}");
+    assert!(said.contains("the run could not be closed either"), "{said}");
+}

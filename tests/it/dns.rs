@@ -48,6 +48,7 @@ async fn address(lab: &Lab, pod: &str) -> String {
 }
 
 /// A resolver that asks again only when what it was told has expired.
+#[derive(Clone)]
 struct Resolver {
     server: SocketAddr,
     name: Name,
@@ -130,25 +131,25 @@ fn a_client_that_keeps_answers_goes_on_to_a_pod_that_is_gone_until_it_asks_again
         assert!(both.len() == 2 && both.contains(&gone), "{both:?}");
         assert_eq!((told - asked).as_secs(), 5, "the TTL of CoreDNS");
         lab.call("DELETE", &format!("{PODS}/web-1"), None).await;
-        let mut failures_by_kept_answers = 0;
-        let mut in_a_row = 0;
-        while in_a_row < 20 {
-            assert!(begin.elapsed() < LIMIT, "after {failures_by_kept_answers} failures");
+        // It goes on to the address that it was told, for as long as it takes here to see that fail.
+        wait_for("a failure by the kept answer", LIMIT, || {
+            let failed = both.iter().copied().find(|address| !is_served(*address));
+            failed.inspect(|failed| assert_eq!(*failed, gone))
+        });
+        // Others are told already.
+        let mut other = resolver.clone();
+        wait_for("answers without it", LIMIT, || {
+            other.kept.clear();
+            (!other.addresses().contains(&gone)).then_some(())
+        });
+        tokio::time::sleep_until(told.into()).await;
+        for _ in 0..20 {
             let addresses = resolver.addresses().to_vec();
-            let has_asked_again = resolver.expires != told;
+            assert!(resolver.expires != told && !addresses.is_empty(), "it asks again");
             for address in addresses {
-                let served = is_served(address);
-                if has_asked_again {
-                    assert!(served && address != gone, "{address} after asking again");
-                    in_a_row += 1;
-                } else if !served {
-                    assert_eq!(address, gone);
-                    failures_by_kept_answers += 1;
-                }
+                assert!(is_served(address) && address != gone, "{address} after asking again");
             }
-            tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        assert!(failures_by_kept_answers > 0, "it went on to the address that it was told");
     });
 }
 
@@ -161,14 +162,18 @@ fn a_pod_that_keeps_answers_goes_on_to_one_that_is_gone_until_it_asks_again() {
             serve(&lab, name, json!({"lifecycle": null})).await;
         }
         let (gone, left) = (address(&lab, "web-1").await, address(&lab, "web-2").await);
+        // It keeps its first answer until that has failed.
         let script = "\
+            failed=\n\
             addresses() { getent ahostsv4 web | cut -d' ' -f1 | sort -u; }\n\
             until [ $(addresses | wc -l) = 2 ]; do sleep 0.1; done\n\
             while :; do\n\
                 kept=$(addresses); echo asked; until=$(($(date +%s) + 5))\n\
-                while [ $(date +%s) -lt $until ]; do\n\
+                while [ -z \"$failed\" ] || [ $(date +%s) -lt $until ]; do\n\
                     for a in $kept; do\n\
-                        curl -s -o /dev/null -m 0.5 http://$a:8080/ && echo \"[$a] served\" || echo \"[$a] failed\"\n\
+                        curl -s -o /dev/null -m 0.5 http://$a:8080/ && echo \"[$a] served\" || {\n\
+                            echo \"[$a] failed\"; failed=yes\n\
+                        }\n\
                     done\n\
                     sleep 0.1\n\
                 done\n\

@@ -198,21 +198,29 @@ fn until(what: &str, count: &AtomicUsize, wanted: usize) {
     wait_for(what, LIMIT, || (count.load(Ordering::SeqCst) >= wanted).then_some(()));
 }
 
-/// Answers every other call with a fault, and the first two deletions.
-fn refuses_with(status: u16, reason: &'static str) -> impl Fn(&Run) {
-    move |run| {
-        let (calls, deletions) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let refused = Arc::clone(&deletions);
-        run.api.set(move |request| {
+/// Answers the first two deletions with a fault, and once the load has begun every other call as well.
+fn refused(lab: &Cluster, name: &str, (status, reason): (u16, &'static str)) -> Ended {
+    let deletions = Arc::new(AtomicUsize::new(0));
+    // Of so many calls one.
+    let refuse = |api: &FaultyApi, one_of: usize| {
+        let (calls, deletions) = (AtomicUsize::new(1), Arc::clone(&deletions));
+        api.set(move |request| {
             let is_refused = match deletes_a_pod(request) {
                 true => deletions.fetch_add(1, Ordering::SeqCst) < 2,
-                false => calls.fetch_add(1, Ordering::SeqCst) % 2 == 0,
+                false => calls.fetch_add(1, Ordering::SeqCst).is_multiple_of(one_of),
             };
             if is_refused { Act::status(status, reason) } else { Act::Pass }
         });
-        until("a deletion after two that were refused", &refused, 3);
+    };
+    let prepare = |api: &FaultyApi| {
+        deletions.store(0, Ordering::SeqCst);
+        refuse(api, usize::MAX);
+    };
+    prepared(lab, name, (7, DELETION), prepare, |run| {
+        refuse(&run.api, 2);
+        until("a deletion after two that were refused", &deletions, 3);
         run.api.pass();
-    }
+    })
 }
 
 fn nobody_there_for_ten_seconds(lab: &Cluster) {
@@ -236,14 +244,14 @@ fn nobody_there_for_ten_seconds(lab: &Cluster) {
 }
 
 fn too_many_requests(lab: &Cluster) {
-    let ended = case(lab, "busy", 7, DELETION, refuses_with(429, "TooManyRequests"));
+    let ended = refused(lab, "busy", (429, "TooManyRequests"));
     ended.is_valid_with_its_deletion();
     let statuses: Vec<_> = ended.actions().iter().filter_map(|action| action.status).collect();
     assert!(statuses.starts_with(&[429, 429]) && statuses.ends_with(&[200]), "{ended}");
 }
 
 fn internal_errors(lab: &Cluster) {
-    let ended = case(lab, "broken", 7, DELETION, refuses_with(500, "InternalError"));
+    let ended = refused(lab, "broken", (500, "InternalError"));
     let termination = ended.is_valid_with_its_deletion();
     let actions = ended.actions();
     assert!(actions.len() >= 3 && actions[0].status == Some(500), "{ended}");
@@ -308,7 +316,11 @@ fn watches_that_end_every_second(lab: &Cluster) {
 
 fn slow_answers(lab: &Cluster) {
     let late = Duration::from_secs(1);
-    let ended = case(lab, "slow", 12, DELETION, |run| {
+    // The deletion is, however late this test sees that the load has begun.
+    let prepare = |api: &FaultyApi| {
+        api.set(move |request| if deletes_a_pod(request) { Act::Slow(late) } else { Act::Pass });
+    };
+    let ended = prepared(lab, "slow", (12, DELETION), prepare, |run| {
         run.api.set(move |_| Act::Slow(late));
         run.until_recorded("load_ended");
         run.api.pass();
@@ -318,15 +330,14 @@ fn slow_answers(lab: &Cluster) {
 }
 
 fn an_answer_that_is_lost(lab: &Cluster) {
-    let ended = case(lab, "lost", 7, DELETION, |run| {
-        let deleted = Arc::new(AtomicUsize::new(0));
-        let seen = Arc::clone(&deleted);
-        run.api.set(move |request| {
-            let is_first = deletes_a_pod(request) && seen.fetch_add(1, Ordering::SeqCst) == 0;
+    let prepare = |api: &FaultyApi| {
+        let deleted = AtomicUsize::new(0);
+        api.set(move |request| {
+            let is_first = deletes_a_pod(request) && deleted.fetch_add(1, Ordering::SeqCst) == 0;
             if is_first { Act::LoseAnswer } else { Act::Pass }
         });
-        until("a deletion", &deleted, 1);
-    });
+    };
+    let ended = prepared(lab, "lost", (7, DELETION), prepare, |_| {});
     let termination = ended.is_valid_with_its_deletion();
     let actions = ended.actions();
     assert_eq!(actions.iter().map(|a| a.status).collect::<Vec<_>>(), [None, Some(200)], "{ended}");

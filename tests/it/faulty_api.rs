@@ -5,9 +5,7 @@
 //! at any time.
 
 use std::io;
-use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -27,6 +25,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::harness::own_host;
 use crate::lab::Cluster;
 
 /// What becomes of a request.
@@ -82,15 +81,12 @@ pub(crate) struct FaultyApi {
 impl FaultyApi {
     /// One before this cluster, which does nothing of its own yet.
     pub(crate) fn before(cluster: &Cluster) -> Self {
-        static NEXT: AtomicU8 = AtomicU8::new(1);
         let dir = tempfile::tempdir().expect("a temporary directory");
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let client = runtime.block_on(cluster.client());
-        // An address of its own, so that nobody takes the port while it does not listen.
-        let [.., high, low] = std::process::id().to_be_bytes();
-        let host = [127, 64 + NEXT.fetch_add(1, Ordering::Relaxed) % 128, high, low.clamp(1, 254)];
-        let listener = runtime.block_on(TcpListener::bind(SocketAddr::from((host, 0)))).expect("a port");
+        // Nobody takes the port while it does not listen.
+        let listener = runtime.block_on(TcpListener::bind((own_host(), 0))).expect("a port");
         let address = listener.local_addr().expect("an address");
 
         let text = std::fs::read_to_string(cluster.kubeconfig()).expect("a kubeconfig");

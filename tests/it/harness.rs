@@ -3,8 +3,10 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io::Write;
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -208,6 +210,14 @@ pub(crate) fn wait_for<T>(what: &str, limit: Duration, mut condition: impl FnMut
         assert!(Instant::now() < deadline, "{what}: not within {limit:?}");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// A loopback address of its caller's own: a port on it stays free while nobody listens. Embedded clusters have
+/// addresses below it.
+pub(crate) fn own_host() -> Ipv4Addr {
+    static NEXT: AtomicU8 = AtomicU8::new(0);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, 192 + NEXT.fetch_add(1, Ordering::Relaxed) % 64, high, low.clamp(1, 254))
 }
 
 /// What a container wrote, from the entries of its log: `TIME STREAM TAG TEXT`.

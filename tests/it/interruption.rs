@@ -24,9 +24,10 @@ fn until_under_load(child: Child, dir: &Path) -> (Child, Vec<Process>) {
         entries.map(|e| e.path()).any(|path| path.extension().is_some_and(|e| e == "parquet")).then_some(())
     };
     wait_for("rows on disk", LIMIT, || has_rows(&requests));
-    let processes = process_tree(child.id());
     // Two more when no pod is being replaced at this moment.
-    assert!(processes.len() >= 7, "run, cluster, load worker, and pods of two containers: {processes:?}");
+    let processes = wait_for("run, cluster, load worker, and pods of two containers", LIMIT, || {
+        Some(process_tree(child.id())).filter(|processes| processes.len() >= 7)
+    });
     (child, processes)
 }
 

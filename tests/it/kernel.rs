@@ -298,10 +298,12 @@ async fn a_client_in_a_pod_is_refused_every_time() {
     let is_up = || cluster.exec(&[&spot[..], &["--", "true"]].concat()).status.success();
     wait_for("the pod", LIMIT, || is_up().then_some(()));
     cluster.wait_for_outcome(&url, "connect_refused");
-    let outcomes = cluster.outcomes(&spot, &url);
-    assert_eq!(outcomes.keys().collect::<Vec<_>>(), ["connect_refused"], "{outcomes:?}");
-    // More than the six that a Linux node answers at once without further ado.
-    assert!(outcomes["connect_refused"] > 6, "{outcomes:?}");
+    // More than the six that a Linux node answers at once without further ado, once the machine sends so many in time.
+    wait_for("more than six at once", LIMIT, || {
+        let outcomes = cluster.outcomes(&spot, &url);
+        assert!(outcomes.keys().all(|outcome| outcome == "connect_refused"), "{outcomes:?}");
+        outcomes.get("connect_refused").filter(|refused| **refused > 6).map(drop)
+    });
 }
 
 #[tokio::test]

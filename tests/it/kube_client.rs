@@ -57,6 +57,25 @@ async fn next<T, E: std::fmt::Debug>(stream: &mut (impl Stream<Item = Result<T, 
     item.expect("the stream goes on").expect("no error")
 }
 
+/// Waits for the ConfigMap that a controller puts into a new namespace.
+async fn until_settled(maps: &Api<ConfigMap>) {
+    let is_there = |map: Option<&ConfigMap>| map.is_some();
+    let settled = await_condition(maps.clone(), "kube-root-ca.crt", is_there);
+    timeout(LIMIT, settled).await.expect("in time").expect("it is made");
+}
+
+/// Adds an event of a watcher to what it knows; whether that is all there is.
+fn learn(known: &mut BTreeSet<String>, event: watcher::Event<ConfigMap>) -> bool {
+    let is_listing = matches!(event, watcher::Event::Init | watcher::Event::InitApply(_));
+    match event {
+        watcher::Event::Init => known.clear(),
+        watcher::Event::Apply(map) | watcher::Event::InitApply(map) => drop(known.insert(map.name_any())),
+        watcher::Event::Delete(map) => drop(known.remove(&map.name_any())),
+        watcher::Event::InitDone => {}
+    }
+    !is_listing
+}
+
 /// What the API says was wrong: code, reason, message.
 fn refusal<T: std::fmt::Debug>(result: Result<T, kube::Error>) -> (u16, String, String) {
     match result {
@@ -239,6 +258,7 @@ fn metadata_comes_alone_and_lists_come_in_pages() {
 fn a_watch_goes_on_from_where_it_was() {
     with_client(async |client, kubectl| {
         let maps: Api<ConfigMap> = Api::namespaced(client, kubectl.namespace());
+        until_settled(&maps).await;
         let start = maps.list(&ListParams::default()).await.expect("a list");
         for name in ["a", "b", "c"] {
             maps.create(&PostParams::default(), &config_map(name, &[])).await.expect("created");
@@ -289,33 +309,20 @@ fn a_watcher_starts_anew_when_its_version_is_gone() {
                 let name = format!("w{n}");
                 maps.create(&PostParams::default(), &config_map(&name, &[])).await.expect("created");
                 while !known.contains(&name) {
-                    match next(&mut events).await {
-                        watcher::Event::Init => known.clear(),
-                        watcher::Event::Apply(map) | watcher::Event::InitApply(map) => {
-                            known.insert(map.name_any());
-                        }
-                        watcher::Event::Delete(map) => {
-                            known.remove(&map.name_any());
-                        }
-                        watcher::Event::InitDone => {}
-                    }
+                    learn(&mut known, next(&mut events).await);
                 }
                 // Longer than one watch lasts.
                 let idle = timeout(Duration::from_millis(1500), events.next()).await;
                 if let Ok(event) = idle {
-                    event.expect("it goes on").expect("no error");
+                    learn(&mut known, event.expect("it goes on").expect("no error"));
                 }
             }
             for n in 0..3 {
                 maps.delete(&format!("w{n}"), &DeleteParams::default()).await.expect("deleted");
             }
-            while !known.is_empty() {
-                if let watcher::Event::Delete(map) = next(&mut events).await {
-                    known.remove(&map.name_any());
-                    known.remove("kept");
-                    known.remove("kube-root-ca.crt");
-                }
-            }
+            // By a list as well, if others have changed so much meanwhile that its version is gone.
+            let is_left = |known: &BTreeSet<String>| known.iter().any(|name| name.starts_with('w'));
+            while !learn(&mut known, next(&mut events).await) || is_left(&known) {}
         }
     });
 }

@@ -13,7 +13,7 @@ use crate::harness::{LIMIT, Rolldrop, signal, wait_for};
 use crate::kubectl::{Kubectl, ROLLED_OUT, SharedCluster};
 use crate::lab::Setup;
 use crate::machine::measured;
-use crate::runs::{every_answer_has_its_row, no_file_holds, result, turn};
+use crate::runs::{every_answer_has_its_row, json_lines, no_file_holds, result, turn};
 use crate::web::Web;
 
 /// A Deployment, and a Service that names one target port and numbers the other.
@@ -198,6 +198,14 @@ fn a_run_that_is_interrupted_undoes_its_changes_and_one_that_is_killed_has_them_
     assert!(shop.is_injected());
     let token = shop.token();
     assert_eq!(token.len(), 64, "{token}");
+    // The pod that the run deletes is asked for nothing.
+    wait_for("the deletion", LIMIT, || {
+        let events = json_lines(&dir.path().join("run/events.jsonl"));
+        events.iter().any(|event| event["kind"] == "action").then_some(())
+    });
+    let ending = "get pods -l app=web -o jsonpath={.items[*].metadata.deletionTimestamp}";
+    shop.0.until(ending, str::is_empty);
+    shop.0.ok(ROLLED_OUT);
     let refusal = shop.refusal("/metrics");
     assert!(refusal.contains("Unauthorized") || refusal.contains("credentials"), "{refusal}");
     // It is written down some seconds later; of what comes after it nothing is on the disk.

@@ -3,20 +3,22 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use rcgen::{CertificateParams, SanType};
 use rolldrop_record::parts::read_table;
 use rolldrop_record::{Outcome, RequestRow};
 
-use crate::harness::{LIMIT, Rolldrop, wait_for};
+use crate::harness::{LIMIT, Rolldrop, own_host, wait_for};
 use crate::load_tls::Authority;
 
 /// nginx in the foreground, in a directory of its own, until it is dropped.
 struct Nginx {
     process: Child,
     dir: tempfile::TempDir,
+    host: Ipv4Addr,
     /// HTTP/2 or 1.1; 1.1 alone; HTTP/2 for clients with a certificate.
     ports: [u16; 3],
 }
@@ -33,9 +35,12 @@ impl Nginx {
     fn start(requests: u64) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let authority = Authority::new();
-        let (server, client) = (authority.sign(|_| {}), authority.sign(|_| {}));
-        // Ports of which nobody else knows.
-        let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
+        let host = own_host();
+        let named =
+            |params: &mut CertificateParams| params.subject_alt_names.push(SanType::IpAddress(host.into()));
+        let (server, client) = (authority.sign(named), authority.sign(|_| {}));
+        // Nobody takes them until nginx does.
+        let listeners = [(); 3].map(|()| TcpListener::bind((host, 0)).expect("a port"));
         let ports = listeners.map(|listener| listener.local_addr().expect("an address").port());
         let [either, only1, known] = ports;
         let config = format!(
@@ -46,9 +51,9 @@ impl Nginx {
                access_log access.log ids;
                client_body_temp_path t1; proxy_temp_path t2; fastcgi_temp_path t3; uwsgi_temp_path t4; scgi_temp_path t5;
                ssl_certificate server.pem; ssl_certificate_key server.key; keepalive_requests {requests};
-               server {{ listen 127.0.0.1:{either} ssl http2; location / {{ return 200 'hello'; }} }}
-               server {{ listen 127.0.0.1:{only1} ssl; location / {{ return 200 'hello'; }} }}
-               server {{ listen 127.0.0.1:{known} ssl http2; ssl_client_certificate ca.pem; ssl_verify_client on;
+               server {{ listen {host}:{either} ssl http2; location / {{ return 200 'hello'; }} }}
+               server {{ listen {host}:{only1} ssl; location / {{ return 200 'hello'; }} }}
+               server {{ listen {host}:{known} ssl http2; ssl_client_certificate ca.pem; ssl_verify_client on;
                          location / {{ return 200 'hello'; }} }}
              }}"
         );
@@ -69,8 +74,8 @@ impl Nginx {
             .stderr(Stdio::null())
             .spawn()
             .expect("scripts/test installs nginx");
-        let nginx = Self { process, dir, ports };
-        wait_for("nginx to listen", LIMIT, || std::net::TcpStream::connect(("127.0.0.1", known)).ok());
+        let nginx = Self { process, dir, host, ports };
+        wait_for("nginx to listen", LIMIT, || std::net::TcpStream::connect((host, known)).ok());
         nginx
     }
 
@@ -81,7 +86,7 @@ impl Nginx {
     /// A load on one of its ports.
     fn load(&self, port: usize, args: &[&str]) -> Vec<RequestRow> {
         let ca = self.path("ca.pem");
-        let url = format!("https://127.0.0.1:{}/", self.ports[port]);
+        let url = format!("https://{}:{}/", self.host, self.ports[port]);
         let trust: &[&str] = if args.contains(&"--insecure") { &[] } else { &["--cacert", &ca] };
         let finished = Rolldrop::new(["load", &url, "--out", "run", "--quiet"])
             .args(["--connect-timeout", "60s", "--tls-timeout", "60s", "--response-timeout", "60s"])

@@ -185,8 +185,10 @@ impl Files {
 
     /// Five requests, and their rows.
     fn load(&self, url: &str, args: &[&str]) -> (Vec<RequestRow>, Finished) {
+        let pace: &[&str] = if args.contains(&"-r") { &[] } else { &["-r", "50"] };
         let finished = self
-            .rolldrop(&[url, "-n", "5", "-r", "50", "--out", "run", "--quiet"])
+            .rolldrop(&[url, "-n", "5", "--out", "run", "--quiet"])
+            .args(pace)
             .args(["--connect-timeout", "60s", "--response-timeout", "60s"])
             .args(args)
             .finish()
@@ -209,8 +211,19 @@ impl Files {
             assert_eq!((row.tls.is_some(), row.sent.is_some()), (has_session, has_session), "{row:?}");
         }
         let is_ours = |arg: &&&str| !arg.starts_with("--tls-timeout") && !arg.ends_with("ms");
+        // Only where there is never an answer it gives up.
+        let patience = if args.contains(&"--tls-timeout") { "2" } else { "300" };
         let curl = Command::new("curl")
-            .args(["--silent", "--noproxy", "*", "--output", "/dev/null", "--http1.1", "--max-time", "2"])
+            .args([
+                "--silent",
+                "--noproxy",
+                "*",
+                "--output",
+                "/dev/null",
+                "--http1.1",
+                "--max-time",
+                patience,
+            ])
             .args(args.iter().filter(is_ours))
             .arg(url)
             .current_dir(finished.dir())
@@ -352,7 +365,8 @@ fn sessions_are_resumed_if_that_is_asked_for() {
         rows.iter().map(|row| row.tls_session.map(|session| session.as_str())).collect::<Vec<_>>()
     };
     assert_eq!(sessions(&CA), [Some("1.3"); 5]);
-    let resumed = sessions(&["--cacert", "ca.pem", "--tls-resume"]);
+    // One after the other: a session is there when the answer before has come.
+    let resumed = sessions(&["--cacert", "ca.pem", "--tls-resume", "-r", "max", "-c", "1"]);
     assert_eq!((resumed[0], resumed[4]), (Some("1.3"), Some("1.3 resumed")), "{resumed:?}");
     let kept = sessions(&["--cacert", "ca.pem", "--connections", "keepalive", "-c", "1"]);
     assert_eq!(kept.iter().flatten().count(), 1, "one handshake for one connection: {kept:?}");

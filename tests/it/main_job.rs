@@ -2,7 +2,6 @@
 
 use std::process::Command;
 
-use rolldrop_analysis::model::Verdict;
 use rolldrop_record::{Cause, EventKind, Outcome, Phase};
 
 use crate::machine::measured;
@@ -164,7 +163,7 @@ fn the_summary_reads_like_an_answer() {
         for part in ["dropped", "preStop", "window", "report.html", "charts"] {
             assert!(text.contains(part), "{part:?} is missing\n{}", run.finished);
         }
-        run.finished.figure(run.result.verdict == Verdict::Valid);
+        run.expect_valid();
         for file in [
             "report.html",
             "summary.md",
@@ -184,8 +183,8 @@ fn the_report_made_again_from_disk_is_the_same() {
     let [run, _] = runs::naive_exit();
     let result = run.path.join("result.json");
     let before = std::fs::read(&result).expect("result.json");
-    let again =
-        crate::harness::Rolldrop::new(["report".as_ref(), run.path.as_os_str()]).finish().expect_code(0);
+    let again = crate::harness::Rolldrop::new(["report".as_ref(), run.path.as_os_str()]).finish();
+    assert_eq!(again.code(), run.finished.code(), "{again}");
     assert_eq!(std::fs::read(&result).expect("result.json"), before, "{again}");
 }
 

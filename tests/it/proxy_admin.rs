@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::harness::{LIMIT, Rolldrop, cpu_s, fed, wait_for};
+use crate::harness::{LIMIT, Rolldrop, cpu_s, fed, own_host, wait_for};
 use crate::sample_server::Server;
 
 /// A proxy that runs.
@@ -33,17 +33,11 @@ impl Proxy {
     }
 
     fn command(upstream: &str, admin: &str) -> Rolldrop {
-        Rolldrop::new([
-            "proxy",
-            "--listen",
-            "127.0.0.1:0",
-            "--upstream",
-            upstream,
-            "--admin",
-            admin,
-            "--pod",
-            "web-1",
-        ])
+        Self::listening_at("127.0.0.1:0", upstream, admin)
+    }
+
+    fn listening_at(data: &str, upstream: &str, admin: &str) -> Rolldrop {
+        Rolldrop::new(["proxy", "--listen", data, "--upstream", upstream, "--admin", admin, "--pod", "web-1"])
     }
 
     fn started(command: Rolldrop) -> Self {
@@ -322,11 +316,14 @@ fn with_a_token_only_the_kubelets_paths_answer_without_it() {
 #[test]
 fn the_admin_port_is_where_it_is_told_to_be_and_the_data_port_is_the_apps_alone() {
     let app = Server::start("exit", &[]);
-    let proxy = Proxy::start(&app.address, "127.0.0.2:0", "");
-    assert_eq!(proxy.admin.ip().to_string(), "127.0.0.2");
+    // Of these two nobody else listens at either.
+    let [data, admin] = [(); 2].map(|()| own_host());
+    let command = Proxy::listening_at(&format!("{data}:0"), &app.address, &format!("{admin}:0"));
+    let proxy = Proxy::started(command.args(["--open-admin"]));
+    assert_eq!(proxy.admin.ip(), admin);
     assert_eq!(proxy.admin("/healthz"), (200, "ok\n".to_owned()));
     let elsewhere = SocketAddr::new(proxy.data.ip(), proxy.admin.port());
-    let refused = TcpStream::connect_timeout(&elsewhere, Duration::from_secs(5)).expect_err("a refusal");
+    let refused = TcpStream::connect_timeout(&elsewhere, LIMIT).expect_err("a refusal");
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     let received = || app.log().iter().filter(|line| line["event"] == "received").count();
     let before = received();

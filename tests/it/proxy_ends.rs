@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 
 use nix::sys::signal::Signal;
-use rolldrop_analysis::model::Verdict;
 use rolldrop_analysis::timeline::Timeline;
 use rolldrop_analysis::timeline::clocks::Clocks;
 use rolldrop_record::event::{ContainerState, PodEvent, ProxyPhase};
@@ -13,6 +12,7 @@ use rolldrop_record::{EventKind, RunDir, ServedRow, Stamp};
 
 use crate::harness::{LIMIT, Process, Rolldrop, process_tree, wait_for};
 use crate::kubectl;
+use crate::machine::measured;
 use crate::runs::{self, Dataplane, MeasuredRun};
 use crate::termination::lab::now_ns;
 use crate::truth;
@@ -158,16 +158,18 @@ fn app_sigterm(run: &MeasuredRun, pod: &str) -> Stamp {
 
 #[test]
 fn proxies_with_skewed_and_drifting_clocks_agree_with_the_truth_and_hand_over_everything() {
-    let run = &skewed();
-    assert_eq!(run.result.verdict, Verdict::Valid, "{}", run.finished);
-    assert_eq!(run.result.terminations.len(), 3, "{}", run.finished);
-    truth::bounds_hold(run);
-    offsets_are_right(run);
-    rows_lie_between_what_the_client_saw(run);
-    every_phase_is_there_and_none_before_its_cause(run);
-    own_pods_are_seen(run);
-    all_rows_are_handed_over_and_the_proxies_leave_with_0(run);
-    runs::no_file_holds(&run.path, TOKEN);
+    measured(|| {
+        let run = &skewed();
+        assert_eq!(run.result.terminations.len(), 3, "{}", run.finished);
+        truth::bounds_hold(run);
+        offsets_are_right(run);
+        rows_lie_between_what_the_client_saw(run);
+        every_phase_is_there_and_none_before_its_cause(run);
+        own_pods_are_seen(run);
+        all_rows_are_handed_over_and_the_proxies_leave_with_0(run);
+        runs::no_file_holds(&run.path, TOKEN);
+        run.expect_valid();
+    });
 }
 
 fn offsets_are_right(run: &MeasuredRun) {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
-use rolldrop_analysis::model::RunResult;
+use rolldrop_analysis::model::{RunResult, Verdict};
 use rolldrop_record::event::Action;
 use rolldrop_record::run_info::{Balances, ClusterInfo, FORMAT_VERSION, LoadPlan, Pacing, Target, Tool};
 use rolldrop_record::{EventKind, Expect, Records, RunDir, RunInfo, Stamp};
@@ -82,6 +82,15 @@ pub(crate) struct MeasuredRun {
     pub(crate) records: Records,
     /// Its result.json.
     pub(crate) result: RunResult,
+}
+
+impl MeasuredRun {
+    /// Fails unless it is valid, which is a figure: a machine that others use makes it invalid.
+    #[track_caller]
+    pub(crate) fn expect_valid(&self) {
+        self.finished.figure(!self.finished.is_invalid());
+        assert_eq!(self.result.verdict, Verdict::Valid, "{}", self.finished);
+    }
 }
 
 /// The calls that were to end pods, or to change what they are.

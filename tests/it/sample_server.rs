@@ -36,6 +36,19 @@ impl Server {
         harness::signal(&self.child, signal);
     }
 
+    /// Stops it, until all its threads stand still: each has to notice the signal.
+    pub(crate) fn stop(&self) {
+        self.signal(Signal::SIGSTOP);
+        let threads = format!("/proc/{}/task", self.child.id());
+        let stands = |thread: std::fs::DirEntry| {
+            let stat = std::fs::read_to_string(thread.path().join("stat")).expect("its state");
+            stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
+        };
+        wait_for("all its threads to stop", LIMIT, || {
+            std::fs::read_dir(&threads).expect("its threads").flatten().all(stands).then_some(())
+        });
+    }
+
     /// Sends a request and leaves the answer to be read.
     pub(crate) fn ask(&self, path: &str) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).expect("a connection");

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::harness::{LIMIT, cpu_s};
+use crate::harness::{LIMIT, cpu_s, own_host};
 use crate::runs;
 use crate::strangers::attacks::HOSTILE_ID;
 use rand::rngs::StdRng;
@@ -249,7 +249,9 @@ async fn misbehaving_clients_and_apps_cost_the_proxy_no_row_and_leave_nothing_be
     let size = Size::chosen();
     let _apart = runs::APART.lock().await;
     let ledger = Arc::new(Ledger::default());
-    let upstream = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("an address");
+    // Nobody takes the port while the app does not listen.
+    let upstream =
+        TcpListener::bind((own_host(), 0)).await.expect("a port").local_addr().expect("an address");
     let mut apps = JoinSet::new();
     apps.spawn(app(upstream, StdRng::seed_from_u64(size.seed), ledger.clone()));
 

@@ -180,7 +180,7 @@ fn row(kind: Kind, load: Load, outcome: &Result<Outcome, String>) -> String {
 }
 
 /// Has this process, and those that it starts, open as many files as they may; returns how many.
-fn files() -> usize {
+pub(crate) fn files() -> usize {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
     let hard = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(_, hard)| hard.min(65_536));

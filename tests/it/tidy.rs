@@ -36,6 +36,9 @@ const IMPURE: &[&str] = &[
     ".await",
 ];
 
+/// Crates in which no modules at the top use each other in a circle.
+const WITHOUT_CIRCLES: &[&str] = &["rolldrop", "lab", "load", "wire"];
+
 const MAX_LINES: usize = 800;
 
 /// Files that are compiled into unit tests, or fuzz targets, only.
@@ -151,6 +154,52 @@ fn modules_use_only_what_the_architecture_allows() {
             let fits = first == *part || allowed.iter().any(|a| *a == first || *a == name);
             assert!(fits, "{}: {part} may not use {name}", source.path.display());
         }
+    }
+}
+
+/// The names behind the root of its crate that a source has: modules at the top, and what the root re-exports.
+fn behind_the_root(source: &Source) -> BTreeSet<String> {
+    let depth = source.path.components().rev().take_while(|part| part.as_os_str() != "src").count();
+    let (code, above) = (code(&source.text), "super::".repeat(depth));
+    let mut found = BTreeSet::new();
+    for prefix in ["crate::", &above] {
+        for (at, _) in code.match_indices(prefix) {
+            let rest = &code[at + prefix.len()..];
+            // `{a, b::C}`, or one.
+            let list = rest.strip_prefix('{').and_then(|list| list.split('}').next()).unwrap_or(rest);
+            let items = if list.len() < rest.len() { list.split(',').collect() } else { vec![rest] };
+            let word = |item: &str| {
+                item.trim().split(|c: char| !c.is_alphanumeric() && c != '_').next().map(str::to_owned)
+            };
+            found.extend(items.into_iter().filter_map(word));
+        }
+    }
+    found
+}
+
+#[test]
+fn modules_at_the_top_of_a_crate_use_each_other_in_no_circle() {
+    for library in WITHOUT_CIRCLES {
+        let sources = sources();
+        let own =
+            |source: &&Source| source.library == *library && !["lib", "main"].contains(&&*source.module);
+        let mut uses: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+        for source in sources.iter().filter(own) {
+            uses.entry(&source.module).or_default().extend(behind_the_root(source));
+        }
+        for (module, used) in &mut uses {
+            used.remove(*module);
+        }
+        assert!(uses.len() > 2, "{library}: {uses:?}");
+        // Whoever uses none of those that are left is in no circle.
+        loop {
+            let left: BTreeSet<String> = uses.keys().map(|module| (*module).to_owned()).collect();
+            uses.retain(|_, used| !used.is_disjoint(&left));
+            if uses.len() == left.len() {
+                break;
+            }
+        }
+        assert!(uses.is_empty(), "{library}: circles are among {uses:#?}");
     }
 }
 

@@ -15,6 +15,7 @@ use rolldrop_record::{EventKind, Outcome, RequestId, RunDir};
 use serde_json::json;
 
 use crate::harness::Rolldrop;
+use crate::machine::measured;
 use crate::runs::{Dataplane, measure};
 use crate::web::Web;
 
@@ -178,30 +179,34 @@ fn scenario() -> String {
 
 #[test]
 fn a_strangers_requests_with_ids_change_nothing_and_are_told_of() {
-    let run = measure(&scenario(), Dataplane::Userspace, &[]);
-    let own = run.records.info.run.as_ref().expect("a run's part");
-    let with_id: Vec<_> = run.records.served.iter().filter_map(|row| row.request.as_ref()).collect();
-    let strange = with_id.iter().filter(|id| id.run() != Some(own.as_str())).count();
-    assert!(strange >= 60, "{strange} of a stranger\n{}", run.finished);
-    let what: Vec<&str> = run.result.findings.iter().map(|finding| finding.what.as_str()).collect();
-    let told = what.iter().find(|what| what.contains("carry an id of another run")).expect("a finding");
-    let count: String =
-        told.split(' ').next().unwrap_or_default().chars().filter(char::is_ascii_digit).collect();
-    assert_eq!(count.parse(), Ok(strange), "{told}");
-    assert!(!what.iter().any(|what| what.contains("a time before it was sent")), "{what:?}");
+    measured(|| {
+        let run = measure(&scenario(), Dataplane::Userspace, &[]);
+        let own = run.records.info.run.as_ref().expect("a run's part");
+        let with_id: Vec<_> = run.records.served.iter().filter_map(|row| row.request.as_ref()).collect();
+        let strange = with_id.iter().filter(|id| id.run() != Some(own.as_str())).count();
+        assert!(strange > 0, "none of a stranger\n{}", run.finished);
+        run.finished.figure(strange >= 60);
+        let what: Vec<&str> = run.result.findings.iter().map(|finding| finding.what.as_str()).collect();
+        let told = what.iter().find(|what| what.contains("carry an id of another run")).expect("a finding");
+        let count: String =
+            told.split(' ').next().unwrap_or_default().chars().filter(char::is_ascii_digit).collect();
+        assert_eq!(count.parse(), Ok(strange), "{told}");
+        assert!(!what.iter().any(|what| what.contains("a time before it was sent")), "{what:?}");
 
-    let (log, tables) = RunDir::open(&run.path).and_then(|run| run.recorded()).expect("the run reads");
-    let (_, requests) = rolldrop_analysis::timeline::Timeline::build(log, tables).expect("the rows read");
-    let mut joined = 0;
-    let compared = requests.each(|request| {
-        // Both ends name the same pod: a stranger's row would name another one half of the time.
-        if request.row.outcome == Outcome::Ok {
-            assert!(request.proxy.is_some(), "{request:?}");
-            assert_eq!(request.proxy, request.row.pod, "{request:?}");
-            assert!(request.other_attempts.is_empty() && request.impossible_rows == 0, "{request:?}");
-            joined += 1;
-        }
+        let (log, tables) = RunDir::open(&run.path).and_then(|run| run.recorded()).expect("the run reads");
+        let (_, requests) = rolldrop_analysis::timeline::Timeline::build(log, tables).expect("the rows read");
+        let mut joined = 0;
+        let compared = requests.each(|request| {
+            // Both ends name the same pod: a stranger's row would name another one half of the time.
+            if request.row.outcome == Outcome::Ok {
+                assert!(request.proxy.is_some(), "{request:?}");
+                assert_eq!(request.proxy, request.row.pod, "{request:?}");
+                assert!(request.other_attempts.is_empty() && request.impossible_rows == 0, "{request:?}");
+                joined += 1;
+            }
+        });
+        compared.expect("the rows read");
+        assert!(joined > 0, "none is joined\n{}", run.finished);
+        run.finished.figure(joined > 300);
     });
-    compared.expect("the rows read");
-    assert!(joined > 300, "{joined}\n{}", run.finished);
 }

@@ -390,14 +390,11 @@ mod tests {
     async fn source_ports_are_walked_and_one_in_use_is_passed_over() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let remote = Remote::Tcp(listener.local_addr().unwrap());
-        // Ports of which nobody else knows; a listener in their midst holds one of them.
-        let free: Vec<u16> = (0..4)
-            .map(|_| std::net::TcpListener::bind("0.0.0.0:0").unwrap())
-            .collect::<Vec<_>>()
-            .iter()
-            .map(|l| l.local_addr().unwrap().port())
-            .collect();
-        let held = std::net::TcpListener::bind(("0.0.0.0", free[1])).unwrap();
+        // Ports that the kernel gives nobody by itself, from 32768 on; a listener in their midst holds one of them.
+        let from = 10_000 + u16::try_from(std::process::id() % 20_000).unwrap();
+        let bind = |port: u16| std::net::TcpListener::bind(("0.0.0.0", port));
+        let free: Vec<u16> = (from..32_768).filter(|port| bind(*port).is_ok()).take(4).collect();
+        let held = bind(free[1]).unwrap();
         let ports = SourcePorts::share(&free, &[], 0, 1);
         let mut used: Vec<u16> =
             (0..3).map(|_| dial(&remote, Some(&ports)).unwrap().local_port.unwrap()).collect();

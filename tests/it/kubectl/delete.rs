@@ -1,5 +1,8 @@
 //! `kubectl delete` and `wait`.
 
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
 use super::{Kubectl, LIMIT, pod, wait_for};
 
 /// A pod that ignores SIGTERM.
@@ -24,10 +27,25 @@ fn deletion_waits_for_the_end() {
 fn the_grace_period_is_the_callers() {
     let kubectl = Kubectl::in_namespace("delete");
     stubborn(&kubectl);
+    let start = |args: &str| {
+        let mut command = kubectl.command(args);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("kubectl starts")
+    };
+    // Both are there before the deletion, however late this test is: once one has shown the pod, it misses nothing.
+    let mut watch =
+        start("get pods -w --no-headers -o custom-columns=GRACE:.metadata.deletionGracePeriodSeconds");
+    let mut graces = BufReader::new(watch.stdout.take().expect("its stdout")).lines().map_while(Result::ok);
+    assert_eq!(graces.next().as_deref(), Some("<none>"));
+    let mut waiting = start("wait pod/stubborn --for=delete --timeout=300s -v=6");
+    let mut said = BufReader::new(waiting.stderr.take().expect("its stderr")).lines().map_while(Result::ok);
+    assert!(said.any(|line| line.contains("watch=true")), "it does not watch");
     kubectl.ok("delete pod stubborn --grace-period=5 --wait=false");
-    assert_eq!(kubectl.field("pod/stubborn", ".metadata.deletionGracePeriodSeconds"), "5");
-    let gone = kubectl.ok("wait pod/stubborn --for=delete --timeout=300s");
-    assert_eq!(gone, "pod/stubborn condition met\n");
+    assert_eq!(graces.find(|grace| grace != "<none>").as_deref(), Some("5"));
+    watch.kill().expect("it still runs");
+    watch.wait().expect("an end");
+    let said: Vec<String> = said.collect();
+    let gone = waiting.wait_with_output().expect("an end");
+    assert_eq!(String::from_utf8_lossy(&gone.stdout), "pod/stubborn condition met\n", "{said:?}");
 }
 
 #[test]

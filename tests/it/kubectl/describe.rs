@@ -13,7 +13,9 @@ fn pods_show_their_state_conditions_and_events() {
     let kubectl = Kubectl::in_namespace("describe");
     kubectl.apply(&pod("idle", "exec sleep 1000"));
     kubectl.ok("wait pod/idle --for=condition=Ready --timeout=300s");
-    let pod = kubectl.until("describe pod idle", |text| text.contains("Started"));
+    let pod = kubectl.until("describe pod idle", |text| {
+        ["Started", "Successfully assigned"].iter().all(|event| text.contains(event))
+    });
     assert_eq!(value(&pod, "Status"), "Running");
     assert_eq!(value(&pod, "Labels"), "app=idle");
     assert_eq!(value(&pod, "QoS Class"), "BestEffort");

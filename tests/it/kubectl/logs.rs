@@ -49,10 +49,21 @@ fn the_last_lines_come_alone() {
 #[test]
 fn lines_have_times_and_are_chosen_by_them() {
     let kubectl = Kubectl::in_namespace("logs");
-    let script = "echo old; sleep 1.2; printf new; sleep 0.2; echo er; sleep 0.2; echo newest >&2";
-    let mut manifest = pod("timed", script);
+    // Each line is in the log before the next is written: two streams are read side by side. What chooses a line by
+    // its time has whole seconds.
+    let gates =
+        ["first", "second"].map(|gate| SharedCluster::get().file(&format!("{}-{gate}", kubectl.namespace())));
+    let [first, second] =
+        gates.each_ref().map(|gate| format!("while [ ! -e {} ]; do sleep 0.05; done", gate.display()));
+    let script =
+        format!("echo old; {first}; sleep 1.2; printf new; sleep 0.2; echo er; {second}; echo newest >&2");
+    let mut manifest = pod("timed", &script);
     manifest.push_str("  - {name: other, image: host/shell:1, command: [sh, -c, 'echo other']}\n");
     kubectl.apply(&manifest);
+    for (gate, last) in gates.iter().zip(["old\n", "newer\n"]) {
+        kubectl.until("logs timed -c app", |log| log.ends_with(last));
+        std::fs::write(gate, "").expect("a file");
+    }
     kubectl.ok("wait pod/timed --for=jsonpath={.status.phase}=Succeeded --timeout=300s");
     let log = kubectl.ok("logs timed -c app --timestamps");
     let lines: Vec<_> = log.lines().map(|line| line.split_once(' ').expect("a time")).collect();

@@ -1,6 +1,10 @@
 //! `kubectl rollout`, `scale` and `set`.
 
-use super::{Kubectl, rows, web};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use super::{Kubectl, ROLLED_OUT, SharedCluster, rows, web};
 
 #[test]
 fn scaling_changes_the_number_of_pods() {
@@ -19,11 +23,26 @@ fn scaling_changes_the_number_of_pods() {
 #[test]
 fn a_restart_replaces_every_pod() {
     let kubectl = Kubectl::in_namespace("rollout");
-    kubectl.run_web(2);
+    // Pods are ready as long as there is a file, so that nothing is over before it was looked at.
+    let gate = SharedCluster::get().file(kubectl.namespace());
+    let open = || fs::write(&gate, "").expect("a file");
+    let probe = format!(
+        "readinessProbe: {{exec: {{command: [test, -e, {}]}}, periodSeconds: 1}}, ports:",
+        gate.display()
+    );
+    open();
+    kubectl.apply(&web(2).replace("ports:", &probe));
+    kubectl.ok(ROLLED_OUT);
     let before = kubectl.ok("get pods -o name");
+    fs::remove_file(&gate).expect("it is there");
     assert_eq!(kubectl.ok("rollout restart deployment web"), "deployment.apps/web restarted\n");
-    let status = kubectl.ok("rollout status deployment web --timeout=300s");
-    assert!(status.contains("Waiting for deployment \"web\" rollout to finish"), "{status}");
+    let mut status = kubectl.command(ROLLED_OUT).stdout(Stdio::piped()).spawn().expect("kubectl starts");
+    let mut lines = BufReader::new(status.stdout.take().expect("its stdout")).lines().map_while(Result::ok);
+    let waits = |line: &String| line.contains("Waiting for deployment \"web\" rollout to finish");
+    assert!(lines.any(|line| waits(&line)), "it does not wait");
+    open();
+    assert_eq!(lines.last().as_deref(), Some("deployment \"web\" successfully rolled out"));
+    assert!(status.wait().expect("an end").success());
     let after = kubectl.until("get pods -o name --field-selector status.phase=Running", |after| {
         after.lines().all(|pod| !before.contains(pod))
     });

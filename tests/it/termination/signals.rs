@@ -28,7 +28,7 @@ fn c04_sigterm_lets_the_server_finish_and_sigkill_does_not() {
     assert!(server.said("SIGTERM") && server.said("answered") && server.said("exiting"));
 
     let mut server = Server::start("finish", &[]);
-    let answer = server.ask("/slow?ms=500");
+    let answer = server.ask("/slow?ms=600000");
     server.wait_for_line("received");
     server.signal(Signal::SIGKILL);
     assert_eq!(read(answer), "");
@@ -44,7 +44,7 @@ fn c04_hangup_interrupt_quit_and_stop_mean_other_things() {
     assert!(read(server.ask("/")).starts_with("HTTP/1.1 200"), "it serves on");
 
     // Stopped, the kernel still takes connections for it; it answers when it goes on.
-    server.signal(Signal::SIGSTOP);
+    server.stop();
     let mut answer = server.ask("/");
     answer.set_read_timeout(Some(Duration::from_millis(300))).expect("a timeout");
     assert!(answer.read(&mut [0; 1]).is_err(), "no answer while stopped");

@@ -322,7 +322,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_that_is_not_there_or_speaks_something_else_is_waited_for() {
-        let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let closed = "127.0.0.1:1".parse().unwrap();
         let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let silent = other.local_addr().unwrap();
         for address in [closed, silent] {

@@ -281,8 +281,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_refused_connection_reads_as_a_kubelet_says_it() {
-        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let get = HttpGet { host: "127.0.0.1".to_owned(), port: closed.port(), ..get("/readyz") };
+        let closed = "127.0.0.1:1";
+        let get = HttpGet { host: "127.0.0.1".to_owned(), port: 1, ..get("/readyz") };
         let error = get.run().await.unwrap_err();
         assert_eq!(
             error,

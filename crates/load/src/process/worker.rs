@@ -310,9 +310,7 @@ mod tests {
             worker.end.await.unwrap();
             worker.said.lock().unwrap().clone()
         };
-        let (bound, limit) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), Duration::from_millis(1));
-        let url = format!("http://{}/", bound.local_addr().unwrap());
-        drop(bound);
+        let (url, limit) = ("http://127.0.0.1:1/".to_owned(), Duration::from_millis(1));
         let settings = Settings::new(url.clone());
         let (run, first_answer_limit) = (RunId::random(), limit);
         let prepare = Prepare { settings, run, first_answer_limit, share: None };
