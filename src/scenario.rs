@@ -6,6 +6,7 @@
 
 mod builtin;
 mod disruption;
+pub(crate) mod expect;
 mod files;
 mod load;
 mod raw;
@@ -28,6 +29,7 @@ pub(crate) use disruption::Order;
 pub(crate) use disruption::{
     Action, Count, Disruption, Object, Patch, PatchType, Pods, Repeat, Restore, Until, Workload, WorkloadKind,
 };
+pub(crate) use expect::ExpectFile;
 pub(crate) use load::{Abort, Load};
 use yaml::Document;
 
@@ -72,6 +74,17 @@ impl Scenario {
     /// The resolved YAML as JSON, with defaults left as the author left them.
     pub(crate) fn resolved(&self) -> &Value {
         self.document.value()
+    }
+
+    /// Replaces expectations by those of a file, and these by assignments.
+    ///
+    /// # Errors
+    /// When the result is malformed or contradictory.
+    pub(crate) fn expect_also(&mut self, file: &ExpectFile, set: &[String]) -> Result<(), ScenarioError> {
+        expect::replace(&mut self.document, Some(file), set)?;
+        self.expect = expect::read(&self.document)?;
+        let names: Vec<&str> = self.targets.iter().map(|target| &*target.name).collect();
+        expect::check_targets(&self.expect, &names, &self.document)
     }
 
     /// An error about a value, for checks outside this module. `key` is its path from the top of the file.

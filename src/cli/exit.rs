@@ -22,17 +22,36 @@ pub(super) enum Exit {
     Interrupted,
 }
 
+/// What an inconclusive gate counts as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Inconclusive {
+    /// As a failure: exit status 1.
+    Fail,
+    /// As a success: exit status 0.
+    Pass,
+}
+
 impl Exit {
-    /// The status of a finished run: 130 > 2 > 3 (invalid) > 1 > 3 (does not work, inconclusive) > 0.
+    /// The status of a finished run: 130 > 2 (nothing sent) > 3 (invalid) > 1 > 3 (does not work, inconclusive) > 0.
     pub(super) fn of(result: &RunResult, interrupted: bool) -> Self {
         if interrupted {
             return Exit::Interrupted;
         }
         match Standing::of(result) {
             Standing::Measured | Standing::Passed => Exit::Ok,
+            Standing::NothingSent => Exit::Error,
             Standing::Failed => Exit::GateFailed,
             Standing::Inconclusive => Exit::Inconclusive,
             Standing::NotWorking | Standing::Partial | Standing::Invalid => Exit::Invalid,
+        }
+    }
+
+    /// The same, if an inconclusive gate counts as something else. An invalid run stays invalid.
+    pub(super) fn settled(self, inconclusive: Option<Inconclusive>) -> Self {
+        match (self, inconclusive) {
+            (Exit::Inconclusive, Some(Inconclusive::Fail)) => Exit::GateFailed,
+            (Exit::Inconclusive, Some(Inconclusive::Pass)) => Exit::Ok,
+            (exit, _) => exit,
         }
     }
 }

@@ -7,18 +7,21 @@ use std::time::Duration;
 use anyhow::Context;
 
 use super::compare::{CompareArgs, sample};
-use super::exit::Exit;
+use super::exit::{Exit, Inconclusive};
 use super::formats::ResultFormat;
 use super::report::{Given, analyse};
+use crate::scenario::expect::{self, ExpectFile};
 use rolldrop_analysis::model::{Check, CheckVerdict, Verdict};
 use rolldrop_analysis::{RunResult, gate};
-use rolldrop_record::{Bounds, RunDir, WindowBounds};
+use rolldrop_record::load::in_units;
+use rolldrop_record::{Expect, RunDir};
 use rolldrop_report as report;
 
 /// Arguments of `rolldrop gate`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   rolldrop gate rolldrop-runs/web-20260102T150405Z --max-dropped 0 --max-window 2s
+  rolldrop gate rolldrop-runs/web-20260102T150405Z --expect limits.yaml --set expect.outage.max=500ms
   rolldrop gate rolldrop-runs/web-20260102T150405Z --save-baseline baseline.json
   rolldrop gate rolldrop-runs/web-20260103T150405Z --baseline baseline.json
   rolldrop gate rolldrop-runs/web-20260104T150405Z --baseline rolldrop-runs
@@ -28,10 +31,19 @@ pub(super) struct GateArgs {
     /// The run directory.
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// The most requests that may be dropped.
+    /// A file of expectations, as a scenario has them below `expect`: these limits replace those of the run.
+    #[arg(long, value_name = "FILE")]
+    expect: Option<PathBuf>,
+    /// Replace one expectation, such as expect.latency.p99.max=250ms; may be repeated.
+    #[arg(long = "set", value_name = "expect.KEY=VALUE")]
+    set: Vec<String>,
+    /// What an inconclusive gate counts as [default: exit status 3].
+    #[arg(long, value_enum, value_name = "fail|pass")]
+    inconclusive: Option<Inconclusive>,
+    /// The most requests that may be dropped: short for --set expect.dropped.max=N.
     #[arg(long, value_name = "N")]
     max_dropped: Option<u64>,
-    /// The longest endpoint-propagation window, such as 2s.
+    /// The longest endpoint-propagation window, such as 2s: short for --set expect.windows.max=D.
     #[arg(long, value_name = "D", value_parser = super::parse_duration)]
     max_window: Option<Duration>,
     #[command(flatten)]
@@ -51,26 +63,20 @@ impl GateArgs {
     /// Runs the command.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let run_dir = RunDir::open(&self.run)?;
-        let mut expect = run_dir.info()?.expect;
-        if let Some(max) = self.max_dropped {
-            let min = expect.dropped.and_then(|bounds| bounds.min);
-            expect.dropped = Some(Bounds { min, max: Some(max) });
-        }
-        if let Some(max) = self.max_window {
-            expect.windows = Some(WindowBounds { max_s: max.as_secs_f64() });
-        }
+        let expect = self.expectations(&run_dir)?;
         let earlier = self.compare.earlier(Some(run_dir.info()?.started))?;
         let has_baseline = !self.compare.baseline.is_empty();
         if expect.is_empty() && !has_baseline && self.save_baseline.is_none() {
             anyhow::bail!(
-                "nothing to check: the run's scenario expects nothing; give --max-dropped, --max-window or \
-                 --baseline"
+                "nothing to check: the run's scenario expects nothing; give --expect, --set expect.KEY=VALUE, \
+                 --max-dropped, --max-window or --baseline"
             );
         }
         let mut analysed = analyse(&run_dir, &Given { expect: Some(&expect), ..Given::default() })?;
         let candidate = sample(&run_dir, &analysed)?;
         let mut compared_with = Vec::new();
         if has_baseline {
+            analysed.analysis.result.checks = gate::with_defaults(&analysed.analysis.result, &expect);
             let against = self.compare.judge(earlier, &candidate)?;
             analysed.analysis.result.checks.extend(against.checks);
             compared_with = against.runs;
@@ -91,7 +97,18 @@ impl GateArgs {
             std::fs::write(path, report::junit(result)).with_context(failed)?;
         }
         self.format.show(&analysed.analysis, || in_lines(result))?;
-        Ok(Exit::of(result, false).into())
+        Ok(Exit::of(result, false).settled(self.inconclusive).into())
+    }
+
+    /// The expectations of the run, with what the command line replaces.
+    fn expectations(&self, run_dir: &RunDir) -> anyhow::Result<Expect> {
+        let file = self.expect.as_deref().map(ExpectFile::read).transpose()?;
+        let mut set = self.set.clone();
+        set.extend(self.max_dropped.map(|max| format!("expect.dropped.max={max}")));
+        set.extend(self.max_window.map(|max| format!("expect.windows.max={}", in_units(max))));
+        let recorded = run_dir.info()?.expect;
+        let place = run_dir.path().join("run.json").display().to_string();
+        Ok(expect::with(&recorded, &place, file.as_ref(), &set)?)
     }
 }
 

@@ -50,7 +50,7 @@ use rolldrop_record::run_info::RunInfo;
 use rolldrop_record::wire::AdminToken;
 use rolldrop_record::{Clock, EventKind, RunDir, Stamp};
 use sending::Sending;
-use settings::{check_causes, expected_targets, load_settings};
+use settings::{expected_targets, load_settings};
 use under_load::Measuring;
 
 /// The plan of a load that ends when a command has: the longest that it can be.
@@ -68,7 +68,6 @@ impl RunArgs {
         }
         // Settings that cannot work are refused before a cluster is started.
         programs::check(&scenario)?;
-        check_causes(&scenario)?;
         load::Plan::new(load_settings(&scenario, &expected_targets(&scenario))?)?;
         let clock = Clock::start();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -119,7 +118,7 @@ impl RunArgs {
         });
         let interrupted = measured.inspect_err(|_| run_dir.discard_if_empty())?;
         let result = report::make(&run_dir, self.format)?;
-        Ok(Exit::of(&result, interrupted).into())
+        Ok(Exit::of(&result, interrupted).settled(self.inconclusive).into())
     }
 }
 

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use rolldrop_record::load::{self, Arrivals, ConnectionMode, Family, LoadFrom};
 use rolldrop_record::run_info::Balances;
-use rolldrop_record::{Bounds, Evidence};
+use rolldrop_record::{Evidence, Expect};
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -392,22 +392,6 @@ pub(super) struct Dns {
 pub(super) enum Status {
     One(u16),
     Range(String),
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Expect {
-    pub(super) dropped: Option<Bounds>,
-    pub(super) windows: Option<Windows>,
-    pub(super) terminations: Option<Bounds>,
-    #[serde(default)]
-    pub(super) causes: BTreeMap<String, Bounds>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Windows {
-    pub(super) max: Span,
 }
 
 /// A span of time with its unit, such as `250ms`, `30s` or `1m30s`.

@@ -10,9 +10,8 @@ use serde_json::Value;
 
 use super::yaml::Document;
 use super::{ClusterChoice, Disruption, Load, Loaded, Place, Scenario, ScenarioError, Target, Workload};
-use super::{files, raw};
+use super::{expect, files, raw};
 use rolldrop_record::run_info::{Balances, BalancesBecause};
-use rolldrop_record::{Bounds, Expect, WindowBounds};
 
 /// The longest wait after a termination while requests are still lost.
 const SETTLE_MAX: Duration = Duration::from_secs(300);
@@ -50,7 +49,9 @@ pub(super) fn validate<C>(
     if settle.is_some_and(|settle| settle > settle_max) {
         return Err(document.error("spec.settleMax", "is shorter than settle: make it longer, or remove it"));
     }
-    let expect = expect(spec.expect, document)?;
+    expect::check(&spec.expect, document)?;
+    let names: Vec<&str> = targets.iter().map(|target| &*target.name).collect();
+    expect::check_targets(&spec.expect, &names, document)?;
     let scenario = Scenario {
         name: raw.metadata.name,
         description: raw.metadata.description,
@@ -62,7 +63,7 @@ pub(super) fn validate<C>(
         disruptions,
         settle,
         settle_max,
-        expect,
+        expect: spec.expect,
         document: document.clone(),
     };
     Ok(Loaded { scenario, cluster })
@@ -235,31 +236,6 @@ fn is_steady_first(
         earliest.as_secs_f64()
     );
     Err(document.error(&format!("spec.disruptions[{index}].at"), why))
-}
-
-fn expect(raw: raw::Expect, document: &Document) -> Result<Expect, ScenarioError> {
-    let ordered = |bounds: Option<Bounds>, key: &str| match bounds {
-        Some(Bounds { min: Some(min), max: Some(max) }) if min > max => {
-            Err(document.error(&format!("spec.expect.{key}"), format!("min {min} is above max {max}")))
-        }
-        Some(Bounds { min: None, max: None }) => {
-            Err(document.error(&format!("spec.expect.{key}"), "needs min, max or both"))
-        }
-        bounds => Ok(bounds),
-    };
-    Ok(Expect {
-        dropped: ordered(raw.dropped, "dropped")?,
-        windows: raw.windows.map(|w| WindowBounds { max_s: w.max.0.as_secs_f64() }),
-        terminations: ordered(raw.terminations, "terminations")?,
-        causes: raw
-            .causes
-            .into_iter()
-            .map(|(cause, bounds)| {
-                let key = format!("causes.{cause}");
-                Ok((cause, ordered(Some(bounds), &key)?.unwrap_or_default()))
-            })
-            .collect::<Result<_, ScenarioError>>()?,
-    })
 }
 
 fn is_name(name: &str) -> bool {

@@ -37,6 +37,30 @@ impl Document {
         Ok(Self { file: file.to_owned(), value, places })
     }
 
+    /// A document that has one value, at this path.
+    pub(crate) fn holding(path: &str, value: Value, file: &str) -> Self {
+        let nest = |value, step: String| Value::Object([(step, value)].into_iter().collect());
+        let steps: Vec<String> = steps(path).collect();
+        let value = steps.into_iter().rev().fold(value, nest);
+        Self { file: file.to_owned(), value, places: HashMap::new() }
+    }
+
+    /// Puts another document below a path. Mappings that both have are joined, anything else is replaced.
+    pub(crate) fn merge(&mut self, path: &str, other: &Document) {
+        let mut at = &mut self.value;
+        for step in steps(path) {
+            // A value that is no mapping gives way.
+            if !at.is_object() {
+                *at = Value::Null;
+            }
+            let Some(below) = child(at, &step) else { return };
+            at = below;
+        }
+        join(at, &other.value);
+        let places = other.places.iter().filter(|(below, _)| !below.is_empty());
+        self.places.extend(places.map(|(below, place)| (format!("{path}.{below}"), place.clone())));
+    }
+
     /// The document as JSON.
     pub(crate) fn value(&self) -> &Value {
         &self.value
@@ -62,9 +86,14 @@ impl Document {
         let new: Value = serde_saphyr::from_str(text)
             .map_err(|e| invalid(&path, &plain(&e.without_snippet().to_string())))?;
         let mut at = &mut self.value;
-        for step in steps(&path) {
+        let ends = path.match_indices(['.', '[']).map(|(end, _)| end).chain([path.len()]);
+        for (step, end) in steps(&path).zip(ends) {
+            let is_new = at.is_null() || at.as_object().is_some_and(|map| !map.contains_key(&step));
             at = child(at, &step)
                 .ok_or_else(|| invalid(&path, "passes through a value that has no such child"))?;
+            if is_new {
+                self.places.insert(path[..end].to_owned(), "--set".into());
+            }
         }
         *at = new;
         self.places.insert(path, "--set".into());
@@ -97,6 +126,17 @@ impl Document {
                 None => return self.places.get("").cloned().unwrap_or_else(|| self.file.clone()),
             }
         }
+    }
+}
+
+fn join(into: &mut Value, from: &Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (key, value) in from {
+                join(into.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (into, from) => *into = from.clone(),
     }
 }
 

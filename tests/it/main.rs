@@ -21,6 +21,7 @@ mod consumers;
 mod controllers;
 mod disruptions;
 mod dns;
+mod expectations;
 mod faults;
 mod faulty_api;
 mod gateways;

@@ -10,7 +10,10 @@ use crate::timeline::Timeline;
 pub(super) fn charts(timeline: &Timeline, sums: Sums<'_>) -> ChartData {
     let mut charts = ChartData {
         late_ok: sums.late_ok,
-        latency: LatencyHistograms { steady: sums.steady.buckets(), disrupted: sums.disrupted.buckets() },
+        latency: LatencyHistograms {
+            steady: sums.all.steady.buckets(),
+            disrupted: sums.all.disrupted.buckets(),
+        },
         end_s: sums.end_s,
         ..ChartData::default()
     };

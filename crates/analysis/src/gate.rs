@@ -1,51 +1,97 @@
 //! Expectations against a result: checks, and their verdict.
 //!
-//! Pure. A limit on counts is compared with what was observed, a limit on windows with their bounds. An invalid run
-//! passes no check.
+//! Pure. A number is compared with what was observed; a share, a quantile or a window with its bounds: it passes if the
+//! whole interval lies within the limit and fails if it lies beyond it. An unknown figure is inconclusive, never 0. An
+//! invalid run passes no check.
 
+mod defaults;
+mod figure;
+mod part;
 mod planned;
+mod requests;
+mod times;
+mod windows;
+
+use std::collections::BTreeMap;
 
 use crate::RunResult;
 use crate::compare::FEWEST_REQUESTS;
 use crate::compare::model::{Comparison, Judgement, Row};
-use crate::figures::count;
-use crate::model::{Check, CheckVerdict, CommandResult, Verdict};
-use rolldrop_record::{Bounds, Cause, Expect};
+use crate::figures::{count, counted};
+use crate::model::{Check, CheckVerdict, CommandResult, RequestCounts, Verdict};
+use figure::Measured;
+use part::Part;
+use rolldrop_record::Cause;
+use rolldrop_record::expect::{Accounting, Expect, Validity};
 
-/// Checks every expectation, in a fixed order.
+/// Checks every expectation, in a fixed order, and what every gate checks ([`with_defaults`]). Without expectations
+/// there is no gate; only the user's command is checked.
 pub fn check(result: &RunResult, expect: &Expect) -> Vec<Check> {
-    let mut checks = Vec::new();
-    let mut counts = |name: &str, bounds: &Bounds, observed: u64| {
-        checks.extend(bounds.min.map(|min| {
-            let met = observed >= min;
-            count_check(format!("{name}.min"), format!("at least {}", count(min)), observed, met)
-        }));
-        checks.extend(bounds.max.map(|max| {
-            let met = observed <= max;
-            count_check(format!("{name}.max"), format!("at most {}", count(max)), observed, met)
-        }));
-    };
-    if let Some(bounds) = &expect.dropped {
-        counts("dropped", bounds, result.requests.lost());
+    if expect.is_empty() { of_command(result) } else { with_defaults(result, expect) }
+}
+
+/// Checks every expectation; also that something was sent, that the target works while no pod ends, and that pods
+/// ended, unless an expectation says otherwise.
+pub fn with_defaults(result: &RunResult, expect: &Expect) -> Vec<Check> {
+    let all = Part::all(result);
+    let mut checks = all.checks(expect);
+    if let Some(bounds) = expect.terminations {
+        let n = Measured::count(result.terminations.len() as u64);
+        checks.extend(n.within("terminations", bounds.map(|n| n as f64)));
     }
-    if let Some(bounds) = &expect.terminations {
-        counts("terminations", bounds, result.terminations.len() as u64);
+    if let Some(limits) = &expect.starts {
+        checks.extend(times::first_request(&result.starts, limits));
+        let dropped = limits.dropped.iter();
+        checks.extend(dropped.flat_map(|b| all.requests.cause("starts.dropped", Cause::NotReadyYet, *b)));
     }
-    for (name, bounds) in &expect.causes {
-        let of = |cause: &Cause| cause.as_str() == name;
-        let observed = result.requests.by_cause.iter().filter(|(c, _)| of(c)).map(|(_, n)| n).sum();
-        counts(&format!("causes.{name}"), bounds, observed);
-    }
+    checks.extend(expect.rollout.iter().flat_map(|bounds| times::rollout(result, *bounds)));
+    checks.extend(part::of_parts(result, expect));
+    checks.extend(expect.accounting.map(|expected| accounting(&result.requests, expected)));
     checks.extend(planned::check(result, expect));
-    checks.extend(expect.windows.map(|w| window_check(result, w.max_s)));
-    checks.extend(result.command.as_ref().and_then(command_check));
+    checks.extend(defaults::checks(result, expect, &all.requests));
+    checks.extend(of_command(result));
     if let Verdict::Invalid { why } = &result.verdict {
         for check in &mut checks {
             check.verdict = CheckVerdict::Inconclusive;
             check.why = format!("the measurement is invalid: {}", why.join("; "));
+            check.settle = String::new();
         }
     }
+    checks.extend(expect.validity.map(|expected| validity(&result.verdict, expected)));
     checks
+}
+
+/// The requests that were sent.
+pub fn sent(counts: &RequestCounts) -> u64 {
+    counts.total - counts.not_sent
+}
+
+fn of_command(result: &RunResult) -> Vec<Check> {
+    result.command.as_ref().and_then(command_check).into_iter().collect()
+}
+
+/// Whether every scheduled request is in exactly one count, and whether all rows arrived.
+fn accounting(counts: &RequestCounts, expected: Accounting) -> Check {
+    let missing: u64 = counts.without_rows.values().flat_map(BTreeMap::values).sum();
+    let closes = crate::closes(counts);
+    let (verdict, why) = match (closes, missing) {
+        (true, 0) => (CheckVerdict::Pass, String::new()),
+        (true, n) => (CheckVerdict::Fail, format!("the rows of {} did not arrive", counted(n, "request"))),
+        (false, _) => (CheckVerdict::Fail, "the classes do not add up to all requests".to_owned()),
+    };
+    let observed = if verdict == CheckVerdict::Pass { "closes" } else { "does not close" };
+    Check::plain("accounting", verdict, expected.as_str(), observed, why)
+}
+
+/// Whether the measurement can be believed as far as is expected.
+fn validity(verdict: &Verdict, expected: Validity) -> Check {
+    let (observed, why, passes) = match verdict {
+        Verdict::Valid => ("valid", String::new(), true),
+        Verdict::Partial { why } => ("partial", why.join("; "), expected == Validity::Partial),
+        Verdict::Invalid { why } => ("invalid", why.join("; "), false),
+    };
+    let verdict = if passes { CheckVerdict::Pass } else { CheckVerdict::Fail };
+    Check::plain("validity", verdict, expected.as_str(), observed, why)
 }
 
 /// Whether a run is worse than its baseline, figure by figure. An inconclusive figure passes if it does not even look
@@ -63,22 +109,16 @@ pub fn against_baseline(comparison: &Comparison) -> Vec<Check> {
             Judgement::CannotTell => CheckVerdict::Pass,
         };
         let value = |value: Option<f64>| value.map_or_else(|| "nothing".to_owned(), |v| row.unit.write(v));
-        Some(Check {
-            name: format!("baseline.{}", row.metric),
-            verdict,
-            limit: format!("not worse than {}", value(row.baseline)),
-            observed: value(row.candidate),
-            why: row.why.clone(),
-        })
+        let (name, limit) =
+            (format!("baseline.{}", row.metric), format!("not worse than {}", value(row.baseline)));
+        Some(Check::plain(name, verdict, limit, value(row.candidate), row.why.clone()))
     };
     let sides = [&comparison.baseline, &comparison.candidate];
     let fewest = sides.map(|side| side.total).into_iter().min().unwrap_or(0);
-    let too_few = (fewest < FEWEST_REQUESTS).then(|| Check {
-        name: "baseline.requests".into(),
-        verdict: CheckVerdict::Inconclusive,
-        limit: format!("at least {FEWEST_REQUESTS} a side"),
-        observed: count(fewest),
-        why: "so few would not show that 1 % fail".into(),
+    let too_few = (fewest < FEWEST_REQUESTS).then(|| {
+        let (limit, why) =
+            (format!("at least {FEWEST_REQUESTS} a side"), "so few would not show that 1 % fail");
+        Check::plain("baseline.requests", CheckVerdict::Inconclusive, limit, count(fewest), why)
     });
     too_few.into_iter().chain(comparison.rows.iter().filter_map(check)).collect()
 }
@@ -104,54 +144,6 @@ fn command_check(command: &CommandResult) -> Option<Check> {
         (None, None) => "no exit code".to_owned(),
     };
     let verdict = if command.code == Some(0) { CheckVerdict::Pass } else { CheckVerdict::Fail };
-    Some(Check {
-        name: "command".into(),
-        verdict,
-        limit: "exit code 0".into(),
-        why: format!("{}: {observed}", command.words.join(" ")),
-        observed,
-    })
-}
-
-fn count_check(name: String, limit: String, observed: u64, met: bool) -> Check {
-    Check {
-        name,
-        verdict: if met { CheckVerdict::Pass } else { CheckVerdict::Fail },
-        limit,
-        observed: count(observed),
-        why: String::new(),
-    }
-}
-
-fn window_check(result: &RunResult, max_s: f64) -> Check {
-    let windows = || result.terminations.iter().flat_map(|t| t.windows.iter().map(move |w| (&t.pod, w)));
-    let beyond = windows().find_map(|(pod, w)| Some((pod, w.lower_s.filter(|lower| *lower > max_s)?)));
-    let open = windows().filter(|(_, w)| w.upper_s.is_none_or(|u| u > max_s)).count();
-    let largest = windows().filter_map(|(_, w)| w.upper_s).max_by(f64::total_cmp);
-    // Of pods that share lost requests it may only be known that one of their windows lasted so long.
-    let together = result.groups.iter().find_map(|group| {
-        let lower_s = group.windows.iter().filter_map(|w| w.lower_s).find(|lower| *lower > max_s)?;
-        Some((group.terminations.len(), lower_s))
-    });
-    let (verdict, why) = if let Some((pod, lower_s)) = beyond {
-        (CheckVerdict::Fail, format!("pod {pod} still got new connections {lower_s:.3} s after its deletion"))
-    } else if let Some((pods, lower_s)) = together {
-        let whom = if pods == 1 { "a pod".to_owned() } else { format!("one of {pods} pods") };
-        (CheckVerdict::Fail, format!("{whom} still got new connections {lower_s:.3} s after its deletion"))
-    } else if windows().next().is_none() {
-        (CheckVerdict::Inconclusive, "no window was measured".to_owned())
-    } else if open > 0 {
-        let why =
-            format!("{open} of {} windows have an upper bound beyond the limit, or none", windows().count());
-        (CheckVerdict::Inconclusive, why)
-    } else {
-        (CheckVerdict::Pass, "every upper bound is within the limit".to_owned())
-    };
-    Check {
-        name: "windows.max".into(),
-        verdict,
-        limit: format!("at most {max_s} s"),
-        observed: largest.map_or_else(|| "no upper bound".to_owned(), |u| format!("at most {u:.3} s")),
-        why,
-    }
+    let why = format!("{}: {observed}", command.words.join(" "));
+    Some(Check::plain("command", verdict, "exit code 0", &observed, why))
 }

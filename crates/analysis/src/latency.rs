@@ -46,7 +46,17 @@ impl Values {
 
     pub(super) fn percentiles(&self) -> Percentiles {
         let at = |q| self.at(q, 1e6);
-        Percentiles { n: self.n(), p50: at(0.5), p90: at(0.9), p99: at(0.99), p99_9: at(0.999), max: at(1.0) }
+        let mean_ns = self.histogram.as_ref().filter(|h| !h.is_empty()).map_or(0.0, Histogram::mean);
+        Percentiles {
+            n: self.n(),
+            mean: mean_ns / 1e6,
+            p50: at(0.5),
+            p90: at(0.9),
+            p95: at(0.95),
+            p99: at(0.99),
+            p99_9: at(0.999),
+            max: at(1.0),
+        }
     }
 
     pub(super) fn send_lag(&self) -> SendLag {

@@ -8,6 +8,7 @@
 //! Answered requests are too many to be held in memory. They are read twice: for the arrivals at each pod, from which
 //! the windows follow (`evidence`), and then for the sums over all of them (`sums`).
 
+mod aim;
 mod cause;
 mod charts;
 mod class;
@@ -41,15 +42,17 @@ mod working;
 
 use std::collections::BTreeMap;
 
+use aim::aim;
 pub use class::Class;
 use evidence::Evidence;
 pub(crate) use judge::Judged;
 pub use model::{Analysis, RunResult};
 use model::{
-    Latencies, LoadResult, Mode, RequestCounts, Stage, Start, StartStage, Termination, Verdict, Window,
+    LoadResult, Mode, OutsideCounts, RequestCounts, Stage, Start, StartStage, TargetName, TargetResult,
+    Termination, Verdict, Window,
 };
 pub use recommend::Policy;
-use sums::Sums;
+use sums::{Part, Sums};
 use validity::Reason;
 
 use crate::timeline::{PodEnd, Requests, Timeline};
@@ -78,12 +81,14 @@ pub fn analyse<R: RowSource>(
     let sums = Sums::of(timeline, requests, &evidence, &disrupted)?;
     let judged = judge::judge(timeline, &requests.others, &evidence, &windows, &sums);
     let terminations = terminations(timeline, &modes, &evidence, &sums, &judged, windows);
-    let groups = shares::groups(timeline, &terminations, &judged);
-    let requests = count(timeline, &sums, &judged);
-    let not_working = working::Outside::of(timeline, &sums, &judged, &disrupted).finding(&requests);
+    let all: Vec<&Judged<'_>> = judged.iter().collect();
+    let groups = shares::groups(timeline, &terminations, &all);
+    let requests = count(timeline, &sums.all, &all, &disrupted);
+    let targets = targets(timeline, &sums, &terminations, &all, &disrupted);
+    let not_working = requests.outside_terminations.finding(&requests);
 
     let load = load_result(timeline, &requests, &sums);
-    let measured = validity::Measured::of(&terminations, &sums.response.percentiles());
+    let measured = validity::Measured::of(&terminations, &sums.all.response.percentiles());
     let invalid = validity::invalid(timeline, &load, measured, &terminations);
     let partial = validity::partial(timeline, &sums);
     let why = |reasons: &[Reason]| reasons.iter().map(|reason| reason.what.clone()).collect();
@@ -92,12 +97,7 @@ pub fn analyse<R: RowSource>(
         (true, false) => Verdict::Partial { why: why(&partial) },
         (true, true) => Verdict::Valid,
     };
-    let latency_ms = Latencies {
-        response: sums.response.percentiles(),
-        service: sums.service.percentiles(),
-        steady: sums.steady.percentiles(),
-        disrupted: sums.disrupted.percentiles(),
-    };
+    let latency_ms = sums.all.latencies();
     let ground = recommend::Ground {
         timeline,
         terminations: &terminations,
@@ -138,12 +138,15 @@ pub fn analyse<R: RowSource>(
         requests,
         latency_ms,
         starts: starts(timeline, &evidence),
+        aim: aim(timeline),
         windows_s: recommend::summaries(&terminations),
         what_if,
         recommendation,
         terminations,
         groups,
-        longest_outage_s: sums.outages.longest_s(),
+        only_target: only_target(&timeline.info.targets),
+        targets,
+        longest_outage_s: sums.all.outages.longest_s(),
         checks: Vec::new(),
     };
     Ok(Analysis { result, lost: charts::lost(timeline, judged), charts: charts::charts(timeline, sums) })
@@ -219,14 +222,22 @@ fn window_end(end: &PodEnd, window: &Window, tail_last: Option<Stamp>) -> Stamp 
 }
 
 /// The counts with what was concluded about the dropped requests.
-fn count(timeline: &Timeline, sums: &Sums<'_>, judged: &[Judged<'_>]) -> RequestCounts {
+fn count(
+    timeline: &Timeline,
+    part: &Part<'_>,
+    judged: &[&Judged<'_>],
+    disrupted: &[(Stamp, Stamp)],
+) -> RequestCounts {
     let load = &timeline.info.load;
     let method = |row: &RequestRow| {
         let own = load.methods.as_ref().and_then(|methods| methods.get(&*row.target));
         own.map_or(defaults::METHOD, String::as_str)
     };
     let has_key = load.idempotency_key.unwrap_or(false);
-    let mut c = sums.counts.clone();
+    let mut c = RequestCounts {
+        outside_terminations: OutsideCounts::of(timeline, part, judged, disrupted),
+        ..part.counts.clone()
+    };
     for j in judged {
         let row = &j.request.row;
         *c.by_cause.entry(j.cause).or_default() += 1;
@@ -252,6 +263,39 @@ fn count(timeline: &Timeline, sums: &Sums<'_>, judged: &[Judged<'_>]) -> Request
     }
     debug_assert!(closes(&c), "accounting does not close: {c:?}");
     c
+}
+
+fn only_target(targets: &[Target]) -> Option<TargetName> {
+    match targets {
+        [Target { name, consumer, .. }] => {
+            Some(TargetName { name: name.clone(), consumer: consumer.clone() })
+        }
+        _ => None,
+    }
+}
+
+/// The requests of each target; nothing where there is only one.
+fn targets(
+    timeline: &Timeline,
+    sums: &Sums<'_>,
+    terminations: &[Termination],
+    judged: &[&Judged<'_>],
+    disrupted: &[(Stamp, Stamp)],
+) -> Vec<TargetResult> {
+    let of = |(index, (target, part)): (usize, (&Target, &Part<'_>))| {
+        let is_its = |j: &&&Judged<'_>| timeline.target_of(&j.request.row) == Some(index);
+        let its: Vec<&Judged<'_>> = judged.iter().filter(is_its).copied().collect();
+        TargetResult {
+            name: target.name.clone(),
+            consumer: target.consumer.clone(),
+            requests: count(timeline, part, &its, disrupted),
+            latency_ms: part.latencies(),
+            longest_outage_s: part.outages.longest_s(),
+            terminations: shares::requests(terminations.len(), &its),
+            groups: shares::groups(timeline, terminations, &its),
+        }
+    };
+    timeline.info.targets.iter().zip(&sums.targets).enumerate().map(of).collect()
 }
 
 /// Whether the accounting closes: every request is counted once, every dropped one has one cause.
@@ -308,8 +352,10 @@ fn terminations(
             }
         })
         .collect();
-    for (e, (t, lost)) in
-        terminations.iter_mut().zip(shares::requests(timeline.ends.len(), judged)).enumerate()
+    for (e, (t, lost)) in terminations
+        .iter_mut()
+        .zip(shares::requests(timeline.ends.len(), &judged.iter().collect::<Vec<_>>()))
+        .enumerate()
     {
         let names_it = |j: &Judged<'_>| j.candidates.iter().any(|c| c.termination == e && c.why.is_certain());
         let is_named = sums.seen[e] > 0

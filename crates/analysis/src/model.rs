@@ -1,18 +1,24 @@
 //! The result of the analysis: what `result.json` holds (schemaVersion 1), and
 //! the series that the charts draw.
 
+mod aim;
 mod charts;
 mod findings;
 mod losses;
+mod outside;
+mod target;
 mod window;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use aim::Aim;
 pub use charts::{ChartData, LateArrival, LatencyBucket, LatencyHistograms, Second};
-pub use findings::{Check, CheckVerdict, Finding, FindingKind, Severity};
+pub use findings::{Check, CheckVerdict, Figure, Finding, FindingKind, Severity, Unit};
 pub use losses::{Bounded, Candidate, GroupWindow, LossGroup, Lost, TerminationRequests, Why};
+pub use outside::OutsideCounts;
+pub use target::{TargetName, TargetResult};
 pub use window::{Window, WindowBasis};
 
 pub use crate::timeline::T0Basis;
@@ -67,11 +73,20 @@ pub struct RunResult {
     pub terminations: Vec<Termination>,
     /// The terminations that share dropped requests, in order of their first.
     pub groups: Vec<LossGroup>,
+    /// The only target; `None` where there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub only_target: Option<TargetName>,
+    /// The requests of each target; empty where there is only one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<TargetResult>,
     /// One entry per pod that began.
     pub starts: Vec<Start>,
     /// The windows of all terminations, per consumer and mode.
     #[serde(rename = "windows_s")]
     pub windows_s: Vec<WindowSummary>,
+    /// Whether the run was to end pods.
+    #[serde(default)]
+    pub aim: Aim,
     /// Which settings the run supports, per mode.
     pub recommendation: Vec<Recommendation>,
     /// What other settings would have done to the terminations seen.
@@ -199,6 +214,9 @@ pub struct RequestCounts {
     /// The same, by outcome.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub stale_flow_own_by_outcome: BTreeMap<Outcome, u64>,
+    /// How requests fared while no pod ended.
+    #[serde(default)]
+    pub outside_terminations: OutsideCounts,
     /// Dropped requests that a retrying client would have hidden.
     pub retry_hidden: RetryHidden,
     /// By load source whose rows did not all arrive: requests that are known only as counts, and are in no other
@@ -242,10 +260,16 @@ pub struct Latencies {
 pub struct Percentiles {
     /// Number of values.
     pub n: u64,
+    /// Mean.
+    #[serde(default)]
+    pub mean: f64,
     /// Median.
     pub p50: f64,
     /// 90th percentile.
     pub p90: f64,
+    /// 95th percentile.
+    #[serde(default)]
+    pub p95: f64,
     /// 99th percentile.
     pub p99: f64,
     /// 99.9th percentile.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::Judged;
-use super::model::{Candidate, Mode, Recommendation, Termination, Verdict, WhatIf, WindowSummary};
+use super::model::{Candidate, Mode, Recommendation, Termination, Verdict, WhatIf, Window, WindowSummary};
 use super::phase::{self, Clock};
 use super::stats;
 use crate::timeline::{PodEnd, Timeline};
@@ -182,26 +182,34 @@ fn too_few(policy: &Policy, n: usize, units: usize, needed: usize) -> String {
 /// end of their windows, so windows that may have ended at the same time count once: the count is that of ends that
 /// are surely apart. With several consumers, the consumer with the fewest counts.
 fn units<'a>(consumers: usize, terminations: impl Iterator<Item = &'a Termination> + Clone) -> usize {
-    let of_consumer = |consumer: usize| {
-        let end = |t: &Termination| {
-            let window = t.windows.get(consumer);
-            let lower_s = window.and_then(|w| w.lower_s).unwrap_or(0.0);
-            let upper_s = window.and_then(|w| w.upper_s).unwrap_or(f64::INFINITY);
-            (t.t0_s + lower_s, t.t0_s - t.t0_uncertainty_s + upper_s)
-        };
-        let mut ends: Vec<(f64, f64)> = terminations.clone().map(end).collect();
-        ends.sort_by(|a, b| a.1.total_cmp(&b.1));
-        let mut apart = 0;
-        let mut last = f64::NEG_INFINITY;
-        for (from, to) in ends {
-            if from > last {
-                apart += 1;
+    let of_consumer =
+        |consumer: usize| apart(terminations.clone().map(|t| (t, t.windows.get(consumer)))).len();
+    (0..consumers).map(of_consumer).min().unwrap_or(0)
+}
+
+/// The windows, in blocks that surely ended apart from each other.
+pub(super) fn apart<'a>(
+    windows: impl Iterator<Item = (&'a Termination, Option<&'a Window>)>,
+) -> Vec<Vec<(&'a Termination, Option<&'a Window>)>> {
+    let end = |(t, window): (&'a Termination, Option<&'a Window>)| {
+        let lower_s = window.and_then(|w| w.lower_s).unwrap_or(0.0);
+        let upper_s = window.and_then(|w| w.upper_s).unwrap_or(f64::INFINITY);
+        (t.t0_s + lower_s, t.t0_s - t.t0_uncertainty_s + upper_s, (t, window))
+    };
+    let mut ends: Vec<_> = windows.map(end).collect();
+    ends.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let mut blocks: Vec<Vec<_>> = Vec::new();
+    let mut last = f64::NEG_INFINITY;
+    for (from, to, window) in ends {
+        match blocks.last_mut() {
+            Some(block) if from <= last => block.push(window),
+            _ => {
                 last = to;
+                blocks.push(vec![window]);
             }
         }
-        apart
-    };
-    (0..consumers).map(of_consumer).min().unwrap_or(0)
+    }
+    blocks
 }
 
 /// The current settings of the pods of a mode: the largest of each.

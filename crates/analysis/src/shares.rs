@@ -13,7 +13,7 @@ use crate::timeline::Timeline;
 use rolldrop_record::run_info::{Balances, Target};
 
 /// The lost requests of each termination; `seen` is left to the caller.
-pub(super) fn requests(terminations: usize, judged: &[Judged<'_>]) -> Vec<TerminationRequests> {
+pub(super) fn requests(terminations: usize, judged: &[&Judged<'_>]) -> Vec<TerminationRequests> {
     let mut all = vec![TerminationRequests::default(); terminations];
     for j in judged {
         for candidate in &j.candidates {
@@ -30,7 +30,7 @@ pub(super) fn requests(terminations: usize, judged: &[Judged<'_>]) -> Vec<Termin
 pub(super) fn groups(
     timeline: &Timeline,
     terminations: &[Termination],
-    judged: &[Judged<'_>],
+    judged: &[&Judged<'_>],
 ) -> Vec<LossGroup> {
     let mut sets = Sets::new(terminations.len());
     for j in judged {

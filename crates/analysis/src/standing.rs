@@ -21,11 +21,13 @@ pub enum Standing {
     Partial,
     /// The measurement cannot be believed.
     Invalid,
+    /// No request was sent, so nothing was measured.
+    NothingSent,
 }
 
 impl Standing {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Measured,
         Self::Passed,
         Self::Failed,
@@ -33,12 +35,14 @@ impl Standing {
         Self::NotWorking,
         Self::Partial,
         Self::Invalid,
+        Self::NothingSent,
     ];
 
     /// An invalid run outweighs its checks, a failure outweighs what is inconclusive.
     pub fn of(result: &RunResult) -> Self {
         let is_working = !result.findings.iter().any(|found| found.kind == Some(FindingKind::NotWorking));
         match (&result.verdict, gate::verdict(&result.checks)) {
+            _ if gate::sent(&result.requests) == 0 => Self::NothingSent,
             (Verdict::Invalid { .. }, _) => Self::Invalid,
             (Verdict::Partial { .. }, _) => Self::Partial,
             (Verdict::Valid, CheckVerdict::Fail) => Self::Failed,
@@ -59,6 +63,7 @@ impl Standing {
             Self::NotWorking => "not_working",
             Self::Partial => "partial",
             Self::Invalid => "invalid",
+            Self::NothingSent => "nothing_sent",
         }
     }
 }

@@ -3,7 +3,7 @@
 //! The unit is the termination. Sources: Wilks 1941, Somerville 1958 (tolerance
 //! bounds from order statistics), Clopper and Pearson 1934.
 
-use statrs::distribution::{Beta, ContinuousCDF};
+use statrs::distribution::{Beta, Binomial, ContinuousCDF, DiscreteCDF, StudentsT};
 
 /// The confidence that the largest of `n` values is at least the quantile `coverage`.
 pub(crate) fn wilks_confidence(n: usize, coverage: f64) -> f64 {
@@ -27,6 +27,49 @@ pub(crate) fn share_upper(x: u64, n: u64, confidence: f64) -> f64 {
         return 1.0;
     }
     Beta::new(x as f64 + 1.0, (n - x) as f64).map_or(1.0, |beta| beta.inverse_cdf(confidence))
+}
+
+/// The lower `confidence` bound on a share of which `x` in `n` were seen.
+pub(crate) fn share_lower(x: u64, n: u64, confidence: f64) -> f64 {
+    1.0 - share_upper(n.saturating_sub(x), n, confidence)
+}
+
+/// How many of `n` sorted values lie at or below the quantile `p` for certain, and at which rank it lies at the latest:
+/// the ranks, from 1, of its lower and upper bound at `confidence`. `None` where `n` values do not suffice.
+pub(crate) fn quantile_ranks(n: usize, p: f64, confidence: f64) -> (Option<usize>, Option<usize>) {
+    let Ok(below) = Binomial::new(p, n as u64) else { return (None, None) };
+    // At most k - 1 of n values lie at or below the quantile: then the k-th lies at or above it.
+    let at_most = |k: usize| if k == 0 { 0.0 } else { below.cdf(k as u64 - 1) };
+    let upper = (1..=n).find(|k| at_most(*k) >= confidence);
+    let lower = (1..=n).rev().find(|k| at_most(*k) <= 1.0 - confidence);
+    (lower, upper)
+}
+
+/// The two bounds, each at `confidence`, on the mean of many values, by Student's t; `None` for fewer than two.
+pub(crate) fn mean_bounds(values: &[f64], confidence: f64) -> Option<(f64, f64)> {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    let t = StudentsT::new(0.0, 1.0, n - 1.0).ok()?.inverse_cdf(confidence);
+    let half = t * (variance / n).sqrt();
+    Some((mean - half, mean + half))
+}
+
+/// The smallest number from `n` on, within a thousandfold, with which `settles` holds, if a larger number never hurts.
+pub(crate) fn needed(n: u64, settles: impl Fn(u64) -> bool) -> Option<u64> {
+    let (mut no, mut yes) = (n, n.max(1));
+    while !settles(yes) {
+        no = yes;
+        yes *= 2;
+        if yes > 1000 * n.max(1) {
+            return None;
+        }
+    }
+    while yes - no > 1 {
+        let middle = no + (yes - no) / 2;
+        if settles(middle) { yes = middle } else { no = middle }
+    }
+    Some(yes)
 }
 
 /// The smallest value that at least the share `p` of `sorted` does not exceed (nearest rank).
@@ -69,6 +112,29 @@ mod tests {
         assert!((bound - (1.0 - 0.05f64.powf(1.0 / 30.0))).abs() < 1e-6, "{bound}");
         assert!((share_upper(1, 10, 0.95) - 0.3942).abs() < 1e-3);
         assert_eq!(share_upper(3, 3, 0.95), 1.0);
+    }
+
+    #[test]
+    fn the_bounds_of_quantiles_lie_at_known_ranks() {
+        // Wilks: the largest of 59 bounds the 95th percentile, of 58 it does not.
+        assert_eq!(quantile_ranks(59, 0.95, 0.95).1, Some(59));
+        assert_eq!(quantile_ranks(58, 0.95, 0.95).1, None);
+        // Somerville: the second largest of 93.
+        assert_eq!(quantile_ranks(93, 0.95, 0.95).1, Some(92));
+        assert_eq!(quantile_ranks(92, 0.95, 0.95).1, Some(92));
+        // The median of 5: its lower bound is the smallest, its upper the largest.
+        assert_eq!(quantile_ranks(5, 0.5, 0.95), (Some(1), Some(5)));
+        assert_eq!(quantile_ranks(4, 0.5, 0.95), (None, None));
+    }
+
+    #[test]
+    fn how_many_are_needed_is_searched() {
+        assert_eq!(needed(3, |n| n >= 59), Some(59));
+        assert_eq!(needed(3, |_| false), None);
+        assert!((share_lower(10, 10, 0.95) - 0.05_f64.powf(0.1)).abs() < 1e-6);
+        let (low, high) = mean_bounds(&[1.0, 2.0, 3.0, 4.0, 5.0], 0.95).unwrap();
+        assert!((low - 1.492).abs() < 1e-2 && (high - 4.507).abs() < 1e-2, "{low} {high}");
+        assert_eq!(mean_bounds(&[1.0], 0.95), None);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::class::Class;
 use super::evidence::{self, Evidence};
 use super::flows::Reuses;
 use super::latency::{FewValues, Values};
-use super::model::{LateArrival, RequestCounts, Second};
+use super::model::{LateArrival, Latencies, RequestCounts, Second};
 use super::outages::Outages;
 use super::reached::Reached;
 use super::streams::Streams;
@@ -17,12 +17,39 @@ use rolldrop_record::{Outcome, Phase, RowSource, ServedEnd, Stamp};
 /// The sums. They count requests of the counted part, unless stated otherwise.
 #[derive(Debug, Default)]
 pub(super) struct Sums<'a> {
-    /// By outcome and class, and what is known only as counts; not by cause.
-    pub counts: RequestCounts,
+    pub all: Part<'a>,
+    /// By target; empty where there is only one.
+    pub targets: Vec<Part<'a>>,
     /// All recorded requests, the warm-up's too.
     pub recorded: u64,
     /// Send lags.
     pub lag: Values,
+    /// By second of the intended send time, and the times of the answered ones.
+    pub seconds: Vec<(Second, FewValues)>,
+    /// The last intended send time, in seconds since the counted part began.
+    pub end_s: f64,
+    /// Answered new connections to pods that were ending.
+    pub late_ok: Vec<LateArrival>,
+    /// By termination, the requests that its pod answered since t0.
+    pub seen: Vec<u64>,
+    /// HTTP/2 connections of lost requests.
+    pub streams: Streams,
+    pub reached: Reached,
+    pub reuses: Reuses,
+    /// For each pod that left its Services alive, its last new connection since then.
+    pub last_reached: Vec<Option<Stamp>>,
+    /// Requests of pods whose proxies' rows did not all arrive, without such a row.
+    pub unrecorded: BTreeMap<&'a str, u64>,
+    /// Requests that were reset although the app's listener was gone.
+    pub reset_for_refused: u64,
+    incomplete: BTreeSet<&'a str>,
+}
+
+/// Sums over the requests to all targets, or to one.
+#[derive(Debug, Default)]
+pub(super) struct Part<'a> {
+    /// By outcome and class, and what is known only as counts; not by cause.
+    pub counts: RequestCounts,
     /// Response times of answered requests.
     pub response: Values,
     /// Service times of the same.
@@ -35,26 +62,52 @@ pub(super) struct Sums<'a> {
     pub outside_ok: u64,
     /// The same, with an app error.
     pub outside_app_errors: u64,
-    /// By second of the intended send time, and the times of the answered ones.
-    pub seconds: Vec<(Second, FewValues)>,
-    /// The last intended send time, in seconds since the counted part began.
-    pub end_s: f64,
-    /// Answered new connections to pods that were ending.
-    pub late_ok: Vec<LateArrival>,
-    /// By termination, the requests that its pod answered since t0.
-    pub seen: Vec<u64>,
-    /// HTTP/2 connections of lost requests.
-    pub streams: Streams,
     pub outages: Outages<'a>,
-    pub reached: Reached,
-    pub reuses: Reuses,
-    /// For each pod that left its Services alive, its last new connection since then.
-    pub last_reached: Vec<Option<Stamp>>,
-    /// Requests of pods whose proxies' rows did not all arrive, without such a row.
-    pub unrecorded: BTreeMap<&'a str, u64>,
-    /// Requests that were reset although the app's listener was gone.
-    pub reset_for_refused: u64,
-    incomplete: BTreeSet<&'a str>,
+}
+
+impl<'a> Part<'a> {
+    fn of(failed: impl Iterator<Item = &'a Request>) -> Self {
+        Self { outages: Outages::of(failed), ..Self::default() }
+    }
+
+    /// Adds a request of the counted part, which was sent near a termination or not.
+    fn add(&mut self, class: Class, r: &Request, is_near: bool, is_closed_loop: bool) {
+        let counts = &mut self.counts;
+        counts.total += 1;
+        *counts.by_outcome.entry(r.row.outcome).or_default() += 1;
+        *match class {
+            Class::Ok => &mut counts.ok,
+            Class::AppError => &mut counts.app_errors,
+            Class::NotSent => &mut counts.not_sent,
+            Class::Cancelled => &mut counts.cancelled,
+            Class::Dropped => &mut counts.dropped,
+        } += 1;
+        if matches!(r.row.outcome, Outcome::Ok | Outcome::HttpError) {
+            let (response_ns, service_ns) = (r.row.response_ns(), r.row.service_ns());
+            if let Some(ns) = service_ns {
+                self.service.add(ns);
+            }
+            if !is_closed_loop {
+                self.response.add(response_ns);
+            }
+            self.outside_ok += u64::from(!is_near && class == Class::Ok);
+            self.outside_app_errors += u64::from(!is_near && class == Class::AppError);
+            let values = if is_near { &mut self.disrupted } else { &mut self.steady };
+            values.add(service_ns.filter(|_| is_closed_loop).unwrap_or(response_ns));
+        }
+        if class == Class::Ok {
+            self.outages.answered(r);
+        }
+    }
+
+    pub(super) fn latencies(&self) -> Latencies {
+        Latencies {
+            response: self.response.percentiles(),
+            service: self.service.percentiles(),
+            steady: self.steady.percentiles(),
+            disrupted: self.disrupted.percentiles(),
+        }
+    }
 }
 
 impl<'a> Sums<'a> {
@@ -69,12 +122,21 @@ impl<'a> Sums<'a> {
             let counted = requests.others.iter().filter(|r| r.row.phase == Phase::Main);
             counted.filter(move |r| classes.contains(&Class::of(&r.row)))
         };
+        let failed = || of_class(&[Class::Dropped, Class::AppError]);
+        let mut all = Part::of(failed());
+        all.counts.without_rows = timeline.tallies.clone();
+        let targets = match timeline.info.targets.len() {
+            0 | 1 => 0..0,
+            several => 0..several,
+        };
+        let part =
+            |target: usize| Part::of(failed().filter(move |r| timeline.target_of(&r.row) == Some(target)));
         let mut sums = Self {
-            counts: RequestCounts { without_rows: timeline.tallies.clone(), ..RequestCounts::default() },
+            all,
+            targets: targets.map(part).collect(),
             recorded: requests.all,
             seen: vec![0; timeline.ends.len()],
             streams: Streams::of(of_class(&[Class::Dropped]).map(|r| &r.row)),
-            outages: Outages::of(of_class(&[Class::Dropped, Class::AppError])),
             reached: Reached::of(requests),
             last_reached: vec![None; timeline.withdrawals.len()],
             incomplete: validity::incomplete(timeline),
@@ -84,11 +146,11 @@ impl<'a> Sums<'a> {
             sums.add_any(timeline, r);
             sums.reached.add(r, Class::of(&r.row) == Class::Ok);
             match r.row.phase {
-                Phase::Warmup => sums.counts.warmup += 1,
+                Phase::Warmup => sums.all.counts.warmup += 1,
                 Phase::Main => {
                     let class = Class::of(&r.row);
-                    sums.count(class, r);
-                    sums.time(timeline, class, r, disrupted);
+                    sums.count(timeline, class, r, disrupted);
+                    sums.time(timeline, class, r);
                     if r.row.outcome == Outcome::Ok
                         && let Some(pod) = evidence.pod(r)
                         && let Some(e) = evidence::ending(timeline, pod, r)
@@ -96,13 +158,12 @@ impl<'a> Sums<'a> {
                         sums.seen[e] += 1;
                     }
                     if class == Class::Ok {
-                        sums.outages.answered(r);
                         sums.late_ok.extend(late_arrival(timeline, r));
                     }
                 }
             }
         })?;
-        let without_rows = &mut sums.counts.without_rows;
+        let without_rows = &mut sums.all.counts.without_rows;
         without_rows.values_mut().for_each(|tally| tally.retain(|_, count| *count > 0));
         without_rows.retain(|_, tally| !tally.is_empty());
         sums.late_ok.sort_by(|a, b| a.begun_s.total_cmp(&b.begun_s).then(a.termination.cmp(&b.termination)));
@@ -131,19 +192,18 @@ impl<'a> Sums<'a> {
         self.reset_for_refused += u64::from(was_refused && r.row.outcome == Outcome::ResetBeforeResponse);
     }
 
-    fn count(&mut self, class: Class, r: &Request) {
-        let counts = &mut self.counts;
-        counts.total += 1;
-        *counts.by_outcome.entry(r.row.outcome).or_default() += 1;
-        *match class {
-            Class::Ok => &mut counts.ok,
-            Class::AppError => &mut counts.app_errors,
-            Class::NotSent => &mut counts.not_sent,
-            Class::Cancelled => &mut counts.cancelled,
-            Class::Dropped => &mut counts.dropped,
-        } += 1;
+    fn count(&mut self, timeline: &Timeline, class: Class, r: &Request, disrupted: &[(Stamp, Stamp)]) {
+        let is_closed_loop = timeline.info.load.is_closed_loop();
+        let is_near = disrupted.iter().any(|(from, to)| r.row.scheduled <= *to && r.row.end >= *from);
+        self.all.add(class, r, is_near, is_closed_loop);
+        if !self.targets.is_empty()
+            && let Some(target) = timeline.target_of(&r.row)
+            && let Some(part) = self.targets.get_mut(target)
+        {
+            part.add(class, r, is_near, is_closed_loop);
+        }
         // What load sources counted, without what their rows show.
-        let tally = counts.without_rows.get_mut(&*r.row.source);
+        let tally = self.all.counts.without_rows.get_mut(&*r.row.source);
         if let Some(count) = tally.and_then(|tally| tally.get_mut(&r.row.outcome)) {
             *count = count.saturating_sub(1);
         }
@@ -152,25 +212,9 @@ impl<'a> Sums<'a> {
         }
     }
 
-    /// Adds to the latencies and to the seconds of the run.
-    fn time(&mut self, timeline: &Timeline, class: Class, r: &Request, disrupted: &[(Stamp, Stamp)]) {
+    /// Adds to the seconds of the run.
+    fn time(&mut self, timeline: &Timeline, class: Class, r: &Request) {
         let row = &r.row;
-        let response_ns = row.response_ns();
-        if matches!(row.outcome, Outcome::Ok | Outcome::HttpError) {
-            let is_closed_loop = timeline.info.load.is_closed_loop();
-            let service_ns = row.service_ns();
-            if let Some(ns) = service_ns {
-                self.service.add(ns);
-            }
-            if !is_closed_loop {
-                self.response.add(response_ns);
-            }
-            let is_near = disrupted.iter().any(|(from, to)| row.scheduled <= *to && row.end >= *from);
-            self.outside_ok += u64::from(!is_near && class == Class::Ok);
-            self.outside_app_errors += u64::from(!is_near && class == Class::AppError);
-            let values = if is_near { &mut self.disrupted } else { &mut self.steady };
-            values.add(service_ns.filter(|_| is_closed_loop).unwrap_or(response_ns));
-        }
         self.end_s = self.end_s.max(timeline.seconds(row.scheduled));
         let second = timeline.second_of(row.scheduled);
         while self.seconds.len() <= second {
@@ -181,7 +225,7 @@ impl<'a> Sums<'a> {
         match class {
             Class::Ok => {
                 entry.ok += 1;
-                times.add(response_ns);
+                times.add(row.response_ns());
             }
             Class::Dropped => *entry.dropped.entry(row.outcome).or_default() += 1,
             _ => entry.other += 1,

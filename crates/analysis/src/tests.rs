@@ -3,11 +3,13 @@
 mod bounds;
 mod clocks;
 mod corners;
+mod expected;
 mod rollouts;
 mod said;
 mod sound;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use rand::seq::SliceRandom;
@@ -17,10 +19,11 @@ use super::model::{Bounded, WindowBasis};
 use super::*;
 use crate::gate;
 use rolldrop_record::event::{Action, ActionName, Change, ContainerState, PodEvent};
+use rolldrop_record::expect::{Amount, DroppedLimits, Span, WindowLimits};
 use rolldrop_record::run_info::{Balances, ClusterInfo, LoadPlan, Pacing, Target, Tool};
 use rolldrop_record::{
     Bounds, Event, EventKind, Expect, Phase, Protocol, Records, RequestId, RequestRow, RunInfo, ServedEnd,
-    ServedRow, WindowBounds,
+    ServedRow,
 };
 
 const MS: i64 = 1_000_000;
@@ -304,6 +307,11 @@ fn a_proxy_row_tells_refused_from_killed() {
     assert_eq!(by_cause[&Cause::RoutedToDeadPod], 5);
 }
 
+/// No window may be longer than this.
+fn longest(ms: u64) -> WindowLimits {
+    WindowLimits { max: Some(Span(Duration::from_millis(ms))), ..WindowLimits::default() }
+}
+
 #[test]
 fn a_result_reads_back_and_the_gate_judges_it() {
     let result = analysed(three_pods()).result;
@@ -313,8 +321,12 @@ fn a_result_reads_back_and_the_gate_judges_it() {
     assert_eq!(again.requests, result.requests);
     assert_eq!(again.terminations.len(), 1);
     let mut expect = Expect {
-        dropped: Some(Bounds { min: Some(1), max: Some(3) }),
-        windows: Some(WindowBounds { max_s: 0.2 }),
+        dropped: Some(DroppedLimits {
+            min: Some(Amount::Count(1)),
+            max: Some(Amount::Count(3)),
+            ..DroppedLimits::default()
+        }),
+        windows: Some(longest(200)),
         ..Expect::default()
     };
     let verdicts =
@@ -322,9 +334,9 @@ fn a_result_reads_back_and_the_gate_judges_it() {
     use model::CheckVerdict::{Fail, Inconclusive, Pass};
     assert_eq!(verdicts(&result, &expect), [Pass, Fail, Pass]);
     assert_eq!(gate::verdict(&gate::check(&result, &expect)), Fail);
-    expect.windows = Some(WindowBounds { max_s: 0.1 });
+    expect.windows = Some(longest(100));
     assert_eq!(verdicts(&result, &expect)[2], Inconclusive);
-    expect.windows = Some(WindowBounds { max_s: 0.05 });
+    expect.windows = Some(longest(50));
     assert_eq!(verdicts(&result, &expect)[2], Fail);
     let invalid = RunResult { verdict: Verdict::Invalid { why: vec!["x".into()] }, ..result };
     assert_eq!(verdicts(&invalid, &expect), [Inconclusive; 3]);

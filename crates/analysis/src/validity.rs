@@ -219,7 +219,7 @@ pub(super) fn partial(timeline: &Timeline, sums: &Sums<'_>) -> Vec<Reason> {
     let mut missing = timeline.integrity.missing.clone();
     let loads = timeline.info.sources.iter().filter(|source| source.role == Role::Load);
     let handed_over: Vec<_> = loads.filter_map(|source| Some((&source.name, source.rows?))).collect();
-    let by_count = |source: &String| sums.counts.without_rows.get(source);
+    let by_count = |source: &String| sums.all.counts.without_rows.get(source);
     missing.extend(
         handed_over.iter().filter_map(|(source, rows)| missing_requests(source, *rows, by_count(source))),
     );

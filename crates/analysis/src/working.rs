@@ -2,35 +2,24 @@
 
 use super::Judged;
 use super::figures::count;
-use super::model::{Cause, Finding, FindingKind, RequestCounts, Severity};
-use super::sums::Sums;
+use super::model::{Cause, Finding, FindingKind, OutsideCounts, RequestCounts, Severity};
+use super::sums::Part;
 use crate::timeline::Timeline;
 use rolldrop_record::{Outcome, Stamp};
 
 /// At least this share of the requests outside terminations must succeed.
 pub(crate) const WORKING_SHARE: f64 = 0.90;
 
-/// Requests outside terminations, without those that were not sent or were cut off by the run's end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Outside {
-    /// Answered with success.
-    pub(super) ok: u64,
-    /// Answered with an app error.
-    pub(super) app_errors: u64,
-    /// Lost, and no termination explains it.
-    pub(super) dropped: u64,
-}
-
-impl Outside {
+impl OutsideCounts {
     /// `disrupted` are the periods of the terminations.
     pub(super) fn of(
         timeline: &Timeline,
-        sums: &Sums<'_>,
-        judged: &[Judged<'_>],
+        part: &Part<'_>,
+        judged: &[&Judged<'_>],
         disrupted: &[(Stamp, Stamp)],
     ) -> Self {
         let first_end = timeline.ends.iter().map(|end| end.t0.earliest).min();
-        let is_outside = |judged: &&Judged<'_>| {
+        let is_outside = |judged: &&&Judged<'_>| {
             let row = &judged.request.row;
             let is_near = disrupted.iter().any(|(from, to)| (*from..=*to).contains(&row.scheduled));
             // What follows from the end of all pods may last for longer than their windows.
@@ -41,11 +30,7 @@ impl Outside {
             !is_near && !follows && !restarting && judged.candidates.is_empty()
         };
         let dropped = judged.iter().filter(is_outside).count() as u64;
-        Self { ok: sums.outside_ok, app_errors: sums.outside_app_errors, dropped }
-    }
-
-    fn all(self) -> u64 {
-        self.ok + self.app_errors + self.dropped
+        Self { ok: part.outside_ok, app_errors: part.outside_app_errors, dropped }
     }
 
     /// Whether enough of them succeeded; true if there are none.
@@ -97,7 +82,9 @@ mod tests {
     #[test]
     fn nine_in_ten_have_to_succeed() {
         let finding = |ok, app_errors, dropped| {
-            Outside { ok, app_errors, dropped }.finding(&RequestCounts::default()).map(|finding| finding.what)
+            OutsideCounts { ok, app_errors, dropped }
+                .finding(&RequestCounts::default())
+                .map(|finding| finding.what)
         };
         assert_eq!(finding(0, 0, 0), None);
         assert_eq!(finding(90, 5, 5), None);

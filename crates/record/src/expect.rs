@@ -1,25 +1,75 @@
-//! What a scenario expects of its result: the limits that the gate checks.
+//! What a scenario expects of its result: the limits that the gate checks. The same vocabulary stands in a scenario's
+//! `expect:`, in the file of `--expect`, behind `--set expect.`, and in run.json. `docs/expect.md` lists it.
+
+mod contradiction;
+mod quantity;
+mod reading;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The expectations of a scenario, as recorded in run.json. An empty one expects nothing.
+use super::names::named;
+use super::{Cause, Outcome};
+pub use contradiction::Contradiction;
+pub use quantity::{Amount, LatencyLimit, Share, Span};
+pub(super) use reading::recorded;
+
+/// The expectations of a scenario. An empty one expects nothing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Expect {
-    /// Bounds on the number of dropped requests.
+    /// The dropped requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dropped: Option<Bounds>,
-    /// Bounds on the endpoint-propagation windows.
+    pub dropped: Option<DroppedLimits>,
+    /// Answers of the app that are neither success nor a gateway's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub windows: Option<WindowBounds>,
-    /// Bounds on the number of terminations measured.
+    pub app_errors: Option<Bounds<Amount>>,
+    /// Requests that succeeded, and requests that were not sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub terminations: Option<Bounds>,
-    /// Bounds on the number of dropped requests of single causes.
+    pub requests: Option<RequestLimits>,
+    /// Dropped requests of single causes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "reading::causes")]
+    pub causes: BTreeMap<Cause, Bounds<Amount>>,
+    /// Requests of single outcome classes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "reading::outcomes")]
+    pub outcomes: BTreeMap<Outcome, Bounds<Amount>>,
+    /// The number of terminations measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terminations: Option<Bounds<u64>>,
+    /// The endpoint-propagation windows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub windows: Option<WindowLimits>,
+    /// The longest outage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outage: Option<Bounds<Span>>,
+    /// The dead seconds of each termination.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dead_seconds: Option<Bounds<Span>>,
+    /// The latencies of answered requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency: Option<LatencyLimits>,
+    /// Starting pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub starts: Option<StartLimits>,
+    /// How long each rollout took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<Bounds<Span>>,
+    /// The preStop sleep that is set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pre_stop: Option<PreStopLimits>,
+    /// Whether every request must be accounted for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accounting: Option<Accounting>,
+    /// How far the measurement must be believable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validity: Option<Validity>,
+    /// The same of what single consumers route, by consumer or by the name of its target.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub causes: BTreeMap<String, Bounds>,
+    pub consumers: BTreeMap<String, Expect>,
+    /// The same of single targets, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub targets: BTreeMap<String, Expect>,
 }
 
 impl Expect {
@@ -29,23 +79,229 @@ impl Expect {
     }
 }
 
-/// Inclusive bounds on a count. A `min` makes a positive control: the run must
+/// Inclusive bounds on a figure. A `min` makes a positive control: the run must
 /// show the fault that it is meant to show.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Bounds {
-    /// The smallest count that passes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub min: Option<u64>,
-    /// The largest count that passes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max: Option<u64>,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bounds<T> {
+    /// The smallest figure that passes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min: Option<T>,
+    /// The largest figure that passes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max: Option<T>,
 }
 
-/// Bounds on windows, in seconds.
+impl<T> Default for Bounds<T> {
+    fn default() -> Self {
+        Self { min: None, max: None }
+    }
+}
+
+impl<T> Bounds<T> {
+    /// The same bounds in another unit.
+    pub fn map<U>(self, mut to: impl FnMut(T) -> U) -> Bounds<U> {
+        Bounds { min: self.min.map(&mut to), max: self.max.map(&mut to) }
+    }
+}
+
+/// Limits on dropped requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DroppedLimits {
+    /// The fewest of the whole run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min: Option<Amount>,
+    /// The most of the whole run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<Amount>,
+    /// Those of each termination.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_termination: Option<Bounds<u64>>,
+    /// Those of each group of terminations that share losses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_group: Option<Bounds<u64>>,
+}
+
+impl DroppedLimits {
+    /// The bounds on the whole run.
+    pub fn total(&self) -> Bounds<Amount> {
+        Bounds { min: self.min, max: self.max }
+    }
+}
+
+/// Limits on how requests fared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RequestLimits {
+    /// The share that succeeded, of the requests outside terminations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ok: Option<Bounds<Share>>,
+    /// Those that were scheduled and not sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_sent: Option<Bounds<Amount>>,
+}
+
+/// Limits on windows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct WindowBounds {
-    /// No window may be longer than this, in seconds.
-    pub max_s: f64,
+pub struct WindowLimits {
+    /// No window may be longer than this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<Span>,
+    /// The median of the windows to come, at 95 % confidence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p50: Option<Bounds<Span>>,
+    /// Their 90th percentile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p90: Option<Bounds<Span>>,
+    /// Their 95th percentile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p95: Option<Bounds<Span>>,
+    /// Their 99th percentile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p99: Option<Bounds<Span>>,
+}
+
+impl WindowLimits {
+    /// The limits on quantiles, each with its name and its share.
+    pub fn quantiles(&self) -> impl Iterator<Item = (&'static str, f64, Bounds<Span>)> {
+        [("p50", 0.5, self.p50), ("p90", 0.9, self.p90), ("p95", 0.95, self.p95), ("p99", 0.99, self.p99)]
+            .into_iter()
+            .filter_map(|(name, share, bounds)| Some((name, share, bounds?)))
+    }
+}
+
+/// Limits on latencies: of all requests, and of those near terminations and away from them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LatencyLimits {
+    /// The mean of all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mean: Option<Bounds<LatencyLimit>>,
+    /// The median of all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p50: Option<Bounds<LatencyLimit>>,
+    /// The 90th percentile of all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p90: Option<Bounds<LatencyLimit>>,
+    /// The 95th percentile of all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p95: Option<Bounds<LatencyLimit>>,
+    /// The 99th percentile of all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p99: Option<Bounds<LatencyLimit>>,
+    /// The 99.9th percentile of all.
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "p99.9")]
+    pub p99_9: Option<Bounds<LatencyLimit>>,
+    /// The same of requests away from any termination.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steady: Option<LatencyFigures>,
+    /// The same of requests near one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disrupted: Option<LatencyFigures>,
+}
+
+impl LatencyLimits {
+    /// The limits on all requests.
+    pub fn all(&self) -> LatencyFigures {
+        let Self { mean, p50, p90, p95, p99, p99_9, .. } = *self;
+        LatencyFigures { mean, p50, p90, p95, p99, p99_9 }
+    }
+}
+
+/// Limits on the latencies of one part of the requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LatencyFigures {
+    /// The mean.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mean: Option<Bounds<LatencyLimit>>,
+    /// The median.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p50: Option<Bounds<LatencyLimit>>,
+    /// The 90th percentile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p90: Option<Bounds<LatencyLimit>>,
+    /// The 95th percentile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p95: Option<Bounds<LatencyLimit>>,
+    /// The 99th percentile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p99: Option<Bounds<LatencyLimit>>,
+    /// The 99.9th percentile.
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "p99.9")]
+    pub p99_9: Option<Bounds<LatencyLimit>>,
+}
+
+named! {
+    /// A figure of a latency.
+    pub enum LatencyFigure {
+        /// The mean.
+        Mean = "mean",
+        /// The median.
+        P50 = "p50",
+        /// The 90th percentile.
+        P90 = "p90",
+        /// The 95th percentile.
+        P95 = "p95",
+        /// The 99th percentile.
+        P99 = "p99",
+        /// The 99.9th percentile.
+        P99_9 = "p99_9",
+    }
+}
+
+impl LatencyFigures {
+    /// The limits that are set.
+    pub fn set(&self) -> impl Iterator<Item = (LatencyFigure, Bounds<LatencyLimit>)> {
+        [
+            (LatencyFigure::Mean, self.mean),
+            (LatencyFigure::P50, self.p50),
+            (LatencyFigure::P90, self.p90),
+            (LatencyFigure::P95, self.p95),
+            (LatencyFigure::P99, self.p99),
+            (LatencyFigure::P99_9, self.p99_9),
+        ]
+        .into_iter()
+        .filter_map(|(figure, bounds)| Some((figure, bounds?)))
+    }
+}
+
+/// Limits on starting pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct StartLimits {
+    /// From a pod's creation to the first request that it answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_request: Option<Bounds<Span>>,
+    /// Requests lost to pods that were not ready yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dropped: Option<Bounds<Amount>>,
+}
+
+/// Limits on the preStop sleep that is set.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PreStopLimits {
+    /// The share of the terminations to come whose windows it must outlast, at 95 % confidence.
+    pub suffices: Share,
+}
+
+named! {
+    /// What is expected of the accounting.
+    pub enum Accounting {
+        /// Every scheduled request is in exactly one count, and all rows arrived.
+        Closes = "closes",
+    }
+}
+
+named! {
+    /// How far a measurement must be believable.
+    pub enum Validity {
+        /// It must be valid and complete.
+        Valid = "valid",
+        /// It must not be invalid; it may be partial.
+        Partial = "partial",
+    }
 }

@@ -10,7 +10,7 @@ mod cause;
 pub mod clock;
 pub mod event;
 mod evidence;
-mod expect;
+pub mod expect;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod id;
@@ -36,7 +36,7 @@ pub use cause::Cause;
 pub use clock::{Clock, ClockOffset, Stamp};
 pub use event::{Event, EventKind};
 pub use evidence::{Evidence, UnknownEvidence};
-pub use expect::{Bounds, Expect, WindowBounds};
+pub use expect::{Bounds, Expect};
 pub use id::{RequestId, RunId};
 pub use mode::Mode;
 pub use offsets::Offsets;

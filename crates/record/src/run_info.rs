@@ -32,7 +32,7 @@ pub struct RunInfo {
     /// The scenario, resolved and redacted.
     pub scenario: serde_json::Value,
     /// What the run is expected to show.
-    #[serde(default, skip_serializing_if = "Expect::is_empty")]
+    #[serde(default, skip_serializing_if = "Expect::is_empty", deserialize_with = "super::expect::recorded")]
     pub expect: Expect,
     /// The cluster's fingerprint.
     pub cluster: ClusterInfo,

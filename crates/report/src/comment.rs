@@ -68,7 +68,7 @@ fn checks(out: &mut String, result: &RunResult) {
             format!("`{}`", check.name.replace('`', "'")),
             escape(&check.observed),
             escape(&check.limit),
-            escape(&check.why),
+            escape(&check.reason()),
         ]
     };
     let checks = words::by_verdict(result);
@@ -106,20 +106,8 @@ mod tests {
     #[test]
     fn the_verdict_the_checks_and_the_figures_come_before_the_summary() {
         let mut result = samples::naive_exit().result;
-        let passed = Check {
-            name: "terminations.min".into(),
-            verdict: CheckVerdict::Pass,
-            limit: "at least 3".into(),
-            observed: "3".into(),
-            why: String::new(),
-        };
-        let failed = Check {
-            name: "dropped.max".into(),
-            verdict: CheckVerdict::Fail,
-            limit: "at most 0".into(),
-            observed: "24".into(),
-            why: "a|b".into(),
-        };
+        let passed = Check::plain("terminations.min", CheckVerdict::Pass, "at least 3", "3", "");
+        let failed = Check::plain("dropped.max", CheckVerdict::Fail, "at most 0", "24", "a|b");
         result.checks = vec![passed, failed];
         let comment = render(&result);
         let (before, summary) = comment.split_once("<details>").expect("a summary");

@@ -135,12 +135,8 @@ mod tests {
     use rolldrop_analysis::model::Check;
 
     fn checks(n: usize, verdict: CheckVerdict) -> Vec<Check> {
-        let check = |i: usize| Check {
-            name: format!("check{i}"),
-            verdict,
-            limit: "at most 5 %".into(),
-            observed: i.to_string(),
-            why: "100 %, see: a,b".into(),
+        let check = |i: usize| {
+            Check::plain(format!("check{i}"), verdict, "at most 5 %", i.to_string(), "100 %, see: a,b")
         };
         (1..=n).map(check).collect()
     }

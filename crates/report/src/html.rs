@@ -122,7 +122,7 @@ fn checks(result: &RunResult) -> Markup {
         ("verdict", |c| Cell::word(c.verdict.as_str())),
         ("observed", |c| Cell::text(&c.observed)),
         ("limit", |c| Cell::text(&c.limit)),
-        ("why", |c| Cell::text(&c.why)),
+        ("why", |c| Cell::text(&c.reason())),
     ];
     table_of("Checks", "", &columns, &result.checks)
 }

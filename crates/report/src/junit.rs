@@ -55,8 +55,7 @@ mod tests {
     use rolldrop_analysis::model::Check;
 
     fn check(name: &str, verdict: CheckVerdict) -> Check {
-        let [limit, observed, why] = ["0", "24", "24 \"lost\" & <more>\u{1}"].map(str::to_owned);
-        Check { name: name.into(), verdict, limit, observed, why }
+        Check::plain(name, verdict, "0", "24", "24 \"lost\" & <more>\u{1}")
     }
 
     #[test]

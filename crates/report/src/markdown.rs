@@ -167,7 +167,7 @@ fn checks(out: &mut String, result: &RunResult) {
             format!("`{}`", c.name),
             escape(&c.observed),
             escape(&c.limit),
-            escape(&c.why),
+            escape(&c.reason()),
         ]
     });
     table(out, &["verdict", "check", "observed", "limit", "why"], &[], rows);

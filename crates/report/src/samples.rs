@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use rolldrop_analysis::model::{
-    Analysis, Candidate, ChartData, Check, CheckVerdict, Finding, IntegrityStatus, LateArrival, Latencies,
-    LatencyBucket, LatencyHistograms, LoadResult, Lost, Mode, Percentiles, Recommendation, RequestCounts,
-    RetryHidden, RunResult, SCHEMA_VERSION, Second, SendLag, Severity, Stage, Start, StartStage, T0Basis,
-    Termination, TerminationRequests, Verdict, WhatIf, Why, Window, WindowBasis, WindowSummary,
+    Aim, Analysis, Candidate, ChartData, Check, CheckVerdict, Finding, IntegrityStatus, LateArrival,
+    Latencies, LatencyBucket, LatencyHistograms, LoadResult, Lost, Mode, Percentiles, Recommendation,
+    RequestCounts, RetryHidden, RunResult, SCHEMA_VERSION, Second, SendLag, Severity, Stage, Start,
+    StartStage, T0Basis, Termination, TerminationRequests, Verdict, WhatIf, Why, Window, WindowBasis,
+    WindowSummary,
 };
 use rolldrop_record::run_info::{ClusterInfo, Pacing, Tool};
 use rolldrop_record::{Cause, Outcome, Stamp};
@@ -43,13 +44,8 @@ pub(super) fn naive_exit() -> Analysis {
             remedy: "repeat the run with more terminations".into(),
         },
     ];
-    analysis.result.checks = vec![Check {
-        name: "dropped.min".into(),
-        verdict: CheckVerdict::Pass,
-        limit: "at least 1".into(),
-        observed: "24".into(),
-        why: "the positive control shows the fault".into(),
-    }];
+    let why = "the positive control shows the fault";
+    analysis.result.checks = vec![Check::plain("dropped.min", CheckVerdict::Pass, "at least 1", "24", why)];
     analysis
 }
 
@@ -64,19 +60,16 @@ pub(super) fn prestop_sleep() -> Analysis {
     }
     let mut analysis = run.finish();
     analysis.result.checks = vec![
+        Check::plain("dropped.max", CheckVerdict::Pass, "at most 0", "0", ""),
         Check {
-            name: "dropped.max".into(),
-            verdict: CheckVerdict::Pass,
-            limit: "at most 0".into(),
-            observed: "0".into(),
-            why: String::new(),
-        },
-        Check {
-            name: "windows.max".into(),
-            verdict: CheckVerdict::Inconclusive,
-            limit: "at most 0.15 s".into(),
-            observed: "0.126 to 0.168 s".into(),
-            why: "the limit lies between the bounds".into(),
+            settle: "a higher rate of new connections".into(),
+            ..Check::plain(
+                "windows.max",
+                CheckVerdict::Inconclusive,
+                "at most 0.15 s",
+                "0.126 to 0.168 s",
+                "the limit lies between the bounds",
+            )
         },
     ];
     analysis
@@ -217,7 +210,10 @@ impl Sample {
             },
             terminations: Vec::new(),
             groups: Vec::new(),
+            only_target: None,
+            targets: Vec::new(),
             starts: Vec::new(),
+            aim: Aim::Disrupt,
             windows_s: Vec::new(),
             recommendation: Vec::new(),
             what_if: Vec::new(),
@@ -415,8 +411,9 @@ impl Sample {
 }
 
 fn percentiles(n: u64, factor: f64) -> Percentiles {
-    let [p50, p90, p99, p99_9, max] = [1.21, 2.08, 4.43, 9.7, 24.6].map(|v| v * factor);
-    Percentiles { n, p50, p90, p99, p99_9, max }
+    let [mean, p50, p90, p95] = [1.38, 1.21, 2.08, 2.91].map(|v| v * factor);
+    let [p99, p99_9, max] = [4.43, 9.7, 24.6].map(|v| v * factor);
+    Percentiles { n, mean, p50, p90, p95, p99, p99_9, max }
 }
 
 /// About log-normal around `median_ms`, with a tail.

@@ -153,7 +153,7 @@ fn the_text_of_a_run_without_a_drop() {
     CHECKS
       pass          dropped.max: observed 0, limit at most 0
       inconclusive  windows.max: observed 0.126 to 0.168 s, limit at most 0.15 s; the limit lies between
-                    the bounds
+                    the bounds; a higher rate of new connections
 
     VALID: the generator kept its schedule and no recorder lost anything
       0 of 9,000 requests not sent (0 %); send lag p99 0.41 ms, max 2.31 ms

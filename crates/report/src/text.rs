@@ -280,8 +280,9 @@ fn checks(page: &mut Page, result: &RunResult) {
         };
         let word = page.paint(paint, &format!("{:<12}", check.verdict.as_str()));
         let mut text = format!("{}: observed {}, limit {}", check.name, check.observed, check.limit);
-        if !check.why.is_empty() {
-            text = format!("{text}; {}", check.why);
+        let reason = check.reason();
+        if !reason.is_empty() {
+            text = format!("{text}; {reason}");
         }
         for (i, line) in wrap(&text, page.width - 16).iter().enumerate() {
             let start = if i == 0 { format!("  {word}  ") } else { " ".repeat(16) };

@@ -162,7 +162,16 @@ impl Requests {
 
 fn percentiles_ms(ns: &Histogram<u64>) -> Percentiles {
     let at = |quantile| ns.value_at_quantile(quantile) as f64 / 1e6;
-    Percentiles { n: ns.len(), p50: at(0.5), p90: at(0.9), p99: at(0.99), p99_9: at(0.999), max: at(1.0) }
+    Percentiles {
+        n: ns.len(),
+        mean: if ns.is_empty() { 0.0 } else { ns.mean() / 1e6 },
+        p50: at(0.5),
+        p90: at(0.9),
+        p95: at(0.95),
+        p99: at(0.99),
+        p99_9: at(0.999),
+        max: at(1.0),
+    }
 }
 
 /// The times of the percentile table: response times, or service times in a closed loop.

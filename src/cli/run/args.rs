@@ -10,11 +10,12 @@ use super::target::{self, TargetArg};
 use crate::cli::admin_token::TokenArgs;
 use crate::cli::compare::Percent;
 use crate::cli::dataplane::DataplaneArg;
+use crate::cli::exit::Inconclusive;
 use crate::cli::formats::ResultFormat;
 use crate::cli::service_proxy::AssumeArgs;
 use crate::cluster::Choice;
 use crate::lab::{self, config::DataplaneChoice};
-use crate::scenario::{self, ClusterChoice, Loaded};
+use crate::scenario::{self, ClusterChoice, ExpectFile, Loaded};
 use rolldrop_load as load;
 use rolldrop_record::Evidence;
 use rolldrop_record::load::{LoadFrom, Rate};
@@ -127,6 +128,13 @@ pub(in crate::cli) struct RunArgs {
     /// Replace a value of the scenario, such as load.rate=50; may be repeated.
     #[arg(long = "set", value_name = "PATH=VALUE")]
     set: Vec<String>,
+    /// A file of expectations, as a scenario has them below `expect`: these limits replace the scenario's, and
+    /// --set expect.KEY=VALUE replaces these.
+    #[arg(long, value_name = "FILE")]
+    expect: Option<PathBuf>,
+    /// What an inconclusive gate counts as [default: exit status 3].
+    #[arg(long, value_enum, value_name = "fail|pass")]
+    pub(super) inconclusive: Option<Inconclusive>,
     /// Check the plan (targets, selectors, pods that would end at once, source ports), print, in order, each call of the
     /// API server that the run would make, and change nothing.
     #[arg(long)]
@@ -159,13 +167,16 @@ impl RunArgs {
     /// The scenario, or one that has nothing but the target.
     pub(super) fn scenario(&self) -> anyhow::Result<Loaded<lab::Config>> {
         let overrides = &self.overrides();
-        let loaded = match (&self.scenario, self.targets.first()) {
+        let mut loaded = match (&self.scenario, self.targets.first()) {
             (Some(name), _) => scenario::load(name, overrides)?,
             (None, None) => scenario::load(scenario::DEFAULT, overrides)?,
             (None, Some(first)) => {
                 scenario::parse(&first.as_scenario(), "--target", Path::new("."), overrides)?
             }
         };
+        if let Some(path) = &self.expect {
+            loaded.scenario.expect_also(&ExpectFile::read(path)?, &self.set)?;
+        }
         Ok(loaded)
     }
 

@@ -3,9 +3,9 @@
 use anyhow::Context;
 use serde_json::Value;
 
-use crate::scenario::{self, Place, Scenario, ScenarioError};
+use crate::scenario::{self, Place, Scenario};
 use rolldrop_load as load;
-use rolldrop_record::{Cause, run_info};
+use rolldrop_record::run_info;
 
 /// The resolved scenario without what may be secret: the values of headers and of Secrets, and bodies.
 pub(super) fn redacted(scenario: &Scenario) -> Value {
@@ -43,18 +43,6 @@ pub(super) fn redacted(scenario: &Scenario) -> Value {
         load.get_mut("requests").and_then(Value::as_array_mut).into_iter().flatten().for_each(redact);
     }
     resolved
-}
-
-/// Whether what the gate is to count by cause are causes.
-pub(super) fn check_causes(scenario: &Scenario) -> Result<(), ScenarioError> {
-    let known = || Cause::ALL.iter().map(|cause| cause.as_str());
-    match scenario.expect.causes.keys().find(|&name| !known().any(|cause| cause == name)) {
-        Some(name) => {
-            let why = format!("is not a cause; use one of {}", known().collect::<Vec<_>>().join(", "));
-            Err(scenario.invalid(&format!("spec.expect.causes.{name}"), why))
-        }
-        None => Ok(()),
-    }
 }
 
 /// The scenario's targets before the cluster has said where they are.
@@ -143,8 +131,8 @@ mod tests {
         let check = |cause: &str| {
             let text =
                 with_load("duration: 10s") + &format!("  expect: {{causes: {{{cause}: {{max: 0}}}}}}\n");
-            let loaded = scenario::parse::<Value>(&text, "x.yaml", Path::new("."), &[]).unwrap();
-            check_causes(&loaded.scenario).map_err(|error| error.to_string())
+            let loaded = scenario::parse::<Value>(&text, "x.yaml", Path::new("."), &[]);
+            loaded.map(|_| ()).map_err(|error| error.to_string())
         };
         assert_eq!(check("killed_in_flight"), Ok(()));
         let error = check("killed_inflight").unwrap_err();

@@ -61,28 +61,22 @@ impl History {
             true => String::new(),
             false => format!("; do not count: {}", left_out.join(", ")),
         };
-        let why = match is_enough {
-            true => "the limits are joint prediction limits for one more run".to_owned(),
-            false => format!("{} more are needed to show how much runs differ", FEWEST_RUNS - n),
+        let verdict = if is_enough { CheckVerdict::Pass } else { CheckVerdict::Inconclusive };
+        let (why, settle) = match is_enough {
+            true => ("the limits are joint prediction limits for one more run", String::new()),
+            false => ("so few do not show how much runs differ", format!("{} more runs", FEWEST_RUNS - n)),
         };
-        Check {
-            name: "baseline.history".into(),
-            verdict: if is_enough { CheckVerdict::Pass } else { CheckVerdict::Inconclusive },
-            limit: format!("at least {FEWEST_RUNS} valid runs that passed"),
-            observed: count(n as u64),
-            why: why + &left_out,
-        }
+        let limit = format!("at least {FEWEST_RUNS} valid runs that passed");
+        let check =
+            Check::plain("baseline.history", verdict, limit, count(n as u64), why.to_owned() + &left_out);
+        Check { settle, ..check }
     }
 
     /// The checks of a run against these.
     pub fn checks(&self, candidate: &Sample, options: &Options) -> Vec<Check> {
         let mut checks = vec![self.enough()];
-        let inconclusive = |name: &str, limit: String, observed: String, why: String| Check {
-            name: format!("baseline.{name}"),
-            verdict: CheckVerdict::Inconclusive,
-            limit,
-            observed,
-            why,
+        let inconclusive = |name: &str, limit: String, observed: String, why: String| {
+            Check::plain(format!("baseline.{name}"), CheckVerdict::Inconclusive, limit, observed, why)
         };
         if candidate.verdict != Verdict::Valid {
             let why = "an invalid or partial run is compared with nothing".to_owned();
@@ -153,17 +147,10 @@ fn judge(figure: &Figure, known: &[Figure], alpha: f64, tolerance: f64) -> Check
             in_order.len()
         ));
     }
-    Check {
-        name: format!("baseline.{}", figure.metric),
-        verdict: if met { CheckVerdict::Pass } else { CheckVerdict::Fail },
-        limit: format!(
-            "at {} {}",
-            if figure.scale.is_more_better() { "least" } else { "most" },
-            figure.written(limit)
-        ),
-        observed: figure.written(figure.value),
-        why,
-    }
+    let verdict = if met { CheckVerdict::Pass } else { CheckVerdict::Fail };
+    let side = if figure.scale.is_more_better() { "least" } else { "most" };
+    let limit = format!("at {side} {}", figure.written(limit));
+    Check::plain(format!("baseline.{}", figure.metric), verdict, limit, figure.written(figure.value), why)
 }
 
 /// The limit for a figure of one more run.

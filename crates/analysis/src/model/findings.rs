@@ -78,13 +78,66 @@ pub struct Check {
     pub observed: String,
     /// Why the verdict is what it is; empty if limit and observation say it.
     pub why: String,
+    /// What would settle an inconclusive check; empty for others.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub settle: String,
+    /// What was observed, as numbers; `None` for what is no number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub figure: Option<Figure>,
+}
+
+/// A figure that a check judges, between what it is known not to be below and not to be above.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    /// The unit of the three numbers.
+    pub unit: Unit,
+    /// It is at least this; `None` where nothing is known.
+    pub low: Option<f64>,
+    /// The best estimate; `None` where there is none.
+    pub value: Option<f64>,
+    /// It is at most this; `None` where nothing is known.
+    pub high: Option<f64>,
+}
+
+named! {
+    /// The unit of a figure.
+    pub enum Unit {
+        /// A number of requests or terminations.
+        Count = "count",
+        /// A share, from 0 to 1.
+        Share = "share",
+        /// Seconds.
+        Seconds = "s",
+        /// Milliseconds.
+        Millis = "ms",
+        /// A multiple.
+        Times = "x",
+    }
 }
 
 impl Check {
+    /// A check of something that is no figure between bounds.
+    pub fn plain(
+        name: impl Into<String>,
+        verdict: CheckVerdict,
+        limit: impl Into<String>,
+        observed: impl Into<String>,
+        why: impl Into<String>,
+    ) -> Self {
+        let (name, limit, observed, why) = (name.into(), limit.into(), observed.into(), why.into());
+        Self { name, verdict, limit, observed, why, settle: String::new(), figure: None }
+    }
+
     /// What was observed, the limit, and why, if that adds something.
     pub fn in_words(&self) -> String {
-        let Self { limit, observed, why, .. } = self;
-        let why = if why.is_empty() { String::new() } else { format!(": {why}") };
-        format!("{observed} (limit {limit}){why}")
+        let why = self.reason();
+        let why = if why.is_empty() { why } else { format!(": {why}") };
+        format!("{} (limit {}){why}", self.observed, self.limit)
+    }
+
+    /// Why the verdict is what it is and what would settle it; empty if neither is said.
+    pub fn reason(&self) -> String {
+        let parts = [&self.why, &self.settle].map(String::as_str);
+        parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
     }
 }

@@ -198,7 +198,7 @@ fn pods_that_all_end_at_once_have_true_upper_bounds_and_no_overload() {
         assert_eq!(causes.get(&Cause::Overload), None, "{naming:?}: {causes:?}");
         let [group] = &analysis.result.groups[..] else { panic!("{:?}", analysis.result.groups) };
         assert_eq!(group.dropped, analysis.result.requests.dropped, "one group has them all");
-        let expect = Expect { windows: Some(WindowBounds { max_s: 0.6 }), ..Expect::default() };
+        let expect = Expect { windows: Some(longest(600)), ..Expect::default() };
         let verdict = gate::check(&analysis.result, &expect)[0].verdict;
         assert_ne!(verdict, model::CheckVerdict::Pass, "two were routed to for 1.13 s");
     }

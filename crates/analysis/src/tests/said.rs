@@ -193,7 +193,8 @@ fn the_generators_own_stale_flows_are_counted_apart() {
     assert!(closes(r), "{r:?}");
     assert_eq!((r.dropped, r.stale_flow_own, r.lost()), (9, 1, 8));
     assert_eq!(r.stale_flow_own_by_outcome, BTreeMap::from([(Outcome::ConnectTimeout, 1)]));
-    let expect = Expect { dropped: Some(Bounds { min: None, max: Some(8) }), ..Expect::default() };
+    let eight = DroppedLimits { max: Some(Amount::Count(8)), ..DroppedLimits::default() };
+    let expect = Expect { dropped: Some(eight), ..Expect::default() };
     let checks = gate::check(&result, &expect);
     assert_eq!((checks[0].verdict, checks[0].observed.as_str()), (model::CheckVerdict::Pass, "8"));
 }
@@ -238,15 +239,15 @@ fn a_window_that_only_a_group_shows_fails_its_limit() {
     let window = &mut result.terminations[0].windows[0];
     (window.lower_s, window.upper_s) = (None, None);
     result.groups[0].windows[0].lower_s = Some(0.7);
-    let verdict = |max_s| {
-        let expect = Expect { windows: Some(WindowBounds { max_s }), ..Expect::default() };
+    let verdict = |ms| {
+        let expect = Expect { windows: Some(longest(ms)), ..Expect::default() };
         let checks = gate::check(&result, &expect);
         (checks[0].verdict, checks[0].why.clone())
     };
-    let (judged, why) = verdict(0.6);
+    let (judged, why) = verdict(600);
     assert_eq!(judged, model::CheckVerdict::Fail, "{why}");
     assert_eq!(why, "a pod still got new connections 0.700 s after its deletion");
-    assert_eq!(verdict(0.8).0, model::CheckVerdict::Inconclusive);
+    assert_eq!(verdict(800).0, model::CheckVerdict::Inconclusive);
 }
 
 #[test]

@@ -19,6 +19,7 @@ pub(in super::super) fn standing(result: &RunResult) -> String {
         Standing::NotWorking => "met a target that does not work".to_owned(),
         Standing::Partial => "is partial".to_owned(),
         Standing::Invalid => "is invalid".to_owned(),
+        Standing::NothingSent => "sent no request".to_owned(),
     }
 }
 

@@ -1,0 +1,246 @@
+//! Checks of requests: numbers as they were observed, shares with bounds.
+//!
+//! Requests that one termination takes are lost together, so a share is bounded by terminations, or by groups where
+//! several share their losses: the share of them that loses anything (Clopper and Pearson) times what one loses,
+//! which is taken to be no less than the least and no more than the most that was seen. From 24 of them on, if five or
+//! more lost something, Student's t bounds their mean. What no termination explains is taken as it was observed.
+
+use super::figure::{Measured, each_within};
+use crate::figures::{count, either, len};
+use crate::model::{Bounded, Check, CheckVerdict, LossGroup, RequestCounts, TerminationRequests, Unit};
+use crate::stats;
+use rolldrop_record::expect::{Amount, Bounds, Expect};
+use rolldrop_record::{Cause, Outcome};
+
+/// The confidence of each bound.
+pub(super) const CONFIDENCE: f64 = 0.95;
+/// From so many groups on a mean is bounded by Student's t,
+const MANY: usize = 24;
+/// if so many of them lost something.
+const SOME: usize = 5;
+
+/// The requests of a run.
+pub(super) struct Requests<'a> {
+    pub(super) counts: &'a RequestCounts,
+    pub(super) groups: &'a [LossGroup],
+    /// Each termination's pod, and what it took.
+    pub(super) terminations: Vec<(&'a str, &'a TerminationRequests)>,
+}
+
+impl Requests<'_> {
+    /// All checks of requests, in the order of the vocabulary.
+    pub(super) fn checks(&self, expect: &Expect) -> Vec<Check> {
+        let mut checks = Vec::new();
+        if let Some(limits) = &expect.dropped {
+            let of = |group: &LossGroup| group.dropped - group.by_cause.get(&Cause::StaleFlow).unwrap_or(&0);
+            checks.extend(self.amount("dropped", limits.total(), self.counts.lost(), of));
+            checks.extend(limits.per_termination.iter().flat_map(|bounds| self.per_termination(*bounds)));
+            checks.extend(limits.per_group.iter().flat_map(|bounds| self.per_group(*bounds, of)));
+        }
+        if let Some(bounds) = expect.app_errors {
+            checks.extend(self.amount("appErrors", bounds, self.counts.app_errors, |_| 0));
+        }
+        if let Some(limits) = &expect.requests {
+            let ok = limits.ok.iter();
+            checks.extend(ok.flat_map(|b| self.ok_outside().within("requests.ok", b.map(|share| share.0))));
+            let not_sent = limits.not_sent.iter();
+            checks
+                .extend(not_sent.flat_map(|bounds| {
+                    self.amount("requests.notSent", *bounds, self.counts.not_sent, |_| 0)
+                }));
+        }
+        for (cause, bounds) in &expect.causes {
+            checks.extend(self.cause(&format!("causes.{cause}"), *cause, *bounds));
+        }
+        for (outcome, bounds) in &expect.outcomes {
+            checks.extend(self.outcome(*outcome, *bounds));
+        }
+        checks
+    }
+
+    /// Requests that were dropped for one cause.
+    pub(super) fn cause(&self, name: &str, cause: Cause, bounds: Bounds<Amount>) -> Vec<Check> {
+        let observed = self.counts.by_cause.get(&cause).copied().unwrap_or(0);
+        self.amount(name, bounds, observed, |group| group.by_cause.get(&cause).copied().unwrap_or(0))
+    }
+
+    fn outcome(&self, outcome: Outcome, bounds: Bounds<Amount>) -> Vec<Check> {
+        let all = self.counts.by_outcome.get(&outcome).copied().unwrap_or(0);
+        let stale = self.counts.stale_flow_own_by_outcome.get(&outcome).copied().unwrap_or(0);
+        let of = |group: &LossGroup| group.by_outcome.get(&outcome).copied().unwrap_or(0);
+        self.amount(&format!("outcomes.{outcome}"), bounds, all.saturating_sub(stale), of)
+    }
+
+    /// A number against numbers, a share of what was sent against shares. `of` is the part of a group.
+    fn amount(
+        &self,
+        name: &str,
+        bounds: Bounds<Amount>,
+        observed: u64,
+        of: impl Fn(&LossGroup) -> u64,
+    ) -> Vec<Check> {
+        let one = |limit: Amount, is_max: bool| {
+            let (measured, limit) = match limit {
+                Amount::Count(n) => (Measured::count(observed), n as f64),
+                Amount::Share(share) => (self.share(observed, &of, share.0), share.0),
+            };
+            if is_max { measured.at_most(name, limit) } else { measured.at_least(name, limit) }
+        };
+        let min = bounds.min.map(|min| one(min, false));
+        min.into_iter().chain(bounds.max.map(|max| one(max, true))).collect()
+    }
+
+    /// The part of each group, and of each termination that is in none.
+    fn units(&self, of: impl Fn(&LossGroup) -> u64) -> Vec<u64> {
+        let grouped: usize = self.groups.iter().map(|group| group.terminations.len()).sum();
+        let alone = self.terminations.len().saturating_sub(grouped);
+        self.groups.iter().map(of).chain(std::iter::repeat_n(0, alone)).collect()
+    }
+
+    fn share(&self, observed: u64, of: impl Fn(&LossGroup) -> u64, limit: f64) -> Measured {
+        // Without what was never sent; all of it counts where its own share is asked for.
+        let sent = self.counts.total;
+        if sent == 0 {
+            return Measured::unknown(Unit::Share, "no request was scheduled", "send a load");
+        }
+        let units = self.units(of);
+        let losses = Losses::of(&units, observed);
+        let (low, high) = losses.bounds(len(units.len()), 1.0);
+        let measured = Measured::between(Unit::Count, Some(low), Some(observed as f64), Some(high));
+        let measured = measured.into_share_of(sent as f64);
+        if units.is_empty() || low == high {
+            return measured;
+        }
+        let basis = format!(
+            "bounds at 95 % confidence from {}, of which {} lost requests: neighbouring requests are correlated",
+            groups(len(units.len())),
+            count(losses.losing)
+        );
+        measured.because(basis).settled_by(losses.settle(&units, limit * sent as f64))
+    }
+
+    /// The share that succeeded while no pod ended.
+    pub(super) fn ok_outside(&self) -> Measured {
+        let outside = self.counts.outside_terminations;
+        if outside.all() == 0 {
+            let why = "no request was sent outside terminations";
+            return Measured::unknown(Unit::Share, why, "keep the load running before the first termination");
+        }
+        Measured::exactly(Unit::Share, outside.ok as f64 / outside.all() as f64).because(format!(
+            "{} of {} requests outside terminations succeeded",
+            count(outside.ok),
+            count(outside.all())
+        ))
+    }
+
+    fn per_termination(&self, bounds: Bounds<u64>) -> Vec<Check> {
+        let lost = |(pod, requests): &(&str, &TerminationRequests)| {
+            let stale = requests.by_cause.get(&Cause::StaleFlow);
+            let Bounded { at_least, at_most, .. } = stale.copied().unwrap_or_default();
+            let dropped = requests.dropped;
+            let low = dropped.at_least.saturating_sub(at_least) as f64;
+            let high = dropped.at_most.saturating_sub(at_most) as f64;
+            Measured::between(Unit::Count, Some(low), None, Some(high))
+                .because(format!("pod {pod} shares lost requests with other terminations"))
+                .settled_by("name the pod of each request (sidecar or pod header), or end pods one at a time")
+        };
+        // If a group lost more than its pods may, one of them did.
+        let of_group = |group: &LossGroup| {
+            let stale = group.by_cause.get(&Cause::StaleFlow).copied().unwrap_or(0);
+            let pods = len(group.terminations.len()).max(1);
+            Measured::between(Unit::Count, Some((group.dropped - stale).div_ceil(pods) as f64), None, None)
+        };
+        let each: Vec<Measured> = self.terminations.iter().map(lost).collect();
+        let mut checks =
+            each_within("dropped.perTermination", bounds.map(|n| n as f64), &each, no_termination);
+        if let Some(max) = bounds.max {
+            let judge = |group| of_group(group).at_most("dropped.perTermination", max as f64);
+            let failed = self.groups.iter().map(judge).find(|check| check.verdict == CheckVerdict::Fail);
+            if let (Some(failed), Some(check)) = (failed, checks.last_mut())
+                && check.verdict != CheckVerdict::Fail
+            {
+                let why = "a group of terminations lost more than that for each of its pods".to_owned();
+                *check = Check { why, ..failed };
+            }
+        }
+        checks
+    }
+
+    fn per_group(&self, bounds: Bounds<u64>, of: impl Fn(&LossGroup) -> u64) -> Vec<Check> {
+        let each: Vec<Measured> = self.units(of).into_iter().map(Measured::count).collect();
+        each_within("dropped.perGroup", bounds.map(|n| n as f64), &each, no_termination)
+    }
+}
+
+/// Terminations, those that share losses counted once.
+fn groups(n: u64) -> String {
+    format!("{} {}", count(n), either(n, "group of terminations", "groups of terminations"))
+}
+
+/// So many terminations that are still missing.
+pub(super) fn more(n: u64) -> String {
+    format!("{} more {}", count(n), either(n, "termination", "terminations"))
+}
+
+/// A figure of terminations, where there was none.
+pub(super) fn no_termination() -> Measured {
+    Measured::unknown(Unit::Count, "no termination was measured", "end pods while the load runs")
+}
+
+/// Losses by independent units.
+struct Losses {
+    /// Units that lost something.
+    losing: u64,
+    least: f64,
+    most: f64,
+    /// Bounds on the mean of many.
+    mean: Option<(f64, f64)>,
+    units: u64,
+    /// What no unit explains.
+    rest: f64,
+}
+
+impl Losses {
+    fn of(units: &[u64], observed: u64) -> Self {
+        let losing: Vec<u64> = units.iter().copied().filter(|n| *n > 0).collect();
+        let values: Vec<f64> = units.iter().map(|n| *n as f64).collect();
+        let is_many = units.len() >= MANY && losing.len() >= SOME;
+        Self {
+            losing: len(losing.len()),
+            least: losing.iter().min().copied().unwrap_or(0) as f64,
+            most: losing.iter().max().copied().unwrap_or(1) as f64,
+            mean: is_many.then(|| stats::mean_bounds(&values, CONFIDENCE)).flatten(),
+            units: len(units.len()),
+            rest: observed.saturating_sub(units.iter().sum()) as f64,
+        }
+    }
+
+    /// What `times` as many requests lose to `n` units like these, for sure and at most.
+    fn bounds(&self, n: u64, times: f64) -> (f64, f64) {
+        let rest = self.rest * times;
+        if n == 0 {
+            return (rest, rest);
+        }
+        if let Some((low, high)) = self.mean {
+            return (rest + n as f64 * low.max(0.0), rest + n as f64 * high);
+        }
+        let losing = (self.losing * n).div_ceil(self.units.max(1));
+        let low = stats::share_lower(losing, n, CONFIDENCE) * self.least;
+        let high = stats::share_upper(losing, n, CONFIDENCE) * self.most;
+        (rest + n as f64 * low, rest + n as f64 * high)
+    }
+
+    /// How many more terminations like those seen would settle whether no more than `limit` is lost.
+    fn settle(&self, units: &[u64], limit: f64) -> String {
+        let seen = len(units.len());
+        let settles = |n: u64| {
+            let times = n as f64 / seen as f64;
+            let (low, high) = self.bounds(n, times);
+            high <= limit * times || low > limit * times
+        };
+        match stats::needed(seen, settles).filter(|_| self.mean.is_none()) {
+            Some(n) => format!("{} like these would settle it", more(n - seen)),
+            None => "more terminations may settle it".to_owned(),
+        }
+    }
+}

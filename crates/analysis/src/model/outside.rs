@@ -1,0 +1,21 @@
+//! How requests fared while no pod ended.
+
+use serde::{Deserialize, Serialize};
+
+/// Requests outside terminations, without those that were not sent or were cut off by the run's end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutsideCounts {
+    /// Answered with success.
+    pub ok: u64,
+    /// Answered with an app error.
+    pub app_errors: u64,
+    /// Lost, and no termination explains it.
+    pub dropped: u64,
+}
+
+impl OutsideCounts {
+    /// All of them.
+    pub fn all(self) -> u64 {
+        self.ok + self.app_errors + self.dropped
+    }
+}

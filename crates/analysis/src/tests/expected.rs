@@ -1,0 +1,276 @@
+//! What a gate can be asked: for each kind of check one run that passes, one that fails, and one that cannot tell.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::model::{
+    Aim, Check, CheckVerdict, Latencies, LossGroup, OutsideCounts, Percentiles, TerminationRequests,
+};
+use CheckVerdict::{Fail, Inconclusive, Pass};
+
+/// A run of 10,000 requests whose terminations lost so many each, and whose windows lie between 0.1 and 0.2 s.
+fn run(lost: &[u64]) -> RunResult {
+    let mut result = analysed(three_pods()).result;
+    let like = result.terminations[0].clone();
+    let dropped = lost.iter().sum();
+    result.terminations.clear();
+    result.groups.clear();
+    for (i, lost) in lost.iter().enumerate() {
+        let mut t = like.clone();
+        t.pod = format!("pod-{i}");
+        t.t0_s = 10.0 * i as f64;
+        t.t0_uncertainty_s = 0.0;
+        t.pre_stop_seconds = Some(1);
+        t.dead_seconds = Some(0.1);
+        (t.windows[0].lower_s, t.windows[0].upper_s) = (Some(0.1), Some(0.2));
+        t.timeline.insert(Stage::PodDeleted, 2.0);
+        t.requests = TerminationRequests { dropped: Bounded::exactly(*lost), ..Default::default() };
+        result.terminations.push(t);
+        if *lost > 0 {
+            result.groups.push(LossGroup {
+                terminations: vec![i],
+                dropped: *lost,
+                by_outcome: BTreeMap::from([(Outcome::ConnectRefused, *lost)]),
+                by_cause: BTreeMap::from([(Cause::RoutedToDeadPod, *lost)]),
+                windows: Vec::new(),
+            });
+        }
+    }
+    result.requests = RequestCounts {
+        total: 10_000,
+        ok: 10_000 - dropped,
+        dropped,
+        in_window: dropped,
+        by_outcome: BTreeMap::from([(Outcome::Ok, 10_000 - dropped), (Outcome::ConnectRefused, dropped)]),
+        by_cause: BTreeMap::from([(Cause::RoutedToDeadPod, dropped)]),
+        outside_terminations: OutsideCounts { ok: 9000, app_errors: 0, dropped: 0 },
+        ..RequestCounts::default()
+    };
+    let steady =
+        Percentiles { n: 9000, mean: 2.0, p50: 1.0, p90: 2.0, p95: 3.0, p99: 4.0, p99_9: 5.0, max: 9.0 };
+    let disrupted = Percentiles { n: 900, p99: 8.0, ..steady };
+    result.latency_ms = Latencies { response: steady, service: steady, steady, disrupted };
+    result.longest_outage_s = 0.4;
+    result.aim = Aim::Disrupt;
+    result
+}
+
+fn checks(result: &RunResult, expect: Value) -> Vec<Check> {
+    let expect: Expect = serde_json::from_value(expect).unwrap();
+    assert_eq!(expect.check(), Ok(()));
+    gate::check(result, &expect)
+}
+
+/// The verdict of the only check.
+fn verdict(result: &RunResult, expect: Value) -> CheckVerdict {
+    only(result, expect).verdict
+}
+
+fn only(result: &RunResult, expect: Value) -> Check {
+    let mut checks = checks(result, expect);
+    assert_eq!(checks.len(), 1, "{checks:?}");
+    let check = checks.remove(0);
+    let is_open = check.verdict == Inconclusive;
+    assert!(!is_open || !check.why.is_empty(), "an inconclusive check says why: {check:?}");
+    assert!(is_open || check.settle.is_empty(), "there is nothing to settle: {check:?}");
+    check
+}
+
+#[test]
+fn counts_are_judged_on_what_was_observed() {
+    let result = run(&[2, 3, 0]);
+    for (expect, wanted) in [
+        (json!({"dropped": {"max": 5}}), Pass),
+        (json!({"dropped": {"max": 4}}), Fail),
+        (json!({"dropped": {"min": 6}}), Fail),
+        (json!({"appErrors": {"max": 0}}), Pass),
+        (json!({"appErrors": {"min": 1}}), Fail),
+        (json!({"requests": {"notSent": {"max": 0}}}), Pass),
+        (json!({"causes": {"routed_to_dead_pod": {"max": 4}}}), Fail),
+        (json!({"causes": {"overload": {"max": 0}}}), Pass),
+        (json!({"outcomes": {"connect_refused": {"max": 5}}}), Pass),
+        (json!({"outcomes": {"connect_refused": {"max": 4}}}), Fail),
+        (json!({"terminations": {"min": 3}}), Pass),
+        (json!({"terminations": {"max": 2}}), Fail),
+        (json!({"starts": {"dropped": {"max": 0}}}), Pass),
+        (json!({"outage": {"max": "400ms"}}), Pass),
+        (json!({"outage": {"max": "399ms"}}), Fail),
+    ] {
+        assert_eq!(verdict(&result, expect.clone()), wanted, "{expect}");
+    }
+}
+
+#[test]
+fn shares_have_bounds_by_terminations() {
+    let judged = |lost: &[u64], max: &str| verdict(&run(lost), json!({"dropped": {"max": max}}));
+    // Three terminations without a loss: at 95 % confidence fewer than 63.2 % of them lose something.
+    assert_eq!(judged(&[0, 0, 0], "0.1%"), Pass);
+    assert_eq!(judged(&[0, 0, 0], "0.01%"), Inconclusive);
+    assert_eq!(judged(&[20, 20, 20], "0.1%"), Fail);
+    // As many requests, of one termination: the other two show that not all lose as many.
+    assert_eq!(judged(&[60, 0, 0], "0.1%"), Inconclusive);
+    let open = only(&run(&[60, 0, 0]), json!({"dropped": {"max": "0.1%"}}));
+    assert_eq!(open.observed, "0.6 % (0.031 % to 1.56 %)");
+    assert!(open.why.starts_with("bounds at 95 % confidence from 3 groups of terminations, of which 1 lost"));
+    assert!(open.settle.ends_with("like these would settle it"), "{}", open.settle);
+    // Many of them: Student's t.
+    let many: Vec<u64> = (0..30).map(|i| i % 3).collect();
+    assert_eq!(judged(&many, "0.5%"), Pass);
+    assert_eq!(judged(&many, "0.2%"), Fail);
+    assert_eq!(judged(&many, "0.3%"), Inconclusive);
+    // What no termination explains is as it was.
+    let mut apart = run(&[]);
+    apart.requests.app_errors = 100;
+    apart.aim = Aim::Other;
+    assert_eq!(verdict(&apart, json!({"appErrors": {"max": "1%"}})), Pass);
+    assert_eq!(verdict(&apart, json!({"appErrors": {"max": "0.9%"}})), Fail);
+}
+
+#[test]
+fn each_termination_and_each_group_has_a_limit() {
+    let mut result = run(&[2, 3, 0]);
+    let per =
+        |result: &RunResult, key: &str, max: u64| verdict(result, json!({"dropped": {key: {"max": max}}}));
+    assert_eq!(per(&result, "perTermination", 3), Pass);
+    assert_eq!(per(&result, "perTermination", 2), Fail);
+    assert_eq!(per(&result, "perGroup", 3), Pass);
+    assert_eq!(per(&result, "perGroup", 2), Fail);
+    // Two pods share ten lost requests.
+    let shared = Bounded { at_least: 0, at_most: 10, estimate: 5.0 };
+    for t in &mut result.terminations[..2] {
+        t.requests.dropped = shared;
+    }
+    result.groups.truncate(1);
+    result.groups[0] = LossGroup { terminations: vec![0, 1], dropped: 10, ..result.groups[0].clone() };
+    assert_eq!(per(&result, "perTermination", 10), Pass);
+    assert_eq!(per(&result, "perTermination", 7), Inconclusive);
+    assert_eq!(per(&result, "perTermination", 4), Fail, "one of the two lost five");
+    let none = run(&[]);
+    assert_eq!(checks(&none, json!({"dropped": {"perTermination": {"max": 0}}}))[0].verdict, Inconclusive);
+}
+
+#[test]
+fn a_quantile_of_windows_has_bounds_by_order() {
+    let p90 = |result: &RunResult, max: &str| verdict(result, json!({"windows": {"p90": {"max": max}}}));
+    assert_eq!(p90(&run(&[0; 29]), "200ms"), Pass);
+    let few = run(&[0; 28]);
+    assert_eq!(p90(&few, "200ms"), Inconclusive);
+    let open = only(&few, json!({"windows": {"p90": {"max": "200ms"}}}));
+    assert_eq!(open.settle, "1 more termination: an upper bound needs 29");
+    assert_eq!(p90(&run(&[0; 29]), "99ms"), Fail);
+    assert_eq!(p90(&run(&[0; 29]), "150ms"), Inconclusive);
+    // Pods that leave the rules together are one window.
+    let mut together = run(&[0; 29]);
+    together.terminations.iter_mut().for_each(|t| t.t0_s = 0.0);
+    assert_eq!(p90(&together, "200ms"), Inconclusive);
+    let windows = |max: &str| verdict(&few, json!({"windows": {"max": max}}));
+    assert_eq!((windows("200ms"), windows("150ms"), windows("50ms")), (Pass, Inconclusive, Fail));
+}
+
+#[test]
+fn the_sleep_that_is_set_suffices_if_it_outlasts_the_windows() {
+    let suffices = |result: &RunResult| verdict(result, json!({"preStop": {"suffices": "90%"}}));
+    assert_eq!(suffices(&run(&[0; 29])), Pass);
+    assert_eq!(suffices(&run(&[0; 28])), Inconclusive);
+    let mut short = run(&[0; 29]);
+    short.terminations.iter_mut().for_each(|t| t.pre_stop_seconds = Some(0));
+    assert_eq!(suffices(&short), Fail);
+    let mut hidden = run(&[0; 29]);
+    hidden.terminations.iter_mut().for_each(|t| t.pre_stop_seconds = None);
+    assert_eq!(suffices(&hidden), Inconclusive);
+}
+
+#[test]
+fn latencies_are_those_of_this_run() {
+    let mut result = run(&[0]);
+    let p = |result: &RunResult, expect: Value| verdict(result, json!({ "latency": expect }));
+    assert_eq!(p(&result, json!({"p99": {"max": "4ms"}})), Pass);
+    assert_eq!(p(&result, json!({"mean": {"max": "1ms"}})), Fail);
+    assert_eq!(p(&result, json!({"steady": {"p95": {"max": "3ms"}}})), Pass);
+    assert_eq!(p(&result, json!({"disrupted": {"p99": {"max": "2x"}}})), Pass);
+    assert_eq!(p(&result, json!({"disrupted": {"p99": {"max": "1.5x"}}})), Fail);
+    assert_eq!(p(&result, json!({"disrupted": {"p99.9": {"max": "1s"}}})), Inconclusive, "of 900 requests");
+    result.latency_ms.disrupted = Percentiles::default();
+    let unknown = only(&result, json!({"latency": {"disrupted": {"p50": {"max": "1s"}}}}));
+    assert_eq!((unknown.verdict, unknown.observed.as_str()), (Inconclusive, "unknown"));
+}
+
+#[test]
+fn an_unknown_figure_is_never_0() {
+    let mut result = run(&[0, 0]);
+    let dead = |result: &RunResult| verdict(result, json!({"deadSeconds": {"max": "100ms"}}));
+    assert_eq!(dead(&result), Pass);
+    result.terminations[0].dead_seconds = Some(0.2);
+    assert_eq!(dead(&result), Fail);
+    (result.terminations[0].dead_seconds, result.terminations[1].dead_seconds) = (None, Some(0.1));
+    assert_eq!(dead(&result), Inconclusive);
+
+    let start = |first: Option<f64>| Start {
+        pod: "new".into(),
+        timeline: first.map(|s| (StartStage::FirstRequest, s)).into_iter().collect(),
+    };
+    let first = |result: &RunResult| verdict(result, json!({"starts": {"firstRequest": {"max": "2s"}}}));
+    result.starts.clear();
+    assert_eq!(first(&result), Inconclusive, "no pod started");
+    result.starts = vec![start(Some(1.0)), start(Some(2.0))];
+    assert_eq!(first(&result), Pass);
+    result.starts.push(start(None));
+    assert_eq!(first(&result), Inconclusive);
+    result.starts.push(start(Some(2.1)));
+    assert_eq!(first(&result), Fail);
+
+    let length = |result: &RunResult| verdict(result, json!({"rollout": {"max": "12s"}}));
+    assert_eq!(length(&result), Inconclusive, "the pods ended one by one");
+    result.terminations.iter_mut().for_each(|t| t.mode = Mode::Rollout);
+    assert_eq!(length(&result), Pass);
+    result.terminations[0].timeline.remove(&Stage::PodDeleted);
+    assert_eq!(length(&result), Inconclusive);
+    result.terminations[1].timeline.insert(Stage::PodDeleted, 3.0);
+    assert_eq!(length(&result), Fail);
+}
+
+#[test]
+fn accounting_and_validity_can_be_asked_for() {
+    let mut result = run(&[0]);
+    let both = json!({"accounting": "closes", "validity": "valid"});
+    let verdicts = |result: &RunResult| {
+        checks(result, both.clone()).iter().map(|check| check.verdict).collect::<Vec<_>>()
+    };
+    assert_eq!(verdicts(&result), [Pass, Pass]);
+    result.requests.without_rows = BTreeMap::from([("load-0".into(), BTreeMap::from([(Outcome::Ok, 1)]))]);
+    result.verdict = Verdict::Partial { why: vec!["it was interrupted".into()] };
+    assert_eq!(verdicts(&result), [Fail, Fail]);
+    assert_eq!(verdict(&result, json!({"validity": "partial"})), Pass);
+    result.verdict = Verdict::Invalid { why: vec!["the load fell behind".into()] };
+    assert_eq!(verdicts(&result), [Inconclusive, Fail]);
+}
+
+#[test]
+fn every_gate_checks_that_something_was_measured() {
+    let any = json!({"dropped": {"max": 0}});
+    let of = |result: &RunResult, expect: &Value| {
+        let checks = checks(result, expect.clone()).into_iter();
+        checks.skip(1).map(|check| (check.name, check.verdict)).collect::<Vec<_>>()
+    };
+    assert_eq!(of(&run(&[0]), &any), []);
+    // T16: everything is a 404.
+    let mut all_404 = run(&[0]);
+    all_404.requests.outside_terminations = OutsideCounts { ok: 0, app_errors: 9000, dropped: 0 };
+    assert_eq!(of(&all_404, &any), [("requests.ok.min".to_owned(), Fail)]);
+    all_404.requests.outside_terminations.ok = 81_000;
+    assert_eq!(of(&all_404, &any), [], "nine in ten succeed");
+    all_404.requests.outside_terminations.ok = 9000;
+    let half = json!({"dropped": {"max": 0}, "requests": {"ok": {"min": "50%"}}});
+    assert_eq!(of(&all_404, &half), [("requests.ok.min".to_owned(), Pass)]);
+    let mut none = run(&[]);
+    assert_eq!(of(&none, &any), [("terminations.min".to_owned(), Fail)]);
+    let allowed = json!({"dropped": {"max": 0}, "terminations": {"min": 0}});
+    assert_eq!(of(&none, &allowed), [("terminations.min".to_owned(), Pass)]);
+    none.aim = Aim::Observe;
+    assert_eq!(of(&none, &any), [("terminations.min".to_owned(), Inconclusive)]);
+    none.aim = Aim::Other;
+    assert_eq!(of(&none, &any), []);
+    none.requests = RequestCounts { total: 5, not_sent: 5, ..RequestCounts::default() };
+    assert_eq!(of(&none, &any), [("requests.sent.min".to_owned(), Fail)]);
+    assert_eq!(checks(&run(&[]), json!({})), [], "without expectations there is no gate");
+}

@@ -1,0 +1,172 @@
+//! Limits that contradict each other, or that no run can meet.
+
+use std::fmt::Display;
+
+use super::{Amount, Bounds, DroppedLimits, Expect, LatencyFigures, LatencyLimit};
+
+/// What is wrong with expectations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contradiction {
+    /// The key, from `expect` on, such as `dropped.perGroup`.
+    pub key: String,
+    /// Why it cannot be, and what to do.
+    pub why: String,
+}
+
+type Found = Result<(), Contradiction>;
+
+fn wrong(key: &str, why: impl Into<String>) -> Contradiction {
+    Contradiction { key: key.to_owned(), why: why.into() }
+}
+
+fn ordered<T: PartialOrd + Display>(key: &str, bounds: Option<Bounds<T>>) -> Found {
+    match bounds {
+        Some(Bounds { min: Some(min), max: Some(max) }) if min > max => {
+            Err(wrong(key, format!("min {min} is above max {max}")))
+        }
+        Some(Bounds { min: None, max: None }) => Err(wrong(key, "needs min, max or both")),
+        _ => Ok(()),
+    }
+}
+
+/// The same for numbers and shares. A sample never shows that a share is 0.
+fn amount(key: &str, bounds: Option<Bounds<Amount>>) -> Found {
+    ordered(key, bounds)?;
+    match bounds.and_then(|bounds| bounds.max) {
+        Some(Amount::Share(share)) if share.0 == 0.0 => {
+            Err(wrong(&format!("{key}.max"), "no run can show that a share is 0%: write the number 0"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn latency(key: &str, figures: &LatencyFigures, takes_multiples: bool) -> Found {
+    for (figure, bounds) in figures.set() {
+        let key = format!("{key}.{figure}");
+        ordered(&key, Some(bounds))?;
+        let has_multiple =
+            [bounds.min, bounds.max].iter().any(|limit| matches!(limit, Some(LatencyLimit::Times(_))));
+        if has_multiple && !takes_multiples {
+            let why = "a multiple compares the disrupted with the steady part: use it in latency.disrupted, \
+                       or write a duration such as 250ms";
+            return Err(wrong(&key, why));
+        }
+    }
+    Ok(())
+}
+
+impl Expect {
+    /// Finds limits that contradict each other.
+    ///
+    /// # Errors
+    /// With the first that is found.
+    pub fn check(&self) -> Result<(), Contradiction> {
+        if let Some(dropped) = &self.dropped {
+            if *dropped == DroppedLimits::default() {
+                return Err(wrong("dropped", "needs min, max, perTermination or perGroup"));
+            }
+            if dropped.total() != Bounds::default() {
+                amount("dropped", Some(dropped.total()))?;
+            }
+            ordered("dropped.perTermination", dropped.per_termination)?;
+            ordered("dropped.perGroup", dropped.per_group)?;
+        }
+        amount("appErrors", self.app_errors)?;
+        if let Some(requests) = &self.requests {
+            ordered("requests.ok", requests.ok)?;
+            amount("requests.notSent", requests.not_sent)?;
+        }
+        for (cause, bounds) in &self.causes {
+            amount(&format!("causes.{cause}"), Some(*bounds))?;
+        }
+        for (outcome, bounds) in &self.outcomes {
+            amount(&format!("outcomes.{outcome}"), Some(*bounds))?;
+        }
+        ordered("terminations", self.terminations)?;
+        for (name, _, bounds) in self.windows.iter().flat_map(|windows| windows.quantiles()) {
+            ordered(&format!("windows.{name}"), Some(bounds))?;
+        }
+        ordered("outage", self.outage)?;
+        ordered("deadSeconds", self.dead_seconds)?;
+        if let Some(limits) = &self.latency {
+            latency("latency", &limits.all(), false)?;
+            latency("latency.steady", &limits.steady.unwrap_or_default(), false)?;
+            latency("latency.disrupted", &limits.disrupted.unwrap_or_default(), true)?;
+        }
+        if let Some(starts) = &self.starts {
+            ordered("starts.firstRequest", starts.first_request)?;
+            amount("starts.dropped", starts.dropped)?;
+        }
+        ordered("rollout", self.rollout)?;
+        if self.pre_stop.is_some_and(|limits| !(0.0 < limits.suffices.0 && limits.suffices.0 < 1.0)) {
+            return Err(wrong("preStop.suffices", "must be above 0% and below 100%, such as 95%"));
+        }
+        let consumers = self.consumers.iter().map(|part| ("consumers", part));
+        for (kind, (name, part)) in consumers.chain(self.targets.iter().map(|part| ("targets", part))) {
+            let below = |found: Contradiction| wrong(&format!("{kind}.{name}.{}", found.key), found.why);
+            part.is_of_a_part().and_then(|()| part.check()).map_err(below)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses what is not known of a part of the requests.
+    fn is_of_a_part(&self) -> Found {
+        let whole = [
+            ("terminations", self.terminations.is_some()),
+            ("deadSeconds", self.dead_seconds.is_some()),
+            ("starts", self.starts.is_some()),
+            ("rollout", self.rollout.is_some()),
+            ("accounting", self.accounting.is_some()),
+            ("validity", self.validity.is_some()),
+            ("consumers", !self.consumers.is_empty()),
+            ("targets", !self.targets.is_empty()),
+        ];
+        match whole.iter().find(|(_, is_set)| *is_set) {
+            Some((key, _)) => Err(wrong(key, "is about the whole run: put it directly below expect")),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_that_no_run_can_meet_are_found() {
+        let found = |json: serde_json::Value| {
+            let expect: Expect = serde_json::from_value(json).unwrap();
+            expect.check().map_err(|c| format!("{}: {}", c.key, c.why))
+        };
+        let error = |json| found(json).unwrap_err();
+        use serde_json::json;
+        assert_eq!(found(json!({"dropped": {"min": 1, "max": "0.1%", "perGroup": {"max": 2}}})), Ok(()));
+        assert_eq!(found(json!({"dropped": {"perTermination": {"max": 2}}})), Ok(()));
+        assert_eq!(error(json!({"dropped": {}})), "dropped: needs min, max, perTermination or perGroup");
+        assert_eq!(error(json!({"dropped": {"min": 2, "max": 1}})), "dropped: min 2 is above max 1");
+        assert_eq!(
+            error(json!({"appErrors": {"max": "0%"}})),
+            "appErrors.max: no run can show that a share is 0%: write the number 0"
+        );
+        assert_eq!(
+            error(json!({"latency": {"p99": {"max": "1.5x"}}})).split(": ").next(),
+            Some("latency.p99")
+        );
+        assert_eq!(found(json!({"latency": {"disrupted": {"p99.9": {"max": "1.5x"}}}})), Ok(()));
+        assert_eq!(
+            error(json!({"windows": {"p95": {"min": "2s", "max": "1s"}}})),
+            "windows.p95: min 2s is above max 1s"
+        );
+        assert_eq!(error(json!({"outcomes": {"ok": {}}})), "outcomes.ok: needs min, max or both");
+        assert!(error(json!({"preStop": {"suffices": "100%"}})).contains("below 100%"));
+        assert_eq!(found(json!({"consumers": {"ingress": {"dropped": {"max": 0}}}})), Ok(()));
+        assert_eq!(
+            error(json!({"targets": {"web": {"outage": {}}}})),
+            "targets.web.outage: needs min, max or both"
+        );
+        assert_eq!(
+            error(json!({"targets": {"web": {"rollout": {"max": "1m"}}}})),
+            "targets.web.rollout: is about the whole run: put it directly below expect"
+        );
+    }
+}

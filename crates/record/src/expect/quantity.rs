@@ -1,0 +1,243 @@
+//! The quantities of limits, as they are written: `2`, `0.1%`, `250ms`, `1.5x`.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::time::Duration;
+
+use serde::de::{self, Deserialize, Deserializer, Visitor};
+use serde::{Serialize, Serializer};
+
+use crate::load::{duration, in_units};
+
+/// A share of something, from 0 to 1. Written in percent, such as `0.1%`.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Share(pub f64);
+
+impl Share {
+    fn parse(text: &str) -> Option<Self> {
+        let percent: f64 = text.trim().strip_suffix('%')?.trim_end().parse().ok()?;
+        (0.0..=100.0).contains(&percent).then_some(Self(percent / 100.0))
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Twelve digits hide what division by 100 adds to a decimal.
+        let percent = format!("{:.12}", self.0 * 100.0);
+        write!(f, "{}%", percent.trim_end_matches('0').trim_end_matches('.'))
+    }
+}
+
+/// A number of requests, or a share of them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Amount {
+    /// A number.
+    Count(u64),
+    /// A share.
+    Share(Share),
+}
+
+impl PartialOrd for Amount {
+    /// A number and a share have no order.
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        match (self, other) {
+            (Amount::Count(a), Amount::Count(b)) => a.partial_cmp(b),
+            (Amount::Share(a), Amount::Share(b)) => a.partial_cmp(b),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Amount::Count(n) => write!(f, "{n}"),
+            Amount::Share(share) => write!(f, "{share}"),
+        }
+    }
+}
+
+/// A length of time with its unit, such as `250ms`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span(pub Duration);
+
+impl Span {
+    /// The length in seconds.
+    pub fn seconds(self) -> f64 {
+        self.0.as_secs_f64()
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&in_units(self.0))
+    }
+}
+
+/// A limit on a latency.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum LatencyLimit {
+    /// A time.
+    Time(Span),
+    /// So many times the same figure of the steady part; written as `1.5x`.
+    Times(f64),
+}
+
+impl LatencyLimit {
+    fn parse(text: &str) -> Option<Self> {
+        match text.trim().strip_suffix('x') {
+            Some(times) => times.parse().ok().filter(|n: &f64| n.is_finite() && *n > 0.0).map(Self::Times),
+            None => duration(text).map(|time| Self::Time(Span(time))),
+        }
+    }
+}
+
+impl PartialOrd for LatencyLimit {
+    /// A time and a multiple have no order.
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        match (self, other) {
+            (LatencyLimit::Time(a), LatencyLimit::Time(b)) => a.partial_cmp(b),
+            (LatencyLimit::Times(a), LatencyLimit::Times(b)) => a.partial_cmp(b),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for LatencyLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LatencyLimit::Time(time) => write!(f, "{time}"),
+            LatencyLimit::Times(n) => write!(f, "{n}x"),
+        }
+    }
+}
+
+/// Reads a quantity from its text, or from a whole number if it has such a form.
+struct Reading<T> {
+    expected: &'static str,
+    of_text: fn(&str) -> Option<T>,
+    of_number: Option<fn(u64) -> T>,
+}
+
+impl<T> Visitor<'_> for Reading<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        (self.of_text)(text).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<T, E> {
+        match self.of_number {
+            Some(of_number) => Ok(of_number(number)),
+            None => Err(E::invalid_type(de::Unexpected::Unsigned(number), &self)),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Share {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let expected = "a share in percent, such as 95%";
+        deserializer.deserialize_any(Reading { expected, of_text: Share::parse, of_number: None })
+    }
+}
+
+impl<'de> Deserialize<'de> for Amount {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Reading {
+            expected: "a whole number, or a share in percent such as 0.1%",
+            of_text: |text| Share::parse(text).map(Amount::Share),
+            of_number: Some(Amount::Count),
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Reading {
+            expected: "a duration with its unit, such as 250ms, 30s or 1m30s",
+            of_text: |text| duration(text).map(Span),
+            of_number: None,
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for LatencyLimit {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Reading {
+            expected: "a duration such as 250ms, or a multiple of the steady part such as 1.5x",
+            of_text: LatencyLimit::parse,
+            of_number: None,
+        })
+    }
+}
+
+impl Serialize for Share {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl Serialize for Amount {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Amount::Count(n) => serializer.serialize_u64(*n),
+            Amount::Share(share) => share.serialize(serializer),
+        }
+    }
+}
+
+impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl Serialize for LatencyLimit {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read<T: for<'de> Deserialize<'de> + Serialize>(value: impl Into<serde_json::Value>) -> String {
+        match serde_json::from_value::<T>(value.into()) {
+            Ok(read) => serde_json::to_value(read).unwrap().to_string(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn quantities_are_written_as_they_are_read() {
+        assert_eq!(
+            ["0.1%", "7%", "99.9%", "0%"].map(read::<Share>),
+            ["\"0.1%\"", "\"7%\"", "\"99.9%\"", "\"0%\""]
+        );
+        assert_eq!((read::<Amount>(3), read::<Amount>("0.05%")), ("3".into(), "\"0.05%\"".into()));
+        assert_eq!(["250ms", "1m30s", "1.5s"].map(read::<Span>), ["\"250ms\"", "\"90s\"", "\"1.5s\""]);
+        assert_eq!(["250ms", "1.5x"].map(read::<LatencyLimit>), ["\"250ms\"", "\"1.5x\""]);
+    }
+
+    #[test]
+    fn what_has_no_unit_or_another_one_is_refused() {
+        assert!(read::<Span>(5).ends_with("expected a duration with its unit, such as 250ms, 30s or 1m30s"));
+        assert!(read::<Share>("101%").ends_with("expected a share in percent, such as 95%"));
+        assert!(read::<Share>("0.95").ends_with("expected a share in percent, such as 95%"));
+        for wrong in ["2", "-1%", "1s"] {
+            let error = read::<Amount>(wrong);
+            assert!(
+                error.ends_with("expected a whole number, or a share in percent such as 0.1%"),
+                "{error}"
+            );
+        }
+        for wrong in ["x", "-1x", "0x", "infx", "5"] {
+            assert!(read::<LatencyLimit>(wrong).contains("or a multiple of the steady part"), "{wrong}");
+        }
+    }
+}

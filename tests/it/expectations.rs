@@ -1,0 +1,90 @@
+//! The gate on real runs: the whole vocabulary of `expect`, and what it checks without being asked.
+
+use rolldrop_analysis::model::{CheckVerdict, RunResult, Verdict};
+
+use crate::harness::{Finished, Rolldrop};
+use crate::machine::measured;
+use crate::runs::{self, Dataplane};
+
+const LIMITS: &str = "\
+dropped: {max: 5%, perTermination: {max: 100}, perGroup: {max: 300}}
+appErrors: {max: 0}
+requests: {ok: {min: 95%}, notSent: {max: 0.1%}}
+causes: {overload: {max: 10%}}
+outcomes: {response_timeout: {max: 100}}
+terminations: {min: 3}
+windows: {max: 60s, p50: {max: 60s}}
+outage: {max: 10s}
+latency: {mean: {max: 2s}, p99: {max: 5s}, steady: {p95: {max: 5s}}, disrupted: {p50: {max: 1000x}}}
+accounting: closes
+validity: valid
+targets: {web: {dropped: {max: 100}, latency: {p90: {max: 5s}}}}
+consumers: {web: {windows: {max: 60s}}}
+";
+
+fn result(run: &Finished) -> RunResult {
+    runs::result(&run.dir().join("run"))
+}
+
+#[test]
+fn a_run_is_judged_by_all_that_can_be_expected() {
+    measured(|| {
+        let run = &runs::prestop_sleep()[1];
+        let gate = |more: &[&str]| {
+            let path = run.path.to_str().expect("a path");
+            let base = ["gate", path, "--expect", "limits.yaml"];
+            Rolldrop::new(base.iter().chain(more)).file("limits.yaml", LIMITS).finish()
+        };
+        let all = gate(&[]);
+        let valid = run.result.verdict == Verdict::Valid;
+        run.finished.figure(valid);
+        // The median of three windows has no upper bound at 95 % confidence; all the others do.
+        assert_eq!(all.code(), Some(3), "{all}");
+        let stdout = all.stdout();
+        let open: Vec<&str> = stdout.lines().filter(|line| !line.starts_with("pass ")).collect();
+        assert!(open.len() == 1 && open[0].starts_with("inconclusive windows.p50.max: "), "{all}");
+        assert!(open[0].contains("2 more terminations: an upper bound needs 5"), "{all}");
+        for name in ["dropped.perGroup.max", "targets.web.latency.p90.max", "consumers.web.windows.max"] {
+            assert!(stdout.contains(&format!(" {name}: ")), "{name}: {all}");
+        }
+        assert_eq!(gate(&["--inconclusive", "pass"]).code(), Some(0));
+        assert_eq!(gate(&["--inconclusive", "fail"]).code(), Some(1));
+        assert_eq!(gate(&["--set", "expect.terminations={min: 4}"]).code(), Some(1));
+        let unknown = gate(&["--set", "expect.droped.max=2"]);
+        assert_eq!(unknown.code(), Some(2), "{unknown}");
+        assert!(unknown.stderr().contains("--set: spec.expect.droped: unknown field"), "{unknown}");
+    });
+}
+
+#[test]
+fn a_gate_fails_where_nothing_works() {
+    // T16: every answer has a status that is no success, so nothing can be dropped.
+    let run = Rolldrop::run("prestop-sleep")
+        .set(&["load.success=[299]"])
+        .args(["--quiet"])
+        .on(Dataplane::Userspace)
+        .measured()
+        .expect_code(1);
+    let result = result(&run);
+    assert_eq!((result.requests.dropped, result.requests.ok), (0, 0), "{run}");
+    let failed: Vec<&str> = (result.checks.iter())
+        .filter(|check| check.verdict == CheckVerdict::Fail)
+        .map(|check| check.name.as_str())
+        .collect();
+    assert_eq!(failed, ["requests.ok.min"], "{run}");
+}
+
+#[test]
+fn a_run_that_was_to_end_pods_and_ended_none_fails() {
+    let run = Rolldrop::run("prestop-sleep")
+        .set(&["expect={dropped: {max: 0}}"])
+        .args(["--quiet"])
+        .on(Dataplane::Userspace)
+        .args(["--", "true"])
+        .measured()
+        .expect_code(1);
+    let checks = result(&run).checks;
+    let failed: Vec<&str> =
+        checks.iter().filter(|c| c.verdict == CheckVerdict::Fail).map(|c| c.name.as_str()).collect();
+    assert_eq!(failed, ["terminations.min"], "{run}");
+}
