@@ -7,7 +7,6 @@
 
 #[cfg(target_os = "linux")]
 mod child;
-pub(crate) mod guard;
 
 use std::ffi::OsString;
 use std::io;
@@ -27,6 +26,7 @@ use child::ClusterProcess;
 #[cfg(target_os = "linux")]
 pub(crate) use child::Ready;
 pub(crate) use child::{ChildError, Died};
+use rolldrop_kubernetes::guard::GuardLayer;
 
 /// Which cluster to connect to.
 #[derive(Clone, Debug)]
@@ -171,7 +171,7 @@ impl Cluster {
         config.default_retry = false;
         let builder =
             ClientBuilder::try_from(config).map_err(|error| ClusterError::Client(Box::new(error)))?;
-        let client = builder.with_layer(&guard::GuardLayer).build();
+        let client = builder.with_layer(&GuardLayer).build();
         Ok(Self { client, default_namespace, server, origin, context: None, has_inside: false, process })
     }
 

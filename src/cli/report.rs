@@ -14,7 +14,7 @@ use rolldrop_analysis::gate;
 use rolldrop_analysis::timeline::{Requests, Timeline};
 use rolldrop_analysis::{self as analysis, Analysis, Policy, RunResult};
 use rolldrop_record::service_proxy::ServiceProxy;
-use rolldrop_record::{Expect, RunDir, Tables, shown};
+use rolldrop_record::{Expect, RunDir, shown};
 use rolldrop_report::{self as report, TextOptions};
 
 /// Arguments of `rolldrop report`.
@@ -87,7 +87,7 @@ impl ReportArgs {
 #[derive(Debug)]
 pub(super) struct Analysed {
     pub(super) timeline: Timeline,
-    pub(super) requests: Requests<Tables>,
+    pub(super) requests: Requests,
     pub(super) analysis: Analysis,
 }
 

@@ -19,8 +19,8 @@ use super::error::CoordinatorError;
 use super::journal::{Change, JournalError, ObjectRef, RUN_LABEL};
 use super::session::Session;
 use super::undo::{self, Outcome};
-use crate::cluster::guard::names::in_path;
 use crate::scenario::Patch;
+use rolldrop_kubernetes::guard::names::in_path;
 
 /// The name of the ConfigMap that owns what a run creates.
 pub(super) fn owner_name(run: &str) -> String {

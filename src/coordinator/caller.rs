@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::error::CoordinatorError;
-use crate::cluster::guard::names::in_path;
-use crate::cluster::guard::{Untrusted, distrust};
+use rolldrop_kubernetes::guard::names::in_path;
+use rolldrop_kubernetes::guard::{Untrusted, distrust};
 
 /// The first pause before a call is made again; each one after it is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);

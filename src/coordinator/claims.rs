@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use kube::ResourceExt;
-use rolldrop_proxy::observed::Candidate;
+use rolldrop_kubernetes::pods::Candidate;
 
 /// The UIDs of pods that actions have chosen.
 #[derive(Debug, Default)]

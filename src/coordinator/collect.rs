@@ -350,7 +350,7 @@ fn take(
         }
     };
     for line in batch.into_iter().flatten() {
-        let line = match serde_json::from_str(&line) {
+        let line = match ProxyLine::read(&line) {
             Ok(line) => line,
             Err(error) => {
                 tracing::warn!(%pod, %error, "a proxy's line could not be read");

@@ -16,7 +16,7 @@ use kube::core::{Selector, SelectorExt};
 use super::caller::Caller;
 use super::error::CoordinatorError;
 use crate::scenario::Action;
-use rolldrop_proxy::observed::Candidate;
+use rolldrop_kubernetes::pods::Candidate;
 
 /// The limits for ending pods.
 #[derive(Clone, Debug, Default)]

@@ -1,15 +1,13 @@
 //! Lists of the API server, page by page: at most one page of a list is in memory unprocessed.
 
-use std::fmt::Debug;
-
 use k8s_openapi::NamespaceResourceScope;
 use kube::api::{ListParams, ObjectList};
 use kube::{Api, Resource};
-use serde::de::DeserializeOwned;
 
 use super::caller::Caller;
 use super::error::CoordinatorError;
-use crate::cluster::guard::{MOST_PAGES, PAGE, Untrusted};
+use rolldrop_kubernetes::Listed;
+use rolldrop_kubernetes::guard::{MOST_PAGES, PAGE, Untrusted};
 
 /// How often a list restarts when the API server has forgotten its position.
 const RESTARTS: usize = 3;
@@ -60,6 +58,16 @@ impl Pages {
     }
 }
 
+/// A page of a list.
+pub(super) async fn page<K: Resource + Listed>(
+    api: &Api<K>,
+    params: &ListParams,
+) -> kube::Result<ObjectList<K>> {
+    let request = kube::core::Request::new(api.resource_url()).list(params);
+    let text = api.clone().into_client().request_text(request.map_err(kube::Error::BuildRequest)?).await?;
+    K::page(&text).map_err(kube::Error::SerdeError)
+}
+
 impl Caller {
     /// All objects that are selected.
     pub(super) async fn list<K>(
@@ -69,7 +77,7 @@ impl Caller {
         params: &ListParams,
     ) -> Result<Vec<K>, CoordinatorError>
     where
-        K: Resource + Clone + Debug + DeserializeOwned,
+        K: Resource + Listed,
     {
         let listed = self.list_as(what, api, params, |object| object).await?;
         listed.map_err(|error| CoordinatorError::api(what, &error))
@@ -84,7 +92,7 @@ impl Caller {
         known: impl Fn(K) -> T,
     ) -> Result<Vec<T>, CoordinatorError>
     where
-        K: Resource + Clone + Debug + DeserializeOwned,
+        K: Resource + Listed,
     {
         match self.list_as(what, api, &ListParams::default(), known).await? {
             Err(kube::Error::Api(status)) if [403, 404].contains(&status.code) => Ok(Vec::new()),
@@ -95,7 +103,7 @@ impl Caller {
     /// The same for a kind of the run's namespace.
     pub(super) async fn list_kind_as<K, T>(&self, known: impl Fn(K) -> T) -> Result<Vec<T>, CoordinatorError>
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Listed,
     {
         self.list_shown(&format!("list {}", K::plural(&())), &self.api(), known).await
     }
@@ -103,7 +111,7 @@ impl Caller {
     /// All objects of such a kind.
     pub(super) async fn list_kind<K>(&self) -> Result<Vec<K>, CoordinatorError>
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Listed,
     {
         self.list_kind_as(|object: K| object).await
     }
@@ -117,12 +125,12 @@ impl Caller {
         known: impl Fn(K) -> T,
     ) -> Result<kube::Result<Vec<T>>, CoordinatorError>
     where
-        K: Resource + Clone + Debug + DeserializeOwned,
+        K: Resource + Listed,
     {
         let (mut pages, mut all, mut restarts) = (Pages::of(params), Vec::new(), 0);
         while pages.version().is_none() {
             let next = pages.next();
-            let page = match self.ask(what, || api.list(&next)).await? {
+            let page = match self.ask(what, || page(api, &next)).await? {
                 Err(kube::Error::Api(status)) if status.code == 410 && restarts < RESTARTS => {
                     (pages, restarts) = (Pages::of(params), restarts + 1);
                     all.clear();
@@ -150,11 +158,11 @@ pub(crate) async fn list_at_once<K, T>(
     known: impl Fn(K) -> T,
 ) -> kube::Result<Vec<T>>
 where
-    K: Resource + Clone + Debug + DeserializeOwned,
+    K: Resource + Listed,
 {
     let (mut pages, mut all) = (Pages::of(params), Vec::new());
     while pages.version().is_none() {
-        let page = pages.take(api.list(&pages.next()).await?)?;
+        let page = pages.take(page(api, &pages.next()).await?)?;
         all.extend(page.into_iter().map(&known));
     }
     Ok(all)
@@ -232,7 +240,7 @@ mod tests {
     async fn a_list_without_an_end_is_given_up() {
         let (caller, queries) = caller(|n| page(n, "more"));
         let error = names(&caller).await.unwrap_err();
-        assert!(crate::cluster::guard::distrust(&error).is_some(), "{error:?}");
+        assert!(rolldrop_kubernetes::guard::distrust(&error).is_some(), "{error:?}");
         assert_eq!(queries.lock().unwrap().len(), MOST_PAGES as usize);
     }
 }

@@ -14,7 +14,7 @@ use super::targets::{Consumer, Found, Ready};
 use super::ways::Way;
 use super::{disrupt, preflight, service_proxy};
 use crate::scenario::{Disruption, Place, Scenario, Target};
-use rolldrop_proxy::observed::Candidate;
+use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::routing::ServiceRules;
 use rolldrop_record::run_info::ClusterInfo;
 

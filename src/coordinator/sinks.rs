@@ -7,7 +7,6 @@ use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet}
 use k8s_openapi::api::core::v1::{Event as ClusterEvent, Node, Pod, PodTemplateSpec};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::{Api, Resource, ResourceExt};
-use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -16,7 +15,9 @@ use super::recorder::Recorder;
 use super::view::{SeenPod, Views};
 use super::watch::{Following, Need, Sink, follow};
 use crate::inject::ADMIN_PORT_NAME;
-use rolldrop_proxy::observed::{ListedPod, controller, pod_event, statuses};
+use rolldrop_kubernetes::Listed;
+use rolldrop_kubernetes::pods::ListedPod;
+use rolldrop_proxy::observed::{controller, pod_event, statuses};
 use rolldrop_record::event::{Change, EndpointSliceEvent, EndpointState, NodeEvent, WorkloadEvent};
 use rolldrop_record::{Clock, EventKind};
 
@@ -55,8 +56,8 @@ impl Watches<'_> {
         api: Api<K>,
         sink: impl Sink<K> + 'static,
     ) where
-        K: Resource<DynamicType = ()>,
-        K: k8s_openapi::Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
+        K: Resource<DynamicType = ()> + Listed,
+        K: k8s_openapi::Resource + std::fmt::Debug + Send + Sync + 'static,
     {
         let following = Following {
             resource: <K as k8s_openapi::Resource>::URL_PATH_SEGMENT,

@@ -19,7 +19,7 @@ use super::edits::{self, Edit};
 use super::error::CoordinatorError;
 use super::journal::{Change, Journal, JournalError, ObjectRef, Open, RUN_LABEL};
 use crate::cluster::Origin;
-use crate::cluster::guard::names::in_path;
+use rolldrop_kubernetes::guard::names::in_path;
 use rolldrop_record::Clock;
 
 /// How often a change is retried when somebody else's change came in between.

@@ -13,16 +13,16 @@ use futures::StreamExt;
 use kube::api::{ListParams, WatchParams};
 use kube::core::WatchEvent;
 use kube::{Api, Resource, ResourceExt};
-use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::caller::{Limits, Pauses, retry_after};
 use super::error::CoordinatorError;
-use super::pages::Pages;
+use super::pages::{Pages, page};
 use super::recorder::RecorderHandle;
 use super::view::Views;
-use crate::cluster::guard::distrust;
+use rolldrop_kubernetes::Listed;
+use rolldrop_kubernetes::guard::distrust;
 use rolldrop_record::event::Change;
 use rolldrop_record::{Clock, EventKind, Stamp};
 
@@ -112,7 +112,7 @@ pub(super) async fn follow<K>(
     mut sink: impl Sink<K>,
     stop: CancellationToken,
 ) where
-    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+    K: Resource + Listed + Debug + Send + 'static,
 {
     let now = following.clock.now();
     let mut state = State { version: None, last_good: now, broken: None, has_listed: false };
@@ -126,7 +126,7 @@ pub(super) async fn follow<K>(
 impl Following {
     async fn for_ever<K>(&self, api: &Api<K>, sink: &mut impl Sink<K>, state: &mut State)
     where
-        K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+        K: Resource + Listed + Debug + Send + 'static,
     {
         let mut pauses = Pauses::default();
         loop {
@@ -177,12 +177,12 @@ impl Following {
     /// Lists all objects, which also ends a gap.
     async fn list<K>(&self, api: &Api<K>, sink: &mut impl Sink<K>, state: &mut State) -> Result<(), Broken>
     where
-        K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+        K: Resource + Listed + Debug + Send + 'static,
     {
         let mut pages = Pages::of(&self.list_params());
         let mut objects = Vec::new();
         let version = loop {
-            let listing = timeout(self.limits.api_call, api.list(&pages.next())).await;
+            let listing = timeout(self.limits.api_call, page(api, &pages.next())).await;
             let page = listing.map_err(|_| Broken::Silent)?.and_then(|page| pages.take(page));
             let page = page.map_err(|error| Broken::of(&error))?;
             objects.extend(page.into_iter().map(|object| sink.see(Change::Listed, object)));
@@ -212,7 +212,7 @@ impl Following {
         state: &mut State,
     ) -> Broken
     where
-        K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+        K: Resource + Listed + Debug + Send + 'static,
     {
         let params = WatchParams {
             field_selector: self.fields.map(str::to_owned),

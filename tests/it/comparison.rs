@@ -4,17 +4,24 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::harness::{Finished, Rolldrop};
+use crate::harness::{Finished, Rolldrop, again_while_invalid};
 use crate::load::Server;
-use crate::machine::measured;
+use crate::machine::{Meanwhile, figure, measured};
 
+/// Loads a server, again if the machine makes that invalid: then it is no baseline.
 fn load(dir: &Path, name: &str, url: &str, rate: &str) {
-    let out = dir.join(name);
-    Rolldrop::new(["load", "http://web.example/", "-r", rate, "-d", "4s", "--quiet"])
-        .args(["--connect-to", url, "--connect-timeout", "60s", "--response-timeout", "60s"])
-        .args(["--out".as_ref(), out.as_os_str()])
-        .finish()
-        .expect_code(0);
+    let (out, meanwhile) = (dir.join(name), Meanwhile::begins());
+    let run = || {
+        let _ = std::fs::remove_dir_all(&out);
+        Rolldrop::new(["load", "http://web.example/", "-r", rate, "-d", "4s", "--quiet"])
+            .args(["--connect-to", url, "--connect-timeout", "60s", "--response-timeout", "60s"])
+            .args(["--out".as_ref(), out.as_os_str()])
+            .finish()
+            .expect_code(0);
+        Rolldrop::new(["report".as_ref(), out.as_os_str()]).finish()
+    };
+    let report = again_while_invalid(run, Finished::is_invalid);
+    figure(meanwhile.taken(), !report.is_invalid(), || report.to_string());
 }
 
 fn rolldrop(dir: &Path, words: &str) -> Finished {

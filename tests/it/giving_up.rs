@@ -35,6 +35,8 @@ fn a_load_that_loses_too_much_is_given_up_with_all_that_was_begun() {
         let ended = Rolldrop::run(&scenario()).on(Dataplane::Userspace).measured().expect_code(3);
         let path = ended.dir().join("run");
         let result = result(&path);
+        // It would hide that it is partial.
+        ended.figure(!ended.is_invalid());
         let Verdict::Partial { why } = &result.verdict else { panic!("{:?}\n{ended}", result.verdict) };
         assert!(why.iter().any(|why| why.starts_with("the run was aborted: ")), "{why:?}\n{ended}");
         assert!(why.iter().any(|why| why.contains("limit 20.0 % over 2 s")), "{why:?}\n{ended}");

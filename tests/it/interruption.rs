@@ -8,7 +8,7 @@ use std::time::Instant;
 use nix::sys::signal::Signal;
 
 use crate::harness::{LIMIT, Process, Rolldrop, process_tree, signal, wait_for};
-use crate::runs::turn;
+use crate::runs::{result, turn};
 
 /// Starts a run and waits until its first rows are on disk, in mid-load. Answers all its processes.
 fn run_under_load() -> (Child, tempfile::TempDir, Vec<Process>) {
@@ -45,7 +45,8 @@ fn killed_in_mid_run_no_process_is_left_and_the_report_says_that_it_is_partial()
 
     let run = dir.path().join("run");
     let report = Rolldrop::new(["report".as_ref(), run.as_os_str()]).finish().expect_code(3);
-    assert!(report.stdout().contains("PARTIAL"), "{report}");
+    // A machine that others use makes it invalid as well.
+    assert!(report.stdout().to_lowercase().contains("partial") && !result(&run).complete, "{report}");
     assert!(run.join("report.html").is_file() && run.join("charts/timeline.png").is_file(), "{report}");
 }
 

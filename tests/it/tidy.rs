@@ -9,8 +9,11 @@ use std::path::{Path, PathBuf};
 const MAY_USE: &[(&str, &[&str])] = &[
     ("scenario", &["record"]),
     ("inject", &[]),
-    ("cluster", &["lab", "elsewhere"]),
-    ("coordinator", &["record", "scenario", "inject", "cluster", "load::machine", "proxy::observed"]),
+    ("cluster", &["lab", "elsewhere", "kubernetes"]),
+    (
+        "coordinator",
+        &["record", "scenario", "inject", "cluster", "kubernetes", "load::machine", "proxy::observed"],
+    ),
     // In place of the lab where there is no Linux.
     ("elsewhere", &[]),
     ("fuzzing", &["scenario", "testing"]),

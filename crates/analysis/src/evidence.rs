@@ -20,9 +20,10 @@ use super::suspects::{LAG_NS, Suspects, Verdict};
 use super::tries::{Loss, Tries};
 use crate::timeline::requests::Connection;
 use crate::timeline::{Request, Requests, Timeline};
+use rolldrop_record::parts::PartError;
 use rolldrop_record::routing::Balancing;
 use rolldrop_record::run_info::Balances;
-use rolldrop_record::{Outcome, RowSource, Stamp};
+use rolldrop_record::{Outcome, Stamp};
 
 /// If a pod's arrivals are named and also balanced at random, two upper bounds share the chance of being too small.
 /// The bound by balancing takes nearly all of it: it uses each connection that was routed elsewhere, while the
@@ -318,11 +319,7 @@ impl Gathered {
 }
 
 /// Finds out where requests went. `alpha` is, by termination, the chance that an upper bound may be too small.
-pub(super) fn gather<R: RowSource>(
-    timeline: &Timeline,
-    requests: &Requests<R>,
-    alpha: &[f64],
-) -> Result<Evidence, R::Error> {
+pub(super) fn gather(timeline: &Timeline, requests: &Requests, alpha: &[f64]) -> Result<Evidence, PartError> {
     let target_of = |r: &Request| timeline.target_of(&r.row);
     let is_unnamed = |r: &Request| {
         !requests.unnamed.is_empty() && r.connection().is_some_and(|c| requests.unnamed.contains(&c))

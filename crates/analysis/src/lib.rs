@@ -57,9 +57,10 @@ use validity::Reason;
 
 use crate::timeline::{PodEnd, Requests, Timeline};
 use rolldrop_record::load::defaults;
+use rolldrop_record::parts::PartError;
 use rolldrop_record::retry;
 use rolldrop_record::run_info::Target;
-use rolldrop_record::{Cause, Outcome, RequestRow, RowSource, Stamp};
+use rolldrop_record::{Cause, Outcome, RequestRow, Stamp};
 
 /// The chance, shared by the terminations of a mode, that an upper bound is too small.
 const ALPHA: f64 = 0.05;
@@ -68,11 +69,7 @@ const ALPHA: f64 = 0.05;
 ///
 /// # Errors
 /// When its rows cannot be read.
-pub fn analyse<R: RowSource>(
-    timeline: &Timeline,
-    requests: &Requests<R>,
-    policy: &Policy,
-) -> Result<Analysis, R::Error> {
+pub fn analyse(timeline: &Timeline, requests: &Requests, policy: &Policy) -> Result<Analysis, PartError> {
     let modes = modes(&timeline.ends);
     let alpha = alpha(timeline, &modes);
     let evidence = evidence::gather(timeline, requests, &alpha)?;

@@ -9,7 +9,6 @@ use super::findings::finding;
 use super::model::{Finding, Severity};
 use crate::timeline::requests::{Strangers, Unmatched};
 use crate::timeline::{Request, Requests, Timeline};
-use rolldrop_record::RowSource;
 use rolldrop_record::row::POD_HEADER;
 use rolldrop_record::run_info::LoadPlan;
 
@@ -33,7 +32,7 @@ pub(super) struct Reached {
 
 impl Reached {
     /// What is known before the requests are read.
-    pub(super) fn of<R: RowSource>(requests: &Requests<R>) -> Self {
+    pub(super) fn of(requests: &Requests) -> Self {
         let (strangers, unmatched) = (requests.strangers, requests.unmatched.clone());
         Self { strangers, unmatched, ..Self::default() }
     }

@@ -12,7 +12,8 @@ use super::reached::Reached;
 use super::streams::Streams;
 use super::validity;
 use crate::timeline::{Request, Requests, Timeline};
-use rolldrop_record::{Outcome, Phase, RowSource, ServedEnd, Stamp};
+use rolldrop_record::parts::PartError;
+use rolldrop_record::{Outcome, Phase, ServedEnd, Stamp};
 
 /// The sums. They count requests of the counted part, unless stated otherwise.
 #[derive(Debug, Default)]
@@ -112,12 +113,12 @@ impl<'a> Part<'a> {
 
 impl<'a> Sums<'a> {
     /// Sums of a run that was disrupted in these periods.
-    pub(super) fn of<R: RowSource>(
+    pub(super) fn of(
         timeline: &'a Timeline,
-        requests: &'a Requests<R>,
+        requests: &'a Requests,
         evidence: &Evidence,
         disrupted: &[(Stamp, Stamp)],
-    ) -> Result<Self, R::Error> {
+    ) -> Result<Self, PartError> {
         let of_class = |classes: &'static [Class]| {
             let counted = requests.others.iter().filter(|r| r.row.phase == Phase::Main);
             counted.filter(move |r| classes.contains(&Class::of(&r.row)))

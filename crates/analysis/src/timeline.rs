@@ -41,6 +41,7 @@ use watches::ENDPOINT_SLICES;
 pub use watches::Gap;
 
 use rolldrop_record::event::{AnswerHeaders, MachineSample, NameAnswer};
+use rolldrop_record::parts::PartError;
 use rolldrop_record::run_info::{Rows, Target};
 use rolldrop_record::service_proxy::{ProxyEvidence, ServiceProxy};
 use rolldrop_record::{Event, EventKind, Outcome, RequestRow, RowSource, RunInfo, RunLog, Stamp};
@@ -113,7 +114,12 @@ impl Timeline {
     ///
     /// # Errors
     /// When its rows cannot be read.
-    pub fn build<R: RowSource>(log: RunLog, rows: R) -> Result<(Self, Requests<R>), R::Error> {
+    pub fn build(log: RunLog, rows: impl RowSource + 'static) -> Result<(Self, Requests), PartError> {
+        Self::of(log, Box::new(rows))
+    }
+
+    // Not generic: what goes through all rows is compiled here, with this crate's optimisations.
+    fn of(log: RunLog, rows: Box<dyn RowSource>) -> Result<(Self, Requests), PartError> {
         let RunLog { mut info, events, torn, corrupt } = log;
         let clocks = Clocks::new(&info, &events);
         if !info.cluster.dataplane.is_known()

@@ -1,15 +1,11 @@
 //! A pod as a watch shows it, in the words of the record: the same for the coordinator, which watches
 //! all, and for a proxy, which watches its own.
 
-mod listed;
-
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
 use kube::ResourceExt;
 
 use rolldrop_record::Stamp;
 use rolldrop_record::event::{Change, ContainerState, PodEvent};
-
-pub use listed::{Candidate, ListedPod};
 
 /// The statuses of all containers, init containers first.
 pub fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {

@@ -1,7 +1,7 @@
 //! The rows of a run, which may be more than fit into memory: readers go through them as often as they need.
 
 use std::collections::HashSet;
-use std::convert::Infallible;
+use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,32 +10,27 @@ use super::run_dir::LIVE_DIR;
 use super::{Records, RequestRow, ServedRow};
 
 /// Where the rows of a run are. They are the same each time.
-pub trait RowSource {
-    /// Why they could not be read.
-    type Error;
-
+pub trait RowSource: Debug + Send {
     /// Goes through the rows of the load sources.
     ///
     /// # Errors
     /// When they cannot be read.
-    fn requests(&self, each: &mut dyn FnMut(RequestRow)) -> Result<(), Self::Error>;
+    fn requests(&self, each: &mut dyn FnMut(RequestRow)) -> Result<(), PartError>;
 
     /// Goes through the rows of the proxies.
     ///
     /// # Errors
     /// When they cannot be read.
-    fn served(&self, each: &mut dyn FnMut(ServedRow)) -> Result<(), Self::Error>;
+    fn served(&self, each: &mut dyn FnMut(ServedRow)) -> Result<(), PartError>;
 }
 
 impl RowSource for Records {
-    type Error = Infallible;
-
-    fn requests(&self, each: &mut dyn FnMut(RequestRow)) -> Result<(), Infallible> {
+    fn requests(&self, each: &mut dyn FnMut(RequestRow)) -> Result<(), PartError> {
         self.requests.iter().cloned().for_each(each);
         Ok(())
     }
 
-    fn served(&self, each: &mut dyn FnMut(ServedRow)) -> Result<(), Infallible> {
+    fn served(&self, each: &mut dyn FnMut(ServedRow)) -> Result<(), PartError> {
         self.served.iter().cloned().for_each(each);
         Ok(())
     }
@@ -119,8 +114,6 @@ fn whole_parts<R: Row>(
 }
 
 impl RowSource for Tables {
-    type Error = PartError;
-
     fn requests(&self, each: &mut dyn FnMut(RequestRow)) -> Result<(), PartError> {
         parts::each_row_of::<RequestRow>(&self.requests, &mut *each)?;
         self.live.iter().cloned().for_each(each);

@@ -9,6 +9,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::LocalBoxFuture;
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderName, HeaderValue};
 use hyper::service::service_fn;
@@ -132,7 +134,12 @@ impl Server {
     /// # Errors
     ///
     /// `ask_api_every` is set, but the API server cannot be asked.
-    pub async fn run(self) -> Result<(), WorkloadError> {
+    pub fn run(self) -> LocalBoxFuture<'static, Result<(), WorkloadError>> {
+        // Not async itself: whoever awaits it does not compile it, and this crate's optimisations hold for it.
+        self.serve().boxed_local()
+    }
+
+    async fn serve(self) -> Result<(), WorkloadError> {
         let Self { listener, mut signals, shared, config, asking } = self;
         let log = shared.log.clone();
         let asking = match asking {

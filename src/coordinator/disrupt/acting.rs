@@ -14,7 +14,7 @@ use crate::coordinator::caller::{Pauses, is_passing, may_have_been_done, retry_a
 use crate::coordinator::error::CoordinatorError;
 use crate::coordinator::session::Session;
 use crate::scenario::{Action, Disruption, Restore};
-use rolldrop_proxy::observed::Candidate;
+use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::{EventKind, Mode, Stamp, event};
 
 /// The results of the disruptions.

@@ -10,12 +10,12 @@ use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
 use super::acting::{Acting, Disrupted, Insisting, Refusal, Twice};
-use crate::cluster::guard::names::in_path;
 use crate::coordinator::error::CoordinatorError;
 use crate::coordinator::gitops::{GitOps, controller_of};
 use crate::coordinator::journal::RUN_LABEL;
 use crate::coordinator::kinds::{resource_of, why_no_rollout};
 use crate::scenario::{Object, Patch, PatchType, Restore, Workload};
+use rolldrop_kubernetes::guard::names::in_path;
 
 /// How a restart is requested: it is identified by its time, so that a repetition has no effect.
 const RESTART: Insisting = Insisting { success: 200, pause: Duration::from_secs(1), twice: Twice::Harmless };

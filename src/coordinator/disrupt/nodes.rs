@@ -22,7 +22,7 @@ use crate::coordinator::load_job::is_load_pod;
 use crate::coordinator::undo::ask_agent;
 use crate::coordinator::view::View;
 use crate::scenario::{Disruption, Pods, Restore};
-use rolldrop_proxy::observed::Candidate;
+use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::Mode;
 use rolldrop_record::event::PodEvent;
 

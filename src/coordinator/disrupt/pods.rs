@@ -16,7 +16,7 @@ use super::recovery::Whole;
 use crate::coordinator::claims::{Choice, Claims, oldest_ready_first};
 use crate::coordinator::error::CoordinatorError;
 use crate::scenario::{Action, Count, Pods, Restore};
-use rolldrop_proxy::observed::Candidate;
+use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::Mode;
 
 /// The value of a label by which a pod has left its Service.

@@ -15,7 +15,7 @@ use super::silence::{Silence, until_silent};
 use crate::coordinator::rollout::Workloads;
 use crate::coordinator::view::View;
 use crate::scenario::{Action, Pods, Repeat};
-use rolldrop_proxy::observed::Candidate;
+use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::EventKind;
 use rolldrop_record::event::EndpointState;
 

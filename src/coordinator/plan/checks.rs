@@ -14,7 +14,6 @@ use serde_json::Value;
 
 use super::call::Plan;
 use super::expected::{self, Made};
-use crate::cluster::guard::names::in_path;
 use crate::coordinator::caller::Caller;
 use crate::coordinator::claims::Choice;
 use crate::coordinator::error::CoordinatorError;
@@ -22,7 +21,8 @@ use crate::coordinator::kinds::{resource_of, why_no_rollout};
 use crate::coordinator::load_job::takes_pods;
 use crate::inject;
 use crate::scenario::{Action, Count, Disruption, Place, Pods, Repeat, Scenario, Workload};
-use rolldrop_proxy::observed::Candidate;
+use rolldrop_kubernetes::guard::names::in_path;
+use rolldrop_kubernetes::pods::Candidate;
 
 /// A batch waits at least so long for the one before: a Service proxy may be late by that.
 const SHORTEST_SPACING: Duration = Duration::from_secs(1);

@@ -10,13 +10,13 @@ use kube::api::ListParams;
 use kube::core::SelectorExt;
 use serde_json::Value;
 
-use crate::cluster::guard::label_selector;
 use crate::coordinator::caller::Caller;
 use crate::coordinator::claims::{Choice, Claims};
 use crate::coordinator::error::CoordinatorError;
 use crate::coordinator::limits::{Bounds, selects};
 use crate::scenario::Action;
-use rolldrop_proxy::observed::Candidate;
+use rolldrop_kubernetes::guard::label_selector;
+use rolldrop_kubernetes::pods::Candidate;
 
 /// Groups of Kubernetes whose objects, other than workloads, make no pods.
 const KNOWN_GROUPS: [&str; 5] = ["", "apps", "batch", "policy", "autoscaling"];

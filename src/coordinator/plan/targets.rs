@@ -10,14 +10,14 @@ use serde_json::Value;
 
 use super::call::Plan;
 use super::checks::Checks;
-use crate::cluster::guard::names::in_path;
 use crate::coordinator::caller::Caller;
 use crate::coordinator::error::CoordinatorError;
 use crate::coordinator::preflight;
 use crate::coordinator::ways::{self, Way};
 use crate::inject;
 use crate::scenario::{Place, Scenario};
-use rolldrop_proxy::observed::Candidate;
+use rolldrop_kubernetes::guard::names::in_path;
+use rolldrop_kubernetes::pods::Candidate;
 
 /// A target that is the port of a node.
 struct NodePort<'a> {

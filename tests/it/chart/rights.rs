@@ -145,7 +145,7 @@ fn specs() -> Vec<(&'static str, Value)> {
         ),
         ("relabel", disrupt(json!({"at": "1s", "action": "relabel", "selector": "app=web"}))),
         ("observe", disrupt(json!({"at": "0s", "action": "observe", "until": "rolloutComplete"}))),
-        ("drain", disrupt(json!({"at": "1s", "action": "drain", "node": "node-2"}))),
+        ("drain", disrupt(json!({"at": "1s", "action": "drain", "node": "node-2", "allowOutage": true}))),
         ("the sidecar beside live pods", json!({"target": {"service": "web"}, "sidecar": inject})),
         (
             "manifests with the sidecar",
@@ -177,6 +177,7 @@ spec:
   template:
     metadata: {labels: {app: web}}
     spec:
+      nodeSelector: {kubernetes.io/hostname: node-2}
       containers: [{name: app, image: host/sleep, command: [sleep, '1000'], ports: [{containerPort: 8080}]}]
 ---
 apiVersion: v1

@@ -10,7 +10,8 @@ use crate::gate;
 use crate::model::{Analysis, CheckVerdict, Mode, RunResult, Verdict};
 use crate::stats;
 use crate::timeline::{Request, Requests, Timeline};
-use rolldrop_record::{Outcome, Phase, RowSource, Stamp};
+use rolldrop_record::parts::PartError;
+use rolldrop_record::{Outcome, Phase, Stamp};
 
 /// The version of a sample's form in files.
 pub const SAMPLE_FORMAT: u32 = 3;
@@ -156,12 +157,12 @@ impl Sample {
     ///
     /// # Errors
     /// When its rows cannot be read.
-    pub fn of<R: RowSource>(
+    pub fn of(
         name: impl Into<String>,
         timeline: &Timeline,
-        requests: &Requests<R>,
+        requests: &Requests,
         analysis: &Analysis,
-    ) -> Result<Self, R::Error> {
+    ) -> Result<Self, PartError> {
         let result = &analysis.result;
         let is_closed_loop = timeline.info.load.is_closed_loop();
         let [.., longest] = BLOCK_LENGTHS;

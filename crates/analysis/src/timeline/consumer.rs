@@ -59,11 +59,7 @@ impl KeptConnections {
 
 /// Sets what each target balances by what its answers show, if it is a URL and nothing states it. `headers` are those
 /// of the answers, by the target's name.
-pub(super) fn settle<R>(
-    targets: &mut [Target],
-    requests: &Requests<R>,
-    headers: &BTreeMap<String, AnswerHeaders>,
-) {
+pub(super) fn settle(targets: &mut [Target], requests: &Requests, headers: &BTreeMap<String, AnswerHeaders>) {
     for target in targets.iter_mut().filter(|target| is_open(target)) {
         let because = by_statuses(&target.name, &requests.others).or_else(|| {
             let pods = requests.kept.changing(&target.name)?;

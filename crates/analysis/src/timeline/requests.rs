@@ -14,6 +14,7 @@ use super::consumer::KeptConnections;
 use super::integrity::{self, Integrity};
 pub use super::names::Unmatched;
 use super::names::{PodNames, Relays};
+use rolldrop_record::parts::PartError;
 use rolldrop_record::{ClockOffset, Event, Outcome, RequestRow, RowSource, RunId, RunInfo, ServedRow, Stamp};
 
 /// A connection: its load source, and its number there.
@@ -107,7 +108,7 @@ impl Joins {
 
 /// All requests of a run.
 #[derive(Debug)]
-pub struct Requests<R> {
+pub struct Requests {
     /// Those that were not [plainly answered](is_plain), in [order](Request::order).
     pub others: Vec<Request>,
     /// How many there are, these and the others.
@@ -126,7 +127,7 @@ pub struct Requests<R> {
     pub(super) first_scheduled: Option<Stamp>,
     /// When the last one ended.
     pub(super) last_end: Option<Stamp>,
-    rows: R,
+    rows: Box<dyn RowSource>,
     clocks: Clocks,
     joins: Joins,
     proxied: Proxied,
@@ -180,10 +181,14 @@ fn by_id(requests: &[Request]) -> HashMap<Arc<str>, HashMap<u64, usize>> {
     by_id
 }
 
-impl<R: RowSource> Requests<R> {
+impl Requests {
     /// Goes through the rows for the first time.
     #[expect(clippy::too_many_lines, reason = "two passes over the rows share their sums")]
-    pub(super) fn open(rows: R, clocks: Clocks, mut joins: Joins) -> Result<Self, R::Error> {
+    pub(super) fn open(
+        rows: Box<dyn RowSource>,
+        clocks: Clocks,
+        mut joins: Joins,
+    ) -> Result<Self, PartError> {
         let mut others = Vec::new();
         let mut all = 0;
         let mut unnamed = HashSet::new();
@@ -275,7 +280,7 @@ impl<R: RowSource> Requests<R> {
         &self,
         (info, events): (&RunInfo, &[Event]),
         lasted: (Stamp, Stamp),
-    ) -> Result<Integrity, R::Error> {
+    ) -> Result<Integrity, PartError> {
         integrity::look(&self.looked_at, (info, events, &self.clocks), lasted, |each| {
             self.rows.requests(&mut |row| each(&place_request(row, &self.clocks, None).row))
         })
@@ -285,7 +290,7 @@ impl<R: RowSource> Requests<R> {
     ///
     /// # Errors
     /// When they cannot be read.
-    pub fn plain(&self, mut each: impl FnMut(&Request)) -> Result<(), R::Error> {
+    pub fn plain(&self, mut each: impl FnMut(&Request)) -> Result<(), PartError> {
         self.rows.requests(&mut |row| {
             if is_plain(&row) {
                 let addresses = self.agreement.is_relied_on.then_some(&self.joins.addresses);
@@ -303,7 +308,7 @@ impl<R: RowSource> Requests<R> {
     ///
     /// # Errors
     /// When they cannot be read.
-    pub fn each(&self, mut each: impl FnMut(&Request)) -> Result<(), R::Error> {
+    pub fn each(&self, mut each: impl FnMut(&Request)) -> Result<(), PartError> {
         self.others.iter().for_each(&mut each);
         self.plain(each)
     }

@@ -166,8 +166,8 @@ fn only_valid_runs_that_passed_and_are_comparable_count() {
     assert_eq!(check.verdict, CheckVerdict::Inconclusive);
     assert_eq!(
         check.in_words(),
-        "3 (limit at least 5 valid runs that passed): 2 more are needed to show how much runs differ; do not count: 1 \
-         did not pass, 1 invalid, 1 partial, 1 with another rate"
+        "3 (limit at least 5 valid runs that passed): so few do not show how much runs differ; do not count: 1 did not \
+         pass, 1 invalid, 1 partial, 1 with another rate; 2 more runs"
     );
     let last = History::of(runs, &candidate, 2, &Options::default());
     assert_eq!(last.used.len(), 2);

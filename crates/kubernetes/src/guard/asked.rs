@@ -183,7 +183,7 @@ impl Asked {
 }
 
 /// A label selector as `kubectl -l` takes it; `None` if it cannot be read.
-pub(crate) fn label_selector(selector: &str) -> Option<Selector> {
+pub fn label_selector(selector: &str) -> Option<Selector> {
     label_terms(selector).map(|terms| terms.into_iter().collect())
 }
 

@@ -1,6 +1,6 @@
 //! Stands between the API server and its callers: an object that was not asked for never passes.
 //!
-//! Every client that a [`Cluster`](super::Cluster) hands out has this layer around it, so all objects enter
+//! Every client that the program's `cluster` hands out has this layer around it, so all objects enter
 //! at this one place. It checks, as client-go and apimachinery do:
 //!
 //! - names and namespaces: of a request before it is sent, of an object before anybody sees it;
@@ -12,7 +12,7 @@
 //! The checks themselves are in `asked` and `seen`.
 
 mod asked;
-pub(crate) mod names;
+pub mod names;
 mod seen;
 #[cfg(test)]
 mod tests;
@@ -30,24 +30,24 @@ use hyper::body::{Body as HttpBody, Frame};
 use kube::client::Body;
 use tower::{BoxError, Layer, Service};
 
-pub(crate) use asked::label_selector;
+pub use asked::label_selector;
 use asked::{Asked, Reading};
 
 /// The longest answer of the API server, in bytes. A page of [`PAGE`] pods has a MiB or two.
-pub(crate) const ANSWER_BYTES: usize = 32 * 1024 * 1024;
+pub const ANSWER_BYTES: usize = 32 * 1024 * 1024;
 /// The longest line of a watch, in bytes: etcd takes objects of 1.5 MiB.
-pub(crate) const WATCH_LINE_BYTES: usize = 4 * 1024 * 1024;
+pub const WATCH_LINE_BYTES: usize = 4 * 1024 * 1024;
 /// The longest error of a pod or node that is asked through the API server, in bytes.
-pub(crate) const ERROR_BYTES: usize = 64 * 1024;
+pub const ERROR_BYTES: usize = 64 * 1024;
 /// Objects of a list that are asked for at once. A page is in memory as it came, as text and as objects, and
 /// allocators keep much of what that takes.
-pub(crate) const PAGE: u32 = 100;
+pub const PAGE: u32 = 100;
 /// The most pages of one list: with that, one has up to 150,000 objects.
-pub(crate) const MOST_PAGES: u32 = 1500;
+pub const MOST_PAGES: u32 = 1500;
 
 /// Why an answer of the API server is not used, or a request is not sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Untrusted {
+pub enum Untrusted {
     /// A request has an impossible name.
     #[error("not asked of the API server: {0}")]
     Request(String),
@@ -57,7 +57,7 @@ pub(crate) enum Untrusted {
 }
 
 /// The distrust among an error's causes, if there is one.
-pub(crate) fn distrust(error: &kube::Error) -> Option<&Untrusted> {
+pub fn distrust(error: &kube::Error) -> Option<&Untrusted> {
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(error) = cause {
         if let Some(found) = error.downcast_ref() {
@@ -70,7 +70,7 @@ pub(crate) fn distrust(error: &kube::Error) -> Option<&Untrusted> {
 
 /// Puts a [`Guard`] around a client's service.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct GuardLayer;
+pub struct GuardLayer;
 
 impl<S> Layer<S> for GuardLayer {
     type Service = Guard<S>;
@@ -82,7 +82,7 @@ impl<S> Layer<S> for GuardLayer {
 
 /// Checks requests and answers on their way.
 #[derive(Clone, Debug)]
-pub(super) struct Guard<S>(S);
+pub struct Guard<S>(S);
 
 type GuardedBody = UnsyncBoxBody<Bytes, kube::Error>;
 

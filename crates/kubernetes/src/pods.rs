@@ -11,10 +11,13 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use k8s_openapi::{Metadata, NamespaceResourceScope};
+use kube::core::ObjectList;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-/// A pod with the fields that [`pod_event`](super::pod_event) and the coordinator read, and no others.
+use super::Listed;
+
+/// A pod with the fields that `proxy::observed` and the coordinator read, and no others.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(from = "Object")]
 pub struct ListedPod(pub Pod);
@@ -173,7 +176,7 @@ impl From<Object> for Candidate {
     }
 }
 
-/// Both are pods to the API server.
+/// Both are pods to the API server, and read here.
 macro_rules! asked_for_as_pods {
     ($type:ty, $($metadata:tt).+) => {
         impl k8s_openapi::Resource for $type {
@@ -183,6 +186,12 @@ macro_rules! asked_for_as_pods {
             const VERSION: &'static str = Pod::VERSION;
             const URL_PATH_SEGMENT: &'static str = Pod::URL_PATH_SEGMENT;
             type Scope = NamespaceResourceScope;
+        }
+
+        impl Listed for $type {
+            fn page(text: &str) -> serde_json::Result<ObjectList<Self>> {
+                serde_json::from_str(text)
+            }
         }
 
         impl Metadata for $type {
@@ -206,8 +215,8 @@ asked_for_as_pods!(Candidate, metadata);
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::{pod_event, statuses};
     use super::*;
+    use rolldrop_proxy::observed::{pod_event, statuses};
     use rolldrop_record::event::Change;
 
     /// A pod that has all that is read of pods, and more.

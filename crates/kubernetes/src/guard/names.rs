@@ -24,17 +24,17 @@ const DNS_GROUPS: &[&str] = &[
 
 /// Whether it can be part of a path: apimachinery's `IsValidPathSegmentName`. Such a name can neither change the
 /// path nor be read as an escape.
-pub(crate) fn is_path_segment(name: &str) -> bool {
+pub fn is_path_segment(name: &str) -> bool {
     !["", ".", ".."].contains(&name) && !name.contains(['/', '%'])
 }
 
 /// Whether it is a label of a DNS name (RFC 1123), as namespaces are called.
-pub(crate) fn is_dns_label(name: &str) -> bool {
+pub fn is_dns_label(name: &str) -> bool {
     name.len() <= LONGEST_LABEL && is_dns_part(name)
 }
 
 /// Whether it is a name of labels (RFC 1123), each of which may be as long as all.
-pub(crate) fn is_dns_subdomain(name: &str) -> bool {
+pub fn is_dns_subdomain(name: &str) -> bool {
     name.len() <= LONGEST_SUBDOMAIN && name.split('.').all(is_dns_part)
 }
 
@@ -54,7 +54,7 @@ pub(super) fn is_name(group: &str, resource: &str, name: &str) -> bool {
 }
 
 /// A name as it stands in a URL's path.
-pub(crate) fn in_path(name: &str) -> Cow<'_, str> {
+pub fn in_path(name: &str) -> Cow<'_, str> {
     // RFC 3986: unreserved characters, and those that mean nothing within a part of a path.
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:@!$&'()*+,;=".contains(&byte);
     if name.bytes().all(is_plain) {
