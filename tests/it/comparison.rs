@@ -106,32 +106,35 @@ fn copy(from: &Path, to: &Path, later: i64) {
 
 #[test]
 fn the_last_runs_of_a_folder_give_limits_and_a_small_baseline() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let dir = dir.path();
-    let server = Server::start();
-    let losing = Server::losing();
-    let at = |server: &Server| format!("web.example:80:127.0.0.1:{}", server.address.port());
-    load(dir, "first", &at(&server), "100");
-    load(dir, "bad", &at(&losing), "100");
-    for later in 1..=5 {
-        copy(&dir.join("first"), &dir.join(format!("runs/{later}")), later);
-    }
-    copy(&dir.join("first"), &dir.join("last"), 6);
+    measured(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let dir = dir.path();
+        let server = Server::start();
+        let losing = Server::losing();
+        let at = |server: &Server| format!("web.example:80:127.0.0.1:{}", server.address.port());
+        load(dir, "first", &at(&server), "100");
+        load(dir, "bad", &at(&losing), "100");
+        for later in 1..=5 {
+            copy(&dir.join("first"), &dir.join(format!("runs/{later}")), later);
+        }
+        copy(&dir.join("first"), &dir.join("last"), 6);
 
-    // What began later is no history.
-    let few = rolldrop(dir, "gate runs/4 --baseline runs").expect_code(3);
-    let why = "inconclusive baseline.history: 3 (limit at least 5 valid runs that passed): 2 more are needed";
-    assert!(few.stdout().contains(why), "{few}");
-    let good = rolldrop(dir, "gate last --baseline runs --save-baseline saved.json").expect_code(0);
-    assert!(good.stdout().contains("pass         baseline.dropped: 0 (limit at most "), "{good}");
-    let saved = std::fs::read(dir.join("saved.json")).expect("a baseline");
-    let file: Value = serde_json::from_slice(&saved).expect("JSON");
-    assert!(file["runs"].as_array().is_some_and(|runs| runs.len() == 6), "{file}");
-    assert!(saved.len() < 20_000, "{}", saved.len());
+        // What began later is no history.
+        let few = rolldrop(dir, "gate runs/4 --baseline runs").expect_code(3);
+        let why =
+            "inconclusive baseline.history: 3 (limit at least 5 valid runs that passed): so few do not show";
+        assert!(few.stdout().contains(why), "{few}");
+        let good = rolldrop(dir, "gate last --baseline runs --save-baseline saved.json").expect_code(0);
+        assert!(good.stdout().contains("pass         baseline.dropped: 0 (limit at most "), "{good}");
+        let saved = std::fs::read(dir.join("saved.json")).expect("a baseline");
+        let file: Value = serde_json::from_slice(&saved).expect("JSON");
+        assert!(file["runs"].as_array().is_some_and(|runs| runs.len() == 6), "{file}");
+        assert!(saved.len() < 20_000, "{}", saved.len());
 
-    // Another address is another fingerprint; four hundred lost requests fail for that reason.
-    let other = rolldrop(dir, "gate bad --baseline saved.json").expect_code(3);
-    assert!(other.stdout().contains("do not count: 6 with another connect to"), "{other}");
-    let worse = rolldrop(dir, "gate bad --baseline saved.json --anyway").expect_code(1);
-    assert!(worse.stdout().contains("FAIL         baseline.dropped: 400 (limit at most "), "{worse}");
+        // Another address is another fingerprint; four hundred lost requests fail for that reason.
+        let other = rolldrop(dir, "gate bad --baseline saved.json").expect_code(3);
+        assert!(other.stdout().contains("do not count: 6 with another connect to"), "{other}");
+        let worse = rolldrop(dir, "gate bad --baseline saved.json --anyway").expect_code(1);
+        assert!(worse.stdout().contains("FAIL         baseline.dropped: 400 (limit at most "), "{worse}");
+    });
 }

@@ -8,12 +8,13 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -40,6 +41,8 @@ const fn patience_ticks(idleness: Idleness) -> u32 {
         Idleness::Unanswered => 120,
     }
 }
+
+type Until<'a> = Pin<&'a mut (dyn Future<Output = ()> + Send + 'a)>;
 
 /// The data port and the connections on it.
 pub(super) struct Clients {
@@ -85,8 +88,16 @@ impl Clients {
     }
 
     /// Accepts and relays until `until` is ready.
-    pub(super) async fn accept_until(&mut self, until: impl Future<Output = ()>) {
-        let mut until = pin!(until);
+    pub(super) async fn accept_until(&mut self, until: impl Future<Output = ()> + Send) {
+        self.accept(pin!(until)).await;
+    }
+
+    // Neither generic nor async: it is compiled here, with this crate's optimisations, and not where it is awaited.
+    fn accept<'a>(&'a mut self, until: Until<'a>) -> BoxFuture<'a, ()> {
+        self.accept_each(until).boxed()
+    }
+
+    async fn accept_each(&mut self, mut until: Until<'_>) {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
@@ -161,7 +172,7 @@ impl Clients {
 
     /// Goes on until the app is gone and the requests in flight are done, then a
     /// little longer, so that late connections are seen; `limit` ends it at once.
-    pub(super) async fn drain(&mut self, limit: impl Future<Output = ()>, linger: Duration) {
+    pub(super) async fn drain(&mut self, limit: impl Future<Output = ()> + Send, linger: Duration) {
         let shared = self.shared.clone();
         let mut drained = None;
         let steps = async {

@@ -50,8 +50,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures::FutureExt;
-use futures::future::BoxFuture;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, timeout};
@@ -377,24 +375,11 @@ impl Proxy {
 
     /// Serves until `stop`, then drains, hands over the rows and returns, within 2 s.
     /// `hurry`, awaited after `stop`, ends the drain at once.
-    pub fn run(
+    pub async fn run(
         self,
-        stop: impl Future<Output = ()> + Send + 'static,
-        hurry: impl Future<Output = ()> + Send + 'static,
-    ) -> BoxFuture<'static, Report> {
-        self.boxed(stop.boxed(), hurry.boxed())
-    }
-
-    // Neither generic nor async: whoever awaits it does not compile it, and this crate's optimisations hold for it.
-    fn boxed(
-        self,
-        stop: BoxFuture<'static, ()>,
-        hurry: BoxFuture<'static, ()>,
-    ) -> BoxFuture<'static, Report> {
-        self.serve(stop, hurry).boxed()
-    }
-
-    async fn serve(self, stop: BoxFuture<'static, ()>, hurry: BoxFuture<'static, ()>) -> Report {
+        stop: impl Future<Output = ()> + Send,
+        hurry: impl Future<Output = ()> + Send,
+    ) -> Report {
         let Proxy { data, admin, admin_settings, mark, watch_pod, linger, shared, .. } = self;
         let mut clients = Clients::new(data, shared.clone());
         let mut admin_task = JoinSet::new();

@@ -177,7 +177,7 @@ async fn delete(
 fn respond_deleted(resource: Resource, deleted: &Deleted) -> Answer {
     let object = deleted.object();
     if matches!(deleted, Deleted::Terminating(_)) || matches!(resource, Resource::Pods | Resource::Services) {
-        return respond::json(StatusCode::OK, &**object);
+        return respond::json(StatusCode::OK, object);
     }
     let mut details = json!({
         "name": object["metadata"]["name"],

@@ -4,7 +4,6 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::super::status::Status;
@@ -16,10 +15,13 @@ pub(super) type Answer = Response<UnsyncBoxBody<Bytes, BodyError>>;
 pub(super) type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
 /// An answer in JSON.
-pub(super) fn json(code: StatusCode, value: &impl Serialize) -> Answer {
-    // Values and structures of strings and numbers always serialize.
-    let bytes = serde_json::to_vec(value).unwrap_or_default();
-    bytes_of(code, "application/json", bytes)
+pub(super) fn json(code: StatusCode, value: &Value) -> Answer {
+    json_text(code, value.to_string())
+}
+
+/// The same of what is written already.
+pub(super) fn json_text(code: StatusCode, text: String) -> Answer {
+    bytes_of(code, "application/json", text)
 }
 
 /// An answer that says what went wrong.
