@@ -161,8 +161,13 @@ impl Acting<'_> {
     }
 
     fn left_out(&self, repetitions: Range<u32>, why: &str) -> Disrupted {
-        let number = |repetition| format!("repetition {} was skipped: {why}", repetition + 1);
-        repetitions.map(|repetition| self.skipped(number(repetition))).sum()
+        let which = match repetitions.len() {
+            0 => return Disrupted::default(),
+            1 => format!("repetition {} was", repetitions.end),
+            _ => format!("repetitions {} to {} were", repetitions.start + 1, repetitions.end),
+        };
+        let one = self.skipped(format!("{which} skipped: {why}"));
+        Disrupted { skipped: repetitions.len(), ..one }
     }
 
     /// What only watches was not to end pods: others were.

@@ -21,7 +21,15 @@ macro_rules! builtin {
     };
 }
 
-builtin!["naive-exit", "no-sidecar", "prestop-sleep", "drain-in-app", "killed-in-flight", "idle-close"];
+builtin![
+    "naive-exit",
+    "no-sidecar",
+    "prestop-sleep",
+    "drain-in-app",
+    "killed-in-flight",
+    "idle-close",
+    "gate"
+];
 
 /// The names, for messages.
 pub(super) fn names() -> String {

@@ -6,7 +6,7 @@
 //! more lost something, Student's t bounds their mean. What no termination explains is taken as it was observed.
 
 use super::figure::{Measured, each_within};
-use crate::figures::{count, either, len};
+use crate::figures::{count, counted, either, len};
 use crate::model::{Bounded, Check, CheckVerdict, LossGroup, RequestCounts, TerminationRequests, Unit};
 use crate::stats;
 use rolldrop_record::expect::{Amount, Bounds, Expect};
@@ -33,7 +33,8 @@ impl Requests<'_> {
         let mut checks = Vec::new();
         if let Some(limits) = &expect.dropped {
             let of = |group: &LossGroup| group.dropped - group.by_cause.get(&Cause::StaleFlow).unwrap_or(&0);
-            checks.extend(self.amount("dropped", limits.total(), self.counts.lost(), of));
+            let total = self.amount("dropped", limits.total(), self.counts.lost(), of);
+            checks.extend(total.into_iter().map(|check| self.with_power(check)));
             checks.extend(limits.per_termination.iter().flat_map(|bounds| self.per_termination(*bounds)));
             checks.extend(limits.per_group.iter().flat_map(|bounds| self.per_group(*bounds, of)));
         }
@@ -90,11 +91,34 @@ impl Requests<'_> {
         min.into_iter().chain(bounds.max.map(|max| one(max, true))).collect()
     }
 
+    /// Says of a number of drops that stands for none lost which faults so many terminations would show.
+    fn with_power(&self, check: Check) -> Check {
+        let n = len(self.units(|_| 0).len());
+        if n == 0 || self.counts.lost() > 0 || !check.why.is_empty() {
+            return check;
+        }
+        let percent = stats::share_upper(0, n, CONFIDENCE) * 100.0;
+        let why = format!(
+            "a fault that loses requests in {percent:.1} % of the terminations, or in more, shows in 95 of 100 runs with {}",
+            self.units_in_words()
+        );
+        Check { why, ..check }
+    }
+
     /// The part of each group, and of each termination that is in none.
     fn units(&self, of: impl Fn(&LossGroup) -> u64) -> Vec<u64> {
         let grouped: usize = self.groups.iter().map(|group| group.terminations.len()).sum();
         let alone = self.terminations.len().saturating_sub(grouped);
         self.groups.iter().map(of).chain(std::iter::repeat_n(0, alone)).collect()
+    }
+
+    /// Terminations, those that share losses counted once.
+    fn units_in_words(&self) -> String {
+        let n = self.units(|_| 0).len();
+        if n == self.terminations.len() {
+            return counted(len(n), "termination");
+        }
+        format!("{} {}", count(len(n)), either(len(n), "group of terminations", "groups of terminations"))
     }
 
     fn share(&self, observed: u64, of: impl Fn(&LossGroup) -> u64, limit: f64) -> Measured {
@@ -113,7 +137,7 @@ impl Requests<'_> {
         }
         let basis = format!(
             "bounds at 95 % confidence from {}, of which {} lost requests: neighbouring requests are correlated",
-            groups(len(units.len())),
+            self.units_in_words(),
             count(losses.losing)
         );
         measured.because(basis).settled_by(losses.settle(&units, limit * sent as f64))
@@ -170,11 +194,6 @@ impl Requests<'_> {
         let each: Vec<Measured> = self.units(of).into_iter().map(Measured::count).collect();
         each_within("dropped.perGroup", bounds.map(|n| n as f64), &each, no_termination)
     }
-}
-
-/// Terminations, those that share losses counted once.
-fn groups(n: u64) -> String {
-    format!("{} {}", count(n), either(n, "group of terminations", "groups of terminations"))
 }
 
 /// So many terminations that are still missing.

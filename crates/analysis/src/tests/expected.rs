@@ -101,6 +101,16 @@ fn counts_are_judged_on_what_was_observed() {
 }
 
 #[test]
+fn no_drop_says_which_faults_would_have_shown() {
+    let why = |lost: &[u64], max: u64| only(&run(lost), json!({"dropped": {"max": max}})).why;
+    let shown = "a fault that loses requests in 9.8 % of the terminations, or in more, shows in 95 of 100 runs with \
+                 29 terminations";
+    assert_eq!(why(&[0; 29], 0), shown);
+    assert_eq!(why(&[1, 0, 0], 1), "", "something was lost");
+    assert_eq!(why(&[], 0), "", "nothing ended");
+}
+
+#[test]
 fn shares_have_bounds_by_terminations() {
     let judged = |lost: &[u64], max: &str| verdict(&run(lost), json!({"dropped": {"max": max}}));
     // Three terminations without a loss: at 95 % confidence fewer than 63.2 % of them lose something.
@@ -111,7 +121,7 @@ fn shares_have_bounds_by_terminations() {
     assert_eq!(judged(&[60, 0, 0], "0.1%"), Inconclusive);
     let open = only(&run(&[60, 0, 0]), json!({"dropped": {"max": "0.1%"}}));
     assert_eq!(open.observed, "0.6 % (0.031 % to 1.56 %)");
-    assert!(open.why.starts_with("bounds at 95 % confidence from 3 groups of terminations, of which 1 lost"));
+    assert!(open.why.starts_with("bounds at 95 % confidence from 3 terminations, of which 1 lost"));
     assert!(open.settle.ends_with("like these would settle it"), "{}", open.settle);
     // Many of them: Student's t.
     let many: Vec<u64> = (0..30).map(|i| i % 3).collect();
