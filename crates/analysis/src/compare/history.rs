@@ -17,6 +17,7 @@ use super::trend::grows;
 use super::{FEWEST_REQUESTS, Options, Sample, differences};
 use crate::figures::count;
 use crate::model::{Check, CheckVerdict, Verdict};
+use crate::stats;
 use figures::{Figure, Scale};
 
 /// Fewer runs do not show how much runs differ.
@@ -98,9 +99,10 @@ impl History {
         }
         then.retain(|_, known| known.len() >= FEWEST_RUNS);
         let alpha = (1.0 - options.confidence) / then.len().max(1) as f64;
+        let lateness = Lateness::of(candidate, &self.used);
         for (metric, known) in &then {
             checks.push(match now.iter().find(|figure| figure.metric == *metric) {
-                Some(figure) => judge(figure, known, alpha, options.tolerance),
+                Some(figure) => judge(figure, known, alpha, options.tolerance, lateness),
                 None => inconclusive(
                     metric,
                     "known".into(),
@@ -132,7 +134,36 @@ fn unfit(run: &Sample, candidate: &Sample, anyway: bool) -> Option<String> {
     (!what.is_empty()).then(|| format!("with another {}", what.join(", ")))
 }
 
-fn judge(figure: &Figure, known: &[Figure], alpha: f64, tolerance: f64) -> Check {
+/// How late the load generator sent, in milliseconds for 99 % of the requests. Response times contain that, though it is
+/// its machine's doing, not the app's.
+#[derive(Clone, Copy, Debug)]
+struct Lateness {
+    now_ms: f64,
+    /// The median of the earlier runs.
+    usual_ms: f64,
+}
+
+impl Lateness {
+    fn of(candidate: &Sample, earlier: &[Sample]) -> Option<Self> {
+        let mut known: Vec<f64> = earlier.iter().filter_map(|run| run.lag_p99_ms).collect();
+        known.sort_by(f64::total_cmp);
+        Some(Self { now_ms: candidate.lag_p99_ms?, usual_ms: stats::nearest_rank(&known, 0.5)? })
+    }
+
+    /// Why this figure proves nothing: without what the generator was later than usual, it is within its limit.
+    fn explains(self, figure: &Figure, limit: f64) -> Option<String> {
+        let Self { now_ms, usual_ms } = self;
+        let is_within = figure.scale == Scale::Log && figure.value - (now_ms - usual_ms).max(0.0) <= limit;
+        is_within.then(|| {
+            format!(
+                "; the load generator's machine may explain that: 99 % of the requests were sent at most {now_ms:.1} ms \
+                 late, usually {usual_ms:.1} ms"
+            )
+        })
+    }
+}
+
+fn judge(figure: &Figure, known: &[Figure], alpha: f64, tolerance: f64, lateness: Option<Lateness>) -> Check {
     let limit = limit(figure, known, alpha, tolerance);
     let met = if figure.scale.is_more_better() { figure.value >= limit } else { figure.value <= limit };
     let scaled: Vec<f64> = known.iter().map(|one| one.value_at(figure)).collect();
@@ -147,10 +178,20 @@ fn judge(figure: &Figure, known: &[Figure], alpha: f64, tolerance: f64) -> Check
             in_order.len()
         ));
     }
-    let verdict = if met { CheckVerdict::Pass } else { CheckVerdict::Fail };
+    let excuse = lateness.filter(|_| !met).and_then(|late| late.explains(figure, limit));
+    let (verdict, settle) = match (met, &excuse) {
+        (true, _) => (CheckVerdict::Pass, ""),
+        (false, Some(_)) => (CheckVerdict::Inconclusive, "a run on a machine that is less busy"),
+        (false, None) => (CheckVerdict::Fail, ""),
+    };
+    why.push_str(&excuse.unwrap_or_default());
     let side = if figure.scale.is_more_better() { "least" } else { "most" };
     let limit = format!("at {side} {}", figure.written(limit));
-    Check::plain(format!("baseline.{}", figure.metric), verdict, limit, figure.written(figure.value), why)
+    let name = format!("baseline.{}", figure.metric);
+    Check {
+        settle: settle.to_owned(),
+        ..Check::plain(name, verdict, limit, figure.written(figure.value), why)
+    }
 }
 
 /// The limit for a figure of one more run.

@@ -54,6 +54,9 @@ pub struct Sample {
     pub app_errors: u64,
     /// The latencies of the answered ones.
     pub latency: Quantiles,
+    /// 99 % of the requests were sent at most this late, in milliseconds. `None` of a closed loop, and in older files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lag_p99_ms: Option<f64>,
     /// The pods that ended.
     pub terminations: Vec<Ended>,
     /// Which of them are lost together.
@@ -199,6 +202,7 @@ impl Sample {
             dropped: result.requests.lost(),
             app_errors: result.requests.app_errors,
             latency: Quantiles::of(&blocks),
+            lag_p99_ms: (!is_closed_loop).then_some(result.load.send_lag_us.p99 / 1e3),
             terminations: result
                 .terminations
                 .iter()

@@ -78,6 +78,7 @@ fn of(blocks: Vec<Block>, episodes: Vec<Episode>) -> Sample {
         dropped: blocks.iter().map(Block::lost).sum(),
         app_errors: 0,
         latency: Quantiles::of(&blocks),
+        lag_p99_ms: None,
         terminations: episodes.iter().flat_map(|e| vec![ended(e.mode, 0.1); e.terminations]).collect(),
         episodes,
         block_s: 0.1,

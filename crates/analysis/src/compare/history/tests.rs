@@ -69,6 +69,7 @@ fn run(at: i64, service: Service, rng: &mut SmallRng) -> Sample {
         dropped: hit.iter().sum(),
         app_errors: 0,
         latency: Quantiles { n: 6_000, p1_ms: 0.5, p50_ms, p90_ms: 3.0 * slow, p99_ms, p99_9_ms: 9.0 },
+        lag_p99_ms: Some(0.2),
         terminations: (0..6).map(|_| ended(rng)).collect(),
         episodes: hit.map(|dropped| Episode { mode: Mode::Isolated, terminations: 1, dropped }).to_vec(),
         block_s: 0.1,
@@ -138,6 +139,28 @@ fn what_is_worse_than_the_runs_before_fails() {
     let checks = before.checks(&longer, &Options::default());
     let check = checks.iter().find(|check| check.name.contains("windows_s")).unwrap();
     assert_eq!(check.verdict, CheckVerdict::Inconclusive, "{check:?}");
+}
+
+#[test]
+fn what_a_busy_machine_sent_late_is_no_latency_of_the_app() {
+    let mut rng = SmallRng::seed_from_u64(3);
+    let (before, mut slow) = history(8, STEADY, &mut rng);
+    slow.latency.p99_ms += 30.0;
+    let p99 = |sample: &Sample| {
+        let checks = before.checks(sample, &Options::default());
+        checks.into_iter().find(|check| check.name == "baseline.latency_ms.response.p99").unwrap()
+    };
+    assert_eq!(p99(&slow).verdict, CheckVerdict::Fail);
+    slow.lag_p99_ms = Some(31.0);
+    let check = p99(&slow);
+    assert_eq!(check.verdict, CheckVerdict::Inconclusive);
+    assert!(check.why.contains("sent at most 31.0 ms late, usually 0.2 ms"), "{check:?}");
+    assert_eq!(check.settle, "a run on a machine that is less busy");
+    // A lag that is too short to explain it, and one that is not known.
+    for lag in [Some(15.0), None] {
+        slow.lag_p99_ms = lag;
+        assert_eq!(p99(&slow).verdict, CheckVerdict::Fail, "{lag:?}");
+    }
 }
 
 #[test]
