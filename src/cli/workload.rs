@@ -9,6 +9,7 @@ use anyhow::Context;
 use clap::ValueEnum;
 
 use rolldrop_record::clock::Clock;
+use rolldrop_record::expect::Share;
 use rolldrop_workload::{Config, Habit, LogTarget, Server, StopSignal};
 
 /// Arguments of `rolldrop workload`.
@@ -20,6 +21,9 @@ pub(super) struct WorkloadArgs {
     /// Address and port to listen on
     #[arg(long, value_name = "ADDR:PORT")]
     listen: SocketAddr,
+    /// How long after the start to listen; connections are refused before
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = super::parse_duration)]
+    listen_after: Duration,
     /// What to do on SIGTERM (SIGINT and SIGQUIT count as well, unless --on says otherwise)
     #[arg(long, value_name = "HABIT", value_enum, default_value_t = HabitArg::Exit)]
     on_sigterm: HabitArg,
@@ -36,6 +40,10 @@ pub(super) struct WorkloadArgs {
     /// Delay before every answer
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = super::parse_duration)]
     response_time: Duration,
+    /// Share of the requests to answer with 500 (gRPC: INTERNAL), evenly spread. `/healthz`, `/readyz` and the gRPC
+    /// health check never fail
+    #[arg(long, value_name = "SHARE", default_value = "0%", value_parser = share)]
+    fail_share: Share,
     /// Size of the body of `/` [default: a short text]
     #[arg(long, value_name = "N")]
     body_bytes: Option<usize>,
@@ -87,16 +95,22 @@ fn signal_habit(text: &str) -> Result<(StopSignal, HabitArg), String> {
     Ok((signal.parse()?, HabitArg::from_str(habit, true)?))
 }
 
+fn share(text: &str) -> Result<Share, &'static str> {
+    Share::parse(text).ok_or("write it in percent, such as 1%")
+}
+
 impl WorkloadArgs {
     /// Runs the command.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let config = Config {
             listen: self.listen,
+            listen_after: self.listen_after,
             on_stop: self.on_sigterm.into(),
             on_signal: self.on.into_iter().map(|(signal, habit)| (signal, habit.into())).collect(),
             drain_for: self.drain_for,
             stop_work: self.stop_work,
             response_time: self.response_time,
+            fail_share: self.fail_share.0,
             body_bytes: self.body_bytes,
             ready_after: self.ready_after,
             ask_api_every: self.ask_api_every,
@@ -112,7 +126,7 @@ impl WorkloadArgs {
             .context("start the async runtime")?;
         let clock = Clock::start();
         tokio::task::LocalSet::new().block_on(&runtime, async {
-            Server::bind(&config, Box::new(move || clock.now().unix_ns()))?.run().await?;
+            Server::new(&config, Box::new(move || clock.now().unix_ns()))?.run().await?;
             Ok(ExitCode::from(self.exit_code))
         })
     }

@@ -156,11 +156,9 @@ impl Session {
     ) -> Result<(), CoordinatorError> {
         let (now, missing) = self.until_settled(before).await?;
         let mode = now.mode_since(before);
-        self.record(EventKind::CommandSettled { mode, disruption });
-        if let Some(missing) = missing {
-            let limit = self.caller.limits.rollout;
-            self.warn(format!("the command's changes had not settled after {limit:?}: {missing}"));
-        }
+        let limit = self.caller.limits.rollout;
+        let unsettled = missing.map(|missing| format!("{missing}, after {limit:?}"));
+        self.record(EventKind::CommandSettled { mode, disruption, unsettled });
         Ok(())
     }
 

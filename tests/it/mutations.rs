@@ -1,12 +1,15 @@
 //! The deliberate faults that the gate is proved with (`gate/mutations.yaml`): each is a fault of a scenario that works,
-//! and changes what exists.
+//! and changes what exists. A few are run here; `scripts/proofs/mutations` runs all.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::thread;
 
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::harness::Rolldrop;
+use crate::harness::{Finished, Rolldrop};
+use crate::machine::measured;
+use crate::runs::Dataplane;
 
 #[derive(Deserialize)]
 struct Faults {
@@ -27,7 +30,6 @@ struct Mutation {
     pods: BTreeMap<String, Value>,
     #[serde(default)]
     set: BTreeMap<String, Value>,
-    needs: Option<String>,
     exit: Option<i32>,
 }
 
@@ -77,14 +79,64 @@ fn each_deliberate_fault_changes_what_exists() {
     let (code, said) = plan(&faults.base, &[]);
     assert_eq!(code, Some(0), "{said}");
     for mutation in &faults.mutations {
-        let Mutation { name, fault, seen, caught, exit, needs, .. } = mutation;
+        let Mutation { name, fault, seen, caught, exit, .. } = mutation;
         assert!(!fault.is_empty() && !seen.is_empty(), "{name}");
         assert!(caught == "default" || caught.starts_with("expect."), "{name}: {caught}");
         assert!(exit.is_none_or(|exit| exit == 2), "{name}");
         let settings = faults.settings(mutation);
-        assert!(!settings.is_empty() || needs.is_some(), "{name} changes nothing");
+        assert!(!settings.is_empty(), "{name} changes nothing");
         let (code, said) = plan(&faults.base, &settings);
         // What cannot work may be refused before it is started.
         assert!(code == Some(0) || *exit == code, "{name}: {settings:?}\n{said}");
     }
+}
+
+/// Shorter, and with a load that hardly needs a processor.
+const SMALL: [&str; 4] = [
+    "load.rate=50",
+    "load.duration=12s",
+    "load.timeout.connect=10s",
+    "disruptions=[{at: 2s, action: evict, selector: app=web, every: 4s, repeat: 2}]",
+];
+
+/// Faults that show in any run, and what finds them.
+const FEW: [(&str, &str); 4] = [
+    ("downloads-longer-than-grace-period", "dropped.max"),
+    ("one-percent-errors", "appErrors.max"),
+    ("everything-not-found", "requests.ok.min"),
+    ("budget-that-blocks", "terminations.planned"),
+];
+
+/// A run of the scenario with these settings, and what the default gate says of it.
+fn judged(base: &Value, settings: &[String]) -> (Finished, Finished) {
+    let settings: Vec<&str> = SMALL.into_iter().chain(settings.iter().map(String::as_str)).collect();
+    let run = Rolldrop::run(&format!("{base}\n")).set(&settings).args(["--quiet"]).on(Dataplane::Userspace);
+    let run = run.measured();
+    let gate = Rolldrop::new(["gate".as_ref(), run.dir().join("run").as_os_str()]).finish();
+    (run, gate)
+}
+
+#[test]
+fn the_default_gate_finds_faults_and_passes_the_scenario_without_one() {
+    measured(|| {
+        let faults = &Faults::read();
+        thread::scope(|scope| {
+            let one = |settings: Vec<String>| scope.spawn(move || judged(&faults.base, &settings));
+            let base = one(Vec::new());
+            let few = FEW.map(|(name, check)| {
+                let fault = faults.mutations.iter().find(|fault| fault.name == name).expect(name);
+                assert_eq!(fault.caught, "default", "{name}");
+                (check, one(faults.settings(fault)))
+            });
+            let (run, gate) = base.join().expect("a run");
+            run.figure(gate.code() == Some(0));
+            assert_eq!(gate.code(), Some(0), "{run}{gate}");
+            assert!(gate.stderr().contains("the default gate judges it"), "{gate}");
+            for (check, judged) in few {
+                let (run, gate) = judged.join().expect("a run");
+                run.figure(gate.code() == Some(1));
+                assert!(gate.stdout().contains(&format!("FAIL         {check}: ")), "{run}{gate}");
+            }
+        });
+    });
 }

@@ -11,7 +11,7 @@ use super::model::{Finding, FindingKind, Latencies, Recommendation, RequestCount
 use super::phase;
 use super::sums::Sums;
 use super::validity::Reason;
-use crate::timeline::{BeatsState, Refused, Restart, T0Basis, Timeline, Withdrawal};
+use crate::timeline::{BeatsState, Command, Refused, Restart, T0Basis, Timeline, Withdrawal};
 use rolldrop_record::Stamp;
 use rolldrop_record::run_info::{BalancesBecause, Target};
 
@@ -45,6 +45,7 @@ pub(super) fn findings(known: Known<'_>) -> Vec<Finding> {
     findings.extend(killed(known));
     findings.extend(deletions_of_others(timeline));
     findings.extend(refusals(timeline));
+    findings.extend(timeline.commands.iter().filter_map(unfinished));
     findings.extend(timeline.restarts.iter().filter(|r| r.from >= timeline.origin).map(restarted));
     findings.extend(agents_restarted(timeline.agent_restarts));
     findings.extend(unsettled(timeline.notes.unsettled.len() as u64));
@@ -317,6 +318,15 @@ fn refusals(timeline: &Timeline) -> Vec<Finding> {
     by_reason.into_iter().map(refusal).collect()
 }
 
+/// A program whose changes had not settled when the run stopped waiting, such as a rollout that does not end.
+fn unfinished(command: &Command) -> Option<Finding> {
+    let missing = command.unsettled.as_ref()?;
+    let what = format!("the changes of {} had not settled: {missing}", command.words.join(" "));
+    let why = "the rollout was measured in part: what is lost later is not in this run";
+    let remedy = "see why new pods do not become ready (kubectl describe pod)";
+    Some(Finding { kind: Some(FindingKind::NotDone), ..finding(Severity::Warning, what, why, remedy) })
+}
+
 /// A container that ended in a pod that stays.
 fn restarted(restart: &Restart) -> Finding {
     let Restart { pod, container, exit_code, is_crash, from, to } = restart;
@@ -331,7 +341,8 @@ fn restarted(restart: &Restart) -> Finding {
                runs, and its endpoint stays until the kubelet notices";
     let remedy =
         if *is_crash { RESTART_REMEDY } else { "see why it ended; a readinessProbe shortens the outage" };
-    finding(Severity::Warning, what, why, remedy)
+    let kind = (!is_crash).then_some(FindingKind::Restarted);
+    Finding { kind, ..finding(Severity::Warning, what, why, remedy) }
 }
 
 /// Restarts of nodes' agents by the run.

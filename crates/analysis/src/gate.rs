@@ -33,12 +33,14 @@ pub fn check(result: &RunResult, expect: &Expect) -> Vec<Check> {
 /// Checks every expectation; also that something was sent, that the target works while no pod ends, and that pods
 /// ended, unless an expectation says otherwise.
 pub fn with_defaults(result: &RunResult, expect: &Expect) -> Vec<Check> {
+    let expect = &expect.clone().with_default_limits();
     let all = Part::all(result);
     let mut checks = all.checks(expect);
     if let Some(bounds) = expect.terminations {
         let n = Measured::count(result.terminations.len() as u64);
         checks.extend(n.within("terminations", bounds.map(|n| n as f64)));
     }
+    checks.extend(expect.restarts.iter().flat_map(|bounds| planned::restarts(result, *bounds)));
     if let Some(limits) = &expect.starts {
         checks.extend(times::first_request(&result.starts, limits));
         let dropped = limits.dropped.iter();

@@ -176,7 +176,7 @@ impl Timeline {
             ends,
             commands,
             refused: actions.refused(),
-            restarts: seen.restarts.restarts,
+            restarts: seen.restarts.behind(&endpoints),
             agent_restarts: actions.agent_restarts(),
             withdrawals: actions.withdrawals(&endpoints),
             endpoints,

@@ -117,6 +117,9 @@ pub enum EventKind {
         /// The disruption of the scenario that it is.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         disruption: Option<u32>,
+        /// What had not settled when the wait was over, in words.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        unsettled: Option<String>,
     },
     /// A pod as a watch showed it.
     Pod(PodEvent),

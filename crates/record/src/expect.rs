@@ -19,6 +19,9 @@ pub(super) use reading::recorded;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Expect {
+    /// What holds for keys that are not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
     /// The dropped requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropped: Option<DroppedLimits>,
@@ -37,6 +40,9 @@ pub struct Expect {
     /// The number of terminations measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminations: Option<Bounds<u64>>,
+    /// Containers that ended in pods that stay, without the run having asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restarts: Option<Bounds<u64>>,
     /// The endpoint-propagation windows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub windows: Option<WindowLimits>,
@@ -76,6 +82,38 @@ impl Expect {
     /// Whether nothing is expected.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// The default gate: what is judged where nothing is asked for.
+    pub fn default_gate() -> Self {
+        Self { limits: Some(Limits::Default), ..Self::default() }
+    }
+
+    /// With the limits of the default gate, if it asks for them. Each gives way to its own key. The one of dropped
+    /// requests is the gate's own, as it does not count all of them.
+    pub fn with_default_limits(self) -> Self {
+        match self.limits {
+            None => self,
+            Some(Limits::Default) => Self {
+                app_errors: self
+                    .app_errors
+                    .or(Some(Bounds { min: None, max: Some(Amount::Share(APP_ERRORS)) })),
+                restarts: self.restarts.or(Some(Bounds { min: None, max: Some(0) })),
+                ..self
+            },
+        }
+    }
+}
+
+/// The share of requests that an app may answer with an error in the default gate: an app that works may have single
+/// ones, and no termination is to be blamed for those.
+const APP_ERRORS: Share = Share(0.001);
+
+named! {
+    /// What holds for keys that are not set.
+    pub enum Limits {
+        /// The limits of the default gate ([`Expect::with_default_limits`]).
+        Default = "default",
     }
 }
 

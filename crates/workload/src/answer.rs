@@ -44,9 +44,19 @@ impl Answer {
         Self { status, body: text.into(), delay: Duration::ZERO, pace: Pace::AtOnce }
     }
 
+    /// What a request gets that is to fail.
+    pub(super) fn failure() -> Self {
+        Self::text(StatusCode::INTERNAL_SERVER_ERROR, "failed, as asked\n")
+    }
+
     fn bad_request(why: &'static str) -> Self {
         Self::text(StatusCode::BAD_REQUEST, why)
     }
+}
+
+/// Whether probes ask for this path.
+pub(super) fn is_of_a_probe(path: &str) -> bool {
+    matches!(path, "/healthz" | "/readyz")
 }
 
 /// The answer to a path and query. `index` is the body of `/`.

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::answer::{Answer, Pace, Readiness, answer};
+use super::answer::{Answer, Pace, Readiness};
 use super::connection::{Transport, Unflushed};
 use super::log::Exchange;
 use super::server::{POD, REQUEST_ID, Shared};
@@ -30,6 +30,8 @@ const PREFACE: &[u8; 4] = b"PRI ";
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_OK: HeaderValue = HeaderValue::from_static("0");
+const GRPC_INTERNAL: HeaderValue = HeaderValue::from_static("13");
 /// A message of no bytes.
 const EMPTY_MESSAGE: Bytes = Bytes::from_static(&[0; 5]);
 /// The method that asks how a server is, and a message for each answer: a status, in field 1.
@@ -92,22 +94,16 @@ async fn respond_to(
     let header = |name: &HeaderName| request.headers().get(name).and_then(|value| value.to_str().ok());
     let exchange = Exchange::received(&shared.log, header(&REQUEST_ID).map(str::to_owned));
     let is_grpc = header(&CONTENT_TYPE).is_some_and(|kind| kind.starts_with("application/grpc"));
-    let readiness = shared.readiness();
-    let (path, query) = (request.uri().path().to_owned(), request.uri().query().map(str::to_owned));
-    let mut body = request.into_body();
-    while let Some(Ok(data)) = body.data().await {
-        // Fails only where the stream is over.
-        let _ = body.flow_control().release_capacity(data.len());
-    }
-    let Answer { status, body, delay, pace } = match is_grpc {
-        false => answer(&path, query.as_deref(), readiness, &shared.index),
-        true => Answer {
-            status: StatusCode::OK,
-            body: message(&path, readiness),
-            delay: Duration::ZERO,
-            pace: Pace::AtOnce,
-        },
+    let path = request.uri().path();
+    let (Answer { status, body, delay, pace }, grpc_status) = match is_grpc {
+        false => (shared.answer(path, request.uri().query()), GRPC_OK),
+        true => called(path, &shared),
     };
+    let mut received = request.into_body();
+    while let Some(Ok(data)) = received.data().await {
+        // Fails only where the stream is over.
+        let _ = received.flow_control().release_capacity(data.len());
+    }
     shared.delay(delay).await;
     let exchange = exchange.with_status(status.as_u16());
     let mut response = Response::new(());
@@ -117,7 +113,7 @@ async fn respond_to(
     }
     let sent = if is_grpc {
         response.headers_mut().insert(CONTENT_TYPE, GRPC);
-        call(response, &mut respond, body)
+        call(response, &mut respond, body, grpc_status)
     } else {
         response.headers_mut().insert(CONTENT_LENGTH, body.len().into());
         plain(response, &mut respond, body, pace).await
@@ -149,6 +145,18 @@ async fn plain(
     Ok(())
 }
 
+/// The answer to a call, and its gRPC status.
+fn called(path: &str, shared: &Shared) -> (Answer, HeaderValue) {
+    let is_to_fail = path != HEALTH_CHECK && shared.is_to_fail(path);
+    let answer = Answer {
+        status: StatusCode::OK,
+        body: message(path, shared.readiness()),
+        delay: Duration::ZERO,
+        pace: Pace::AtOnce,
+    };
+    (answer, if is_to_fail { GRPC_INTERNAL } else { GRPC_OK })
+}
+
 /// The message that answers a call. A server that is not ready still serves calls, as it does paths;
 /// only the health check shows it.
 fn message(path: &str, readiness: Readiness) -> Bytes {
@@ -159,8 +167,13 @@ fn message(path: &str, readiness: Readiness) -> Bytes {
     }
 }
 
-fn call(response: Response<()>, respond: &mut SendResponse<Bytes>, message: Bytes) -> Result<(), h2::Error> {
+fn call(
+    response: Response<()>,
+    respond: &mut SendResponse<Bytes>,
+    message: Bytes,
+    status: HeaderValue,
+) -> Result<(), h2::Error> {
     let mut stream: SendStream<Bytes> = respond.send_response(response, false)?;
     stream.send_data(message, false)?;
-    stream.send_trailers(HeaderMap::from_iter([(GRPC_STATUS, HeaderValue::from_static("0"))]))
+    stream.send_trailers(HeaderMap::from_iter([(GRPC_STATUS, status)]))
 }

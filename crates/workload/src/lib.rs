@@ -47,6 +47,8 @@ pub enum Habit {
 pub struct Config {
     /// Where to listen.
     pub listen: SocketAddr,
+    /// How long after the start the server listens.
+    pub listen_after: Duration,
     /// What to do on SIGTERM, SIGINT and SIGQUIT.
     pub on_stop: Habit,
     /// What to do on single signals, if not the default.
@@ -57,6 +59,8 @@ pub struct Config {
     pub stop_work: Duration,
     /// Delay before every answer.
     pub response_time: Duration,
+    /// Share of the requests that fail with status 500, from 0 to 1; `/healthz` and `/readyz` never do.
+    pub fail_share: f64,
     /// Size of the body of `/`; `None` for a short text.
     pub body_bytes: Option<usize>,
     /// How long after the start the server becomes ready.

@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::answer::{Answer, Pace, Readiness, answer, index_body};
+use super::answer::{Answer, Pace, Readiness, answer, index_body, is_of_a_probe};
 use super::ask_api::Asker;
 use super::connection::{PacedBody, Transport, Unflushed};
 use super::http2;
@@ -40,9 +40,8 @@ const FIRST_REQUEST_WAIT: Duration = Duration::from_secs(1);
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("rolldrop-id");
 pub(super) const POD: HeaderName = HeaderName::from_static("rolldrop-pod");
 
-/// A server that listens but does not serve yet.
+/// A server that does not listen yet.
 pub struct Server {
-    listener: TcpListener,
     signals: Signals,
     shared: Rc<Shared>,
     config: Config,
@@ -65,7 +64,10 @@ pub(super) struct Shared {
     /// Cancelled when idle connections must close.
     close_idle: CancellationToken,
     response_time: Duration,
-    pub(super) index: Bytes,
+    fail_share: f64,
+    /// Requests so far that could fail.
+    counted: Cell<u64>,
+    index: Bytes,
     pub(super) pod: Option<HeaderValue>,
 }
 
@@ -76,6 +78,25 @@ impl Shared {
             Readiness::NotReady
         } else {
             Readiness::Ready
+        }
+    }
+
+    /// Whether a request is to fail: every n-th of those that are no probe, as the share says.
+    pub(super) fn is_to_fail(&self, path: &str) -> bool {
+        if is_of_a_probe(path) {
+            return false;
+        }
+        let n = self.counted.get();
+        self.counted.set(n + 1);
+        let failed = |n: u64| (n as f64 * self.fail_share).floor();
+        failed(n + 1) > failed(n)
+    }
+
+    /// The answer to a path and query.
+    pub(super) fn answer(&self, path: &str, query: Option<&str>) -> Answer {
+        match self.is_to_fail(path) {
+            true => Answer::failure(),
+            false => answer(path, query, self.readiness(), &self.index),
         }
     }
 
@@ -114,34 +135,37 @@ impl Shared {
 }
 
 impl Server {
-    /// Opens the log, installs the signal handlers and listens. Must be called
+    /// Opens the log and installs the signal handlers. Must be called
     /// on a runtime with one thread, inside a [`tokio::task::LocalSet`].
     ///
     /// # Errors
     ///
-    /// The address is in use or cannot be listened on, or the log cannot be opened.
-    pub fn bind(config: &Config, now: NowNs) -> Result<Self, WorkloadError> {
+    /// The log cannot be opened.
+    pub fn new(config: &Config, now: NowNs) -> Result<Self, WorkloadError> {
         // First, so that no signal finds the default action once somebody can connect.
         let signals = Signals::install().map_err(WorkloadError::Signals)?;
-        let (listener, shared) = open(config, now)?;
         let pod = config.pod_name.clone().or_else(|| std::env::var("HOSTNAME").ok()).unwrap_or_default();
         let asking = config.ask_api_every.map(|period| (period, pod));
-        Ok(Self { listener, signals, shared, config: config.clone(), asking })
+        Ok(Self { signals, shared: open(config, now)?, config: config.clone(), asking })
     }
 
-    /// Serves until a signal and its habit end it.
+    /// Listens, and serves until a signal and its habit end it.
     ///
     /// # Errors
     ///
-    /// `ask_api_every` is set, but the API server cannot be asked.
+    /// The address is in use or cannot be listened on, or `ask_api_every` is set, but the API server cannot be asked.
     pub fn run(self) -> LocalBoxFuture<'static, Result<(), WorkloadError>> {
         // Not async itself: whoever awaits it does not compile it, and this crate's optimisations hold for it.
         self.serve().boxed_local()
     }
 
     async fn serve(self) -> Result<(), WorkloadError> {
-        let Self { listener, mut signals, shared, config, asking } = self;
+        let Self { mut signals, shared, config, asking } = self;
         let log = shared.log.clone();
+        if wait_to_listen(async || signals.next().await, &shared, &config).await == Wait::Stopped {
+            return Ok(());
+        }
+        let listener = listen_logged(&config, &log)?;
         let asking = match asking {
             Some((period, pod)) => Some(Asker::new(period, &pod).await.map_err(WorkloadError::Api)?),
             None => None,
@@ -160,9 +184,37 @@ impl Server {
     }
 }
 
-/// Opens the log and listens.
-fn open(config: &Config, now: NowNs) -> Result<(TcpListener, Rc<Shared>), WorkloadError> {
-    let log = Log::open(config.log.as_ref(), now)?;
+/// How the wait before listening ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    Over,
+    /// By a signal: there is nothing to finish.
+    Stopped,
+}
+
+async fn wait_to_listen(
+    mut next_signal: impl AsyncFnMut() -> Noticed,
+    shared: &Shared,
+    config: &Config,
+) -> Wait {
+    let over = shared.started + config.listen_after;
+    loop {
+        tokio::select! {
+            biased;
+            () = tokio::time::sleep_until(over) => return Wait::Over,
+            noticed = next_signal() => {
+                let signal = shared.log_signal(noticed);
+                if signal.is_some_and(|signal| config.habit_on(signal) != Habit::Ignore) {
+                    shared.log.write(Entry::Exiting);
+                    return Wait::Stopped;
+                }
+            }
+        }
+    }
+}
+
+/// Listens, and logs where.
+fn listen_logged(config: &Config, log: &Log) -> Result<TcpListener, WorkloadError> {
     let listener = listen(config.listen).map_err(|source| match source.kind() {
         io::ErrorKind::AddrInUse => WorkloadError::AddressInUse(config.listen),
         _ => WorkloadError::Listen { address: config.listen, source },
@@ -170,17 +222,24 @@ fn open(config: &Config, now: NowNs) -> Result<(TcpListener, Rc<Shared>), Worklo
     // With port 0 the log is the only place that says which one it became.
     let address = listener.local_addr().unwrap_or(config.listen).to_string();
     log.write(Entry::Listening { address: &address });
+    Ok(listener)
+}
+
+/// Opens the log.
+fn open(config: &Config, now: NowNs) -> Result<Rc<Shared>, WorkloadError> {
     let shared = Shared {
-        log,
+        log: Log::open(config.log.as_ref(), now)?,
         started: Instant::now(),
         ready_after: config.ready_after,
         draining: Cell::new(false),
         close_idle: CancellationToken::new(),
         response_time: config.response_time,
+        fail_share: config.fail_share,
+        counted: Cell::new(0),
         index: index_body(config.body_bytes, config.pod_name.as_deref()),
         pod: config.pod_name.as_deref().and_then(|name| HeaderValue::from_str(name).ok()),
     };
-    Ok((listener, Rc::new(shared)))
+    Ok(Rc::new(shared))
 }
 
 /// Serves on `listener` until a signal's habit ends it.
@@ -385,8 +444,7 @@ async fn respond(
     }
     let id = request.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok()).map(str::to_owned);
     let exchange = Exchange::received(&shared.log, id).with_share_of(in_flight);
-    let Answer { status, body, delay, pace } =
-        answer(request.uri().path(), request.uri().query(), shared.readiness(), &shared.index);
+    let Answer { status, body, delay, pace } = shared.answer(request.uri().path(), request.uri().query());
     shared.delay(delay).await;
     let body = PacedBody::whole(body, exchange.with_status(status.as_u16()), unflushed);
     let body = match pace {

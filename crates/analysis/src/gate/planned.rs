@@ -1,17 +1,16 @@
-//! Whether the run did what its plan says: a gate is not passed by terminations that did not happen.
+//! Whether the run did what its plan says, and nothing else ended: a gate is not passed by terminations that did not
+//! happen, nor by containers that ended on their own.
 
+use super::figure::Measured;
 use crate::RunResult;
 use crate::model::{Check, CheckVerdict, FindingKind};
-use rolldrop_record::expect::Expect;
+use rolldrop_record::expect::{Bounds, Expect};
 
 /// A failed check if an action of the run was not done; `None` otherwise, and if terminations need not happen
 /// (`terminations: {min: 0}`).
 pub(super) fn check(result: &RunResult, expect: &Expect) -> Option<Check> {
     let is_asked = expect.terminations.and_then(|bounds| bounds.min) != Some(0);
-    let not_done: Vec<&str> = (result.findings.iter())
-        .filter(|finding| finding.kind == Some(FindingKind::NotDone))
-        .map(|finding| finding.what.as_str())
-        .collect();
+    let not_done = found(result, FindingKind::NotDone);
     (is_asked && !not_done.is_empty()).then(|| {
         let limit = "every action of the scenario is done";
         Check::plain(
@@ -22,4 +21,17 @@ pub(super) fn check(result: &RunResult, expect: &Expect) -> Option<Check> {
             not_done.join("; "),
         )
     })
+}
+
+/// The check of the containers that ended in pods that stay, without the run having asked for it.
+pub(super) fn restarts(result: &RunResult, bounds: Bounds<u64>) -> Vec<Check> {
+    let restarted = found(result, FindingKind::Restarted);
+    let n = Measured::count(restarted.len() as u64).because(restarted.join("; "));
+    n.within("restarts", bounds.map(|n| n as f64))
+}
+
+/// What was found of one kind.
+fn found(result: &RunResult, kind: FindingKind) -> Vec<&str> {
+    let of_kind = result.findings.iter().filter(|finding| finding.kind == Some(kind));
+    of_kind.map(|finding| finding.what.as_str()).collect()
 }

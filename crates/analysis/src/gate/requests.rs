@@ -9,7 +9,7 @@ use super::figure::{Measured, each_within};
 use crate::figures::{count, counted, either, len};
 use crate::model::{Bounded, Check, CheckVerdict, LossGroup, RequestCounts, TerminationRequests, Unit};
 use crate::stats;
-use rolldrop_record::expect::{Amount, Bounds, Expect};
+use rolldrop_record::expect::{Amount, Bounds, Expect, Limits};
 use rolldrop_record::{Cause, Outcome};
 
 /// The confidence of each bound.
@@ -31,6 +31,9 @@ impl Requests<'_> {
     /// All checks of requests, in the order of the vocabulary.
     pub(super) fn checks(&self, expect: &Expect) -> Vec<Check> {
         let mut checks = Vec::new();
+        if expect.limits == Some(Limits::Default) && expect.dropped.is_none() {
+            checks.push(self.with_power(self.none_dropped()));
+        }
         if let Some(limits) = &expect.dropped {
             let of = |group: &LossGroup| group.dropped - group.by_cause.get(&Cause::StaleFlow).unwrap_or(&0);
             let total = self.amount("dropped", limits.total(), self.counts.lost(), of);
@@ -39,16 +42,13 @@ impl Requests<'_> {
             checks.extend(limits.per_group.iter().flat_map(|bounds| self.per_group(*bounds, of)));
         }
         if let Some(bounds) = expect.app_errors {
-            checks.extend(self.amount("appErrors", bounds, self.counts.app_errors, |_| 0));
+            checks.extend(self.observed("appErrors", bounds, self.counts.app_errors));
         }
         if let Some(limits) = &expect.requests {
             let ok = limits.ok.iter();
             checks.extend(ok.flat_map(|b| self.ok_outside().within("requests.ok", b.map(|share| share.0))));
             let not_sent = limits.not_sent.iter();
-            checks
-                .extend(not_sent.flat_map(|bounds| {
-                    self.amount("requests.notSent", *bounds, self.counts.not_sent, |_| 0)
-                }));
+            checks.extend(not_sent.flat_map(|b| self.observed("requests.notSent", *b, self.counts.not_sent)));
         }
         for (cause, bounds) in &expect.causes {
             checks.extend(self.cause(&format!("causes.{cause}"), *cause, *bounds));
@@ -57,6 +57,18 @@ impl Requests<'_> {
             checks.extend(self.outcome(*outcome, *bounds));
         }
         checks
+    }
+
+    /// The default gate's limit: nothing is lost, except what an HTTP/2 server said it had not processed. It says so when
+    /// it ends well too, and every client sends that again.
+    fn none_dropped(&self) -> Check {
+        let of = |outcome| self.counts.by_outcome.get(&outcome).copied().unwrap_or(0);
+        let unprocessed = of(Outcome::H2Goaway) + of(Outcome::H2RefusedStream);
+        let lost = Measured::count(self.counts.lost().saturating_sub(unprocessed));
+        let basis = (unprocessed > 0).then(|| {
+            format!("without {} that the server said it had not processed", counted(unprocessed, "request"))
+        });
+        lost.because(basis.unwrap_or_default()).at_most("dropped", 0.0)
     }
 
     /// Requests that were dropped for one cause.
@@ -80,15 +92,13 @@ impl Requests<'_> {
         observed: u64,
         of: impl Fn(&LossGroup) -> u64,
     ) -> Vec<Check> {
-        let one = |limit: Amount, is_max: bool| {
-            let (measured, limit) = match limit {
-                Amount::Count(n) => (Measured::count(observed), n as f64),
-                Amount::Share(share) => (self.share(observed, &of, share.0), share.0),
-            };
-            if is_max { measured.at_most(name, limit) } else { measured.at_least(name, limit) }
-        };
-        let min = bounds.min.map(|min| one(min, false));
-        min.into_iter().chain(bounds.max.map(|max| one(max, true))).collect()
+        amount(name, bounds, observed, |limit| self.share(observed, &of, limit))
+    }
+
+    /// The same of what terminations do not explain: a share is as it was observed.
+    fn observed(&self, name: &str, bounds: Bounds<Amount>, observed: u64) -> Vec<Check> {
+        let sent = self.counts.total.max(1) as f64;
+        amount(name, bounds, observed, |_| Measured::count(observed).into_share_of(sent))
     }
 
     /// Says of a number of drops that stands for none lost which faults so many terminations would show.
@@ -194,6 +204,19 @@ impl Requests<'_> {
         let each: Vec<Measured> = self.units(of).into_iter().map(Measured::count).collect();
         each_within("dropped.perGroup", bounds.map(|n| n as f64), &each, no_termination)
     }
+}
+
+/// A number against numbers, a share against shares. `share` gets the limit.
+fn amount(name: &str, bounds: Bounds<Amount>, observed: u64, share: impl Fn(f64) -> Measured) -> Vec<Check> {
+    let one = |limit: Amount, is_max: bool| {
+        let (measured, limit) = match limit {
+            Amount::Count(n) => (Measured::count(observed), n as f64),
+            Amount::Share(limit) => (share(limit.0), limit.0),
+        };
+        if is_max { measured.at_most(name, limit) } else { measured.at_least(name, limit) }
+    };
+    let min = bounds.min.map(|min| one(min, false));
+    min.into_iter().chain(bounds.max.map(|max| one(max, true))).collect()
 }
 
 /// So many terminations that are still missing.

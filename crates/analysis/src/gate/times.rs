@@ -100,20 +100,29 @@ pub(super) fn rollout(result: &RunResult, bounds: Bounds<Span>) -> Vec<Check> {
     for t in result.terminations.iter().filter(|t| t.mode == Mode::Rollout) {
         rollouts.entry(t.disruption).or_default().push(t);
     }
-    let each: Vec<Measured> = rollouts.values().map(|pods| length(pods)).collect();
+    let has_ended = |start: &&Start| result.terminations.iter().any(|t| t.pod == start.pod);
+    let serves = |start: &&Start| {
+        [StartStage::Ready, StartStage::FirstRequest].iter().any(|stage| start.timeline.contains_key(stage))
+    };
+    let starting = result.starts.iter().find(|start| !serves(start) && !has_ended(start));
+    let each: Vec<Measured> = rollouts.values().map(|pods| length(pods, starting)).collect();
     let nothing = || Measured::unknown(Unit::Seconds, "no rollout was measured", "roll a workload out");
     each_within("rollout", bounds.map(Span::seconds), &each, nothing)
 }
 
-fn length(pods: &[&Termination]) -> Measured {
+/// `starting` is a pod that was not ready at the end of the run: then old pods may have ended later.
+fn length(pods: &[&Termination], starting: Option<&Start>) -> Measured {
     let began = pods.iter().map(|t| t.t0_s).min_by(f64::total_cmp).unwrap_or(0.0);
     let gone = |t: &&Termination| Some(t.t0_s + t.timeline.get(&Stage::PodDeleted)?);
     let last = pods.iter().filter_map(gone).max_by(f64::total_cmp);
     let low = last.map(|last| last - began);
-    match pods.iter().find(|t| gone(t).is_none()) {
-        None => Measured::between(Unit::Seconds, low, low, low),
-        Some(left) => Measured::between(Unit::Seconds, low, None, None)
-            .because(format!("pod {} was not seen to be gone", left.pod))
-            .settled_by("let the load run until the rollout has ended"),
-    }
+    let left = pods.iter().find(|t| gone(t).is_none());
+    let open = match (left, starting) {
+        (Some(left), _) => format!("pod {} was not seen to be gone", left.pod),
+        (None, Some(starting)) => format!("pod {} was not ready when the run ended", starting.pod),
+        (None, None) => return Measured::between(Unit::Seconds, low, low, low),
+    };
+    Measured::between(Unit::Seconds, low, None, None)
+        .because(open)
+        .settled_by("let the load run until the rollout has ended")
 }

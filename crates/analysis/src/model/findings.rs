@@ -30,8 +30,10 @@ pub enum FindingKind {
     Missing,
     /// Terminations always met a consumer's own clock at about the same phase.
     InPhase,
-    /// An action of the scenario did not happen.
+    /// An action of the scenario did not happen, or what a program began was not complete at the end of the wait.
     NotDone,
+    /// A container ended in a pod that stays, and the run had not asked for that.
+    Restarted,
 }
 
 /// Something that a reader should know, with its reason and what to do.

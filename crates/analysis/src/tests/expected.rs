@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::model::{
-    Aim, Check, CheckVerdict, Latencies, LossGroup, OutsideCounts, Percentiles, TerminationRequests,
+    Aim, Check, CheckVerdict, Finding, FindingKind, Latencies, LossGroup, OutsideCounts, Percentiles,
+    TerminationRequests,
 };
 use CheckVerdict::{Fail, Inconclusive, Pass};
 
@@ -229,10 +230,14 @@ fn an_unknown_figure_is_never_0() {
     result.starts.push(start(Some(2.1)));
     assert_eq!(first(&result), Fail);
 
+    result.starts = vec![start(Some(1.0))];
     let length = |result: &RunResult| verdict(result, json!({"rollout": {"max": "12s"}}));
     assert_eq!(length(&result), Inconclusive, "the pods ended one by one");
     result.terminations.iter_mut().for_each(|t| t.mode = Mode::Rollout);
     assert_eq!(length(&result), Pass);
+    result.starts.push(start(None));
+    assert_eq!(length(&result), Inconclusive, "an old pod may have waited for the new one");
+    result.starts.pop();
     result.terminations[0].timeline.remove(&Stage::PodDeleted);
     assert_eq!(length(&result), Inconclusive);
     result.terminations[1].timeline.insert(Stage::PodDeleted, 3.0);
@@ -283,4 +288,50 @@ fn every_gate_checks_that_something_was_measured() {
     none.requests = RequestCounts { total: 5, not_sent: 5, ..RequestCounts::default() };
     assert_eq!(of(&none, &any), [("requests.sent.min".to_owned(), Fail)]);
     assert_eq!(checks(&run(&[]), json!({})), [], "without expectations there is no gate");
+}
+
+/// The checks of the default gate that do not pass, with something asked for as well.
+fn by_default(result: &RunResult, asked: Value) -> Vec<(String, CheckVerdict)> {
+    let mut expect = json!({"limits": "default"});
+    expect.as_object_mut().unwrap().extend(asked.as_object().unwrap().clone());
+    let checks = checks(result, expect).into_iter().filter(|check| check.verdict != Pass);
+    checks.map(|check| (check.name, check.verdict)).collect()
+}
+
+#[test]
+fn the_default_gate_has_limits_that_give_way_to_their_own_keys() {
+    let failed = |name: &str| vec![(name.to_owned(), Fail)];
+    assert_eq!(by_default(&run(&[0; 3]), json!({})), []);
+    let lost = run(&[0, 1, 0]);
+    assert_eq!(by_default(&lost, json!({})), failed("dropped.max"));
+    assert_eq!(by_default(&lost, json!({"dropped": {"max": 1}})), []);
+    assert_eq!(by_default(&lost, json!({"appErrors": {"max": 0}})), failed("dropped.max"));
+
+    let mut left_out = run(&[0]);
+    (left_out.requests.dropped, left_out.requests.by_outcome) = (2, BTreeMap::from([(Outcome::H2Goaway, 2)]));
+    assert_eq!(by_default(&left_out, json!({})), [], "an HTTP/2 server that ends well does that");
+    assert_eq!(by_default(&left_out, json!({"dropped": {"max": 0}})), failed("dropped.max"));
+
+    // Single errors are the app's own, however few terminations there were to compare with.
+    let mut errors = run(&[0]);
+    errors.requests.app_errors = 10;
+    assert_eq!(by_default(&errors, json!({})), []);
+    errors.requests.app_errors = 11;
+    assert_eq!(by_default(&errors, json!({})), failed("appErrors.max"));
+    assert_eq!(by_default(&errors, json!({"appErrors": {"max": "1%"}})), []);
+    errors.requests = RequestCounts { total: 500, ok: 500, ..errors.requests };
+    errors.requests.app_errors = 0;
+    assert_eq!(by_default(&errors, json!({})), [], "a short run without errors is enough");
+
+    let mut restarted = run(&[0]);
+    restarted.findings.push(Finding {
+        kind: Some(FindingKind::Restarted),
+        what: "container app of pod b ended".into(),
+        ..restarted.findings[0].clone()
+    });
+    assert_eq!(by_default(&restarted, json!({})), failed("restarts.max"));
+    assert_eq!(by_default(&restarted, json!({"restarts": {"max": 1}})), []);
+    let why = only(&restarted, json!({"restarts": {"max": 0}})).why;
+    assert_eq!(why, "container app of pod b ended");
+    assert_eq!(by_default(&run(&[]), json!({})), failed("terminations.min"), "what every gate checks");
 }

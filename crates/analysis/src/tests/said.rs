@@ -128,6 +128,11 @@ fn a_killed_container_of_a_pod_that_stays_is_explained_as_that() {
     }
     let result = analysed(records).result;
     assert_eq!(result.terminations, []);
+    let none = Expect { restarts: Some(Bounds { min: None, max: Some(0) }), ..Expect::default() };
+    let restarts =
+        gate::check(&result, &none).into_iter().find(|check| check.name == "restarts.max").unwrap();
+    assert_eq!(restarts.verdict, model::CheckVerdict::Fail);
+    assert!(restarts.why.starts_with("container app of pod b ended (exit code 137)"), "{restarts:?}");
     let causes = BTreeMap::from([(Cause::KilledInFlight, 1), (Cause::RoutedToDeadPod, 20)]);
     assert_eq!(result.requests.by_cause, causes);
     let told: Vec<&str> = result.findings.iter().map(|f| f.what.as_str()).collect();
@@ -326,4 +331,30 @@ fn an_action_that_did_not_happen_is_a_finding_and_fails_the_gate() {
     assert!(failed(Some(1)), "although as many pods ended as the scenario expects");
     assert!(!failed(Some(0)), "terminations need not happen");
     assert!(gate::check(&result, &Expect::default()).is_empty(), "nothing is expected");
+}
+
+#[test]
+fn a_rollout_that_does_not_end_is_a_finding_and_fails_the_gate() {
+    let mut records = three_pods();
+    let words = ["kubectl", "rollout", "restart", "deploy/web"].map(str::to_owned).to_vec();
+    let unsettled = Some("Deployment web: 1 of 3 pods updated, after 300s".to_owned());
+    for (ms, kind) in [
+        (3000, EventKind::CommandStarted { command: words, disruption: None }),
+        (3100, EventKind::CommandEnded { code: Some(0), signal: None, disruption: None }),
+        (9000, EventKind::CommandSettled { mode: Mode::Rollout, disruption: None, unsettled }),
+    ] {
+        records.events.push(Event::new(at(ms), "coordinator", kind));
+    }
+    records.events.sort_by_key(|event| event.at);
+    let result = analysed(records).result;
+    let planned = gate::check(&result, &Expect::default_gate())
+        .into_iter()
+        .find(|c| c.name == "terminations.planned")
+        .unwrap();
+    assert_eq!(planned.verdict, model::CheckVerdict::Fail);
+    assert_eq!(
+        planned.why,
+        "the changes of kubectl rollout restart deploy/web had not settled: Deployment web: 1 of 3 pods updated, \
+         after 300s"
+    );
 }

@@ -19,6 +19,8 @@ pub struct Command {
     pub signal: Option<i32>,
     /// The mode of the pods that it ended; `None` if the run ended before that was known.
     pub mode: Option<Mode>,
+    /// What of its changes had not settled when the run stopped waiting.
+    pub unsettled: Option<String>,
 }
 
 /// Takes the events of the programs.
@@ -36,15 +38,16 @@ impl Collector {
                 code: None,
                 signal: None,
                 mode: None,
+                unsettled: None,
             }),
             EventKind::CommandEnded { code, signal, disruption } => {
                 if let Some(command) = self.last(*disruption) {
                     (command.ended, command.code, command.signal) = (Some(at), *code, *signal);
                 }
             }
-            EventKind::CommandSettled { mode, disruption } => {
+            EventKind::CommandSettled { mode, disruption, unsettled } => {
                 if let Some(command) = self.last(*disruption) {
-                    command.mode = Some(*mode);
+                    (command.mode, command.unsettled) = (Some(*mode), unsettled.clone());
                 }
             }
             _ => {}

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::Endpoints;
 use rolldrop_record::event::{ActionName, ContainerState, PodEvent};
 use rolldrop_record::{EventKind, Stamp};
 
@@ -37,7 +38,7 @@ struct Seen {
 /// Takes what the watch of pods shows, and the crashes that the run asked for.
 #[derive(Debug, Default)]
 pub(super) struct Collector<'a> {
-    pub(super) restarts: Vec<Restart>,
+    restarts: Vec<Restart>,
     /// By the pod's UID and the container's name.
     seen: BTreeMap<(String, String), Seen>,
     crashes: BTreeMap<&'a str, Stamp>,
@@ -56,6 +57,15 @@ impl<'a> Collector<'a> {
             }
             _ => {}
         }
+    }
+
+    /// The restarts of pods behind Services, and those that the run asked for. A pod that no Service ever named got no
+    /// requests.
+    pub(super) fn behind(self, endpoints: &Endpoints) -> Vec<Restart> {
+        let is_behind = |restart: &Restart| {
+            restart.is_crash || endpoints.is_empty() || endpoints.ever_named(&restart.pod)
+        };
+        self.restarts.into_iter().filter(is_behind).collect()
     }
 
     fn observe_container(&mut self, at: Stamp, pod: &PodEvent, container: &ContainerState) {

@@ -83,6 +83,7 @@ impl Expect {
             amount(&format!("outcomes.{outcome}"), Some(*bounds))?;
         }
         ordered("terminations", self.terminations)?;
+        ordered("restarts", self.restarts)?;
         for (name, _, bounds) in self.windows.iter().flat_map(|windows| windows.quantiles()) {
             ordered(&format!("windows.{name}"), Some(bounds))?;
         }
@@ -112,6 +113,8 @@ impl Expect {
     /// Refuses what is not known of a part of the requests.
     fn is_of_a_part(&self) -> Found {
         let whole = [
+            ("limits", self.limits.is_some()),
+            ("restarts", self.restarts.is_some()),
             ("terminations", self.terminations.is_some()),
             ("deadSeconds", self.dead_seconds.is_some()),
             ("starts", self.starts.is_some()),

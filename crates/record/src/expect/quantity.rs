@@ -14,7 +14,8 @@ use crate::load::{duration, in_units};
 pub struct Share(pub f64);
 
 impl Share {
-    fn parse(text: &str) -> Option<Self> {
+    /// Reads a share as it is written; `None` if it is no such text.
+    pub fn parse(text: &str) -> Option<Self> {
         let percent: f64 = text.trim().strip_suffix('%')?.trim_end().parse().ok()?;
         (0.0..=100.0).contains(&percent).then_some(Self(percent / 100.0))
     }

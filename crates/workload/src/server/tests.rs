@@ -24,11 +24,13 @@ struct Running {
 fn config(listen: SocketAddr, on_stop: Habit, log: PathBuf) -> Config {
     Config {
         listen,
+        listen_after: Duration::ZERO,
         on_stop,
         on_signal: BTreeMap::from([(StopSignal::Usr1, Habit::Finish)]),
         drain_for: Duration::from_millis(200),
         stop_work: Duration::ZERO,
         response_time: Duration::ZERO,
+        fail_share: 0.0,
         body_bytes: None,
         ready_after: Duration::ZERO,
         ask_api_every: None,
@@ -39,10 +41,16 @@ fn config(listen: SocketAddr, on_stop: Habit, log: PathBuf) -> Config {
 
 /// Starts a server on the current thread's local set.
 fn start(on_stop: Habit) -> Running {
+    start_with(|config| config.on_stop = on_stop)
+}
+
+fn start_with(change: impl FnOnce(&mut Config)) -> Running {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log.jsonl");
-    let config = config(([127, 0, 0, 1], 0).into(), on_stop, log.clone());
-    let (listener, shared) = open(&config, Box::new(|| 0)).unwrap();
+    let mut config = config(([127, 0, 0, 1], 0).into(), Habit::Exit, log.clone());
+    change(&mut config);
+    let shared = open(&config, Box::new(|| 0)).unwrap();
+    let listener = listen_logged(&config, &shared.log).unwrap();
     let address = listener.local_addr().unwrap();
     let (signals, mut received) = mpsc::unbounded_channel();
     let next_signal = async move || match received.recv().await {
@@ -221,6 +229,40 @@ fn each_signal_has_its_habit() {
 }
 
 #[test]
+fn before_it_listens_a_signal_that_means_stop_ends_it() {
+    local(async {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log.jsonl");
+        let mut config = config(([127, 0, 0, 1], 0).into(), Habit::Drain, log);
+        config.listen_after = Duration::from_secs(1000);
+        let shared = open(&config, Box::new(|| 0)).unwrap();
+        // The first is ignored by default.
+        let mut signals = [StopSignal::Term, StopSignal::Hup].map(Noticed::Signal).to_vec();
+        let ended = wait_to_listen(async || signals.pop().unwrap(), &shared, &config).await;
+        assert_eq!(ended, Wait::Stopped);
+        let text = std::fs::read_to_string(dir.path().join("log.jsonl")).unwrap();
+        assert!(
+            text.contains("SIGTERM") && text.contains("exiting") && !text.contains("listening"),
+            "{text}"
+        );
+    });
+}
+
+#[test]
+fn a_share_of_the_requests_fails_and_no_probe() {
+    local(async {
+        let server = start_with(|config| config.fail_share = 0.25);
+        let mut statuses = Vec::new();
+        for _ in 0..8 {
+            statuses.push(server.get("a-1", "/").await["HTTP/1.1 ".len()..][..3].to_owned());
+            assert!(server.get("a-2", "/readyz").await.starts_with("HTTP/1.1 200"));
+        }
+        assert_eq!(statuses, ["200", "200", "200", "500", "200", "200", "200", "500"]);
+        server.task.abort();
+    });
+}
+
+#[test]
 fn an_answer_counts_only_when_the_kernel_has_all_of_it() {
     local(async {
         let server = start(Habit::Exit);
@@ -243,7 +285,8 @@ fn a_taken_address_is_a_clear_error() {
     local(async {
         let server = start(Habit::Exit);
         let config = config(server.address, Habit::Exit, server.log.clone());
-        let error = open(&config, Box::new(|| 0)).err().unwrap();
+        let shared = open(&config, Box::new(|| 0)).unwrap();
+        let error = listen_logged(&config, &shared.log).err().unwrap();
         assert!(error.to_string().contains("is in use by another process"), "{error}");
         server.task.abort();
     });
