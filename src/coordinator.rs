@@ -47,6 +47,7 @@ pub(crate) use gitops::GitOps;
 pub(crate) use load_job::{LOAD_PORT, LoadJob, LoadPod, default_workers};
 pub(crate) use pages::list_at_once;
 pub(crate) use plan::{Plan, Work};
+pub(crate) use rollout::Workloads;
 pub(crate) use routes::services_behind_in;
 pub(crate) use session::{Session, Settings};
 pub(crate) use sidecar::Sidecars;

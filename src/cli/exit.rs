@@ -29,6 +29,8 @@ pub(super) enum Inconclusive {
     Fail,
     /// As a success: exit status 0.
     Pass,
+    /// As a reason to go on with another round of the disruptions: exit status 3 if that settles nothing.
+    Extend,
 }
 
 impl Exit {

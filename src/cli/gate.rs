@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::ValueEnum;
 
 use super::compare::{CompareArgs, sample};
 use super::exit::{Exit, Inconclusive};
@@ -40,7 +41,7 @@ pub(super) struct GateArgs {
     #[arg(long = "set", value_name = "expect.KEY=VALUE")]
     set: Vec<String>,
     /// What an inconclusive gate counts as [default: exit status 3].
-    #[arg(long, value_enum, value_name = "fail|pass")]
+    #[arg(long, value_parser = without_extension, value_name = "fail|pass")]
     inconclusive: Option<Inconclusive>,
     /// The most requests that may be dropped: short for --set expect.dropped.max=N.
     #[arg(long, value_name = "N")]
@@ -111,6 +112,19 @@ impl GateArgs {
         let recorded = run_dir.info()?.expect;
         let place = run_dir.path().join("run.json").display().to_string();
         Ok(expect::with(&recorded, &place, file.as_ref(), &set)?)
+    }
+}
+
+/// What an inconclusive gate counts as, once the run is over.
+fn without_extension(text: &str) -> Result<Inconclusive, String> {
+    match Inconclusive::from_str(text, false) {
+        Ok(Inconclusive::Extend) => Err(
+            "the run is over, so no termination can be added: start a new one with `rolldrop run SCENARIO \
+                 --inconclusive extend`, or use fail or pass"
+                .to_owned(),
+        ),
+        Ok(inconclusive) => Ok(inconclusive),
+        Err(_) => Err("needs fail or pass".to_owned()),
     }
 }
 

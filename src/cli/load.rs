@@ -198,6 +198,7 @@ impl Recording {
             interrupted: false,
             max_busy: None,
             aborted: None,
+            looks: None,
         };
         dir.write_info(&info)?;
         let events = dir.event_log()?;

@@ -14,7 +14,7 @@ use rolldrop_analysis::gate;
 use rolldrop_analysis::timeline::{Requests, Timeline};
 use rolldrop_analysis::{self as analysis, Analysis, Policy, RunResult};
 use rolldrop_record::service_proxy::ServiceProxy;
-use rolldrop_record::{Expect, RunDir, shown};
+use rolldrop_record::{Expect, RunDir, RunLog, Tables, shown};
 use rolldrop_report::{self as report, TextOptions};
 
 /// Arguments of `rolldrop report`.
@@ -100,17 +100,23 @@ pub(super) struct Given<'a> {
     pub(super) service_proxy: Option<&'a ServiceProxy>,
 }
 
+const FAILED: &str = "failed to read the run";
+
 /// Reads a run and analyses it.
 pub(super) fn analyse(run_dir: &RunDir, given: &Given<'_>) -> anyhow::Result<Analysed> {
-    const FAILED: &str = "failed to read the run";
     let (mut log, tables) = run_dir.recorded().context(FAILED)?;
     if let Some(stated) = given.service_proxy {
         log.info.cluster.assume(stated)?;
     }
     let expect = given.expect.unwrap_or(&log.info.expect).clone();
+    analyse_recorded(log, tables, &expect)
+}
+
+/// Analyses what was read of a run.
+pub(super) fn analyse_recorded(log: RunLog, tables: Tables, expect: &Expect) -> anyhow::Result<Analysed> {
     let (timeline, requests) = Timeline::build(log, tables).context(FAILED)?;
     let mut analysis = analysis::analyse(&timeline, &requests, &Policy::default()).context(FAILED)?;
-    analysis.result.checks = gate::check(&analysis.result, &expect);
+    analysis.result.checks = gate::check(&analysis.result, expect);
     Ok(Analysed { timeline, requests, analysis })
 }
 

@@ -13,10 +13,12 @@ mod consent;
 mod dry;
 mod evidence;
 mod intent;
+mod looks;
 mod manifests;
 mod ports;
 mod programs;
 mod reach;
+mod rounds;
 mod sending;
 mod settings;
 mod target;
@@ -35,6 +37,7 @@ use super::exit::Exit;
 use super::private_dir;
 use super::progress::Progress;
 use super::report;
+use super::say::say;
 use super::signals::Interrupts;
 use crate::cluster::{Choice, Cluster};
 use crate::coordinator::{Caller, CoordinatorError, GitOps, Limits, Ready, Session, Settings};
@@ -53,9 +56,6 @@ use sending::Sending;
 use settings::{expected_targets, load_settings};
 use under_load::Measuring;
 
-/// The plan of a load that ends when a command has: the longest that it can be.
-const OPEN_END: Duration = Duration::from_secs(24 * 3600);
-
 impl RunArgs {
     /// Runs the command.
     pub(super) fn run(mut self) -> anyhow::Result<ExitCode> {
@@ -68,6 +68,7 @@ impl RunArgs {
         }
         // Settings that cannot work are refused before a cluster is started.
         programs::check(&scenario)?;
+        let looks = looks::planned(self.inconclusive, self.max_looks, &scenario, command.is_some())?;
         load::Plan::new(load_settings(&scenario, &expected_targets(&scenario))?)?;
         let clock = Clock::start();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -82,6 +83,7 @@ impl RunArgs {
             max_busy: self.max_busy.map(Percent::share),
             service_proxy: self.assume.service_proxy(),
             beats: !self.no_beats,
+            looks,
         };
         if self.dry_run {
             // Private, because it holds the kubeconfig of an embedded cluster. It is removed after the dry run.
@@ -118,7 +120,13 @@ impl RunArgs {
         });
         let interrupted = measured.inspect_err(|_| run_dir.discard_if_empty())?;
         let result = report::make(&run_dir, self.format)?;
-        Ok(Exit::of(&result, interrupted).settled(self.inconclusive).into())
+        let exit = Exit::of(&result, interrupted);
+        if let (Exit::Inconclusive, Some(looks)) =
+            (exit, result.looks.as_ref().filter(|looks| looks.is_last()))
+        {
+            say(&format!("the gate is still inconclusive after the last of {} looks", looks.most()));
+        }
+        Ok(exit.settled(self.inconclusive).into())
     }
 }
 
@@ -221,7 +229,7 @@ impl Run<'_> {
         let plan = self.intent.plan(scenario, &first, load_workers).await?;
         plan.warnings.iter().for_each(|warning| self.progress.warn(warning));
         first.check_rights(&plan).await.map_err(interruption)?;
-        let open_end = self.intent.command.map(|_| OPEN_END);
+        let open_end = self.intent.open_end(scenario);
         ports::check(scenario, cluster, &first, load_workers, open_end, self.interrupts).await?;
         evidence::check(scenario, cluster, load_workers, self.interrupts).await?;
         let Self { progress, interrupts, intent, .. } = self;
@@ -273,8 +281,8 @@ impl Run<'_> {
     ) -> anyhow::Result<RunInfo> {
         let ready = self.deploy(scenario, session).await?;
         let mut settings = load_settings(scenario, &ready.seen_from_here())?;
-        if self.intent.command.is_some() {
-            settings.pace = settings.pace.held_until(OPEN_END);
+        if let Some(end) = self.intent.open_end(scenario) {
+            settings.pace = settings.pace.held_until(end);
         }
 
         let note = |source: Option<&str>, at, kind| match source {

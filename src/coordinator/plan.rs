@@ -56,6 +56,8 @@ pub(crate) struct Work<'a> {
     pub sidecars: Option<Sidecars<'a>>,
     /// Whether a command ends pods, instead of the scenario's disruptions.
     pub has_command: bool,
+    /// Whether the disruptions may be done again, in further rounds.
+    pub has_rounds: bool,
     /// Whether the run writes to its own object while pods may end.
     pub beats: bool,
     /// How many pods send the load; `None` if it does not come from the cluster.
@@ -92,7 +94,7 @@ impl Caller {
     /// # Errors
     /// When it cannot be done as the scenario says, or reading for it fails.
     pub(crate) async fn plan(&self, work: &Work<'_>) -> Result<Plan, CoordinatorError> {
-        let Work { scenario, secrets, sidecars, has_command, beats, load_workers } = work;
+        let Work { scenario, secrets, sidecars, has_command, has_rounds, beats, load_workers } = work;
         let mut plan = Plan::default();
         plan.open_call("/version", "whether it has what the scenario uses");
         let version = self.server_version().await?;
@@ -151,10 +153,17 @@ impl Caller {
         if *beats {
             self.plan_beats(&mut plan, &mut undo);
         }
-        if *has_command {
-            for kind in self.workload_kinds() {
+        for kind in self.workload_kinds() {
+            if *has_command {
                 let why = "before the command, and then every 250 ms until its changes have settled";
                 plan.helps("list", &kind, why);
+            }
+            if *has_rounds {
+                plan.helps(
+                    "list",
+                    &kind,
+                    "before the first round, and after each until its changes have settled",
+                );
             }
         }
         self.plan_disruptions(disruptions, &mut plan, &mut undo).await?;

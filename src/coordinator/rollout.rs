@@ -162,6 +162,18 @@ impl Session {
         Ok(())
     }
 
+    /// Waits until the workloads of before a round are whole again, and no pod is terminating.
+    ///
+    /// # Errors
+    /// When the run is stopped meanwhile.
+    pub(crate) async fn await_recovery(&self, before: &Workloads) -> Result<(), CoordinatorError> {
+        if let (_, Some(missing)) = self.until_settled(before).await? {
+            let limit = self.caller.limits.rollout;
+            self.warn(format!("a round had not ended {limit:?} after its last action: {missing}"));
+        }
+        Ok(())
+    }
+
     /// Waits until the workloads have settled after changes since `before`, and no pod is terminating. Returns the
     /// workloads then, and what is missing if the limit passed.
     pub(super) async fn until_settled(

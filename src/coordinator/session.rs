@@ -180,6 +180,12 @@ impl Session {
 
     /// Waits for the ends of pods that are still ending, and for the proxies' last rows.
     pub(crate) async fn settle(&self) {
+        self.await_ends().await;
+        self.collector.catch_up(&self.caller.limits).await;
+    }
+
+    /// Waits for the ends of pods that are still ending, and until the watch has shown them.
+    pub(crate) async fn await_ends(&self) {
         let deadline = Instant::now() + self.caller.limits.settle + self.longest_grace();
         let gone = self.views.wait_until(|view| view.pods_listed && view.terminating().next().is_none());
         if timeout_at(deadline, self.caller.stoppable(gone)).await.is_err() {
@@ -201,7 +207,6 @@ impl Session {
             self.record(EventKind::WatchGap { resource, from: self.clock.now() - watch::LONGEST_SILENCE });
             self.warn(format!("the last events are not known: {error}"));
         }
-        self.collector.catch_up(&self.caller.limits).await;
     }
 
     /// Makes the existing proxies hand over their rows, and waits for nothing else: what an interrupted run has time

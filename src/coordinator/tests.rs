@@ -285,6 +285,7 @@ async fn the_calls_that_change_something_are_those_of_the_plan_in_their_order() 
         secrets: &[],
         sidecars: None,
         has_command: false,
+        has_rounds: false,
         beats: false,
         load_workers: None,
     };
@@ -333,6 +334,7 @@ async fn a_missing_right_is_named_before_anything_is_touched() {
         secrets: &[],
         sidecars: None,
         has_command: false,
+        has_rounds: false,
         beats: false,
         load_workers: Some(3),
     };

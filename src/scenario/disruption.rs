@@ -130,6 +130,38 @@ impl Disruption {
         StdRng::seed_from_u64(self.seed ^ (u64::from(stream) << 32))
     }
 
+    /// The same for another round, counted from 0, with random choices of its own.
+    pub(crate) fn in_round(&self, round: usize) -> Self {
+        // The seeds of a scenario's disruptions differ by small numbers, and streams by the upper half.
+        Self { seed: self.seed.wrapping_add((round as u64) << 16), ..self.clone() }
+    }
+
+    /// Why it cannot be done again in another round, and what to do; `None` if it can.
+    pub(crate) fn why_once(&self) -> Option<String> {
+        let name = self.action.name();
+        match &self.action {
+            Action::DeletePod(_)
+            | Action::Evict(_)
+            | Action::Crash { .. }
+            | Action::RollingRestart(_)
+            | Action::RestartNodeAgent { .. } => None,
+            Action::Relabel { restore, .. }
+            | Action::SetImage { restore, .. }
+            | Action::Patch { restore, .. }
+            | Action::Scale { restore, .. }
+            | Action::Drain { restore, .. }
+            | Action::NodeShutdown { restore, .. } => (!matches!(restore, Restore::After(_))).then(|| {
+                format!("a second {name} would find what the first has left: add for: 10s, so that it is changed back")
+            }),
+            Action::Exec { .. } => {
+                Some("a program may do something else the second time: use an action such as rollingRestart".into())
+            }
+            Action::Observe { .. } => {
+                Some("others end the pods, when and as often as they like: let an action end them".into())
+            }
+        }
+    }
+
     /// Whether the load can end when this is done.
     pub(crate) fn ends_the_load(&self) -> bool {
         matches!(self.repeat, Repeat::Until(_)) || matches!(self.action, Action::Observe { lasts: Some(_) })
@@ -245,6 +277,11 @@ impl Action {
             | Action::Scale { workload, .. } => Some(workload),
             _ => None,
         }
+    }
+
+    /// Whether pods end by it, or may.
+    pub(crate) const fn ends_pods(&self) -> bool {
+        !matches!(self, Action::Crash { .. } | Action::Relabel { .. } | Action::RestartNodeAgent { .. })
     }
 
     /// Its name in scenario files and events.
@@ -402,6 +439,23 @@ mod tests {
         assert_eq!(order(7, 0), order(7, 0));
         assert_ne!(order(7, 0), order(7, 1));
         assert_ne!(order(7, 0), order(8, 0));
+    }
+
+    #[test]
+    fn another_round_draws_anew() {
+        let first = Disruption {
+            at: Duration::ZERO,
+            every: Duration::ZERO,
+            jitter: Duration::from_secs(5),
+            seed: 7,
+            repeat: Repeat::Times(3),
+            allow_outage: false,
+            action: Action::Observe { lasts: None },
+        };
+        let due = |round| [0, 1, 2].map(|repetition| first.in_round(round).due(repetition, Duration::ZERO));
+        assert_eq!(first.in_round(0), first);
+        assert_eq!(due(1), due(1), "it is drawn from the seed");
+        assert!(due(0) != due(1) && due(1) != due(2));
     }
 
     #[test]

@@ -45,6 +45,7 @@ mod load_names;
 mod load_options;
 mod load_tls;
 mod load_unanswered;
+mod looks;
 mod machine;
 mod main_job;
 mod many_pods;

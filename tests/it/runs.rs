@@ -67,6 +67,7 @@ pub(crate) fn synthetic(rate: f64, duration_s: f64, (started, ended): (Stamp, St
         interrupted: false,
         max_busy: None,
         aborted: None,
+        looks: None,
     }
 }
 

@@ -27,3 +27,30 @@ pub fn either<'a>(n: u64, one: &'a str, many: &'a str) -> &'a str {
 pub fn len(n: usize) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
 }
+
+/// A share with three significant digits, such as `0.0512 %`.
+pub fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    let decimals = match percent.abs() {
+        0.0 => 0,
+        p if !(0.01..99.9).contains(&p) => 4,
+        p if p < 1.0 => 3,
+        _ => 2,
+    };
+    let text = format!("{percent:.decimals$}");
+    let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+    format!("{text} %")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_written_in_percent() {
+        assert_eq!(
+            [0.0, 0.001, 0.0005123, 0.9, 1.0, 0.99999].map(percent),
+            ["0 %", "0.1 %", "0.051 %", "90 %", "100 %", "99.999 %"]
+        );
+    }
+}

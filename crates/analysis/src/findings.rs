@@ -6,14 +6,14 @@ mod conntrack;
 use std::collections::BTreeMap;
 
 use super::Judged;
-use super::figures::{count, counted, either, len};
+use super::figures::{count, counted, either, len, percent};
 use super::model::{Finding, FindingKind, Latencies, Recommendation, RequestCounts, Severity, Termination};
 use super::phase;
 use super::sums::Sums;
 use super::validity::Reason;
 use crate::timeline::{BeatsState, Command, Refused, Restart, T0Basis, Timeline, Withdrawal};
-use rolldrop_record::Stamp;
 use rolldrop_record::run_info::{BalancesBecause, Target};
+use rolldrop_record::{Looks, Stamp};
 
 /// The remedy if a container ends in a pod that stays. Nothing waits for its end, so no setting of the pod helps.
 const RESTART_REMEDY: &str = "more replicas and clients that retry; a readinessProbe shortens the outage";
@@ -53,6 +53,7 @@ pub(super) fn findings(known: Known<'_>) -> Vec<Finding> {
     findings.extend(left_alive.map(|(withdrawal, last)| lived_on(withdrawal, *last)));
     findings.extend(timeline.info.targets.iter().filter_map(taken_for_a_gateway));
     findings.extend(of_the_measurement(known));
+    findings.extend(timeline.info.looks.as_ref().map(looked_at));
     findings.extend(nothing_lost(known));
     findings.sort_by_key(|f| f.severity);
     findings
@@ -74,6 +75,21 @@ fn not_valid(known: Known<'_>) -> Vec<Finding> {
         Finding { kind: Some(*kind), ..finding(Severity::Error, what.clone(), why, remedy) }
     };
     known.invalid.iter().map(invalid).collect()
+}
+
+/// By which look of several the run is judged.
+fn looked_at(looks: &Looks) -> Finding {
+    finding(
+        Severity::Info,
+        format!(
+            "the gate is judged at look {} of {}, with bounds at {} confidence",
+            looks.at,
+            looks.most(),
+            percent(1.0 - looks.alpha())
+        ),
+        "the run went on while its gate was inconclusive: the looks share one error, as was fixed before the start",
+        if looks.is_last() { "if it is inconclusive still: a new run with more terminations" } else { "" },
+    )
 }
 
 /// What is missing in the record.

@@ -29,6 +29,7 @@ mod reached;
 mod recommend;
 mod route;
 mod shares;
+pub mod spending;
 pub mod standing;
 mod stats;
 mod streams;
@@ -60,10 +61,7 @@ use rolldrop_record::load::defaults;
 use rolldrop_record::parts::PartError;
 use rolldrop_record::retry;
 use rolldrop_record::run_info::Target;
-use rolldrop_record::{Cause, Outcome, RequestRow, Stamp};
-
-/// The chance, shared by the terminations of a mode, that an upper bound is too small.
-const ALPHA: f64 = 0.05;
+use rolldrop_record::{Cause, Looks, Outcome, RequestRow, Stamp};
 
 /// Analyses one run.
 ///
@@ -145,6 +143,7 @@ pub fn analyse(timeline: &Timeline, requests: &Requests, policy: &Policy) -> Res
         targets,
         longest_outage_s: sums.all.outages.longest_s(),
         checks: Vec::new(),
+        looks: timeline.info.looks.clone(),
     };
     Ok(Analysis { result, lost: charts::lost(timeline, judged), charts: charts::charts(timeline, sums) })
 }
@@ -197,7 +196,8 @@ fn modes(ends: &[PodEnd]) -> Vec<Mode> {
 /// statement covers: those of its mode, for all consumers.
 fn alpha(timeline: &Timeline, modes: &[Mode]) -> Vec<f64> {
     let targets = timeline.info.targets.len().max(1);
-    let alpha = |mode| ALPHA / (targets * modes.iter().filter(|other| *other == mode).count()) as f64;
+    let error = timeline.info.looks.as_ref().map_or(spending::ALPHA, Looks::alpha);
+    let alpha = |mode| error / (targets * modes.iter().filter(|other| *other == mode).count()) as f64;
     modes.iter().map(alpha).collect()
 }
 
@@ -326,6 +326,7 @@ fn terminations(
                 node: end.node.clone(),
                 mode: *mode,
                 disruption: end.disruption,
+                repetition: end.repetition,
                 cause: end.cause.clone(),
                 watch_gaps: timeline
                     .gaps_of(end)

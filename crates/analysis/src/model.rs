@@ -21,10 +21,11 @@ pub use outside::OutsideCounts;
 pub use target::{TargetName, TargetResult};
 pub use window::{Window, WindowBasis};
 
+use crate::spending;
 pub use crate::timeline::T0Basis;
 use rolldrop_record::run_info::{ClusterInfo, Pacing, Tool};
 pub use rolldrop_record::{Cause, Mode};
-use rolldrop_record::{EndCause, Outcome, named};
+use rolldrop_record::{EndCause, Looks, Outcome, named};
 
 /// The version of `result.json`.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -100,6 +101,16 @@ pub struct RunResult {
     pub findings: Vec<Finding>,
     /// The checks of the gate; filled in by `gate`, empty if there are none.
     pub checks: Vec<Check>,
+    /// The looks of a run that went on while its gate was inconclusive; absent for a run of fixed length.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub looks: Option<Looks>,
+}
+
+impl RunResult {
+    /// The confidence of each bound that the gate uses.
+    pub fn confidence(&self) -> f64 {
+        1.0 - self.looks.as_ref().map_or(spending::ALPHA, Looks::alpha)
+    }
 }
 
 /// Whether a measurement can be believed.
@@ -320,6 +331,10 @@ pub struct Termination {
     pub mode: Mode,
     /// The disruption that caused it, counted from 0; `None` if something else did.
     pub disruption: Option<u32>,
+    /// Which repetition of that disruption, counted from 0: each is a rollout of its own, for example. Absent if it is
+    /// about single pods, or not this run's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repetition: Option<u32>,
     /// What ended it, as far as the cluster says, in words.
     #[serde(default)]
     pub cause: Option<EndCause>,

@@ -4,6 +4,7 @@ mod bounds;
 mod clocks;
 mod corners;
 mod expected;
+mod looks;
 mod rollouts;
 mod said;
 mod sound;
@@ -67,6 +68,7 @@ fn records() -> Records {
         interrupted: false,
         max_busy: None,
         aborted: None,
+        looks: None,
     };
     let load = EventKind::LoadStarted { rate: 300.0, duration_s: 10.0, warmup_s: 0.0 };
     let mut events = vec![Event::new(at(0), "coordinator", load)];

@@ -220,6 +220,7 @@ impl Sample {
             longest_outage_s: 0.041,
             findings: Vec::new(),
             checks: Vec::new(),
+            looks: None,
             command: None,
         };
         let charts = ChartData {
@@ -282,6 +283,7 @@ impl Sample {
             node: Some(format!("node-{}", index % 2 + 1)),
             mode,
             disruption: u32::try_from(index).ok(),
+            repetition: None,
             cause: None,
             watch_gaps: Vec::new(),
             t0_uncertainty_s: 0.011,

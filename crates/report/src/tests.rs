@@ -364,6 +364,10 @@ fn every_result_meets_the_schema() {
             panic!("{name}: {error}");
         }
     }
+    let mut extended = samples::naive_exit().result;
+    extended.looks = Some(rolldrop_analysis::spending::looks(4));
+    extended.terminations[0].repetition = Some(1);
+    assert_eq!(meets(&serde_json::from_slice(&json(&extended)).unwrap(), &schema), Ok(()));
     let mut broken: Value = serde_json::from_slice(&json(&samples::naive_exit().result)).unwrap();
     broken["terminations"][0]["surprise"] = Value::from(1);
     assert_eq!(meets(&broken, &schema), Err("$.terminations[0].surprise: not described".into()));

@@ -132,9 +132,14 @@ pub(in crate::cli) struct RunArgs {
     /// --set expect.KEY=VALUE replaces these.
     #[arg(long, value_name = "FILE")]
     expect: Option<PathBuf>,
-    /// What an inconclusive gate counts as [default: exit status 3].
-    #[arg(long, value_enum, value_name = "fail|pass")]
+    /// What an inconclusive gate counts as [default: exit status 3]. `extend` goes on: while the gate is inconclusive,
+    /// the run does the scenario's disruptions once more, under the same load, and looks again. The error that each
+    /// look may spend is fixed before the start.
+    #[arg(long, value_enum, value_name = "fail|pass|extend")]
     pub(super) inconclusive: Option<Inconclusive>,
+    /// With --inconclusive extend: the most rounds of disruptions, each followed by a look at the gate [default: 4].
+    #[arg(long, value_name = "N", requires = "inconclusive", value_parser = clap::value_parser!(u16).range(2..=100))]
+    pub(super) max_looks: Option<u16>,
     /// Check the plan (targets, selectors, pods that would end at once, source ports), print, in order, each call of the
     /// API server that the run would make, and change nothing.
     #[arg(long)]

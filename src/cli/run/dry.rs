@@ -1,7 +1,7 @@
 //! `--dry-run`: what a run would ask of the API server.
 
 use super::intent::Intent;
-use super::{OPEN_END, caller, connect, ports, sending};
+use super::{caller, connect, looks, ports, sending};
 use crate::cli::progress::Progress;
 use crate::cli::signals::Interrupts;
 use crate::cluster::Choice;
@@ -27,13 +27,16 @@ pub(super) async fn plan(
     let plan = async {
         let load_workers = sending::load_workers(scenario, &cluster, &caller).await?;
         let plan = intent.plan(scenario, &caller, load_workers).await?;
-        let open_end = intent.command.map(|_| OPEN_END);
+        let open_end = intent.open_end(scenario);
         ports::check(scenario, &cluster, &caller, load_workers, open_end, interrupts).await?;
         Ok(plan)
     };
     let plan: anyhow::Result<Plan> = plan.await;
     if let Ok(plan) = &plan {
         plan.warnings.iter().chain(&plan.findings).for_each(|warning| progress.warn(warning));
+        if let Some(looks) = &intent.looks {
+            progress.note(&format!("the run {}", looks::in_words(looks)));
+        }
         if let Some(title) = cluster.title() {
             progress.note(&format!(
                 "on {title}, in namespace {}, a run would make these calls:",

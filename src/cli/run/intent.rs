@@ -1,16 +1,19 @@
 //! What a run does in addition to its scenario, and what it needs for that.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
+use anyhow::bail;
 use serde_json::Value;
 
 use super::admin_secret::AdminSecret;
 use super::command::UserCommand;
 use super::consent::{self, Naming};
-use super::interruption;
 use super::sending::Collecting;
+use super::{interruption, looks};
 use crate::coordinator::{Caller, GitOps, Plan, Sidecars, Work};
 use crate::scenario::{Place, Scenario, Workload};
+use rolldrop_record::Looks;
 use rolldrop_record::service_proxy::ServiceProxy;
 
 /// What the command line adds to the scenario.
@@ -32,9 +35,21 @@ pub(super) struct Intent<'a> {
     pub(super) service_proxy: Option<&'a ServiceProxy>,
     /// Whether the run writes to an object of its own while pods may end.
     pub(super) beats: bool,
+    /// The looks at its gate, if it goes on while that is inconclusive.
+    pub(super) looks: Option<Looks>,
 }
 
+/// What a load that ends with something else is planned to last beyond that, at the most.
+const OPEN_END: Duration = Duration::from_secs(24 * 3600);
+
 impl Intent<'_> {
+    /// How long a load without an end of its own may last: it ends with a command, or when the gate is decided.
+    pub(super) fn open_end(&self, scenario: &Scenario) -> Option<Duration> {
+        let most = self.looks.as_ref().map(|looks| u32::try_from(looks.most()).unwrap_or(u32::MAX));
+        let rounds = most.map(|most| scenario.load.duration().saturating_mul(most).saturating_add(OPEN_END));
+        self.command.map(|_| OPEN_END).or(rounds)
+    }
+
     /// What the run will do. Namespaces of the system are refused.
     pub(super) async fn plan(
         &self,
@@ -43,12 +58,27 @@ impl Intent<'_> {
         load_workers: Option<usize>,
     ) -> anyhow::Result<Plan> {
         consent::check_namespaces(&caller.namespace, scenario)?;
+        if self.looks.is_some() && load_workers.is_some() {
+            bail!(
+                "--inconclusive extend looks at the record while the load goes on, and the rows of load workers in the \
+                 cluster come when it has ended: use --load-from local, or fail or pass"
+            );
+        }
         let has_command = self.command.is_some();
         let secrets = self.secrets(scenario, &caller.namespace);
         let sidecars = self.sidecars(scenario);
-        let work =
-            Work { scenario, secrets: &secrets, sidecars, has_command, beats: self.beats, load_workers };
-        caller.plan(&work).await.map_err(interruption)
+        let work = Work {
+            scenario,
+            secrets: &secrets,
+            sidecars,
+            has_command,
+            has_rounds: self.looks.is_some(),
+            beats: self.beats,
+            load_workers,
+        };
+        let mut plan = caller.plan(&work).await.map_err(interruption)?;
+        plan.effects.extend(self.looks.as_ref().map(looks::in_words));
+        Ok(plan)
     }
 
     /// The Secrets with the sidecars' token.

@@ -19,12 +19,13 @@ use crate::cli::progress::Planned;
 use crate::cli::stages;
 use crate::cluster::Cluster;
 use crate::coordinator::{self, CoordinatorError, Ready, Session, Settle, Silence, UnderLoad, until_silent};
-use crate::scenario::{Place, Scenario};
+use crate::scenario::{Disruption, Place, Scenario};
+use rolldrop_analysis::spending::ALPHA;
 use rolldrop_load as load;
 use rolldrop_load::process::Note;
 use rolldrop_load::remote::collect::Collected;
 use rolldrop_record::run_info::{FORMAT_VERSION, LoadPlan, RunInfo, Tool};
-use rolldrop_record::{EventKind, Stamp};
+use rolldrop_record::{EventKind, Looks, Stamp};
 
 /// How long the target may take to answer for the first time, once its pods are ready.
 const FIRST_ANSWER_LIMIT: Duration = Duration::from_secs(15);
@@ -108,6 +109,7 @@ impl Measuring<'_> {
             interrupted: false,
             max_busy: run.intent.max_busy,
             aborted: None,
+            looks: run.intent.looks.clone(),
         };
         if let Some(nodes) = sending.nodes() {
             info.targets = ready.seen_from(&nodes);
@@ -136,10 +138,12 @@ impl Measuring<'_> {
         let zero = started + scenario.load.settings.warmup;
         session.record_at(started, EventKind::LoadStarted { rate, duration_s, warmup_s });
         let control = sending.control().clone();
-        let planned = if has_command { Planned::default() } else { Planned::of(plan) };
+        let has_open_end = run.intent.open_end(scenario).is_some();
+        let planned = if has_open_end { Planned::default() } else { Planned::of(plan) };
         let loading = run.progress.follow(sending.join(), &control, planned, run.interrupts);
         let stages = plan.stages();
         let stages = stages::announce(run.clock, zero, &stages, |at, kind| session.record_at(at, kind));
+        let begun = info.clone();
         let giving_up = async {
             info.aborted = Some(self.given_up(&control).await);
             pending::<Infallible>().await
@@ -151,7 +155,7 @@ impl Measuring<'_> {
             control.stop();
             pending::<Infallible>().await
         };
-        let ((), ended) = tokio::try_join!(self.disrupt(zero, rate, &control), async {
+        let (looks, ended) = tokio::try_join!(self.disrupt((zero, rate), &control, &begun), async {
             tokio::select! {
                 ended = loading => anyhow::Ok(ended?),
                 never = stages => match never {},
@@ -160,8 +164,8 @@ impl Measuring<'_> {
                 never = halted => match never {},
             }
         })?;
-        info.sources = sending.recorders();
-        if has_command || scenario.ends_with_its_disruptions() {
+        (info.sources, info.looks) = (sending.recorders(), looks);
+        if has_open_end || scenario.ends_with_its_disruptions() {
             info.load.duration_s = match rate {
                 // A closed loop, or one that lost a worker: only its end is known.
                 rate if rate == 0.0 || !ended.lost.is_empty() => ended.at.ns_since(zero) as f64 / 1e9,
@@ -183,29 +187,57 @@ impl Measuring<'_> {
         why
     }
 
-    /// Ends pods, by the user's command or the scenario's disruptions.
-    async fn disrupt(self, zero: Stamp, rate: f64, control: &load::Control) -> anyhow::Result<()> {
-        let Self { run, scenario, session, .. } = self;
-        if let Some(command) = run.intent.command {
+    /// Ends pods, by the user's command or the scenario's disruptions. Returns the looks, at the last one, of a run
+    /// that goes on while its gate is inconclusive.
+    async fn disrupt(
+        self,
+        (zero, rate): (Stamp, f64),
+        control: &load::Control,
+        info: &RunInfo,
+    ) -> anyhow::Result<Option<Looks>> {
+        if let Some(command) = self.run.intent.command {
             self.disrupt_by(command, zero, control).await?;
             control.stop();
-            return Ok(());
+        } else if let Some(looks) = info.looks.clone() {
+            return Ok(Some(self.in_rounds((zero, rate), control, info, looks).await?));
+        } else if self.round((zero, rate), control, None).await? && self.scenario.ends_with_its_disruptions()
+        {
+            control.stop();
         }
+        Ok(None)
+    }
+
+    /// Does the scenario's disruptions once. With looks it is one of several rounds, and lasts as long as the load that
+    /// the scenario has. Returns whether its effects have settled before the end of that load.
+    pub(super) async fn round(
+        self,
+        (zero, rate): (Stamp, f64),
+        control: &load::Control,
+        looks: Option<&Looks>,
+    ) -> anyhow::Result<bool> {
+        let Self { run, scenario, session, .. } = self;
         let losses = &abort::Lost::of(control);
         let end = zero + scenario.load.duration();
         let (settle, known_after) = (settle(scenario), known_after(scenario));
-        let load = UnderLoad { zero, end, rate, settle, known_after, losses };
+        // As the strictest look has it, which shares its error between the terminations of all rounds.
+        let strictest = |looks: &Looks| looks.alphas.iter().copied().fold(ALPHA, f64::min);
+        let alpha = looks.map_or(ALPHA, |looks| strictest(looks) / looks.most() as f64);
+        let load = UnderLoad { zero, end, rate, settle, alpha, known_after, losses };
         let programs = UserPrograms::new(self)?;
-        let disrupted = session.disrupt(&scenario.disruptions, load, &programs).await;
-        tracing::debug!(?disrupted, "disruptions carried out");
+        let round = looks.map_or(0, |looks| looks.at - 1);
+        let disruptions: Vec<Disruption> =
+            scenario.disruptions.iter().map(|disruption| disruption.in_round(round)).collect();
+        let disrupted = session.disrupt(&disruptions, load, &programs).await;
+        tracing::debug!(?disrupted, round, "disruptions carried out");
         if scenario.ends_with_its_disruptions() {
-            let left =
-                Duration::try_from_secs_f64(load.end.seconds_since(run.clock.now())).unwrap_or_default();
-            if timeout(left, self.aftermath(control)).await.is_ok() {
-                control.stop();
-            }
+            let left = Duration::try_from_secs_f64(end.seconds_since(run.clock.now())).unwrap_or_default();
+            return Ok(timeout(left, self.aftermath(control)).await.is_ok());
         }
-        Ok(())
+        if looks.is_some() {
+            // An interruption ends the run by itself.
+            let _ = self.wait_until(end).await;
+        }
+        Ok(true)
     }
 
     /// Writes to an object of the run's own, from shortly before pods may end.

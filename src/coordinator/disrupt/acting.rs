@@ -17,6 +17,9 @@ use crate::scenario::{Action, Disruption, Restore};
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::{EventKind, Mode, Stamp, event};
 
+/// The error of the windows' own bounds, over all terminations of a run.
+const ALPHA: f64 = 0.05;
+
 /// The results of the disruptions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Disrupted {
@@ -71,6 +74,9 @@ pub(crate) struct UnderLoad<'a> {
     pub rate: f64,
     /// How long to wait after a termination.
     pub settle: Settle,
+    /// The chance, over all terminations together, that a silence is taken as the end of a window too early: the error
+    /// of the windows' own bounds.
+    pub alpha: f64,
     /// A loss is known this long after its request was sent, at the latest.
     pub known_after: Duration,
     /// What it loses.
@@ -81,7 +87,7 @@ impl UnderLoad<'static> {
     /// A load about which only this is known.
     pub(crate) fn of(zero: Stamp, end: Stamp, rate: f64) -> Self {
         let (settle, known_after) = (Settle::default(), Duration::ZERO);
-        Self { zero, end, rate, settle, known_after, losses: &NoLosses }
+        Self { zero, end, rate, settle, alpha: ALPHA, known_after, losses: &NoLosses }
     }
 }
 

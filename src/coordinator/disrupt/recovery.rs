@@ -22,9 +22,6 @@ use rolldrop_record::event::EndpointState;
 /// How much later than the EndpointSlices a Service proxy may be: kube-proxy's own
 /// `minSyncPeriod`.
 const PROXY_LAG: Duration = Duration::from_secs(1);
-/// The chance, over all terminations together, that a silence is taken as the end of a window too early (the α of the
-/// windows' own bounds).
-const ALPHA: f64 = 0.05;
 /// The load goes on for at least this long after what it is to measure has begun.
 const AFTERMATH_NS: i64 = 1_000_000_000;
 /// Assumed number of terminations if it is not known.
@@ -127,7 +124,7 @@ impl Acting<'_> {
             Repeat::Times(times) => usize::try_from(times).unwrap_or(MANY) * pods.count.of(whole.ready),
             Repeat::Until(until) => until.terminations().unwrap_or(MANY),
         };
-        let silence_s = (many.max(1) as f64 / ALPHA).ln() / per_pod;
+        let silence_s = (many.max(1) as f64 / self.load.alpha).ln() / per_pod;
         let silence = Duration::try_from_secs_f64(silence_s).unwrap_or(LONGEST_QUIET).min(LONGEST_QUIET);
         let silence = PROXY_LAG + if self.load.rate > 0.0 { silence } else { Duration::ZERO };
         let UnderLoad { settle, known_after, losses, .. } = self.load;

@@ -41,6 +41,7 @@ async fn planned(
         secrets: &[],
         sidecars: None,
         has_command: false,
+        has_rounds: false,
         beats: false,
         load_workers: workers,
     };

@@ -26,6 +26,7 @@ async fn a_plan_says_that_disruptions_meet_the_dns_at_random_phases() {
             secrets: &[],
             sidecars: None,
             has_command: false,
+            has_rounds: false,
             beats: false,
             load_workers: None,
         };

@@ -53,6 +53,7 @@ async fn planned(client: Client, spec: &str) -> Result<Plan, String> {
         secrets: &[],
         sidecars: None,
         has_command: false,
+        has_rounds: false,
         beats: false,
         load_workers: None,
     };

@@ -153,8 +153,6 @@ impl Checked<'_> {
                 | Action::Scale { .. }
                 | Action::Observe { .. }
         );
-        let ends_no_pod =
-            matches!(action, Action::Crash { .. } | Action::Relabel { .. } | Action::RestartNodeAgent { .. });
         let one_by_one = match action {
             Action::DeletePod(pods) | Action::Evict(pods) => {
                 pods.batch == Some(1) || (pods.batch.is_none() && pods.count == Count::Number(1))
@@ -166,7 +164,7 @@ impl Checked<'_> {
                 let why = "is for rollingRestart, setImage, patch, scale and observe: use {terminations: 20}";
                 Err(self.wrong("until", format!("rolloutComplete {why}")))
             }
-            Until::Terminations(_) if ends_no_pod => {
+            Until::Terminations(_) if !action.ends_pods() => {
                 Err(self.wrong("until", format!("{} ends no pod: use repeat", self.name)))
             }
             Until::Windows { .. } if !one_by_one => {

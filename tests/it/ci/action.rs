@@ -247,11 +247,16 @@ fn the_action_measures_judges_against_a_baseline_and_replaces_its_comment() {
 
 #[test]
 fn what_cannot_be_measured_ends_the_action_with_2_and_says_why() {
-    let cases: [(&[(&str, &str)], &str); 6] = [
+    let cases: [(&[(&str, &str)], &str); 7] = [
         (&[], "::error title=rolldrop::give a scenario, or a target and a command"),
         (&[("scenario", "a.yaml"), ("target", "svc/web")], "give scenario or target, not both"),
         (&[("scenario", "a.yaml"), ("command", "true")], "command goes with target"),
-        (&[("scenario", "naive-exit"), ("inconclusive", "maybe")], "takes fail or pass"),
+        (&[("scenario", "naive-exit"), ("inconclusive", "maybe")], "takes fail, pass or extend"),
+        // Passed on, it needs a gate.
+        (
+            &[("scenario", "naive-exit"), ("inconclusive", "extend"), ("expectations", "{}")],
+            "nothing was measured (exit status 2)",
+        ),
         (&[("scenario", "no.yaml")], "nothing was measured (exit status 2): the log says why"),
         (
             &[("scenario", "naive-exit"), ("expectations", "{drops: 0}")],

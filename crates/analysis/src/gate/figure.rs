@@ -1,6 +1,6 @@
 //! A figure between its bounds, against a limit: pass, fail or inconclusive.
 
-use crate::figures::count;
+use crate::figures::{count, percent};
 use crate::model::{Check, CheckVerdict, Figure, Unit};
 use rolldrop_record::expect::Bounds;
 
@@ -191,20 +191,6 @@ impl Unit {
     }
 }
 
-/// A share with three significant digits, such as `0.0512 %`.
-fn percent(share: f64) -> String {
-    let percent = share * 100.0;
-    let decimals = match percent.abs() {
-        0.0 => 0,
-        p if !(0.01..99.9).contains(&p) => 4,
-        p if p < 1.0 => 3,
-        _ => 2,
-    };
-    let text = format!("{percent:.decimals$}");
-    let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
-    format!("{text} %")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -243,13 +229,5 @@ mod tests {
             (Inconclusive, "nobody saw it", "look")
         );
         assert_eq!(judge(&[], 2.0).verdict, Inconclusive);
-    }
-
-    #[test]
-    fn shares_are_written_in_percent() {
-        assert_eq!(
-            [0.0, 0.001, 0.0005123, 0.9, 1.0, 0.99999].map(percent),
-            ["0 %", "0.1 %", "0.051 %", "90 %", "100 %", "99.999 %"]
-        );
     }
 }

@@ -27,7 +27,7 @@ impl<'a> Part<'a> {
         let of = result.terminations.iter().map(|t| (t.pod.as_str(), &t.requests)).collect();
         Self {
             result,
-            requests: requests(&result.requests, &result.groups, of),
+            requests: requests(&result.requests, &result.groups, of, result.confidence()),
             latency_ms: &result.latency_ms,
             longest_outage_s: result.longest_outage_s,
             consumer: None,
@@ -38,7 +38,12 @@ impl<'a> Part<'a> {
         let pods = result.terminations.iter().map(|t| t.pod.as_str());
         Self {
             result,
-            requests: requests(&target.requests, &target.groups, pods.zip(&target.terminations).collect()),
+            requests: requests(
+                &target.requests,
+                &target.groups,
+                pods.zip(&target.terminations).collect(),
+                result.confidence(),
+            ),
             latency_ms: &target.latency_ms,
             longest_outage_s: target.longest_outage_s,
             consumer: Some(&target.consumer),
@@ -47,7 +52,12 @@ impl<'a> Part<'a> {
 
     fn windows(&self) -> Windows<'a> {
         let Self { result, consumer, .. } = self;
-        Windows { terminations: &result.terminations, groups: &result.groups, consumer: *consumer }
+        Windows {
+            terminations: &result.terminations,
+            groups: &result.groups,
+            consumer: *consumer,
+            confidence: result.confidence(),
+        }
     }
 
     /// The checks that come before those of the whole run: what is counted, windows and times.
@@ -69,8 +79,9 @@ fn requests<'a>(
     counts: &'a RequestCounts,
     groups: &'a [LossGroup],
     terminations: Vec<(&'a str, &'a TerminationRequests)>,
+    confidence: f64,
 ) -> Requests<'a> {
-    Requests { counts, groups, terminations }
+    Requests { counts, groups, terminations, confidence }
 }
 
 /// The checks of single consumers and targets.

@@ -6,14 +6,12 @@
 //! more lost something, Student's t bounds their mean. What no termination explains is taken as it was observed.
 
 use super::figure::{Measured, each_within};
-use crate::figures::{count, counted, either, len};
+use crate::figures::{count, counted, either, len, percent};
 use crate::model::{Bounded, Check, CheckVerdict, LossGroup, RequestCounts, TerminationRequests, Unit};
 use crate::stats;
 use rolldrop_record::expect::{Amount, Bounds, Expect, Limits};
 use rolldrop_record::{Cause, Outcome};
 
-/// The confidence of each bound.
-pub(super) const CONFIDENCE: f64 = 0.95;
 /// From so many groups on a mean is bounded by Student's t,
 const MANY: usize = 24;
 /// if so many of them lost something.
@@ -25,6 +23,8 @@ pub(super) struct Requests<'a> {
     pub(super) groups: &'a [LossGroup],
     /// Each termination's pod, and what it took.
     pub(super) terminations: Vec<(&'a str, &'a TerminationRequests)>,
+    /// The confidence of each bound.
+    pub(super) confidence: f64,
 }
 
 impl Requests<'_> {
@@ -107,9 +107,11 @@ impl Requests<'_> {
         if n == 0 || self.counts.lost() > 0 || !check.why.is_empty() {
             return check;
         }
-        let percent = stats::share_upper(0, n, CONFIDENCE) * 100.0;
+        let share = stats::share_upper(0, n, self.confidence);
         let why = format!(
-            "a fault that loses requests in {percent:.1} % of the terminations, or in more, shows in 95 of 100 runs with {}",
+            "a fault that loses requests in {:.1} % of the terminations, or in more, shows in {} of the runs with {}",
+            share * 100.0,
+            percent(self.confidence),
             self.units_in_words()
         );
         Check { why, ..check }
@@ -138,7 +140,7 @@ impl Requests<'_> {
             return Measured::unknown(Unit::Share, "no request was scheduled", "send a load");
         }
         let units = self.units(of);
-        let losses = Losses::of(&units, observed);
+        let losses = Losses::of(&units, observed, self.confidence);
         let (low, high) = losses.bounds(len(units.len()), 1.0);
         let measured = Measured::between(Unit::Count, Some(low), Some(observed as f64), Some(high));
         let measured = measured.into_share_of(sent as f64);
@@ -146,7 +148,8 @@ impl Requests<'_> {
             return measured;
         }
         let basis = format!(
-            "bounds at 95 % confidence from {}, of which {} lost requests: neighbouring requests are correlated",
+            "bounds at {} confidence from {}, of which {} lost requests: neighbouring requests are correlated",
+            percent(self.confidence),
             self.units_in_words(),
             count(losses.losing)
         );
@@ -237,13 +240,14 @@ struct Losses {
     most: f64,
     /// Bounds on the mean of many.
     mean: Option<(f64, f64)>,
+    confidence: f64,
     units: u64,
     /// What no unit explains.
     rest: f64,
 }
 
 impl Losses {
-    fn of(units: &[u64], observed: u64) -> Self {
+    fn of(units: &[u64], observed: u64, confidence: f64) -> Self {
         let losing: Vec<u64> = units.iter().copied().filter(|n| *n > 0).collect();
         let values: Vec<f64> = units.iter().map(|n| *n as f64).collect();
         let is_many = units.len() >= MANY && losing.len() >= SOME;
@@ -251,7 +255,8 @@ impl Losses {
             losing: len(losing.len()),
             least: losing.iter().min().copied().unwrap_or(0) as f64,
             most: losing.iter().max().copied().unwrap_or(1) as f64,
-            mean: is_many.then(|| stats::mean_bounds(&values, CONFIDENCE)).flatten(),
+            mean: is_many.then(|| stats::mean_bounds(&values, confidence)).flatten(),
+            confidence,
             units: len(units.len()),
             rest: observed.saturating_sub(units.iter().sum()) as f64,
         }
@@ -267,8 +272,8 @@ impl Losses {
             return (rest + n as f64 * low.max(0.0), rest + n as f64 * high);
         }
         let losing = (self.losing * n).div_ceil(self.units.max(1));
-        let low = stats::share_lower(losing, n, CONFIDENCE) * self.least;
-        let high = stats::share_upper(losing, n, CONFIDENCE) * self.most;
+        let low = stats::share_lower(losing, n, self.confidence) * self.least;
+        let high = stats::share_upper(losing, n, self.confidence) * self.most;
         (rest + n as f64 * low, rest + n as f64 * high)
     }
 

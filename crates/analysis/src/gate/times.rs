@@ -96,9 +96,9 @@ pub(super) fn first_request(starts: &[Start], limits: &StartLimits) -> Vec<Check
 
 /// The check of the length of each rollout: from the first deletion of an old pod until the last was gone.
 pub(super) fn rollout(result: &RunResult, bounds: Bounds<Span>) -> Vec<Check> {
-    let mut rollouts: BTreeMap<Option<u32>, Vec<&Termination>> = BTreeMap::new();
+    let mut rollouts: BTreeMap<_, Vec<&Termination>> = BTreeMap::new();
     for t in result.terminations.iter().filter(|t| t.mode == Mode::Rollout) {
-        rollouts.entry(t.disruption).or_default().push(t);
+        rollouts.entry((t.disruption, t.repetition)).or_default().push(t);
     }
     let has_ended = |start: &&Start| result.terminations.iter().any(|t| t.pod == start.pod);
     let serves = |start: &&Start| {

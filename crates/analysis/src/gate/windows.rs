@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 
 use super::figure::{Measured, each_within};
-use super::requests::{CONFIDENCE, more, no_termination};
-use crate::figures::{counted, len};
+use super::requests::{more, no_termination};
+use crate::figures::{counted, len, percent};
 use crate::model::{Check, LossGroup, Mode, Termination, Unit, Window};
 use crate::recommend::apart;
 use crate::stats;
@@ -19,6 +19,15 @@ pub(super) struct Windows<'a> {
     pub(super) groups: &'a [LossGroup],
     /// The only consumer that counts; `None` for all.
     pub(super) consumer: Option<&'a str>,
+    /// The confidence of each statement about all modes and consumers.
+    pub(super) confidence: f64,
+}
+
+/// The confidence of a statement about several kinds of windows, and of the part about each of them.
+#[derive(Clone, Copy)]
+struct Confidence {
+    of_all: f64,
+    each: f64,
 }
 
 /// Windows that surely ended apart from the others.
@@ -101,11 +110,15 @@ impl<'a> Windows<'a> {
         kinds.into_iter().map(of).collect()
     }
 
+    /// One statement covers so many kinds of windows: they share its error.
+    fn shared_by(&self, kinds: usize) -> Confidence {
+        Confidence { of_all: self.confidence, each: 1.0 - (1.0 - self.confidence) / kinds.max(1) as f64 }
+    }
+
     /// A quantile of the windows to come, for each mode and consumer.
     fn quantiles(&self, share: f64) -> Vec<Measured> {
         let kinds = self.blocks();
-        // One statement covers all of them.
-        let confidence = 1.0 - (1.0 - CONFIDENCE) / kinds.len().max(1) as f64;
+        let confidence = self.shared_by(kinds.len());
         kinds.iter().map(|blocks| quantile(blocks, share, confidence)).collect()
     }
 
@@ -113,7 +126,7 @@ impl<'a> Windows<'a> {
     pub(super) fn pre_stop(&self, limits: PreStopLimits) -> Vec<Check> {
         let share = limits.suffices.0;
         let kinds = self.blocks();
-        let confidence = 1.0 - (1.0 - CONFIDENCE) / kinds.len().max(1) as f64;
+        let confidence = self.shared_by(kinds.len()).each;
         let outlasted = |blocks: &Vec<Block<'_>>| covered(blocks, share, confidence);
         let each: Vec<Measured> = kinds.iter().map(outlasted).collect();
         let bounds = Bounds { min: Some(share), max: None };
@@ -147,9 +160,9 @@ fn no_window() -> Measured {
 }
 
 /// The two bounds of a quantile; of a block the largest upper and the smallest lower bound.
-fn quantile(blocks: &[Block<'_>], share: f64, confidence: f64) -> Measured {
+fn quantile(blocks: &[Block<'_>], share: f64, confidence: Confidence) -> Measured {
     let n = blocks.len();
-    let (lower_rank, upper_rank) = stats::quantile_ranks(n, share, confidence);
+    let (lower_rank, upper_rank) = stats::quantile_ranks(n, share, confidence.each);
     let windows =
         |block: &Block<'_>| block.iter().filter_map(|(_, window)| *window).cloned().collect::<Vec<_>>();
     let lower = |block: &Block<'_>| {
@@ -165,12 +178,13 @@ fn quantile(blocks: &[Block<'_>], share: f64, confidence: f64) -> Measured {
     };
     let low = at(lower_rank, blocks.iter().map(lower).collect());
     let high = at(upper_rank, blocks.iter().map(upper).collect());
-    let percent = share * 100.0;
     let basis = format!(
-        "bounds of the {percent:.0}th percentile at 95 % confidence; {} ended separately",
+        "bounds of the {:.0}th percentile at {} confidence; {} ended separately",
+        share * 100.0,
+        percent(confidence.of_all),
         counted(len(n), "window")
     );
-    let wanted = stats::wilks_needed(share, confidence);
+    let wanted = stats::wilks_needed(share, confidence.each);
     let settle = match upper_rank {
         None => format!("{}: an upper bound needs {wanted}", more(len(wanted.saturating_sub(n)))),
         Some(_) => MORE_CONNECTIONS.to_owned(),

@@ -10,7 +10,7 @@ use crate::model::{
 use CheckVerdict::{Fail, Inconclusive, Pass};
 
 /// A run of 10,000 requests whose terminations lost so many each, and whose windows lie between 0.1 and 0.2 s.
-fn run(lost: &[u64]) -> RunResult {
+pub(super) fn run(lost: &[u64]) -> RunResult {
     let mut result = analysed(three_pods()).result;
     let like = result.terminations[0].clone();
     let dropped = lost.iter().sum();
@@ -67,7 +67,7 @@ fn verdict(result: &RunResult, expect: Value) -> CheckVerdict {
     only(result, expect).verdict
 }
 
-fn only(result: &RunResult, expect: Value) -> Check {
+pub(super) fn only(result: &RunResult, expect: Value) -> Check {
     let mut checks = checks(result, expect);
     assert_eq!(checks.len(), 1, "{checks:?}");
     let check = checks.remove(0);
@@ -104,7 +104,7 @@ fn counts_are_judged_on_what_was_observed() {
 #[test]
 fn no_drop_says_which_faults_would_have_shown() {
     let why = |lost: &[u64], max: u64| checks(&run(lost), json!({"dropped": {"max": max}})).remove(0).why;
-    let shown = "a fault that loses requests in 9.8 % of the terminations, or in more, shows in 95 of 100 runs with \
+    let shown = "a fault that loses requests in 9.8 % of the terminations, or in more, shows in 95 % of the runs with \
                  29 terminations";
     assert_eq!(why(&[0; 29], 0), shown);
     assert_eq!(why(&[1, 0, 0], 1), "", "something was lost");

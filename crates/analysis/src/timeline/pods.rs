@@ -83,6 +83,8 @@ pub struct PodEnd {
     pub mode: Mode,
     /// The disruption behind it.
     pub disruption: Option<u32>,
+    /// Which repetition of that, counted from 0, where it is not about single pods.
+    pub repetition: Option<u32>,
     /// What ended it, as text; `None` if nothing shows it.
     pub cause: Option<EndCause>,
     /// Whether the coordinator deleted it itself.

@@ -261,3 +261,24 @@ fn what_a_node_that_shuts_down_told_its_pods_came_before_they_ended() {
     assert_eq!(end.t0.latest, at(12_500));
     assert!(end.t0.earliest <= at(12_500 - 2000) && end.t0.earliest >= at(-1000), "{:?}", end.t0);
 }
+
+#[test]
+fn the_pods_of_a_rollout_belong_to_its_repetition() {
+    let restart = |ms: i64, error: Option<&str>| {
+        let kind = json!({"kind": "action", "disruption": 1, "action": "rollingRestart", "mode": "rollout", "pod": null,
+            "uid": null, "answered": ns(ms + 10), "status": 200, "error": error});
+        event(ms, kind)
+    };
+    let events = vec![
+        pod(-1000, "a", "u-a", json!({})),
+        pod(-1000, "b", "u-b", json!({})),
+        restart(10_000, Some("503")),
+        restart(10_500, None),
+        deleted(11_500, "a", "u-a", 11_000, "2"),
+        restart(30_000, None),
+        deleted(31_500, "b", "u-b", 31_000, "3"),
+    ];
+    let ends = timeline(events).ends;
+    let of: Vec<_> = ends.iter().map(|end| (end.pod.as_str(), end.disruption, end.repetition)).collect();
+    assert_eq!(of, [("a", Some(1), Some(0)), ("b", Some(1), Some(1))]);
+}

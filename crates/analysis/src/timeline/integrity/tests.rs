@@ -98,6 +98,7 @@ fn whole() -> Records {
         interrupted: false,
         max_busy: None,
         aborted: None,
+        looks: None,
     };
     Records {
         info,

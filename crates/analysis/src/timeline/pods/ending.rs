@@ -45,6 +45,7 @@ impl<'a> Ending<'a> {
             node: pod.last.node.clone(),
             mode: by.mode.unwrap_or(Mode::Other),
             disruption: by.disruption,
+            repetition: by.repetition,
             cause: by.cause,
             own: matches!(kind, Kind::Own(..)),
             t0,
@@ -83,7 +84,7 @@ impl<'a> Ending<'a> {
     fn by(&self, kind: &Kind<'a>, t0: T0) -> By {
         if let Kind::Own(_, action) = kind {
             let cause = Some(EndCause::ThisRun(action.action));
-            return By { mode: action.mode, disruption: Some(action.disruption), cause };
+            return By { mode: action.mode, disruption: Some(action.disruption), repetition: None, cause };
         }
         let Evidence { actions, commands, histories, .. } = self.evidence;
         let pod = self.pod;
@@ -98,13 +99,18 @@ impl<'a> Ending<'a> {
         };
         let commanded = commands.iter().rfind(|command| command.started <= t0.latest);
         let begun = |at: Stamp| at <= t0.latest && commanded.is_none_or(|command| command.started <= at);
-        let mut latest = actions.iter().rev();
-        let action = latest
-            .find(|(at, a)| a.pod.is_none() && a.error.is_none() && begun(*at) && may_be(a))
-            .map(|(_, action)| *action);
+        let is_done = |action: &Action| action.pod.is_none() && action.error.is_none();
+        let number = actions.iter().rposition(|(at, a)| is_done(a) && begun(*at) && may_be(a));
+        let action = number.map(|number| actions[number].1);
+        let earlier = number.zip(action).map(|(number, action)| {
+            let is_same =
+                |(_, other): &&(Stamp, &Action)| is_done(other) && other.disruption == action.disruption;
+            actions[..number].iter().filter(is_same).count()
+        });
         By {
             mode: action.and_then(|action| action.mode).or(known).or_else(|| commanded?.mode),
             disruption: action.map(|action| action.disruption).or_else(|| commanded?.disruption),
+            repetition: earlier.and_then(|earlier| u32::try_from(earlier).ok()),
             cause: explained.map(|explained| EndCause::Other(explained.cause)),
         }
     }
@@ -114,5 +120,6 @@ impl<'a> Ending<'a> {
 struct By {
     mode: Option<Mode>,
     disruption: Option<u32>,
+    repetition: Option<u32>,
     cause: Option<EndCause>,
 }

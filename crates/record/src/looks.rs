@@ -1,0 +1,87 @@
+//! The looks of a run that goes on while its gate is inconclusive.
+
+use serde::{Deserialize, Serialize};
+
+use super::names::named;
+
+named! {
+    /// How the looks share one error.
+    pub enum Spending {
+        /// The spending function of Lan and DeMets (1983) that resembles Pocock's bounds (1977).
+        LanDeMetsPocock = "lan_demets_pocock",
+    }
+}
+
+/// How often a gate may be looked at, and what each look spends of the error. All but `at` is fixed before the run
+/// starts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Written")]
+pub struct Looks {
+    /// The rule that set the errors.
+    pub spending: Spending,
+    /// The error of each look, in order; together the error of the gate.
+    pub alphas: Vec<f64>,
+    /// The look that judges the run, counted from 1.
+    pub at: usize,
+}
+
+impl Looks {
+    /// The error of the look that judges the run.
+    pub fn alpha(&self) -> f64 {
+        // `at` is one of them: they are made by one function, and checked when they are read.
+        self.at.checked_sub(1).and_then(|index| self.alphas.get(index)).copied().unwrap_or(f64::MIN_POSITIVE)
+    }
+
+    /// The most looks.
+    pub fn most(&self) -> usize {
+        self.alphas.len()
+    }
+
+    /// Whether there is no look after this one.
+    pub fn is_last(&self) -> bool {
+        self.at >= self.most()
+    }
+}
+
+/// Looks as run.json has them, before they are checked.
+#[derive(Deserialize)]
+struct Written {
+    spending: Spending,
+    alphas: Vec<f64>,
+    at: usize,
+}
+
+/// Looks that nobody planned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`looks` needs errors above 0 that add up to less than 1, and the number of one of them in `at`")]
+struct NoLooks;
+
+impl TryFrom<Written> for Looks {
+    type Error = NoLooks;
+
+    fn try_from(Written { spending, alphas, at }: Written) -> Result<Self, NoLooks> {
+        let is_error = alphas.iter().all(|alpha| *alpha > 0.0) && alphas.iter().sum::<f64>() < 1.0;
+        let is_one = (1..=alphas.len()).contains(&at);
+        (is_error && is_one).then_some(Self { spending, alphas, at }).ok_or(NoLooks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_are_checked_when_they_are_read() {
+        let looks = Looks { spending: Spending::LanDeMetsPocock, alphas: vec![0.03, 0.02], at: 2 };
+        let text = serde_json::to_string(&looks).unwrap();
+        assert_eq!(text, r#"{"spending":"lan_demets_pocock","alphas":[0.03,0.02],"at":2}"#);
+        assert_eq!(serde_json::from_str::<Looks>(&text).unwrap(), looks);
+        assert_eq!((looks.alpha(), looks.most(), looks.is_last()), (0.02, 2, true));
+        for (wrong, by) in
+            [("\"at\":2", "\"at\":3"), ("\"at\":2", "\"at\":0"), ("0.03", "0"), ("0.03", "0.98")]
+        {
+            let error = serde_json::from_str::<Looks>(&text.replace(wrong, by)).unwrap_err().to_string();
+            assert!(error.starts_with("`looks` needs errors above 0"), "{by}: {error}");
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! `--inconclusive extend`: whether a run can go on while its gate is inconclusive, and how often it is looked at.
+//!
+//! What happens then is in [`super::rounds`].
+
+use anyhow::bail;
+
+use crate::cli::exit::Inconclusive;
+use crate::scenario::{Scenario, ScenarioError};
+use rolldrop_analysis::figures::percent;
+use rolldrop_analysis::spending::{self, ALPHA};
+use rolldrop_record::Looks;
+use rolldrop_record::load::{Length, Pace};
+
+/// The most looks, if the user names no other number.
+const MOST: u16 = 4;
+
+/// The looks of a run; `None` if its length is fixed.
+///
+/// # Errors
+/// When it is to go on while the gate is inconclusive, and cannot.
+pub(super) fn planned(
+    inconclusive: Option<Inconclusive>,
+    most: Option<u16>,
+    scenario: &Scenario,
+    has_command: bool,
+) -> anyhow::Result<Option<Looks>> {
+    match (inconclusive, most) {
+        (Some(Inconclusive::Extend), _) => {}
+        (_, Some(_)) => bail!("--max-looks is for runs that go on: add --inconclusive extend, or remove it"),
+        (_, None) => return Ok(None),
+    }
+    if has_command {
+        bail!(
+            "--inconclusive extend repeats the disruptions of a scenario, and a COMMAND may do something else the second \
+             time: end the pods by an action of the scenario, such as rollingRestart, or use fail or pass"
+        );
+    }
+    if scenario.expect.is_empty() {
+        bail!("--inconclusive extend needs a gate: add `expect` to the scenario, or --expect FILE");
+    }
+    check(scenario)?;
+    Ok(Some(spending::looks(usize::from(most.unwrap_or(MOST)))))
+}
+
+/// Each round must be like the first.
+fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
+    let wrong = |key: &str, why: &str| Err(scenario.invalid(key, format!("--inconclusive extend: {why}")));
+    for (number, disruption) in scenario.disruptions.iter().enumerate() {
+        if let Some(why) = disruption.why_once() {
+            return wrong(&format!("spec.disruptions[{number}]"), &why);
+        }
+    }
+    if !scenario.disruptions.iter().any(|disruption| disruption.action.ends_pods()) {
+        let why = "nothing that can be repeated ends pods: add an action such as deletePod or rollingRestart";
+        return wrong("spec.disruptions", why);
+    }
+    match &scenario.load.settings.pace {
+        Pace::Open(stages) if stages.windows(2).any(|two| two[0].to != two[1].from) => {
+            wrong("spec.load.stages", "the load of a further round would differ: give it one rate")
+        }
+        Pace::Open(stages) if stages.iter().any(|stage| stage.from != stage.to) => wrong(
+            "spec.load.stages",
+            "the load of a further round would differ: give it one rate, without a ramp",
+        ),
+        Pace::Closed(Length::Requests(_)) => {
+            wrong("spec.load", "the load ends after a number of requests: give it a duration")
+        }
+        Pace::Open(_) | Pace::Closed(Length::Time(_)) => Ok(()),
+    }
+}
+
+/// What the run does, as text.
+pub(super) fn in_words(looks: &Looks) -> String {
+    let confidences: Vec<String> = looks.alphas.iter().map(|alpha| percent(1.0 - alpha)).collect();
+    format!(
+        "repeats its disruptions while its gate is inconclusive: up to {} rounds, with a look after each; the looks share \
+         an error of {} (Lan and DeMets 1983, Pocock-type spending), and their bounds are at {} confidence",
+        looks.most(),
+        percent(ALPHA),
+        confidences.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::Value;
+
+    use super::*;
+    use crate::scenario;
+
+    /// What is said to a scenario with these keys.
+    fn asked(keys: &str, most: Option<u16>, has_command: bool) -> Result<Option<Looks>, String> {
+        let text = format!(
+            "apiVersion: rolldrop.dev/v1\nkind: Scenario\nmetadata: {{name: x}}\nspec:\n  target: {{service: web}}\n{keys}"
+        );
+        let loaded = scenario::parse::<Value>(&text, "x.yaml", Path::new("."), &[]).unwrap();
+        planned(Some(Inconclusive::Extend), most, &loaded.scenario, has_command).map_err(|e| e.to_string())
+    }
+
+    fn acting(action: &str) -> String {
+        format!(
+            "  load: {{duration: 30s}}\n  expect: {{dropped: {{max: 1%}}}}\n  disruptions:\n    - {{at: 1s, {action}}}\n"
+        )
+    }
+
+    #[test]
+    fn the_looks_are_fixed_before_the_start() {
+        let looks =
+            |most| asked(&acting("action: deletePod, selector: app=web"), most, false).unwrap().unwrap();
+        assert_eq!((looks(None).most(), looks(None).at, looks(Some(7)).most()), (4, 1, 7));
+        assert_eq!(
+            in_words(&looks(Some(2))),
+            "repeats its disruptions while its gate is inconclusive: up to 2 rounds, with a look after each; the looks \
+             share an error of 5 % (Lan and DeMets 1983, Pocock-type spending), and their bounds are at 96.9 %, 98.1 % \
+             confidence"
+        );
+        let scenario = scenario::load::<Value>(scenario::DEFAULT, &[]).unwrap().scenario;
+        let other =
+            |most| planned(Some(Inconclusive::Fail), most, &scenario, false).map_err(|e| e.to_string());
+        assert_eq!(other(None), Ok(None));
+        assert!(other(Some(3)).unwrap_err().contains("add --inconclusive extend"));
+    }
+
+    #[test]
+    fn what_cannot_be_repeated_is_refused_with_its_place() {
+        let set_image = "action: setImage, workload: deployment/web, container: app, image: x";
+        for (keys, why) in [
+            (
+                acting("action: observe"),
+                "x.yaml:9: spec.disruptions[0]: --inconclusive extend: others end the pods",
+            ),
+            (acting("action: exec, command: [x]"), "a program may do something else the second time"),
+            (acting(set_image), "a second setImage would find what the first has left: add for: 10s"),
+            (
+                acting("action: scale, workload: deployment/web, replicas: 1, keep: true"),
+                "a second scale would",
+            ),
+            (acting("action: drain, node: n1"), "a second drain would find"),
+            (acting("action: nodeShutdown, node: n1"), "a second nodeShutdown would find"),
+            (acting("action: relabel, selector: app=web"), "a second relabel would find"),
+            (acting("action: crash, selector: app=web"), "nothing that can be repeated ends pods"),
+            ("  load: {duration: 30s}\n  expect: {dropped: {max: 1}}\n".to_owned(), "spec.disruptions: "),
+            (
+                acting("action: deletePod, selector: app=web")
+                    .replace("duration: 30s", "stages: [{rate: 5, duration: 20s}, {rate: 9, duration: 10s}]"),
+                "would differ: give it one rate",
+            ),
+            (
+                acting("action: deletePod, selector: app=web")
+                    .replace("duration: 30s", "stages: [{from: 5, rate: 9, ramp: linear, duration: 20s}]"),
+                "without a ramp",
+            ),
+        ] {
+            let error = asked(&keys, None, false).unwrap_err();
+            assert!(error.contains(why) && error.contains("x.yaml:"), "{why}: {error}");
+        }
+        for fine in [
+            acting(&format!("{set_image}, for: 5s")),
+            acting("action: drain, node: n1, for: 5s"),
+            acting("action: rollingRestart, workload: deployment/web"),
+            acting("action: deletePod, selector: app=web, until: {terminations: 5}"),
+        ] {
+            assert!(asked(&fine, None, false).is_ok(), "{fine}");
+        }
+    }
+
+    #[test]
+    fn a_command_and_a_run_without_a_gate_are_refused() {
+        let fine = acting("action: deletePod, selector: app=web");
+        let error = |keys: &str, has_command| asked(keys, None, has_command).unwrap_err();
+        assert!(error(&fine, true).contains("a COMMAND may do something else"));
+        assert!(
+            error(&fine.replace("expect: {dropped: {max: 1%}}", "expect: {}"), false)
+                .contains("needs a gate")
+        );
+    }
+}

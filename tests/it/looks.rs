@@ -1,0 +1,94 @@
+//! `--inconclusive extend`: a run that goes on until its gate is decided, on the embedded cluster.
+
+use rolldrop_analysis::gate;
+use rolldrop_analysis::model::{CheckVerdict, RunResult};
+use rolldrop_record::{Phase, RunDir, RunInfo};
+
+use crate::harness::{Finished, Rolldrop};
+use crate::machine::measured;
+use crate::runs::{self, Dataplane};
+
+/// The sample app, of which so many pods end in each round, and this gate.
+fn run(terminations: u32, expect: &str, most: &str) -> Finished {
+    let ends = format!(
+        "disruptions=[{{at: 1s, action: deletePod, selector: app=web, count: 1, until: {{terminations: {terminations}}}}}]"
+    );
+    let load = "load={rate: 200, warmup: 1s, duration: 60s, connections: {mode: fresh}}";
+    Rolldrop::run("naive-exit")
+        .set(&[&ends, load, "settle=300ms", &format!("expect={expect}")])
+        .on(Dataplane::Kernel)
+        .args(["--inconclusive", "extend", "--max-looks", most])
+        .measured()
+}
+
+/// What the run directory says: `run.json` and `result.json`.
+fn read(run: &Finished) -> (RunInfo, RunResult) {
+    let path = run.dir().join("run");
+    (RunDir::open(&path).and_then(|run| run.info()).expect("run.json"), runs::result(&path))
+}
+
+/// One load and one schedule: each request is in one count, and the load is as long as its requests say.
+#[track_caller]
+fn expect_exact_accounting(run: &Finished) {
+    let (info, result) = read(run);
+    let records = RunDir::open(&run.dir().join("run")).and_then(|run| run.read()).expect("the run reads");
+    let counted = records.requests.iter().filter(|row| row.phase == Phase::Main).count() as u64;
+    assert_eq!(counted, result.requests.total, "{run}");
+    assert!(rolldrop_analysis::closes(&result.requests), "{run}");
+    assert!((counted as f64 / info.load.rate - info.load.duration_s).abs() < 0.01, "{run}");
+}
+
+#[test]
+fn a_run_goes_on_until_its_gate_is_decided() {
+    measured(|| {
+        // A bound of the median takes six windows at the first look of three, and seven at the others.
+        let run = run(4, "{windows: {p50: {max: 60s}}, terminations: {min: 4}}", "3");
+        run.figure(!run.is_invalid());
+        let (info, result) = read(&run);
+        let at = info.looks.as_ref().map(|looks| looks.at);
+        run.figure(run.code() == Some(0) && at == Some(2));
+        assert_eq!(gate::verdict(&result.checks), CheckVerdict::Pass, "{run}");
+        assert_eq!(result.looks, info.looks);
+        assert!((8..=9).contains(&result.terminations.len()), "{run}");
+        let said = run.stderr();
+        for line in [
+            "this run repeats its disruptions while its gate is inconclusive: up to 3 rounds",
+            "look 1 of 3, at 97.74 % confidence: the gate is inconclusive (windows.p50.max): another round",
+            "look 2 of 3, at 98.45 % confidence: the gate passed after 8 terminations",
+        ] {
+            assert!(said.contains(line), "{line}\n{run}");
+        }
+        expect_exact_accounting(&run);
+
+        // What is said of it later has the confidence of its last look.
+        let path = run.dir().join("run").display().to_string();
+        let again = Rolldrop::new(["gate", &path]).finish().expect_code(0);
+        assert!(again.stdout().contains("at 98.45 % confidence"), "{again}");
+        let report = Rolldrop::new(["report", &path]).finish().expect_code(0);
+        assert!(report.stdout().contains("look 2 of 3"), "{report}");
+        let extended = Rolldrop::new(["gate", &path, "--inconclusive", "extend"]).finish().expect_code(2);
+        assert!(extended.stderr().contains("the run is over, so no termination can be added"), "{extended}");
+    });
+}
+
+#[test]
+fn a_run_whose_gate_stays_inconclusive_ends_at_its_last_look() {
+    measured(|| {
+        let run = run(1, "{windows: {p99: {max: 60s}}}", "2");
+        run.figure(!run.is_invalid());
+        assert_eq!(run.code(), Some(3), "{run}");
+        let (info, result) = read(&run);
+        assert_eq!(info.looks.map(|looks| (looks.at, looks.most())), Some((2, 2)), "{run}");
+        assert!(result.terminations.len() >= 2, "each round ends a pod\n{run}");
+        assert!(run.stderr().contains("the gate is still inconclusive after the last of 2 looks"), "{run}");
+        expect_exact_accounting(&run);
+    });
+}
+
+#[test]
+fn the_plan_shows_the_looks() {
+    let plan =
+        Rolldrop::new(["run", "naive-exit", "--dry-run", "--inconclusive", "extend"]).finish().expect_code(0);
+    let looks = "their bounds are at 98.21 %, 98.69 %, 98.96 %, 99.14 % confidence";
+    assert!(plan.stderr().contains("up to 4 rounds") && plan.stderr().contains(looks), "{plan}");
+}
