@@ -421,7 +421,7 @@ spec:
             x.yaml:8: spec.manifests[0].inline: is not a Kubernetes object: it has no apiVersion
             x.yaml:5: spec.target.service: there is no Service "web" among the manifests
             x.yaml:7: spec.expect.dropped: min 2 is above max 1
-            x.yaml:7: spec.expect.causes.overload: needs min, max or both
+            x.yaml:7: spec.expect.causes.overload: needs min, max or worse
             no scenario "naive-exti": name a YAML file that exists, or one of naive-exit, no-sidecar, prestop-sleep, drain-in-app, killed-in-flight, idle-close, gate
             "#
         );

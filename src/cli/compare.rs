@@ -8,10 +8,11 @@ use anyhow::{Context, bail};
 use super::report::{Analysed, Given, analyse};
 use rolldrop_analysis::compare::history::{FEWEST_RUNS, History, LAST};
 use rolldrop_analysis::compare::model::Comparison;
-use rolldrop_analysis::compare::sample::{Baseline, SAMPLE_FORMAT};
+use rolldrop_analysis::compare::sample::{Baseline, OLDEST_FORMAT, SAMPLE_FORMAT};
 use rolldrop_analysis::compare::{self, Incomparable, Options, Sample};
 use rolldrop_analysis::gate;
 use rolldrop_analysis::model::Check;
+use rolldrop_record::expect::Worse;
 use rolldrop_record::{RunDir, Stamp};
 
 /// What to compare with, and how.
@@ -92,25 +93,26 @@ impl CompareArgs {
 
     /// Compares runs with the baseline.
     pub(super) fn compare(&self, baseline: &[Sample], candidate: &[Sample]) -> anyhow::Result<Comparison> {
-        compare::compare(baseline, candidate, &self.options()).map_err(|error| match error {
-            Incomparable::Differs(_) => {
-                anyhow::anyhow!("{error}; --anyway compares them nevertheless, and says so")
-            }
-            Incomparable::Nothing => error.into(),
-        })
+        comparable(baseline, candidate, &self.options())
     }
 
     /// The gate's checks of a run against the baseline: limits from the spread of enough runs, else a comparison.
-    pub(super) fn judge(&self, earlier: Earlier, candidate: &Sample) -> anyhow::Result<Against> {
+    pub(super) fn judge(
+        &self,
+        earlier: Earlier,
+        candidate: &Sample,
+        worse: Vec<Worse>,
+    ) -> anyhow::Result<Against> {
+        let options = Options { worse, ..self.options() };
         if !earlier.is_folder && earlier.runs.len() < FEWEST_RUNS {
-            let comparison = self.compare(&earlier.runs, std::slice::from_ref(candidate))?;
+            let comparison = comparable(&earlier.runs, std::slice::from_ref(candidate), &options)?;
             return Ok(Against { checks: gate::against_baseline(&comparison), runs: earlier.runs });
         }
-        let mut history = History::of(earlier.runs, candidate, self.last, &self.options());
+        let mut history = History::of(earlier.runs, candidate, self.last, &options);
         if earlier.unreadable > 0 {
             history.left_out.insert("unreadable".to_owned(), earlier.unreadable);
         }
-        Ok(Against { checks: history.checks(candidate, &self.options()), runs: history.used })
+        Ok(Against { checks: history.checks(candidate, &options), runs: history.used })
     }
 
     /// Writes a baseline: the runs that the candidate was compared with, and the candidate.
@@ -133,6 +135,15 @@ impl CompareArgs {
     fn options(&self) -> Options {
         Options { tolerance: self.tolerance.0, anyway: self.anyway, ..Options::default() }
     }
+}
+
+fn comparable(baseline: &[Sample], candidate: &[Sample], options: &Options) -> anyhow::Result<Comparison> {
+    compare::compare(baseline, candidate, options).map_err(|error| match error {
+        Incomparable::Differs(_) => {
+            anyhow::anyhow!("{error}; --anyway compares them nevertheless, and says so")
+        }
+        Incomparable::Nothing => error.into(),
+    })
 }
 
 /// What a run contributes to a comparison.
@@ -176,7 +187,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<Sample>> {
     let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
     let is_baseline = value.get("runs").is_some() || value.get("blocks").is_some();
     match value.get("format").and_then(serde_json::Value::as_u64).filter(|_| is_baseline) {
-        Some(format) if format != u64::from(SAMPLE_FORMAT) => {
+        Some(format) if !(u64::from(OLDEST_FORMAT)..=u64::from(SAMPLE_FORMAT)).contains(&format) => {
             bail!("{} is a baseline of format {format}, not {SAMPLE_FORMAT}: save it again", path.display());
         }
         _ => {}

@@ -27,6 +27,7 @@ use rolldrop_report as report;
   rolldrop gate rolldrop-runs/web-20260102T150405Z --save-baseline baseline.json
   rolldrop gate rolldrop-runs/web-20260103T150405Z --baseline baseline.json
   rolldrop gate rolldrop-runs/web-20260104T150405Z --baseline rolldrop-runs
+  rolldrop gate rolldrop-runs/web-20260104T150405Z --baseline rolldrop-runs --set expect.latency.p99.worse=10%
 
 Limits that are not set come from the run's scenario. Where nothing at all is expected, the default gate judges: no
 request dropped, at most 0.1% of the answers errors of the app, and no container that restarted on its own.")]
@@ -80,7 +81,7 @@ impl GateArgs {
         let mut compared_with = Vec::new();
         if has_baseline {
             analysed.analysis.result.checks = gate::with_defaults(&analysed.analysis.result, &expect);
-            let against = self.compare.judge(earlier, &candidate)?;
+            let against = self.compare.judge(earlier, &candidate, expect.worse())?;
             analysed.analysis.result.checks.extend(against.checks);
             compared_with = against.runs;
         }

@@ -103,18 +103,7 @@ impl Caller {
         for disruption in disruptions {
             self.plan_means(disruption, &mut plan).await?;
         }
-        for watched in [self.own::<Pod>(), self.own::<EndpointSlice>()] {
-            plan.must("list", &watched, "what is there");
-            plan.must("watch", &watched, "to the end of the run");
-        }
-        plan.helps("list", &self.own::<Event>(), "what is there");
-        plan.helps("watch", &self.own::<Event>(), "to the end of the run");
-        let nodes = About::all(ApiResource::erase::<Node>(&()), None);
-        let replica_sets = self.own::<ReplicaSet>();
-        for explains in self.workload_kinds().into_iter().chain([replica_sets, nodes]) {
-            plan.helps("list", &explains, "what there is: who ends pods");
-            plan.helps("watch", &explains, "to the end of the run");
-        }
+        self.plan_watches(&mut plan);
         plan.open_call("/version", "32 times: the API server's clock");
 
         let mut undo = Plan::default();
@@ -175,6 +164,21 @@ impl Caller {
         undo.calls.reverse();
         plan.calls.append(&mut undo.calls);
         Ok(plan)
+    }
+
+    fn plan_watches(&self, plan: &mut Plan) {
+        for watched in [self.own::<Pod>(), self.own::<EndpointSlice>()] {
+            plan.must("list", &watched, "what is there");
+            plan.must("watch", &watched, "to the end of the run");
+        }
+        plan.helps("list", &self.own::<Event>(), "what is there");
+        plan.helps("watch", &self.own::<Event>(), "to the end of the run");
+        let nodes = About::all(ApiResource::erase::<Node>(&()), None);
+        let replica_sets = self.own::<ReplicaSet>();
+        for explains in self.workload_kinds().into_iter().chain([replica_sets, nodes]) {
+            plan.helps("list", &explains, "what there is: who ends pods");
+            plan.helps("watch", &explains, "to the end of the run");
+        }
     }
 
     /// How all phases of consumers with their own clock are covered, as text.

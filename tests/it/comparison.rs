@@ -139,3 +139,99 @@ fn the_last_runs_of_a_folder_give_limits_and_a_small_baseline() {
         assert!(worse.stdout().contains("FAIL         baseline.dropped: 400 (limit at most "), "{worse}");
     });
 }
+
+#[test]
+fn a_limit_against_a_baseline_is_judged_by_the_gate() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    let run =
+        std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/reference/runs/plain-rollout/run");
+    let limits = "dropped: {worse: 10%}\noutage: {worse: 1s}\nrollout: {worse: 10%}\nstarts: {firstRequest: {worse: 1s}}\n\
+                  targets: {echo: {appErrors: {worse: 5}}}\n";
+    std::fs::write(dir.join("limits.yaml"), limits).expect("a file");
+    let gate = |words: &str| {
+        let gate = format!("gate {} --expect limits.yaml {words}", run.display());
+        rolldrop(dir, gate.trim())
+    };
+    let says = |finished: &Finished, line: &str| {
+        assert!(finished.stdout().contains(line), "{line}: {finished}");
+    };
+
+    let none = gate("--save-baseline one.json").expect_code(3);
+    says(
+        &none,
+        "inconclusive dropped.worse: 488 (limit at most 10% worse than the baseline): there is no baseline to",
+    );
+    let saved: Value =
+        serde_json::from_slice(&std::fs::read(dir.join("one.json")).expect("a baseline")).expect("JSON");
+    let save = |name: &str, format: u32, runs: Vec<Value>| {
+        let file = serde_json::json!({"format": format, "runs": runs});
+        std::fs::write(dir.join(name), file.to_string()).expect("a baseline");
+    };
+    // That another run has: a figure replaced, and its beginning so many seconds earlier.
+    let other = |earlier: i64, figures: &[(&str, f64)]| {
+        let mut run = saved["runs"][0].clone();
+        run["started"] = (run["started"].as_i64().expect("a time") - earlier * 1_000_000_000).into();
+        for (key, value) in figures {
+            run["by_key"]["all"][key] = (*value).into();
+        }
+        run
+    };
+
+    let same = gate("--baseline one.json --inconclusive pass").expect_code(0);
+    says(&same, "pass         dropped.worse: 488 (limit 537: 10% worse than 488): 1 run: 488 to 488\n");
+    says(&same, "pass         outage.worse: 0.020 s (limit 1.020 s: 1s worse than 0.020 s)");
+    says(&same, "pass         targets.echo.appErrors.worse: 0 (limit 5: 5 worse than 0)");
+    says(
+        &same,
+        "inconclusive starts.firstRequest.worse: unknown (limit at most 1s worse than the baseline): no request is",
+    );
+    assert!(!same.stdout().contains("baseline.dropped"), "{same}");
+
+    // Nothing was lost before. A rollout's losses count, whichever pod lost them.
+    let mut none = other(1, &[("dropped", 0.0), ("rollout", 20.0)]);
+    none["dropped"] = 0.into();
+    for episode in none["episodes"].as_array_mut().expect("episodes") {
+        episode["dropped"] = 0.into();
+    }
+    save("none.json", 4, vec![none]);
+    let lost = gate("--baseline none.json").expect_code(1);
+    says(
+        &lost,
+        "FAIL         dropped.worse: 488 (limit 0: 10% worse than 0): 10% of 0 says nothing; 0 in 1 run, then 488; test",
+    );
+    says(
+        &lost,
+        "inconclusive rollout.worse: 54.887 s (limit 22.000 s: 10% worse than 20.000 s): a baseline of 1 run does",
+    );
+    let without_limits =
+        rolldrop(dir, &format!("gate {} --baseline none.json", run.display())).expect_code(1);
+    says(
+        &without_limits,
+        "FAIL         baseline.dropped: 1.81 % (limit not worse than 0.00 %): 0 of 27,000, then 488 of",
+    );
+
+    let quick = |i: i64| other(i, &[("rollout", 20.0 + 0.1 * i as f64)]);
+    save("five.json", 4, (1..=5).map(quick).collect());
+    let slow = gate("--baseline five.json").expect_code(1);
+    says(
+        &slow,
+        "FAIL         rollout.worse: 54.887 s (limit 22.330 s: 10% worse than 20.300 s): runs differ: one that is just",
+    );
+    says(&slow, "pass         dropped.worse: 488 (limit 537: 10% worse than 488): 5 runs: 488 to 488\n");
+
+    // A baseline of the version before has no such figures.
+    let old = |i: i64| {
+        let mut run = other(i, &[]);
+        run.as_object_mut().expect("an object").remove("by_key");
+        run
+    };
+    save("old.json", 3, (1..=5).map(old).collect());
+    let old = gate("--baseline old.json").expect_code(3);
+    says(&old, "0 of 5 runs of the baseline have this figure");
+    says(&old, "an older version saved it: save it again");
+    says(&old, "pass         baseline.latency_ms.response.p50: ");
+    save("older.json", 2, Vec::new());
+    let older = gate("--baseline older.json").expect_code(2);
+    assert!(older.stderr().contains("is a baseline of format 2, not 4: save it again"), "{older}");
+}

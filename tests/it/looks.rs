@@ -11,7 +11,8 @@ use crate::runs::{self, Dataplane};
 /// The sample app, of which so many pods end in each round, and this gate.
 fn run(terminations: u32, expect: &str, most: &str) -> Finished {
     let ends = format!(
-        "disruptions=[{{at: 1s, action: deletePod, selector: app=web, count: 1, until: {{terminations: {terminations}}}}}]"
+        "disruptions=[{{at: 1s, action: deletePod, selector: app=web, count: 1, \
+         until: {{terminations: {terminations}}}}}]"
     );
     let load = "load={rate: 200, warmup: 1s, duration: 60s, connections: {mode: fresh}}";
     Rolldrop::run("naive-exit")

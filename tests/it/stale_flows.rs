@@ -3,6 +3,7 @@
 
 use rolldrop_record::{Cause, Outcome, RequestRow};
 
+use crate::harness::Rolldrop;
 use crate::machine::measured;
 use crate::runs::{Dataplane, MeasuredRun, measure, stopped_routing};
 use crate::web::Web;
@@ -36,6 +37,18 @@ fn failed_by_right_rules(run: &MeasuredRun) -> Vec<&RequestRow> {
     let begun = |row: &RequestRow| row.connect_start.map_or(0.0, |at| at.unix_ns() as f64 / 1e9);
     let failed = |row: &&RequestRow| row.outcome != Outcome::Ok && begun(row) > gone + TOLERANCE_S;
     run.records.requests.iter().filter(failed).collect()
+}
+
+#[test]
+fn too_few_source_ports_end_a_run_and_a_dry_run_before_anything_is_made() {
+    for more in [&["--dry-run"][..], &[]] {
+        let run = Rolldrop::run("naive-exit").on(Dataplane::Kernel).args(more);
+        let refused = run.set(&["load.sourcePorts=40000-40099", "load.rate=50"]).finish().expect_code(2);
+        let why =
+            "spec.load: 50 fresh connections/s to target web need 1100 source ports, as one stays taken";
+        assert!(refused.stderr().contains(why), "{refused}");
+        assert!(!refused.dir().join("run/run.json").exists(), "{refused}");
+    }
 }
 
 #[test]

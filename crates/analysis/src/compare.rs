@@ -15,6 +15,7 @@ pub mod model;
 mod power;
 pub mod sample;
 mod trend;
+pub(crate) mod worse;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,9 +27,11 @@ pub use sample::Sample;
 use super::model::Verdict;
 use super::stats;
 use rolldrop_record::Outcome;
+use rolldrop_record::expect::Worse;
+use worse::Limited;
 
 /// The required confidence, and which differences are too small to matter.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Confidence of each interval, and of all verdicts together.
     pub confidence: f64,
@@ -38,11 +41,13 @@ pub struct Options {
     pub replicates: u32,
     /// Whether to compare what is not comparable.
     pub anyway: bool,
+    /// By how much single figures may be worse. Such a figure has no other verdict.
+    pub worse: Vec<Worse>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { confidence: 0.95, tolerance: 0.05, replicates: 2_000, anyway: false }
+        Self { confidence: 0.95, tolerance: 0.05, replicates: 2_000, anyway: false, worse: Vec::new() }
     }
 }
 
@@ -88,7 +93,9 @@ pub fn compare(
     rows.extend(ends::terminations(baseline, candidate, options));
     rows.extend(ends::windows(baseline, candidate, options));
     rows.extend(latency::rows(baseline, candidate, options));
-    judge(&mut rows, options);
+    rows.retain(|row| !options.worse.iter().any(|limit| worse::replaces(limit, &row.metric)));
+    let mut limits = worse::by_few(baseline, candidate, options);
+    judge(&mut rows, &mut limits, options);
     let any = |judgement| rows.iter().any(|row| row.verdict == Some(judgement));
     let verdict = [Judgement::Worse, Judgement::Better, Judgement::CannotTell].into_iter().find(|v| any(*v));
     Ok(Comparison {
@@ -101,6 +108,7 @@ pub fn compare(
         differences,
         caveats: caveats(baseline, candidate),
         rows,
+        limits: limits.into_iter().map(|limit| limit.check).collect(),
     })
 }
 
@@ -212,24 +220,33 @@ fn less_is_better(baseline: f64, candidate: f64) -> Judgement {
     if candidate < baseline { Judgement::Better } else { Judgement::Worse }
 }
 
-/// Keeps the verdicts that hold for all rows together; the others become inconclusive.
-fn judge(rows: &mut [Row], options: &Options) {
-    let tested: Vec<usize> = (0..rows.len()).filter(|i| rows[*i].p.is_some()).collect();
+/// Keeps the verdicts that hold for all rows and limits together; the others become inconclusive.
+fn judge(rows: &mut [Row], limits: &mut [Limited], options: &Options) {
+    let of_rows = rows.iter().filter_map(|row| Some((row.p?, row.metric == "dropped")));
+    let of_limits = limits.iter().filter_map(|limit| Some((limit.p?, limit.check.name == "dropped.worse")));
+    let tested: Vec<(f64, bool)> = of_rows.chain(of_limits).collect();
     // Half of the chance of a false alarm is that of the dropped requests, the figure that all is about.
-    let weight = |row: &Row| if row.metric == "dropped" { (tested.len() - 1).max(1) as f64 } else { 1.0 };
-    let p: Vec<(f64, f64)> = tested.iter().filter_map(|i| Some((rows[*i].p?, weight(&rows[*i])))).collect();
+    let weight = |is_dropped| if is_dropped { (tested.len() - 1).max(1) as f64 } else { 1.0 };
+    let p: Vec<(f64, f64)> = tested.iter().map(|(p, is_dropped)| (*p, weight(*is_dropped))).collect();
     let alpha = 1.0 - options.confidence;
-    for (i, (adjusted, (own, _))) in tested.iter().zip(exact::holm(&p).into_iter().zip(&p)) {
-        let row = &mut rows[*i];
-        if adjusted > alpha + 1e-12 {
+    let mut adjusted = exact::holm(&p).into_iter();
+    let by_chance = |own: f64| match own <= alpha {
+        true => format!("; with {} figures tested, one such difference is expected by chance", p.len()),
+        false => String::new(),
+    };
+    let mut is_open = |own: Option<f64>| {
+        let own = own?;
+        (adjusted.next()? > alpha + 1e-12).then(|| by_chance(own))
+    };
+    for row in rows {
+        if let Some(why) = is_open(row.p) {
             row.verdict = Some(Judgement::CannotTell);
-            if *own <= alpha {
-                row.why.push_str(&format!(
-                    "; with {} figures tested, one such difference is expected by \
-                     chance",
-                    p.len()
-                ));
-            }
+            row.why.push_str(&why);
+        }
+    }
+    for limit in limits {
+        if let Some(why) = is_open(limit.p) {
+            limit.is_open_because(&why);
         }
     }
 }

@@ -6,6 +6,7 @@
 
 mod defaults;
 mod figure;
+mod known;
 mod part;
 mod planned;
 mod requests;
@@ -15,22 +16,29 @@ mod windows;
 use std::collections::BTreeMap;
 
 use crate::RunResult;
-use crate::compare::FEWEST_REQUESTS;
 use crate::compare::model::{Comparison, Judgement, Row};
+use crate::compare::{FEWEST_REQUESTS, worse};
 use crate::figures::{count, counted};
 use crate::model::{Check, CheckVerdict, CommandResult, RequestCounts, Verdict};
 use figure::Measured;
+pub use known::{Figures, Known, OfTarget};
 use part::Part;
+pub(crate) use part::figures;
 use rolldrop_record::Cause;
 use rolldrop_record::expect::{Accounting, Expect, Validity};
 
 /// Checks every expectation, in a fixed order, and what every gate checks ([`with_defaults`]). Without expectations
 /// there is no gate; only the user's command is checked.
 pub fn check(result: &RunResult, expect: &Expect) -> Vec<Check> {
-    if expect.is_empty() { of_command(result) } else { with_defaults(result, expect) }
+    if expect.is_empty() {
+        return of_command(result);
+    }
+    let mut checks = with_defaults(result, expect);
+    checks.extend(worse::without_baseline(&expect.worse(), result));
+    checks
 }
 
-/// Checks every expectation; also that something was sent, that the target works while no pod ends, and that pods
+/// Checks every expectation but those that need a baseline; also that something was sent, that the target works while no pod ends, and that pods
 /// ended, unless an expectation says otherwise.
 pub fn with_defaults(result: &RunResult, expect: &Expect) -> Vec<Check> {
     let expect = &expect.clone().with_default_limits();
@@ -122,7 +130,8 @@ pub fn against_baseline(comparison: &Comparison) -> Vec<Check> {
             (format!("at least {FEWEST_REQUESTS} a side"), "so few would not show that 1 % fail");
         Check::plain("baseline.requests", CheckVerdict::Inconclusive, limit, count(fewest), why)
     });
-    too_few.into_iter().chain(comparison.rows.iter().filter_map(check)).collect()
+    let rows = comparison.rows.iter().filter_map(check);
+    too_few.into_iter().chain(rows).chain(comparison.limits.iter().cloned()).collect()
 }
 
 /// The verdict of all checks: a failure outweighs an inconclusive check. Without checks the gate passes.
@@ -135,6 +144,12 @@ pub fn verdict(checks: &[Check]) -> CheckVerdict {
     } else {
         CheckVerdict::Pass
     }
+}
+
+/// The verdict without what needs a baseline. A run counts as a baseline whatever it was compared with itself.
+pub(crate) fn verdict_alone(checks: &[Check]) -> CheckVerdict {
+    let alone = checks.iter().filter(|check| !worse::is_name(&check.name));
+    verdict(&alone.cloned().collect::<Vec<_>>())
 }
 
 /// A command that failed fails the gate; one that the run cut off is not judged.

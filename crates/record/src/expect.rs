@@ -4,6 +4,7 @@
 mod contradiction;
 mod quantity;
 mod reading;
+mod worse;
 
 use std::collections::BTreeMap;
 
@@ -12,8 +13,9 @@ use serde::{Deserialize, Serialize};
 use super::names::named;
 use super::{Cause, Outcome};
 pub use contradiction::Contradiction;
-pub use quantity::{Amount, LatencyLimit, Share, Span};
+pub use quantity::{Amount, LatencyLimit, Margin, Share, Span};
 pub(super) use reading::recorded;
+pub use worse::{Kind, Part, Worse};
 
 /// The expectations of a scenario. An empty one expects nothing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -97,8 +99,8 @@ impl Expect {
             Some(Limits::Default) => Self {
                 app_errors: self
                     .app_errors
-                    .or(Some(Bounds { min: None, max: Some(Amount::Share(APP_ERRORS)) })),
-                restarts: self.restarts.or(Some(Bounds { min: None, max: Some(0) })),
+                    .or(Some(Bounds { max: Some(Amount::Share(APP_ERRORS)), ..Bounds::default() })),
+                restarts: self.restarts.or(Some(Bounds { max: Some(0), ..Bounds::default() })),
                 ..self
             },
         }
@@ -119,7 +121,7 @@ named! {
 
 /// Inclusive bounds on a figure. A `min` makes a positive control: the run must
 /// show the fault that it is meant to show.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bounds<T> {
     /// The smallest figure that passes.
@@ -128,18 +130,21 @@ pub struct Bounds<T> {
     /// The largest figure that passes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<T>,
+    /// How much worse than the baseline's it may be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worse: Option<Margin>,
 }
 
 impl<T> Default for Bounds<T> {
     fn default() -> Self {
-        Self { min: None, max: None }
+        Self { min: None, max: None, worse: None }
     }
 }
 
 impl<T> Bounds<T> {
     /// The same bounds in another unit.
     pub fn map<U>(self, mut to: impl FnMut(T) -> U) -> Bounds<U> {
-        Bounds { min: self.min.map(&mut to), max: self.max.map(&mut to) }
+        Bounds { min: self.min.map(&mut to), max: self.max.map(&mut to), worse: self.worse }
     }
 }
 
@@ -153,6 +158,9 @@ pub struct DroppedLimits {
     /// The most of the whole run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<Amount>,
+    /// How many more than in the baseline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worse: Option<Margin>,
     /// Those of each termination.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_termination: Option<Bounds<u64>>,
@@ -164,7 +172,7 @@ pub struct DroppedLimits {
 impl DroppedLimits {
     /// The bounds on the whole run.
     pub fn total(&self) -> Bounds<Amount> {
-        Bounds { min: self.min, max: self.max }
+        Bounds { min: self.min, max: self.max, worse: self.worse }
     }
 }
 
@@ -187,6 +195,9 @@ pub struct WindowLimits {
     /// No window may be longer than this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<Span>,
+    /// How much longer than the baseline's the longest may be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worse: Option<Margin>,
     /// The median of the windows to come, at 95 % confidence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p50: Option<Bounds<Span>>,
@@ -202,11 +213,14 @@ pub struct WindowLimits {
 }
 
 impl WindowLimits {
+    /// The quantiles, each with its name and its share.
+    pub const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99)];
+
     /// The limits on quantiles, each with its name and its share.
     pub fn quantiles(&self) -> impl Iterator<Item = (&'static str, f64, Bounds<Span>)> {
-        [("p50", 0.5, self.p50), ("p90", 0.9, self.p90), ("p95", 0.95, self.p95), ("p99", 0.99, self.p99)]
-            .into_iter()
-            .filter_map(|(name, share, bounds)| Some((name, share, bounds?)))
+        let bounds = [self.p50, self.p90, self.p95, self.p99];
+        let all = Self::QUANTILES.into_iter().zip(bounds);
+        all.filter_map(|((name, share), bounds)| Some((name, share, bounds?)))
     }
 }
 

@@ -408,6 +408,7 @@ fn a_comparison() -> (Comparison, SideChart, SideChart) {
             row("response time p50", ms, 1.0, 1.02, ratio(1.02, 0.99, 1.04), same),
             row("response time p99", ms, 9.0, 12.1, ratio(1.344, 1.2, 1.51), worse),
         ],
+        limits: Vec::new(),
     };
     let chart = |analysis: &Analysis| SideChart {
         latency: analysis.charts.latency.steady.clone(),

@@ -31,8 +31,8 @@ pub(super) fn planned(
     }
     if has_command {
         bail!(
-            "--inconclusive extend repeats the disruptions of a scenario, and a COMMAND may do something else the second \
-             time: end the pods by an action of the scenario, such as rollingRestart, or use fail or pass"
+            "--inconclusive extend repeats the disruptions of a scenario, and a COMMAND may do something else the \
+             second time: end the pods by an action of the scenario, such as rollingRestart, or use fail or pass"
         );
     }
     if scenario.expect.is_empty() {
@@ -73,8 +73,8 @@ fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
 pub(super) fn in_words(looks: &Looks) -> String {
     let confidences: Vec<String> = looks.alphas.iter().map(|alpha| percent(1.0 - alpha)).collect();
     format!(
-        "repeats its disruptions while its gate is inconclusive: up to {} rounds, with a look after each; the looks share \
-         an error of {} (Lan and DeMets 1983, Pocock-type spending), and their bounds are at {} confidence",
+        "repeats its disruptions while its gate is inconclusive: up to {} rounds, with a look after each; the looks \
+         share an error of {} (Lan and DeMets 1983, Pocock-type spending), and their bounds are at {} confidence",
         looks.most(),
         percent(ALPHA),
         confidences.join(", ")
@@ -93,7 +93,8 @@ mod tests {
     /// What is said to a scenario with these keys.
     fn asked(keys: &str, most: Option<u16>, has_command: bool) -> Result<Option<Looks>, String> {
         let text = format!(
-            "apiVersion: rolldrop.dev/v1\nkind: Scenario\nmetadata: {{name: x}}\nspec:\n  target: {{service: web}}\n{keys}"
+            "apiVersion: rolldrop.dev/v1\nkind: Scenario\nmetadata: {{name: x}}\nspec:\n  \
+             target: {{service: web}}\n{keys}"
         );
         let loaded = scenario::parse::<Value>(&text, "x.yaml", Path::new("."), &[]).unwrap();
         planned(Some(Inconclusive::Extend), most, &loaded.scenario, has_command).map_err(|e| e.to_string())
@@ -101,7 +102,8 @@ mod tests {
 
     fn acting(action: &str) -> String {
         format!(
-            "  load: {{duration: 30s}}\n  expect: {{dropped: {{max: 1%}}}}\n  disruptions:\n    - {{at: 1s, {action}}}\n"
+            "  load: {{duration: 30s}}\n  expect: {{dropped: {{max: 1%}}}}\n  \
+             disruptions:\n    - {{at: 1s, {action}}}\n"
         )
     }
 

@@ -47,8 +47,8 @@ impl Measuring<'_> {
         mut looks: Looks,
     ) -> anyhow::Result<Looks> {
         let Self { run, session, halt, .. } = self;
-        let Some(workloads) = halt.run_until_cancelled(session.workloads()).await else { return Ok(looks) };
-        let workloads = workloads?;
+        // What is not known to have been whole is waited for as well.
+        let workloads = session.workloads().await.unwrap_or_default();
         loop {
             self.round((zero, rate), control, Some(&looks)).await?;
             if halt.is_cancelled() || looks.is_last() {
@@ -63,12 +63,17 @@ impl Measuring<'_> {
                 looks.most(),
                 percent(1.0 - looks.alpha())
             );
-            match seen? {
-                Seen::Settled(what) => {
+            match seen {
+                // What is recorded is not lost by that.
+                Err(error) => {
+                    run.warn(session, &format!("{look}: {error:#}"));
+                    break;
+                }
+                Ok(Seen::Settled(what)) => {
                     run.progress.say(&format!("{look}: {what}"));
                     break;
                 }
-                Seen::Open(checks) => {
+                Ok(Seen::Open(checks)) => {
                     let checks = checks.join(", ");
                     run.progress.say(&format!("{look}: the gate is inconclusive ({checks}): another round"));
                 }

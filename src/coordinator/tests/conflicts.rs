@@ -1,4 +1,4 @@
-//! The sidecar is put beside live pods while others change their workload.
+//! The sidecar is put beside live pods while others change their workload; and a rollout that does not end.
 
 use super::*;
 use crate::inject::{self, KubernetesVersion, SecretKey};
@@ -146,4 +146,29 @@ async fn a_change_whose_answer_was_lost_is_known_again_and_its_rollout_awaited()
     drop(session);
     let open = Journal::resume(run_dir.path(), Clock::start()).unwrap().0.open_changes();
     assert_eq!(open.len(), 1, "undoing it finds out: {open:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rollout_that_does_not_end_is_recorded_with_what_is_missing() {
+    let restarts = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&restarts);
+    let (client, _) = api(move |_, path| {
+        let mut now = deployment("app:1", 7);
+        if seen.load(Ordering::SeqCst) > 0 {
+            now["metadata"]["generation"] = 2.into();
+            now["status"]["observedGeneration"] = 2.into();
+            now["status"]["updatedReplicas"] = 0.into();
+        }
+        read(path, &now)
+    });
+    let (session, run_dir, _dir) = session(client, Limits::default());
+    let before = session.workloads().await.unwrap();
+    restarts.store(1, Ordering::SeqCst);
+    session.await_rollout(&before, None).await.unwrap();
+    session.finish(CancellationToken::new()).await.unwrap();
+    let unsettled = events_of(&run_dir).into_iter().find_map(|event| match event.kind {
+        EventKind::CommandSettled { unsettled, .. } => unsettled,
+        _ => None,
+    });
+    assert_eq!(unsettled.as_deref(), Some("Deployment web: 0 pods updated, 1 wanted, after 300s"));
 }

@@ -176,11 +176,13 @@ fn the_action_measures_judges_against_a_baseline_and_replaces_its_comment() {
         let mut job = Job::new(&[
             ("binary", env!("CARGO_BIN_EXE_rolldrop")),
             ("scenario", "scenario.yaml"),
-            ("expectations", "terminations: {min: 1}\ndropped:\n  max: 250\n"),
+            ("expect", "limits.yaml"),
             ("args", "--dataplane=userspace\n\n--quiet\n"),
             ("out", "before"),
         ]);
         fs::write(job.dir.path().join("scenario.yaml"), scenario()).expect("a file");
+        let limits = "terminations: {min: 1}\ndropped:\n  max: 250\n";
+        fs::write(job.dir.path().join("limits.yaml"), limits).expect("a file");
         let installed = ended(&job.step("Install rolldrop"), 0);
         assert!(installed.contains(concat!("rolldrop ", env!("CARGO_PKG_VERSION"))), "{installed}");
         let said = ended(&job.measure(), 0);
@@ -200,9 +202,11 @@ fn the_action_measures_judges_against_a_baseline_and_replaces_its_comment() {
             job.file("before/metrics.prom")
                 .contains("rolldrop_gate_verdict{scenario=\"small\",verdict=\"passed\"} 1")
         );
+        assert!(job.file("before/metrics.prom").contains("check=\"dropped.max\""), "{said}");
 
         job.inputs.insert("out".into(), "after".into());
-        job.inputs.insert("expectations".into(), "{terminations: {min: 5}}".into());
+        job.inputs.insert("expect".into(), String::new());
+        job.inputs.insert("expectations".into(), "terminations:\n  min: 5\n".into());
         job.inputs.insert("baseline".into(), "before\n".into());
         let said = ended(&job.measure(), 1);
         assert!(
@@ -247,7 +251,7 @@ fn the_action_measures_judges_against_a_baseline_and_replaces_its_comment() {
 
 #[test]
 fn what_cannot_be_measured_ends_the_action_with_2_and_says_why() {
-    let cases: [(&[(&str, &str)], &str); 7] = [
+    let cases: [(&[(&str, &str)], &str); 9] = [
         (&[], "::error title=rolldrop::give a scenario, or a target and a command"),
         (&[("scenario", "a.yaml"), ("target", "svc/web")], "give scenario or target, not both"),
         (&[("scenario", "a.yaml"), ("command", "true")], "command goes with target"),
@@ -257,6 +261,11 @@ fn what_cannot_be_measured_ends_the_action_with_2_and_says_why() {
             &[("scenario", "naive-exit"), ("inconclusive", "extend"), ("expectations", "{}")],
             "nothing was measured (exit status 2)",
         ),
+        (
+            &[("scenario", "naive-exit"), ("expect", "a.yaml"), ("expectations", "{}")],
+            "give expect (a file) or expectations, not both",
+        ),
+        (&[("scenario", "naive-exit"), ("expect", "no.yaml")], "nothing was measured (exit status 2)"),
         (&[("scenario", "no.yaml")], "nothing was measured (exit status 2): the log says why"),
         (
             &[("scenario", "naive-exit"), ("expectations", "{drops: 0}")],

@@ -6,7 +6,7 @@
 //! the scales on which chance alone gives them a known spread (Anscombe 1948), which s never falls below. After runs
 //! without any loss the limit is that of the test of totals (`losses`).
 
-mod figures;
+pub(super) mod figures;
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use super::exact::{at_least, z};
 use super::trend::grows;
-use super::{FEWEST_REQUESTS, Options, Sample, differences};
+use super::{FEWEST_REQUESTS, Options, Sample, differences, worse};
 use crate::figures::count;
 use crate::model::{Check, CheckVerdict, Verdict};
 use crate::stats;
@@ -81,6 +81,7 @@ impl History {
         };
         if candidate.verdict != Verdict::Valid {
             let why = "an invalid or partial run is compared with nothing".to_owned();
+            checks.extend(worse::unjudged(&options.worse, candidate, &why));
             checks.push(inconclusive("run", "valid".into(), "not valid".into(), why));
             return checks;
         }
@@ -90,6 +91,8 @@ impl History {
             checks.push(inconclusive("requests", limit, count(candidate.total), why));
         }
         if self.used.len() < FEWEST_RUNS {
+            let why = format!("the baseline has fewer than {FEWEST_RUNS} runs that count");
+            checks.extend(worse::unjudged(&options.worse, candidate, &why));
             return checks;
         }
         let now = figures::of(candidate);
@@ -97,8 +100,11 @@ impl History {
         for figure in self.used.iter().flat_map(figures::of) {
             then.entry(figure.metric.clone()).or_default().push(figure);
         }
-        then.retain(|_, known| known.len() >= FEWEST_RUNS);
-        let alpha = (1.0 - options.confidence) / then.len().max(1) as f64;
+        then.retain(|metric, known| {
+            known.len() >= FEWEST_RUNS && !options.worse.iter().any(|limit| worse::replaces(limit, metric))
+        });
+        let limits = worse::asked(&options.worse, candidate);
+        let alpha = (1.0 - options.confidence) / (then.len() + limits.len()).max(1) as f64;
         let lateness = Lateness::of(candidate, &self.used);
         for (metric, known) in &then {
             checks.push(match now.iter().find(|figure| figure.metric == *metric) {
@@ -111,6 +117,7 @@ impl History {
                 ),
             });
         }
+        checks.extend(limits.iter().map(|limit| limit.by_history(&self.used, candidate, alpha)));
         checks
     }
 }
@@ -134,27 +141,29 @@ fn unfit(run: &Sample, candidate: &Sample, anyway: bool) -> Option<String> {
     (!what.is_empty()).then(|| format!("with another {}", what.join(", ")))
 }
 
+/// What settles a latency that the machine's own lag may explain.
+pub(super) const LESS_BUSY: &str = "a run on a machine that is less busy";
+
 /// How late the load generator sent, in milliseconds for 99 % of the requests. Response times contain that, though it is
 /// its machine's doing, not the app's.
 #[derive(Clone, Copy, Debug)]
-struct Lateness {
+pub(super) struct Lateness {
     now_ms: f64,
     /// The median of the earlier runs.
     usual_ms: f64,
 }
 
 impl Lateness {
-    fn of(candidate: &Sample, earlier: &[Sample]) -> Option<Self> {
+    pub(super) fn of(candidate: &Sample, earlier: &[Sample]) -> Option<Self> {
         let mut known: Vec<f64> = earlier.iter().filter_map(|run| run.lag_p99_ms).collect();
         known.sort_by(f64::total_cmp);
         Some(Self { now_ms: candidate.lag_p99_ms?, usual_ms: stats::nearest_rank(&known, 0.5)? })
     }
 
-    /// Why this figure proves nothing: without what the generator was later than usual, it is within its limit.
-    fn explains(self, figure: &Figure, limit: f64) -> Option<String> {
+    /// Why a latency proves nothing: without what the generator was later than usual, it is within its limit.
+    pub(super) fn explains(self, latency_ms: f64, limit_ms: f64) -> Option<String> {
         let Self { now_ms, usual_ms } = self;
-        let is_within = figure.scale == Scale::Log && figure.value - (now_ms - usual_ms).max(0.0) <= limit;
-        is_within.then(|| {
+        (latency_ms - (now_ms - usual_ms).max(0.0) <= limit_ms).then(|| {
             format!(
                 "; the load generator's machine may explain that: 99 % of the requests were sent at most {now_ms:.1} ms \
                  late, usually {usual_ms:.1} ms"
@@ -178,10 +187,11 @@ fn judge(figure: &Figure, known: &[Figure], alpha: f64, tolerance: f64, lateness
             in_order.len()
         ));
     }
-    let excuse = lateness.filter(|_| !met).and_then(|late| late.explains(figure, limit));
+    let is_late_latency = !met && figure.scale == Scale::Log;
+    let excuse = lateness.filter(|_| is_late_latency).and_then(|late| late.explains(figure.value, limit));
     let (verdict, settle) = match (met, &excuse) {
         (true, _) => (CheckVerdict::Pass, ""),
-        (false, Some(_)) => (CheckVerdict::Inconclusive, "a run on a machine that is less busy"),
+        (false, Some(_)) => (CheckVerdict::Inconclusive, LESS_BUSY),
         (false, None) => (CheckVerdict::Fail, ""),
     };
     why.push_str(&excuse.unwrap_or_default());
@@ -198,17 +208,10 @@ fn judge(figure: &Figure, known: &[Figure], alpha: f64, tolerance: f64, lateness
 fn limit(figure: &Figure, known: &[Figure], alpha: f64, tolerance: f64) -> f64 {
     let scale = figure.scale;
     if scale == Scale::Count && known.iter().all(|one| one.value == 0.0) {
-        let runs = known.iter().map(|one| one.exposure / figure.exposure).sum::<f64>();
-        let beyond = (1..).find(|lost| at_least(*lost, *lost, runs, 1.0) <= alpha).unwrap_or(1_u64);
-        return (beyond - 1) as f64;
+        return after_none(known.iter().map(|one| one.exposure / figure.exposure).sum(), alpha);
     }
-    let n = known.len() as f64;
-    let values: Vec<f64> = known.iter().map(|one| scale.of(one.value_at(figure), figure.exposure)).collect();
-    let mean = values.iter().sum::<f64>() / n;
-    let s = (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt();
-    let t = StudentsT::new(0.0, 1.0, n - 1.0).map_or(f64::INFINITY, |t| t.inverse_cdf(1.0 - alpha));
-    let by_chance = z(1.0 - alpha) * scale.least_spread(figure.exposure);
-    let beyond = (t * s).max(by_chance) * (1.0 + 1.0 / n).sqrt();
+    let values: Vec<f64> = known.iter().map(|one| one.value_at(figure)).collect();
+    let (mean, beyond) = spread(scale, figure.exposure, &values, alpha);
     let limit = scale.back(mean + beyond, figure.exposure);
     let usual = scale.back(mean, figure.exposure);
     match scale {
@@ -216,6 +219,23 @@ fn limit(figure: &Figure, known: &[Figure], alpha: f64, tolerance: f64) -> f64 {
         Scale::Time | Scale::Log => limit.max(usual * (1.0 + tolerance)),
         Scale::Rate => limit.min(usual / (1.0 + tolerance)),
     }
+}
+
+/// The mean of earlier values on the scale, and how far beyond it that of one more run may lie.
+pub(super) fn spread(scale: Scale, exposure: f64, values: &[f64], alpha: f64) -> (f64, f64) {
+    let n = values.len() as f64;
+    let values: Vec<f64> = values.iter().map(|value| scale.of(*value, exposure)).collect();
+    let mean = values.iter().sum::<f64>() / n;
+    let s = (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt();
+    let t = StudentsT::new(0.0, 1.0, n - 1.0).map_or(f64::INFINITY, |t| t.inverse_cdf(1.0 - alpha));
+    let by_chance = z(1.0 - alpha) * scale.least_spread(exposure);
+    (mean, (t * s).max(by_chance) * (1.0 + 1.0 / n).sqrt())
+}
+
+/// The most events of one more run after so many runs that had none, by the test of totals.
+pub(super) fn after_none(runs: f64, alpha: f64) -> f64 {
+    let beyond = (1..).find(|lost| at_least(*lost, *lost, runs, 1.0) <= alpha).unwrap_or(1_u64);
+    (beyond - 1) as f64
 }
 
 #[cfg(test)]

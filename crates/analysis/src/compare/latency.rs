@@ -108,16 +108,16 @@ fn without_blocks(
 
 /// All answers of one side took longer than those of the other, but for 1 % of each.
 #[derive(Debug)]
-struct Apart {
-    is_worse: bool,
+pub(super) struct Apart {
+    pub(super) is_worse: bool,
     /// 99 % of the faster side's answers took at most this.
-    faster_ms: f64,
+    pub(super) faster_ms: f64,
     /// 99 % of the slower side's answers took at least this.
-    slower_ms: f64,
+    pub(super) slower_ms: f64,
 }
 
 impl Apart {
-    fn of(baseline: &[Sample], candidate: &[Sample]) -> Option<Self> {
+    pub(super) fn of(baseline: &[Sample], candidate: &[Sample]) -> Option<Self> {
         let first = |side: &[Sample]| side.iter().map(|s| s.latency.p1_ms).fold(f64::INFINITY, f64::min);
         let last = |side: &[Sample]| side.iter().map(|s| s.latency.p99_ms).fold(0.0, f64::max);
         let is_enough = |side: &[Sample]| side.iter().all(|s| s.latency.n >= FEWEST_APART);
@@ -133,13 +133,18 @@ impl Apart {
     }
 
     fn fill(&self, row: &mut Row, baseline: f64, candidate: f64) {
-        let Self { is_worse, faster_ms, slower_ms } = *self;
+        let Self { is_worse, .. } = *self;
         (row.baseline, row.candidate) = (Some(baseline), Some(candidate));
         row.verdict = Some(if is_worse { Judgement::Worse } else { Judgement::Better });
-        row.why = format!(
+        row.why = self.in_words();
+    }
+
+    pub(super) fn in_words(&self) -> String {
+        let Self { faster_ms, slower_ms, .. } = self;
+        format!(
             "the answers of the two sides do not overlap: 99 % took at most {faster_ms:.2} ms on one side and at \
              least {slower_ms:.2} ms on the other"
-        );
+        )
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::LatencyBucket;
+use crate::model::{Check, LatencyBucket};
 use rolldrop_record::{Outcome, named};
 
 /// Two sides, row by row.
@@ -29,6 +29,9 @@ pub struct Comparison {
     pub caveats: Vec<String>,
     /// One figure each.
     pub rows: Vec<Row>,
+    /// The checks of the limits that were asked for ([`Options::worse`](super::Options::worse)).
+    #[serde(skip)]
+    pub limits: Vec<Check>,
 }
 
 /// One side: a run, or several taken together.

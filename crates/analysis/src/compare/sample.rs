@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::episodes::{Episode, episodes};
 use crate::class::Class;
-use crate::gate;
+use crate::gate::{self, Figures};
 use crate::model::{Analysis, CheckVerdict, Mode, RunResult, Verdict};
 use crate::stats;
 use crate::timeline::{Request, Requests, Timeline};
@@ -14,7 +14,9 @@ use rolldrop_record::parts::PartError;
 use rolldrop_record::{Outcome, Phase, Stamp};
 
 /// The version of a sample's form in files.
-pub const SAMPLE_FORMAT: u32 = 3;
+pub const SAMPLE_FORMAT: u32 = 4;
+/// The oldest form that can be read; before 4 it had no figures by key.
+pub const OLDEST_FORMAT: u32 = 3;
 
 /// The most blocks that a run is cut into, where blocks of 0.1 s would be more.
 const MOST_BLOCKS: f64 = 600.0;
@@ -39,7 +41,7 @@ pub struct Sample {
     pub started: Stamp,
     /// Whether the measurement can be trusted.
     pub verdict: Verdict,
-    /// Whether it met what its scenario expects; a pass if that is nothing.
+    /// Whether it met what its scenario expects of it alone; a pass if that is nothing.
     pub gate: CheckVerdict,
     /// Whether slow answers delayed the requests after them.
     pub is_closed_loop: bool,
@@ -62,6 +64,9 @@ pub struct Sample {
     /// Which of them are lost together.
     #[serde(default)]
     pub episodes: Vec<Episode>,
+    /// Its figures by their keys in `expect`; `None` in a baseline of format 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by_key: Option<Figures>,
     /// Length of a block, in seconds.
     pub block_s: f64,
     /// The counted part, cut into blocks by intended send time. A saved baseline has none.
@@ -195,7 +200,7 @@ impl Sample {
             scale: scale(timeline),
             started: timeline.info.started,
             verdict: result.verdict.clone(),
-            gate: gate::verdict(&result.checks),
+            gate: gate::verdict_alone(&result.checks),
             is_closed_loop,
             duration_s: result.load.duration_s,
             total: result.requests.total,
@@ -212,14 +217,15 @@ impl Sample {
                 })
                 .collect(),
             episodes: episodes(&timeline.ends, result),
+            by_key: Some(gate::figures(result)),
             block_s,
             blocks,
         })
     }
 
-    /// What is worth keeping in a file: the figures without the blocks of time.
+    /// What is worth keeping in a file: the figures that are known, without the blocks of time.
     pub fn figures(&self) -> Self {
-        Self { blocks: Vec::new(), ..self.clone() }
+        Self { blocks: Vec::new(), by_key: self.by_key.as_ref().map(Figures::known), ..self.clone() }
     }
 }
 

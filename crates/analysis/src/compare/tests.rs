@@ -81,6 +81,7 @@ fn of(blocks: Vec<Block>, episodes: Vec<Episode>) -> Sample {
         lag_p99_ms: None,
         terminations: episodes.iter().flat_map(|e| vec![ended(e.mode, 0.1); e.terminations]).collect(),
         episodes,
+        by_key: None,
         block_s: 0.1,
         blocks,
     }

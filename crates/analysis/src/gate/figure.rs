@@ -1,5 +1,6 @@
 //! A figure between its bounds, against a limit: pass, fail or inconclusive.
 
+use super::known::Known;
 use crate::figures::{count, percent};
 use crate::model::{Check, CheckVerdict, Figure, Unit};
 use rolldrop_record::expect::Bounds;
@@ -56,6 +57,14 @@ impl Measured {
     /// Says what was observed in other words.
     pub(super) fn observed(self, words: impl Into<String>) -> Self {
         Self { observed: Some(words.into()), ..self }
+    }
+
+    /// The most that it can be; where that is unknown, why, and what would settle it.
+    pub(super) fn most(self) -> Known {
+        match self.figure.high {
+            Some(high) => Known::Value(high),
+            None => Known::Unknown { why: self.basis, settle: self.settle },
+        }
     }
 
     /// Whether it is known.
@@ -136,39 +145,43 @@ impl Measured {
 }
 
 /// Figures of several things, each within bounds: the largest decides about `max`, the smallest about `min`.
-/// An unknown one leaves its side open.
 pub(super) fn each_within(
     name: &str,
     bounds: Bounds<f64>,
     all: &[Measured],
-    nothing: impl FnOnce() -> Measured,
+    nothing: impl Fn() -> Measured,
 ) -> Vec<Check> {
-    let Some(first) = all.first() else { return nothing().within(name, bounds) };
-    let unit = first.figure.unit;
-    let lows = || all.iter().map(|m| m.figure.low);
-    let highs = || all.iter().map(|m| m.figure.high);
-    let all_known = |side: &mut dyn Iterator<Item = Option<f64>>| side.collect::<Option<Vec<f64>>>();
-    let pick = |values: Vec<f64>, better: fn(f64, f64) -> f64| values.into_iter().reduce(better);
+    let min = bounds.min.map(|min| smallest(all).unwrap_or_else(&nothing).at_least(name, min));
+    let max = bounds.max.map(|max| largest(all).unwrap_or_else(&nothing).at_most(name, max));
+    min.into_iter().chain(max).collect()
+}
+
+/// The largest of several figures. Its upper bound is unknown if that of any is.
+pub(super) fn largest(all: &[Measured]) -> Option<Measured> {
+    let low = all.iter().filter_map(|m| m.figure.low).reduce(f64::max);
+    let highs: Option<Vec<f64>> = all.iter().map(|m| m.figure.high).collect();
+    outermost(all, low, highs.and_then(|highs| highs.into_iter().reduce(f64::max)))
+}
+
+/// The smallest of several figures. Its lower bound is unknown if that of any is.
+fn smallest(all: &[Measured]) -> Option<Measured> {
+    let high = all.iter().filter_map(|m| m.figure.high).reduce(f64::min);
+    let lows: Option<Vec<f64>> = all.iter().map(|m| m.figure.low).collect();
+    outermost(all, lows.and_then(|lows| lows.into_iter().reduce(f64::min)), high)
+}
+
+fn outermost(all: &[Measured], low: Option<f64>, high: Option<f64>) -> Option<Measured> {
+    let of = Measured::between(all.first()?.figure.unit, low, None, high);
     let open = all.iter().find(|m| !m.is_exact());
-    let with = |low, high| {
-        let of = Measured::between(unit, low, None, high);
-        open.map_or(of.clone(), |open| of.because(&*open.basis).settled_by(&*open.settle))
-    };
-    let largest = || {
-        let low = pick(lows().flatten().collect(), f64::max);
-        with(low, all_known(&mut highs()).and_then(|values| pick(values, f64::max)))
-    };
-    let smallest = || {
-        let high = pick(highs().flatten().collect(), f64::min);
-        with(all_known(&mut lows()).and_then(|values| pick(values, f64::min)), high)
-    };
-    let min = bounds.min.map(|min| smallest().at_least(name, min));
-    min.into_iter().chain(bounds.max.map(|max| largest().at_most(name, max))).collect()
+    Some(match open {
+        Some(open) => of.because(&*open.basis).settled_by(&*open.settle),
+        None => of,
+    })
 }
 
 impl Unit {
     /// A number as it is observed.
-    pub(super) fn write(self, value: f64) -> String {
+    pub(crate) fn write(self, value: f64) -> String {
         match self {
             Unit::Count if value.fract() == 0.0 => count(crate::stats::index(value) as u64),
             Unit::Count => format!("{value:.1}"),
@@ -202,13 +215,13 @@ mod tests {
 
     #[test]
     fn only_what_surely_lies_within_the_limit_passes() {
-        let max = Bounds { min: None, max: Some(0.5) };
+        let max = Bounds { max: Some(0.5), ..Bounds::default() };
         assert_eq!(verdict(Some(0.1), Some(0.5), max), Pass);
         assert_eq!(verdict(Some(0.51), Some(0.9), max), Fail);
         assert_eq!(verdict(Some(0.5), Some(0.9), max), Inconclusive);
         assert_eq!(verdict(None, None, max), Inconclusive);
         assert_eq!(verdict(Some(0.6), None, max), Fail);
-        let min = Bounds { min: Some(0.5), max: None };
+        let min = Bounds { min: Some(0.5), ..Bounds::default() };
         assert_eq!(verdict(Some(0.5), None, min), Pass);
         assert_eq!(verdict(None, Some(0.4), min), Fail);
         assert_eq!(verdict(Some(0.4), Some(0.5), min), Inconclusive);
@@ -219,7 +232,7 @@ mod tests {
         let known = |v| Measured::exactly(Unit::Seconds, v);
         let unknown = || Measured::unknown(Unit::Seconds, "nobody saw it", "look");
         let judge = |all: &[Measured], max| {
-            each_within("x", Bounds { min: None, max: Some(max) }, all, unknown)[0].clone()
+            each_within("x", Bounds { max: Some(max), ..Bounds::default() }, all, unknown)[0].clone()
         };
         assert_eq!(judge(&[known(1.0), known(2.0)], 2.0).verdict, Pass);
         assert_eq!(judge(&[known(1.0), unknown()], 0.5).verdict, Fail);

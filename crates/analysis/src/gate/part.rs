@@ -2,14 +2,17 @@
 
 use std::borrow::Cow;
 
-use super::requests::Requests;
-use super::times;
-use super::windows::Windows;
+use super::figure::{Measured, largest};
+use super::known::{Figures, Keyed, Known, OfTarget};
+use super::requests::{Requests, no_termination};
+use super::windows::{Windows, no_window};
+use super::{planned, times};
 use crate::RunResult;
 use crate::model::{
-    Check, CheckVerdict, Latencies, LossGroup, RequestCounts, TargetResult, TerminationRequests,
+    Check, CheckVerdict, Latencies, LossGroup, RequestCounts, TargetResult, TerminationRequests, Unit,
 };
-use rolldrop_record::expect::Expect;
+use rolldrop_record::Cause;
+use rolldrop_record::expect::{Expect, LatencyFigure, WindowLimits};
 
 /// The figures of a part of the requests, or of all.
 pub(super) struct Part<'a> {
@@ -48,6 +51,58 @@ impl<'a> Part<'a> {
             longest_outage_s: target.longest_outage_s,
             consumer: Some(&target.consumer),
         }
+    }
+
+    /// The figures that can be compared with a baseline: those that a part of the requests has too.
+    pub(super) fn figures(&self) -> Keyed {
+        let Self { requests, .. } = self;
+        let windows = self.windows();
+        let count = Measured::count;
+        let most = |each: &[Measured], nothing: fn() -> Measured| largest(each).unwrap_or_else(nothing);
+        let mut all = vec![
+            ("dropped".to_owned(), count(requests.counts.lost())),
+            ("dropped.perTermination".to_owned(), most(&requests.each_termination(), no_termination)),
+            ("dropped.perGroup".to_owned(), most(&requests.each_group(), no_termination)),
+            ("appErrors".to_owned(), count(requests.counts.app_errors)),
+            ("requests.ok".to_owned(), requests.ok_outside()),
+            ("requests.notSent".to_owned(), count(requests.counts.not_sent)),
+            ("windows".to_owned(), windows.longest()),
+            ("outage".to_owned(), Measured::exactly(Unit::Seconds, self.longest_outage_s)),
+        ];
+        let causes = requests.counts.by_cause.iter();
+        all.extend(causes.map(|(cause, n)| (format!("causes.{cause}"), count(*n))));
+        let outcomes = requests.counts.by_outcome.keys();
+        all.extend(outcomes.map(|o| (format!("outcomes.{o}"), count(requests.of_outcome(*o)))));
+        let quantiles = WindowLimits::QUANTILES.into_iter();
+        all.extend(
+            quantiles
+                .map(|(name, share)| (format!("windows.{name}"), most(&windows.quantiles(share), no_window))),
+        );
+        for (part, percentiles) in times::parts(self.latency_ms, self.result.load.is_closed_loop()) {
+            let of =
+                |figure: &LatencyFigure| (format!("{part}.{figure}"), times::millis(percentiles, *figure));
+            all.extend(LatencyFigure::ALL.iter().map(of));
+        }
+        all.into_iter().map(|(key, measured)| (key, measured.most())).collect()
+    }
+
+    /// The figures that only the whole run has.
+    fn figures_of_all(&self) -> Keyed {
+        let mut all = self.figures();
+        let result = self.result;
+        let nothing: [fn() -> Measured; 3] = [no_termination, times::no_start, times::no_rollout];
+        let each = [
+            ("deadSeconds", self.windows().each_dead()),
+            ("starts.firstRequest", times::each_start(&result.starts)),
+            ("rollout", times::each_rollout(result)),
+        ];
+        for ((key, each), nothing) in each.into_iter().zip(nothing) {
+            all.insert(key.to_owned(), largest(&each).unwrap_or_else(nothing).most());
+        }
+        let not_ready = result.requests.by_cause.get(&Cause::NotReadyYet).copied().unwrap_or(0);
+        all.insert("starts.dropped".to_owned(), Known::Value(not_ready as f64));
+        all.insert("restarts".to_owned(), planned::restarted(result).most());
+        all
     }
 
     fn windows(&self) -> Windows<'a> {
@@ -89,6 +144,20 @@ pub(super) fn of_parts(result: &RunResult, expect: &Expect) -> Vec<Check> {
     let consumers = expect.consumers.iter().map(|(name, expect)| (Kind::Consumer, name, expect));
     let targets = expect.targets.iter().map(|(name, expect)| (Kind::Target, name, expect));
     consumers.chain(targets).flat_map(|(kind, name, expect)| of_part(result, kind, name, expect)).collect()
+}
+
+/// The figures of a run that can be compared with a baseline.
+pub(crate) fn figures(result: &RunResult) -> Figures {
+    let of = |target: &TargetResult| OfTarget {
+        name: target.name.clone(),
+        consumer: target.consumer.clone(),
+        // An only target has the figures of the whole run.
+        figures: match result.targets.is_empty() {
+            true => Keyed::new(),
+            false => Part::of_target(result, target).figures(),
+        },
+    };
+    Figures { all: Part::all(result).figures_of_all(), targets: known(result).iter().map(of).collect() }
 }
 
 #[derive(Clone, Copy, PartialEq)]

@@ -23,11 +23,15 @@ pub(super) fn check(result: &RunResult, expect: &Expect) -> Option<Check> {
     })
 }
 
-/// The check of the containers that ended in pods that stay, without the run having asked for it.
-pub(super) fn restarts(result: &RunResult, bounds: Bounds<u64>) -> Vec<Check> {
+/// The containers that ended in pods that stay, without the run having asked for it.
+pub(super) fn restarted(result: &RunResult) -> Measured {
     let restarted = found(result, FindingKind::Restarted);
-    let n = Measured::count(restarted.len() as u64).because(restarted.join("; "));
-    n.within("restarts", bounds.map(|n| n as f64))
+    Measured::count(restarted.len() as u64).because(restarted.join("; "))
+}
+
+/// The check of their number.
+pub(super) fn restarts(result: &RunResult, bounds: Bounds<u64>) -> Vec<Check> {
+    restarted(result).within("restarts", bounds.map(|n| n as f64))
 }
 
 /// What was found of one kind.

@@ -35,11 +35,10 @@ impl Requests<'_> {
             checks.push(self.with_power(self.none_dropped()));
         }
         if let Some(limits) = &expect.dropped {
-            let of = |group: &LossGroup| group.dropped - group.by_cause.get(&Cause::StaleFlow).unwrap_or(&0);
-            let total = self.amount("dropped", limits.total(), self.counts.lost(), of);
+            let total = self.amount("dropped", limits.total(), self.counts.lost(), lost_of);
             checks.extend(total.into_iter().map(|check| self.with_power(check)));
             checks.extend(limits.per_termination.iter().flat_map(|bounds| self.per_termination(*bounds)));
-            checks.extend(limits.per_group.iter().flat_map(|bounds| self.per_group(*bounds, of)));
+            checks.extend(limits.per_group.iter().flat_map(|bounds| self.per_group(*bounds)));
         }
         if let Some(bounds) = expect.app_errors {
             checks.extend(self.observed("appErrors", bounds, self.counts.app_errors));
@@ -78,10 +77,8 @@ impl Requests<'_> {
     }
 
     fn outcome(&self, outcome: Outcome, bounds: Bounds<Amount>) -> Vec<Check> {
-        let all = self.counts.by_outcome.get(&outcome).copied().unwrap_or(0);
-        let stale = self.counts.stale_flow_own_by_outcome.get(&outcome).copied().unwrap_or(0);
         let of = |group: &LossGroup| group.by_outcome.get(&outcome).copied().unwrap_or(0);
-        self.amount(&format!("outcomes.{outcome}"), bounds, all.saturating_sub(stale), of)
+        self.amount(&format!("outcomes.{outcome}"), bounds, self.of_outcome(outcome), of)
     }
 
     /// A number against numbers, a share of what was sent against shares. `of` is the part of a group.
@@ -170,7 +167,8 @@ impl Requests<'_> {
         ))
     }
 
-    fn per_termination(&self, bounds: Bounds<u64>) -> Vec<Check> {
+    /// What each termination lost.
+    pub(super) fn each_termination(&self) -> Vec<Measured> {
         let lost = |(pod, requests): &(&str, &TerminationRequests)| {
             let stale = requests.by_cause.get(&Cause::StaleFlow);
             let Bounded { at_least, at_most, .. } = stale.copied().unwrap_or_default();
@@ -181,15 +179,18 @@ impl Requests<'_> {
                 .because(format!("pod {pod} shares lost requests with other terminations"))
                 .settled_by("name the pod of each request (sidecar or pod header), or end pods one at a time")
         };
+        self.terminations.iter().map(lost).collect()
+    }
+
+    fn per_termination(&self, bounds: Bounds<u64>) -> Vec<Check> {
         // If a group lost more than its pods may, one of them did.
         let of_group = |group: &LossGroup| {
             let stale = group.by_cause.get(&Cause::StaleFlow).copied().unwrap_or(0);
             let pods = len(group.terminations.len()).max(1);
             Measured::between(Unit::Count, Some((group.dropped - stale).div_ceil(pods) as f64), None, None)
         };
-        let each: Vec<Measured> = self.terminations.iter().map(lost).collect();
-        let mut checks =
-            each_within("dropped.perTermination", bounds.map(|n| n as f64), &each, no_termination);
+        let (bounds_on, each) = (bounds.map(|n| n as f64), self.each_termination());
+        let mut checks = each_within("dropped.perTermination", bounds_on, &each, no_termination);
         if let Some(max) = bounds.max {
             let judge = |group| of_group(group).at_most("dropped.perTermination", max as f64);
             let failed = self.groups.iter().map(judge).find(|check| check.verdict == CheckVerdict::Fail);
@@ -203,10 +204,26 @@ impl Requests<'_> {
         checks
     }
 
-    fn per_group(&self, bounds: Bounds<u64>, of: impl Fn(&LossGroup) -> u64) -> Vec<Check> {
-        let each: Vec<Measured> = self.units(of).into_iter().map(Measured::count).collect();
-        each_within("dropped.perGroup", bounds.map(|n| n as f64), &each, no_termination)
+    /// What each group of terminations that share losses lost, and each termination that is in none.
+    pub(super) fn each_group(&self) -> Vec<Measured> {
+        self.units(lost_of).into_iter().map(Measured::count).collect()
     }
+
+    fn per_group(&self, bounds: Bounds<u64>) -> Vec<Check> {
+        each_within("dropped.perGroup", bounds.map(|n| n as f64), &self.each_group(), no_termination)
+    }
+
+    /// Requests of one outcome class, without the generator's own stale flows.
+    pub(super) fn of_outcome(&self, outcome: Outcome) -> u64 {
+        let all = self.counts.by_outcome.get(&outcome).copied().unwrap_or(0);
+        let stale = self.counts.stale_flow_own_by_outcome.get(&outcome).copied().unwrap_or(0);
+        all.saturating_sub(stale)
+    }
+}
+
+/// What a group lost, without the generator's own stale flows.
+fn lost_of(group: &LossGroup) -> u64 {
+    group.dropped - group.by_cause.get(&Cause::StaleFlow).unwrap_or(&0)
 }
 
 /// A number against numbers, a share against shares. `share` gets the limit.

@@ -10,15 +10,17 @@ use rolldrop_record::expect::{
     Bounds, LatencyFigure, LatencyFigures, LatencyLimit, LatencyLimits, Span, StartLimits,
 };
 
-/// The checks of latencies. `all` are response times, in a closed loop service times.
-pub(super) fn latency(latencies: &Latencies, is_closed_loop: bool, limits: &LatencyLimits) -> Vec<Check> {
+/// The parts of the latencies, by key. Those of all are response times, in a closed loop service times.
+pub(super) fn parts(latencies: &Latencies, is_closed_loop: bool) -> [(&'static str, &Percentiles); 3] {
     let all = if is_closed_loop { &latencies.service } else { &latencies.response };
-    let parts: [(&str, &Percentiles, LatencyFigures); 3] = [
-        ("latency", all, limits.all()),
-        ("latency.steady", &latencies.steady, limits.steady.unwrap_or_default()),
-        ("latency.disrupted", &latencies.disrupted, limits.disrupted.unwrap_or_default()),
-    ];
-    let of_part = |(part, percentiles, limits): (&str, &Percentiles, LatencyFigures)| {
+    [("latency", all), ("latency.steady", &latencies.steady), ("latency.disrupted", &latencies.disrupted)]
+}
+
+/// The checks of latencies.
+pub(super) fn latency(latencies: &Latencies, is_closed_loop: bool, limits: &LatencyLimits) -> Vec<Check> {
+    let parts = parts(latencies, is_closed_loop);
+    let limits = [limits.all(), limits.steady.unwrap_or_default(), limits.disrupted.unwrap_or_default()];
+    let of_part = |((part, percentiles), limits): ((&str, &Percentiles), LatencyFigures)| {
         let of_figure = |(figure, bounds): (LatencyFigure, Bounds<LatencyLimit>)| {
             let name = format!("{part}.{figure}");
             let judge = |limit: LatencyLimit, is_max: bool| {
@@ -33,7 +35,7 @@ pub(super) fn latency(latencies: &Latencies, is_closed_loop: bool, limits: &Late
         };
         limits.set().flat_map(of_figure).collect::<Vec<_>>()
     };
-    parts.into_iter().flat_map(of_part).collect()
+    parts.into_iter().zip(limits).flat_map(of_part).collect()
 }
 
 /// A figure, and the fewest requests that show it.
@@ -48,7 +50,7 @@ fn value(percentiles: &Percentiles, figure: LatencyFigure) -> (f64, u64) {
     }
 }
 
-fn millis(percentiles: &Percentiles, figure: LatencyFigure) -> Measured {
+pub(super) fn millis(percentiles: &Percentiles, figure: LatencyFigure) -> Measured {
     let (value_ms, fewest) = value(percentiles, figure);
     if percentiles.n < fewest {
         return too_few(Unit::Millis, percentiles.n, figure, fewest);
@@ -81,6 +83,11 @@ pub(super) fn outage(longest_s: f64, bounds: Bounds<Span>) -> Vec<Check> {
 /// The check of the time to the first request of each starting pod.
 pub(super) fn first_request(starts: &[Start], limits: &StartLimits) -> Vec<Check> {
     let Some(bounds) = limits.first_request else { return Vec::new() };
+    each_within("starts.firstRequest", bounds.map(Span::seconds), &each_start(starts), no_start)
+}
+
+/// The time to the first request of each starting pod.
+pub(super) fn each_start(starts: &[Start]) -> Vec<Measured> {
     let of = |start: &Start| match start.timeline.get(&StartStage::FirstRequest) {
         Some(at_s) => Measured::exactly(Unit::Seconds, *at_s),
         None => Measured::unknown(
@@ -89,13 +96,20 @@ pub(super) fn first_request(starts: &[Start], limits: &StartLimits) -> Vec<Check
             "name the pod of each request (sidecar or pod header), or let the load run for longer",
         ),
     };
-    let each: Vec<Measured> = starts.iter().map(of).collect();
-    let nothing = || Measured::unknown(Unit::Seconds, "no pod started", "let the run replace pods");
-    each_within("starts.firstRequest", bounds.map(Span::seconds), &each, nothing)
+    starts.iter().map(of).collect()
+}
+
+pub(super) fn no_start() -> Measured {
+    Measured::unknown(Unit::Seconds, "no pod started", "let the run replace pods")
 }
 
 /// The check of the length of each rollout: from the first deletion of an old pod until the last was gone.
 pub(super) fn rollout(result: &RunResult, bounds: Bounds<Span>) -> Vec<Check> {
+    each_within("rollout", bounds.map(Span::seconds), &each_rollout(result), no_rollout)
+}
+
+/// The length of each rollout.
+pub(super) fn each_rollout(result: &RunResult) -> Vec<Measured> {
     let mut rollouts: BTreeMap<_, Vec<&Termination>> = BTreeMap::new();
     for t in result.terminations.iter().filter(|t| t.mode == Mode::Rollout) {
         rollouts.entry((t.disruption, t.repetition)).or_default().push(t);
@@ -105,9 +119,11 @@ pub(super) fn rollout(result: &RunResult, bounds: Bounds<Span>) -> Vec<Check> {
         [StartStage::Ready, StartStage::FirstRequest].iter().any(|stage| start.timeline.contains_key(stage))
     };
     let starting = result.starts.iter().find(|start| !serves(start) && !has_ended(start));
-    let each: Vec<Measured> = rollouts.values().map(|pods| length(pods, starting)).collect();
-    let nothing = || Measured::unknown(Unit::Seconds, "no rollout was measured", "roll a workload out");
-    each_within("rollout", bounds.map(Span::seconds), &each, nothing)
+    rollouts.values().map(|pods| length(pods, starting)).collect()
+}
+
+pub(super) fn no_rollout() -> Measured {
+    Measured::unknown(Unit::Seconds, "no rollout was measured", "roll a workload out")
 }
 
 /// `starting` is a pod that was not ready at the end of the run: then old pods may have ended later.

@@ -54,7 +54,7 @@ impl<'a> Windows<'a> {
     }
 
     /// The longest window: at least the longest lower bound, at most the longest upper bound if all have one.
-    fn longest(&self) -> Measured {
+    pub(super) fn longest(&self) -> Measured {
         let all = || self.all();
         if all().next().is_none() {
             return no_window();
@@ -116,7 +116,7 @@ impl<'a> Windows<'a> {
     }
 
     /// A quantile of the windows to come, for each mode and consumer.
-    fn quantiles(&self, share: f64) -> Vec<Measured> {
+    pub(super) fn quantiles(&self, share: f64) -> Vec<Measured> {
         let kinds = self.blocks();
         let confidence = self.shared_by(kinds.len());
         kinds.iter().map(|blocks| quantile(blocks, share, confidence)).collect()
@@ -129,7 +129,7 @@ impl<'a> Windows<'a> {
         let confidence = self.shared_by(kinds.len()).each;
         let outlasted = |blocks: &Vec<Block<'_>>| covered(blocks, share, confidence);
         let each: Vec<Measured> = kinds.iter().map(outlasted).collect();
-        let bounds = Bounds { min: Some(share), max: None };
+        let bounds = Bounds { min: Some(share), ..Bounds::default() };
         let mut checks = each_within("preStop", bounds, &each, no_window);
         for check in &mut checks {
             check.name = "preStop.suffices".to_owned();
@@ -139,6 +139,11 @@ impl<'a> Windows<'a> {
 
     /// The checks of dead seconds, each termination for itself.
     pub(super) fn dead_seconds(&self, bounds: Bounds<Span>) -> Vec<Check> {
+        each_within("deadSeconds", bounds.map(Span::seconds), &self.each_dead(), no_termination)
+    }
+
+    /// The dead seconds of each termination.
+    pub(super) fn each_dead(&self) -> Vec<Measured> {
         let of = |t: &Termination| match t.dead_seconds {
             Some(dead_s) => Measured::exactly(Unit::Seconds, dead_s),
             None => Measured::unknown(
@@ -147,15 +152,14 @@ impl<'a> Windows<'a> {
                 "name the pod of each request (sidecar or pod header), or end pods one at a time",
             ),
         };
-        let each: Vec<Measured> = self.terminations.iter().map(of).collect();
-        each_within("deadSeconds", bounds.map(Span::seconds), &each, no_termination)
+        self.terminations.iter().map(of).collect()
     }
 }
 
 const MORE_CONNECTIONS: &str =
     "a higher rate of new connections narrows the bounds, and a load that goes on after the last termination";
 
-fn no_window() -> Measured {
+pub(super) fn no_window() -> Measured {
     Measured::unknown(Unit::Seconds, "no window was measured", "end pods while new connections are made")
 }
 

@@ -335,3 +335,79 @@ fn the_default_gate_has_limits_that_give_way_to_their_own_keys() {
     assert_eq!(why, "container app of pod b ended");
     assert_eq!(by_default(&run(&[]), json!({})), failed("terminations.min"), "what every gate checks");
 }
+
+#[test]
+fn without_a_baseline_a_limit_against_one_is_inconclusive() {
+    let mut result = run(&[2, 3, 0]);
+    let check = only(&result, json!({"dropped": {"worse": "10%"}}));
+    assert_eq!(check.name, "dropped.worse");
+    assert_eq!(
+        check.in_words(),
+        "5 (limit at most 10% worse than the baseline): there is no baseline to compare with; \
+         rolldrop gate RUN --baseline RUN|FILE|FOLDER"
+    );
+    // Its run counts as a baseline nevertheless, unless another check did not pass.
+    let alone = |result: &RunResult| gate::verdict_alone(&result.checks);
+    result.checks = vec![check];
+    assert_eq!((gate::verdict(&result.checks), alone(&result)), (Inconclusive, Pass));
+    result.checks.extend(checks(&result, json!({"dropped": {"max": 4}})));
+    assert_eq!(alone(&result), Fail);
+}
+
+#[test]
+fn every_key_of_the_vocabulary_has_a_figure_to_compare() {
+    let mut result = run(&[2, 3, 0]);
+    let limit = json!({"worse": "10%"});
+    let latencies: serde_json::Map<String, Value> = ["mean", "p50", "p90", "p95", "p99", "p99_9"]
+        .map(|name| (name.to_owned(), limit.clone()))
+        .into_iter()
+        .collect();
+    let mut latency = latencies.clone();
+    latency.extend([("steady".to_owned(), json!(latencies)), ("disrupted".to_owned(), json!(latencies))]);
+    let expect: Expect = serde_json::from_value(json!({
+        "dropped": {"worse": 1, "perTermination": limit, "perGroup": limit}, "appErrors": limit,
+        "requests": {"ok": limit, "notSent": limit}, "restarts": limit, "causes": {"routed_to_dead_pod": limit, "overload": limit},
+        "outcomes": {"connect_refused": limit}, "deadSeconds": limit, "outage": limit, "rollout": limit,
+        "windows": {"worse": "1s", "p50": limit, "p90": limit, "p95": limit, "p99": limit}, "latency": latency,
+        "starts": {"firstRequest": limit, "dropped": limit},
+    }))
+    .unwrap();
+    let of = |result: &RunResult, key: &str| gate::figures(result).get(None, key).unwrap();
+    for worse in expect.worse() {
+        of(&result, &worse.key);
+    }
+    let value = |result: &RunResult, key: &str| match of(result, key) {
+        gate::Known::Value(value) => value,
+        gate::Known::Unknown { why, .. } => panic!("{key}: {why}"),
+    };
+    let known = [
+        ("dropped", 5.0),
+        ("dropped.perTermination", 3.0),
+        ("dropped.perGroup", 3.0),
+        ("causes.routed_to_dead_pod", 5.0),
+        ("causes.overload", 0.0),
+        ("outcomes.connect_refused", 5.0),
+        ("requests.ok", 1.0),
+        ("windows", 0.2),
+        ("outage", 0.4),
+        ("restarts", 0.0),
+        ("deadSeconds", 0.1),
+        ("latency.p99", 4.0),
+        ("latency.disrupted.p99", 8.0),
+        ("starts.dropped", 0.0),
+    ];
+    for (key, wanted) in known {
+        assert_eq!(value(&result, key), wanted, "{key}");
+    }
+    // The figure is the one that an absolute limit judges.
+    assert_eq!(verdict(&result, json!({"windows": {"max": "200ms"}})), Pass);
+    for termination in &mut result.terminations {
+        termination.mode = Mode::Rollout;
+    }
+    assert_eq!(value(&result, "rollout"), 22.0);
+    assert_eq!(verdict(&result, json!({"rollout": {"max": "22s"}})), Pass);
+    // A window without an upper bound has none to compare.
+    result.terminations[0].windows[0].upper_s = None;
+    let gate::Known::Unknown { why, .. } = of(&result, "windows") else { panic!("an upper bound") };
+    assert_eq!(why, "1 of 3 windows without an upper bound");
+}

@@ -128,7 +128,7 @@ fn a_killed_container_of_a_pod_that_stays_is_explained_as_that() {
     }
     let result = analysed(records).result;
     assert_eq!(result.terminations, []);
-    let none = Expect { restarts: Some(Bounds { min: None, max: Some(0) }), ..Expect::default() };
+    let none = Expect { restarts: Some(Bounds { max: Some(0), ..Bounds::default() }), ..Expect::default() };
     let restarts =
         gate::check(&result, &none).into_iter().find(|check| check.name == "restarts.max").unwrap();
     assert_eq!(restarts.verdict, model::CheckVerdict::Fail);
@@ -324,7 +324,7 @@ fn an_action_that_did_not_happen_is_a_finding_and_fails_the_gate() {
     let [found] = found[..] else { panic!("{:?}", result.findings) };
     assert_eq!(found.what, "deletePod was not done");
     let failed = |min: Option<u64>| {
-        let terminations = Some(Bounds { min, max: None });
+        let terminations = Some(Bounds { min, ..Bounds::default() });
         let checks = gate::check(&result, &Expect { terminations, ..Expect::default() });
         checks.iter().any(|c| c.name == "terminations.planned" && c.verdict == model::CheckVerdict::Fail)
     };

@@ -21,10 +21,10 @@ fn wrong(key: &str, why: impl Into<String>) -> Contradiction {
 
 fn ordered<T: PartialOrd + Display>(key: &str, bounds: Option<Bounds<T>>) -> Found {
     match bounds {
-        Some(Bounds { min: Some(min), max: Some(max) }) if min > max => {
+        Some(Bounds { min: Some(min), max: Some(max), .. }) if min > max => {
             Err(wrong(key, format!("min {min} is above max {max}")))
         }
-        Some(Bounds { min: None, max: None }) => Err(wrong(key, "needs min, max or both")),
+        Some(Bounds { min: None, max: None, worse: None }) => Err(wrong(key, "needs min, max or worse")),
         _ => Ok(()),
     }
 }
@@ -63,7 +63,7 @@ impl Expect {
     pub fn check(&self) -> Result<(), Contradiction> {
         if let Some(dropped) = &self.dropped {
             if *dropped == DroppedLimits::default() {
-                return Err(wrong("dropped", "needs min, max, perTermination or perGroup"));
+                return Err(wrong("dropped", "needs min, max, worse, perTermination or perGroup"));
             }
             if dropped.total() != Bounds::default() {
                 amount("dropped", Some(dropped.total()))?;
@@ -101,6 +101,11 @@ impl Expect {
         ordered("rollout", self.rollout)?;
         if self.pre_stop.is_some_and(|limits| !(0.0 < limits.suffices.0 && limits.suffices.0 < 1.0)) {
             return Err(wrong("preStop.suffices", "must be above 0% and below 100%, such as 95%"));
+        }
+        for worse in self.worse_of_all() {
+            if let Some(why) = worse.mistake() {
+                return Err(wrong(&format!("{}.worse", worse.key), why));
+            }
         }
         let consumers = self.consumers.iter().map(|part| ("consumers", part));
         for (kind, (name, part)) in consumers.chain(self.targets.iter().map(|part| ("targets", part))) {
@@ -145,7 +150,10 @@ mod tests {
         use serde_json::json;
         assert_eq!(found(json!({"dropped": {"min": 1, "max": "0.1%", "perGroup": {"max": 2}}})), Ok(()));
         assert_eq!(found(json!({"dropped": {"perTermination": {"max": 2}}})), Ok(()));
-        assert_eq!(error(json!({"dropped": {}})), "dropped: needs min, max, perTermination or perGroup");
+        assert_eq!(
+            error(json!({"dropped": {}})),
+            "dropped: needs min, max, worse, perTermination or perGroup"
+        );
         assert_eq!(error(json!({"dropped": {"min": 2, "max": 1}})), "dropped: min 2 is above max 1");
         assert_eq!(
             error(json!({"appErrors": {"max": "0%"}})),
@@ -160,12 +168,12 @@ mod tests {
             error(json!({"windows": {"p95": {"min": "2s", "max": "1s"}}})),
             "windows.p95: min 2s is above max 1s"
         );
-        assert_eq!(error(json!({"outcomes": {"ok": {}}})), "outcomes.ok: needs min, max or both");
+        assert_eq!(error(json!({"outcomes": {"ok": {}}})), "outcomes.ok: needs min, max or worse");
         assert!(error(json!({"preStop": {"suffices": "100%"}})).contains("below 100%"));
         assert_eq!(found(json!({"consumers": {"ingress": {"dropped": {"max": 0}}}})), Ok(()));
         assert_eq!(
             error(json!({"targets": {"web": {"outage": {}}}})),
-            "targets.web.outage: needs min, max or both"
+            "targets.web.outage: needs min, max or worse"
         );
         assert_eq!(
             error(json!({"targets": {"web": {"rollout": {"max": "1m"}}}})),

@@ -113,6 +113,39 @@ impl fmt::Display for LatencyLimit {
     }
 }
 
+/// How much worse than a baseline's a figure may be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Margin {
+    /// By a share of the baseline's, which may be above 100 %.
+    Share(Share),
+    /// By a time.
+    Time(Span),
+    /// By a number.
+    Count(u64),
+}
+
+impl Margin {
+    fn parse(text: &str) -> Option<Self> {
+        match text.trim().strip_suffix('%') {
+            Some(percent) => {
+                let percent = percent.trim_end().parse().ok().filter(|n: &f64| n.is_finite() && *n >= 0.0);
+                percent.map(|percent| Self::Share(Share(percent / 100.0)))
+            }
+            None => duration(text).map(|time| Self::Time(Span(time))),
+        }
+    }
+}
+
+impl fmt::Display for Margin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Margin::Share(share) => write!(f, "{share}"),
+            Margin::Time(time) => write!(f, "{time}"),
+            Margin::Count(n) => write!(f, "{n}"),
+        }
+    }
+}
+
 /// Reads a quantity from its text, or from a whole number if it has such a form.
 struct Reading<T> {
     expected: &'static str,
@@ -176,6 +209,16 @@ impl<'de> Deserialize<'de> for LatencyLimit {
     }
 }
 
+impl<'de> Deserialize<'de> for Margin {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Reading {
+            expected: "a share such as 10%, a time such as 200ms, or a number such as 5",
+            of_text: Margin::parse,
+            of_number: Some(Margin::Count),
+        })
+    }
+}
+
 impl Serialize for Share {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
@@ -187,6 +230,15 @@ impl Serialize for Amount {
         match self {
             Amount::Count(n) => serializer.serialize_u64(*n),
             Amount::Share(share) => share.serialize(serializer),
+        }
+    }
+}
+
+impl Serialize for Margin {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Margin::Count(n) => serializer.serialize_u64(*n),
+            Margin::Share(_) | Margin::Time(_) => serializer.collect_str(self),
         }
     }
 }
@@ -223,6 +275,8 @@ mod tests {
         assert_eq!((read::<Amount>(3), read::<Amount>("0.05%")), ("3".into(), "\"0.05%\"".into()));
         assert_eq!(["250ms", "1m30s", "1.5s"].map(read::<Span>), ["\"250ms\"", "\"90s\"", "\"1.5s\""]);
         assert_eq!(["250ms", "1.5x"].map(read::<LatencyLimit>), ["\"250ms\"", "\"1.5x\""]);
+        assert_eq!(["10%", "250%", "200ms"].map(read::<Margin>), ["\"10%\"", "\"250%\"", "\"200ms\""]);
+        assert_eq!(read::<Margin>(5), "5");
     }
 
     #[test]

@@ -17,7 +17,7 @@ const QUANTILES: [(&str, f64); 2] = [("p50", 0.5), ("p99", 0.99)];
 
 /// The scale on which runs vary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scale {
+pub(in crate::compare) enum Scale {
     /// A number of events in the exposure: its root.
     Count,
     /// A number of the exposure's units, as a share: the arc sine of its root.
@@ -31,12 +31,12 @@ pub(super) enum Scale {
 }
 
 impl Scale {
-    pub(super) fn is_more_better(self) -> bool {
+    pub(in crate::compare) fn is_more_better(self) -> bool {
         self == Self::Rate
     }
 
     /// A value on the scale; higher is worse.
-    pub(super) fn of(self, value: f64, exposure: f64) -> f64 {
+    pub(in crate::compare) fn of(self, value: f64, exposure: f64) -> f64 {
         match self {
             Self::Count => 2.0 * (value + 0.375).sqrt(),
             Self::Share => 2.0 * ((value * exposure + 0.375) / (exposure + 0.75)).sqrt().asin(),
@@ -47,7 +47,7 @@ impl Scale {
     }
 
     /// The value at a place on the scale. Counts are rounded down, because no run has a part of an event.
-    pub(super) fn back(self, place: f64, exposure: f64) -> f64 {
+    pub(in crate::compare) fn back(self, place: f64, exposure: f64) -> f64 {
         match self {
             Self::Count => ((place / 2.0).powi(2) - 0.375).max(0.0).floor(),
             Self::Share => {
@@ -61,7 +61,7 @@ impl Scale {
     }
 
     /// The standard deviation on the scale that chance alone gives.
-    pub(super) fn least_spread(self, exposure: f64) -> f64 {
+    pub(in crate::compare) fn least_spread(self, exposure: f64) -> f64 {
         match self {
             Self::Count => 1.0,
             Self::Share => 1.0 / (exposure + 0.5).sqrt(),

@@ -72,6 +72,7 @@ fn run(at: i64, service: Service, rng: &mut SmallRng) -> Sample {
         lag_p99_ms: Some(0.2),
         terminations: (0..6).map(|_| ended(rng)).collect(),
         episodes: hit.map(|dropped| Episode { mode: Mode::Isolated, terminations: 1, dropped }).to_vec(),
+        by_key: None,
         block_s: 0.1,
         blocks: Vec::new(),
     }

@@ -1,0 +1,70 @@
+//! The figures of a run that can be compared with a baseline, by their keys in `expect`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Figures by key, such as `latency.p99`. Causes and outcomes that no request had need not be there.
+pub(super) type Keyed = BTreeMap<String, Known>;
+
+/// A figure.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Known {
+    /// The most that it can be: a number, a share from 0 to 1, seconds, or milliseconds of a latency.
+    Value(f64),
+    /// It has no upper bound, or nothing of the kind was measured.
+    Unknown {
+        /// Why.
+        why: String,
+        /// What would settle it.
+        settle: String,
+    },
+}
+
+/// The figures of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// Those of all requests, by key.
+    pub all: BTreeMap<String, Known>,
+    /// The targets.
+    pub targets: Vec<OfTarget>,
+}
+
+/// The figures of one target.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OfTarget {
+    /// Its name.
+    pub name: String,
+    /// Its consumer.
+    pub consumer: String,
+    /// By key; empty if it is the only target, which has the figures of the whole run.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub figures: BTreeMap<String, Known>,
+}
+
+impl Figures {
+    /// Those that are known.
+    pub(crate) fn known(&self) -> Self {
+        let mut known = self.clone();
+        let of_targets = known.targets.iter_mut().map(|target| &mut target.figures);
+        for figures in of_targets.chain([&mut known.all]) {
+            figures.retain(|_, figure| matches!(figure, Known::Value(_)));
+        }
+        known
+    }
+
+    /// The figure of all requests, or of those to one target; `None` if there is no such target or key.
+    pub(crate) fn get(&self, target: Option<&str>, key: &str) -> Option<Known> {
+        let figures = match target {
+            None => &self.all,
+            Some(name) => match &self.targets.iter().find(|target| target.name == name)?.figures {
+                figures if figures.is_empty() => &self.all,
+                figures => figures,
+            },
+        };
+        let none =
+            || (key.starts_with("causes.") || key.starts_with("outcomes.")).then_some(Known::Value(0.0));
+        figures.get(key).cloned().or_else(none)
+    }
+}

@@ -1,0 +1,208 @@
+//! Limits against a baseline (`worse: 10%`): which figures have one, and what it may be.
+
+use super::{Bounds, Expect, LatencyFigures, Margin};
+use crate::Outcome;
+
+/// A figure that may be so much worse than the baseline's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Worse {
+    /// The part of the requests; `None` for all.
+    pub part: Option<Part>,
+    /// The key of the figure, from `expect` or from its part on, such as `latency.p99`.
+    pub key: String,
+    /// What the figure is.
+    pub kind: Kind,
+    /// How much worse it may be.
+    pub by: Margin,
+}
+
+/// A part of the requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// What one consumer routes, by consumer or by the name of its target.
+    Consumer(String),
+    /// The requests to one target.
+    Target(String),
+}
+
+/// What a figure is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A number of requests of the whole run.
+    Total,
+    /// A number of requests of the termination or group that has most.
+    Most,
+    /// A time.
+    Time,
+    /// A latency.
+    Latency,
+    /// A share of which more is better.
+    Share,
+    /// A number that is neither better nor worse where it is larger.
+    Neither,
+}
+
+impl Worse {
+    /// The whole key, such as `targets.web.latency.p99`.
+    pub fn name(&self) -> String {
+        match &self.part {
+            None => self.key.clone(),
+            Some(Part::Consumer(name)) => format!("consumers.{name}.{}", self.key),
+            Some(Part::Target(name)) => format!("targets.{name}.{}", self.key),
+        }
+    }
+
+    /// Why the figure cannot have this limit.
+    pub(super) fn mistake(&self) -> Option<&'static str> {
+        match (self.kind, self.by) {
+            (Kind::Neither, _) => {
+                Some("this figure is neither better nor worse where it is larger: use min or max")
+            }
+            (_, Margin::Share(_))
+            | (Kind::Time | Kind::Latency, Margin::Time(_))
+            | (Kind::Total | Kind::Most, Margin::Count(_)) => None,
+            (Kind::Time | Kind::Latency, Margin::Count(_)) => {
+                Some("is the limit of a time: write a share such as 10%, or a time such as 200ms")
+            }
+            (Kind::Total | Kind::Most, Margin::Time(_)) => {
+                Some("is the limit of a number: write a share such as 10%, or a number such as 5")
+            }
+            (Kind::Share, _) => Some("is the limit of a share: write a share of it, such as 1%"),
+        }
+    }
+}
+
+impl Expect {
+    /// All limits against a baseline, those of parts last.
+    pub fn worse(&self) -> Vec<Worse> {
+        let consumers = self.consumers.iter().map(|(name, of)| (Part::Consumer(name.clone()), of));
+        let targets = self.targets.iter().map(|(name, of)| (Part::Target(name.clone()), of));
+        let of_part = |(part, of): (Part, &Expect)| {
+            of.worse_of_all().into_iter().map(move |worse| Worse { part: Some(part.clone()), ..worse })
+        };
+        self.worse_of_all().into_iter().chain(consumers.chain(targets).flat_map(of_part)).collect()
+    }
+
+    /// Those that are not of a part.
+    pub(super) fn worse_of_all(&self) -> Vec<Worse> {
+        let mut found = Found(Vec::new());
+        if let Some(limits) = &self.dropped {
+            found.put("dropped", Kind::Total, Some(limits.total()));
+            found.put("dropped.perTermination", Kind::Most, limits.per_termination);
+            found.put("dropped.perGroup", Kind::Most, limits.per_group);
+        }
+        found.put("appErrors", Kind::Total, self.app_errors);
+        if let Some(limits) = &self.requests {
+            found.put("requests.ok", Kind::Share, limits.ok);
+            found.put("requests.notSent", Kind::Total, limits.not_sent);
+        }
+        for (cause, bounds) in &self.causes {
+            found.put(format!("causes.{cause}"), Kind::Total, Some(*bounds));
+        }
+        for (outcome, bounds) in &self.outcomes {
+            let kind = if *outcome == Outcome::Ok { Kind::Neither } else { Kind::Total };
+            found.put(format!("outcomes.{outcome}"), kind, Some(*bounds));
+        }
+        found.put("terminations", Kind::Neither, self.terminations);
+        found.put("restarts", Kind::Total, self.restarts);
+        if let Some(limits) = &self.windows {
+            let longest = Bounds { min: None, max: limits.max, worse: limits.worse };
+            found.put("windows", Kind::Time, Some(longest));
+            for (name, _, bounds) in limits.quantiles() {
+                found.put(format!("windows.{name}"), Kind::Time, Some(bounds));
+            }
+        }
+        found.put("outage", Kind::Time, self.outage);
+        found.put("deadSeconds", Kind::Time, self.dead_seconds);
+        if let Some(limits) = &self.latency {
+            found.latency("latency", &limits.all());
+            found.latency("latency.steady", &limits.steady.unwrap_or_default());
+            found.latency("latency.disrupted", &limits.disrupted.unwrap_or_default());
+        }
+        if let Some(limits) = &self.starts {
+            found.put("starts.firstRequest", Kind::Time, limits.first_request);
+            found.put("starts.dropped", Kind::Total, limits.dropped);
+        }
+        found.put("rollout", Kind::Time, self.rollout);
+        found.0
+    }
+}
+
+struct Found(Vec<Worse>);
+
+impl Found {
+    fn put<T>(&mut self, key: impl Into<String>, kind: Kind, bounds: Option<Bounds<T>>) {
+        let by = bounds.and_then(|bounds| bounds.worse);
+        self.0.extend(by.map(|by| Worse { part: None, key: key.into(), kind, by }));
+    }
+
+    fn latency(&mut self, part: &str, limits: &LatencyFigures) {
+        for (figure, bounds) in limits.set() {
+            self.put(format!("{part}.{figure}"), Kind::Latency, Some(bounds));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read(json: Value) -> Result<Vec<Worse>, String> {
+        let expect: Expect = serde_json::from_value(json).map_err(|error| error.to_string())?;
+        expect.check().map_err(|found| format!("{}: {}", found.key, found.why))?;
+        Ok(expect.worse())
+    }
+
+    #[test]
+    fn every_figure_with_a_direction_has_a_limit_against_a_baseline() {
+        let figures = json!({"p50": {"worse": "5%"}, "p99.9": {"worse": "5%"}});
+        let all = json!({
+            "dropped": {"worse": "10%", "perTermination": {"worse": 2}, "perGroup": {"worse": 2}},
+            "appErrors": {"worse": 5}, "requests": {"ok": {"worse": "1%"}, "notSent": {"worse": 5}},
+            "causes": {"overload": {"worse": 5}}, "outcomes": {"dns_error": {"worse": "10%"}},
+            "windows": {"worse": "200ms", "p50": {"worse": "10%"}, "p90": {"worse": "10%"}, "p95": {"worse": "10%"},
+                        "p99": {"worse": "10%"}},
+            "outage": {"worse": "1s"}, "deadSeconds": {"worse": "10%"},
+            "latency": {"p99": {"worse": "20ms"}, "steady": figures, "disrupted": {"mean": {"worse": "50%"}}},
+            "starts": {"firstRequest": {"worse": "1s"}, "dropped": {"worse": 0}}, "rollout": {"worse": "10%"},
+            "consumers": {"ingress": {"dropped": {"worse": "150%"}}}, "targets": {"web": {"outage": {"worse": "1s"}}}
+        });
+        let names: Vec<String> = read(all).unwrap().iter().map(Worse::name).collect();
+        assert_eq!(
+            names.join(" "),
+            "dropped dropped.perTermination dropped.perGroup appErrors requests.ok requests.notSent causes.overload \
+             outcomes.dns_error windows windows.p50 windows.p90 windows.p95 windows.p99 outage deadSeconds latency.p99 \
+             latency.steady.p50 latency.steady.p99_9 latency.disrupted.mean starts.firstRequest starts.dropped rollout \
+             consumers.ingress.dropped targets.web.outage"
+        );
+    }
+
+    #[test]
+    fn a_limit_that_the_figure_cannot_have_is_refused() {
+        let error = |json: Value| read(json).unwrap_err();
+        let neither = "this figure is neither better nor worse where it is larger: use min or max";
+        assert_eq!(
+            error(json!({"terminations": {"worse": "10%"}})),
+            format!("terminations.worse: {neither}")
+        );
+        assert_eq!(error(json!({"outcomes": {"ok": {"worse": 1}}})), format!("outcomes.ok.worse: {neither}"));
+        assert!(error(json!({"accounting": {"worse": "10%"}})).contains("worse"));
+        assert!(error(json!({"preStop": {"worse": "10%"}})).contains("unknown field `worse`"));
+        assert!(error(json!({"outage": {"worse": 5}})).starts_with("outage.worse: is the limit of a time"));
+        let of_number = error(json!({"targets": {"web": {"dropped": {"worse": "1s"}}}}));
+        assert!(of_number.starts_with("targets.web.dropped.worse: is the limit of a number"), "{of_number}");
+        assert!(
+            error(json!({"requests": {"ok": {"worse": 1}}}))
+                .starts_with("requests.ok.worse: is the limit of a")
+        );
+        for wrong in ["-1%", "10", "x%", "inf%", "1.5x"] {
+            let error = error(json!({"dropped": {"worse": wrong}}));
+            assert!(
+                error.ends_with("expected a share such as 10%, a time such as 200ms, or a number such as 5"),
+                "{error}"
+            );
+        }
+    }
+}
