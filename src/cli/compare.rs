@@ -6,7 +6,7 @@ use std::str::FromStr;
 use anyhow::{Context, bail};
 
 use super::report::{Analysed, Given, analyse};
-use rolldrop_analysis::compare::history::{FEWEST_RUNS, History, LAST};
+use rolldrop_analysis::compare::history::{self, FEWEST_RUNS, History, LAST};
 use rolldrop_analysis::compare::model::Comparison;
 use rolldrop_analysis::compare::sample::{Baseline, OLDEST_FORMAT, SAMPLE_FORMAT};
 use rolldrop_analysis::compare::{self, Incomparable, Options, Sample};
@@ -25,9 +25,10 @@ pub(super) struct CompareArgs {
     /// How many runs of a folder are looked at
     #[arg(long, default_value_t = LAST, value_name = "N", requires = "baseline")]
     last: usize,
-    /// A latency, or the rate of a closed loop, counts as the same within this much of the baseline's
-    #[arg(long, default_value = "5%", value_name = "PERCENT", requires = "baseline")]
-    tolerance: Percent,
+    /// A latency, or the rate of a closed loop, counts as the same within this much of the baseline's [default: 5%; of
+    /// limits from five runs or more 20%]
+    #[arg(long, value_name = "PERCENT", requires = "baseline")]
+    tolerance: Option<Percent>,
     /// Compare runs also if they differ in more than their results (rate, target, cluster), or are invalid
     #[arg(long, requires = "baseline")]
     anyway: bool,
@@ -108,6 +109,8 @@ impl CompareArgs {
             let comparison = comparable(&earlier.runs, std::slice::from_ref(candidate), &options)?;
             return Ok(Against { checks: gate::against_baseline(&comparison), runs: earlier.runs });
         }
+        let tolerance = self.tolerance.map_or(history::TOLERANCE, |tolerance| tolerance.0);
+        let options = Options { tolerance, ..options };
         let mut history = History::of(earlier.runs, candidate, self.last, &options);
         if earlier.unreadable > 0 {
             history.left_out.insert("unreadable".to_owned(), earlier.unreadable);
@@ -133,7 +136,9 @@ impl CompareArgs {
     }
 
     fn options(&self) -> Options {
-        Options { tolerance: self.tolerance.0, anyway: self.anyway, ..Options::default() }
+        let default = Options::default();
+        let tolerance = self.tolerance.map_or(default.tolerance, |tolerance| tolerance.0);
+        Options { tolerance, anyway: self.anyway, ..default }
     }
 }
 

@@ -140,23 +140,39 @@ fn the_last_runs_of_a_folder_give_limits_and_a_small_baseline() {
     });
 }
 
+const LIMITS: &str = "\
+dropped: {worse: 10%}
+outage: {worse: 1s}
+rollout: {worse: 10%}
+starts: {firstRequest: {worse: 1s}}
+targets: {echo: {appErrors: {worse: 5}}}
+";
+
+fn says(finished: &Finished, line: &str) {
+    assert!(finished.stdout().contains(line), "{line}: {finished}");
+}
+
+/// A saved run, as one that began so many seconds earlier and had these figures.
+fn earlier(saved: &Value, seconds: i64, figures: &[(&str, f64)]) -> Value {
+    let mut run = saved.clone();
+    run["started"] = (run["started"].as_i64().expect("a time") - seconds * 1_000_000_000).into();
+    for (key, value) in figures {
+        run["by_key"]["all"][key] = (*value).into();
+    }
+    run
+}
+
 #[test]
 fn a_limit_against_a_baseline_is_judged_by_the_gate() {
     let dir = tempfile::tempdir().expect("a directory");
     let dir = dir.path();
     let run =
         std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/reference/runs/plain-rollout/run");
-    let limits = "dropped: {worse: 10%}\noutage: {worse: 1s}\nrollout: {worse: 10%}\nstarts: {firstRequest: {worse: 1s}}\n\
-                  targets: {echo: {appErrors: {worse: 5}}}\n";
-    std::fs::write(dir.join("limits.yaml"), limits).expect("a file");
+    std::fs::write(dir.join("limits.yaml"), LIMITS).expect("a file");
     let gate = |words: &str| {
         let gate = format!("gate {} --expect limits.yaml {words}", run.display());
         rolldrop(dir, gate.trim())
     };
-    let says = |finished: &Finished, line: &str| {
-        assert!(finished.stdout().contains(line), "{line}: {finished}");
-    };
-
     let none = gate("--save-baseline one.json").expect_code(3);
     says(
         &none,
@@ -168,15 +184,7 @@ fn a_limit_against_a_baseline_is_judged_by_the_gate() {
         let file = serde_json::json!({"format": format, "runs": runs});
         std::fs::write(dir.join(name), file.to_string()).expect("a baseline");
     };
-    // That another run has: a figure replaced, and its beginning so many seconds earlier.
-    let other = |earlier: i64, figures: &[(&str, f64)]| {
-        let mut run = saved["runs"][0].clone();
-        run["started"] = (run["started"].as_i64().expect("a time") - earlier * 1_000_000_000).into();
-        for (key, value) in figures {
-            run["by_key"]["all"][key] = (*value).into();
-        }
-        run
-    };
+    let other = |earlier_s: i64, figures: &[(&str, f64)]| earlier(&saved["runs"][0], earlier_s, figures);
 
     let same = gate("--baseline one.json --inconclusive pass").expect_code(0);
     says(&same, "pass         dropped.worse: 488 (limit 537: 10% worse than 488): 1 run: 488 to 488\n");
@@ -189,7 +197,7 @@ fn a_limit_against_a_baseline_is_judged_by_the_gate() {
     assert!(!same.stdout().contains("baseline.dropped"), "{same}");
 
     // Nothing was lost before. A rollout's losses count, whichever pod lost them.
-    let mut none = other(1, &[("dropped", 0.0), ("rollout", 20.0)]);
+    let mut none = other(1, &[("dropped", 0.0), ("rollout", 2.0)]);
     none["dropped"] = 0.into();
     for episode in none["episodes"].as_array_mut().expect("episodes") {
         episode["dropped"] = 0.into();
@@ -202,7 +210,7 @@ fn a_limit_against_a_baseline_is_judged_by_the_gate() {
     );
     says(
         &lost,
-        "inconclusive rollout.worse: 54.887 s (limit 22.000 s: 10% worse than 20.000 s): a baseline of 1 run does",
+        "inconclusive rollout.worse: 4.904 s (limit 2.200 s: 10% worse than 2.000 s): a baseline of 1 run does",
     );
     let without_limits =
         rolldrop(dir, &format!("gate {} --baseline none.json", run.display())).expect_code(1);
@@ -211,12 +219,12 @@ fn a_limit_against_a_baseline_is_judged_by_the_gate() {
         "FAIL         baseline.dropped: 1.81 % (limit not worse than 0.00 %): 0 of 27,000, then 488 of",
     );
 
-    let quick = |i: i64| other(i, &[("rollout", 20.0 + 0.1 * i as f64)]);
+    let quick = |i: i64| other(i, &[("rollout", 2.0 + 0.1 * i as f64)]);
     save("five.json", 4, (1..=5).map(quick).collect());
     let slow = gate("--baseline five.json").expect_code(1);
     says(
         &slow,
-        "FAIL         rollout.worse: 54.887 s (limit 22.330 s: 10% worse than 20.300 s): runs differ: one that is just",
+        "FAIL         rollout.worse: 4.904 s (limit 2.530 s: 10% worse than 2.300 s): runs differ: one that is just",
     );
     says(&slow, "pass         dropped.worse: 488 (limit 537: 10% worse than 488): 5 runs: 488 to 488\n");
 

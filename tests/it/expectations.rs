@@ -88,3 +88,20 @@ fn a_run_that_was_to_end_pods_and_ended_none_fails() {
         checks.iter().filter(|c| c.verdict == CheckVerdict::Fail).map(|c| c.name.as_str()).collect();
     assert_eq!(failed, ["terminations.min"], "{run}");
 }
+
+#[test]
+fn the_built_in_gate_passes_an_app_that_ends_well() {
+    measured(|| {
+        // Three terminations instead of 29, and what so few can show.
+        let run = Rolldrop::run("gate")
+            .set(&["disruptions.0.repeat=3", "load.duration=24s", "expect.terminations={min: 3, max: 3}"])
+            .set(&["expect.windows={max: 3s}", "expect.preStop={suffices: 30%}"])
+            .args(["--quiet"])
+            .on(Dataplane::Userspace)
+            .measured();
+        run.figure(run.code() == Some(0));
+        let checks = result(&run).checks;
+        let dropped = checks.iter().find(|check| check.name == "dropped.max").expect("a check");
+        assert!(dropped.why.ends_with("shows in 95 % of the runs with 3 terminations"), "{run}");
+    });
+}

@@ -35,12 +35,12 @@ fn each_look_judges_with_its_own_confidence() {
     let share = json!({"dropped": {"max": "0.1%"}});
     let why = |result: &RunResult| only(result, share.clone()).why;
     assert!(
-        why(&run(&[0, 2])).starts_with("bounds at 95 % confidence from 2 groups"),
+        why(&run(&[0, 2])).starts_with("bounds at 95 % confidence from 2 terminations"),
         "{}",
         why(&run(&[0, 2]))
     );
     let last = looked_at(run(&[0, 2]), 4, 4);
-    assert!(why(&last).starts_with("bounds at 99.14 % confidence from 2 groups"), "{}", why(&last));
+    assert!(why(&last).starts_with("bounds at 99.14 % confidence from 2 terminations"), "{}", why(&last));
     // What is counted is judged as it was observed.
     assert_eq!(
         only(&looked_at(run(&[0, 2]), 1, 4), json!({"dropped": {"max": 2}})).verdict,

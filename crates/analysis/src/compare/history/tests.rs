@@ -12,6 +12,8 @@ use crate::compare::sample::{Ended, Quantiles};
 use crate::compare::tests::once_in_a_million;
 use crate::model::Mode;
 
+mod recorded;
+
 /// How runs of a simulated service differ.
 #[derive(Clone, Copy, Debug)]
 struct Service {
