@@ -26,6 +26,9 @@ pub const FEWEST_RUNS: usize = 5;
 /// one day are more alike than runs of several: beside other work, p99 of unchanged software moved by 18 %, where five
 /// runs before it had differed by 3 % (docs/proofs.md).
 pub const TOLERANCE: f64 = 0.2;
+/// By how much a window may be longer than the usual one in any case, in seconds: a preStop sleep has whole seconds, and
+/// the bounds of windows are wider on a busy machine.
+const WINDOW_TOLERANCE_S: f64 = 0.25;
 /// The most runs that are looked at, if nobody says otherwise.
 pub const LAST: usize = 20;
 
@@ -220,7 +223,8 @@ fn limit(figure: &Figure, known: &[Figure], alpha: f64, tolerance: f64) -> f64 {
     let usual = scale.back(mean, figure.exposure);
     match scale {
         Scale::Count | Scale::Share => limit,
-        Scale::Time | Scale::Log => limit.max(usual * (1.0 + tolerance)),
+        Scale::Time => limit.max(usual * (1.0 + tolerance)).max(usual + WINDOW_TOLERANCE_S),
+        Scale::Log => limit.max(usual * (1.0 + tolerance)),
         Scale::Rate => limit.min(usual / (1.0 + tolerance)),
     }
 }

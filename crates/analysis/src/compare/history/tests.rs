@@ -130,12 +130,14 @@ fn what_is_worse_than_the_runs_before_fails() {
     let mut slow = same.clone();
     slow.latency.p99_ms *= 2.0;
     assert_eq!(failed(&before, &slow), ["baseline.latency_ms.response.p99"]);
-    let mut longer = same.clone();
-    longer
-        .terminations
-        .iter_mut()
-        .flat_map(|t| t.windows_s.values_mut())
-        .for_each(|s| *s = s.map(|s| s + 1.0));
+    let longer_by = |more_s: f64| {
+        let mut longer = same.clone();
+        let windows_s = longer.terminations.iter_mut().flat_map(|t| t.windows_s.values_mut());
+        windows_s.for_each(|s| *s = s.map(|s| s + more_s));
+        longer
+    };
+    assert_eq!(failed(&before, &longer_by(0.2)), Vec::<String>::new(), "a preStop sleep has whole seconds");
+    let mut longer = longer_by(1.0);
     assert_eq!(failed(&before, &longer), ["baseline.windows_s.isolated.service web"]);
     // Without the bounds of its windows, that figure is unknown.
     longer.terminations.iter_mut().flat_map(|t| t.windows_s.values_mut()).for_each(|s| *s = None);
