@@ -115,6 +115,19 @@ fn session(client: Client, limits: Limits) -> (Session, RunDir, TempDir) {
 }
 
 /// A load of a minute.
+/// The work of a run that does what its scenario says, and nothing else.
+fn work(scenario: &scenario::Scenario) -> Work<'_> {
+    Work {
+        scenario,
+        secrets: &[],
+        sidecars: None,
+        has_command: false,
+        has_rounds: false,
+        beats: false,
+        load_workers: None,
+    }
+}
+
 fn beside(zero: Stamp) -> UnderLoad<'static> {
     UnderLoad::of(zero, zero + Duration::from_secs(60), 0.0)
 }
@@ -280,16 +293,7 @@ async fn the_calls_that_change_something_are_those_of_the_plan_in_their_order() 
     let scenario =
         scenario::parse::<Value>(PLANNED, "x.yaml", std::path::Path::new("."), &[]).unwrap().scenario;
     let (session, _, _dir) = session(client, Limits::default());
-    let work = Work {
-        scenario: &scenario,
-        secrets: &[],
-        sidecars: None,
-        has_command: false,
-        has_rounds: false,
-        beats: false,
-        load_workers: None,
-    };
-    let plan = session.caller.plan(&work).await.unwrap();
+    let plan = session.caller.plan(&work(&scenario)).await.unwrap();
     assert_eq!(changing(&calls), [], "making a plan only reads");
     insta::assert_snapshot!(plan.effects.join("\n"), @r"
     creates Service web, and removes it at the end
@@ -329,15 +333,7 @@ async fn a_missing_right_is_named_before_anything_is_touched() {
         limits: Limits::default(),
         stop: CancellationToken::new(),
     };
-    let work = Work {
-        scenario: &scenario,
-        secrets: &[],
-        sidecars: None,
-        has_command: false,
-        has_rounds: false,
-        beats: false,
-        load_workers: Some(3),
-    };
+    let work = Work { load_workers: Some(3), ..work(&scenario) };
     let plan = caller.plan(&work).await.unwrap();
     let error = caller.check_rights(&plan).await.unwrap_err().to_string();
     for right in [

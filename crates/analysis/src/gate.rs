@@ -38,8 +38,8 @@ pub fn check(result: &RunResult, expect: &Expect) -> Vec<Check> {
     checks
 }
 
-/// Checks every expectation but those that need a baseline; also that something was sent, that the target works while no pod ends, and that pods
-/// ended, unless an expectation says otherwise.
+/// Checks every expectation but those that need a baseline; also that something was sent, that the target works while no
+/// pod ends, and that pods ended, unless an expectation says otherwise.
 pub fn with_defaults(result: &RunResult, expect: &Expect) -> Vec<Check> {
     let expect = &expect.clone().with_default_limits();
     let all = Part::all(result);

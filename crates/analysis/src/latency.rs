@@ -18,23 +18,37 @@ impl Default for Values {
     }
 }
 
+impl Percentiles {
+    /// Those of values in nanoseconds.
+    pub fn of_ns(ns: &Histogram<u64>) -> Self {
+        let at = |quantile| ns.value_at_quantile(quantile) as f64 / 1e6;
+        Self {
+            n: ns.len(),
+            mean: if ns.is_empty() { 0.0 } else { ns.mean() / 1e6 },
+            p50: at(0.5),
+            p90: at(0.9),
+            p95: at(0.95),
+            p99: at(0.99),
+            p99_9: at(0.999),
+            max: at(1.0),
+        }
+    }
+}
+
+impl SendLag {
+    /// That of values in nanoseconds.
+    pub fn of_ns(ns: &Histogram<u64>) -> Self {
+        let at = |quantile| ns.value_at_quantile(quantile) as f64 / 1e3;
+        Self { p50: at(0.5), p99: at(0.99), max: at(1.0) }
+    }
+}
+
 impl Values {
     /// Adds a value; what lies before 0 counts as 0.
     pub(super) fn add(&mut self, ns: i64) {
         if let Some(h) = &mut self.histogram {
             // It grows as needed: an error would take a value beyond the range of u64.
             let _ = h.record(u64::try_from(ns).unwrap_or(0));
-        }
-    }
-
-    fn n(&self) -> u64 {
-        self.histogram.as_ref().map_or(0, Histogram::len)
-    }
-
-    fn at(&self, quantile: f64, unit_ns: f64) -> f64 {
-        match &self.histogram {
-            Some(h) if !h.is_empty() => h.value_at_quantile(quantile) as f64 / unit_ns,
-            _ => 0.0,
         }
     }
 
@@ -45,22 +59,11 @@ impl Values {
     }
 
     pub(super) fn percentiles(&self) -> Percentiles {
-        let at = |q| self.at(q, 1e6);
-        let mean_ns = self.histogram.as_ref().filter(|h| !h.is_empty()).map_or(0.0, Histogram::mean);
-        Percentiles {
-            n: self.n(),
-            mean: mean_ns / 1e6,
-            p50: at(0.5),
-            p90: at(0.9),
-            p95: at(0.95),
-            p99: at(0.99),
-            p99_9: at(0.999),
-            max: at(1.0),
-        }
+        self.histogram.as_ref().map(Percentiles::of_ns).unwrap_or_default()
     }
 
     pub(super) fn send_lag(&self) -> SendLag {
-        SendLag { p50: self.at(0.5, 1e3), p99: self.at(0.99, 1e3), max: self.at(1.0, 1e3) }
+        self.histogram.as_ref().map(SendLag::of_ns).unwrap_or_default()
     }
 
     /// Buckets of equal width on a logarithmic axis, twenty a decade, without the empty ones.

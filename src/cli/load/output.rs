@@ -100,14 +100,13 @@ impl Report {
         };
         let not_sent = tally.outcomes.of(Outcome::NotSent);
         let per_s = |requests: u64| if duration_s > 0.0 { requests as f64 / duration_s } else { 0.0 };
-        let lag_us = |quantile| tally.send_lag_ns.value_at_quantile(quantile) as f64 / 1e3;
         let sent = LoadResult {
             pacing: plan.pacing,
             rate: if is_closed_loop { per_s(total) } else { plan.rate },
             duration_s,
             scheduled: total,
             not_sent,
-            send_lag_us: SendLag { p50: lag_us(0.5), p99: lag_us(0.99), max: lag_us(1.0) },
+            send_lag_us: SendLag::of_ns(&tally.send_lag_ns),
         };
         let invalid = not_as_planned(&sent);
         let verdict = match (invalid.is_empty(), summary.stopped_early) {
@@ -135,8 +134,8 @@ impl Report {
             },
             requests: Requests::new(plan, tally),
             latency_ms: Latencies {
-                response: (!is_closed_loop).then(|| percentiles_ms(&tally.response_ns)),
-                service: percentiles_ms(&tally.service_ns),
+                response: (!is_closed_loop).then(|| Percentiles::of_ns(&tally.response_ns)),
+                service: Percentiles::of_ns(&tally.service_ns),
             },
         }
     }
@@ -157,20 +156,6 @@ impl Requests {
                 by_outcome: tally.final_outcomes.iter().collect(),
             }),
         }
-    }
-}
-
-fn percentiles_ms(ns: &Histogram<u64>) -> Percentiles {
-    let at = |quantile| ns.value_at_quantile(quantile) as f64 / 1e6;
-    Percentiles {
-        n: ns.len(),
-        mean: if ns.is_empty() { 0.0 } else { ns.mean() / 1e6 },
-        p50: at(0.5),
-        p90: at(0.9),
-        p95: at(0.95),
-        p99: at(0.99),
-        p99_9: at(0.999),
-        max: at(1.0),
     }
 }
 

@@ -36,15 +36,7 @@ async fn planned(
     let caller = Caller { client, namespace: "shop".into(), limits, stop };
     let scenario =
         scenario::parse::<Value>(ASKING, "x.yaml", std::path::Path::new("."), &[]).unwrap().scenario;
-    let work = Work {
-        scenario: &scenario,
-        secrets: &[],
-        sidecars: None,
-        has_command: false,
-        has_rounds: false,
-        beats: false,
-        load_workers: workers,
-    };
+    let work = Work { load_workers: workers, ..work(&scenario) };
     caller.plan(&work).await.map_err(|error| error.to_string())
 }
 

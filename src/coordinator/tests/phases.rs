@@ -21,16 +21,7 @@ async fn a_plan_says_that_disruptions_meet_the_dns_at_random_phases() {
     let effects = async |text: &str| {
         let loaded = scenario::parse::<Value>(text, "x.yaml", std::path::Path::new("."), &[]).unwrap();
         let scenario = loaded.scenario;
-        let work = Work {
-            scenario: &scenario,
-            secrets: &[],
-            sidecars: None,
-            has_command: false,
-            has_rounds: false,
-            beats: false,
-            load_workers: None,
-        };
-        session.caller.plan(&work).await.unwrap().effects
+        session.caller.plan(&work(&scenario)).await.unwrap().effects
     };
     let headless = effects(HEADLESS).await;
     let said = headless.iter().filter(|effect| effect.contains("headless Service web")).collect::<Vec<_>>();

@@ -48,16 +48,7 @@ async fn planned(client: Client, spec: &str) -> Result<Plan, String> {
     let (limits, stop) = (Limits::default(), CancellationToken::new());
     let caller = Caller { client, namespace: "shop".into(), limits, stop };
     let scenario = read(spec);
-    let work = Work {
-        scenario: &scenario,
-        secrets: &[],
-        sidecars: None,
-        has_command: false,
-        has_rounds: false,
-        beats: false,
-        load_workers: None,
-    };
-    caller.plan(&work).await.map_err(|error| error.to_string())
+    caller.plan(&work(&scenario)).await.map_err(|error| error.to_string())
 }
 
 fn web(count: usize) -> Value {

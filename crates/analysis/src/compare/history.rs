@@ -124,7 +124,7 @@ impl History {
                 ),
             });
         }
-        checks.extend(limits.iter().map(|limit| limit.by_history(&self.used, candidate, alpha)));
+        checks.extend(limits.iter().map(|limit| limit.by_history(&self.used, candidate, alpha, lateness)));
         checks
     }
 }
@@ -161,7 +161,7 @@ pub(super) struct Lateness {
 }
 
 impl Lateness {
-    pub(super) fn of(candidate: &Sample, earlier: &[Sample]) -> Option<Self> {
+    fn of(candidate: &Sample, earlier: &[Sample]) -> Option<Self> {
         let mut known: Vec<f64> = earlier.iter().filter_map(|run| run.lag_p99_ms).collect();
         known.sort_by(f64::total_cmp);
         Some(Self { now_ms: candidate.lag_p99_ms?, usual_ms: stats::nearest_rank(&known, 0.5)? })

@@ -204,9 +204,15 @@ impl Asked<'_> {
     }
 
     /// The check of a run with enough runs before it.
-    pub(super) fn by_history(&self, used: &[Sample], candidate: &Sample, alpha: f64) -> Check {
+    pub(super) fn by_history(
+        &self,
+        used: &[Sample],
+        candidate: &Sample,
+        alpha: f64,
+        lateness: Option<Lateness>,
+    ) -> Check {
         match self.compared(used, candidate, FEWEST_RUNS) {
-            Ok(compared) => compared.by_history(alpha, Lateness::of(candidate, used)),
+            Ok(compared) => compared.by_history(alpha, lateness),
             Err(check) => *check,
         }
     }
