@@ -1,7 +1,7 @@
 //! The nftables rules of a node, as scripts for `nft -f`. Pure.
 //!
-//! Named and laid out like those of kube-proxy's nftables mode: a map from addresses of Services
-//! to a chain each, which picks an endpoint at random; the same for node ports; Services without
+//! Named and laid out like those of kube-proxy's nftables mode, but for one rule (`dnat`): a map from addresses of
+//! Services to a chain each, which picks an endpoint at random; the same for node ports; Services without
 //! endpoints are rejected, and what the policy Local leaves without one is dropped. A script changes
 //! what differs between two tables, in one transaction. Like kube-proxy's it leaves established
 //! connections alone: they follow their conntrack entries, and so does whatever meets the entry of
@@ -192,7 +192,7 @@ impl PortRules {
         let own = format!("{} . {protocol} . {}", address.ip(), address.port());
         for (kind, backends) in [("service", &endpoints.cluster), ("local", &endpoints.local)] {
             if !backends.is_empty() {
-                rules.chains.insert(chain(kind, port), vec![dnat(port, backends)]);
+                rules.chains.insert(chain(kind, port), dnat(port, backends));
             }
         }
         let way = endpoints.way(port.internal);
@@ -243,18 +243,19 @@ fn verdict(way: Way<'_>) -> Option<&'static str> {
     }
 }
 
-/// The rule that picks one of these at random.
-fn dnat(port: &ServicePort, backends: &[Backend]) -> String {
-    let choices = backends.iter().enumerate();
-    let choices: Vec<_> = choices
-        .map(|(n, backend)| format!("{n} : {} . {}", backend.address.ip(), backend.address.port()))
-        .collect();
-    format!(
-        "meta l4proto {} dnat ip to numgen random mod {} map {{ {} }}",
-        port.protocol,
-        backends.len(),
-        choices.join(", ")
-    )
+/// The rules that pick one of these at random: each takes an equal share of what the ones before it left over.
+///
+/// kube-proxy has one rule with a map of all. A packet that meets such a map at the moment in which its rule is replaced
+/// finds nothing in it, and its connection is lost (docs/proofs.md). That is the kernel's doing, not the pod's.
+fn dnat(port: &ServicePort, backends: &[Backend]) -> Vec<String> {
+    let rule = |(n, backend): (usize, &Backend)| {
+        let chance = match backends.len() - n {
+            1 => String::new(),
+            left => format!(" numgen random mod {left} 0"),
+        };
+        format!("meta l4proto {}{chance} dnat ip to {}", port.protocol, backend.address)
+    };
+    backends.iter().enumerate().map(rule).collect()
 }
 
 /// The name of a port's chain, such as `service-shop/web/tcp/80`.
@@ -307,7 +308,7 @@ mod tests {
         add rule ip kube-proxy external-shop/web/tcp/80 ip saddr 10.244.1.0/24 goto service-shop/web/tcp/80
         add rule ip kube-proxy external-shop/web/tcp/80 ip saddr 10.0.0.1 meta mark set meta mark | 0x4000 goto service-shop/web/tcp/80
         flush chain ip kube-proxy service-shop/web/tcp/80
-        add rule ip kube-proxy service-shop/web/tcp/80 meta l4proto tcp dnat ip to numgen random mod 1 map { 0 : 10.244.1.3 . 8080 }
+        add rule ip kube-proxy service-shop/web/tcp/80 meta l4proto tcp dnat ip to 10.244.1.3:8080
         delete chain ip kube-proxy local-shop/web/tcp/80
         add element ip kube-proxy no-endpoint-nodeports { tcp . 30080 : drop }
         delete element ip kube-proxy hairpin-connections { 10.244.1.2 . 10.244.1.2 }
@@ -325,8 +326,18 @@ mod tests {
         let script = script(Some(&table(Some(30080), &[2, 3])), &table(Some(30080), &[3]), NODE);
         insta::assert_snapshot!(script, @r"
         flush chain ip kube-proxy service-shop/web/tcp/80
-        add rule ip kube-proxy service-shop/web/tcp/80 meta l4proto tcp dnat ip to numgen random mod 1 map { 0 : 10.244.1.3 . 8080 }
+        add rule ip kube-proxy service-shop/web/tcp/80 meta l4proto tcp dnat ip to 10.244.1.3:8080
         delete element ip kube-proxy hairpin-connections { 10.244.1.2 . 10.244.1.2 }
+        ");
+    }
+
+    #[test]
+    fn each_endpoint_gets_an_equal_share_and_no_rule_has_a_map_that_goes_with_it() {
+        let rules = PortRules::of(&port(None), &table(None, &[2, 3, 4])[&port(None)], NODE);
+        insta::assert_snapshot!(rules.chains["service-shop/web/tcp/80"].join("\n"), @r"
+        meta l4proto tcp numgen random mod 3 0 dnat ip to 10.244.1.2:8080
+        meta l4proto tcp numgen random mod 2 0 dnat ip to 10.244.1.3:8080
+        meta l4proto tcp dnat ip to 10.244.1.4:8080
         ");
     }
 
@@ -337,7 +348,7 @@ mod tests {
         add chain ip kube-proxy external-shop/web/tcp/80
         add chain ip kube-proxy service-shop/web/tcp/80
         add rule ip kube-proxy external-shop/web/tcp/80 meta mark set meta mark | 0x4000 goto service-shop/web/tcp/80
-        add rule ip kube-proxy service-shop/web/tcp/80 meta l4proto tcp dnat ip to numgen random mod 1 map { 0 : 10.244.1.2 . 8080 }
+        add rule ip kube-proxy service-shop/web/tcp/80 meta l4proto tcp dnat ip to 10.244.1.2:8080
         add element ip kube-proxy service-ips { 10.96.0.5 . tcp . 80 : goto service-shop/web/tcp/80 }
         add element ip kube-proxy service-nodeports { tcp . 30080 : goto external-shop/web/tcp/80 }
         add element ip kube-proxy hairpin-connections { 10.244.1.2 . 10.244.1.2 }
