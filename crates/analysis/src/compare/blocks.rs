@@ -205,6 +205,47 @@ pub(super) fn quantiles(a: &Blocks, b: &Blocks, q: f64, effort: Effort) -> Resul
     ratio([a, b], &series, |side, draw| side.quantile(draw, q), effort)
 }
 
+/// How many of a run's latencies are beyond a limit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Beyond {
+    /// The share that is.
+    pub(super) share: f64,
+    /// The lower end of its one-sided interval.
+    pub(super) least: f64,
+}
+
+/// The share of a run's latencies beyond a limit; `None` without latencies over time. Its interval is that of a mean of
+/// segments (batch means), each as long as the correlation lasts.
+pub(super) fn share_beyond(run: &Sample, limit_ms: f64, confidence: f64) -> Option<Beyond> {
+    let side = Blocks::new(std::slice::from_ref(run));
+    let upto = side.bins.partition_point(|bin| latency_ms(*bin) <= limit_ms);
+    let values = |blocks: &Range<usize>| side.below(blocks, side.bins.len()) as f64;
+    let beyond = |blocks: &Range<usize>| values(blocks) - side.below(blocks, upto) as f64;
+    let whole_run = 0..side.len();
+    let all = values(&whole_run);
+    if all == 0.0 {
+        return None;
+    }
+    let share = beyond(&whole_run) / all;
+    let lasts = |at: usize| {
+        let of_block = |i: usize| {
+            (values(&(i..i + 1)) - side.below(&(i..i + 1), at) as f64) / values(&(i..i + 1)).max(1.0)
+        };
+        side.series(of_block).iter().map(|series| block_length(series)).fold(1.0, f64::max)
+    };
+    let middle = side.quantile_bin(&side.whole(), 0.5) + 1;
+    let length = whole(lasts(upto).max(lasts(middle)));
+    let segments: Vec<Range<usize>> =
+        whole_run.clone().step_by(length).map(|first| first..(first + length).min(whole_run.end)).collect();
+    let n = segments.len() as f64;
+    let squares: f64 =
+        segments.iter().map(|segment| (beyond(segment) - share * values(segment)).powi(2)).sum();
+    let error = (squares * n / (n - 1.0)).sqrt() / all;
+    let t = StudentsT::new(0.0, 1.0, n - 1.0).map_or(f64::INFINITY, |t| t.inverse_cdf(confidence));
+    let least = if error == 0.0 { share } else { (share - t * error).max(0.0) };
+    Some(Beyond { share, least })
+}
+
 /// The rates at which both sides sent.
 pub(super) fn rates(a: &Blocks, b: &Blocks, effort: Effort) -> Result<Ratio, TooCorrelated> {
     let series = [a, b].map(|side| side.series(|i| (side.totals[i + 1] - side.totals[i]) as f64));

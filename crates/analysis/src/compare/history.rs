@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
+use super::blocks::{self, Beyond};
 use super::exact::{at_least, z};
 use super::trend::grows;
 use super::{FEWEST_REQUESTS, Options, Sample, differences, worse};
@@ -112,10 +113,10 @@ impl History {
         });
         let limits = worse::asked(&options.worse, candidate);
         let alpha = (1.0 - options.confidence) / (then.len() + limits.len()).max(1) as f64;
-        let lateness = Lateness::of(candidate, &self.used);
+        let doubts = Doubts::new(candidate, &self.used, options.confidence);
         for (metric, known) in &then {
             checks.push(match now.iter().find(|figure| figure.metric == *metric) {
-                Some(figure) => judge(figure, known, alpha, options.tolerance, lateness),
+                Some(figure) => judge(figure, known, alpha, options.tolerance, doubts),
                 None => inconclusive(
                     metric,
                     "known".into(),
@@ -124,7 +125,7 @@ impl History {
                 ),
             });
         }
-        checks.extend(limits.iter().map(|limit| limit.by_history(&self.used, candidate, alpha, lateness)));
+        checks.extend(limits.iter().map(|limit| limit.by_history(&self.used, candidate, alpha, doubts)));
         checks
     }
 }
@@ -148,13 +149,54 @@ fn unfit(run: &Sample, candidate: &Sample, anyway: bool) -> Option<String> {
     (!what.is_empty()).then(|| format!("with another {}", what.join(", ")))
 }
 
-/// What settles a latency that the machine's own lag may explain.
-pub(super) const LESS_BUSY: &str = "a run on a machine that is less busy";
+/// Why a latency beyond its limit may prove nothing, and what would settle it.
+#[derive(Debug)]
+pub(super) struct Doubt {
+    pub(super) why: String,
+    pub(super) settle: &'static str,
+}
+
+/// What can cast doubt on a run's latencies.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Doubts<'a> {
+    run: &'a Sample,
+    lateness: Option<Lateness>,
+    confidence: f64,
+}
+
+impl<'a> Doubts<'a> {
+    fn new(run: &'a Sample, earlier: &[Sample], confidence: f64) -> Self {
+        Self { run, lateness: Lateness::of(run, earlier), confidence }
+    }
+
+    /// The doubt about a latency beyond its limit; `q` if it is that quantile of all answers.
+    pub(super) fn about(&self, latency_ms: f64, limit_ms: f64, q: Option<f64>) -> Option<Doubt> {
+        let late = || self.lateness.and_then(|late| late.explains(latency_ms, limit_ms));
+        late().or_else(|| self.by_chance(limit_ms, q?))
+    }
+
+    /// A quantile is beyond its limit if more than the rest of the answers are. Few moments of a run can decide that, such
+    /// as a rollout that makes one answer in a hundred wait for a second.
+    fn by_chance(&self, limit_ms: f64, q: f64) -> Option<Doubt> {
+        let Beyond { share, least } = blocks::share_beyond(self.run, limit_ms, self.confidence)?;
+        let rest = 1.0 - q;
+        (least <= rest).then(|| Doubt {
+            why: format!(
+                "; few moments decide that: {:.2} % of the answers took longer than this, between moments it varies so that \
+                 {:.2} % may be usual, and {:.0} % are allowed",
+                100.0 * share,
+                100.0 * least,
+                100.0 * rest
+            ),
+            settle: "a longer run",
+        })
+    }
+}
 
 /// How late the load generator sent, in milliseconds for 99 % of the requests. Response times contain that, though it is
 /// its machine's doing, not the app's.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lateness {
+struct Lateness {
     now_ms: f64,
     /// The median of the earlier runs.
     usual_ms: f64,
@@ -167,19 +209,20 @@ impl Lateness {
         Some(Self { now_ms: candidate.lag_p99_ms?, usual_ms: stats::nearest_rank(&known, 0.5)? })
     }
 
-    /// Why a latency proves nothing: without what the generator was later than usual, it is within its limit.
-    pub(super) fn explains(self, latency_ms: f64, limit_ms: f64) -> Option<String> {
+    /// Without what the generator was later than usual, the latency is within its limit.
+    fn explains(self, latency_ms: f64, limit_ms: f64) -> Option<Doubt> {
         let Self { now_ms, usual_ms } = self;
-        (latency_ms - (now_ms - usual_ms).max(0.0) <= limit_ms).then(|| {
-            format!(
+        (latency_ms - (now_ms - usual_ms).max(0.0) <= limit_ms).then(|| Doubt {
+            why: format!(
                 "; the load generator's machine may explain that: 99 % of the requests were sent at most {now_ms:.1} ms \
                  late, usually {usual_ms:.1} ms"
-            )
+            ),
+            settle: "a run on a machine that is less busy",
         })
     }
 }
 
-fn judge(figure: &Figure, known: &[Figure], alpha: f64, tolerance: f64, lateness: Option<Lateness>) -> Check {
+fn judge(figure: &Figure, known: &[Figure], alpha: f64, tolerance: f64, doubts: Doubts<'_>) -> Check {
     let limit = limit(figure, known, alpha, tolerance);
     let met = if figure.scale.is_more_better() { figure.value >= limit } else { figure.value <= limit };
     let scaled: Vec<f64> = known.iter().map(|one| one.value_at(figure)).collect();
@@ -194,14 +237,14 @@ fn judge(figure: &Figure, known: &[Figure], alpha: f64, tolerance: f64, lateness
             in_order.len()
         ));
     }
-    let is_late_latency = !met && figure.scale == Scale::Log;
-    let excuse = lateness.filter(|_| is_late_latency).and_then(|late| late.explains(figure.value, limit));
-    let (verdict, settle) = match (met, &excuse) {
+    let is_slow = !met && figure.scale == Scale::Log;
+    let doubt = is_slow.then(|| doubts.about(figure.value, limit, figure.quantile)).flatten();
+    let (verdict, settle) = match (met, &doubt) {
         (true, _) => (CheckVerdict::Pass, ""),
-        (false, Some(_)) => (CheckVerdict::Inconclusive, LESS_BUSY),
+        (false, Some(doubt)) => (CheckVerdict::Inconclusive, doubt.settle),
         (false, None) => (CheckVerdict::Fail, ""),
     };
-    why.push_str(&excuse.unwrap_or_default());
+    why.push_str(&doubt.map(|doubt| doubt.why).unwrap_or_default());
     let side = if figure.scale.is_more_better() { "least" } else { "most" };
     let limit = format!("at {side} {}", figure.written(limit));
     let name = format!("baseline.{}", figure.metric);

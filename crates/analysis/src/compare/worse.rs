@@ -6,8 +6,8 @@
 
 use super::exact::at_least;
 use super::history::figures::Scale;
-use super::history::{FEWEST_RUNS, LESS_BUSY, Lateness, after_none, spread};
-use super::latency::Apart;
+use super::history::{Doubts, FEWEST_RUNS, after_none, spread};
+use super::latency::{Apart, QUANTILES};
 use super::{Options, Sample};
 use crate::figures::counted;
 use crate::gate::{self, Figures, Known, OfTarget};
@@ -154,6 +154,12 @@ impl Asked<'_> {
         Check { settle: settle.to_owned(), ..self.check(CheckVerdict::Inconclusive, limit, why) }
     }
 
+    /// Which quantile of all latencies the figure is, if it is one.
+    fn quantile(&self) -> Option<f64> {
+        let name = self.limit.key.strip_prefix("latency.").filter(|_| self.limit.part.is_none())?;
+        QUANTILES.iter().find(|(of, _)| *of == name).map(|(_, q)| *q)
+    }
+
     /// What the figure is out of: terminations, requests, or nothing.
     fn exposure(&self, sample: &Sample) -> f64 {
         let by_requests = ["appErrors", "requests.notSent", "outcomes.http_error", "outcomes.not_sent"];
@@ -209,10 +215,10 @@ impl Asked<'_> {
         used: &[Sample],
         candidate: &Sample,
         alpha: f64,
-        lateness: Option<Lateness>,
+        doubts: Doubts<'_>,
     ) -> Check {
         match self.compared(used, candidate, FEWEST_RUNS) {
-            Ok(compared) => compared.by_history(alpha, lateness),
+            Ok(compared) => compared.by_history(alpha, doubts),
             Err(check) => *check,
         }
     }
@@ -304,7 +310,7 @@ impl Compared<'_> {
         self.check(CheckVerdict::Inconclusive, why, "an absolute limit, such as worse: 200ms or worse: 5")
     }
 
-    fn by_history(&self, alpha: f64, lateness: Option<Lateness>) -> Check {
+    fn by_history(&self, alpha: f64, doubts: Doubts<'_>) -> Check {
         let scale = self.asked.scale();
         if self.says_nothing() && scale == Scale::Count {
             let exposures = self.then.iter().map(|(_, exposure)| exposure / self.exposure).sum();
@@ -333,13 +339,17 @@ impl Compared<'_> {
             self.write(last),
             self.range()
         );
-        let excuse = lateness.filter(|_| scale == Scale::Log).and_then(|late| late.explains(self.now, last));
-        match (self.is_beyond(last), excuse) {
-            (true, None) => self.check(CheckVerdict::Fail, why, ""),
-            (true, Some(excuse)) => self.check(CheckVerdict::Inconclusive, why + &excuse, LESS_BUSY),
-            (false, _) => {
-                self.check(CheckVerdict::Inconclusive, why, "more runs in the baseline, or a wider limit")
-            }
+        if !self.is_beyond(last) {
+            return self.check(
+                CheckVerdict::Inconclusive,
+                why,
+                "more runs in the baseline, or a wider limit",
+            );
+        }
+        let is_latency = scale == Scale::Log;
+        match is_latency.then(|| doubts.about(self.now, last, self.asked.quantile())).flatten() {
+            None => self.check(CheckVerdict::Fail, why, ""),
+            Some(doubt) => self.check(CheckVerdict::Inconclusive, why + &doubt.why, doubt.settle),
         }
     }
 

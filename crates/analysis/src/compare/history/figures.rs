@@ -79,6 +79,8 @@ pub(super) struct Figure {
     pub(super) value: f64,
     /// What the value is out of: terminations, requests or episodes.
     pub(super) exposure: f64,
+    /// Which quantile of all latencies it is, if it is one.
+    pub(super) quantile: Option<f64>,
 }
 
 impl Figure {
@@ -106,6 +108,7 @@ pub(super) fn of(sample: &Sample) -> Vec<Figure> {
         unit,
         value,
         exposure: exposure.max(1.0),
+        quantile: None,
     };
     let requests = sample.total as f64;
     let exposed = if sample.terminations.is_empty() { requests } else { sample.terminations.len() as f64 };
@@ -133,7 +136,8 @@ pub(super) fn of(sample: &Sample) -> Vec<Figure> {
             sample.latency.n as f64 * (1.0 - q) >= FEWEST_BEYOND - 0.5
         });
         let metric = format!("latency_ms.{kind}.{name}");
-        all.extend(ms.map(|ms| figure(metric, Scale::Log, Unit::Milliseconds, ms, 1.0)));
+        let of = |ms| Figure { quantile: Some(q), ..figure(metric, Scale::Log, Unit::Milliseconds, ms, 1.0) };
+        all.extend(ms.map(of));
     }
     if sample.is_closed_loop && sample.duration_s > 0.0 {
         let rate = requests / sample.duration_s;

@@ -8,7 +8,7 @@ use statrs::distribution::Normal;
 
 use super::*;
 use crate::compare::episodes::Episode;
-use crate::compare::sample::{Ended, Quantiles};
+use crate::compare::sample::{self, Block, Ended, Quantiles};
 use crate::compare::tests::once_in_a_million;
 use crate::model::Mode;
 
@@ -166,6 +166,42 @@ fn what_a_busy_machine_sent_late_is_no_latency_of_the_app() {
         slow.lag_p99_ms = lag;
         assert_eq!(p99(&slow).verdict, CheckVerdict::Fail, "{lag:?}");
     }
+}
+
+/// The same run with the latencies of its tenths of a second: 2 ms, but slow for so many of 20 answers.
+fn with_latencies(run: &Sample, slow_of_20: impl Fn(usize) -> u64) -> Sample {
+    let [usual, slow] = [2_000_000, 900_000_000].map(sample::bin);
+    let block = |i| {
+        let slow_ones = slow_of_20(i);
+        Block {
+            total: 20,
+            latency: BTreeMap::from([(usual, 20 - slow_ones), (slow, slow_ones)]),
+            ..Block::default()
+        }
+    };
+    let blocks: Vec<Block> = (0..300).map(block).collect();
+    Sample { latency: Quantiles::of(&blocks), blocks, ..run.clone() }
+}
+
+#[test]
+fn a_quantile_that_few_moments_decide_does_not_fail() {
+    let mut rng = SmallRng::seed_from_u64(3);
+    let (before, same) = history(8, STEADY, &mut rng);
+    let p99 = |slow_of_20: &dyn Fn(usize) -> u64| {
+        let checks = before.checks(&with_latencies(&same, slow_of_20), &Options::default());
+        checks.into_iter().find(|check| check.name == "baseline.latency_ms.response.p99").unwrap()
+    };
+    // 66 of 6,000 answers in two rollouts.
+    let in_two_rollouts = p99(&|i| if matches!(i, 100..=102 | 200..=202) { 11 } else { 0 });
+    assert_eq!(in_two_rollouts.verdict, CheckVerdict::Inconclusive, "{in_two_rollouts:?}");
+    assert!(
+        in_two_rollouts.why.contains("1.10 % of the answers took longer than this"),
+        "{in_two_rollouts:?}"
+    );
+    assert_eq!(in_two_rollouts.settle, "a longer run");
+    // 1.25 % all the time.
+    let all_the_time = p99(&|i| u64::from(i % 4 == 0));
+    assert_eq!(all_the_time.verdict, CheckVerdict::Fail, "{all_the_time:?}");
 }
 
 #[test]
