@@ -138,7 +138,7 @@ pub(super) const fn cause(cause: Cause) -> &'static str {
         Cause::NotReadyYet => "sent to a pod that could not serve yet",
         Cause::GatewayError => "a gateway answered with its own error",
         Cause::GatewayToDeadPod => "a gateway sent it to a pod that was ending",
-        Cause::RuleSwap => "refused while a Service proxy changed its rules",
+        Cause::RuleSwap => "refused or unreachable while a Service proxy changed its rules",
         Cause::Overload => "timed out with no termination near",
         Cause::Unattributed => "no cause fits",
     }

@@ -122,7 +122,7 @@ fn explain(cause: Cause, sleep: &str) -> (&'static str, String) {
             format!("{sleep}; and let the gateway retry requests that may be sent twice"),
         ),
         Cause::RuleSwap => (
-            "a Service proxy replaced its rules, and for a moment the Service was not in them",
+            "a Service proxy replaced its rules, and the connection met one that was just going",
             "no setting of the pod helps; clients that try again after a refused connection".into(),
         ),
         Cause::Overload => (

@@ -187,6 +187,25 @@ fn all_at_once(naming: Naming, seed: u64) -> (Service, Vec<String>) {
 }
 
 #[test]
+fn what_is_unreachable_at_once_as_rules_change_is_no_starting_pods() {
+    let mut service = Service::new(&["a", "b"]);
+    service.start(5000, "c", 5000);
+    for event in &mut service.records.events {
+        if let EventKind::Pod(pod) = &mut event.kind {
+            pod.containers.iter_mut().for_each(|container| container.readiness_probe = Some(true));
+        }
+    }
+    service.slice(5100, &["a", "b", "c"], &[]);
+    service.rules(5130, &["a", "b", "c"]);
+    service.load(300, Naming::Header, 1);
+    let rows = &mut service.records.requests;
+    let row = rows.iter_mut().find(|row| row.scheduled >= at(5130)).unwrap();
+    (row.outcome, row.connected, row.sent, row.pod) = (Outcome::ConnectUnreachable, None, None, None);
+    let causes = analysed(service.records).result.requests.by_cause;
+    assert_eq!(causes.get(&Cause::RuleSwap), Some(&1), "{causes:?}");
+}
+
+#[test]
 fn pods_that_all_end_at_once_have_true_upper_bounds_and_no_overload() {
     for (naming, seed) in
         [(Naming::Header, 1), (Naming::Header, 2), (Naming::Nothing, 3), (Naming::Nothing, 4)]
