@@ -16,7 +16,7 @@ use super::blocks::{self, Beyond};
 use super::exact::{at_least, z};
 use super::trend::grows;
 use super::{FEWEST_REQUESTS, Options, Sample, differences, worse};
-use crate::figures::count;
+use crate::figures::{count, percent};
 use crate::model::{Check, CheckVerdict, Verdict};
 use crate::stats;
 use figures::{Figure, Scale};
@@ -182,11 +182,11 @@ impl<'a> Doubts<'a> {
         let rest = 1.0 - q;
         (least <= rest).then(|| Doubt {
             why: format!(
-                "; few moments decide that: {:.2} % of the answers took longer than this, between moments it varies so that \
-                 {:.2} % may be usual, and {:.0} % are allowed",
-                100.0 * share,
-                100.0 * least,
-                100.0 * rest
+                "; few moments decide that: {} of the answers took longer than the limit, but between moments that varies so \
+                 much that it may usually be {}; up to {} are allowed",
+                percent(share),
+                percent(least),
+                percent(rest)
             ),
             settle: "a longer run",
         })

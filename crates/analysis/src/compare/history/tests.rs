@@ -195,7 +195,7 @@ fn a_quantile_that_few_moments_decide_does_not_fail() {
     let in_two_rollouts = p99(&|i| if matches!(i, 100..=102 | 200..=202) { 11 } else { 0 });
     assert_eq!(in_two_rollouts.verdict, CheckVerdict::Inconclusive, "{in_two_rollouts:?}");
     assert!(
-        in_two_rollouts.why.contains("1.10 % of the answers took longer than this"),
+        in_two_rollouts.why.contains("1.1 % of the answers took longer than the limit"),
         "{in_two_rollouts:?}"
     );
     assert_eq!(in_two_rollouts.settle, "a longer run");
