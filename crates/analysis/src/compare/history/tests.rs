@@ -238,6 +238,18 @@ fn only_valid_runs_that_passed_and_are_comparable_count() {
 }
 
 #[test]
+fn what_an_earlier_run_had_as_well_does_not_fail() {
+    let mut rng = SmallRng::seed_from_u64(8);
+    let (mut before, same) = history(20, STEADY, &mut rng);
+    let outage = Sample { dropped: 30, ..same };
+    assert_eq!(failed(&before, &outage), ["baseline.dropped"]);
+    before.used[3].dropped = 30;
+    assert_eq!(failed(&before, &outage), Vec::<String>::new());
+    let longer = Sample { dropped: 60, ..outage };
+    assert_eq!(failed(&before, &longer), ["baseline.dropped"]);
+}
+
+#[test]
 fn slow_rot_is_told() {
     let mut rng = SmallRng::seed_from_u64(6);
     let mut rotting = |at: i64| {
