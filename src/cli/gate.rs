@@ -11,6 +11,7 @@ use super::compare::{CompareArgs, sample};
 use super::exit::{Exit, Inconclusive};
 use super::formats::ResultFormat;
 use super::report::{Given, analyse};
+use super::say::say;
 use crate::scenario::expect::{self, ExpectFile};
 use rolldrop_analysis::model::{Check, CheckVerdict, Verdict};
 use rolldrop_analysis::{RunResult, gate};
@@ -71,9 +72,7 @@ impl GateArgs {
         let earlier = self.compare.earlier(Some(run_dir.info()?.started))?;
         let has_baseline = !self.compare.baseline.is_empty();
         if expect.is_empty() && !has_baseline && self.save_baseline.is_none() {
-            eprintln!(
-                "nothing is expected of this run, so the default gate judges it (expect.limits: default)"
-            );
+            say("nothing is expected of this run, so the default gate judges it (expect.limits: default)");
             expect = Expect::default_gate();
         }
         let mut analysed = analyse(&run_dir, &Given { expect: Some(&expect), ..Given::default() })?;
@@ -91,7 +90,7 @@ impl GateArgs {
                 anyhow::bail!("failed to save a baseline: the run is invalid ({})", why.join("; "));
             }
             if has_baseline && gate::verdict(&result.checks) == CheckVerdict::Fail {
-                eprintln!("the run failed, so {} was not written", path.display());
+                say(&format!("the run failed, so {} was not written", path.display()));
             } else {
                 self.compare.save(path, compared_with, candidate)?;
             }

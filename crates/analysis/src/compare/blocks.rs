@@ -154,6 +154,15 @@ impl Blocks {
         draw
     }
 
+    /// The share of each block's values that are in bin `j` or beyond; a series for each run.
+    fn shares_from(&self, j: usize) -> Vec<Vec<f64>> {
+        self.series(|i| {
+            let (block, bins) = (i..i + 1, self.bins.len());
+            let all = self.below(&block, bins);
+            (all - self.below(&block, j)) as f64 / all.max(1) as f64
+        })
+    }
+
     /// A figure of each block, one after the other; a series for each run.
     fn series(&self, figure: impl Fn(usize) -> f64) -> Vec<Vec<f64>> {
         self.runs.iter().map(|run| run.clone().map(&figure).collect()).collect()
@@ -194,13 +203,7 @@ pub(super) struct Effort {
 /// All latencies share one correlation, but a segment has too few values beyond a high quantile to show it: the
 /// correlation is also measured at the middle of the latencies.
 pub(super) fn quantiles(a: &Blocks, b: &Blocks, q: f64, effort: Effort) -> Result<Ratio, TooCorrelated> {
-    let beyond = |side: &Blocks, q: f64| {
-        let at = side.quantile_bin(&side.whole(), q) + 1;
-        side.series(|i| {
-            let all = side.below(&(i..i + 1), side.bins.len());
-            (all - side.below(&(i..i + 1), at)) as f64 / all.max(1) as f64
-        })
-    };
+    let beyond = |side: &Blocks, q: f64| side.shares_from(side.quantile_bin(&side.whole(), q) + 1);
     let series = [a, b].map(|side| [0.5, 0.9, q].into_iter().flat_map(|q| beyond(side, q)).collect());
     ratio([a, b], &series, |side, draw| side.quantile(draw, q), effort)
 }
@@ -227,14 +230,9 @@ pub(super) fn share_beyond(run: &Sample, limit_ms: f64, confidence: f64) -> Opti
         return None;
     }
     let share = beyond(&whole_run) / all;
-    let lasts = |at: usize| {
-        let of_block = |i: usize| {
-            (values(&(i..i + 1)) - side.below(&(i..i + 1), at) as f64) / values(&(i..i + 1)).max(1.0)
-        };
-        side.series(of_block).iter().map(|series| block_length(series)).fold(1.0, f64::max)
-    };
     let middle = side.quantile_bin(&side.whole(), 0.5) + 1;
-    let length = whole(lasts(upto).max(lasts(middle)));
+    let series = [upto, middle].into_iter().flat_map(|j| side.shares_from(j));
+    let length = whole(series.map(|series| block_length(&series)).fold(1.0, f64::max));
     let segments: Vec<Range<usize>> =
         whole_run.clone().step_by(length).map(|first| first..(first + length).min(whole_run.end)).collect();
     let n = segments.len() as f64;

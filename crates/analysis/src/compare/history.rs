@@ -16,7 +16,7 @@ use super::blocks::{self, Beyond};
 use super::exact::{at_least, z};
 use super::trend::grows;
 use super::{FEWEST_REQUESTS, Options, Sample, differences, worse};
-use crate::figures::{count, percent};
+use crate::figures::{count, counted, percent};
 use crate::model::{Check, CheckVerdict, Verdict};
 use crate::stats;
 use figures::{Figure, Scale};
@@ -226,8 +226,7 @@ fn judge(figure: &Figure, known: &[Figure], alpha: f64, tolerance: f64, doubts: 
     let limit = limit(figure, known, alpha, tolerance);
     let met = if figure.scale.is_more_better() { figure.value >= limit } else { figure.value <= limit };
     let scaled: Vec<f64> = known.iter().map(|one| one.value_at(figure)).collect();
-    let (least, most) = scaled.iter().fold((f64::INFINITY, 0.0_f64), |(a, b), x| (a.min(*x), b.max(*x)));
-    let mut why = format!("{} runs: {} to {}", known.len(), figure.written(least), figure.written(most));
+    let mut why = range(&scaled, |value| figure.written(value));
     let worse = |value: f64| if figure.scale.is_more_better() { -value } else { value };
     let in_order: Vec<f64> = scaled.iter().copied().chain([figure.value]).map(worse).collect();
     let p = grows(&in_order);
@@ -272,6 +271,12 @@ fn limit(figure: &Figure, known: &[Figure], alpha: f64, tolerance: f64) -> f64 {
         Scale::Log => limit.max(usual * (1.0 + tolerance)),
         Scale::Rate => limit.min(usual / (1.0 + tolerance)),
     }
+}
+
+/// The values of several runs, as text: how many there are, the least and the most.
+pub(super) fn range(values: &[f64], written: impl Fn(f64) -> String) -> String {
+    let (least, most) = values.iter().fold((f64::INFINITY, 0.0_f64), |(a, b), x| (a.min(*x), b.max(*x)));
+    format!("{}: {} to {}", counted(values.len() as u64, "run"), written(least), written(most))
 }
 
 /// The mean of earlier values on the scale, and how far beyond it that of one more run may lie.

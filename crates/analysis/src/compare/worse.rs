@@ -6,7 +6,7 @@
 
 use super::exact::at_least;
 use super::history::figures::Scale;
-use super::history::{Doubts, FEWEST_RUNS, after_none, spread};
+use super::history::{Doubts, FEWEST_RUNS, after_none, range, spread};
 use super::latency::{Apart, QUANTILES};
 use super::{Options, Sample};
 use crate::figures::counted;
@@ -290,9 +290,7 @@ impl Compared<'_> {
     }
 
     fn range(&self) -> String {
-        let scaled = self.scaled();
-        let (least, most) = scaled.iter().fold((f64::INFINITY, 0.0_f64), |(a, b), x| (a.min(*x), b.max(*x)));
-        format!("{}: {} to {}", runs(scaled.len()), self.write(least), self.write(most))
+        range(&self.scaled(), |value| self.write(value))
     }
 
     fn check(&self, verdict: CheckVerdict, why: impl Into<String>, settle: &str) -> Check {
