@@ -9,6 +9,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+/// What `kubectl rollout restart` sets.
+pub(super) const RESTARTED_AT: &str = "kubectl.kubernetes.io/restartedAt";
 /// The fields that identify the items of a list, as far as rolldrop changes lists: ports of containers and of
 /// Services, containers.
 const IDENTITIES: [&str; 3] = ["containerPort", "port", "name"];
@@ -23,6 +25,28 @@ pub(super) struct Edit {
     /// `None` if the field is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     new: Option<Value>,
+    /// How many of the fields around it did not exist either.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    made: usize,
+    /// Whether the run may change it again: it is changed back, whatever it has become.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    again: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+const fn is_zero(number: &usize) -> bool {
+    *number == 0
+}
+
+impl Edit {
+    /// That of the annotation of a workload's pods by which they are restarted, as often as the run restarts them.
+    pub(super) fn of_restarts(workload: &Value) -> Self {
+        let fields = ["spec", "template", "metadata", "annotations", RESTARTED_AT];
+        let path: Vec<Step> = fields.into_iter().map(|name| Step::Field(name.to_owned())).collect();
+        let old = find(workload, &path).cloned();
+        let has_annotations = find(workload, &path[..4]).is_some_and(|found| !found.is_null());
+        Self { path, old, new: None, made: usize::from(!has_annotations), again: true }
+    }
 }
 
 /// A step into an object.
@@ -63,14 +87,21 @@ pub(super) struct Reverted {
 /// The edits that turn one object into the other.
 pub(super) fn between(before: &Value, after: &Value) -> Vec<Edit> {
     let mut edits = Vec::new();
-    compare(Some(before), Some(after), &mut Vec::new(), &mut edits);
+    compare((Some(before), Some(after)), &mut Vec::new(), 0, &mut edits);
     edits
 }
 
-fn compare(old: Option<&Value>, new: Option<&Value>, path: &mut Vec<Step>, edits: &mut Vec<Edit>) {
+/// `made` of the steps of the path lead into what did not exist before.
+fn compare(
+    (old, new): (Option<&Value>, Option<&Value>),
+    path: &mut Vec<Step>,
+    made: usize,
+    edits: &mut Vec<Edit>,
+) {
     if old == new {
         return;
     }
+    let inside = if old.is_none() { made + 1 } else { 0 };
     let is_item = matches!(path.last(), Some(Step::Item { .. }));
     let (nothing, none) = (Value::Object(Map::new()), Value::Array(Vec::new()));
     let (from, to) = match (old, new) {
@@ -83,7 +114,7 @@ fn compare(old: Option<&Value>, new: Option<&Value>, path: &mut Vec<Step>, edits
         (Some(Value::Object(a)), Some(Value::Object(b))) => {
             for name in a.keys().chain(b.keys()).collect::<BTreeSet<_>>() {
                 path.push(Step::Field(name.clone()));
-                compare(a.get(name), b.get(name), path, edits);
+                compare((a.get(name), b.get(name)), path, inside, edits);
                 path.pop();
             }
         }
@@ -95,11 +126,13 @@ fn compare(old: Option<&Value>, new: Option<&Value>, path: &mut Vec<Step>, edits
                     continue;
                 }
                 path.push(Step::Item { field: field.to_owned(), is: item[field].clone() });
-                compare(find(a).map(|at| &a[at]), find(b).map(|at| &b[at]), path, edits);
+                compare((find(a).map(|at| &a[at]), find(b).map(|at| &b[at])), path, inside, edits);
                 path.pop();
             }
         }
-        _ => edits.push(Edit { path: path.clone(), old: old.cloned(), new: new.cloned() }),
+        _ => {
+            edits.push(Edit { path: path.clone(), old: old.cloned(), new: new.cloned(), made, again: false })
+        }
     }
 }
 
@@ -118,17 +151,36 @@ pub(super) fn revert(edits: &[Edit], current: &Value) -> Reverted {
     let mut reverted = Reverted { object: current.clone(), restored: 0, others: Vec::new() };
     for edit in edits.iter().rev() {
         let now = find(&reverted.object, &edit.path);
-        if is_still(now, edit.new.as_ref()) {
+        let is_old = is_still(now, edit.old.as_ref());
+        let is_ours = if edit.again { !is_old } else { is_still(now, edit.new.as_ref()) };
+        if is_ours {
             if set(&mut reverted.object, &edit.path, edit.old.clone()) {
+                forget_empty(&mut reverted.object, edit);
                 reverted.restored += 1;
                 continue;
             }
-        } else if is_still(now, edit.old.as_ref()) {
+        } else if is_old {
             continue;
         }
         reverted.others.push(edit.to_string());
     }
     reverted
+}
+
+/// Removes what the run made around a field that is gone, if nothing else is in it.
+fn forget_empty(object: &mut Value, edit: &Edit) {
+    for around in (edit.path.len().saturating_sub(edit.made)..edit.path.len()).rev() {
+        let path = &edit.path[..around];
+        let is_empty = match find(object, path) {
+            Some(Value::Object(map)) => map.is_empty(),
+            Some(Value::Array(list)) => list.is_empty(),
+            _ => false,
+        };
+        if !is_empty {
+            break;
+        }
+        set(object, path, None);
+    }
 }
 
 /// Whether a value is the one that was written. The API server adds defaults.
@@ -249,16 +301,47 @@ mod tests {
         live["spec"]["template"]["spec"]["initContainers"][0]["imagePullPolicy"] = "Always".into();
         let Reverted { object, restored, others } = revert(&edits, &live);
         assert_eq!((restored, others), (3, vec![]));
-        let mut expected = deployment();
-        // Empty lists and mappings are nothing to the API server.
-        expected["metadata"]["annotations"] = json!({});
-        expected["spec"]["template"]["spec"]["initContainers"] = json!([]);
-        assert_eq!(object, expected);
+        assert_eq!(object, deployment());
         assert_eq!(revert(&edits, &object).restored, 0);
         assert_eq!(
             revert(&edits, &deployment()),
             Reverted { object: deployment(), restored: 0, others: vec![] }
         );
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_hook_that_the_run_added() {
+        let container = |lifecycle: Value| {
+            let mut object = deployment();
+            object["spec"]["template"]["spec"]["containers"][0]["lifecycle"] = lifecycle;
+            object
+        };
+        let added = container(json!({"preStop": {"sleep": {"seconds": 5}}}));
+        let edits = between(&deployment(), &added);
+        assert_eq!(revert(&edits, &added).object, deployment());
+        // What was there before stays, and what others have added beside it.
+        let before = container(json!({"postStart": {"sleep": {"seconds": 1}}}));
+        let added =
+            container(json!({"postStart": {"sleep": {"seconds": 1}}, "preStop": {"sleep": {"seconds": 5}}}));
+        assert_eq!(revert(&between(&before, &added), &added).object, before);
+        assert_eq!(revert(&edits, &added).object, before);
+    }
+
+    #[test]
+    fn the_annotation_of_a_restart_is_as_before_however_often_it_was_set() {
+        let restarted = |at: &str| {
+            let mut object = deployment();
+            object["spec"]["template"]["metadata"] = json!({"annotations": {RESTARTED_AT: at}});
+            object
+        };
+        let mut bare = deployment();
+        bare["spec"]["template"]["metadata"] = json!({});
+        let edit = [Edit::of_restarts(&bare)];
+        assert_eq!(revert(&edit, &restarted("3")).object, bare);
+        assert_eq!(revert(&edit, &bare), Reverted { object: bare.clone(), restored: 0, others: vec![] });
+        let edit = [Edit::of_restarts(&restarted("1"))];
+        assert_eq!(revert(&edit, &restarted("3")).object, restarted("1"));
+        assert_eq!(revert(&edit, &restarted("1")).restored, 0);
     }
 
     #[test]
