@@ -13,6 +13,7 @@ mod gate;
 mod inject;
 mod load;
 mod load_worker;
+mod measure;
 mod plugin;
 mod progress;
 mod proxy;
@@ -24,6 +25,7 @@ mod scenarios;
 mod service_proxy;
 mod signals;
 mod stages;
+mod tune;
 mod workload;
 
 use std::path::{Path, PathBuf};
@@ -50,6 +52,8 @@ struct Cli {
 enum Command {
     /// Measure a scenario: deploy, load, disrupt, and report what was lost and why.
     Run(Box<run::RunArgs>),
+    /// Find the least preStop sleep that loses nothing, and prove it.
+    Tune(Box<tune::TuneArgs>),
     /// Run the load generator alone.
     Load(Box<load::LoadArgs>),
     /// Send a load as ordered by another process.
@@ -105,6 +109,7 @@ pub fn main() -> ExitCode {
         .init();
     let result = match cli.command {
         Command::Run(args) => args.run(),
+        Command::Tune(args) => args.run(),
         Command::Load(args) => args.run(),
         Command::LoadWorker(args) => args.run(),
         Command::Report(args) => args.run(),

@@ -10,6 +10,7 @@
 //! Manifests in, manifests out: nothing here talks to a cluster. The text is edited in place, comments
 //! included. Where that is not possible, the document is rewritten, and a note says so.
 
+pub(crate) mod ending;
 mod flow;
 mod manifests;
 mod object;

@@ -23,7 +23,7 @@ use serde_json::Value;
 use rolldrop_record::Expect;
 use rolldrop_record::run_info::{Balances, BalancesBecause};
 
-pub(crate) use builtin::{BUILTIN, DEFAULT};
+pub(crate) use builtin::{BUILTIN, DEFAULT, ROLLOUT};
 #[cfg(test)]
 pub(crate) use disruption::Order;
 pub(crate) use disruption::{
@@ -422,7 +422,7 @@ spec:
             x.yaml:5: spec.target.service: there is no Service "web" among the manifests
             x.yaml:7: spec.expect.dropped: min 2 is above max 1
             x.yaml:7: spec.expect.causes.overload: needs min, max or worse
-            no scenario "naive-exti": name a YAML file that exists, or one of naive-exit, no-sidecar, prestop-sleep, drain-in-app, killed-in-flight, idle-close, gate
+            no scenario "naive-exti": name a YAML file that exists, or one of naive-exit, no-sidecar, prestop-sleep, drain-in-app, killed-in-flight, idle-close, naive-rollout, gate
             "#
         );
     }

@@ -1,6 +1,6 @@
 //! `rolldrop cleanup`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -15,16 +15,17 @@ use crate::coordinator::LeftOver;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   rolldrop cleanup rolldrop-runs/web-20260102T150405Z
+  rolldrop cleanup rolldrop-tune/web-20260102T150405Z
 
 A run undoes its changes itself, also after a failure and after Ctrl-C. This is for a run that was
-killed: it removes what the run created and restores what it changed, as its changes.jsonl says.
-What others have changed since stays, and is named. It can be repeated.
+killed, or a tuning: it removes what was created and restores what was changed, as changes.jsonl in
+each run directory says. What others have changed since stays, and is named. It can be repeated.
 
 Exit status: 0 nothing is left; 2 something could not be undone, or was changed by others.")]
 pub(super) struct CleanupArgs {
-    /// The run directory.
-    #[arg(value_name = "RUN")]
-    run: PathBuf,
+    /// The directory of the run, or of the tuning.
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
     /// The kubeconfig of the run's cluster [default: as in the run].
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
@@ -36,8 +37,12 @@ pub(super) struct CleanupArgs {
 impl CleanupArgs {
     /// Runs the command.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let left_over = LeftOver::of(&self.run)?;
-        let Some(origin) = left_over.cluster().cloned().filter(|_| !left_over.is_empty()) else {
+        let mut left_over = Vec::new();
+        for run in runs_in(&self.dir)? {
+            left_over.push(LeftOver::of(&run)?);
+        }
+        left_over.retain(|run| !run.is_empty());
+        let Some(origin) = left_over.iter().find_map(|run| run.cluster().cloned()) else {
             print("nothing is left of the run\n")?;
             return Ok(ExitCode::SUCCESS);
         };
@@ -50,7 +55,11 @@ impl CleanupArgs {
             if let Some(title) = cluster.title() {
                 say(&format!("undoing what the run changed on {title}"));
             }
-            anyhow::Ok(left_over.undo(&cluster.client()).await?)
+            let mut undone = Vec::new();
+            for run in left_over {
+                undone.extend(run.undo(&cluster.client()).await?);
+            }
+            anyhow::Ok(undone)
         })?;
         for undone in &undone {
             print(&format!("{undone}\n"))?;
@@ -58,4 +67,19 @@ impl CleanupArgs {
         let is_left = undone.iter().any(|undone| undone.is_left());
         Ok(if is_left { Exit::Error } else { Exit::Ok }.into())
     }
+}
+
+/// The directory itself, or the runs of a tuning that have changed something, the last first.
+fn runs_in(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    if LeftOver::is_in(dir) || !dir.is_dir() {
+        return Ok(vec![dir.to_owned()]);
+    }
+    let mut runs = Vec::new();
+    for entry in std::fs::read_dir(dir).with_context(|| format!("failed to read {}", dir.display()))? {
+        runs.push(entry?.path());
+    }
+    runs.retain(|run| LeftOver::is_in(run));
+    runs.sort();
+    runs.reverse();
+    Ok(if runs.is_empty() { vec![dir.to_owned()] } else { runs })
 }

@@ -27,7 +27,7 @@ use rolldrop_analysis::model::Verdict;
 use rolldrop_load::{Plan, Prepared, Summary, check_conntrack};
 use rolldrop_record::run_dir::EventLog;
 use rolldrop_record::run_info::{ClusterInfo, FORMAT_VERSION, LoadPlan, Target, Tool};
-use rolldrop_record::{Clock, Event, EventKind, Expect, RunDir, RunInfo, Stamp};
+use rolldrop_record::{Clock, Event, EventKind, Expect, Policy, RunDir, RunInfo, Stamp};
 
 impl LoadArgs {
     /// Runs the command.
@@ -199,6 +199,7 @@ impl Recording {
             max_busy: None,
             aborted: None,
             looks: None,
+            policy: Policy::default(),
         };
         dir.write_info(&info)?;
         let events = dir.event_log()?;

@@ -16,20 +16,31 @@ use rolldrop_record::{Outcome, shown};
 
 /// How often a bar is redrawn.
 const REDRAWN: Duration = Duration::from_millis(200);
+/// How often the state of a load is told in a line.
+const TOLD: Duration = Duration::from_secs(1);
+/// The same for one that is part of a longer task.
+const PART_TOLD: Duration = Duration::from_secs(10);
 
 /// What is known of a load before it starts.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Planned {
+#[derive(Clone, Copy, Default)]
+pub(super) struct Planned<'a> {
     /// How many requests there will be.
     requests: Option<u64>,
     /// How long they will take to be sent.
     length: Option<Duration>,
+    /// What the load is part of: said in place of these, and less often.
+    part_of: Option<&'a dyn Fn() -> String>,
 }
 
-impl Planned {
+impl<'a> Planned<'a> {
     /// What a plan says.
     pub(super) fn of(plan: &load::Plan) -> Self {
-        Self { requests: plan.requests(), length: plan.length() }
+        Self { requests: plan.requests(), length: plan.length(), part_of: None }
+    }
+
+    /// A load whose end is not known, as part of what this says.
+    pub(super) fn part_of(what: Option<&'a dyn Fn() -> String>) -> Self {
+        Self { requests: None, length: None, part_of: what }
     }
 
     /// The remaining time. Requests are counted a moment late: as long as some are missing, so is time.
@@ -111,10 +122,14 @@ impl Progress {
         &self,
         running: impl Future<Output = T>,
         control: &load::Control,
-        planned: Planned,
+        planned: Planned<'_>,
         interrupts: &Interrupts,
     ) -> T {
-        let period = Duration::from_millis(if matches!(self, Self::Bar { .. }) { 200 } else { 1000 });
+        let period = match (self, planned.part_of) {
+            (Self::Bar { .. }, _) => REDRAWN,
+            (_, Some(_)) => PART_TOLD,
+            (_, None) => TOLD,
+        };
         let mut ticks = interval_at(Instant::now() + period, period);
         let began = Instant::now();
         let mut rate = Rate::begin();
@@ -132,7 +147,11 @@ impl Progress {
                         true => Some(Duration::ZERO),
                         false => planned.left(progress.scheduled, began.elapsed()),
                     };
-                    self.load(&progress, &rate, planned.requests, left);
+                    let position = match planned.part_of {
+                        Some(what) => what(),
+                        None => position(progress.scheduled, planned.requests, left),
+                    };
+                    self.load(&progress, &rate, planned.requests, &position);
                 }
                 () = stop.cancelled() => {
                     control.stop();
@@ -163,8 +182,7 @@ impl Progress {
         }
     }
 
-    fn load(&self, progress: &load::Progress, rate: &Rate, planned: Option<u64>, left: Option<Duration>) {
-        let position = position(progress.scheduled, planned, left);
+    fn load(&self, progress: &load::Progress, rate: &Rate, planned: Option<u64>, position: &str) {
         match self {
             Self::Bar { bar, .. } => {
                 let (_, columns) = console::Term::stderr().size();
@@ -180,7 +198,7 @@ impl Progress {
                     bar.set_length(planned);
                 }
                 bar.set_position(progress.scheduled.min(planned.unwrap_or(u64::MAX)));
-                bar.set_message(block(&position, &parts(progress, rate), columns, bar_width));
+                bar.set_message(block(position, &parts(progress, rate), columns, bar_width));
             }
             Self::Lines => eprintln!("rolldrop: {position}; {}", parts(progress, rate).join("; ")),
             Self::Quiet => {}
@@ -293,7 +311,7 @@ mod tests {
         assert_eq!(left(9_100), "400/600 requests, 10 s left");
         assert_eq!(left(0), "400/600 requests, waiting for the last answers");
         assert_eq!(position(400, None, None), "400 requests");
-        let planned = Planned { requests: Some(600), length: Some(Duration::from_secs(3)) };
+        let planned = Planned { requests: Some(600), length: Some(Duration::from_secs(3)), part_of: None };
         let left = |scheduled, s| position(scheduled, None, planned.left(scheduled, Duration::from_secs(s)));
         assert_eq!(left(400, 3), "400 requests, 1 s left");
         assert_eq!(left(600, 3), "600 requests, waiting for the last answers");

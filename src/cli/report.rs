@@ -12,7 +12,7 @@ use super::formats::ResultFormat;
 use super::service_proxy::AssumeArgs;
 use rolldrop_analysis::gate;
 use rolldrop_analysis::timeline::{Requests, Timeline};
-use rolldrop_analysis::{self as analysis, Analysis, Policy, RunResult};
+use rolldrop_analysis::{self as analysis, Analysis, RunResult};
 use rolldrop_record::service_proxy::ServiceProxy;
 use rolldrop_record::{Expect, RunDir, RunLog, Tables, shown};
 use rolldrop_report::{self as report, TextOptions};
@@ -115,7 +115,7 @@ pub(super) fn analyse(run_dir: &RunDir, given: &Given<'_>) -> anyhow::Result<Ana
 /// Analyses what was read of a run.
 pub(super) fn analyse_recorded(log: RunLog, tables: Tables, expect: &Expect) -> anyhow::Result<Analysed> {
     let (timeline, requests) = Timeline::build(log, tables).context(FAILED)?;
-    let mut analysis = analysis::analyse(&timeline, &requests, &Policy::default()).context(FAILED)?;
+    let mut analysis = analysis::analyse(&timeline, &requests).context(FAILED)?;
     analysis.result.checks = gate::check(&analysis.result, expect);
     Ok(Analysed { timeline, requests, analysis })
 }
@@ -125,6 +125,13 @@ pub(super) fn make(run_dir: &RunDir, format: ResultFormat) -> anyhow::Result<Run
     let Analysed { analysis, .. } = analyse(run_dir, &Given::default())?;
     write(run_dir, &analysis)?;
     show(run_dir, &analysis, format)?;
+    Ok(analysis.result)
+}
+
+/// Makes a run's report in its directory.
+pub(super) fn make_quietly(run_dir: &RunDir) -> anyhow::Result<RunResult> {
+    let Analysed { analysis, .. } = analyse(run_dir, &Given::default())?;
+    write(run_dir, &analysis)?;
     Ok(analysis.result)
 }
 

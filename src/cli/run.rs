@@ -34,6 +34,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::compare::Percent;
 use super::exit::Exit;
+use super::measure::MeasureArgs;
 use super::private_dir;
 use super::progress::Progress;
 use super::report;
@@ -41,9 +42,12 @@ use super::say::say;
 use super::signals::Interrupts;
 use crate::cluster::{Choice, Cluster};
 use crate::coordinator::{Caller, CoordinatorError, GitOps, Limits, Ready, Session, Settings};
+use crate::inject::ending::{Ending, Sleepers};
 use crate::scenario::{Loaded, Scenario};
+use admin_secret::AdminSecret;
 pub(super) use args::RunArgs;
 use command::UserCommand;
+pub(super) use consent::{Consent, Naming, confirm, flag_of};
 use intent::Intent;
 pub(super) use ports::check_here;
 use rolldrop_kubernetes::guard::names::is_dns_label;
@@ -51,49 +55,35 @@ use rolldrop_load as load;
 use rolldrop_load::process::Process;
 use rolldrop_record::run_info::RunInfo;
 use rolldrop_record::wire::AdminToken;
-use rolldrop_record::{Clock, EventKind, RunDir, Stamp};
+use rolldrop_record::{Clock, EventKind, Looks, Policy, RunDir, Stamp};
 use sending::Sending;
+pub(super) use sending::{Collecting, Resources};
 use settings::{expected_targets, load_settings};
+pub(super) use target::{TargetArg, as_override};
 use under_load::Measuring;
 
 impl RunArgs {
     /// Runs the command.
     pub(super) fn run(mut self) -> anyhow::Result<ExitCode> {
         let command = UserCommand::find(std::mem::take(&mut self.command))?;
-        let Loaded { mut scenario, cluster } = self.scenario()?;
-        let mut admin_token = self.admin_token.token()?;
-        let admin_secret = manifests::inject_sidecar(&mut scenario, &mut admin_token)?;
-        if let Some(image) = &self.image {
-            scenario.manifests.iter_mut().for_each(|manifest| manifests::replace_image(manifest, image));
-        }
-        // Settings that cannot work are refused before a cluster is started.
-        programs::check(&scenario)?;
+        let Loaded { scenario, cluster } = self.scenario()?;
+        let consent = Consent::Asked(self.naming(cluster.as_ref()));
         let looks = looks::planned(self.inconclusive, self.max_looks, &scenario, command.is_some())?;
-        load::Plan::new(load_settings(&scenario, &expected_targets(&scenario))?)?;
+        let extras = Extras { command: command.as_ref(), looks, ..Extras::default() };
+        let job = Job::new(scenario, &self.measure, consent, extras)?;
         let clock = Clock::start();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        let intent = Intent {
-            command: command.as_ref(),
-            image: self.image.as_deref().unwrap_or("rolldrop"),
-            gitops: if self.change_gitops { GitOps::Change } else { GitOps::Refuse },
-            admin_secret,
-            naming: self.naming(cluster.as_ref()),
-            yes: self.yes,
-            collecting: &self.collecting,
-            max_busy: self.max_busy.map(Percent::share),
-            service_proxy: self.assume.service_proxy(),
-            beats: !self.no_beats,
-            looks,
-        };
         if self.dry_run {
             // Private, because it holds the kubeconfig of an embedded cluster. It is removed after the dry run.
             let scratch = private_dir("rolldrop-dry-run-");
             let scratch = scratch.context("failed to make a temporary directory")?;
             let choice = self.choice(cluster, scratch.path());
-            let progress = Progress::new(self.quiet);
+            let progress = Progress::new(self.measure.quiet);
             let planned = runtime.block_on(async {
                 let interrupts = Interrupts::listen()?;
-                dry::plan(&scenario, choice, self.namespace, &intent, (&interrupts, &progress)).await
+                let namespace = self.measure.namespace.clone();
+                let shown = (&interrupts, &progress);
+                dry::plan(&job.scenario, choice, namespace, &job.intent(), shown).await
             });
             progress.done();
             scratch.close().context("failed to remove the temporary directory")?;
@@ -102,21 +92,16 @@ impl RunArgs {
             }
             return Ok(ExitCode::SUCCESS);
         }
-        let out = self.out.clone().unwrap_or_else(|| default_out(&scenario.name, clock.now()));
+        let out =
+            self.out.clone().unwrap_or_else(|| default_out("rolldrop-runs", &job.scenario.name, clock.now()));
         let run_dir = RunDir::create(&out).context("failed to make the run directory")?;
         let choice = self.choice(cluster, &out);
         let measured = runtime.block_on(async {
             let interrupts = Interrupts::listen()?;
-            let progress = Progress::new(self.quiet);
-            let run = Run {
-                clock,
-                run_dir: &run_dir,
-                interrupts: &interrupts,
-                progress: &progress,
-                admin_token,
-                intent,
-            };
-            run.carry_out(&scenario, choice, self.namespace).await
+            let progress = Progress::new(self.measure.quiet);
+            let measured = job.carry_out(choice, &run_dir, clock, &interrupts, &progress).await;
+            progress.done();
+            measured
         });
         let interrupted = measured.inspect_err(|_| run_dir.discard_if_empty())?;
         let result = report::make(&run_dir, self.format)?;
@@ -127,6 +112,89 @@ impl RunArgs {
             say(&format!("the gate is still inconclusive after the last of {} looks", looks.most()));
         }
         Ok(exit.settled(self.inconclusive).into())
+    }
+}
+
+/// What only some commands add to a run.
+#[derive(Default)]
+pub(super) struct Extras<'a> {
+    /// Ends pods, in place of the scenario's disruptions.
+    pub(super) command: Option<&'a UserCommand>,
+    /// The looks at its gate, if it goes on while that is inconclusive.
+    pub(super) looks: Option<Looks>,
+    /// How sure its recommendation must be.
+    pub(super) policy: Policy,
+    /// The most rounds, if it goes on until its windows cover what the policy asks for.
+    pub(super) rounds_to_cover: Option<usize>,
+    /// What it is part of, as text, once so many pods have ended.
+    pub(super) told: Option<&'a dyn Fn(usize) -> String>,
+    /// How the pods of a workload that is not the run's own are to end meanwhile.
+    pub(super) ending: Option<(&'a Sleepers, Ending)>,
+}
+
+/// A run to be made.
+pub(super) struct Job<'a> {
+    pub(super) scenario: Scenario,
+    measure: &'a MeasureArgs,
+    consent: Consent,
+    admin_token: Option<AdminToken>,
+    admin_secret: Option<AdminSecret>,
+    extras: Extras<'a>,
+}
+
+impl<'a> Job<'a> {
+    /// Checks what can be checked before a cluster is started.
+    ///
+    /// # Errors
+    /// When its settings cannot work.
+    pub(super) fn new(
+        mut scenario: Scenario,
+        measure: &'a MeasureArgs,
+        consent: Consent,
+        extras: Extras<'a>,
+    ) -> anyhow::Result<Self> {
+        let mut admin_token = measure.admin_token.token()?;
+        let admin_secret = manifests::inject_sidecar(&mut scenario, &mut admin_token)?;
+        if let Some(image) = &measure.image {
+            scenario.manifests.iter_mut().for_each(|manifest| manifests::replace_image(manifest, image));
+        }
+        programs::check(&scenario)?;
+        load::Plan::new(load_settings(&scenario, &expected_targets(&scenario))?)?;
+        Ok(Self { scenario, measure, consent, admin_token, admin_secret, extras })
+    }
+
+    fn intent(&self) -> Intent<'_> {
+        let MeasureArgs { image, change_gitops, yes, collecting, max_busy, assume, no_beats, .. } =
+            self.measure;
+        Intent {
+            image: image.as_deref().unwrap_or("rolldrop"),
+            gitops: if *change_gitops { GitOps::Change } else { GitOps::Refuse },
+            admin_secret: self.admin_secret.as_ref(),
+            consent: self.consent,
+            yes: *yes,
+            collecting,
+            max_busy: max_busy.map(Percent::share),
+            service_proxy: assume.service_proxy(),
+            beats: !no_beats,
+            extras: &self.extras,
+        }
+    }
+
+    /// Measures, and returns whether it was interrupted.
+    ///
+    /// # Errors
+    /// When nothing could be measured.
+    pub(super) async fn carry_out(
+        &self,
+        choice: Choice,
+        run_dir: &RunDir,
+        clock: Clock,
+        interrupts: &Interrupts,
+        progress: &Progress,
+    ) -> anyhow::Result<bool> {
+        let admin_token = self.admin_token.clone();
+        let run = Run { clock, run_dir, interrupts, progress, admin_token, intent: self.intent() };
+        run.carry_out(&self.scenario, choice, self.measure.namespace.clone()).await
     }
 }
 
@@ -147,7 +215,11 @@ async fn connect(choice: Choice, interrupts: &Interrupts, progress: &Progress) -
     Ok(cluster)
 }
 
-fn caller(cluster: &Cluster, namespace: Option<String>, interrupts: &Interrupts) -> anyhow::Result<Caller> {
+pub(super) fn caller(
+    cluster: &Cluster,
+    namespace: Option<String>,
+    interrupts: &Interrupts,
+) -> anyhow::Result<Caller> {
     let namespace = namespace.unwrap_or_else(|| cluster.default_namespace().to_owned());
     if !is_dns_label(&namespace) {
         bail!(
@@ -193,7 +265,6 @@ impl Run<'_> {
         };
         self.progress.step("shutting down");
         cluster.shut_down().await;
-        self.progress.done();
         measured
     }
 
@@ -326,13 +397,13 @@ impl Run<'_> {
         let secrets = self.intent.secrets(scenario, session.namespace());
         session.deploy(&secrets).await.map_err(interruption)?;
         session.deploy(&scenario.manifests).await.map_err(interruption)?;
-        if let Some(sidecars) = self.intent.sidecars(scenario) {
-            self.progress.step("adding the sidecar, and waiting for the rollout");
-            let notes = session.inject_sidecars(&sidecars).await.map_err(interruption)?;
+        if let Some(changes) = self.intent.live(scenario) {
+            self.progress.step("changing the workload, and waiting for the rollout");
+            let notes = session.change_workloads(&changes).await.map_err(interruption)?;
             notes.iter().for_each(|note| self.progress.say(note));
         }
         self.progress.step("waiting for the pods to be ready");
-        let disruptions = if self.intent.command.is_some() { &[][..] } else { &scenario.disruptions };
+        let disruptions = if self.intent.extras.command.is_some() { &[][..] } else { &scenario.disruptions };
         let ready = session.await_ready(scenario, disruptions).await;
         let mut ready = ready.map_err(interruption)?;
         if let Some(stated) = self.intent.service_proxy {
@@ -384,9 +455,9 @@ fn run_name(scenario: &str, now: Stamp) -> String {
 }
 
 /// `rolldrop-runs/NAME-TIME`, followed by a number if that exists.
-fn default_out(name: &str, now: Stamp) -> PathBuf {
+pub(super) fn default_out(folder: &str, name: &str, now: Stamp) -> PathBuf {
     let time = jiff::Timestamp::from_nanosecond(now.unix_ns().into()).unwrap_or_default();
-    let base = PathBuf::from("rolldrop-runs").join(format!("{name}-{}", time.strftime("%Y%m%dT%H%M%SZ")));
+    let base = PathBuf::from(folder).join(format!("{name}-{}", time.strftime("%Y%m%dT%H%M%SZ")));
     if !base.exists() {
         return base;
     }

@@ -122,6 +122,25 @@ impl Session {
         self.edit(object, edits, || undo::patch(api, &name, current, wanted)).await
     }
 
+    /// The same for a workload that the run restarts, maybe without another change: undone, its pods are as if they had
+    /// never been restarted.
+    pub(super) async fn change_and_restart(
+        &self,
+        api: &Api<DynamicObject>,
+        current: &Value,
+        wanted: &Value,
+    ) -> Result<Option<u32>, CoordinatorError> {
+        let object = reference(current);
+        let name = object.name.clone();
+        let mut edits = edits::between(current, wanted);
+        edits.push(Edit::of_restarts(current));
+        if current == wanted {
+            self.journal().announce(object, Change::Edit { edits })?;
+            return Ok(None);
+        }
+        self.edit(object, edits, || undo::patch(api, &name, current, wanted)).await
+    }
+
     /// Changes an object by a patch. Returns the same as [`Session::change`].
     pub(super) async fn patch(
         &self,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::journal::JournalError;
 use crate::inject::KubernetesVersion;
+use crate::inject::ending::EndingError;
 use crate::scenario::{Scenario, ScenarioError};
 use rolldrop_record::RunDirError;
 use rolldrop_record::event::ActionName;
@@ -186,6 +187,17 @@ pub(crate) enum CoordinatorError {
     /// The sidecar cannot be added to the pods.
     #[error("the sidecar cannot be added: {0}")]
     Sidecar(String),
+    /// How pods end cannot be set.
+    #[error(transparent)]
+    Ending(#[from] EndingError),
+    /// The rollout of a change did not end.
+    #[error("the rollout of the changed workloads had not settled after {limit:?}: {missing}")]
+    Unsettled {
+        /// What was missing.
+        missing: String,
+        /// The limit.
+        limit: Duration,
+    },
     /// A GitOps controller manages an object.
     #[error(
         "{object} is managed by {controller}, which would undo a change in mid-run: pause it and use \

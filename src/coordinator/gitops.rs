@@ -19,7 +19,7 @@ pub(crate) enum GitOps {
 }
 
 /// The GitOps controller that manages an object.
-pub(super) fn controller_of(object: &Value) -> Option<&'static str> {
+pub(crate) fn controller_of(object: &Value) -> Option<&'static str> {
     let metadata = &object["metadata"];
     let names = [&metadata["labels"], &metadata["annotations"]];
     let mut names = names.into_iter().filter_map(Value::as_object).flat_map(|map| map.keys());

@@ -156,6 +156,11 @@ impl Journal {
         Ok(journal)
     }
 
+    /// Whether a directory holds one.
+    pub(super) fn is_in(run_dir: &Path) -> bool {
+        run_dir.join(FILE).exists()
+    }
+
     /// Opens the journal of a run that has ended, and says where its cluster is.
     pub(super) fn resume(run_dir: &Path, clock: Clock) -> Result<(Self, Option<Origin>), JournalError> {
         let path = run_dir.join(FILE);

@@ -27,7 +27,7 @@ use serde_json::Value;
 use super::apply::is_ownable;
 use super::caller::Caller;
 use super::error::CoordinatorError;
-use super::sidecar::{Live, Sidecars};
+use super::live::{Live, LiveChanges};
 use super::watch::Need;
 use super::{preflight, routes, service_proxy, versions};
 use crate::inject::ADMIN_PORT_NAME;
@@ -52,8 +52,8 @@ pub(crate) struct Work<'a> {
     pub scenario: &'a Scenario,
     /// What is created before the deployment, and removed after it.
     pub secrets: &'a [Value],
-    /// Which existing pods get the sidecar.
-    pub sidecars: Option<Sidecars<'a>>,
+    /// What is changed in workloads that exist.
+    pub live: Option<LiveChanges<'a>>,
     /// Whether a command ends pods, instead of the scenario's disruptions.
     pub has_command: bool,
     /// Whether the disruptions may be done again, in further rounds.
@@ -94,7 +94,7 @@ impl Caller {
     /// # Errors
     /// When it cannot be done as the scenario says, or reading for it fails.
     pub(crate) async fn plan(&self, work: &Work<'_>) -> Result<Plan, CoordinatorError> {
-        let Work { scenario, secrets, sidecars, has_command, has_rounds, beats, load_workers } = work;
+        let Work { scenario, secrets, live, has_command, has_rounds, beats, load_workers } = work;
         let mut plan = Plan::default();
         plan.open_call("/version", "whether it has what the scenario uses");
         let version = self.server_version().await?;
@@ -110,8 +110,8 @@ impl Caller {
         for manifest in secrets.iter().chain(&scenario.manifests) {
             self.plan_manifest(manifest, &mut plan, &mut undo).await?;
         }
-        if let Some(sidecars) = sidecars {
-            self.plan_injection(sidecars, &mut plan, &mut undo).await?;
+        if let Some(changes) = live {
+            self.plan_changes(changes, &mut plan, &mut undo).await?;
         }
         for target in &scenario.targets {
             if let Place::Service { name, node, .. } = &target.place {
@@ -129,7 +129,8 @@ impl Caller {
         plan_service_proxy(&mut plan);
         let proxies = About { subresource: "proxy", ..self.own::<Pod>().later("pod:port") };
         let why = "what the proxies recorded, of each pod that has one";
-        if sidecars.is_some() || scenario.manifests.iter().any(|m| m.to_string().contains(ADMIN_PORT_NAME)) {
+        let has_live_proxies = live.as_ref().is_some_and(|changes| changes.sidecar.is_some());
+        if has_live_proxies || scenario.manifests.iter().any(|m| m.to_string().contains(ADMIN_PORT_NAME)) {
             plan.must("get", &proxies, why);
         } else {
             plan.helps("get", &proxies, why);
@@ -275,9 +276,9 @@ impl Caller {
         Ok(())
     }
 
-    async fn plan_injection(
+    async fn plan_changes(
         &self,
-        sidecars: &Sidecars<'_>,
+        changes: &LiveChanges<'_>,
         plan: &mut Plan,
         undo: &mut Plan,
     ) -> Result<(), CoordinatorError> {
@@ -285,25 +286,25 @@ impl Caller {
         for kind in std::iter::once(self.own::<Service>()).chain(self.workload_kinds()) {
             plan.must("list", &kind, "whose pods are the target's");
         }
-        if sidecars.services.is_empty() && sidecars.workloads.is_empty() {
+        if changes.whose.services.is_empty() && changes.whose.workloads.is_empty() {
             let routes = About::all(routes::http_route(), Some(&self.namespace));
             for kind in [self.own::<Ingress>(), routes] {
                 plan.helps("list", &kind, "which Service the target's URL routes to");
             }
         }
-        let injection = self.plan_sidecars(sidecars).await?;
+        let wanted = self.plan_live(changes).await?;
         let (services, workloads): (Vec<_>, Vec<_>) =
-            injection.changed().partition(|object| object.is_service());
+            wanted.changed().partition(|object| object.is_service());
         let mut change = |object: &Live, plan: &mut Plan| {
             let about = About::all(object.resource().clone(), Some(&self.namespace)).named(object.name());
-            plan.must("patch", &about, "the sidecar: a merge patch of this resourceVersion");
+            plan.must("patch", &about, "a merge patch of this resourceVersion");
             undo.restores(&about);
         };
         for object in workloads {
             change(object, plan);
             let title = object.title();
-            let effect = "and removes it at the end: each is a rollout of its pods";
-            plan.effects.push(format!("adds the sidecar to {title}, {effect}"));
+            let effect = "and undoes that at the end: each is a rollout of its pods";
+            plan.effects.push(format!("{} {title}, {effect}", changes.in_words()));
         }
         for kind in self.workload_kinds() {
             plan.must("list", &kind, "every 250 ms, until the rollout has settled");

@@ -166,6 +166,11 @@ impl Session {
         *self.period.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How many pods the watch has seen end.
+    pub(crate) fn pods_ended(&self) -> usize {
+        self.views.read(|view| view.ended.len())
+    }
+
     /// Creates the manifests' objects, labelled with the run's name.
     ///
     /// # Errors

@@ -120,7 +120,7 @@ fn work(scenario: &scenario::Scenario) -> Work<'_> {
     Work {
         scenario,
         secrets: &[],
-        sidecars: None,
+        live: None,
         has_command: false,
         has_rounds: false,
         beats: false,

@@ -98,6 +98,11 @@ pub(crate) struct LeftOver {
 }
 
 impl LeftOver {
+    /// Whether a directory is that of a run that may have changed something.
+    pub(crate) fn is_in(run_dir: &Path) -> bool {
+        Journal::is_in(run_dir)
+    }
+
     /// Reads what the run in a directory changed.
     ///
     /// # Errors

@@ -74,6 +74,8 @@ impl KubernetesVersion {
 
     /// The first with native sidecars switched on (KEP-753, beta).
     pub(crate) const NATIVE_SIDECARS: Self = Self(29);
+    /// The first with the sleep action of hooks switched on (KEP-3960, beta).
+    pub(crate) const SLEEP_ACTIONS: Self = Self(30);
     /// The first whose EndpointSlices know named ports of native sidecars (kubernetes/kubernetes#128850,
     /// not brought back to earlier ones).
     pub(crate) const NAMED_SIDECAR_PORTS: Self = Self(33);

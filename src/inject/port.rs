@@ -245,6 +245,15 @@ fn leads_of<'a>(
     })
 }
 
+/// The ports of a workload's pods that Services among these objects route to.
+pub(super) fn targets(workload: &Object, pod: &str, objects: &[Object]) -> Vec<u16> {
+    let (declared, labels) = (declared(workload, pod), workload.get(&format!("{pod}/metadata/labels")));
+    let services = objects.iter().filter_map(Service::of).filter(|service| service.selects(workload, labels));
+    services
+        .flat_map(|service| leads_of(0, &service, &declared).filter_map(|(_, to)| to).collect::<Vec<_>>())
+        .collect()
+}
+
 fn app_port(leads: &[(Lead, Option<u16>)], declared: &[Declared], options: &Options) -> Result<u16, Unfit> {
     let mut meant: Vec<u16> = leads.iter().filter_map(|(_, to)| *to).collect();
     let by_services = !meant.is_empty();

@@ -11,6 +11,8 @@ pub(crate) struct Builtin {
 
 /// The scenario that `rolldrop run` runs when none is named.
 pub(crate) const DEFAULT: &str = "naive-exit";
+/// The scenario of `rolldrop tune` without arguments.
+pub(crate) const ROLLOUT: &str = "naive-rollout";
 
 macro_rules! builtin {
     ($($name:literal),* $(,)?) => {
@@ -28,6 +30,7 @@ builtin![
     "drain-in-app",
     "killed-in-flight",
     "idle-close",
+    "naive-rollout",
     "gate"
 ];
 

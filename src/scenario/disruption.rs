@@ -130,10 +130,12 @@ impl Disruption {
         StdRng::seed_from_u64(self.seed ^ (u64::from(stream) << 32))
     }
 
-    /// The same for another round, counted from 0, with random choices of its own.
-    pub(crate) fn in_round(&self, round: usize) -> Self {
+    /// The same for another round, counted from 0, with random choices of its own, and until something else if that is
+    /// given.
+    pub(crate) fn in_round(&self, round: usize, until: Option<Until>) -> Self {
         // The seeds of a scenario's disruptions differ by small numbers, and streams by the upper half.
-        Self { seed: self.seed.wrapping_add((round as u64) << 16), ..self.clone() }
+        let seed = self.seed.wrapping_add((round as u64) << 16);
+        Self { seed, repeat: until.map_or(self.repeat, Repeat::Until), ..self.clone() }
     }
 
     /// Why it cannot be done again in another round, and what to do; `None` if it can.
@@ -452,8 +454,9 @@ mod tests {
             allow_outage: false,
             action: Action::Observe { lasts: None },
         };
-        let due = |round| [0, 1, 2].map(|repetition| first.in_round(round).due(repetition, Duration::ZERO));
-        assert_eq!(first.in_round(0), first);
+        let due =
+            |round| [0, 1, 2].map(|repetition| first.in_round(round, None).due(repetition, Duration::ZERO));
+        assert_eq!(first.in_round(0, None), first);
         assert_eq!(due(1), due(1), "it is drawn from the seed");
         assert!(due(0) != due(1) && due(1) != due(2));
     }

@@ -20,11 +20,13 @@ fn python(program: &str) -> PathBuf {
 
 /// Fails unless check-jsonschema takes the file. `schema` is its option.
 #[track_caller]
-fn meets(schema: &[&str], file: &str) {
+pub(crate) fn meets(schema: &[&str], file: impl AsRef<Path>) {
+    let file = file.as_ref();
     let mut command = Command::new(python("check-jsonschema"));
     let checked = command.args(schema).arg(root().join(file)).current_dir(root()).output();
     let checked = checked.expect("check-jsonschema starts: scripts/test installs it");
-    assert!(checked.status.success(), "{file}: {}", String::from_utf8_lossy(&checked.stdout));
+    let said = String::from_utf8_lossy(&checked.stdout);
+    assert!(checked.status.success(), "{}: {said}", file.display());
 }
 
 #[test]
@@ -56,7 +58,7 @@ fn the_custom_resources_meet_the_schemas_of_their_projects() {
     ] {
         meets(
             &["--schemafile", &format!("tests/reference/crds/{schema}.json")],
-            &format!("charts/gate/{file}"),
+            format!("charts/gate/{file}"),
         );
     }
 }

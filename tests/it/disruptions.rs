@@ -284,7 +284,7 @@ fn what_is_changed_rolls_and_is_changed_back_when_the_scenario_says() {
     assert_eq!(of, [patched, patched, patched, patched, ("setImage", Some(200))], "{}", run.finished);
     let changes = std::fs::read_to_string(run.path.join("changes.jsonl")).expect("changes.jsonl");
     assert!(changes.contains(r#""old":"rolldrop","new":"example.org/rolldrop:2""#), "{changes}");
-    assert!(changes.contains(r#""annotations","tier"],"new":"gold"}"#), "{changes}");
+    assert!(changes.contains(r#""annotations","tier"],"new":"gold""#), "{changes}");
     assert_eq!(changes.matches("Deployment web in default: restored").count(), 2, "{changes}");
     assert!(changes.contains("PodDisruptionBudget web in default: restored"), "{changes}");
     assert!(changes.contains("kept, as the scenario says"), "{changes}");

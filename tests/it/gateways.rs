@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use rolldrop_analysis::timeline::Timeline;
-use rolldrop_analysis::{self as analysis, Analysis, Policy};
+use rolldrop_analysis::{self as analysis, Analysis};
 use rolldrop_record::run_info::{Balances, BalancesBecause, Target};
 use rolldrop_record::{Cause, Event, EventKind, RunDir};
 use serde_json::{Value, json};
@@ -171,7 +171,7 @@ fn analysed(run: &Path) -> Analysed {
     let (log, rows) = RunDir::open(run).and_then(|run| run.recorded()).expect("records");
     let events = log.events.clone();
     let (timeline, requests) = Timeline::build(log, rows).expect("rows");
-    let analysis = analysis::analyse(&timeline, &requests, &Policy::default()).expect("rows");
+    let analysis = analysis::analyse(&timeline, &requests).expect("rows");
     Analysed { events, targets: timeline.info.targets, analysis }
 }
 

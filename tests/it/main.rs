@@ -71,6 +71,7 @@ mod terminal;
 mod termination;
 mod tidy;
 mod truth;
+mod tune;
 mod versions;
 mod web;
 mod websocket;

@@ -37,6 +37,7 @@ mod sums;
 mod suspects;
 pub mod timeline;
 mod tries;
+pub mod tune;
 pub mod validity;
 mod window;
 mod working;
@@ -52,7 +53,7 @@ use model::{
     LoadResult, Mode, OutsideCounts, RequestCounts, Stage, Start, StartStage, TargetName, TargetResult,
     Termination, Verdict, Window,
 };
-pub use recommend::Policy;
+pub use recommend::MAX_COARSENESS_S;
 use sums::{Part, Sums};
 use validity::Reason;
 
@@ -63,11 +64,17 @@ use rolldrop_record::retry;
 use rolldrop_record::run_info::Target;
 use rolldrop_record::{Cause, Looks, Outcome, RequestRow, Stamp};
 
+/// How many windows that end apart are needed until the longest covers this share of all, at this confidence, both in
+/// (0, 1): Wilks 1941.
+pub fn windows_needed(coverage: f64, confidence: f64) -> usize {
+    stats::wilks_needed(coverage, confidence)
+}
+
 /// Analyses one run.
 ///
 /// # Errors
 /// When its rows cannot be read.
-pub fn analyse(timeline: &Timeline, requests: &Requests, policy: &Policy) -> Result<Analysis, PartError> {
+pub fn analyse(timeline: &Timeline, requests: &Requests) -> Result<Analysis, PartError> {
     let modes = modes(&timeline.ends);
     let alpha = alpha(timeline, &modes);
     let evidence = evidence::gather(timeline, requests, &alpha)?;
@@ -97,7 +104,6 @@ pub fn analyse(timeline: &Timeline, requests: &Requests, policy: &Policy) -> Res
         timeline,
         terminations: &terminations,
         judged: &judged,
-        policy,
         verdict: &verdict,
         service_s: latency_ms.service.p99 / 1e3,
     };

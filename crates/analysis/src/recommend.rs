@@ -8,27 +8,10 @@ use super::model::{Candidate, Mode, Recommendation, Termination, Verdict, WhatIf
 use super::phase::{self, Clock};
 use super::stats;
 use crate::timeline::{PodEnd, Timeline};
-use rolldrop_record::Cause;
+use rolldrop_record::{Cause, Policy};
 
 /// A pod that gets new connections too seldom shows its window too coarsely: 3/λ may not exceed this many seconds.
-const MAX_COARSENESS_S: f64 = 0.5;
-
-/// How sure a recommendation must be.
-#[derive(Clone, Debug)]
-pub struct Policy {
-    /// The share of future terminations that a recommendation must cover.
-    pub coverage: f64,
-    /// At this confidence.
-    pub confidence: f64,
-    /// Seconds added to a recommended sleep and grace period.
-    pub margin_s: u64,
-}
-
-impl Default for Policy {
-    fn default() -> Self {
-        Self { coverage: 0.90, confidence: 0.95, margin_s: 1 }
-    }
-}
+pub const MAX_COARSENESS_S: f64 = 0.5;
 
 /// The windows per consumer and mode.
 pub(super) fn summaries(terminations: &[Termination]) -> Vec<WindowSummary> {
@@ -65,7 +48,6 @@ pub(super) struct Ground<'a> {
     pub timeline: &'a Timeline,
     pub terminations: &'a [Termination],
     pub judged: &'a [Judged<'a>],
-    pub policy: &'a Policy,
     pub verdict: &'a Verdict,
     /// How long a request takes, in seconds: a sleep must leave this time to a request that it saves.
     pub service_s: f64,
@@ -78,7 +60,8 @@ pub(super) fn recommendations(ground: Ground<'_>) -> Vec<Recommendation> {
 }
 
 fn recommendation(ground: Ground<'_>, mode: Mode) -> Recommendation {
-    let Ground { timeline, terminations, policy, .. } = ground;
+    let Ground { timeline, terminations, .. } = ground;
+    let policy = &timeline.info.policy;
     let of_mode = || terminations.iter().zip(&timeline.ends).filter(|(t, _)| t.mode == mode);
     let windows = || of_mode().flat_map(|(t, _)| &t.windows);
     let n = of_mode().count();

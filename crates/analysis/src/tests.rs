@@ -5,7 +5,7 @@ mod clocks;
 mod corners;
 mod expected;
 mod looks;
-mod rollouts;
+pub(crate) mod rollouts;
 mod said;
 mod sound;
 
@@ -69,6 +69,7 @@ fn records() -> Records {
         max_busy: None,
         aborted: None,
         looks: None,
+        policy: rolldrop_record::Policy::default(),
     };
     let load = EventKind::LoadStarted { rate: 300.0, duration_s: 10.0, warmup_s: 0.0 };
     let mut events = vec![Event::new(at(0), "coordinator", load)];
@@ -155,9 +156,9 @@ fn three_pods() -> Records {
     records
 }
 
-fn analysed(records: Records) -> Analysis {
+pub(crate) fn analysed(records: Records) -> Analysis {
     let (timeline, requests) = Timeline::build(records.log(), records).unwrap();
-    analyse(&timeline, &requests, &Policy::default()).unwrap()
+    analyse(&timeline, &requests).unwrap()
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod frame;
 mod latency;
 mod palette;
 mod timeline;
+pub(super) mod tune;
 
 use rolldrop_analysis::Analysis;
 

@@ -17,6 +17,7 @@ mod prometheus;
 #[cfg(test)]
 mod samples;
 mod text;
+mod tune;
 mod words;
 
 pub use charts::{Chart, ChartError};
@@ -29,6 +30,7 @@ use std::sync::Arc;
 use rolldrop_analysis::Analysis;
 use rolldrop_analysis::compare::model::{Comparison, SideChart};
 use rolldrop_analysis::model::{Lost, RunResult};
+use rolldrop_analysis::tune::Tuning;
 use rolldrop_record::shown;
 
 /// One file of a report.
@@ -83,6 +85,22 @@ pub fn markdown(analysis: &Analysis) -> String {
 /// `junit.xml`: the run and each of its checks as test cases, for a CI system.
 pub fn junit(result: &RunResult) -> String {
     junit::render(&shown::values(result))
+}
+
+/// Every file of a tuning: `tune.json`, `tune.md` and `tune.png`.
+///
+/// # Errors
+///
+/// As [`charts()`].
+pub fn tuning(tuning: &Tuning) -> Result<Vec<ReportFile>, ChartError> {
+    let tuning = shown::values(tuning);
+    let chart = charts::tune::draw(&tuning)?;
+    Ok(tune::files(&tuning, chart.png))
+}
+
+/// A tuning for a terminal.
+pub fn tuning_text(tuning: &Tuning, options: &TextOptions) -> String {
+    tune::text(&shown::values(tuning), options)
 }
 
 /// What a step of GitHub Actions has to show.

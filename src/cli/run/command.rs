@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A command whose program exists.
 #[derive(Debug)]
-pub(super) struct UserCommand {
+pub(in crate::cli) struct UserCommand {
     program: PathBuf,
     words: Vec<OsString>,
 }

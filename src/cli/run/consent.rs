@@ -12,7 +12,7 @@ use super::Interrupted;
 use super::intent::Intent;
 use crate::cli::progress::Progress;
 use crate::cli::signals::Interrupts;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Origin};
 use crate::coordinator::Plan;
 use crate::scenario::Scenario;
 
@@ -22,9 +22,18 @@ const SYSTEM: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
 /// How soon an interruption is noticed while waiting for the answer.
 const LOOK_AGAIN_MS: u8 = 100;
 
+/// Whether the user has agreed to what a run changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cli) enum Consent {
+    /// To be asked for.
+    Asked(Naming),
+    /// Given, for this run and others.
+    Given,
+}
+
 /// Whether the user named the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Naming {
+pub(in crate::cli) enum Naming {
     /// The command line or the scenario names it, or it is the run's own.
     Named,
     /// It is the current context of the kubeconfig.
@@ -60,12 +69,9 @@ pub(super) async fn ask(
         plan.effects.iter().for_each(|effect| progress.say(&format!("this run {effect}")));
         return Ok(());
     };
-    let flag = match origin.context {
-        Some(context) => format!("--context {context}"),
-        None => "--in-cluster".to_owned(),
-    };
-    if intent.naming == Naming::Current {
-        let effects = plan.effects.join("; ");
+    let Consent::Asked(naming) = intent.consent else { return Ok(()) };
+    if naming == Naming::Current {
+        let (effects, flag) = (plan.effects.join("; "), flag_of(Some(&origin)));
         bail!(
             "the run would change a cluster that is not named ({effects}): add {flag} if it is the right one"
         );
@@ -75,6 +81,22 @@ pub(super) async fn ask(
     if intent.yes {
         return Ok(());
     }
+    confirm(progress, interrupts).await
+}
+
+/// The option that names a cluster.
+pub(in crate::cli) fn flag_of(origin: Option<&Origin>) -> String {
+    match origin.and_then(|origin| origin.context.as_ref()) {
+        Some(context) => format!("--context {context}"),
+        None => "--in-cluster".to_owned(),
+    }
+}
+
+/// Asks whether to go on.
+///
+/// # Errors
+/// When the answer is no, or there is nobody to ask.
+pub(in crate::cli) async fn confirm(progress: &Progress, interrupts: &Interrupts) -> anyhow::Result<()> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         bail!("there is no terminal to ask on: add --yes, or look at it first with --dry-run");
     }

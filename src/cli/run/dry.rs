@@ -34,7 +34,7 @@ pub(super) async fn plan(
     let plan: anyhow::Result<Plan> = plan.await;
     if let Ok(plan) = &plan {
         plan.warnings.iter().chain(&plan.findings).for_each(|warning| progress.warn(warning));
-        if let Some(looks) = &intent.looks {
+        if let Some(looks) = &intent.extras.looks {
             progress.note(&format!("the run {}", looks::in_words(looks)));
         }
         if let Some(title) = cluster.title() {

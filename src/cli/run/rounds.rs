@@ -1,5 +1,5 @@
-//! A run that goes on while its gate is inconclusive: rounds of the same disruptions under one load, and a look at the
-//! record after each.
+//! A run that goes on while its gate is inconclusive, or while its windows cover less than is asked: rounds of the same
+//! disruptions under one load, and a look at the record after each.
 //!
 //! A look reads the run directory as far as it is written, while the load goes on. It decides only whether there is
 //! another round: the run is judged by its whole record, as every run is, with the confidence of its last look.
@@ -14,9 +14,11 @@ use super::interruption;
 use super::under_load::Measuring;
 use crate::cli::report;
 use crate::coordinator::Workloads;
+use crate::scenario::Until;
 use rolldrop_analysis::figures::{counted, len, percent};
 use rolldrop_analysis::gate;
 use rolldrop_analysis::model::{CheckVerdict, RunResult, Verdict};
+use rolldrop_analysis::spending::ALPHA;
 use rolldrop_load as load;
 use rolldrop_record::parts::PART_AGE;
 use rolldrop_record::{Expect, Looks, RunDir, RunInfo, Stamp};
@@ -27,6 +29,25 @@ const WRITTEN_AFTER: Duration = PART_AGE.saturating_add(Duration::from_secs(1));
 const RETRY: Duration = Duration::from_secs(1);
 /// After this time a look takes the rows that there are, beyond the time that a request may take.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One of several rounds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Round {
+    /// Counted from 0.
+    pub(super) index: usize,
+    /// The chance of an error that the waits of this round share.
+    pub(super) alpha: f64,
+    /// What ends it, if not what ends the first.
+    pub(super) until: Option<Until>,
+}
+
+impl Round {
+    /// As the strictest look has it, which shares its error between the terminations of all rounds.
+    fn of(looks: &Looks) -> Self {
+        let strictest = looks.alphas.iter().copied().fold(ALPHA, f64::min);
+        Self { index: looks.at - 1, alpha: strictest / looks.most() as f64, until: None }
+    }
+}
 
 /// What a look shows.
 enum Seen {
@@ -50,20 +71,19 @@ impl Measuring<'_> {
         // What is not known to have been whole is waited for as well.
         let workloads = session.workloads().await.unwrap_or_default();
         loop {
-            self.round((zero, rate), control, Some(&looks)).await?;
+            self.round((zero, rate), control, Some(Round::of(&looks))).await?;
             if halt.is_cancelled() || looks.is_last() {
                 break;
             }
-            let Some(seen) = halt.run_until_cancelled(self.look(info, &looks, &workloads)).await else {
-                break;
-            };
+            let so_far = RunInfo { looks: Some(looks.clone()), ..info.clone() };
+            let Some(seen) = halt.run_until_cancelled(self.look(&so_far, &workloads)).await else { break };
             let look = format!(
                 "look {} of {}, at {} confidence",
                 looks.at,
                 looks.most(),
                 percent(1.0 - looks.alpha())
             );
-            match seen {
+            match seen.map(|result| seen_of_gate(&result)) {
                 // What is recorded is not lost by that.
                 Err(error) => {
                     run.warn(session, &format!("{look}: {error:#}"));
@@ -86,8 +106,47 @@ impl Measuring<'_> {
         Ok(looks)
     }
 
-    /// Judges what is recorded up to now, once it is written.
-    async fn look(self, info: &RunInfo, looks: &Looks, workloads: &Workloads) -> anyhow::Result<Seen> {
+    /// Does the disruptions in rounds until the windows cover what the run's policy asks for, or so many rounds are
+    /// over. The load goes on meanwhile, and ends then.
+    pub(super) async fn until_covered(
+        self,
+        (mut zero, rate): (Stamp, f64),
+        control: &load::Control,
+        info: &RunInfo,
+        most: usize,
+    ) -> anyhow::Result<()> {
+        let Self { run, session, halt, .. } = self;
+        let workloads = session.workloads().await.unwrap_or_default();
+        let alpha = ALPHA / most as f64;
+        let mut until = None;
+        for index in 0..most {
+            self.round((zero, rate), control, Some(Round { index, alpha, until })).await?;
+            if halt.is_cancelled() || index + 1 == most {
+                break;
+            }
+            let Some(seen) = halt.run_until_cancelled(self.look(info, &workloads)).await else { break };
+            match seen {
+                Err(error) => {
+                    run.warn(session, &format!("a look at the record: {error:#}"));
+                    break;
+                }
+                Ok(result) => match still_needed(&result) {
+                    0 => break,
+                    more => {
+                        until = Some(Until::Terminations(more));
+                        let more = counted(len(more), "window");
+                        run.progress.say(&format!("some pods left the rules together: {more} more"));
+                    }
+                },
+            }
+            zero = run.clock.now();
+        }
+        control.stop();
+        Ok(())
+    }
+
+    /// Analyses what is recorded up to now, once it is written.
+    async fn look(self, info: &RunInfo, workloads: &Workloads) -> anyhow::Result<RunResult> {
         let Self { run, session, .. } = self;
         session.await_recovery(workloads).await.map_err(interruption)?;
         session.await_ends().await;
@@ -96,11 +155,10 @@ impl Measuring<'_> {
         let patience = Duration::try_from_secs_f64(request_s).unwrap_or_default() + PATIENCE;
         sleep_until(began + WRITTEN_AFTER).await;
         loop {
-            let (run_dir, info) =
-                (run.run_dir.clone(), RunInfo { looks: Some(looks.clone()), ..info.clone() });
+            let (run_dir, info) = (run.run_dir.clone(), info.clone());
             let (result, is_whole) = spawn_blocking(move || judge(&run_dir, info, until)).await??;
             if is_whole || began.elapsed() >= patience {
-                return Ok(seen(&result));
+                return Ok(result);
             }
             sleep(RETRY).await;
         }
@@ -119,7 +177,15 @@ fn judge(run_dir: &RunDir, info: RunInfo, until: Stamp) -> anyhow::Result<(RunRe
     Ok((analysed.analysis.result, is_whole))
 }
 
-fn seen(result: &RunResult) -> Seen {
+/// How many windows that end apart are still needed; 0 also where more would not help.
+fn still_needed(result: &RunResult) -> usize {
+    match result.verdict {
+        Verdict::Invalid { .. } => 0,
+        _ => result.recommendation.iter().map(|rec| rec.terminations_needed).max().unwrap_or(0),
+    }
+}
+
+fn seen_of_gate(result: &RunResult) -> Seen {
     let after = counted(len(result.terminations.len()), "termination");
     if let Verdict::Invalid { why } = &result.verdict {
         return Seen::Settled(format!("the measurement is invalid after {after}: {}", why.join("; ")));

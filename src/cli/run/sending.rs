@@ -34,7 +34,7 @@ const LIFETIME: Duration = Duration::from_secs(3600);
 
 /// `--load-resources`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Resources(BTreeMap<String, String>);
+pub(in crate::cli) struct Resources(BTreeMap<String, String>);
 
 impl FromStr for Resources {
     type Err = String;
@@ -52,7 +52,7 @@ impl FromStr for Resources {
 
 impl Resources {
     /// As the value of a scenario's key.
-    pub(super) fn as_override(&self) -> String {
+    pub(in crate::cli) fn as_override(&self) -> String {
         format!("load.job.resources={}", serde_json::json!(self.0))
     }
 }
@@ -104,7 +104,7 @@ fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
 
 /// How rows come back from the cluster.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct Collecting {
+pub(in crate::cli) struct Collecting {
     /// Limit in bytes per second, such as 5MB, for fetching the pods' rows after the load, over all pods; max or 0
     /// for no limit.
     #[arg(long, value_name = "RATE", default_value_t)]

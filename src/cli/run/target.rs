@@ -8,7 +8,7 @@ use rolldrop_record::run_info::Balances;
 
 /// What `--target` says.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum TargetArg {
+pub(in crate::cli) enum TargetArg {
     Service { name: String, port: Option<String>, node: Option<String> },
     Url { url: String, balances: Option<Balances> },
 }
@@ -69,7 +69,7 @@ impl TargetArg {
     }
 
     /// As a scenario that says nothing else. It is named after the target.
-    pub(super) fn as_scenario(&self) -> String {
+    pub(in crate::cli) fn as_scenario(&self) -> String {
         let name = match self {
             Self::Service { name, .. } => name.clone(),
             Self::Url { url, .. } => {
@@ -98,7 +98,7 @@ impl TargetArg {
 }
 
 /// Targets as the value of a scenario's key.
-pub(super) fn as_override(targets: &[TargetArg]) -> Option<String> {
+pub(in crate::cli) fn as_override(targets: &[TargetArg]) -> Option<String> {
     let value = match targets {
         [] => return None,
         [only] => only.as_value(),

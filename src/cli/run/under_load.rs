@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::abort;
 use super::command::UserCommand;
 use super::programs::UserPrograms;
+use super::rounds::Round;
 use super::sending::{self, Sending};
 use super::settings::redacted;
 use super::{Interrupted, Run, interruption, reach};
@@ -109,7 +110,8 @@ impl Measuring<'_> {
             interrupted: false,
             max_busy: run.intent.max_busy,
             aborted: None,
-            looks: run.intent.looks.clone(),
+            looks: run.intent.extras.looks.clone(),
+            policy: run.intent.extras.policy,
         };
         if let Some(nodes) = sending.nodes() {
             info.targets = ready.seen_from(&nodes);
@@ -126,7 +128,7 @@ impl Measuring<'_> {
         sending: &mut Sending<N>,
     ) -> anyhow::Result<()> {
         let Self { run, scenario, cluster, session, .. } = self;
-        let has_command = run.intent.command.is_some();
+        let has_command = run.intent.extras.command.is_some();
         if cluster.origin().is_some()
             && !has_command
             && let Some(too_early) = abort::disrupts_a_ramp(scenario)
@@ -138,8 +140,12 @@ impl Measuring<'_> {
         let zero = started + scenario.load.settings.warmup;
         session.record_at(started, EventKind::LoadStarted { rate, duration_s, warmup_s });
         let control = sending.control().clone();
-        let has_open_end = run.intent.open_end(scenario).is_some();
-        let planned = if has_open_end { Planned::default() } else { Planned::of(plan) };
+        let has_open_end = run.intent.open_end(scenario).is_some() || scenario.ends_with_its_disruptions();
+        let told = run.intent.extras.told.map(|told| move || told(session.pods_ended()));
+        let planned = match has_open_end {
+            true => Planned::part_of(told.as_ref().map(|told| told as &dyn Fn() -> String)),
+            false => Planned::of(plan),
+        };
         let loading = run.progress.follow(sending.join(), &control, planned, run.interrupts);
         let stages = plan.stages();
         let stages = stages::announce(run.clock, zero, &stages, |at, kind| session.record_at(at, kind));
@@ -165,7 +171,7 @@ impl Measuring<'_> {
             }
         })?;
         (info.sources, info.looks) = (sending.recorders(), looks);
-        if has_open_end || scenario.ends_with_its_disruptions() {
+        if has_open_end {
             info.load.duration_s = match rate {
                 // A closed loop, or one that lost a worker: only its end is known.
                 rate if rate == 0.0 || !ended.lost.is_empty() => ended.at.ns_since(zero) as f64 / 1e9,
@@ -195,11 +201,13 @@ impl Measuring<'_> {
         control: &load::Control,
         info: &RunInfo,
     ) -> anyhow::Result<Option<Looks>> {
-        if let Some(command) = self.run.intent.command {
+        if let Some(command) = self.run.intent.extras.command {
             self.disrupt_by(command, zero, control).await?;
             control.stop();
         } else if let Some(looks) = info.looks.clone() {
             return Ok(Some(self.in_rounds((zero, rate), control, info, looks).await?));
+        } else if let Some(most) = self.run.intent.extras.rounds_to_cover {
+            self.until_covered((zero, rate), control, info, most).await?;
         } else if self.round((zero, rate), control, None).await? && self.scenario.ends_with_its_disruptions()
         {
             control.stop();
@@ -207,33 +215,32 @@ impl Measuring<'_> {
         Ok(None)
     }
 
-    /// Does the scenario's disruptions once. With looks it is one of several rounds, and lasts as long as the load that
-    /// the scenario has. Returns whether its effects have settled before the end of that load.
+    /// Does the scenario's disruptions once. One of several rounds lasts as long as the load that the scenario has, unless
+    /// that ends with its disruptions. Returns whether its effects have settled before the end of that load.
     pub(super) async fn round(
         self,
         (zero, rate): (Stamp, f64),
         control: &load::Control,
-        looks: Option<&Looks>,
+        round: Option<Round>,
     ) -> anyhow::Result<bool> {
         let Self { run, scenario, session, .. } = self;
         let losses = &abort::Lost::of(control);
         let end = zero + scenario.load.duration();
         let (settle, known_after) = (settle(scenario), known_after(scenario));
-        // As the strictest look has it, which shares its error between the terminations of all rounds.
-        let strictest = |looks: &Looks| looks.alphas.iter().copied().fold(ALPHA, f64::min);
-        let alpha = looks.map_or(ALPHA, |looks| strictest(looks) / looks.most() as f64);
+        let alpha = round.map_or(ALPHA, |round| round.alpha);
         let load = UnderLoad { zero, end, rate, settle, alpha, known_after, losses };
         let programs = UserPrograms::new(self)?;
-        let round = looks.map_or(0, |looks| looks.at - 1);
+        let index = round.map_or(0, |round| round.index);
+        let until = round.and_then(|round| round.until);
         let disruptions: Vec<Disruption> =
-            scenario.disruptions.iter().map(|disruption| disruption.in_round(round)).collect();
+            scenario.disruptions.iter().map(|disruption| disruption.in_round(index, until)).collect();
         let disrupted = session.disrupt(&disruptions, load, &programs).await;
-        tracing::debug!(?disrupted, round, "disruptions carried out");
+        tracing::debug!(?disrupted, index, "disruptions carried out");
         if scenario.ends_with_its_disruptions() {
             let left = Duration::try_from_secs_f64(end.seconds_since(run.clock.now())).unwrap_or_default();
             return Ok(timeout(left, self.aftermath(control)).await.is_ok());
         }
-        if looks.is_some() {
+        if round.is_some() {
             // An interruption ends the run by itself.
             let _ = self.wait_until(end).await;
         }
@@ -247,7 +254,7 @@ impl Measuring<'_> {
             return pending().await;
         }
         let disruptions = scenario.disruptions.iter().map(|disruption| disruption.at);
-        let first = match run.intent.command {
+        let first = match run.intent.extras.command {
             Some(_) => self.steady_part(),
             // A run that disrupts nothing watches what others do, whenever they do it.
             None => disruptions.min().unwrap_or_default(),

@@ -162,7 +162,7 @@ impl Acting<'_> {
 
     /// How many pods the watch has seen end.
     pub(super) fn pods_ended(&self) -> usize {
-        self.session.views.read(|view| view.ended.len())
+        self.session.pods_ended()
     }
 
     pub(super) async fn listed(&self, selector: &str) -> Result<Vec<Candidate>, CoordinatorError> {

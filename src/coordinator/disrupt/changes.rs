@@ -10,6 +10,7 @@ use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
 use super::acting::{Acting, Disrupted, Insisting, Refusal, Twice};
+use crate::coordinator::edits::RESTARTED_AT;
 use crate::coordinator::error::CoordinatorError;
 use crate::coordinator::gitops::{GitOps, controller_of};
 use crate::coordinator::journal::RUN_LABEL;
@@ -19,8 +20,6 @@ use rolldrop_kubernetes::guard::names::in_path;
 
 /// How a restart is requested: it is identified by its time, so that a repetition has no effect.
 const RESTART: Insisting = Insisting { success: 200, pause: Duration::from_secs(1), twice: Twice::Harmless };
-/// What `kubectl rollout restart` sets.
-const RESTARTED_AT: &str = "kubectl.kubernetes.io/restartedAt";
 
 impl Acting<'_> {
     /// The workload as it is, if it may be changed.

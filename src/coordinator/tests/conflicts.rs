@@ -53,10 +53,9 @@ fn token() -> SecretKey {
 
 async fn inject(session: &Session) -> Result<Vec<String>, CoordinatorError> {
     let token = token();
-    let (services, image, gitops) = (vec!["web"], "rolldrop", GitOps::Refuse);
-    let (workloads, urls) = (Vec::new(), Vec::new());
-    let sidecars = Sidecars { services, workloads, urls, image, admin_token: &token, gitops };
-    session.inject_sidecars(&sidecars).await
+    let whose = Whose { services: vec!["web"], ..Whose::default() };
+    let sidecar = Some(Sidecar { image: "rolldrop", admin_token: &token });
+    session.change_workloads(&LiveChanges { whose, sidecar, ending: None, gitops: GitOps::Refuse }).await
 }
 
 /// The changes that were asked for.

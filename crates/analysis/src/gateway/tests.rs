@@ -123,7 +123,7 @@ fn behind_the_recorded_ingress_every_failure_has_its_pod_among_few() {
     let because = BalancesBecause::GatewayStatus { status: 502, answers: 126 };
     assert_eq!((target.balances, &target.balances_because), (Balances::Requests, &Some(because)));
 
-    let result = crate::analyse(&timeline, &requests, &crate::Policy::default()).unwrap().result;
+    let result = crate::analyse(&timeline, &requests).unwrap().result;
     assert_eq!(result.requests.by_cause, BTreeMap::from([(Cause::GatewayToDeadPod, 340)]));
     let slept = result.what_if.iter().find(|what_if| what_if.pre_stop_seconds == 10).unwrap();
     assert_eq!((slept.drops_avoided, slept.drops_left), (340, 0), "a sleep helps behind a gateway as well");

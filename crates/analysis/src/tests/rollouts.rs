@@ -23,8 +23,8 @@ pub(super) enum Naming {
 }
 
 /// A Service in the making: its rules are the truth.
-pub(super) struct Service {
-    pub(super) records: Records,
+pub(crate) struct Service {
+    pub(crate) records: Records,
     /// From when on which pods are in the rules.
     rules: Vec<(i64, Vec<String>)>,
     pub(super) deleted: HashMap<String, i64>,
@@ -32,7 +32,7 @@ pub(super) struct Service {
 }
 
 impl Service {
-    pub(super) fn new(pods: &[&str]) -> Self {
+    pub(crate) fn new(pods: &[&str]) -> Self {
         let mut records = records();
         records.info.cluster.dataplane = ServiceProxy::Nftables;
         let target = &mut records.info.targets[0];

@@ -99,6 +99,7 @@ fn whole() -> Records {
         max_busy: None,
         aborted: None,
         looks: None,
+        policy: rolldrop_record::Policy::default(),
     };
     Records {
         info,

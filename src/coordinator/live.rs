@@ -1,11 +1,14 @@
-//! Adds the recording proxy to pods that are not the run's own, for the duration of the run.
+//! Changes workloads that are not the run's own, for the duration of the run: adds the recording proxy to their pods,
+//! and sets how these end.
 //!
 //! The workloads behind the targets' Services are changed first and rolled out, and only then the Services with a
 //! numeric target port, so that no request is routed to a missing sidecar. After a change of Services, the Service
 //! proxies get time to follow. It is undone in the opposite order ([`super::undo`]).
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{Node, Service};
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::{Api, Resource};
 use serde_json::Value;
@@ -17,26 +20,54 @@ use super::error::CoordinatorError;
 use super::gitops::{GitOps, controller_of};
 use super::kinds::why_no_rollout;
 use super::session::Session;
-use super::undo::{ATTEMPTS, FOLLOW};
+use super::undo::{self, ATTEMPTS, FOLLOW};
 use super::view::View;
+use crate::inject::ending::{Ending, Sleepers, set_ending};
 use crate::inject::{self, KubernetesVersion, SecretKey};
 use crate::scenario::Workload;
 
-/// Which pods get the sidecar, and which sidecar.
+/// Which workloads are changed, and how.
 #[derive(Clone, Debug)]
-pub(crate) struct Sidecars<'a> {
+pub(crate) struct LiveChanges<'a> {
+    /// Whose pods are meant.
+    pub whose: Whose<'a>,
+    /// The sidecar that their pods get.
+    pub sidecar: Option<Sidecar<'a>>,
+    /// How the pods of one of them are to end.
+    pub ending: Option<(&'a Sleepers, Ending)>,
+    /// What to do about objects that are managed.
+    pub gitops: GitOps,
+}
+
+impl LiveChanges<'_> {
+    /// What is done, up to the workload to which it is done.
+    pub(super) fn in_words(&self) -> String {
+        let ending = self.ending.map(|(_, Ending { sleep_s, grace_s, .. })| {
+            format!("sets a preStop sleep of {sleep_s} s and a grace period of {grace_s} s in")
+        });
+        let sidecar = self.sidecar.map(|_| "adds the sidecar to".to_owned());
+        sidecar.into_iter().chain(ending).collect::<Vec<_>>().join(", and ")
+    }
+}
+
+/// Whose pods are meant.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Whose<'a> {
     /// The Services that route to the pods.
     pub services: Vec<&'a str>,
     /// The workloads of the pods, if they are named.
     pub workloads: Vec<&'a Workload>,
     /// If neither a Service nor a workload is named: URLs that route to one Service.
     pub urls: Vec<&'a Url>,
-    /// The sidecar's image.
+}
+
+/// The sidecar.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sidecar<'a> {
+    /// Its image.
     pub image: &'a str,
     /// Where the token of its admin port is.
     pub admin_token: &'a SecretKey,
-    /// What to do about objects that are managed.
-    pub gitops: GitOps,
 }
 
 /// An object of the cluster that may have to be changed.
@@ -52,6 +83,11 @@ pub(super) struct Live {
 impl Live {
     pub(super) fn title(&self) -> String {
         format!("{} {}", self.resource.kind, self.name())
+    }
+
+    /// As `kubectl` names it, such as `deployment/web`.
+    fn reference(&self) -> String {
+        format!("{}/{}", self.resource.kind.to_lowercase(), self.name())
     }
 
     pub(super) fn name(&self) -> &str {
@@ -86,9 +122,9 @@ impl Live {
     }
 }
 
-/// The changes that give the pods the sidecar.
-pub(super) struct Injection<'a> {
-    sidecars: &'a Sidecars<'a>,
+/// The objects that are changed, and what they should be.
+pub(super) struct Wanted<'a> {
+    changes: &'a LiveChanges<'a>,
     kubernetes: KubernetesVersion,
     /// The workloads, and the Services that route to them.
     live: Vec<Live>,
@@ -96,7 +132,7 @@ pub(super) struct Injection<'a> {
     notes: Vec<String>,
 }
 
-impl Injection<'_> {
+impl Wanted<'_> {
     /// Those that have to be changed.
     pub(super) fn changed(&self) -> impl Iterator<Item = &Live> {
         self.live.iter().filter(|object| object.current != object.wanted)
@@ -106,21 +142,27 @@ impl Injection<'_> {
     ///
     /// # Errors
     /// When it is not possible, or something forbids it.
-    fn want(&mut self) -> Result<(), CoordinatorError> {
+    fn compute(&mut self) -> Result<(), CoordinatorError> {
+        let LiveChanges { sidecar, ending, gitops, .. } = self.changes;
         let mut objects: Vec<Value> = self.live.iter().map(|object| object.current.clone()).collect();
-        let (image, kubernetes) = (self.sidecars.image.to_owned(), self.kubernetes);
-        let admin_token = Some(self.sidecars.admin_token.clone());
-        let options = inject::Options { image, port: None, kubernetes, admin_token };
-        self.notes = inject::inject_into(&mut objects, &options)
-            .map_err(|error| CoordinatorError::Sidecar(error.to_string()))?;
+        if let Some((sleepers, ending)) = ending {
+            set_ending(&mut objects, sleepers, *ending)?;
+        }
+        if let Some(Sidecar { image, admin_token }) = *sidecar {
+            let (image, kubernetes) = (image.to_owned(), self.kubernetes);
+            let options =
+                inject::Options { image, port: None, kubernetes, admin_token: Some(admin_token.clone()) };
+            self.notes = inject::inject_into(&mut objects, &options)
+                .map_err(|error| CoordinatorError::Sidecar(error.to_string()))?;
+        }
         for (object, wanted) in self.live.iter_mut().zip(objects) {
             object.wanted = wanted;
         }
         for object in self.changed() {
             if let Some(why) = why_no_rollout(&object.current) {
-                return Err(CoordinatorError::Sidecar(format!("{}: {why}", object.title())));
+                return Err(CoordinatorError::NoRollout { workload: object.title(), why });
             }
-            let refuses = self.sidecars.gitops == GitOps::Refuse;
+            let refuses = *gitops == GitOps::Refuse;
             if let Some(controller) = controller_of(&object.current).filter(|_| refuses) {
                 let object = object.title();
                 return Err(CoordinatorError::Managed { object, controller: controller.to_owned() });
@@ -131,28 +173,27 @@ impl Injection<'_> {
 }
 
 impl Session {
-    /// Adds the sidecar to the pods of these Services, and waits for the rollout. Returns what was done, a line each.
+    /// Changes these workloads, and waits for the rollout. Returns what was done, a line each.
     ///
     /// # Errors
     /// When it is not possible. What was changed until then is undone in [`Session::finish`].
-    pub(crate) async fn inject_sidecars(
+    pub(crate) async fn change_workloads(
         &self,
-        sidecars: &Sidecars<'_>,
+        changes: &LiveChanges<'_>,
     ) -> Result<Vec<String>, CoordinatorError> {
-        let mut injection = self.caller.plan_sidecars(sidecars).await?;
+        let mut wanted = self.caller.plan_live(changes).await?;
         let before = self.workloads().await?;
         let mut is_changed = false;
         let (services, workloads): (Vec<usize>, Vec<usize>) =
-            (0..injection.live.len()).partition(|index| injection.live[*index].is_service());
+            (0..wanted.live.len()).partition(|index| wanted.live[*index].is_service());
         for index in workloads {
-            is_changed |= self.change_live(&mut injection, index).await?;
+            is_changed |= self.change_live(&mut wanted, index).await?;
         }
         if is_changed {
             tokio::select! {
                 settled = self.until_settled(&before) => if let (_, Some(missing)) = settled? {
                     let limit = self.caller.limits.rollout;
-                    let why = format!("its rollout had not settled after {limit:?}: {missing}");
-                    return Err(CoordinatorError::Sidecar(why));
+                    return Err(CoordinatorError::Unsettled { missing, limit });
                 },
                 why = self.stuck_sidecar() => {
                     let why = format!("{why}; name an image that the cluster can pull with --image");
@@ -162,37 +203,42 @@ impl Session {
         }
         let mut is_rerouted = false;
         for index in services {
-            is_rerouted |= self.change_live(&mut injection, index).await?;
+            is_rerouted |= self.change_live(&mut wanted, index).await?;
         }
         if is_rerouted {
             // Otherwise the first requests of the load would bypass the sidecars.
             self.caller.stoppable(sleep(FOLLOW)).await?;
         }
-        Ok(injection.notes)
+        Ok(wanted.notes)
     }
 
     /// Changes one of the objects, if necessary; returns whether it has changed. If others have changed it in
     /// between, it is checked again, with everything that may forbid the change.
-    async fn change_live(
-        &self,
-        injection: &mut Injection<'_>,
-        index: usize,
-    ) -> Result<bool, CoordinatorError> {
+    async fn change_live(&self, wanted: &mut Wanted<'_>, index: usize) -> Result<bool, CoordinatorError> {
         for attempt in 1..ATTEMPTS {
-            let object = &injection.live[index];
-            match self.change(&object.api, &object.current, &object.wanted).await {
+            let object = &wanted.live[index];
+            match self.change_as(wanted, object).await {
                 Err(CoordinatorError::Conflict(_)) => {}
                 // The change in between may have been this one, if its answer was lost.
                 changed => return Ok(changed?.is_some() || attempt > 1),
             }
             let what = format!("read {}", object.title());
             let found = self.caller.read(&object.api, &what, object.name()).await?;
-            injection.live[index].is_now(found);
-            injection.want()?;
+            wanted.live[index].is_now(found);
+            wanted.compute()?;
         }
-        let object = &injection.live[index];
-        self.change(&object.api, &object.current, &object.wanted).await?;
+        self.change_as(wanted, &wanted.live[index]).await?;
         Ok(true)
+    }
+
+    async fn change_as(&self, wanted: &Wanted<'_>, object: &Live) -> Result<Option<u32>, CoordinatorError> {
+        let Live { api, current, wanted: to, .. } = object;
+        let is_restarted =
+            wanted.changes.ending.is_some_and(|(whose, _)| whose.workload == object.reference());
+        match is_restarted {
+            true => self.change_and_restart(api, current, to).await,
+            false => self.change(api, current, to).await,
+        }
     }
 
     /// Waits until a pod with the sidecar says, for some time, that it cannot start.
@@ -212,15 +258,64 @@ impl Session {
 
 impl Caller {
     /// What is to be changed. Nothing is changed yet.
-    pub(super) async fn plan_sidecars<'a>(
+    pub(super) async fn plan_live<'a>(
         &self,
-        sidecars: &'a Sidecars<'a>,
-    ) -> Result<Injection<'a>, CoordinatorError> {
-        let services = self.sidecar_services(sidecars).await?;
+        changes: &'a LiveChanges<'a>,
+    ) -> Result<Wanted<'a>, CoordinatorError> {
+        let kubernetes = self.kubernetes().await?;
+        let live = self.live_of(&changes.whose).await?;
+        let mut wanted = Wanted { changes, kubernetes, live, notes: Vec::new() };
+        wanted.compute()?;
+        Ok(wanted)
+    }
+
+    /// Makes these changes, outside of any run, and leaves them. Returns what has changed.
+    ///
+    /// # Errors
+    /// When it is not possible, or something forbids it.
+    pub(crate) async fn leave(&self, changes: &LiveChanges<'_>) -> Result<Vec<String>, CoordinatorError> {
+        let wanted = self.plan_live(changes).await?;
+        let mut changed = Vec::new();
+        for object in wanted.changed() {
+            let what = format!("change {}", object.title());
+            let patch = || undo::patch(&object.api, object.name(), &object.current, &object.wanted);
+            self.must(&what, patch).await?;
+            changed.push(object.title());
+        }
+        Ok(changed)
+    }
+
+    /// The version of the cluster.
+    ///
+    /// # Errors
+    /// When the API server does not answer, or not with a version.
+    pub(crate) async fn kubernetes(&self) -> Result<KubernetesVersion, CoordinatorError> {
         let version = self.server_version().await?;
-        let kubernetes: KubernetesVersion = version
-            .parse()
-            .map_err(|error| CoordinatorError::Sidecar(format!("Kubernetes {version}: {error}")))?;
+        version.parse().map_err(|error| CoordinatorError::Sidecar(format!("Kubernetes {version}: {error}")))
+    }
+
+    /// The labels of the nodes, as far as rights allow to read them.
+    ///
+    /// # Errors
+    /// When the API server does not answer.
+    pub(crate) async fn node_labels(&self) -> Result<Vec<BTreeMap<String, String>>, CoordinatorError> {
+        let nodes = Api::<Node>::all(self.client.clone());
+        let labels = |node: Node| node.metadata.labels.unwrap_or_default();
+        let listed = self.list_as("list nodes", &nodes, &ListParams::default(), labels).await?;
+        Ok(listed.unwrap_or_default())
+    }
+
+    /// The workloads of these pods, and the Services that route to them, as they are now.
+    ///
+    /// # Errors
+    /// When there are none, or it is not clear which.
+    pub(crate) async fn behind(&self, whose: &Whose<'_>) -> Result<Vec<Value>, CoordinatorError> {
+        Ok(self.live_of(whose).await?.into_iter().map(|object| object.current).collect())
+    }
+
+    /// The workloads of these pods, and the Services that route to them.
+    async fn live_of(&self, whose: &Whose<'_>) -> Result<Vec<Live>, CoordinatorError> {
+        let services = self.services_of(whose).await?;
         let all = self.live::<Service>().await?;
         let mut named = Vec::new();
         for name in &services {
@@ -234,7 +329,7 @@ impl Caller {
         let mut workloads = self.live::<Deployment>().await?;
         workloads.extend(self.live::<StatefulSet>().await?);
         workloads.extend(self.live::<DaemonSet>().await?);
-        for wanted in &sidecars.workloads {
+        for wanted in &whose.workloads {
             if !workloads.iter().any(|workload| workload.title() == wanted.to_string()) {
                 let namespace = &self.namespace;
                 return Err(CoordinatorError::Sidecar(format!(
@@ -245,7 +340,7 @@ impl Caller {
         }
         workloads.retain(|workload| {
             named.iter().any(|service| service.selects(workload.pod_labels()))
-                || sidecars.workloads.iter().any(|wanted| workload.title() == wanted.to_string())
+                || whose.workloads.iter().any(|wanted| workload.title() == wanted.to_string())
         });
         if workloads.is_empty() {
             return Err(CoordinatorError::Sidecar(format!(
@@ -258,18 +353,16 @@ impl Caller {
         let (mut live, mut routing) = (workloads, all);
         routing.retain(|service| live.iter().any(|workload| service.selects(workload.pod_labels())));
         live.append(&mut routing);
-        let mut injection = Injection { sidecars, kubernetes, live, notes: Vec::new() };
-        injection.want()?;
-        Ok(injection)
+        Ok(live)
     }
 
     /// The Services that route to the pods.
-    async fn sidecar_services(&self, sidecars: &Sidecars<'_>) -> Result<Vec<String>, CoordinatorError> {
-        let services: Vec<String> = sidecars.services.iter().map(|name| (*name).to_owned()).collect();
-        if !services.is_empty() || !sidecars.workloads.is_empty() {
+    async fn services_of(&self, whose: &Whose<'_>) -> Result<Vec<String>, CoordinatorError> {
+        let services: Vec<String> = whose.services.iter().map(|name| (*name).to_owned()).collect();
+        if !services.is_empty() || !whose.workloads.is_empty() {
             return Ok(services);
         }
-        let behind = self.services_behind(&sidecars.urls).await?;
+        let behind = self.services_behind(&whose.urls).await?;
         let why = match behind.len() {
             1 => return Ok(behind.into_iter().collect()),
             0 => "no Ingress or HTTPRoute".to_owned(),

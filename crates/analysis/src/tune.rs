@@ -1,0 +1,390 @@
+//! What follows from the runs of `rolldrop tune`: which sleep, which grace period, at what price, and whether they hold.
+//!
+//! The first run shows what is lost as things are. In the second, pods sleep so long that every window is seen to its end.
+//! The sleep is the longest of these windows, in whole seconds: no margin is added, because the third run proves it. The
+//! statement is that of Wilks 1941: the largest of n windows covers a share of all, at a confidence (`stats`).
+
+mod price;
+mod search;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::model::{Mode, Recommendation, RunResult, Stage, Start, StartStage, Termination, Verdict};
+use super::stats;
+pub use price::{Price, Rollout, Strategy};
+use rolldrop_record::run_info::ClusterInfo;
+use rolldrop_record::{Cause, Policy, run_info::Tool};
+pub use search::{MOST_PROOFS, Next, Search};
+
+/// The version of `tune.json`.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// How the pods of a workload end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Settings {
+    /// The preStop sleep, in seconds; 0 for none.
+    pub pre_stop_seconds: u64,
+    /// `terminationGracePeriodSeconds`.
+    pub termination_grace_period_seconds: u64,
+    /// `minReadySeconds`.
+    pub min_ready_seconds: u64,
+}
+
+/// The contents of `tune.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Tuning {
+    /// [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// The tool that measured.
+    pub tool: Tool,
+    /// The workload, such as `deployment/web`.
+    pub workload: String,
+    /// Its containers that sleep.
+    pub containers: Vec<String>,
+    /// The cluster's fingerprint.
+    pub cluster: ClusterInfo,
+    /// The share of future terminations that was to be covered.
+    pub coverage_asked: f64,
+    /// At this confidence.
+    pub confidence: f64,
+    /// What was set before.
+    pub before: Settings,
+    /// The runs, in order.
+    pub steps: Vec<Step>,
+    /// What was lost before, by cause.
+    pub lost_before: Vec<LostTo>,
+    /// The chosen settings, if the windows show any.
+    pub chosen: Option<Choice>,
+    /// What they cost.
+    pub price: Option<Price>,
+    /// What limits of the platform mean for the chosen settings, a sentence each.
+    pub limits: Vec<String>,
+    /// What it amounts to.
+    pub outcome: Outcome,
+}
+
+/// What a tuning amounts to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum Outcome {
+    /// The chosen settings lost nothing that a sleep saves, in as many terminations.
+    Proven,
+    /// What is set already is right.
+    AlreadyRight,
+    /// Nothing of what is lost is for a sleep to save.
+    NotForASleep,
+    /// It could not be shown.
+    NotShown {
+        /// Why, one sentence each.
+        why: Vec<String>,
+    },
+}
+
+/// The purpose of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Purpose {
+    /// What is lost as things are.
+    Before,
+    /// The whole windows.
+    Windows,
+    /// Whether the chosen settings hold.
+    Proof,
+}
+
+impl Purpose {
+    /// Its name, in those of the run directories.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Before => "before",
+            Self::Windows => "windows",
+            Self::Proof => "proof",
+        }
+    }
+}
+
+/// One run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Step {
+    /// What it is for.
+    pub purpose: Purpose,
+    /// The run directory, in that of the tuning.
+    pub run: String,
+    /// How pods ended in it.
+    pub settings: Settings,
+    /// Whether it can be believed.
+    pub verdict: Verdict,
+    /// How they ended: the modes of its terminations.
+    pub modes: BTreeSet<Mode>,
+    /// Pods that ended.
+    pub terminations: usize,
+    /// Ends of pods that tell something of their own: pods whose windows may have ended together count once.
+    pub units: usize,
+    /// The confidence at which it was to show something.
+    pub confidence: f64,
+    /// The share of future terminations of which so many ends show something, at that confidence.
+    pub coverage: f64,
+    /// Requests that were lost.
+    pub lost: u64,
+    /// Of those, lost by a cause that a sleep helps.
+    pub lost_for_a_sleep: u64,
+    /// Of how many requests.
+    pub requests: u64,
+}
+
+impl Step {
+    /// What a run shows.
+    pub fn of(purpose: Purpose, run: &str, settings: Settings, result: &RunResult, names: Names) -> Self {
+        let (units, confidence) = (units(result, names), confidence(result));
+        Self {
+            purpose,
+            run: run.to_owned(),
+            settings,
+            verdict: result.verdict.clone(),
+            modes: result.terminations.iter().map(|t| t.mode).collect(),
+            terminations: result.terminations.len(),
+            units,
+            confidence,
+            coverage: stats::wilks_coverage(units, confidence),
+            lost: result.requests.lost(),
+            lost_for_a_sleep: for_a_sleep(result),
+            requests: result.requests.total,
+        }
+    }
+}
+
+/// Requests that a run lost by causes that a sleep helps.
+pub fn for_a_sleep(result: &RunResult) -> u64 {
+    result.requests.by_cause.iter().filter(|(cause, _)| cause.is_helped_by_sleep()).map(|(_, n)| n).sum()
+}
+
+/// Whether it is known which pod a late request went to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Names {
+    /// It is: a header, the sidecar, connection tracking or the address says so.
+    Known,
+    /// It is not.
+    Unknown,
+}
+
+/// Whether a run knows by name which pods answered its requests: then it knows when a new pod answered first.
+pub fn names(result: &RunResult) -> Names {
+    let is_named = |start: &Start| start.timeline.contains_key(&StartStage::FirstRequest);
+    if result.starts.iter().any(is_named) { Names::Known } else { Names::Unknown }
+}
+
+/// How many ends of pods tell something of their own. Without names, only pods that ended alone do.
+fn units(result: &RunResult, names: Names) -> usize {
+    match names {
+        Names::Known => result.recommendation.iter().map(|rec| rec.units).max().unwrap_or(0),
+        Names::Unknown => result.terminations.iter().filter(|t| t.mode == Mode::Isolated).count(),
+    }
+}
+
+fn confidence(result: &RunResult) -> f64 {
+    result.recommendation.first().map_or(Policy::default().confidence, |rec| rec.confidence)
+}
+
+/// What was lost by one cause.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LostTo {
+    /// The cause.
+    pub cause: Cause,
+    /// How many requests.
+    pub requests: u64,
+    /// Whether a preStop sleep saves them.
+    pub helped_by_sleep: bool,
+    /// What helps.
+    pub remedy: String,
+}
+
+/// What a run lost, by cause, the most first. The generator's own stale flows are not the workload's.
+pub fn lost_to(result: &RunResult) -> Vec<LostTo> {
+    let remedies: BTreeMap<Cause, &str> =
+        result.findings.iter().filter_map(|found| Some((found.cause?, found.remedy.as_str()))).collect();
+    let mut lost: Vec<LostTo> = result
+        .requests
+        .by_cause
+        .iter()
+        .filter(|(cause, _)| **cause != Cause::StaleFlow)
+        .map(|(cause, requests)| LostTo {
+            cause: *cause,
+            requests: *requests,
+            helped_by_sleep: cause.is_helped_by_sleep(),
+            remedy: remedies.get(cause).copied().unwrap_or_default().to_owned(),
+        })
+        .collect();
+    lost.sort_by_key(|lost| std::cmp::Reverse(lost.requests));
+    lost
+}
+
+/// What the windows support.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Choice {
+    /// The settings.
+    pub settings: Settings,
+    /// Each consumer, with the sleep that it needs alone.
+    pub consumers: Vec<Consumer>,
+    /// How long the slowest pod took from SIGTERM to its end, in seconds; `None` if not seen of every pod.
+    pub stopping_seconds: Option<f64>,
+}
+
+/// What one consumer needs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Consumer {
+    /// Its name.
+    pub consumer: String,
+    /// The upper bounds of its windows, in seconds, sorted.
+    pub windows_seconds: Vec<f64>,
+    /// The least whole second that covers them all.
+    pub pre_stop_seconds: u64,
+}
+
+/// What settings are chosen from.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish {
+    /// What is set.
+    pub before: Settings,
+    /// Whether the grace period may become shorter than it is.
+    pub may_shorten: bool,
+}
+
+impl Wish {
+    /// The settings with a sleep, for pods that take so long from SIGTERM to their end. If that is not known, they keep
+    /// the time that they have for it.
+    pub fn settings(self, sleep_s: u64, stopping_s: Option<f64>) -> Settings {
+        let set = self.before.termination_grace_period_seconds;
+        let least = match stopping_s {
+            Some(s) => sleep_s + stats::ceil_seconds(s) + Policy::default().margin_s,
+            None => set.saturating_sub(self.before.pre_stop_seconds) + sleep_s,
+        };
+        Settings {
+            pre_stop_seconds: sleep_s,
+            termination_grace_period_seconds: if self.may_shorten { least } else { least.max(set) },
+            min_ready_seconds: self.before.min_ready_seconds,
+        }
+    }
+}
+
+/// Why the windows of a run support no settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unknown {
+    /// A window lasted as long as the pods slept, and may last longer.
+    Outlasted,
+    /// One sentence each.
+    Because(Vec<String>),
+}
+
+/// The settings that the windows of a run support, in which pods slept for `seen_with` seconds.
+///
+/// # Errors
+/// Why there are none.
+pub fn choose(windows: &RunResult, seen_with: u64, wish: Wish) -> Result<Choice, Unknown> {
+    let Some(rec) = widest(&windows.recommendation) else {
+        return Err(Unknown::Because(vec!["no pod ended, so there is no window".to_owned()]));
+    };
+    let lasted =
+        |t: &Termination| t.windows.iter().filter_map(|w| w.upper_s.or(w.lower_s)).fold(0.0, f64::max);
+    let longest = windows.terminations.iter().map(lasted).fold(0.0, f64::max);
+    if stats::ceil_seconds(longest) >= seen_with {
+        return Err(Unknown::Outlasted);
+    }
+    let why = rec.refused_because.clone();
+    let consumers = consumers(windows);
+    let Some(sleep_s) = rec.covers_all_seen_seconds.filter(|_| why.is_empty()) else {
+        return Err(Unknown::Because(why));
+    };
+    let stopping = stopping(windows);
+    Ok(Choice { settings: wish.settings(sleep_s, stopping), consumers, stopping_seconds: stopping })
+}
+
+/// How long the slowest pod took from SIGTERM to its end, in seconds; `None` if that was not seen of every pod.
+pub fn stopping(result: &RunResult) -> Option<f64> {
+    result.terminations.iter().map(stopping_s).try_fold(0.0_f64, |most, s| Some(most.max(s?)))
+}
+
+/// The recommendation of the mode with the longest windows.
+fn widest(all: &[Recommendation]) -> Option<&Recommendation> {
+    all.iter().max_by_key(|rec| rec.covers_all_seen_seconds)
+}
+
+fn consumers(windows: &RunResult) -> Vec<Consumer> {
+    let mut all: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for window in windows.terminations.iter().flat_map(|t| &t.windows) {
+        all.entry(&window.consumer).or_default().extend(window.upper_s);
+    }
+    let consumer = |(name, mut seconds): (&str, Vec<f64>)| {
+        seconds.sort_by(f64::total_cmp);
+        Consumer {
+            consumer: name.to_owned(),
+            pre_stop_seconds: stats::ceil_seconds(seconds.last().copied().unwrap_or(0.0)),
+            windows_seconds: seconds,
+        }
+    };
+    all.into_iter().map(consumer).collect()
+}
+
+/// From SIGTERM to the end of a pod's containers; `None` if not seen, or cut short by SIGKILL.
+fn stopping_s(t: &Termination) -> Option<f64> {
+    if t.exit_code == Some(137) {
+        return None;
+    }
+    let at = |stage: Stage| t.timeline.get(&stage).copied();
+    let ended = at(Stage::AppExited).or(at(Stage::ContainersTerminated))?;
+    Some((ended - at(Stage::AppSigterm).unwrap_or(0.0)).max(0.0))
+}
+
+/// Whether the chosen settings held in a run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Proof {
+    /// Nothing was lost that a sleep saves.
+    Holds,
+    /// Something was. The least sleep that would have saved it, if the run's own windows show that.
+    TooShort {
+        /// How many requests.
+        lost: u64,
+        /// In seconds.
+        at_least: u64,
+    },
+    /// The run shows neither.
+    Unknown {
+        /// Why.
+        why: Vec<String>,
+    },
+}
+
+/// Judges a run with a sleep of `sleep_s` seconds, in which `needed` ends of pods were to tell something.
+pub fn proof(result: &RunResult, names: Names, sleep_s: u64, needed: usize) -> Proof {
+    if let Verdict::Invalid { why } | Verdict::Partial { why } = &result.verdict {
+        return Proof::Unknown { why: why.clone() };
+    }
+    if result.terminations.is_empty() {
+        return Proof::Unknown { why: vec!["no pod ended".to_owned()] };
+    }
+    let units = units(result, names);
+    match for_a_sleep(result) {
+        0 if units < needed => Proof::Unknown {
+            why: vec![format!(
+                "{units} of {} ends of pods count, and {needed} are needed",
+                result.terminations.len()
+            )],
+        },
+        0 => Proof::Holds,
+        lost => {
+            let lower =
+                result.terminations.iter().flat_map(|t| &t.windows).filter_map(|window| window.lower_s);
+            let seen = stats::ceil_seconds(lower.fold(0.0, f64::max));
+            Proof::TooShort { lost, at_least: seen.max(sleep_s + 1) }
+        }
+    }
+}

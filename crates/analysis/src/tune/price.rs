@@ -1,0 +1,57 @@
+//! What a longer end of pods costs.
+
+use serde::{Deserialize, Serialize};
+
+use super::Settings;
+
+/// How a workload replaces its pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Rollout {
+    /// Its pods.
+    pub pods: u64,
+    /// In which order.
+    pub strategy: Strategy,
+}
+
+/// In which order a workload replaces its pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Strategy {
+    /// A Deployment: it does not wait for pods that are terminating, so all old pods may be there besides the new ones.
+    Rolling,
+    /// A Deployment that ends all pods first.
+    Recreate,
+    /// A StatefulSet or a DaemonSet: a pod begins when its predecessor is gone.
+    InPlace {
+        /// How many at once.
+        at_once: u64,
+    },
+}
+
+/// What the chosen settings cost.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Price {
+    /// Seconds by which each pod's end becomes longer; negative if it becomes shorter.
+    pub seconds_each_pod: i64,
+    /// Seconds by which a rollout becomes longer.
+    pub seconds_each_rollout: i64,
+    /// Pods that may be terminating at the same time, besides those that serve.
+    pub terminating_at_once: u64,
+}
+
+impl Rollout {
+    /// What it costs to go from one to the other.
+    pub fn price(self, from: Settings, to: Settings) -> Price {
+        let seconds = |settings: Settings| i64::try_from(settings.pre_stop_seconds).unwrap_or(i64::MAX);
+        let each = seconds(to) - seconds(from);
+        let rounds = |at_once: u64| i64::try_from(self.pods.div_ceil(at_once.max(1))).unwrap_or(i64::MAX);
+        let (rollout, terminating) = match self.strategy {
+            // The last of its pods end that much later.
+            Strategy::Rolling | Strategy::Recreate => (each, self.pods),
+            Strategy::InPlace { at_once } => (each.saturating_mul(rounds(at_once)), at_once.min(self.pods)),
+        };
+        Price { seconds_each_pod: each, seconds_each_rollout: rollout, terminating_at_once: terminating }
+    }
+}

@@ -1,0 +1,172 @@
+//! Which sleep is proven next.
+//!
+//! A sleep is searched in whole seconds, between the longest that is known to lose requests and the shortest that held.
+//! Each proof spends half of the error that is left, so that all of them together keep theirs.
+
+use super::Proof;
+
+/// The most proofs of one search.
+pub const MOST_PROOFS: usize = 10;
+
+/// A search for the least sleep that holds.
+#[derive(Clone, Debug)]
+pub struct Search {
+    /// The longest sleep that lost requests.
+    lost_with: Option<u64>,
+    /// The shortest that lost none.
+    held_with: Option<u64>,
+    /// What to prove next, if nothing has held yet.
+    candidate: u64,
+    /// Whether it goes on until one second less is known to lose requests.
+    is_tight: bool,
+    /// Whether the windows show how long a sleep must be. Otherwise only lost requests do.
+    has_windows: bool,
+    /// The longest sleep that may be tried.
+    most: u64,
+    proofs: usize,
+}
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// To prove this sleep, in seconds.
+    Prove(u64),
+    /// This one holds, and is the least that is to be found.
+    Found(u64),
+    /// The longest sleep that may be tried loses requests.
+    TooLong,
+    /// There were as many proofs as there may be.
+    TooMany,
+}
+
+impl Search {
+    /// A search that begins with the sleep that covers the windows.
+    pub const fn from_windows(covers: u64, is_tight: bool) -> Self {
+        // The windows may ask for more than pods ever slept while they were measured.
+        let most = u64::MAX;
+        Self {
+            lost_with: None,
+            held_with: None,
+            candidate: covers,
+            is_tight,
+            has_windows: true,
+            most,
+            proofs: 0,
+        }
+    }
+
+    /// A search by nothing but lost requests. `set` is the sleep that is set, and whether it lost any.
+    pub fn by_losses((set, has_lost): (u64, bool), most: u64) -> Self {
+        let most = most.max(set);
+        let candidate = if has_lost { longer(set, most) } else { set };
+        Self {
+            lost_with: has_lost.then_some(set),
+            held_with: None,
+            candidate,
+            is_tight: true,
+            has_windows: false,
+            most,
+            proofs: 0,
+        }
+    }
+
+    /// What to do next.
+    pub fn next(&self) -> Next {
+        let next = match (self.lost_with, self.held_with) {
+            (Some(lost), None) if lost >= self.most => return Next::TooLong,
+            (_, None) => self.candidate,
+            (_, Some(held)) if !self.is_tight || held == 0 => return Next::Found(held),
+            (Some(lost), Some(held)) if held <= lost + 1 => return Next::Found(held),
+            // The windows say that one second less is too short.
+            (_, Some(held)) if self.has_windows => held - 1,
+            (lost, Some(held)) => lost.map_or(held / 2, |lost| lost.midpoint(held)),
+        };
+        match (self.proofs < MOST_PROOFS, self.held_with) {
+            (true, _) => Next::Prove(next),
+            (false, Some(held)) if !self.has_windows => Next::Found(held),
+            (false, _) => Next::TooMany,
+        }
+    }
+
+    /// The error that the next proof may spend, of `alpha` for all.
+    pub fn error(&self, alpha: f64) -> f64 {
+        (0..=self.proofs).fold(alpha, |left, _| left / 2.0)
+    }
+
+    /// What a proof of this sleep has shown.
+    pub fn learn(&mut self, sleep_s: u64, proof: &Proof) {
+        self.proofs += 1;
+        match proof {
+            Proof::Holds => self.held_with = Some(sleep_s),
+            Proof::TooShort { at_least, .. } => {
+                self.lost_with = self.lost_with.max(Some(sleep_s));
+                let doubled = longer(sleep_s, self.most);
+                self.candidate = if self.has_windows { *at_least } else { doubled.max(*at_least) };
+            }
+            Proof::Unknown { .. } => {}
+        }
+    }
+}
+
+/// The sleep after one that lost requests, where nothing else says how long it must be.
+fn longer(sleep_s: u64, most: u64) -> u64 {
+    sleep_s.saturating_mul(2).max(1).min(most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Searches where sleeps hold from `least` on. Returns the sleeps that were proven, and the end.
+    fn searched(mut search: Search, least: u64) -> (Vec<u64>, Next) {
+        let mut proven = Vec::new();
+        loop {
+            match search.next() {
+                Next::Prove(sleep_s) => {
+                    proven.push(sleep_s);
+                    let proof = match sleep_s >= least {
+                        true => Proof::Holds,
+                        false => Proof::TooShort { lost: 1, at_least: sleep_s + 1 },
+                    };
+                    search.learn(sleep_s, &proof);
+                }
+                end => return (proven, end),
+            }
+        }
+    }
+
+    #[test]
+    fn what_covers_the_windows_is_proven_and_grows_if_that_fails() {
+        assert_eq!(searched(Search::from_windows(7, false), 7), (vec![7], Next::Found(7)));
+        assert_eq!(searched(Search::from_windows(7, false), 9), (vec![7, 8, 9], Next::Found(9)));
+        assert_eq!(searched(Search::from_windows(3, false), 99).1, Next::TooMany);
+    }
+
+    #[test]
+    fn a_tight_search_shows_that_one_second_less_loses_requests() {
+        assert_eq!(searched(Search::from_windows(7, true), 7), (vec![7, 6], Next::Found(7)));
+        assert_eq!(searched(Search::from_windows(7, true), 5), (vec![7, 6, 5, 4], Next::Found(5)));
+        assert_eq!(searched(Search::from_windows(1, true), 0), (vec![1, 0], Next::Found(0)));
+    }
+
+    #[test]
+    fn without_windows_the_sleep_doubles_and_is_then_halved_in() {
+        let search = Search::by_losses((0, true), 60);
+        assert_eq!(searched(search.clone(), 6), (vec![1, 2, 4, 8, 6, 5], Next::Found(6)));
+        assert_eq!(searched(search.clone(), 1), (vec![1], Next::Found(1)));
+        assert_eq!(searched(search, 61), (vec![1, 2, 4, 8, 16, 32, 60], Next::TooLong));
+        assert_eq!(searched(Search::by_losses((20, false), 60), 3), (vec![20, 10, 5, 2, 3], Next::Found(3)));
+    }
+
+    #[test]
+    fn all_proofs_together_keep_the_error() {
+        let mut search = Search::by_losses((0, true), 1000);
+        let mut spent = 0.0;
+        while let Next::Prove(sleep_s) = search.next() {
+            spent += search.error(0.05);
+            search.learn(sleep_s, &Proof::TooShort { lost: 1, at_least: sleep_s + 1 });
+        }
+        assert!(spent < 0.05, "{spent}");
+        assert!((Search::from_windows(1, false).error(0.05) - 0.025).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,214 @@
+//! A tuning to bytes: text, JSON, Markdown and one picture.
+
+use super::format::{NONE, count, counted, len, list, percent, seconds_unit};
+use super::markdown::{escape, section, table};
+use super::text::{Page, Paint, columns};
+use super::words::sentence;
+use super::{ReportFile, TextOptions};
+use rolldrop_analysis::tune::{Choice, LostTo, Outcome, Price, Purpose, Settings, Step, Tuning};
+
+const COLUMNS: [&str; 6] = ["run", "preStop sleep", "grace period", "terminations", "requests", "lost"];
+
+/// `tune.json`, as `docs/tune.schema.json` describes it.
+pub(super) fn json(tuning: &Tuning) -> Vec<u8> {
+    let mut bytes = serde_json::to_vec_pretty(tuning).expect("plain data with names as keys");
+    bytes.push(b'\n');
+    bytes
+}
+
+/// The answer in a sentence.
+pub(super) fn headline(tuning: &Tuning) -> String {
+    let before = tuning.steps.first();
+    let lost = |step: &Step| {
+        let ended = counted(len(step.terminations), "termination");
+        format!("{} of {} in {ended}", count(step.lost), counted(step.requests, "request"))
+    };
+    let none_lost = |step: &Step| match step.lost {
+        0 => lost(step).replacen("0 of", "none of", 1),
+        _ => lost(step),
+    };
+    match (&tuning.outcome, shown(tuning), before) {
+        (Outcome::Proven, Some((choice, proof)), Some(before)) => format!(
+            "A preStop sleep of {} s and a grace period of {} s lose {}; before, it was {}.",
+            choice.settings.pre_stop_seconds,
+            choice.settings.termination_grace_period_seconds,
+            none_lost(proof),
+            lost(before),
+        ),
+        (Outcome::AlreadyRight, Some((_, proof)), _) => format!(
+            "The preStop sleep of {} s that is set is enough, and no shorter one was found: it lost {}.",
+            tuning.before.pre_stop_seconds,
+            none_lost(proof),
+        ),
+        (Outcome::NotForASleep, ..) => {
+            let causes: Vec<&str> = tuning.lost_before.iter().map(|lost| lost.cause.as_str()).collect();
+            format!("No preStop sleep saves what is lost here ({}).", list(&causes))
+        }
+        (Outcome::NotShown { why }, ..) => format!("Not shown: {}.", why.join("; ")),
+        _ => "The runs are incomplete.".to_owned(),
+    }
+}
+
+/// What the last proof shows.
+fn basis(step: &Step) -> String {
+    let modes: Vec<&str> = step.modes.iter().map(|mode| mode.as_str()).collect();
+    format!(
+        "With {} confidence at least {} of future terminations like these lose nothing that a sleep saves ({}, {} of which \
+         count; ended by {}).",
+        percent(step.confidence),
+        percent(step.coverage),
+        counted(len(step.terminations), "termination"),
+        count(len(step.units)),
+        list(&modes),
+    )
+}
+
+/// The proof of the chosen settings, if they are shown to hold.
+fn shown(tuning: &Tuning) -> Option<(&Choice, &Step)> {
+    let choice = tuning.chosen.as_ref()?;
+    let is_its = |step: &&Step| step.purpose == Purpose::Proof && step.settings == choice.settings;
+    let step = tuning.steps.iter().rfind(is_its)?;
+    matches!(tuning.outcome, Outcome::Proven | Outcome::AlreadyRight).then_some((choice, step))
+}
+
+fn price(price: &Price) -> String {
+    let more = |seconds: i64| match seconds {
+        0 => "as long as before".to_owned(),
+        1.. => format!("{seconds} s longer"),
+        _ => format!("{} s shorter", -seconds),
+    };
+    format!(
+        "Each pod takes {} to end, and a rollout {}; up to {} may be terminating at the same time.",
+        more(price.seconds_each_pod),
+        more(price.seconds_each_rollout),
+        counted(price.terminating_at_once, "pod"),
+    )
+}
+
+fn settings_yaml(settings: Settings) -> [String; 2] {
+    [
+        format!("lifecycle: {{preStop: {{sleep: {{seconds: {}}}}}}}", settings.pre_stop_seconds),
+        format!("terminationGracePeriodSeconds: {}", settings.termination_grace_period_seconds),
+    ]
+}
+
+fn purpose(purpose: Purpose) -> &'static str {
+    match purpose {
+        Purpose::Before => "as it was",
+        Purpose::Windows => "whole windows",
+        Purpose::Proof => "proof",
+    }
+}
+
+fn row(step: &Step) -> [String; 6] {
+    [
+        purpose(step.purpose).to_owned(),
+        format!("{} s", step.settings.pre_stop_seconds),
+        format!("{} s", step.settings.termination_grace_period_seconds),
+        count(len(step.terminations)),
+        count(step.requests),
+        count(step.lost),
+    ]
+}
+
+fn cause(lost: &LostTo) -> String {
+    let helped = if lost.helped_by_sleep { "a sleep saves them" } else { "not for a sleep to save" };
+    let remedy = if lost.remedy.is_empty() { NONE } else { &lost.remedy };
+    format!("{}: {}, {helped}; {remedy}", lost.cause.as_str(), counted(lost.requests, "request"))
+}
+
+/// The tuning for a terminal.
+pub(super) fn text(tuning: &Tuning, options: &TextOptions) -> String {
+    let mut page = Page::new(options);
+    let paint = match tuning.outcome {
+        Outcome::Proven | Outcome::AlreadyRight => Paint::Good,
+        Outcome::NotForASleep => Paint::Bad,
+        Outcome::NotShown { .. } => Paint::Caution,
+    };
+    page.paragraph("", 0, Some(paint), &headline(tuning));
+    if let Some((choice, proof)) = shown(tuning) {
+        for line in settings_yaml(choice.settings) {
+            page.line(&format!("  {line}"));
+        }
+        page.paragraph("", 0, None, &basis(proof));
+    }
+    if let Some(choice) = &tuning.chosen {
+        for consumer in &choice.consumers {
+            page.paragraph("", 2, None, &in_words(consumer));
+        }
+    }
+    if let (Some(cost), Some(_)) = (&tuning.price, shown(tuning)) {
+        page.paragraph("", 0, None, &price(cost));
+        for limit in &tuning.limits {
+            page.paragraph("", 0, None, &sentence(limit));
+        }
+    }
+    page.heading("RUNS", "");
+    let header: [String; 6] = std::array::from_fn(|i| COLUMNS[i].to_owned());
+    let rows: Vec<[String; 6]> = std::iter::once(header).chain(tuning.steps.iter().map(row)).collect();
+    for line in columns(&rows, &[1, 2, 3, 4, 5]) {
+        page.line(&format!("  {line}"));
+    }
+    if !tuning.lost_before.is_empty() {
+        page.heading("LOST BEFORE", "");
+        for lost in &tuning.lost_before {
+            page.paragraph("", 2, None, &cause(lost));
+        }
+    }
+    page.out
+}
+
+fn in_words(consumer: &rolldrop_analysis::tune::Consumer) -> String {
+    let longest = consumer.windows_seconds.last().copied().unwrap_or(0.0);
+    format!(
+        "{}: the longest of {} lasted at most {}, so {} s",
+        consumer.consumer,
+        counted(len(consumer.windows_seconds.len()), "window"),
+        seconds_unit(longest),
+        consumer.pre_stop_seconds
+    )
+}
+
+/// The tuning as Markdown.
+pub(super) fn markdown(tuning: &Tuning) -> String {
+    let mut out = String::new();
+    section(&mut out, &format!("# rolldrop tune: {}", escape(&tuning.workload)));
+    section(&mut out, &format!("**{}**", escape(&headline(tuning))));
+    if let Some((choice, proof)) = shown(tuning) {
+        let [hook, grace] = settings_yaml(choice.settings);
+        let containers = list(&tuning.containers);
+        section(&mut out, &format!("```yaml\n{hook}   # container {containers}\n{grace}\n```"));
+        section(&mut out, &escape(&basis(proof)));
+    }
+    if let Some(choice) = &tuning.chosen {
+        let consumers: Vec<String> =
+            choice.consumers.iter().map(|consumer| format!("- {}", escape(&in_words(consumer)))).collect();
+        section(&mut out, &consumers.join("\n"));
+    }
+    if let (Some(cost), Some(_)) = (&tuning.price, shown(tuning)) {
+        section(&mut out, &escape(&price(cost)));
+        for limit in &tuning.limits {
+            section(&mut out, &escape(&sentence(limit)));
+        }
+    }
+    section(&mut out, "![windows and lost requests](tune.png)");
+    table(&mut out, &COLUMNS, &[1, 2, 3, 4, 5], tuning.steps.iter().map(|step| row(step).to_vec()));
+    if !tuning.lost_before.is_empty() {
+        section(&mut out, "## Lost before");
+        let lost: Vec<String> =
+            tuning.lost_before.iter().map(|lost| format!("- {}", escape(&cause(lost)))).collect();
+        section(&mut out, &lost.join("\n"));
+    }
+    section(&mut out, concat!("<sub>rolldrop ", env!("CARGO_PKG_VERSION"), "</sub>"));
+    out
+}
+
+/// `tune.json`, `tune.md` and `tune.png`.
+pub(super) fn files(tuning: &Tuning, png: Vec<u8>) -> Vec<ReportFile> {
+    let file = |path: &str, bytes: Vec<u8>| ReportFile { path: path.to_owned(), bytes };
+    vec![
+        file("tune.json", json(tuning)),
+        file("tune.md", markdown(tuning).into_bytes()),
+        file("tune.png", png),
+    ]
+}

@@ -1,0 +1,99 @@
+//! What a tuning hands over: patches, and the lines to change in the user's own manifest.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use anyhow::Context;
+use serde_json::{Value, json};
+
+use super::subject::Subject;
+use crate::inject::ending::{Ending, set_ending_in};
+use rolldrop_analysis::tune::Choice;
+use rolldrop_report::ReportFile;
+
+/// Writes a file into the tuning's directory.
+pub(super) fn write(out: &Path, file: &ReportFile) -> anyhow::Result<()> {
+    let path = out.join(&file.path);
+    std::fs::write(&path, &file.bytes).with_context(|| format!("failed to write {}", path.display()))
+}
+
+/// The chosen settings as patches: a strategic merge patch, and the same for kustomize.
+pub(super) fn patches(subject: &Subject, choice: &Choice) -> Vec<ReportFile> {
+    let patch = strategic_merge(subject, choice.settings.into());
+    let file = |path: &str, text: String| ReportFile { path: path.to_owned(), bytes: text.into_bytes() };
+    let kustomization = format!(
+        "# In kustomization.yaml, beside patch.yaml.\npatches:\n  - path: patch.yaml\n    target: {{kind: {}, name: {}}}\n",
+        subject.object()["kind"].as_str().unwrap_or_default(),
+        subject.name(),
+    );
+    vec![file("patch.yaml", patch), file("kustomization.yaml", kustomization)]
+}
+
+fn strategic_merge(subject: &Subject, ending: Ending) -> String {
+    let object = subject.object();
+    let sleepers = subject.sleepers();
+    let container = |name: &String| json!({"name": name, "lifecycle": {"preStop": sleepers.hook_of(object, name, ending)}});
+    let containers: Vec<Value> = sleepers.containers.iter().map(container).collect();
+    let mut spec = json!({"template": {"spec": {
+        "terminationGracePeriodSeconds": ending.grace_s,
+        "containers": containers,
+    }}});
+    if ending.min_ready_s > 0 {
+        spec["minReadySeconds"] = ending.min_ready_s.into();
+    }
+    let patch = json!({
+        "apiVersion": object["apiVersion"],
+        "kind": object["kind"],
+        "metadata": {"name": object["metadata"]["name"]},
+        "spec": spec,
+    });
+    serde_saphyr::to_string(&patch).unwrap_or_else(|_| patch.to_string())
+}
+
+/// The lines of a manifest that the chosen settings change, with their numbers.
+pub(super) fn lines(path: &Path, subject: &Subject, choice: &Choice) -> anyhow::Result<String> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
+    let changed = set_ending_in(&text, subject.sleepers(), choice.settings.into())
+        .with_context(|| format!("failed to set them in {}", path.display()))?;
+    let mut out = String::new();
+    for note in &changed.notes {
+        let _ = writeln!(out, "{}: {note}", path.display());
+    }
+    for (number, line) in new_lines(&text, &changed.text) {
+        let _ = writeln!(out, "{}:{number}: {line}", path.display());
+    }
+    Ok(out)
+}
+
+/// The lines of a text that an earlier version of it does not have, with their numbers in the new one.
+fn new_lines<'a>(before: &str, after: &'a str) -> Vec<(usize, &'a str)> {
+    let mut old = before.lines().peekable();
+    let mut new = Vec::new();
+    for (number, line) in (1..).zip(after.lines()) {
+        let mut ahead = old.clone();
+        match ahead.position(|old| old == line) {
+            // Lines of the earlier version before it are gone.
+            Some(skipped) if skipped <= MOST_GONE => {
+                old.nth(skipped);
+            }
+            _ => new.push((number, line)),
+        }
+    }
+    new
+}
+
+/// An edit replaces at most so many lines in a row.
+const MOST_GONE: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn added_and_changed_lines_have_their_numbers() {
+        let before = "a\nb\nseconds: 3\nc\n";
+        let after = "a\nb\nnew: 1\nseconds: 5\nc\n";
+        assert_eq!(new_lines(before, after), [(3, "new: 1"), (4, "seconds: 5")]);
+        assert!(new_lines(before, before).is_empty());
+    }
+}

@@ -1,0 +1,121 @@
+//! Limits that the platform sets to how long pods may take to end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use rolldrop_analysis::figures::counted;
+use rolldrop_analysis::tune::Settings;
+
+/// Labels of nodes that may be taken away, with the seconds that their pods then have, and who says so. GKE's kubelet
+/// gives pods that are not the system's 15 of the 30 s; AWS and Azure give notice 120 and 30 s before.
+const SPOT: [(&str, &str, u64, &str); 6] = [
+    ("cloud.google.com/gke-spot", "true", 15, "GKE"),
+    ("cloud.google.com/gke-preemptible", "true", 15, "GKE"),
+    ("eks.amazonaws.com/capacityType", "SPOT", 120, "AWS"),
+    ("karpenter.sh/capacity-type", "spot", 120, "AWS"),
+    ("node.kubernetes.io/lifecycle", "spot", 120, "AWS"),
+    ("kubernetes.azure.com/scalesetpriority", "spot", 30, "Azure"),
+];
+/// Where a Service says how AWS deregisters its targets.
+const TARGET_GROUP: &str = "service.beta.kubernetes.io/aws-load-balancer-target-group-attributes";
+const DEREGISTRATION: &str = "deregistration_delay.timeout_seconds=";
+
+/// What of the platform bounds how pods may end.
+#[derive(Debug, Default)]
+pub(super) struct Limits {
+    /// How long a node's pods have when it shuts down, with what says so.
+    shutdown: BTreeSet<(u64, String)>,
+    /// How long a load balancer lets requests end, with its Service.
+    deregistration: Vec<(u64, String)>,
+}
+
+impl Limits {
+    /// Looks at the labels of nodes, and at Services. `budget` is what the user says of nodes that shut down.
+    pub(super) fn find(
+        nodes: &[BTreeMap<String, String>],
+        objects: &[Value],
+        budget: Option<Duration>,
+    ) -> Self {
+        let mut shutdown = BTreeSet::new();
+        for (label, value, seconds, platform) in SPOT {
+            let has = |node: &&BTreeMap<String, String>| node.get(label).is_some_and(|found| found == value);
+            let n = nodes.iter().filter(has).count() as u64;
+            if n > 0 {
+                let of = counted(nodes.len() as u64, "node");
+                shutdown.insert((seconds, format!("{n} of {of} with {label}={value}, on {platform}")));
+            }
+        }
+        shutdown.extend(budget.map(|budget| (budget.as_secs(), "--shutdown-budget".to_owned())));
+        let deregistration = |service: &Value| {
+            let attributes = service["metadata"]["annotations"][TARGET_GROUP].as_str()?;
+            let seconds = attributes.split(',').find_map(|part| part.trim().strip_prefix(DEREGISTRATION))?;
+            let name = service["metadata"]["name"].as_str().unwrap_or_default();
+            Some((seconds.parse().ok()?, name.to_owned()))
+        };
+        Self { shutdown, deregistration: objects.iter().filter_map(deregistration).collect() }
+    }
+
+    /// What they mean for chosen settings, a sentence each.
+    pub(super) fn of(&self, settings: Settings) -> Vec<String> {
+        let Settings { pre_stop_seconds: sleep_s, termination_grace_period_seconds: grace_s, .. } = settings;
+        let shutdown = self.shutdown.iter().map(|(seconds, who)| match (sleep_s >= *seconds, grace_s > *seconds) {
+            (true, _) => format!(
+                "a node that shuts down gives pods {seconds} s ({who}), which the sleep of {sleep_s} s uses up: the app \
+                 would be killed without having stopped"
+            ),
+            (false, true) => format!(
+                "a node that shuts down gives pods {seconds} s ({who}), less than the grace period of {grace_s} s: after \
+                 the sleep, {} s are left for the app",
+                seconds - sleep_s
+            ),
+            (false, false) => format!("a node that shuts down gives pods {seconds} s ({who}), which is enough"),
+        });
+        let deregistration = self.deregistration.iter().filter(|(seconds, _)| *seconds > grace_s).map(|(seconds, name)| {
+            format!(
+                "the load balancer of Service {name} lets requests end for {seconds} s, but a pod is killed after \
+                 {grace_s} s: longer requests are cut off"
+            )
+        });
+        shutdown.chain(deregistration).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn settings(sleep_s: u64, grace_s: u64) -> Settings {
+        Settings {
+            pre_stop_seconds: sleep_s,
+            termination_grace_period_seconds: grace_s,
+            min_ready_seconds: 0,
+        }
+    }
+
+    #[test]
+    fn nodes_that_may_be_taken_away_bound_the_end_of_pods() {
+        let spot = BTreeMap::from([("cloud.google.com/gke-spot".to_owned(), "true".to_owned())]);
+        let limits = Limits::find(&[spot, BTreeMap::new()], &[], None);
+        let of = |sleep_s, grace_s| limits.of(settings(sleep_s, grace_s)).concat();
+        assert!(of(4, 30).contains("15 s (1 of 2 nodes with cloud.google.com/gke-spot=true, on GKE)"));
+        assert!(of(4, 30).contains("11 s are left for the app"));
+        assert!(of(20, 50).contains("uses up"));
+        assert!(of(4, 10).contains("is enough"));
+        assert!(Limits::find(&[BTreeMap::new()], &[], None).of(settings(4, 30)).is_empty());
+        let by_flag = Limits::find(&[], &[], Some(Duration::from_secs(25)));
+        assert!(by_flag.of(settings(4, 30)).concat().contains("25 s (--shutdown-budget)"));
+    }
+
+    #[test]
+    fn a_load_balancer_that_waits_longer_than_a_pod_lives_is_told() {
+        let attributes = "stickiness.enabled=true,deregistration_delay.timeout_seconds=60";
+        let service = json!({"kind": "Service", "metadata": {"name": "web", "annotations": {TARGET_GROUP: attributes}}});
+        let limits = Limits::find(&[], &[service], None);
+        assert!(limits.of(settings(4, 30)).concat().contains("Service web lets requests end for 60 s"));
+        assert!(limits.of(settings(4, 60)).is_empty());
+    }
+}

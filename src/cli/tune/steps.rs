@@ -1,0 +1,206 @@
+//! The runs of a tuning.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+
+use super::subject::{Subject, whose};
+use super::{CONFIDENCE, TuneArgs, forecast};
+use crate::cli::progress::Progress;
+use crate::cli::report;
+use crate::cli::run::{self, Consent, Extras, Job};
+use crate::cli::signals::Interrupts;
+use crate::cluster::Cluster;
+use crate::coordinator::{GitOps, LiveChanges};
+use crate::inject::ending::set_ending;
+use crate::scenario::Loaded;
+use rolldrop_analysis::figures::{counted, len};
+use rolldrop_analysis::tune::{Names, Purpose, Settings};
+use rolldrop_analysis::{RunResult, windows_needed};
+use rolldrop_record::{Clock, Policy, RunDir};
+
+/// The most rounds of a run whose windows cover too little after the first.
+const MOST_ROUNDS: usize = 12;
+/// The longest that the load of one round may last.
+const LONGEST: Duration = Duration::from_secs(3600);
+/// How many pods are deleted, one at a time, to see what is lost as things are.
+const DELETED_BEFORE: usize = 3;
+
+/// How pods are ended while they are measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "camelCase")]
+pub(super) enum Disrupt {
+    /// The workload replaces its pods, again and again.
+    #[default]
+    RollingRestart,
+    /// Pods are deleted, one at a time.
+    DeletePod,
+}
+
+/// One run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StepPlan {
+    pub(super) purpose: Purpose,
+    pub(super) settings: Settings,
+    disrupt: Disrupt,
+    pub(super) names: Names,
+    /// How many ends of pods must tell something.
+    pub(super) needed: usize,
+    policy: Policy,
+}
+
+/// What all runs have in common.
+pub(super) struct Steps<'a> {
+    pub(super) args: &'a TuneArgs,
+    pub(super) subject: &'a Subject,
+    pub(super) out: &'a Path,
+    pub(super) interrupts: &'a Interrupts,
+    pub(super) progress: &'a Progress,
+    pub(super) clock: Clock,
+}
+
+impl Steps<'_> {
+    /// The run that shows what is lost as things are.
+    pub(super) fn before(&self) -> StepPlan {
+        let disrupt = self.args.disrupt.unwrap_or_default();
+        let needed = if disrupt == Disrupt::DeletePod { DELETED_BEFORE } else { 1 };
+        let settings = self.subject.settings();
+        let plan = self.plan(Purpose::Before, settings, 1.0 - CONFIDENCE);
+        StepPlan { needed, disrupt, ..plan }
+    }
+
+    /// The run that shows the whole windows.
+    pub(super) fn windows(&self, settings: Settings, disrupt: Disrupt) -> StepPlan {
+        StepPlan { disrupt, ..self.plan(Purpose::Windows, settings, 1.0 - CONFIDENCE) }
+    }
+
+    /// A run that shows, with at most this error, whether settings hold.
+    pub(super) fn proof(&self, settings: Settings, error: f64, names: Names) -> StepPlan {
+        let disrupt = match names {
+            Names::Known => self.args.disrupt.unwrap_or_default(),
+            Names::Unknown => Disrupt::DeletePod,
+        };
+        StepPlan { disrupt, names, ..self.plan(Purpose::Proof, settings, error) }
+    }
+
+    fn plan(&self, purpose: Purpose, settings: Settings, error: f64) -> StepPlan {
+        let (coverage, confidence) = (self.args.coverage.share(), 1.0 - error);
+        StepPlan {
+            purpose,
+            settings,
+            disrupt: Disrupt::default(),
+            names: Names::Known,
+            needed: windows_needed(coverage, confidence),
+            policy: Policy { coverage, confidence, margin_s: 0 },
+        }
+    }
+
+    /// What ends the pods, as the scenario has it.
+    fn disruption(&self, plan: StepPlan) -> String {
+        let until = |terminations| format!("until: {{terminations: {terminations}}}");
+        match plan.disrupt {
+            Disrupt::RollingRestart => {
+                // Some pods leave the rules together, and a further round takes longer than a few pods more.
+                let until = until(plan.needed + plan.needed / 5);
+                format!("{{at: 3s, action: rollingRestart, workload: {}, {until}}}", self.subject.workload())
+            }
+            Disrupt::DeletePod => {
+                let (selector, until) = (self.subject.selector(), until(plan.needed));
+                format!(
+                    "{{at: 3s, action: deletePod, selector: {selector:?}, count: 1, order: random, {until}}}"
+                )
+            }
+        }
+    }
+
+    /// Makes a run in a directory of this name, and returns its result.
+    pub(super) async fn run(&self, plan: StepPlan, name: &str) -> anyhow::Result<RunResult> {
+        let Self { args, subject, progress, .. } = self;
+        let StepPlan { purpose, settings, needed, .. } = plan;
+        let began = Instant::now();
+        progress.say(&format!(
+            "{name}: a preStop sleep of {} s, {} or more",
+            settings.pre_stop_seconds,
+            counted(len(needed), "termination")
+        ));
+        let scenario_name = args.scenario_name();
+        let disruptions = format!("disruptions=[{}]", self.disruption(plan));
+        let length = format!("load.duration={}s", LONGEST.as_secs());
+        let further = vec![disruptions, length, "expect={}".to_owned()];
+        let Loaded { mut scenario, cluster } = args.measure.scenario(scenario_name, further)?;
+        let is_changed = settings != subject.settings();
+        if is_changed && subject.is_own() {
+            set_ending(&mut scenario.manifests, subject.sleepers(), settings.into())?;
+        }
+        let out = self.out.join(name);
+        let run_dir = RunDir::create(&out).context("failed to make the run directory")?;
+        let told = |ended: usize| format!("{name}: {}", self.left(plan, began, ended));
+        let extras = Extras {
+            policy: plan.policy,
+            rounds_to_cover: (purpose != Purpose::Before && plan.names == Names::Known)
+                .then_some(MOST_ROUNDS),
+            told: Some(&told),
+            ending: (!subject.is_own()).then(|| (subject.sleepers(), settings.into())),
+            ..Extras::default()
+        };
+        // Consent was asked for all of it.
+        let job = Job::new(scenario, &args.measure, Consent::Given, extras)?;
+        let choice = args.measure.choice(scenario_name, cluster, &out);
+        let measured = job.carry_out(choice, &run_dir, self.clock, self.interrupts, progress).await;
+        let interrupted = measured.inspect_err(|_| run_dir.discard_if_empty())?;
+        let result = report::make_quietly(&run_dir)?;
+        progress.say(&format!(
+            "{name}: {} of {} requests lost in {}, {:.0} s",
+            result.requests.lost(),
+            result.requests.total,
+            counted(len(result.terminations.len()), "termination"),
+            began.elapsed().as_secs_f64()
+        ));
+        if interrupted {
+            return Err(run::Interrupted.into());
+        }
+        Ok(result)
+    }
+
+    /// How far a run has come, and when the tuning ends if its next proof holds.
+    fn left(&self, plan: StepPlan, began: Instant, ended: usize) -> String {
+        let StepPlan { purpose, needed, disrupt, settings, .. } = plan;
+        let takes = |disrupt, needed, sleep_s| forecast::takes(self.subject, disrupt, needed, sleep_s);
+        let left = needed.saturating_sub(ended);
+        let this = match (u32::try_from(ended), u32::try_from(left)) {
+            (Ok(ended @ 1..), Ok(left)) => began.elapsed() / ended * left,
+            _ => takes(disrupt, left, settings.pre_stop_seconds),
+        };
+        let first = self.subject.sleeps(self.args.max_sleep)[0];
+        let [windows, proof] = [
+            self.windows(self.subject.wide(first), disrupt),
+            self.proof(settings, (1.0 - CONFIDENCE) / 2.0, Names::Known),
+        ];
+        let of = |plan: StepPlan| takes(plan.disrupt, plan.needed, plan.settings.pre_stop_seconds);
+        let later = match purpose {
+            Purpose::Before => of(windows) + of(proof),
+            Purpose::Windows => of(proof),
+            Purpose::Proof => Duration::ZERO,
+        };
+        let minutes = ((this + later).as_secs_f64() / 60.0).ceil().max(1.0);
+        let of_needed = if ended < needed { format!(" of {needed}") } else { String::new() };
+        format!("{ended}{of_needed} terminations, about {minutes:.0} min left")
+    }
+
+    /// Sets the chosen settings in the cluster, and leaves them there.
+    pub(super) async fn apply(&self, settings: Settings) -> anyhow::Result<()> {
+        let Self { args, subject, progress, .. } = self;
+        let name = args.scenario_name();
+        let Loaded { scenario, cluster } = args.measure.scenario(name, Vec::new())?;
+        let cluster = Cluster::connect(args.measure.choice(name, cluster, self.out)).await?;
+        let caller = run::caller(&cluster, args.measure.namespace.clone(), self.interrupts)?;
+        let gitops = if args.measure.change_gitops { GitOps::Change } else { GitOps::Refuse };
+        let ending = Some((subject.sleepers(), settings.into()));
+        let changes = LiveChanges { whose: whose(&scenario), sidecar: None, ending, gitops };
+        let changed = caller.leave(&changes).await?;
+        changed.iter().for_each(|title| progress.say(&format!("{title} has the chosen settings now")));
+        cluster.shut_down().await;
+        Ok(())
+    }
+}

@@ -1,0 +1,272 @@
+//! What is tuned: a workload, its containers that serve, and how its pods end now.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+use super::TuneArgs;
+use super::limits::Limits;
+use crate::cli::run::{self, Naming};
+use crate::cli::signals::Interrupts;
+use crate::cluster::{Choice, Cluster};
+use crate::coordinator::{Whose, controller_of, services_behind_in};
+use crate::inject::ending::{self, Ending, Sleepers};
+use crate::inject::{KubernetesVersion, pod_labels, selects};
+use crate::scenario::{Loaded, Place, Scenario};
+use rolldrop_analysis::tune::{Rollout, Settings, Strategy};
+use rolldrop_analysis::{MAX_COARSENESS_S, RunResult};
+
+/// How long pods sleep at first while their windows are measured, in seconds: on a real cluster, and on the embedded one.
+const FIRST_SLEEP_S: [u64; 2] = [10, 5];
+/// By which factor that grows if a window outlasts it.
+const GROWTH: u64 = 3;
+
+/// The workload that is tuned.
+#[derive(Debug)]
+pub(super) struct Subject {
+    sleepers: Sleepers,
+    ending: Ending,
+    rollout: Rollout,
+    limits: Limits,
+    /// Its object.
+    object: Value,
+    /// Whether the scenario makes it.
+    is_own: bool,
+    /// Where its cluster is; `None` if it ends with each run.
+    elsewhere: Option<Elsewhere>,
+}
+
+/// A cluster that is not the tuning's own.
+#[derive(Debug)]
+pub(super) struct Elsewhere {
+    /// What it is called.
+    pub(super) title: String,
+    /// How the user names it.
+    pub(super) flag: String,
+    pub(super) naming: Naming,
+}
+
+impl From<Settings> for Ending {
+    fn from(settings: Settings) -> Self {
+        let Settings { pre_stop_seconds, termination_grace_period_seconds, min_ready_seconds } = settings;
+        Self {
+            sleep_s: pre_stop_seconds,
+            grace_s: termination_grace_period_seconds,
+            min_ready_s: min_ready_seconds,
+        }
+    }
+}
+
+impl Subject {
+    /// Finds it, and changes nothing.
+    pub(super) async fn find(args: &TuneArgs, interrupts: &Interrupts) -> anyhow::Result<Self> {
+        let name = args.scenario_name();
+        let Loaded { scenario, cluster } = args.measure.scenario(name, Vec::new())?;
+        let naming = args.measure.naming(name, cluster.as_ref());
+        let choice = args.measure.choice(name, cluster, std::path::Path::new("."));
+        let is_embedded = matches!(choice, Choice::Embedded { .. });
+        let mut elsewhere = None;
+        let is_own = scenario.manifests.iter().any(|object| pod_labels(object).is_some());
+        let mut nodes = Vec::new();
+        let (objects, kubernetes) = match (is_own, is_embedded) {
+            (true, true) => (scenario.manifests.clone(), KubernetesVersion::NAMED_SIDECAR_PORTS),
+            (false, true) => {
+                bail!("the embedded cluster has only what a scenario deploys: name a scenario, or a cluster")
+            }
+            (_, false) => {
+                let cluster = Cluster::connect(choice).await.context("failed to get a cluster")?;
+                let caller = run::caller(&cluster, args.measure.namespace.clone(), interrupts)?;
+                let kubernetes = caller.kubernetes().await?;
+                nodes = caller.node_labels().await?;
+                let title =
+                    format!("{}, namespace {}", cluster.title().unwrap_or_default(), caller.namespace);
+                let flag = run::flag_of(cluster.origin().as_ref());
+                elsewhere = Some(Elsewhere { title, flag, naming });
+                let objects = if is_own {
+                    scenario.manifests.clone()
+                } else {
+                    caller.behind(&whose(&scenario)).await?
+                };
+                cluster.shut_down().await;
+                (objects, kubernetes)
+            }
+        };
+        let object = workload(&objects, &scenario)?.clone();
+        let kind = object["kind"].as_str().unwrap_or_default().to_lowercase();
+        let title = format!("{kind}/{}", object["metadata"]["name"].as_str().unwrap_or_default());
+        if let Some(controller) = controller_of(&object).filter(|_| !is_own && !args.measure.change_gitops) {
+            bail!(
+                "{title} is managed by {controller}, which would undo a change in mid-run: pause it and use \
+                 --change-gitops, or make a change in its repository and measure it with `rolldrop run --target ... -- \
+                 COMMAND`"
+            );
+        }
+        let containers = match args.containers.is_empty() {
+            true => ending::on_the_path(&objects, &title)?,
+            false => args.containers.clone(),
+        };
+        let sleepers = Sleepers { workload: title, containers, kubernetes };
+        let ending = ending::ending(&objects, &sleepers)?;
+        let rollout = rollout(&object, &kind)?;
+        let limits = Limits::find(&nodes, &objects, args.shutdown_budget);
+        Ok(Self { sleepers, ending, rollout, limits, object, is_own, elsewhere })
+    }
+
+    pub(super) fn workload(&self) -> &str {
+        &self.sleepers.workload
+    }
+
+    pub(super) fn name(&self) -> String {
+        self.object["metadata"]["name"].as_str().unwrap_or("workload").to_owned()
+    }
+
+    pub(super) fn containers(&self) -> &[String] {
+        &self.sleepers.containers
+    }
+
+    /// The labels by which it selects its pods, as a selector.
+    pub(super) fn selector(&self) -> String {
+        let labels = self.object["spec"]["selector"]["matchLabels"].as_object();
+        let pairs = labels.into_iter().flatten();
+        let pair = |(key, value): (&String, &Value)| format!("{key}={}", value.as_str().unwrap_or_default());
+        pairs.map(pair).collect::<Vec<_>>().join(",")
+    }
+
+    /// How many rollouts a tuning makes to change its template and to change it back.
+    pub(super) const fn rollouts_of_changes(&self) -> u64 {
+        if self.is_own { 0 } else { 4 }
+    }
+
+    /// Why the windows of its pods would be seen too coarsely, as a run has shown; `None` if they are not.
+    pub(super) fn too_few_connections(&self, before: &RunResult) -> Option<String> {
+        let windows = before.terminations.iter().flat_map(|t| &t.windows).map(|window| window.rate_before);
+        let named = windows.filter(|rate| *rate > 0.0).fold(f64::INFINITY, f64::min);
+        let each = named.min(before.load.rate / self.rollout.pods.max(1) as f64);
+        let least = 3.0 / MAX_COARSENESS_S;
+        (each < least).then(|| {
+            let rate = (before.load.rate * least / each.max(0.1)).ceil();
+            format!(
+                "a pod got only {each:.1} new connections/s, and {least:.0} or more show its window well enough: use \
+                 --rate {rate:.0} or more"
+            )
+        })
+    }
+
+    pub(super) const fn sleepers(&self) -> &Sleepers {
+        &self.sleepers
+    }
+
+    pub(super) const fn object(&self) -> &Value {
+        &self.object
+    }
+
+    /// Its cluster, if that is not the tuning's own.
+    pub(super) const fn elsewhere(&self) -> Option<&Elsewhere> {
+        self.elsewhere.as_ref()
+    }
+
+    pub(super) const fn is_own(&self) -> bool {
+        self.is_own
+    }
+
+    pub(super) const fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    pub(super) const fn rollout(&self) -> Rollout {
+        self.rollout
+    }
+
+    /// How its pods end now.
+    pub(super) const fn settings(&self) -> Settings {
+        Settings {
+            pre_stop_seconds: self.ending.sleep_s,
+            termination_grace_period_seconds: self.ending.grace_s,
+            min_ready_seconds: self.ending.min_ready_s,
+        }
+    }
+
+    /// The sleeps with which its windows are measured, one after the other, in seconds.
+    pub(super) fn sleeps(&self, most: Duration) -> Vec<u64> {
+        let [real, embedded] = FIRST_SLEEP_S;
+        let first = if self.elsewhere.is_some() { real } else { embedded };
+        let (set, most) = (self.ending.sleep_s, most.as_secs());
+        let growing = std::iter::successors(Some(first), |sleep_s| sleep_s.checked_mul(GROWTH));
+        let mut sleeps: Vec<u64> = growing.take_while(|sleep_s| *sleep_s < most).chain([most]).collect();
+        sleeps.retain(|sleep_s| *sleep_s > set);
+        if sleeps.is_empty() { vec![set] } else { sleeps }
+    }
+
+    /// How its pods are to end while their windows are measured. What the app has after its sleep stays.
+    pub(super) const fn wide(&self, sleep_s: u64) -> Settings {
+        let set = self.settings();
+        let of_app = set.termination_grace_period_seconds.saturating_sub(set.pre_stop_seconds);
+        Settings { pre_stop_seconds: sleep_s, termination_grace_period_seconds: sleep_s + of_app, ..set }
+    }
+}
+
+/// The pods of the targets.
+pub(super) fn whose(scenario: &Scenario) -> Whose<'_> {
+    let mut whose = Whose::default();
+    for target in &scenario.targets {
+        match &target.place {
+            Place::Service { name, .. } => whose.services.push(name),
+            Place::Url(url) => whose.urls.push(url),
+        }
+    }
+    whose
+}
+
+/// The only workload behind the targets.
+fn workload<'a>(objects: &'a [Value], scenario: &Scenario) -> anyhow::Result<&'a Value> {
+    let mut services: Vec<String> = Vec::new();
+    for target in &scenario.targets {
+        match &target.place {
+            Place::Service { name, .. } => services.push(name.clone()),
+            Place::Url(url) => services.extend(services_behind_in(url, objects)),
+        }
+    }
+    let is_meant = |service: &&Value| {
+        let name = service["metadata"]["name"].as_str().unwrap_or_default();
+        service["kind"] == "Service" && (services.is_empty() || services.iter().any(|meant| meant == name))
+    };
+    let routing: Vec<&Value> = objects.iter().filter(is_meant).collect();
+    let is_behind =
+        |object: &&Value| pod_labels(object).is_some_and(|labels| routing.iter().any(|s| selects(s, labels)));
+    let behind: Vec<&Value> = objects.iter().filter(is_behind).collect();
+    match behind.as_slice() {
+        [only] => Ok(only),
+        [] => bail!("no Deployment, StatefulSet or DaemonSet makes the pods of the target's Service"),
+        several => {
+            let names: Vec<&str> =
+                several.iter().filter_map(|object| object["metadata"]["name"].as_str()).collect();
+            bail!(
+                "several workloads are behind the target ({}): tune each by a Service of its own",
+                names.join(", ")
+            )
+        }
+    }
+}
+
+fn rollout(object: &Value, kind: &str) -> anyhow::Result<Rollout> {
+    let spec = &object["spec"];
+    let strategy = match kind {
+        "deployment" if spec["strategy"]["type"] == "Recreate" => Strategy::Recreate,
+        "deployment" => Strategy::Rolling,
+        "statefulset" => Strategy::InPlace { at_once: 1 },
+        "daemonset" => Strategy::InPlace {
+            at_once: spec["updateStrategy"]["rollingUpdate"]["maxUnavailable"].as_u64().unwrap_or(1),
+        },
+        kind => bail!("a {kind} has no rollout: name a Deployment, StatefulSet or DaemonSet"),
+    };
+    let running = object["status"]["desiredNumberScheduled"].as_u64();
+    let pods = running.or(spec["replicas"].as_u64()).unwrap_or(1);
+    if pods < 2 && strategy != Strategy::Recreate {
+        bail!(
+            "{kind} {} has {pods} pod: what its end loses shows only beside another one; scale it to 2 or more",
+            object["metadata"]["name"].as_str().unwrap_or_default()
+        );
+    }
+    Ok(Rollout { pods, strategy })
+}

@@ -1,0 +1,481 @@
+//! How the pods of a workload end: reads and sets the preStop sleep of containers, the grace period and
+//! minReadySeconds, in objects and in texts.
+//!
+//! A hook that does more than sleep is never changed: the error says what a hook that does both would be.
+
+use serde_json::{Value, json};
+use thiserror::Error;
+
+use super::manifests::Manifests;
+use super::object::{Edit, Object};
+use super::options::{InjectError, KubernetesVersion};
+use super::{Output, port};
+
+/// The grace period of pods that name none (pkg/apis/core/v1/defaults.go).
+const DEFAULT_GRACE_S: u64 = 30;
+/// Containers of meshes that carry the pod's traffic. They get the sleep as well: without it they stop first.
+const MESH_PROXIES: [&str; 4] = ["istio-proxy", "linkerd-proxy", "consul-dataplane", "kuma-sidecar"];
+const SHELLS: [&str; 4] = ["sh", "bash", "ash", "dash"];
+
+/// How pods are to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ending {
+    /// The preStop sleep, in seconds; 0 for none.
+    pub sleep_s: u64,
+    /// `terminationGracePeriodSeconds`, at least the sleep.
+    pub grace_s: u64,
+    /// `minReadySeconds` of the workload; 0 for none.
+    pub min_ready_s: u64,
+}
+
+/// A workload whose pods' end is set: which of its containers sleep, and for which Kubernetes.
+#[derive(Clone, Debug)]
+pub(crate) struct Sleepers {
+    /// Such as `deployment/web`.
+    pub workload: String,
+    /// Their names.
+    pub containers: Vec<String>,
+    /// The oldest Kubernetes that the result is for.
+    pub kubernetes: KubernetesVersion,
+}
+
+/// Why the end of pods cannot be read or set.
+#[derive(Debug, Error)]
+pub(crate) enum EndingError {
+    /// The text cannot be read or written.
+    #[error(transparent)]
+    Text(#[from] InjectError),
+    /// The workload is not there.
+    #[error("there is no {0} among the manifests")]
+    NoWorkload(String),
+    /// A container is not there.
+    #[error("{workload} has no container {container}: it has {known}")]
+    NoContainer {
+        /// The workload.
+        workload: String,
+        /// The container that was asked for.
+        container: String,
+        /// Those that there are.
+        known: String,
+    },
+    /// It is not known which container serves.
+    #[error(
+        "{workload} has several containers ({known}), and none declares a port that a Service uses: name one with --container"
+    )]
+    Ambiguous {
+        /// The workload.
+        workload: String,
+        /// Its containers.
+        known: String,
+    },
+    /// A hook does something else.
+    #[error(
+        "container {container} of {workload} has a preStop hook that is no sleep, so it is not changed; {instead}"
+    )]
+    Hook {
+        /// The workload.
+        workload: String,
+        /// The container.
+        container: String,
+        /// What to do instead.
+        instead: String,
+    },
+}
+
+/// A container's preStop hook.
+#[derive(Clone, Debug, PartialEq)]
+enum Hook<'a> {
+    None,
+    /// `sleep: {seconds: N}`.
+    Action(u64),
+    /// A program that sleeps: the words of its command before the number, and what comes before the number in its
+    /// word.
+    Program {
+        words: &'a [Value],
+        prefix: &'static str,
+        seconds: u64,
+    },
+    Other,
+}
+
+impl<'a> Hook<'a> {
+    fn of(container: &'a Value) -> Self {
+        let hook = &container["lifecycle"]["preStop"];
+        if hook.is_null() {
+            return Self::None;
+        }
+        if let Some(seconds) = hook["sleep"]["seconds"].as_u64() {
+            return Self::Action(seconds);
+        }
+        Self::program(&hook["exec"]["command"]).unwrap_or(Self::Other)
+    }
+
+    fn program(command: &'a Value) -> Option<Self> {
+        let command = command.as_array()?;
+        let (last, words) = command.split_last()?;
+        let last = last.as_str()?;
+        let (number, prefix) = match words {
+            [program] if base_name(program) == Some("sleep") => (last, ""),
+            [shell, option] if *option == "-c" && SHELLS.contains(&base_name(shell)?) => {
+                (last.trim().strip_prefix("sleep ")?, "sleep ")
+            }
+            _ => return None,
+        };
+        let seconds = number.trim().trim_end_matches('s').parse().ok()?;
+        Some(Self::Program { words, prefix, seconds })
+    }
+
+    /// How long it sleeps, if it only sleeps.
+    const fn seconds(&self) -> Option<u64> {
+        match self {
+            Self::None => Some(0),
+            Self::Action(seconds) | Self::Program { seconds, .. } => Some(*seconds),
+            Self::Other => None,
+        }
+    }
+
+    /// The hook that sleeps so long, in the form that there is; `None` if this one does something else.
+    fn with(&self, seconds: u64, kubernetes: KubernetesVersion) -> Option<Value> {
+        match self {
+            Self::Other => None,
+            Self::Program { words, prefix, .. } => {
+                let number = Value::from(format!("{prefix}{seconds}"));
+                let command: Vec<&Value> = words.iter().chain([&number]).collect();
+                Some(json!({"exec": {"command": command}}))
+            }
+            Self::None if kubernetes < KubernetesVersion::SLEEP_ACTIONS => {
+                Some(json!({"exec": {"command": ["sleep", seconds.to_string()]}}))
+            }
+            Self::None | Self::Action(_) => Some(json!({"sleep": {"seconds": seconds}})),
+        }
+    }
+}
+
+fn base_name(word: &Value) -> Option<&str> {
+    word.as_str()?.rsplit('/').next()
+}
+
+/// What would sleep first and then do what a hook does.
+fn instead(hook: &Value, seconds: u64) -> String {
+    match hook["exec"]["command"].as_array() {
+        Some(command) => {
+            let mut words =
+                vec![json!("/bin/sh"), json!("-c"), json!(format!("sleep {seconds}; exec \"$0\" \"$@\""))];
+            words.extend(command.iter().cloned());
+            let merged = json!({"exec": {"command": words}});
+            format!("one that does both, if the image has a shell: preStop: {merged}")
+        }
+        None => format!("let what it calls wait for {seconds} s before it answers"),
+    }
+}
+
+/// The containers of a pod, with the places at which they are.
+fn containers<'a>(object: &'a Object, pod: &str) -> impl Iterator<Item = (String, &'a Value)> {
+    let pod = pod.to_owned();
+    ["containers", "initContainers"].into_iter().flat_map(move |list| {
+        let at = format!("{pod}/spec/{list}");
+        let all = object.get(&at).as_array().into_iter().flatten().enumerate();
+        let stays = move |container: &Value| list == "containers" || container["restartPolicy"] == "Always";
+        all.filter(move |(_, container)| stays(container))
+            .map(move |(n, container)| (format!("{at}/{n}"), container))
+    })
+}
+
+fn name(container: &Value) -> &str {
+    container["name"].as_str().unwrap_or_default()
+}
+
+fn names<'a>(containers: impl Iterator<Item = (String, &'a Value)>) -> String {
+    containers.map(|(_, container)| name(container)).collect::<Vec<_>>().join(", ")
+}
+
+/// The object of a workload, and where its pods' metadata and spec are.
+fn workload<'a>(objects: &'a [Object], title: &str) -> Result<(&'a Object, &'static str), EndingError> {
+    let found = objects.iter().find(|object| object.title() == title);
+    found
+        .and_then(|object| Some((object, object.pod()?)))
+        .ok_or_else(|| EndingError::NoWorkload(title.to_owned()))
+}
+
+/// The containers that requests from Services pass through: those with a port that a Service uses, and proxies of
+/// meshes. A single container always counts.
+///
+/// # Errors
+///
+/// It is not there, or not clear which.
+pub(crate) fn on_the_path(objects: &[Value], title: &str) -> Result<Vec<String>, EndingError> {
+    let objects: Vec<Object> =
+        objects.iter().cloned().enumerate().map(|(n, object)| Object::whole(n, object)).collect();
+    let (object, pod) = workload(&objects, title)?;
+    let targets = port::targets(object, pod, &objects);
+    let serves = |container: &Value| {
+        let ports = container["ports"].as_array().into_iter().flatten();
+        ports
+            .filter_map(|port| port["containerPort"].as_u64())
+            .any(|port| targets.iter().any(|to| u64::from(*to) == port))
+    };
+    let is_mesh = |container: &Value| MESH_PROXIES.contains(&name(container));
+    let apps: Vec<&Value> = containers(object, pod)
+        .map(|(_, container)| container)
+        .filter(|container| !is_mesh(container))
+        .collect();
+    let serving = match apps.as_slice() {
+        [only] => vec![*only],
+        several => several.iter().copied().filter(|container| serves(container)).collect(),
+    };
+    if serving.is_empty() {
+        return Err(EndingError::Ambiguous {
+            workload: title.to_owned(),
+            known: names(containers(object, pod)),
+        });
+    }
+    let mesh = containers(object, pod).map(|(_, container)| container).filter(|container| is_mesh(container));
+    Ok(serving.into_iter().chain(mesh).map(|container| name(container).to_owned()).collect())
+}
+
+/// How the pods of a workload end now: the shortest sleep of these containers counts.
+///
+/// # Errors
+///
+/// It is not there, or a hook does something else.
+pub(crate) fn ending(objects: &[Value], sleepers: &Sleepers) -> Result<Ending, EndingError> {
+    let objects: Vec<Object> =
+        objects.iter().cloned().enumerate().map(|(n, object)| Object::whole(n, object)).collect();
+    let (object, pod) = workload(&objects, &sleepers.workload)?;
+    let mut sleep_s = None;
+    for container in &sleepers.containers {
+        let (_, container) = sleepers.find(object, pod, container)?;
+        let seconds = Hook::of(container).seconds().ok_or_else(|| sleepers.hook(container, 0))?;
+        sleep_s = Some(sleep_s.map_or(seconds, |least: u64| least.min(seconds)));
+    }
+    Ok(Ending {
+        sleep_s: sleep_s.unwrap_or(0),
+        grace_s: object
+            .get(&format!("{pod}/spec/terminationGracePeriodSeconds"))
+            .as_u64()
+            .unwrap_or(DEFAULT_GRACE_S),
+        min_ready_s: object.get("/spec/minReadySeconds").as_u64().unwrap_or(0),
+    })
+}
+
+/// Sets how the pods of a workload end.
+///
+/// # Errors
+///
+/// It is not there, or a hook does something else.
+pub(crate) fn set_ending(
+    objects: &mut [Value],
+    sleepers: &Sleepers,
+    ending: Ending,
+) -> Result<(), EndingError> {
+    if self::ending(objects, sleepers)? == ending {
+        return Ok(());
+    }
+    let found: Vec<Object> =
+        objects.iter().cloned().enumerate().map(|(n, object)| Object::whole(n, object)).collect();
+    for edit in sleepers.edits(&found, ending)? {
+        edit.apply(&mut objects[edit.document]);
+    }
+    Ok(())
+}
+
+/// The same in a text, comments included.
+///
+/// # Errors
+///
+/// It cannot be read, the workload is not there, or a hook does something else.
+pub(crate) fn set_ending_in(text: &str, sleepers: &Sleepers, ending: Ending) -> Result<Output, EndingError> {
+    let mut manifests = Manifests::parse(text)?;
+    let edits = sleepers.edits(&manifests.objects(), ending)?;
+    let notes = manifests.apply(&edits)?;
+    Ok(Output { text: manifests.text(), notes })
+}
+
+impl Sleepers {
+    /// The preStop hook of a container of this workload.
+    pub(crate) fn hook_of(&self, workload: &Value, container: &str, ending: Ending) -> Value {
+        let object = Object::whole(0, workload.clone());
+        let found = object.pod().and_then(|pod| self.find(&object, pod, container).ok());
+        let hook = found.map_or(Hook::None, |(_, container)| Hook::of(container));
+        hook.with(ending.sleep_s, self.kubernetes).unwrap_or_default()
+    }
+
+    fn edits(&self, objects: &[Object], ending: Ending) -> Result<Vec<Edit>, EndingError> {
+        let (object, pod) = workload(objects, &self.workload)?;
+        let mut edits = Vec::new();
+        for container in &self.containers {
+            let (at, container) = self.find(object, pod, container)?;
+            let hook = Hook::of(container);
+            if hook.seconds() == Some(ending.sleep_s) {
+                continue;
+            }
+            let with = hook
+                .with(ending.sleep_s, self.kubernetes)
+                .ok_or_else(|| self.hook(container, ending.sleep_s))?;
+            edits.push(match (&hook, container["lifecycle"].is_object()) {
+                (Hook::Action(_), _) => {
+                    object.set(format!("{at}/lifecycle/preStop/sleep/seconds"), ending.sleep_s)
+                }
+                (_, true) => object.set(format!("{at}/lifecycle/preStop"), with),
+                (_, false) => object.set(format!("{at}/lifecycle"), json!({"preStop": with})),
+            });
+        }
+        let now = |pointer: &str, default| object.get(pointer).as_u64().unwrap_or(default);
+        let grace = format!("{pod}/spec/terminationGracePeriodSeconds");
+        if now(&grace, DEFAULT_GRACE_S) != ending.grace_s {
+            edits.push(object.set(grace, ending.grace_s));
+        }
+        if now("/spec/minReadySeconds", 0) != ending.min_ready_s && !pod.is_empty() {
+            edits.push(object.set("/spec/minReadySeconds", ending.min_ready_s));
+        }
+        Ok(edits)
+    }
+
+    fn find<'a>(
+        &self,
+        object: &'a Object,
+        pod: &str,
+        wanted: &str,
+    ) -> Result<(String, &'a Value), EndingError> {
+        let found = containers(object, pod).find(|(_, container)| name(container) == wanted);
+        found.ok_or_else(|| EndingError::NoContainer {
+            workload: self.workload.clone(),
+            container: wanted.to_owned(),
+            known: names(containers(object, pod)),
+        })
+    }
+
+    fn hook(&self, container: &Value, seconds: u64) -> EndingError {
+        EndingError::Hook {
+            workload: self.workload.clone(),
+            container: name(container).to_owned(),
+            instead: instead(&container["lifecycle"]["preStop"], seconds),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHOP: &str = "\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+        # The app itself.
+        - name: app
+          image: shop/web:1.2
+          ports: [{name: http, containerPort: 8080}]
+        - name: metrics
+          image: metrics
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
+";
+    const FIVE: Ending = Ending { sleep_s: 5, grace_s: 40, min_ready_s: 0 };
+
+    fn objects(text: &str) -> Vec<Value> {
+        Manifests::parse(text).expect("manifests").objects().into_iter().map(|object| object.value).collect()
+    }
+
+    fn sleepers(containers: &[&str]) -> Sleepers {
+        Sleepers {
+            workload: "deployment/web".into(),
+            containers: containers.iter().map(|name| (*name).to_owned()).collect(),
+            kubernetes: KubernetesVersion::NAMED_SIDECAR_PORTS,
+        }
+    }
+
+    fn with_hook(hook: &str) -> String {
+        SHOP.replace(
+            "          image: shop/web:1.2\n",
+            &format!("          image: shop/web:1.2\n          lifecycle: {{preStop: {hook}}}\n"),
+        )
+    }
+
+    #[test]
+    fn the_container_behind_the_service_and_the_mesh_get_the_sleep() {
+        assert_eq!(on_the_path(&objects(SHOP), "deployment/web").unwrap(), ["app"]);
+        let meshed = SHOP.replace("name: metrics", "name: istio-proxy");
+        assert_eq!(on_the_path(&objects(&meshed), "deployment/web").unwrap(), ["app", "istio-proxy"]);
+        let portless = SHOP.replace("          ports: [{name: http, containerPort: 8080}]\n", "");
+        let error = on_the_path(&objects(&portless), "deployment/web").unwrap_err().to_string();
+        assert!(
+            error.contains("several containers (app, metrics)") && error.contains("--container"),
+            "{error}"
+        );
+        let error = on_the_path(&objects(SHOP), "deployment/shop").unwrap_err().to_string();
+        assert_eq!(error, "there is no deployment/shop among the manifests");
+    }
+
+    #[test]
+    fn the_text_keeps_its_comments() {
+        let Output { text, notes } = set_ending_in(SHOP, &sleepers(&["app"]), FIVE).unwrap();
+        assert_eq!(notes, Vec::<String>::new());
+        assert!(text.contains("# The app itself."), "{text}");
+        assert_eq!(ending(&objects(&text), &sleepers(&["app"])).unwrap(), FIVE);
+        let again = set_ending_in(&text, &sleepers(&["app"]), FIVE).unwrap().text;
+        assert_eq!(again, text, "nothing is left to set");
+    }
+
+    #[test]
+    fn a_sleep_keeps_its_form() {
+        for (hook, seconds, set) in [
+            ("{sleep: {seconds: 3}}", 3, json!({"sleep": {"seconds": 5}})),
+            ("{exec: {command: [sleep, '3']}}", 3, json!({"exec": {"command": ["sleep", "5"]}})),
+            ("{exec: {command: [/bin/sleep, 3s]}}", 3, json!({"exec": {"command": ["/bin/sleep", "5"]}})),
+            (
+                "{exec: {command: [/bin/sh, -c, sleep 15]}}",
+                15,
+                json!({"exec": {"command": ["/bin/sh", "-c", "sleep 5"]}}),
+            ),
+        ] {
+            let mut objects = objects(&with_hook(hook));
+            assert_eq!(ending(&objects, &sleepers(&["app"])).unwrap().sleep_s, seconds, "{hook}");
+            set_ending(&mut objects, &sleepers(&["app"]), FIVE).unwrap();
+            assert_eq!(objects[0]["spec"]["template"]["spec"]["containers"][0]["lifecycle"]["preStop"], set);
+        }
+        let mut objects = objects(SHOP);
+        let older = Sleepers { kubernetes: KubernetesVersion::minor(29), ..sleepers(&["app"]) };
+        set_ending(&mut objects, &older, FIVE).unwrap();
+        let hook = &objects[0]["spec"]["template"]["spec"]["containers"][0]["lifecycle"]["preStop"];
+        assert_eq!(*hook, json!({"exec": {"command": ["sleep", "5"]}}));
+    }
+
+    #[test]
+    fn a_hook_that_does_more_is_not_touched() {
+        let error = |hook: &str| {
+            let text = with_hook(hook);
+            set_ending_in(&text, &sleepers(&["app"]), FIVE).unwrap_err().to_string()
+        };
+        assert_eq!(
+            error("{exec: {command: [nginx, -s, quit]}}"),
+            "container app of deployment/web has a preStop hook that is no sleep, so it is not changed; one that does \
+             both, if the image has a shell: preStop: {\"exec\":{\"command\":[\"/bin/sh\",\"-c\",\"sleep 5; exec \\\"$0\\\" \
+             \\\"$@\\\"\",\"nginx\",\"-s\",\"quit\"]}}"
+        );
+        assert!(error("{httpGet: {path: /quit, port: 80}}").contains("let what it calls wait for 5 s"));
+        assert!(error("{exec: {command: [sh, -c, sleep 5 && kill 1]}}").contains("does both"));
+    }
+
+    #[test]
+    fn only_what_differs_is_set() {
+        let mut objects = objects(&with_hook("{sleep: {seconds: 5}}"));
+        let before = objects.clone();
+        let as_it_is = Ending { sleep_s: 5, grace_s: 30, min_ready_s: 0 };
+        set_ending(&mut objects, &sleepers(&["app"]), as_it_is).unwrap();
+        assert_eq!(objects, before);
+        set_ending(&mut objects, &sleepers(&["app"]), Ending { min_ready_s: 4, ..as_it_is }).unwrap();
+        assert_eq!(objects[0]["spec"]["minReadySeconds"], 4);
+        let error = set_ending(&mut objects, &sleepers(&["web"]), FIVE).unwrap_err().to_string();
+        assert_eq!(error, "deployment/web has no container web: it has app, metrics");
+    }
+}

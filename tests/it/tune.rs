@@ -1,0 +1,124 @@
+//! `rolldrop tune` on a workload that was there before: the least sleep, its proof, and nothing left behind.
+
+use std::path::Path;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::ci::meets;
+use crate::harness::{LIMIT, Rolldrop, signal, wait_for};
+use crate::kubectl::{Kubectl, ROLLED_OUT, SharedCluster};
+use crate::machine::measured;
+use crate::runs::turn;
+use crate::web::Web;
+
+/// The Deployment as its users might have it in a file.
+const MANIFEST: &str = "\
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: web
+spec:
+  template:
+    spec:
+      containers:
+        - name: app # serves
+          image: rolldrop
+";
+
+/// A Deployment whose pods exit at once, behind a Service.
+struct Shop(Kubectl);
+
+impl Shop {
+    fn open(what: &str, pod: Value) -> Self {
+        let kubectl = Kubectl::in_namespace(what);
+        let web = Web::new(2).named().args(&["--on-sigterm=exit"]).pod(pod);
+        kubectl.apply(&web.manifests());
+        kubectl.ok(ROLLED_OUT);
+        Self(kubectl)
+    }
+
+    fn tune(&self, more: &[&str]) -> Rolldrop {
+        let shop = ["tune", "--target", "svc/web", "-n", self.0.namespace(), "--out", "tuning", "--yes"];
+        let how = ["--rate", "100", "--coverage", "50%", "--max-busy", "100%", "--quiet"];
+        Rolldrop::new(shop)
+            .args(how)
+            .args(more)
+            .args(["--kubeconfig"])
+            .args([SharedCluster::get().kubeconfig()])
+    }
+
+    fn spec(&self) -> Value {
+        serde_json::from_str(&self.0.ok("get deployment/web -o jsonpath={.spec}")).expect("JSON")
+    }
+}
+
+fn tuning(dir: &Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(dir.join("tuning/tune.json")).expect("tune.json"))
+        .expect("JSON")
+}
+
+#[test]
+fn a_tuning_proves_a_sleep_and_leaves_the_workload_as_it_was() {
+    measured(|| {
+        let _turn = turn();
+        let shop = Shop::open("tune", json!({}));
+        let before = shop.spec();
+        let tuned = shop.tune(&["-f", "web.yaml"]).file("web.yaml", MANIFEST).measured();
+        assert_eq!(shop.spec(), before);
+        let found = tuning(tuned.dir());
+        meets(&["--schemafile", "docs/tune.schema.json"], tuned.dir().join("tuning/tune.json"));
+        tuned.figure(found["outcome"]["state"] == "proven");
+        let sleep = &found["chosen"]["settings"]["preStopSeconds"];
+        let proof = found["steps"].as_array().expect("steps").last().expect("a proof");
+        assert_eq!((&proof["purpose"], &proof["lostForASleep"]), (&json!("proof"), &json!(0)), "{found}");
+        assert_eq!(&proof["settings"]["preStopSeconds"], sleep, "{found}");
+        assert!(found["lostBefore"].as_array().is_some_and(|lost| !lost.is_empty()), "{found}");
+        let patch = std::fs::read_to_string(tuned.dir().join("tuning/patch.yaml")).expect("the patch");
+        assert!(patch.contains(&format!("seconds: {sleep}")), "{patch}");
+        let line = format!("seconds: {sleep}");
+        let said = tuned.stdout();
+        assert!(said.lines().any(|said| said.starts_with("web.yaml:") && said.ends_with(&line)), "{said}");
+        let picture = std::fs::read(tuned.dir().join("tuning/tune.png")).expect("the picture");
+        assert!(picture.starts_with(b"\x89PNG"));
+        // Taken as it says, nothing is left to do.
+        shop.0.ok(&format!(
+            "patch deployment/web --patch-file {}",
+            tuned.dir().join("tuning/patch.yaml").display()
+        ));
+        assert_eq!(
+            &shop.spec()["template"]["spec"]["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"],
+            sleep
+        );
+    });
+}
+
+#[test]
+fn a_tuning_that_is_killed_is_undone_by_one_cleanup() {
+    let _turn = turn();
+    let shop = Shop::open("tune-killed", json!({}));
+    let before = shop.spec();
+    let (mut child, dir) = shop.tune(&[]).start();
+    wait_for("a longer sleep", LIMIT, || {
+        (shop.spec()["template"]["spec"] != before["template"]["spec"]).then_some(())
+    });
+    signal(&child, Signal::SIGKILL);
+    child.wait().expect("an end");
+    let cleanup = || Rolldrop::new(["cleanup".as_ref(), dir.path().join("tuning").as_os_str()]).finish();
+    let cleaned = cleanup().expect_code(0);
+    assert!(cleaned.stdout().contains(": restored"), "{cleaned}");
+    assert_eq!(shop.spec(), before);
+    assert_eq!(cleanup().expect_code(0).stdout(), "nothing is left of the run\n");
+}
+
+#[test]
+fn a_hook_that_does_more_than_sleep_is_not_touched() {
+    let hook = json!({"lifecycle": {"preStop": {"exec": {"command": ["/bin/drain", "--now"]}}}});
+    let kubectl = Kubectl::in_namespace("tune-hook");
+    kubectl.apply(&Web::new(2).app(hook).manifests());
+    let shop = Shop(kubectl);
+    let refused = shop.tune(&[]).finish().expect_code(2);
+    assert!(refused.stderr().contains("has a preStop hook that is no sleep"), "{refused}");
+    assert!(refused.stderr().contains(r#""/bin/drain","--now""#), "{refused}");
+    assert!(!refused.dir().join("tuning").exists());
+}
