@@ -24,7 +24,7 @@ mod settings;
 mod target;
 mod under_load;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -74,23 +74,13 @@ impl RunArgs {
         let clock = Clock::start();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         if self.dry_run {
-            // Private, because it holds the kubeconfig of an embedded cluster. It is removed after the dry run.
-            let scratch = private_dir("rolldrop-dry-run-");
-            let scratch = scratch.context("failed to make a temporary directory")?;
-            let choice = self.choice(cluster, scratch.path());
             let progress = Progress::new(self.measure.quiet);
             let planned = runtime.block_on(async {
                 let interrupts = Interrupts::listen()?;
-                let namespace = self.measure.namespace.clone();
-                let shown = (&interrupts, &progress);
-                dry::plan(&job.scenario, choice, namespace, &job.intent(), shown).await
+                job.dry_run(|logs| self.choice(cluster, logs), &interrupts, &progress).await
             });
             progress.done();
-            scratch.close().context("failed to remove the temporary directory")?;
-            for (number, call) in (1..).zip(&planned?.calls) {
-                report::print(&format!("{number:>4}  {call}\n"))?;
-            }
-            return Ok(ExitCode::SUCCESS);
+            return planned.map(|()| ExitCode::SUCCESS);
         }
         let out =
             self.out.clone().unwrap_or_else(|| default_out("rolldrop-runs", &job.scenario.name, clock.now()));
@@ -178,6 +168,28 @@ impl<'a> Job<'a> {
             beats: !no_beats,
             extras: &self.extras,
         }
+    }
+
+    /// Prints each call of the API server that it would make, and changes nothing.
+    ///
+    /// # Errors
+    /// When it could not be made.
+    pub(super) async fn dry_run(
+        &self,
+        choice: impl FnOnce(&Path) -> Choice,
+        interrupts: &Interrupts,
+        progress: &Progress,
+    ) -> anyhow::Result<()> {
+        // Private, because it holds the kubeconfig of an embedded cluster. It is removed after the dry run.
+        let scratch = private_dir("rolldrop-dry-run-").context("failed to make a temporary directory")?;
+        let (namespace, shown) = (self.measure.namespace.clone(), (interrupts, progress));
+        let planned =
+            dry::plan(&self.scenario, choice(scratch.path()), namespace, &self.intent(), shown).await;
+        scratch.close().context("failed to remove the temporary directory")?;
+        for (number, call) in (1..).zip(&planned?.calls) {
+            report::print(&format!("{number:>4}  {call}\n"))?;
+        }
+        Ok(())
     }
 
     /// Measures, and returns whether it was interrupted.

@@ -47,9 +47,8 @@ const NAMES: &str = "add the sidecar (--set sidecar.inject=true), name a header 
 #[command(after_help = "Examples:
   rolldrop tune                                 the built-in naive-rollout on the embedded cluster
   rolldrop tune web.yaml --coverage 95%         the manifests of a scenario, on the cluster that it names
-  rolldrop tune --target svc/web -n shop --image IMAGE
-                                                your own workload, on your kubeconfig's cluster
-  rolldrop tune --target svc/web -n shop --image IMAGE -f web.yaml
+  rolldrop tune svc/web -n shop --image IMAGE   your own workload, on your kubeconfig's cluster
+  rolldrop tune svc/web -n shop --image IMAGE -f web.yaml
                                                 and the lines to change in its manifest
 
 It measures what a rolling restart loses, then, with a long sleep, how long each consumer keeps routing to pods that
@@ -59,8 +58,9 @@ runs changes the pods' template and changes it back: that is two rollouts.
 Exit status: 0 proven, or what is set is right; 1 requests are lost that no sleep saves; 2 nothing measured;
 3 not shown, or a run was invalid; 130 interrupted.")]
 pub(super) struct TuneArgs {
-    /// A scenario file, or the name of a built-in scenario, whose manifests are tuned [default: naive-rollout, or
-    /// none if there is a --target].
+    /// A scenario file, or the name of a built-in scenario, whose manifests are tuned, or svc/NAME for --target svc/NAME
+    /// [default: naive-rollout, or none if there is a --target].
+    #[arg(value_name = "SCENARIO|svc/NAME")]
     scenario: Option<String>,
     #[command(flatten)]
     measure: MeasureArgs,
@@ -94,6 +94,10 @@ pub(super) struct TuneArgs {
     /// A manifest of the workload: prints the lines to change in it.
     #[arg(short = 'f', long = "file", value_name = "FILE")]
     file: Option<PathBuf>,
+    /// Say how many rollouts and minutes it takes, print, in order, each call of the API server that one of its runs would
+    /// make, and change nothing.
+    #[arg(long)]
+    dry_run: bool,
     /// The directory to create [default: rolldrop-tune/WORKLOAD-TIME].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -101,7 +105,10 @@ pub(super) struct TuneArgs {
 
 impl TuneArgs {
     /// Runs the command.
-    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+    pub(super) fn run(mut self) -> anyhow::Result<ExitCode> {
+        if let Some(service) = self.scenario.take_if(|text| text.starts_with("svc/")) {
+            self.measure.targets.insert(0, service.parse().map_err(anyhow::Error::msg)?);
+        }
         if !(0.5..=0.999).contains(&self.coverage.share()) {
             bail!("--coverage is {:.1} %, must be from 50 % to 99.9 %", 100.0 * self.coverage.share());
         }
@@ -135,7 +142,11 @@ impl TuneArgs {
             .clone()
             .unwrap_or_else(|| run::default_out("rolldrop-tune", &subject.name(), clock.now()));
         let steps = Steps { args: self, subject: &subject, out: &out, interrupts, progress, clock };
-        forecast::ask(&steps).await?;
+        let takes = forecast::say(&steps);
+        if self.dry_run {
+            return steps.dry_run().await.map(|()| Exit::Ok);
+        }
+        forecast::ask(&steps, takes).await?;
         std::fs::create_dir_all(&out).with_context(|| format!("failed to make {}", out.display()))?;
         let tuning = Tuner { steps: &steps, done: Vec::new() }.tune().await?;
         let is_shown = matches!(tuning.outcome, Outcome::Proven | Outcome::AlreadyRight);

@@ -39,7 +39,7 @@ impl Shop {
     }
 
     fn tune(&self, more: &[&str]) -> Rolldrop {
-        let shop = ["tune", "--target", "svc/web", "-n", self.0.namespace(), "--out", "tuning", "--yes"];
+        let shop = ["tune", "svc/web", "-n", self.0.namespace(), "--out", "tuning", "--yes"];
         let how = ["--rate", "100", "--coverage", "50%", "--max-busy", "100%", "--quiet"];
         Rolldrop::new(shop)
             .args(how)
@@ -98,6 +98,10 @@ fn a_tuning_that_is_killed_is_undone_by_one_cleanup() {
     let _turn = turn();
     let shop = Shop::open("tune-killed", json!({}));
     let before = shop.spec();
+    let planned = shop.tune(&["--dry-run"]).finish().expect_code(0);
+    let calls = planned.stdout();
+    assert!(calls.contains("PATCH") && calls.contains("/deployments/web"), "{planned}");
+    assert!(!planned.dir().join("tuning").exists(), "{planned}");
     let (mut child, dir) = shop.tune(&[]).start();
     wait_for("a longer sleep", LIMIT, || {
         (shop.spec()["template"]["spec"] != before["template"]["spec"]).then_some(())

@@ -20,8 +20,8 @@ const BETWEEN: Duration = Duration::from_secs(3);
 /// What a run takes besides its terminations, about.
 const AROUND: Duration = Duration::from_secs(15);
 
-/// Says what will be done, and goes on only with consent.
-pub(super) async fn ask(steps: &Steps<'_>) -> anyhow::Result<()> {
+/// Says what will be done, and how long that takes.
+pub(super) fn say(steps: &Steps<'_>) -> Duration {
     let (subject, progress) = (steps.subject, steps.progress);
     let set = subject.settings();
     let first = subject.sleeps(steps.args.max_sleep)[0];
@@ -50,6 +50,12 @@ pub(super) async fn ask(steps: &Steps<'_>) -> anyhow::Result<()> {
         (takes.as_secs_f64() / 60.0).ceil(),
         if subject.is_own() { "" } else { ", with those that change the pods' template and change it back" },
     ));
+    takes
+}
+
+/// Goes on only with consent.
+pub(super) async fn ask(steps: &Steps<'_>, takes: Duration) -> anyhow::Result<()> {
+    let (subject, progress) = (steps.subject, steps.progress);
     let elsewhere = subject.elsewhere();
     if let Some(Elsewhere { title, flag, naming }) = elsewhere {
         if *naming == Naming::Current {

@@ -14,7 +14,8 @@ use crate::cli::signals::Interrupts;
 use crate::cluster::Cluster;
 use crate::coordinator::{GitOps, LiveChanges};
 use crate::inject::ending::set_ending;
-use crate::scenario::Loaded;
+use crate::lab;
+use crate::scenario::{ClusterChoice, Loaded};
 use rolldrop_analysis::figures::{counted, len};
 use rolldrop_analysis::tune::{Names, Purpose, Settings};
 use rolldrop_analysis::{RunResult, windows_needed};
@@ -114,39 +115,58 @@ impl Steps<'_> {
         }
     }
 
+    /// The run to be made, and the cluster that the scenario names. `told` is said while its load is sent.
+    fn job<'a>(
+        &'a self,
+        plan: StepPlan,
+        told: Option<&'a dyn Fn(usize) -> String>,
+    ) -> anyhow::Result<(Job<'a>, Option<ClusterChoice<lab::Config>>)> {
+        let Self { args, subject, .. } = self;
+        let StepPlan { purpose, settings, .. } = plan;
+        let disruptions = format!("disruptions=[{}]", self.disruption(plan));
+        let length = format!("load.duration={}s", LONGEST.as_secs());
+        let further = vec![disruptions, length, "expect={}".to_owned()];
+        let Loaded { mut scenario, cluster } = args.measure.scenario(args.scenario_name(), further)?;
+        if settings != subject.settings() && subject.is_own() {
+            set_ending(&mut scenario.manifests, subject.sleepers(), settings.into())?;
+        }
+        let extras = Extras {
+            policy: plan.policy,
+            rounds_to_cover: (purpose != Purpose::Before && plan.names == Names::Known)
+                .then_some(MOST_ROUNDS),
+            told,
+            ending: (!subject.is_own()).then(|| (subject.sleepers(), settings.into())),
+            ..Extras::default()
+        };
+        // Consent was asked for all of it.
+        Ok((Job::new(scenario, &args.measure, Consent::Given, extras)?, cluster))
+    }
+
+    /// Prints each call of the API server that the run that shows the windows would make. The others make the same.
+    pub(super) async fn dry_run(&self) -> anyhow::Result<()> {
+        let Self { args, subject, interrupts, progress, .. } = self;
+        let first = subject.sleeps(args.max_sleep)[0];
+        let plan = self.windows(subject.wide(first), args.disrupt.unwrap_or_default());
+        let (job, cluster) = self.job(plan, None)?;
+        let choice = |logs: &Path| args.measure.choice(args.scenario_name(), cluster, logs);
+        job.dry_run(choice, interrupts, progress).await
+    }
+
     /// Makes a run in a directory of this name, and returns its result.
     pub(super) async fn run(&self, plan: StepPlan, name: &str) -> anyhow::Result<RunResult> {
-        let Self { args, subject, progress, .. } = self;
-        let StepPlan { purpose, settings, needed, .. } = plan;
+        let Self { args, progress, .. } = self;
+        let StepPlan { settings, needed, .. } = plan;
         let began = Instant::now();
         progress.say(&format!(
             "{name}: a preStop sleep of {} s, {} or more",
             settings.pre_stop_seconds,
             counted(len(needed), "termination")
         ));
-        let scenario_name = args.scenario_name();
-        let disruptions = format!("disruptions=[{}]", self.disruption(plan));
-        let length = format!("load.duration={}s", LONGEST.as_secs());
-        let further = vec![disruptions, length, "expect={}".to_owned()];
-        let Loaded { mut scenario, cluster } = args.measure.scenario(scenario_name, further)?;
-        let is_changed = settings != subject.settings();
-        if is_changed && subject.is_own() {
-            set_ending(&mut scenario.manifests, subject.sleepers(), settings.into())?;
-        }
         let out = self.out.join(name);
         let run_dir = RunDir::create(&out).context("failed to make the run directory")?;
         let told = |ended: usize| format!("{name}: {}", self.left(plan, began, ended));
-        let extras = Extras {
-            policy: plan.policy,
-            rounds_to_cover: (purpose != Purpose::Before && plan.names == Names::Known)
-                .then_some(MOST_ROUNDS),
-            told: Some(&told),
-            ending: (!subject.is_own()).then(|| (subject.sleepers(), settings.into())),
-            ..Extras::default()
-        };
-        // Consent was asked for all of it.
-        let job = Job::new(scenario, &args.measure, Consent::Given, extras)?;
-        let choice = args.measure.choice(scenario_name, cluster, &out);
+        let (job, cluster) = self.job(plan, Some(&told))?;
+        let choice = args.measure.choice(args.scenario_name(), cluster, &out);
         let measured = job.carry_out(choice, &run_dir, self.clock, self.interrupts, progress).await;
         let interrupted = measured.inspect_err(|_| run_dir.discard_if_empty())?;
         let result = report::make_quietly(&run_dir)?;
