@@ -296,7 +296,7 @@ pub fn choose(windows: &RunResult, seen_with: u64, wish: Wish) -> Result<Choice,
     let lasted =
         |t: &Termination| t.windows.iter().filter_map(|w| w.upper_s.or(w.lower_s)).fold(0.0, f64::max);
     let longest = windows.terminations.iter().map(lasted).fold(0.0, f64::max);
-    if stats::ceil_seconds(longest) >= seen_with {
+    if longest >= seen_with as f64 {
         return Err(Unknown::Outlasted);
     }
     let why = rec.refused_because.clone();

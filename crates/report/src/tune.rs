@@ -36,7 +36,7 @@ pub(super) fn headline(tuning: &Tuning) -> String {
             lost(before),
         ),
         (Outcome::AlreadyRight, Some((_, proof)), _) => format!(
-            "The preStop sleep of {} s that is set is enough, and no shorter one was found: it lost {}.",
+            "The preStop sleep of {} s that is set is right: it lost {}.",
             tuning.before.pre_stop_seconds,
             none_lost(proof),
         ),

@@ -84,7 +84,9 @@ fn the_sleep_is_the_longest_window_in_whole_seconds() {
 
 #[test]
 fn a_window_that_outlasts_the_sleep_is_not_seen_to_its_end() {
-    assert_eq!(choose(&windows(&[0.2, 19.6]), 20, WISH), Err(Unknown::Outlasted));
+    assert_eq!(choose(&windows(&[0.2, 20.1]), 20, WISH), Err(Unknown::Outlasted));
+    let choice = choose(&windows(&[0.2, 19.6]), 20, WISH).unwrap();
+    assert_eq!(choice.settings.pre_stop_seconds, 20, "the pod served on until then");
     let because = |why: &str| Err(Unknown::Because(vec![why.to_owned()]));
     let mut refused = windows(&[0.2]);
     refused.recommendation[0].refused_because = vec!["too few".into()];
