@@ -153,9 +153,12 @@ fn chosen_by_traefik(log: &str) -> BTreeMap<u64, String> {
 fn failed_by_haproxy(log: &str) -> BTreeSet<u64> {
     let failed = log.lines().filter_map(|line| {
         let [id, status, state] = line.split_whitespace().collect::<Vec<_>>()[..] else { return None };
-        // The second letter is where it stood: connecting, or waiting for the head.
-        let is_servers = state.starts_with(['S', 's']);
-        (status.parse::<u16>().is_ok_and(|status| status >= 500) && is_servers).then(|| number(id))?
+        // The first letter is who ended it, the second where it stood: connecting, or waiting for the head.
+        let is_servers =
+            state.starts_with(['S', 's']) && status.parse::<u16>().is_ok_and(|status| status >= 500);
+        // A pod that is gone between connection and answer says nothing, and the client's timeout is the shorter one.
+        let is_left = ["CC", "CH", "cC", "cH"].contains(&state);
+        (is_servers || is_left).then(|| number(id))?
     });
     failed.collect()
 }
@@ -254,8 +257,11 @@ fn what_a_gateway_lost_is_that_of_the_pod_that_its_own_log_names() {
             "{of_ingress}, {}\n{finished}",
             of_balancer.len()
         );
-        let answers: BTreeSet<u64> = failed.intersection(&of_balancer).copied().collect();
-        assert_eq!(answers, of_balancer, "what was lost is what HAProxy has as failed\n{finished}");
+        let missing: BTreeSet<u64> = of_balancer.difference(&failed).copied().collect();
+        assert!(
+            missing.is_empty(),
+            "{missing:?} was lost, and HAProxy does not have it as failed\n{finished}"
+        );
         for termination in &analysis.result.terminations {
             for window in &termination.windows {
                 assert!(window.lower_s > Some(0.5), "{window:?}\n{finished}");
