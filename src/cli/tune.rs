@@ -149,11 +149,10 @@ impl TuneArgs {
         forecast::ask(&steps, takes).await?;
         std::fs::create_dir_all(&out).with_context(|| format!("failed to make {}", out.display()))?;
         let tuning = Tuner { steps: &steps, done: Vec::new() }.tune().await?;
-        let is_shown = matches!(tuning.outcome, Outcome::Proven | Outcome::AlreadyRight);
         for file in rolldrop_report::tuning(&tuning)? {
             handover::write(&out, &file)?;
         }
-        let chosen = tuning.chosen.as_ref().filter(|_| is_shown);
+        let chosen = tuning.chosen.as_ref().filter(|_| tuning.outcome.is_shown());
         for file in chosen.map(|choice| handover::patches(&subject, choice)).unwrap_or_default() {
             handover::write(&out, &file)?;
         }

@@ -116,10 +116,7 @@ impl Session {
         current: &Value,
         wanted: &Value,
     ) -> Result<Option<u32>, CoordinatorError> {
-        let object = reference(current);
-        let name = object.name.clone();
-        let edits = edits::between(current, wanted);
-        self.edit(object, edits, || undo::patch(api, &name, current, wanted)).await
+        self.make(api, current, wanted, edits::between(current, wanted)).await
     }
 
     /// The same for a workload that the run restarts, maybe without another change: undone, its pods are as if they had
@@ -130,14 +127,24 @@ impl Session {
         current: &Value,
         wanted: &Value,
     ) -> Result<Option<u32>, CoordinatorError> {
-        let object = reference(current);
-        let name = object.name.clone();
         let mut edits = edits::between(current, wanted);
         edits.push(Edit::of_restarts(current));
         if current == wanted {
-            self.journal().announce(object, Change::Edit { edits })?;
+            self.journal().announce(reference(current), Change::Edit { edits })?;
             return Ok(None);
         }
+        self.make(api, current, wanted, edits).await
+    }
+
+    async fn make(
+        &self,
+        api: &Api<DynamicObject>,
+        current: &Value,
+        wanted: &Value,
+        edits: Vec<Edit>,
+    ) -> Result<Option<u32>, CoordinatorError> {
+        let object = reference(current);
+        let name = object.name.clone();
         self.edit(object, edits, || undo::patch(api, &name, current, wanted)).await
     }
 

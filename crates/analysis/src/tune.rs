@@ -86,6 +86,13 @@ pub enum Outcome {
     },
 }
 
+impl Outcome {
+    /// Whether the chosen settings are shown to hold.
+    pub const fn is_shown(&self) -> bool {
+        matches!(self, Self::Proven | Self::AlreadyRight)
+    }
+}
+
 /// The purpose of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

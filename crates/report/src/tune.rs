@@ -64,11 +64,11 @@ fn basis(step: &Step) -> String {
 }
 
 /// The proof of the chosen settings, if they are shown to hold.
-fn shown(tuning: &Tuning) -> Option<(&Choice, &Step)> {
+pub(super) fn shown(tuning: &Tuning) -> Option<(&Choice, &Step)> {
     let choice = tuning.chosen.as_ref()?;
     let is_its = |step: &&Step| step.purpose == Purpose::Proof && step.settings == choice.settings;
     let step = tuning.steps.iter().rfind(is_its)?;
-    matches!(tuning.outcome, Outcome::Proven | Outcome::AlreadyRight).then_some((choice, step))
+    tuning.outcome.is_shown().then_some((choice, step))
 }
 
 fn price(price: &Price) -> String {
@@ -211,4 +211,38 @@ pub(super) fn files(tuning: &Tuning, png: Vec<u8>) -> Vec<ReportFile> {
         file("tune.md", markdown(tuning).into_bytes()),
         file("tune.png", png),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_proof_that_is_shown_is_that_of_the_chosen_sleep() {
+        let settings =
+            |s: u64| json!({"preStopSeconds": s, "terminationGracePeriodSeconds": 30, "minReadySeconds": 0});
+        let step = |purpose: &str, sleep_s, lost: u64| {
+            json!({
+                "purpose": purpose, "run": purpose, "settings": settings(sleep_s), "verdict": {"state": "valid"},
+                "modes": ["rollout"], "terminations": 12, "units": 10, "confidence": 0.975, "coverage": 0.7,
+                "lost": lost, "lostForASleep": lost, "requests": 1000,
+            })
+        };
+        // The last proof is that one second less is too short.
+        let mut tuning: Tuning = serde_json::from_value(json!({
+            "schemaVersion": 1, "tool": {"name": "rolldrop", "version": "0.1.0"}, "workload": "deployment/web",
+            "containers": ["app"], "cluster": {"version": "v1.36.2+rolldrop", "dataplane": "nftables", "dataplane_from": "config_map", "nodes": 1, "endpoints": 3, "namespace": "default"},
+            "coverageAsked": 0.6, "confidence": 0.95, "before": settings(0),
+            "steps": [step("before", 0, 106), step("proof", 2, 0), step("proof", 1, 9)],
+            "lostBefore": [], "chosen": {"settings": settings(2), "consumers": [], "stoppingSeconds": null},
+            "price": null, "limits": [], "outcome": {"state": "proven"},
+        }))
+        .unwrap();
+        assert_eq!(shown(&tuning).map(|(_, proof)| proof.lost), Some(0));
+        assert!(headline(&tuning).contains("none of 1,000 requests"));
+        tuning.outcome = Outcome::NotShown { why: vec!["it was killed".into()] };
+        assert_eq!(shown(&tuning), None);
+    }
 }

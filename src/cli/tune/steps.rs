@@ -127,7 +127,7 @@ impl Steps<'_> {
         let length = format!("load.duration={}s", LONGEST.as_secs());
         let further = vec![disruptions, length, "expect={}".to_owned()];
         let Loaded { mut scenario, cluster } = args.measure.scenario(args.scenario_name(), further)?;
-        if settings != subject.settings() && subject.is_own() {
+        if subject.is_own() {
             set_ending(&mut scenario.manifests, subject.sleepers(), settings.into())?;
         }
         let extras = Extras {

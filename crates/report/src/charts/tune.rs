@@ -5,7 +5,7 @@ use super::canvas::{Anchor, Canvas, Dash, Pattern, Rect};
 use super::frame::{self, Key, LEFT, Look, RIGHT, SMALL, WIDTH, anchored, bold};
 use super::{Chart, ChartError, palette};
 use crate::format::{count, counted, len, percent};
-use crate::tune::headline;
+use crate::tune::{headline, shown};
 use rolldrop_analysis::tune::{Purpose, Step, Tuning};
 
 /// Height of the plot of one consumer's windows.
@@ -61,7 +61,7 @@ pub(crate) fn draw(tuning: &Tuning) -> Result<Chart, ChartError> {
         frame::x_axis(&mut canvas, plot, &ticks, &x, Some("seconds since the pod's deletion"));
         top = plot.bottom + 30.0;
     }
-    bars(&mut canvas, &tuning.steps, top + ABOVE + 20.0);
+    bars(&mut canvas, tuning, top + ABOVE + 20.0);
     frame::foot(&mut canvas, concat!("rolldrop ", env!("CARGO_PKG_VERSION")), height);
     let alt =
         format!("How long each consumer kept routing to pods that ended, with the chosen sleep. {title}");
@@ -69,11 +69,9 @@ pub(crate) fn draw(tuning: &Tuning) -> Result<Chart, ChartError> {
 }
 
 /// What was lost before and with the chosen settings, per termination.
-fn bars(canvas: &mut Canvas, steps: &[Step], top: f64) {
-    let shown: Vec<&Step> = [Purpose::Before, Purpose::Proof]
-        .into_iter()
-        .filter_map(|purpose| steps.iter().rfind(|step| step.purpose == purpose))
-        .collect();
+fn bars(canvas: &mut Canvas, tuning: &Tuning, top: f64) {
+    let proof = shown(tuning).map(|(_, proof)| proof);
+    let shown: Vec<&Step> = tuning.steps.first().into_iter().chain(proof).collect();
     let each = |step: &Step| step.lost as f64 / step.terminations.max(1) as f64;
     let most = shown.iter().map(|step| each(step)).fold(0.0, f64::max);
     canvas.text(LEFT, top, "lost requests per termination", &bold(SMALL));
