@@ -12,7 +12,6 @@ use crate::cluster::Choice;
 use crate::lab::{self, config::DataplaneChoice};
 use crate::scenario::{self, ClusterChoice, Loaded};
 use rolldrop_load as load;
-use rolldrop_record::Evidence;
 use rolldrop_record::load::{LoadFrom, Rate};
 
 /// Arguments of commands that measure on a cluster.
@@ -60,10 +59,6 @@ pub(super) struct MeasureArgs {
     pub(super) load_resources: Option<Resources>,
     #[command(flatten)]
     pub(super) collecting: Collecting,
-    /// Ask the kernel's connection tracking to which pod each connection was sent, also for unanswered ones. Pods
-    /// that send the load then run in their nodes' network, as root with NET_ADMIN; a load from here needs NET_ADMIN.
-    #[arg(long, value_name = "conntrack")]
-    pub(super) evidence: Option<Evidence>,
     /// Add the sidecar also to objects that Argo CD or Flux manages. These remove it in mid-run, unless they are
     /// paused.
     #[arg(long)]
@@ -149,7 +144,6 @@ impl MeasureArgs {
         overrides.extend(self.load_from.as_ref().map(|from| format!("load.from={from}")));
         overrides.extend(self.load_workers.map(|workers| format!("load.job.workers={workers}")));
         overrides.extend(self.load_resources.as_ref().map(Resources::as_override));
-        overrides.extend(self.evidence.map(|evidence| format!("load.evidence={evidence}")));
         overrides
     }
 

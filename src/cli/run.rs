@@ -48,6 +48,7 @@ use admin_secret::AdminSecret;
 pub(super) use args::RunArgs;
 use command::UserCommand;
 pub(super) use consent::{Consent, Naming, confirm, flag_of};
+pub(super) use evidence::why_no_evidence;
 use intent::Intent;
 pub(super) use ports::check_here;
 use rolldrop_kubernetes::guard::names::is_dns_label;
@@ -114,12 +115,20 @@ pub(super) struct Extras<'a> {
     pub(super) looks: Option<Looks>,
     /// How sure its recommendation must be.
     pub(super) policy: Policy,
-    /// The most rounds, if it goes on until its windows cover what the policy asks for.
-    pub(super) rounds_to_cover: Option<usize>,
+    /// How far it goes on until its windows cover what the policy asks for, if it does.
+    pub(super) covering: Option<Covering>,
     /// What it is part of, as text, once so many pods have ended.
     pub(super) told: Option<&'a dyn Fn(usize) -> String>,
     /// How the pods of a workload that is not the run's own are to end meanwhile.
     pub(super) ending: Option<(&'a Sleepers, Ending)>,
+}
+
+/// How far a run goes on until its windows cover enough.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Covering {
+    pub(super) most_rounds: usize,
+    /// How long windows can be seen, in seconds. One that lasts as long ends the run.
+    pub(super) seen_s: Option<u64>,
 }
 
 /// A run to be made.

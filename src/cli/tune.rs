@@ -4,6 +4,7 @@
 //! one in which pods sleep so long that every window is seen to its end, and one with the chosen settings. What follows
 //! from them is decided in [`rolldrop_analysis::tune`].
 
+mod evidence;
 mod forecast;
 mod handover;
 mod limits;
@@ -24,10 +25,11 @@ use super::report::print;
 use super::run;
 use super::signals::Interrupts;
 use crate::scenario;
+use evidence::{EvidenceArg, Means};
 use rolldrop_analysis::figures::counted;
 use rolldrop_analysis::tune::{
     Choice, MOST_PROOFS, Names, Next, Outcome, Price, Proof, SCHEMA_VERSION, Search, Step, Tuning, Unknown,
-    Wish, choose, for_a_sleep, lost_to, names, proof, stopping,
+    Wish, choose, for_a_sleep, lost_at_starts, lost_to, names, proof, stopping, with_starts,
 };
 use rolldrop_analysis::{RunResult, model::Verdict};
 use rolldrop_record::run_info::Tool;
@@ -40,7 +42,8 @@ const CONFIDENCE: f64 = 0.95;
 const OUTLASTED: &str =
     "a window lasted as long as the longest sleep, and may last longer: use a longer --max-sleep";
 const NO_NAMES: &str = "nothing names the pods that new connections went to";
-const NAMES: &str = "add the sidecar (--set sidecar.inject=true), name a header that names the pod (--pod-header), or use --evidence conntrack";
+const NAMES: &str =
+    "use --evidence auto, sidecar or conntrack, or name a header that names the pod (--pod-header)";
 
 /// Arguments of `rolldrop tune`.
 #[derive(Debug, clap::Args)]
@@ -75,6 +78,11 @@ pub(super) struct TuneArgs {
     /// deletePod, one at a time].
     #[arg(long, value_enum, value_name = "ACTION")]
     disrupt: Option<Disrupt>,
+    /// What names the pods of new connections where answers do not: the sidecar, which is added to the pods for each run;
+    /// conntrack, the kernel's connection tracking, as of `rolldrop run`; or auto: what there is, if the first run shows
+    /// no names, which is said, and asked about.
+    #[arg(long, value_enum, value_name = "WHAT")]
+    evidence: Option<EvidenceArg>,
     /// Show also that one second less would lose requests, with a proof of its own for each sleep that is tried.
     #[arg(long)]
     tight: bool,
@@ -85,6 +93,9 @@ pub(super) struct TuneArgs {
     /// meshes].
     #[arg(long = "container", value_name = "NAME")]
     containers: Vec<String>,
+    /// A program that a preStop hook runs already may get a sleep before it, by a shell of its image.
+    #[arg(long)]
+    prefix_hook: bool,
     /// The grace period may become shorter than it is, if pods need less.
     #[arg(long)]
     shorten: bool,
@@ -132,6 +143,9 @@ impl TuneArgs {
     async fn tune(&self, interrupts: &Interrupts, progress: &Progress) -> anyhow::Result<Exit> {
         let clock = Clock::start();
         let subject = Subject::find(self, interrupts).await?;
+        if let Some(controller) = subject.managed_by().filter(|_| !self.measure.change_gitops) {
+            bail!(handover::to_a_repository(&subject, controller, self.max_sleep));
+        }
         if self.apply && subject.is_own() {
             bail!(
                 "--apply is for a workload that exists, and the scenario's end with each run: see the patch instead"
@@ -148,7 +162,8 @@ impl TuneArgs {
         }
         forecast::ask(&steps, takes).await?;
         std::fs::create_dir_all(&out).with_context(|| format!("failed to make {}", out.display()))?;
-        let tuning = Tuner { steps: &steps, done: Vec::new() }.tune().await?;
+        let tuning =
+            Tuner { steps: &steps, means: Means::of(self.evidence), done: Vec::new() }.tune().await?;
         for file in rolldrop_report::tuning(&tuning)? {
             handover::write(&out, &file)?;
         }
@@ -179,12 +194,15 @@ const fn exit(outcome: &Outcome) -> Exit {
 /// The runs that are done so far.
 struct Tuner<'a> {
     steps: &'a Steps<'a>,
+    /// What names the pods, if answers do not.
+    means: Option<Means>,
     done: Vec<Step>,
 }
 
 impl Tuner<'_> {
-    async fn step(&mut self, plan: StepPlan) -> anyhow::Result<RunResult> {
+    async fn step(&mut self, mut plan: StepPlan) -> anyhow::Result<RunResult> {
         let name = format!("{}-{}", self.done.len() + 1, plan.purpose.name());
+        plan.means = self.means;
         let result = self.steps.run(plan, &name).await?;
         self.done.push(Step::of(plan.purpose, &name, plan.settings, &result, plan.names));
         Ok(result)
@@ -192,20 +210,28 @@ impl Tuner<'_> {
 
     async fn tune(mut self) -> anyhow::Result<Tuning> {
         let Steps { subject, args, progress, .. } = self.steps;
-        let set = subject.settings();
         let before = self.step(self.steps.before()).await?;
+        // What pods that start need is chosen with the sleep.
+        let set = with_starts(&before, subject.settings());
+        let has_starts = set != subject.settings();
         if let Some(why) = untrusted(&before) {
             return Ok(self.concluded(&before, None, Outcome::NotShown { why }));
         }
         let lost = lost_to(&before);
-        if !lost.is_empty() && lost.iter().all(|lost| !may_help(&before, lost.cause)) {
+        if !lost.is_empty() && !has_starts && lost.iter().all(|lost| !may_help(&before, lost.cause)) {
             return Ok(self.concluded(&before, None, Outcome::NotForASleep));
         }
         if let Some(why) = subject.too_few_connections(&before) {
             return Ok(self.concluded(&before, None, Outcome::NotShown { why: vec![why] }));
         }
         let wish = Wish { before: set, may_shorten: args.shorten };
-        let names = names(&before);
+        let names = match names(&before) {
+            Names::Unknown if args.evidence == Some(EvidenceArg::Auto) => {
+                self.means = Some(self.steps.means().await?);
+                Names::Known
+            }
+            names => names,
+        };
         let (search, choice) = match (names, args.disrupt) {
             (Names::Known, disrupt) => match self.choice(disrupt.unwrap_or_default(), wish).await? {
                 Ok(choice) => (Search::from_windows(choice.settings.pre_stop_seconds, args.tight), choice),
@@ -253,7 +279,7 @@ impl Tuner<'_> {
                 Next::Prove(sleep_s) => sleep_s,
                 Next::Found(sleep_s) => {
                     choice.settings = settings(sleep_s, &choice);
-                    let is_set = choice.settings == set;
+                    let is_set = choice.settings == self.steps.subject.settings();
                     return Ok((choice, if is_set { Outcome::AlreadyRight } else { Outcome::Proven }));
                 }
                 Next::TooLong => return Ok((choice, Outcome::NotShown { why: vec![OUTLASTED.to_owned()] })),
@@ -266,6 +292,10 @@ impl Tuner<'_> {
             let plan = self.steps.proof(choice.settings, search.error(1.0 - CONFIDENCE), names);
             let result = self.step(plan).await?;
             let proof = proof(&result, names, sleep_s, plan.needed);
+            let subject = self.steps.subject;
+            if let Some(why) = lost_at_starts(&result, subject.settings(), choice.settings) {
+                return Ok((choice, Outcome::NotShown { why: vec![why] }));
+            }
             match &proof {
                 Proof::Unknown { why } => return Ok((choice, Outcome::NotShown { why: why.clone() })),
                 Proof::TooShort { lost, .. } => {

@@ -138,7 +138,7 @@ impl Bounds {
             let rolling = spec.strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref());
             let Some(max) = rolling.and_then(|rolling| rolling.max_unavailable.as_ref()) else { continue };
             let replicas = number(spec.replicas.or(Some(1)));
-            let allowed = at_most(max, replicas).max(1);
+            let allowed = number_of(max, replicas, Round::Down).max(1);
             // Unavailable pods count as well: a rollout or another action may be in progress.
             let counted = number(deployment.status.as_ref().and_then(|status| status.ready_replicas));
             let away = replicas.saturating_sub(now(counted, &spec.selector));
@@ -174,14 +174,22 @@ fn in_words(pods: usize) -> String {
     if pods == 1 { "1 pod".to_owned() } else { format!("{pods} pods") }
 }
 
-/// A number, or a share that is rounded down, as in a rollout.
-fn at_most(max: &IntOrString, replicas: usize) -> usize {
-    match max {
-        IntOrString::Int(max) => number(Some(*max)),
-        IntOrString::String(share) => share
-            .strip_suffix('%')
-            .and_then(|share| share.parse::<usize>().ok())
-            .map_or(0, |share| share * replicas / 100),
+/// How a share of pods becomes a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Round {
+    Up,
+    Down,
+}
+
+/// A number, or a share of so many pods.
+pub(crate) fn number_of(value: &IntOrString, pods: usize, round: Round) -> usize {
+    match value {
+        IntOrString::Int(value) => number(Some(*value)),
+        IntOrString::String(share) => {
+            let share = share.strip_suffix('%').and_then(|share| share.parse::<usize>().ok());
+            let hundredths = share.unwrap_or(0).saturating_mul(pods);
+            if round == Round::Up { hundredths.div_ceil(100) } else { hundredths / 100 }
+        }
     }
 }
 

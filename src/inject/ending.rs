@@ -1,7 +1,8 @@
-//! How the pods of a workload end: reads and sets the preStop sleep of containers, the grace period and
-//! minReadySeconds, in objects and in texts.
+//! How the pods of a workload end and start: reads and sets the preStop sleep of containers, the grace period, the delay
+//! of readiness probes and minReadySeconds, in objects and in texts.
 //!
-//! A hook that does more than sleep is never changed: the error says what a hook that does both would be.
+//! A hook that does more than sleep is changed only on request, to one that sleeps first: else the error says what that
+//! would be.
 
 use serde_json::{Value, json};
 use thiserror::Error;
@@ -16,8 +17,11 @@ const DEFAULT_GRACE_S: u64 = 30;
 /// Containers of meshes that carry the pod's traffic. They get the sleep as well: without it they stop first.
 const MESH_PROXIES: [&str; 4] = ["istio-proxy", "linkerd-proxy", "consul-dataplane", "kuma-sidecar"];
 const SHELLS: [&str; 4] = ["sh", "bash", "ash", "dash"];
+/// The shell that sleeps before a command, and what it runs then: the words after its script.
+const SHELL: &str = "/bin/sh";
+const THEN: &str = "; exec \"$0\" \"$@\"";
 
-/// How pods are to end.
+/// How pods are to end and to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ending {
     /// The preStop sleep, in seconds; 0 for none.
@@ -26,6 +30,8 @@ pub(crate) struct Ending {
     pub grace_s: u64,
     /// `minReadySeconds` of the workload; 0 for none.
     pub min_ready_s: u64,
+    /// `initialDelaySeconds` of the containers' readiness probes; `None` without a probe.
+    pub readiness_delay_s: Option<u64>,
 }
 
 /// A workload whose pods' end is set: which of its containers sleep, and for which Kubernetes.
@@ -35,6 +41,8 @@ pub(crate) struct Sleepers {
     pub workload: String,
     /// Their names.
     pub containers: Vec<String>,
+    /// Whether a program that a hook runs may get a sleep before it.
+    pub may_prefix: bool,
     /// The oldest Kubernetes that the result is for.
     pub kubernetes: KubernetesVersion,
 }
@@ -95,6 +103,13 @@ enum Hook<'a> {
         prefix: &'static str,
         seconds: u64,
     },
+    /// A shell that sleeps, and then runs this command.
+    Before {
+        command: &'a [Value],
+        seconds: u64,
+    },
+    /// A program that does more than sleep.
+    Command(&'a [Value]),
     Other,
 }
 
@@ -107,11 +122,22 @@ impl<'a> Hook<'a> {
         if let Some(seconds) = hook["sleep"]["seconds"].as_u64() {
             return Self::Action(seconds);
         }
-        Self::program(&hook["exec"]["command"]).unwrap_or(Self::Other)
+        match hook["exec"]["command"].as_array() {
+            Some(command) => {
+                Self::program(command).or_else(|| Self::before(command)).unwrap_or(Self::Command(command))
+            }
+            None => Self::Other,
+        }
     }
 
-    fn program(command: &'a Value) -> Option<Self> {
-        let command = command.as_array()?;
+    /// The form in which [`Self::with`] puts a sleep before a command.
+    fn before(command: &'a [Value]) -> Option<Self> {
+        let [shell, option, script, command @ ..] = command else { return None };
+        let seconds = script.as_str()?.strip_prefix("sleep ")?.strip_suffix(THEN)?.parse().ok()?;
+        (*shell == SHELL && *option == "-c").then_some(Self::Before { command, seconds })
+    }
+
+    fn program(command: &'a [Value]) -> Option<Self> {
         let (last, words) = command.split_last()?;
         let last = last.as_str()?;
         let (number, prefix) = match words {
@@ -125,19 +151,27 @@ impl<'a> Hook<'a> {
         Some(Self::Program { words, prefix, seconds })
     }
 
-    /// How long it sleeps, if it only sleeps.
-    const fn seconds(&self) -> Option<u64> {
+    /// How long it sleeps, if it can be made to sleep as long as is asked for.
+    fn seconds(&self, may_prefix: bool) -> Option<u64> {
         match self {
             Self::None => Some(0),
-            Self::Action(seconds) | Self::Program { seconds, .. } => Some(*seconds),
+            Self::Action(seconds) | Self::Program { seconds, .. } | Self::Before { seconds, .. } => {
+                Some(*seconds)
+            }
+            Self::Command(_) => may_prefix.then_some(0),
             Self::Other => None,
         }
     }
 
-    /// The hook that sleeps so long, in the form that there is; `None` if this one does something else.
+    /// The hook that sleeps so long, in the form that there is; `None` if this one cannot.
     fn with(&self, seconds: u64, kubernetes: KubernetesVersion) -> Option<Value> {
         match self {
             Self::Other => None,
+            Self::Command(command) | Self::Before { command, .. } => {
+                let sleep = [json!(SHELL), json!("-c"), json!(format!("sleep {seconds}{THEN}"))];
+                let command: Vec<&Value> = sleep.iter().chain(*command).collect();
+                Some(json!({"exec": {"command": command}}))
+            }
             Self::Program { words, prefix, .. } => {
                 let number = Value::from(format!("{prefix}{seconds}"));
                 let command: Vec<&Value> = words.iter().chain([&number]).collect();
@@ -153,20 +187,6 @@ impl<'a> Hook<'a> {
 
 fn base_name(word: &Value) -> Option<&str> {
     word.as_str()?.rsplit('/').next()
-}
-
-/// What would sleep first and then do what a hook does.
-fn instead(hook: &Value, seconds: u64) -> String {
-    match hook["exec"]["command"].as_array() {
-        Some(command) => {
-            let mut words =
-                vec![json!("/bin/sh"), json!("-c"), json!(format!("sleep {seconds}; exec \"$0\" \"$@\""))];
-            words.extend(command.iter().cloned());
-            let merged = json!({"exec": {"command": words}});
-            format!("one that does both, if the image has a shell: preStop: {merged}")
-        }
-        None => format!("let what it calls wait for {seconds} s before it answers"),
-    }
 }
 
 /// The containers of a pod, with the places at which they are.
@@ -233,7 +253,7 @@ pub(crate) fn on_the_path(objects: &[Value], title: &str) -> Result<Vec<String>,
     Ok(serving.into_iter().chain(mesh).map(|container| name(container).to_owned()).collect())
 }
 
-/// How the pods of a workload end now: the shortest sleep of these containers counts.
+/// How the pods of a workload end and start now: the shortest sleep of these containers counts, and the longest delay.
 ///
 /// # Errors
 ///
@@ -242,10 +262,12 @@ pub(crate) fn ending(objects: &[Value], sleepers: &Sleepers) -> Result<Ending, E
     let objects: Vec<Object> =
         objects.iter().cloned().enumerate().map(|(n, object)| Object::whole(n, object)).collect();
     let (object, pod) = workload(&objects, &sleepers.workload)?;
-    let mut sleep_s = None;
+    let (mut sleep_s, mut readiness_delay_s) = (None, None);
     for container in &sleepers.containers {
         let (_, container) = sleepers.find(object, pod, container)?;
-        let seconds = Hook::of(container).seconds().ok_or_else(|| sleepers.hook(container, 0))?;
+        readiness_delay_s = readiness_delay_s.max(delay_of(container));
+        let seconds =
+            Hook::of(container).seconds(sleepers.may_prefix).ok_or_else(|| sleepers.hook(container, 0))?;
         sleep_s = Some(sleep_s.map_or(seconds, |least: u64| least.min(seconds)));
     }
     Ok(Ending {
@@ -255,7 +277,14 @@ pub(crate) fn ending(objects: &[Value], sleepers: &Sleepers) -> Result<Ending, E
             .as_u64()
             .unwrap_or(DEFAULT_GRACE_S),
         min_ready_s: object.get("/spec/minReadySeconds").as_u64().unwrap_or(0),
+        readiness_delay_s,
     })
+}
+
+/// The delay of a container's readiness probe; `None` without one.
+fn delay_of(container: &Value) -> Option<u64> {
+    let probe = container["readinessProbe"].as_object()?;
+    Some(probe.get("initialDelaySeconds").and_then(Value::as_u64).unwrap_or(0))
 }
 
 /// Sets how the pods of a workload end.
@@ -300,18 +329,30 @@ impl Sleepers {
         hook.with(ending.sleep_s, self.kubernetes).unwrap_or_default()
     }
 
+    /// The delay of the readiness probe of a container of this workload, if it has one and that changes.
+    pub(crate) fn delay_of(&self, workload: &Value, container: &str, ending: Ending) -> Option<u64> {
+        let object = Object::whole(0, workload.clone());
+        let (_, container) = self.find(&object, object.pod()?, container).ok()?;
+        let now = delay_of(container)?;
+        ending.readiness_delay_s.filter(|delay| *delay != now)
+    }
+
     fn edits(&self, objects: &[Object], ending: Ending) -> Result<Vec<Edit>, EndingError> {
         let (object, pod) = workload(objects, &self.workload)?;
         let mut edits = Vec::new();
         for container in &self.containers {
             let (at, container) = self.find(object, pod, container)?;
             let hook = Hook::of(container);
-            if hook.seconds() == Some(ending.sleep_s) {
+            if let (Some(delay), Some(now)) = (ending.readiness_delay_s, delay_of(container))
+                && delay != now
+            {
+                edits.push(object.set(format!("{at}/readinessProbe/initialDelaySeconds"), delay));
+            }
+            let cannot = || self.hook(container, ending.sleep_s);
+            if hook.seconds(self.may_prefix).ok_or_else(cannot)? == ending.sleep_s {
                 continue;
             }
-            let with = hook
-                .with(ending.sleep_s, self.kubernetes)
-                .ok_or_else(|| self.hook(container, ending.sleep_s))?;
+            let with = hook.with(ending.sleep_s, self.kubernetes).ok_or_else(cannot)?;
             edits.push(match (&hook, container["lifecycle"].is_object()) {
                 (Hook::Action(_), _) => {
                     object.set(format!("{at}/lifecycle/preStop/sleep/seconds"), ending.sleep_s)
@@ -345,12 +386,16 @@ impl Sleepers {
         })
     }
 
+    /// Why the hook of a container cannot be made to sleep so long.
     fn hook(&self, container: &Value, seconds: u64) -> EndingError {
-        EndingError::Hook {
-            workload: self.workload.clone(),
-            container: name(container).to_owned(),
-            instead: instead(&container["lifecycle"]["preStop"], seconds),
-        }
+        let hook = Hook::of(container);
+        let instead = match hook.with(seconds, self.kubernetes) {
+            Some(both) => format!(
+                "with --prefix-hook it sleeps first and then does what it does, if the image has a shell: preStop: {both}"
+            ),
+            None => format!("let what it calls wait for {seconds} s before it answers"),
+        };
+        EndingError::Hook { workload: self.workload.clone(), container: name(container).to_owned(), instead }
     }
 }
 
@@ -380,7 +425,7 @@ kind: Service
 metadata: {name: web}
 spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
 ";
-    const FIVE: Ending = Ending { sleep_s: 5, grace_s: 40, min_ready_s: 0 };
+    const FIVE: Ending = Ending { sleep_s: 5, grace_s: 40, min_ready_s: 0, readiness_delay_s: None };
 
     fn objects(text: &str) -> Vec<Value> {
         Manifests::parse(text).expect("manifests").objects().into_iter().map(|object| object.value).collect()
@@ -390,6 +435,7 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
         Sleepers {
             workload: "deployment/web".into(),
             containers: containers.iter().map(|name| (*name).to_owned()).collect(),
+            may_prefix: false,
             kubernetes: KubernetesVersion::NAMED_SIDECAR_PORTS,
         }
     }
@@ -458,19 +504,55 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
         };
         assert_eq!(
             error("{exec: {command: [nginx, -s, quit]}}"),
-            "container app of deployment/web has a preStop hook that is no sleep, so it is not changed; one that does \
-             both, if the image has a shell: preStop: {\"exec\":{\"command\":[\"/bin/sh\",\"-c\",\"sleep 5; exec \\\"$0\\\" \
+            "container app of deployment/web has a preStop hook that is no sleep, so it is not changed; with --prefix-hook \
+             it sleeps first and then does what it does, if the image has a shell: preStop: {\"exec\":{\"command\":[\"/bin/sh\",\"-c\",\"sleep 5; exec \\\"$0\\\" \
              \\\"$@\\\"\",\"nginx\",\"-s\",\"quit\"]}}"
         );
         assert!(error("{httpGet: {path: /quit, port: 80}}").contains("let what it calls wait for 5 s"));
-        assert!(error("{exec: {command: [sh, -c, sleep 5 && kill 1]}}").contains("does both"));
+        assert!(error("{exec: {command: [sh, -c, sleep 5 && kill 1]}}").contains("with --prefix-hook"));
+    }
+
+    #[test]
+    fn a_hook_that_does_more_gets_a_sleep_before_it_on_request() {
+        let prefixing = Sleepers { may_prefix: true, ..sleepers(&["app"]) };
+        let mut objects = objects(&with_hook("{exec: {command: [nginx, -s, quit]}}"));
+        let before = ending(&objects, &prefixing).unwrap();
+        assert_eq!(before.sleep_s, 0);
+        let hook = |objects: &[Value]| {
+            objects[0]["spec"]["template"]["spec"]["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+                .clone()
+        };
+        set_ending(&mut objects, &prefixing, before).unwrap();
+        assert_eq!(hook(&objects), json!(["nginx", "-s", "quit"]), "it sleeps as long as it is to");
+        for seconds in [5, 9] {
+            set_ending(&mut objects, &prefixing, Ending { sleep_s: seconds, ..before }).unwrap();
+            let script = format!("sleep {seconds}; exec \"$0\" \"$@\"");
+            assert_eq!(hook(&objects), json!(["/bin/sh", "-c", script, "nginx", "-s", "quit"]));
+        }
+        // What was prefixed once is known by its form.
+        assert_eq!(ending(&objects, &sleepers(&["app"])).unwrap().sleep_s, 9);
+        let calls = self::objects(&with_hook("{httpGet: {path: /quit, port: 80}}"));
+        assert!(ending(&calls, &prefixing).is_err());
+    }
+
+    #[test]
+    fn a_readiness_probe_gets_its_delay() {
+        let probed = SHOP.replace(
+            "          image: shop/web:1.2\n",
+            "          image: shop/web:1.2\n          readinessProbe: {httpGet: {path: /, port: http}}\n",
+        );
+        let before = ending(&objects(&probed), &sleepers(&["app"])).unwrap();
+        assert_eq!(before.readiness_delay_s, Some(0));
+        let later = Ending { readiness_delay_s: Some(4), ..before };
+        let text = set_ending_in(&probed, &sleepers(&["app"]), later).unwrap().text;
+        assert_eq!(ending(&objects(&text), &sleepers(&["app"])).unwrap(), later);
     }
 
     #[test]
     fn only_what_differs_is_set() {
         let mut objects = objects(&with_hook("{sleep: {seconds: 5}}"));
         let before = objects.clone();
-        let as_it_is = Ending { sleep_s: 5, grace_s: 30, min_ready_s: 0 };
+        let as_it_is = Ending { grace_s: 30, ..FIVE };
         set_ending(&mut objects, &sleepers(&["app"]), as_it_is).unwrap();
         assert_eq!(objects, before);
         set_ending(&mut objects, &sleepers(&["app"]), Ending { min_ready_s: 4, ..as_it_is }).unwrap();

@@ -30,10 +30,13 @@ spec:
 struct Shop(Kubectl);
 
 impl Shop {
-    fn open(what: &str, pod: Value) -> Self {
+    fn open(what: &str) -> Self {
+        Self::of(what, Web::new(2).named())
+    }
+
+    fn of(what: &str, web: Web) -> Self {
         let kubectl = Kubectl::in_namespace(what);
-        let web = Web::new(2).named().args(&["--on-sigterm=exit"]).pod(pod);
-        kubectl.apply(&web.manifests());
+        kubectl.apply(&web.args(&["--on-sigterm=exit"]).manifests());
         kubectl.ok(ROLLED_OUT);
         Self(kubectl)
     }
@@ -62,7 +65,7 @@ fn tuning(dir: &Path) -> Value {
 fn a_tuning_proves_a_sleep_and_leaves_the_workload_as_it_was() {
     measured(|| {
         let _turn = turn();
-        let shop = Shop::open("tune", json!({}));
+        let shop = Shop::open("tune");
         let before = shop.spec();
         let tuned = shop.tune(&["-f", "web.yaml"]).file("web.yaml", MANIFEST).measured();
         assert_eq!(shop.spec(), before);
@@ -96,7 +99,7 @@ fn a_tuning_proves_a_sleep_and_leaves_the_workload_as_it_was() {
 #[test]
 fn a_tuning_that_is_killed_is_undone_by_one_cleanup() {
     let _turn = turn();
-    let shop = Shop::open("tune-killed", json!({}));
+    let shop = Shop::open("tune-killed");
     let before = shop.spec();
     let planned = shop.tune(&["--dry-run"]).finish().expect_code(0);
     let calls = planned.stdout();
@@ -113,6 +116,59 @@ fn a_tuning_that_is_killed_is_undone_by_one_cleanup() {
     assert!(cleaned.stdout().contains(": restored"), "{cleaned}");
     assert_eq!(shop.spec(), before);
     assert_eq!(cleanup().expect_code(0).stdout(), "nothing is left of the run\n");
+}
+
+#[test]
+fn a_tuning_of_pods_that_do_not_name_themselves_finds_what_does() {
+    measured(|| {
+        let _turn = turn();
+        let shop = Shop::of("tune-auto", Web::new(2));
+        let before = shop.spec();
+        let tuned = shop.tune(&["--evidence", "auto"]).measured();
+        assert_eq!(shop.spec(), before);
+        assert!(tuned.stderr().contains("names them"), "{tuned}");
+        let found = tuning(tuned.dir());
+        tuned.figure(found["outcome"]["state"] == "proven");
+        let consumers = found["chosen"]["consumers"].as_array().expect("consumers");
+        assert!(!consumers.is_empty(), "windows are seen: {found}");
+    });
+}
+
+#[test]
+fn a_tuning_ends_when_others_change_the_workload() {
+    let _turn = turn();
+    let shop = Shop::open("tune-others");
+    let before = shop.spec();
+    let (child, dir) = shop.tune(&[]).start();
+    wait_for("the first restart", LIMIT, || {
+        (shop.spec()["template"]["metadata"] != before["template"]["metadata"]).then_some(())
+    });
+    shop.0.ok("scale deployment/web --replicas=3");
+    let ended = child.wait_with_output().expect("an end");
+    assert_eq!(ended.status.code(), Some(3), "{ended:?}");
+    let found = tuning(dir.path());
+    let why = found["outcome"]["why"][0].as_str().expect("why");
+    assert!(why.contains("others changed spec.replicas of the workload in mid-run"), "{why}");
+    let mut expected = before;
+    expected["replicas"] = json!(3);
+    assert_eq!(shop.spec(), expected);
+}
+
+#[test]
+fn what_a_repository_holds_is_not_touched_and_the_patch_is_said() {
+    let shop = Shop::open("tune-gitops");
+    shop.0.ok("annotate deployment/web argocd.argoproj.io/tracking-id=shop:apps/Deployment:shop/web");
+    let refused = shop.tune(&["--max-sleep", "40s"]).finish().expect_code(2);
+    let said = refused.stderr();
+    assert!(
+        said.contains("deployment/web is managed by Argo CD") && said.contains("seconds: 40"),
+        "{refused}"
+    );
+    assert!(
+        said.contains("rolldrop run --target ... -- kubectl rollout restart deployment/web"),
+        "{refused}"
+    );
+    assert!(!refused.dir().join("tuning").exists());
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 mod price;
 mod search;
+mod starts;
 #[cfg(test)]
 mod tests;
 
@@ -19,11 +20,12 @@ pub use price::{Price, Rollout, Strategy};
 use rolldrop_record::run_info::ClusterInfo;
 use rolldrop_record::{Cause, Policy, run_info::Tool};
 pub use search::{MOST_PROOFS, Next, Search};
+pub use starts::{lost_at_starts, with_starts};
 
 /// The version of `tune.json`.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// How the pods of a workload end.
+/// How the pods of a workload end and start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Settings {
@@ -33,6 +35,9 @@ pub struct Settings {
     pub termination_grace_period_seconds: u64,
     /// `minReadySeconds`.
     pub min_ready_seconds: u64,
+    /// `initialDelaySeconds` of the readiness probe; `None` without a probe.
+    #[serde(default)]
+    pub readiness_delay_seconds: Option<u64>,
 }
 
 /// The contents of `tune.json`.
@@ -260,7 +265,7 @@ pub struct Consumer {
 /// What settings are chosen from.
 #[derive(Clone, Copy, Debug)]
 pub struct Wish {
-    /// What is set.
+    /// What is set, with what starting pods need.
     pub before: Settings,
     /// Whether the grace period may become shorter than it is.
     pub may_shorten: bool,
@@ -278,7 +283,7 @@ impl Wish {
         Settings {
             pre_stop_seconds: sleep_s,
             termination_grace_period_seconds: if self.may_shorten { least } else { least.max(set) },
-            min_ready_seconds: self.before.min_ready_seconds,
+            ..self.before
         }
     }
 }
@@ -300,11 +305,11 @@ pub fn choose(windows: &RunResult, seen_with: u64, wish: Wish) -> Result<Choice,
     let Some(rec) = widest(&windows.recommendation) else {
         return Err(Unknown::Because(vec!["no pod ended, so there is no window".to_owned()]));
     };
-    let lasted =
-        |t: &Termination| t.windows.iter().filter_map(|w| w.upper_s.or(w.lower_s)).fold(0.0, f64::max);
-    let longest = windows.terminations.iter().map(lasted).fold(0.0, f64::max);
-    if longest >= seen_with as f64 {
+    if is_outlasted(windows, seen_with) {
         return Err(Unknown::Outlasted);
+    }
+    if let Some(why) = ended_early(windows, seen_with) {
+        return Err(Unknown::Because(vec![why]));
     }
     let why = rec.refused_because.clone();
     let consumers = consumers(windows);
@@ -313,6 +318,24 @@ pub fn choose(windows: &RunResult, seen_with: u64, wish: Wish) -> Result<Choice,
     };
     let stopping = stopping(windows);
     Ok(Choice { settings: wish.settings(sleep_s, stopping), consumers, stopping_seconds: stopping })
+}
+
+/// Why pods are not known to have slept as long as they were to; `None` if they did.
+fn ended_early(windows: &RunResult, slept_s: u64) -> Option<String> {
+    let ended = |t: &Termination| t.timeline.get(&Stage::ContainersTerminated).copied();
+    let early = windows.terminations.iter().find(|t| ended(t).is_some_and(|s| s < slept_s as f64 - 0.5))?;
+    Some(format!(
+        "pod {} ended {:.1} s after its deletion, though it was to sleep for {slept_s} s first: its preStop hook failed \
+         (an image may lack the program that it runs), or the app ended by itself",
+        early.pod,
+        ended(early)?,
+    ))
+}
+
+/// Whether a window lasted as long as the pods slept, so that its end is not known.
+pub fn is_outlasted(windows: &RunResult, slept_s: u64) -> bool {
+    let all = windows.terminations.iter().flat_map(|t| &t.windows);
+    all.filter_map(|window| window.upper_s.or(window.lower_s)).any(|lasted| lasted >= slept_s as f64)
 }
 
 /// How long the slowest pod took from SIGTERM to its end, in seconds; `None` if that was not seen of every pod.

@@ -85,11 +85,27 @@ fn price(price: &Price) -> String {
     )
 }
 
-fn settings_yaml(settings: Settings) -> [String; 2] {
-    [
-        format!("lifecycle: {{preStop: {{sleep: {{seconds: {}}}}}}}", settings.pre_stop_seconds),
-        format!("terminationGracePeriodSeconds: {}", settings.termination_grace_period_seconds),
-    ]
+/// Fields as they are to be, of the containers and of what is around them.
+struct Yaml {
+    containers: Vec<String>,
+    around: Vec<String>,
+}
+
+impl Yaml {
+    fn of(settings: Settings, before: Settings) -> Self {
+        let mut containers =
+            vec![format!("lifecycle: {{preStop: {{sleep: {{seconds: {}}}}}}}", settings.pre_stop_seconds)];
+        let mut around =
+            vec![format!("terminationGracePeriodSeconds: {}", settings.termination_grace_period_seconds)];
+        let delay = settings
+            .readiness_delay_seconds
+            .filter(|_| settings.readiness_delay_seconds != before.readiness_delay_seconds);
+        containers.extend(delay.map(|delay| format!("readinessProbe: {{initialDelaySeconds: {delay}}}")));
+        if settings.min_ready_seconds != before.min_ready_seconds {
+            around.push(format!("minReadySeconds: {}   # of the workload", settings.min_ready_seconds));
+        }
+        Self { containers, around }
+    }
 }
 
 fn purpose(purpose: Purpose) -> &'static str {
@@ -127,7 +143,8 @@ pub(super) fn text(tuning: &Tuning, options: &TextOptions) -> String {
     };
     page.paragraph("", 0, Some(paint), &headline(tuning));
     if let Some((choice, proof)) = shown(tuning) {
-        for line in settings_yaml(choice.settings) {
+        let Yaml { containers, around } = Yaml::of(choice.settings, tuning.before);
+        for line in containers.iter().chain(&around) {
             page.line(&format!("  {line}"));
         }
         page.paragraph("", 0, None, &basis(proof));
@@ -175,9 +192,11 @@ pub(super) fn markdown(tuning: &Tuning) -> String {
     section(&mut out, &format!("# rolldrop tune: {}", escape(&tuning.workload)));
     section(&mut out, &format!("**{}**", escape(&headline(tuning))));
     if let Some((choice, proof)) = shown(tuning) {
-        let [hook, grace] = settings_yaml(choice.settings);
-        let containers = list(&tuning.containers);
-        section(&mut out, &format!("```yaml\n{hook}   # container {containers}\n{grace}\n```"));
+        let Yaml { containers, around } = Yaml::of(choice.settings, tuning.before);
+        let whose = list(&tuning.containers);
+        let containers = containers.iter().map(|line| format!("{line}   # container {whose}"));
+        let lines: Vec<String> = containers.chain(around).collect();
+        section(&mut out, &format!("```yaml\n{}\n```", lines.join("\n")));
         section(&mut out, &escape(&basis(proof)));
     }
     if let Some(choice) = &tuning.chosen {
@@ -221,8 +240,7 @@ mod tests {
 
     #[test]
     fn the_proof_that_is_shown_is_that_of_the_chosen_sleep() {
-        let settings =
-            |s: u64| json!({"preStopSeconds": s, "terminationGracePeriodSeconds": 30, "minReadySeconds": 0});
+        let settings = |s: u64| json!({"preStopSeconds": s, "terminationGracePeriodSeconds": 30, "minReadySeconds": 0, "readinessDelaySeconds": 0});
         let step = |purpose: &str, sleep_s, lost: u64| {
             json!({
                 "purpose": purpose, "run": purpose, "settings": settings(sleep_s), "verdict": {"state": "valid"},
@@ -242,6 +260,9 @@ mod tests {
         .unwrap();
         assert_eq!(shown(&tuning).map(|(_, proof)| proof.lost), Some(0));
         assert!(headline(&tuning).contains("none of 1,000 requests"));
+        tuning.chosen.as_mut().unwrap().settings.readiness_delay_seconds = Some(4);
+        tuning.steps[1].settings.readiness_delay_seconds = Some(4);
+        assert!(markdown(&tuning).contains("readinessProbe: {initialDelaySeconds: 4}   # container app"));
         tuning.outcome = Outcome::NotShown { why: vec!["it was killed".into()] };
         assert_eq!(shown(&tuning), None);
     }

@@ -12,6 +12,7 @@ use crate::cluster::Choice;
 use crate::lab;
 use crate::scenario::{ClusterChoice, ExpectFile, Loaded};
 use rolldrop_load as load;
+use rolldrop_record::Evidence;
 
 /// Arguments of `rolldrop run`.
 #[derive(Debug, clap::Args)]
@@ -57,6 +58,10 @@ pub(in crate::cli) struct RunArgs {
     /// API server that the run would make, and change nothing.
     #[arg(long)]
     pub(super) dry_run: bool,
+    /// Ask the kernel's connection tracking to which pod each connection was sent, also for unanswered ones. Pods
+    /// that send the load then run in their nodes' network, as root with NET_ADMIN; a load from here needs NET_ADMIN.
+    #[arg(long, value_name = "conntrack")]
+    pub(super) evidence: Option<Evidence>,
     /// The run directory to create [default: rolldrop-runs/SCENARIO-TIME].
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
@@ -75,6 +80,7 @@ impl RunArgs {
         let mut own: Vec<String> =
             self.duration.map(|d| format!("load.duration={}ms", d.as_millis())).into_iter().collect();
         own.extend(stage_overrides(&self.stages));
+        own.extend(self.evidence.map(|evidence| format!("load.evidence={evidence}")));
         let mut loaded = self.measure.scenario(self.scenario.as_deref(), own)?;
         if let Some(path) = &self.expect {
             loaded.scenario.expect_also(&ExpectFile::read(path)?, &self.measure.set)?;

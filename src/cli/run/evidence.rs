@@ -7,9 +7,27 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 use super::Interrupted;
+use super::sending::load_workers;
 use crate::cli::signals::Interrupts;
 use crate::cluster::Cluster;
+use crate::coordinator::Caller;
 use crate::scenario::Scenario;
+
+/// Why the evidence that a scenario asks for is not available to a load from here; `None` if it is.
+///
+/// # Errors
+/// When that cannot be found out.
+pub(in crate::cli) async fn why_no_evidence(
+    scenario: &Scenario,
+    cluster: &Cluster,
+    caller: &Caller,
+    interrupts: &Interrupts,
+) -> anyhow::Result<Option<String>> {
+    if load_workers(scenario, cluster, caller).await?.is_some() {
+        return Ok(Some("the load comes from pods, which would have to be privileged".to_owned()));
+    }
+    missing(scenario, cluster, interrupts).await
+}
 
 /// Asks a process that runs where the load will come from. Pods that send a load check by themselves before it begins,
 /// because nothing else runs where they will be.
@@ -19,16 +37,25 @@ pub(super) async fn check(
     load_workers: Option<usize>,
     interrupts: &Interrupts,
 ) -> anyhow::Result<()> {
-    let Some(evidence) = scenario.load.settings.evidence.filter(|_| load_workers.is_none()) else {
+    if load_workers.is_some() {
         return Ok(());
-    };
-    let program = std::env::current_exe().context("failed to find this program")?;
-    let mut command = cluster.command(&program).context("failed to find this program")?;
-    command.args(["load-worker", "--check-evidence", evidence.as_str()]);
-    match refusal(command, &[], interrupts).await? {
+    }
+    match missing(scenario, cluster, interrupts).await? {
         None => Ok(()),
         Some(why) => bail!(why),
     }
+}
+
+async fn missing(
+    scenario: &Scenario,
+    cluster: &Cluster,
+    interrupts: &Interrupts,
+) -> anyhow::Result<Option<String>> {
+    let Some(evidence) = scenario.load.settings.evidence else { return Ok(None) };
+    let program = std::env::current_exe().context("failed to find this program")?;
+    let mut command = cluster.command(&program).context("failed to find this program")?;
+    command.args(["load-worker", "--check-evidence", evidence.as_str()]);
+    refusal(command, &[], interrupts).await
 }
 
 /// What a process that checks something where the load will come from says against it; `None` if it is fine.

@@ -43,7 +43,7 @@ impl Intent<'_> {
     pub(super) fn open_end(&self, scenario: &Scenario) -> Option<Duration> {
         let most = self.extras.looks.as_ref().map(|looks| u32::try_from(looks.most()).unwrap_or(u32::MAX));
         let rounds = most.map(|most| scenario.load.duration().saturating_mul(most).saturating_add(OPEN_END));
-        let is_open = self.extras.command.is_some() || self.extras.rounds_to_cover.is_some();
+        let is_open = self.extras.command.is_some() || self.extras.covering.is_some();
         is_open.then_some(OPEN_END).or(rounds)
     }
 
@@ -69,7 +69,7 @@ impl Intent<'_> {
             secrets: &secrets,
             live,
             has_command,
-            has_rounds: self.extras.looks.is_some() || self.extras.rounds_to_cover.is_some(),
+            has_rounds: self.extras.looks.is_some() || self.extras.covering.is_some(),
             beats: self.beats,
             load_workers,
         };

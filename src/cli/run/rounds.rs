@@ -10,8 +10,8 @@ use anyhow::Context;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::interruption;
 use super::under_load::Measuring;
+use super::{Covering, interruption};
 use crate::cli::report;
 use crate::coordinator::Workloads;
 use crate::scenario::Until;
@@ -19,6 +19,7 @@ use rolldrop_analysis::figures::{counted, len, percent};
 use rolldrop_analysis::gate;
 use rolldrop_analysis::model::{CheckVerdict, RunResult, Verdict};
 use rolldrop_analysis::spending::ALPHA;
+use rolldrop_analysis::tune;
 use rolldrop_load as load;
 use rolldrop_record::parts::PART_AGE;
 use rolldrop_record::{Expect, Looks, RunDir, RunInfo, Stamp};
@@ -106,14 +107,14 @@ impl Measuring<'_> {
         Ok(looks)
     }
 
-    /// Does the disruptions in rounds until the windows cover what the run's policy asks for, or so many rounds are
-    /// over. The load goes on meanwhile, and ends then.
+    /// Does the disruptions in rounds until the windows cover what the run's policy asks for, or that cannot be had. The
+    /// load goes on meanwhile, and ends then.
     pub(super) async fn until_covered(
         self,
         (mut zero, rate): (Stamp, f64),
         control: &load::Control,
         info: &RunInfo,
-        most: usize,
+        Covering { most_rounds: most, seen_s }: Covering,
     ) -> anyhow::Result<()> {
         let Self { run, session, halt, .. } = self;
         let workloads = session.workloads().await.unwrap_or_default();
@@ -130,12 +131,11 @@ impl Measuring<'_> {
                     run.warn(session, &format!("a look at the record: {error:#}"));
                     break;
                 }
-                Ok(result) => match still_needed(&result) {
+                Ok(result) => match still_needed(&result, seen_s) {
                     0 => break,
                     more => {
                         until = Some(Until::Terminations(more));
-                        let more = counted(len(more), "window");
-                        run.progress.say(&format!("some pods left the rules together: {more} more"));
+                        run.progress.say(&format!("{} to go", counted(len(more), "window")));
                     }
                 },
             }
@@ -177,10 +177,11 @@ fn judge(run_dir: &RunDir, info: RunInfo, until: Stamp) -> anyhow::Result<(RunRe
     Ok((analysed.analysis.result, is_whole))
 }
 
-/// How many windows that end apart are still needed; 0 also where more would not help.
-fn still_needed(result: &RunResult) -> usize {
+/// How many windows that end apart are still needed; 0 also where more would not help. They can be seen for `seen_s`.
+fn still_needed(result: &RunResult, seen_s: Option<u64>) -> usize {
     match result.verdict {
         Verdict::Invalid { .. } => 0,
+        _ if seen_s.is_some_and(|seen_s| tune::is_outlasted(result, seen_s)) => 0,
         _ => result.recommendation.iter().map(|rec| rec.terminations_needed).max().unwrap_or(0),
     }
 }

@@ -29,7 +29,7 @@ use rolldrop_record::run_info::{FORMAT_VERSION, LoadPlan, RunInfo, Tool};
 use rolldrop_record::{EventKind, Looks, Stamp};
 
 /// How long the target may take to answer for the first time, once its pods are ready.
-const FIRST_ANSWER_LIMIT: Duration = Duration::from_secs(15);
+const FIRST_ANSWER_LIMIT: Duration = Duration::from_secs(45);
 /// The load before a command is run, where no disruption of the scenario says when.
 const STEADY_PART: Duration = Duration::from_secs(3);
 /// How long before the first disruption the beats begin.
@@ -181,10 +181,27 @@ impl Measuring<'_> {
         Ok(())
     }
 
-    /// Ends the run if too much of the load is dropped, and returns the reason.
+    /// Ends the run if too much of the load is dropped, or others change the workload whose end it has set, and returns
+    /// the reason.
     async fn given_up(self, control: &load::Control) -> String {
-        let Some(limit) = &self.scenario.load.abort else { return pending().await };
-        let why = abort::too_much_dropped(limit, control).await;
+        let lost = async {
+            match &self.scenario.load.abort {
+                Some(limit) => abort::too_much_dropped(limit, control).await,
+                None => pending().await,
+            }
+        };
+        let changed = async {
+            match self.run.intent.extras.ending.and_then(|(whose, _)| whose.workload.parse().ok()) {
+                Some(workload) => self.session.until_others_change(&workload).await,
+                None => pending().await,
+            }
+        };
+        let why = tokio::select! {
+            lost = lost => lost,
+            field = changed => format!(
+                "others changed {field} of the workload in mid-run (an autoscaler, or another rollout): keep them away"
+            ),
+        };
         self.run.progress.warn(&format!("aborting: {why}"));
         self.session.record(EventKind::Warning { message: format!("aborted: {why}") });
         // The load first; requests in flight may end, as after an interruption.
@@ -206,8 +223,8 @@ impl Measuring<'_> {
             control.stop();
         } else if let Some(looks) = info.looks.clone() {
             return Ok(Some(self.in_rounds((zero, rate), control, info, looks).await?));
-        } else if let Some(most) = self.run.intent.extras.rounds_to_cover {
-            self.until_covered((zero, rate), control, info, most).await?;
+        } else if let Some(covering) = self.run.intent.extras.covering {
+            self.until_covered((zero, rate), control, info, covering).await?;
         } else if self.round((zero, rate), control, None).await? && self.scenario.ends_with_its_disruptions()
         {
             control.stop();

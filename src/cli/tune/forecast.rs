@@ -89,7 +89,7 @@ pub(super) fn takes(subject: &Subject, disrupt: Disrupt, ended: usize, sleep_s: 
 fn rollouts(rollout: Rollout, disrupt: Disrupt, ended: usize) -> u64 {
     let each = match (disrupt, rollout.strategy) {
         (Disrupt::DeletePod, _) => return 0,
-        (_, Strategy::Rolling) => rollout.pods,
+        (_, Strategy::Rolling { .. }) => rollout.pods,
         (_, Strategy::Recreate) => 1,
         (_, Strategy::InPlace { at_once }) => rollout.pods.div_ceil(at_once.max(1)),
     };
@@ -103,10 +103,10 @@ mod tests {
     #[test]
     fn a_rollout_shows_as_many_windows_as_it_has_steps() {
         let of = |strategy| rollouts(Rollout { pods: 6, strategy }, Disrupt::RollingRestart, 29);
-        assert_eq!(of(Strategy::Rolling), 5);
+        assert_eq!(of(Strategy::Rolling { at_once: 1 }), 5);
         assert_eq!(of(Strategy::Recreate), 29);
         assert_eq!(of(Strategy::InPlace { at_once: 2 }), 10);
-        let deleted = Rollout { pods: 6, strategy: Strategy::Rolling };
+        let deleted = Rollout { pods: 6, strategy: Strategy::Rolling { at_once: 1 } };
         assert_eq!(rollouts(deleted, Disrupt::DeletePod, 29), 0);
     }
 }

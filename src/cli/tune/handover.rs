@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::{Value, json};
@@ -32,7 +33,14 @@ pub(super) fn patches(subject: &Subject, choice: &Choice) -> Vec<ReportFile> {
 fn strategic_merge(subject: &Subject, ending: Ending) -> String {
     let object = subject.object();
     let sleepers = subject.sleepers();
-    let container = |name: &String| json!({"name": name, "lifecycle": {"preStop": sleepers.hook_of(object, name, ending)}});
+    let container = |name: &String| {
+        let mut container =
+            json!({"name": name, "lifecycle": {"preStop": sleepers.hook_of(object, name, ending)}});
+        if let Some(delay) = sleepers.delay_of(object, name, ending) {
+            container["readinessProbe"] = json!({"initialDelaySeconds": delay});
+        }
+        container
+    };
     let containers: Vec<Value> = sleepers.containers.iter().map(container).collect();
     let mut spec = json!({"template": {"spec": {
         "terminationGracePeriodSeconds": ending.grace_s,
@@ -48,6 +56,19 @@ fn strategic_merge(subject: &Subject, ending: Ending) -> String {
         "spec": spec,
     });
     serde_saphyr::to_string(&patch).unwrap_or_else(|_| patch.to_string())
+}
+
+/// Why a workload that a GitOps controller manages is not touched, and how it is measured all the same.
+pub(super) fn to_a_repository(subject: &Subject, controller: &str, max_sleep: Duration) -> String {
+    let (workload, name) = (subject.workload(), subject.name());
+    let patch = strategic_merge(subject, subject.wide(max_sleep.as_secs()).into());
+    format!(
+        "{workload} is managed by {controller}, which would undo a change in mid-run, so nothing is touched. Commit this patch \
+         to its repository, so that pods sleep longer than any window lasts:\n\n{patch}\nThen measure rollouts that \
+         {controller} or you begin, with what begins one as COMMAND:\n\n  rolldrop run --target ... -- kubectl rollout \
+         restart {workload}\n\nIts recommendation is the sleep to commit, and the same run shows then whether {name} loses \
+         nothing. Or pause {controller}, and use --change-gitops."
+    )
 }
 
 /// The lines of a manifest that the chosen settings change, with their numbers.

@@ -93,6 +93,7 @@ mod tests {
             pre_stop_seconds: sleep_s,
             termination_grace_period_seconds: grace_s,
             min_ready_seconds: 0,
+            readiness_delay_seconds: None,
         }
     }
 

@@ -3,13 +3,14 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
+use super::evidence::Means;
 use super::subject::{Subject, whose};
 use super::{CONFIDENCE, TuneArgs, forecast};
 use crate::cli::progress::Progress;
 use crate::cli::report;
-use crate::cli::run::{self, Consent, Extras, Job};
+use crate::cli::run::{self, Consent, Covering, Extras, Job};
 use crate::cli::signals::Interrupts;
 use crate::cluster::Cluster;
 use crate::coordinator::{GitOps, LiveChanges};
@@ -25,6 +26,8 @@ use rolldrop_record::{Clock, Policy, RunDir};
 const MOST_ROUNDS: usize = 12;
 /// The longest that the load of one round may last.
 const LONGEST: Duration = Duration::from_secs(3600);
+/// How many pods end before the first look at whether the sleep outlasts their windows.
+const FIRST_LOOK: usize = 10;
 /// How many pods are deleted, one at a time, to see what is lost as things are.
 const DELETED_BEFORE: usize = 3;
 
@@ -46,6 +49,8 @@ pub(super) struct StepPlan {
     pub(super) settings: Settings,
     disrupt: Disrupt,
     pub(super) names: Names,
+    /// What names the pods, if answers do not.
+    pub(super) means: Option<Means>,
     /// How many ends of pods must tell something.
     pub(super) needed: usize,
     policy: Policy,
@@ -92,6 +97,7 @@ impl Steps<'_> {
             settings,
             disrupt: Disrupt::default(),
             names: Names::Known,
+            means: Means::of(self.args.evidence),
             needed: windows_needed(coverage, confidence),
             policy: Policy { coverage, confidence, margin_s: 0 },
         }
@@ -99,15 +105,16 @@ impl Steps<'_> {
 
     /// What ends the pods, as the scenario has it.
     fn disruption(&self, plan: StepPlan) -> String {
-        let until = |terminations| format!("until: {{terminations: {terminations}}}");
+        // Some pods leave the rules together, and a further round takes longer than a few pods more.
+        let spare = if plan.disrupt == Disrupt::RollingRestart { plan.needed / 5 } else { 0 };
+        let first = if plan.purpose == Purpose::Windows { FIRST_LOOK } else { usize::MAX };
+        let until = format!("until: {{terminations: {}}}", (plan.needed + spare).min(first));
         match plan.disrupt {
             Disrupt::RollingRestart => {
-                // Some pods leave the rules together, and a further round takes longer than a few pods more.
-                let until = until(plan.needed + plan.needed / 5);
                 format!("{{at: 3s, action: rollingRestart, workload: {}, {until}}}", self.subject.workload())
             }
             Disrupt::DeletePod => {
-                let (selector, until) = (self.subject.selector(), until(plan.needed));
+                let selector = self.subject.selector();
                 format!(
                     "{{at: 3s, action: deletePod, selector: {selector:?}, count: 1, order: random, {until}}}"
                 )
@@ -125,15 +132,18 @@ impl Steps<'_> {
         let StepPlan { purpose, settings, .. } = plan;
         let disruptions = format!("disruptions=[{}]", self.disruption(plan));
         let length = format!("load.duration={}s", LONGEST.as_secs());
-        let further = vec![disruptions, length, "expect={}".to_owned()];
+        let mut further = vec![disruptions, length, "expect={}".to_owned()];
+        further.extend(plan.means.map(Means::as_override));
         let Loaded { mut scenario, cluster } = args.measure.scenario(args.scenario_name(), further)?;
         if subject.is_own() {
             set_ending(&mut scenario.manifests, subject.sleepers(), settings.into())?;
         }
         let extras = Extras {
             policy: plan.policy,
-            rounds_to_cover: (purpose != Purpose::Before && plan.names == Names::Known)
-                .then_some(MOST_ROUNDS),
+            covering: (purpose != Purpose::Before && plan.names == Names::Known).then_some(Covering {
+                most_rounds: MOST_ROUNDS,
+                seen_s: (purpose == Purpose::Windows).then_some(settings.pre_stop_seconds),
+            }),
             told,
             ending: (!subject.is_own()).then(|| (subject.sleepers(), settings.into())),
             ..Extras::default()
@@ -156,6 +166,13 @@ impl Steps<'_> {
     pub(super) async fn run(&self, plan: StepPlan, name: &str) -> anyhow::Result<RunResult> {
         let Self { args, progress, .. } = self;
         let StepPlan { settings, needed, .. } = plan;
+        if let Some(what) = self.subject.changed_since(args, self.interrupts).await? {
+            bail!(
+                "others changed {what} of {} since the tuning began (an autoscaler, or another rollout): keep them away, \
+                 and begin anew",
+                self.subject.workload()
+            );
+        }
         let began = Instant::now();
         progress.say(&format!(
             "{name}: a preStop sleep of {} s, {} or more",

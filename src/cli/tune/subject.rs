@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::Value;
 
 use super::TuneArgs;
@@ -10,10 +11,11 @@ use super::limits::Limits;
 use crate::cli::run::{self, Naming};
 use crate::cli::signals::Interrupts;
 use crate::cluster::{Choice, Cluster};
-use crate::coordinator::{Whose, controller_of, services_behind_in};
+use crate::coordinator::{Round, Whose, changed_by_others, controller_of, number_of, services_behind_in};
 use crate::inject::ending::{self, Ending, Sleepers};
 use crate::inject::{KubernetesVersion, pod_labels, selects};
 use crate::scenario::{Loaded, Place, Scenario};
+use rolldrop_analysis::figures::len;
 use rolldrop_analysis::tune::{Rollout, Settings, Strategy};
 use rolldrop_analysis::{MAX_COARSENESS_S, RunResult};
 
@@ -49,11 +51,11 @@ pub(super) struct Elsewhere {
 
 impl From<Settings> for Ending {
     fn from(settings: Settings) -> Self {
-        let Settings { pre_stop_seconds, termination_grace_period_seconds, min_ready_seconds } = settings;
         Self {
-            sleep_s: pre_stop_seconds,
-            grace_s: termination_grace_period_seconds,
-            min_ready_s: min_ready_seconds,
+            sleep_s: settings.pre_stop_seconds,
+            grace_s: settings.termination_grace_period_seconds,
+            min_ready_s: settings.min_ready_seconds,
+            readiness_delay_s: settings.readiness_delay_seconds,
         }
     }
 }
@@ -95,22 +97,41 @@ impl Subject {
         let object = workload(&objects, &scenario)?.clone();
         let kind = object["kind"].as_str().unwrap_or_default().to_lowercase();
         let title = format!("{kind}/{}", object["metadata"]["name"].as_str().unwrap_or_default());
-        if let Some(controller) = controller_of(&object).filter(|_| !is_own && !args.measure.change_gitops) {
-            bail!(
-                "{title} is managed by {controller}, which would undo a change in mid-run: pause it and use \
-                 --change-gitops, or make a change in its repository and measure it with `rolldrop run --target ... -- \
-                 COMMAND`"
-            );
-        }
         let containers = match args.containers.is_empty() {
             true => ending::on_the_path(&objects, &title)?,
             false => args.containers.clone(),
         };
-        let sleepers = Sleepers { workload: title, containers, kubernetes };
+        let sleepers = Sleepers { workload: title, containers, may_prefix: args.prefix_hook, kubernetes };
         let ending = ending::ending(&objects, &sleepers)?;
         let rollout = rollout(&object, &kind)?;
         let limits = Limits::find(&nodes, &objects, args.shutdown_budget);
         Ok(Self { sleepers, ending, rollout, limits, object, is_own, elsewhere })
+    }
+
+    /// What others have changed in it since then.
+    ///
+    /// # Errors
+    /// When its cluster does not say.
+    pub(super) async fn changed_since(
+        &self,
+        args: &TuneArgs,
+        interrupts: &Interrupts,
+    ) -> anyhow::Result<Option<String>> {
+        if self.is_own {
+            return Ok(None);
+        }
+        let name = args.scenario_name();
+        let Loaded { scenario, cluster } = args.measure.scenario(name, Vec::new())?;
+        let cluster = Cluster::connect(args.measure.choice(name, cluster, std::path::Path::new("."))).await?;
+        let caller = run::caller(&cluster, args.measure.namespace.clone(), interrupts)?;
+        let objects = caller.behind(&whose(&scenario)).await?;
+        cluster.shut_down().await;
+        Ok(changed_by_others(&self.object, workload(&objects, &scenario)?))
+    }
+
+    /// The GitOps controller that would undo changes of it.
+    pub(super) fn managed_by(&self) -> Option<&'static str> {
+        controller_of(&self.object).filter(|_| !self.is_own)
     }
 
     pub(super) fn workload(&self) -> &str {
@@ -184,6 +205,7 @@ impl Subject {
             pre_stop_seconds: self.ending.sleep_s,
             termination_grace_period_seconds: self.ending.grace_s,
             min_ready_seconds: self.ending.min_ready_s,
+            readiness_delay_seconds: self.ending.readiness_delay_s,
         }
     }
 
@@ -251,17 +273,28 @@ fn workload<'a>(objects: &'a [Value], scenario: &Scenario) -> anyhow::Result<&'a
 
 fn rollout(object: &Value, kind: &str) -> anyhow::Result<Rollout> {
     let spec = &object["spec"];
-    let strategy = match kind {
-        "deployment" if spec["strategy"]["type"] == "Recreate" => Strategy::Recreate,
-        "deployment" => Strategy::Rolling,
-        "statefulset" => Strategy::InPlace { at_once: 1 },
-        "daemonset" => Strategy::InPlace {
-            at_once: spec["updateStrategy"]["rollingUpdate"]["maxUnavailable"].as_u64().unwrap_or(1),
-        },
-        kind => bail!("a {kind} has no rollout: name a Deployment, StatefulSet or DaemonSet"),
-    };
     let running = object["status"]["desiredNumberScheduled"].as_u64();
     let pods = running.or(spec["replicas"].as_u64()).unwrap_or(1);
+    // A share is rounded as in a rollout.
+    let of = |value: &Value, default: &str, round| {
+        let value = serde_json::from_value(value.clone()).ok();
+        let value: IntOrString = value.unwrap_or_else(|| IntOrString::String(default.to_owned()));
+        len(number_of(&value, usize::try_from(pods).unwrap_or(usize::MAX), round))
+    };
+    let strategy = match kind {
+        "deployment" if spec["strategy"]["type"] == "Recreate" => Strategy::Recreate,
+        "deployment" => {
+            let rolling = &spec["strategy"]["rollingUpdate"];
+            let surge = of(&rolling["maxSurge"], "25%", Round::Up);
+            Strategy::Rolling { at_once: surge + of(&rolling["maxUnavailable"], "25%", Round::Down) }
+        }
+        "statefulset" => Strategy::InPlace { at_once: 1 },
+        "daemonset" => {
+            let most = &spec["updateStrategy"]["rollingUpdate"]["maxUnavailable"];
+            Strategy::InPlace { at_once: if most.is_null() { 1 } else { of(most, "", Round::Up) } }
+        }
+        kind => bail!("a {kind} has no rollout: name a Deployment, StatefulSet or DaemonSet"),
+    };
     if pods < 2 && strategy != Strategy::Recreate {
         bail!(
             "{kind} {} has {pods} pod: what its end loses shows only beside another one; scale it to 2 or more",
@@ -269,4 +302,25 @@ fn rollout(object: &Value, kind: &str) -> anyhow::Result<Rollout> {
         );
     }
     Ok(Rollout { pods, strategy })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_rollout_replaces_as_many_at_once_as_its_surge_and_what_may_be_missing() {
+        let of = |rolling: Value| {
+            let spec = json!({"replicas": 10, "strategy": {"rollingUpdate": rolling}});
+            rollout(&json!({"spec": spec}), "deployment").unwrap().strategy
+        };
+        // 25 % of 10: 3 more, and 2 less.
+        assert_eq!(of(Value::Null), Strategy::Rolling { at_once: 5 });
+        assert_eq!(of(json!({"maxSurge": 1, "maxUnavailable": 0})), Strategy::Rolling { at_once: 1 });
+        let alone = json!({"metadata": {"name": "web"}, "spec": {"replicas": 1}});
+        let error = rollout(&alone, "statefulset").unwrap_err().to_string();
+        assert!(error.starts_with("statefulset web has 1 pod"), "{error}");
+    }
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::coordinator::caller::Caller;
 use crate::coordinator::claims::{Choice, Claims};
 use crate::coordinator::error::CoordinatorError;
-use crate::coordinator::limits::{Bounds, selects};
+use crate::coordinator::limits::{Bounds, Round, number_of, selects};
 use crate::scenario::Action;
 use rolldrop_kubernetes::guard::label_selector;
 use rolldrop_kubernetes::pods::Candidate;
@@ -158,13 +158,7 @@ fn as_synced(mut budget: PodDisruptionBudget, ready: &[Candidate]) -> PodDisrupt
     let is_meant = |pod: &&Candidate| spec.selector.as_ref().is_some_and(|s| selects(s, pod.labels()));
     let healthy = ready.iter().filter(is_meant).count();
     // Shares are rounded up (`pkg/controller/disruption/disruption.go`).
-    let of = |value: &IntOrString| match value {
-        IntOrString::Int(number) => usize::try_from(*number).unwrap_or(0),
-        IntOrString::String(share) => {
-            let share = share.strip_suffix('%').and_then(|share| share.parse::<usize>().ok());
-            (share.unwrap_or(0) * healthy).div_ceil(100)
-        }
-    };
+    let of = |value: &IntOrString| number_of(value, healthy, Round::Up);
     let desired = match (&spec.min_available, &spec.max_unavailable) {
         (Some(min), _) => of(min),
         (None, Some(max)) => healthy.saturating_sub(of(max)),

@@ -19,7 +19,10 @@ pub struct Rollout {
 #[serde(rename_all = "snake_case")]
 pub enum Strategy {
     /// A Deployment: it does not wait for pods that are terminating, so all old pods may be there besides the new ones.
-    Rolling,
+    Rolling {
+        /// How many it replaces before it waits for new ones, by maxSurge and maxUnavailable.
+        at_once: u64,
+    },
     /// A Deployment that ends all pods first.
     Recreate,
     /// A StatefulSet or a DaemonSet: a pod begins when its predecessor is gone.
@@ -47,10 +50,18 @@ impl Rollout {
         let seconds = |settings: Settings| i64::try_from(settings.pre_stop_seconds).unwrap_or(i64::MAX);
         let each = seconds(to) - seconds(from);
         let rounds = |at_once: u64| i64::try_from(self.pods.div_ceil(at_once.max(1))).unwrap_or(i64::MAX);
+        let start = |settings: Settings| {
+            let delay = settings.readiness_delay_seconds.unwrap_or(0);
+            i64::try_from(settings.min_ready_seconds + delay).unwrap_or(i64::MAX)
+        };
+        let each_start = start(to) - start(from);
         let (rollout, terminating) = match self.strategy {
             // The last of its pods end that much later.
-            Strategy::Rolling | Strategy::Recreate => (each, self.pods),
-            Strategy::InPlace { at_once } => (each.saturating_mul(rounds(at_once)), at_once.min(self.pods)),
+            Strategy::Rolling { at_once } => (each + each_start.saturating_mul(rounds(at_once)), self.pods),
+            Strategy::Recreate => (each + each_start, self.pods),
+            Strategy::InPlace { at_once } => {
+                ((each + each_start).saturating_mul(rounds(at_once)), at_once.min(self.pods))
+            }
         };
         Price { seconds_each_pod: each, seconds_each_rollout: rollout, terminating_at_once: terminating }
     }

@@ -3,8 +3,12 @@ use crate::model::{Mode, Window};
 use crate::tests::analysed;
 use crate::tests::rollouts::Service;
 
-const BEFORE: Settings =
-    Settings { pre_stop_seconds: 0, termination_grace_period_seconds: 30, min_ready_seconds: 0 };
+const BEFORE: Settings = Settings {
+    pre_stop_seconds: 0,
+    termination_grace_period_seconds: 30,
+    min_ready_seconds: 0,
+    readiness_delay_seconds: None,
+};
 
 /// A run of pods that end one by one and serve on, `seconds` after their deletion still routed to.
 fn windows(seconds: &[f64]) -> RunResult {
@@ -69,8 +73,7 @@ const WISH: Wish = Wish { before: BEFORE, may_shorten: false };
 fn the_sleep_is_the_longest_window_in_whole_seconds() {
     let choice = choose(&windows(&[0.2, 3.1, 1.0]), 20, WISH).unwrap();
     // The pods took 1.4 s after their sleep.
-    let settings =
-        Settings { pre_stop_seconds: 4, termination_grace_period_seconds: 30, min_ready_seconds: 0 };
+    let settings = Settings { pre_stop_seconds: 4, ..BEFORE };
     assert_eq!(choice.settings, settings);
     assert_eq!(choice.stopping_seconds.map(|s| (s * 10.0).round()), Some(14.0));
     assert_eq!(choice.consumers[0].windows_seconds, [0.2, 1.0, 3.1]);
@@ -87,6 +90,10 @@ fn a_window_that_outlasts_the_sleep_is_not_seen_to_its_end() {
     assert_eq!(choose(&windows(&[0.2, 20.1]), 20, WISH), Err(Unknown::Outlasted));
     let choice = choose(&windows(&[0.2, 19.6]), 20, WISH).unwrap();
     assert_eq!(choice.settings.pre_stop_seconds, 20, "the pod served on until then");
+    let mut early = windows(&[0.2]);
+    early.terminations[0].timeline.insert(Stage::ContainersTerminated, 0.4);
+    let why = choose(&early, 20, WISH).unwrap_err();
+    assert!(matches!(why, Unknown::Because(why) if why[0].contains("ended 0.4 s after its deletion")));
     let because = |why: &str| Err(Unknown::Because(vec![why.to_owned()]));
     let mut refused = windows(&[0.2]);
     refused.recommendation[0].refused_because = vec!["too few".into()];
@@ -134,15 +141,40 @@ fn pods_are_known_by_name_if_a_new_one_is_known_to_have_answered() {
 }
 
 #[test]
+fn what_starts_lose_asks_for_a_readiness_delay_or_min_ready_seconds() {
+    let mut result = windows(&[0.2]);
+    let timeline = BTreeMap::from([
+        (StartStage::IpReported, 0.5),
+        (StartStage::Ready, 1.0),
+        (StartStage::FirstRequest, 3.9),
+    ]);
+    result.starts = vec![Start { pod: "d".into(), timeline }];
+    let probed = Settings { readiness_delay_seconds: Some(1), ..BEFORE };
+    assert_eq!(with_starts(&result, probed), probed, "they lose nothing");
+    result.requests.by_cause = BTreeMap::from([(Cause::NotReadyYet, 2), (Cause::NoReadyEndpoint, 3)]);
+    let wanted = with_starts(&result, probed);
+    assert_eq!((wanted.readiness_delay_seconds, wanted.min_ready_seconds), (Some(4), 3));
+    assert_eq!(with_starts(&result, BEFORE).readiness_delay_seconds, None, "that takes a probe");
+    assert_eq!(lost_at_starts(&result, probed, probed), None, "nothing was chosen for it");
+    let still = lost_at_starts(&result, probed, wanted).unwrap();
+    assert_eq!(still, "2 requests were still lost by not_ready_yet with the chosen readiness delay");
+    result.requests.by_cause.clear();
+    assert_eq!(lost_at_starts(&result, probed, wanted), None);
+}
+
+#[test]
 fn the_price_depends_on_what_replaces_the_pods() {
     let to = Settings { pre_stop_seconds: 10, ..BEFORE };
     let price = |strategy| Rollout { pods: 6, strategy }.price(BEFORE, to);
-    let [rolling, in_place] = [Strategy::Rolling, Strategy::InPlace { at_once: 2 }].map(price);
+    let [rolling, in_place] = [Strategy::Rolling { at_once: 2 }, Strategy::InPlace { at_once: 2 }].map(price);
     assert_eq!(
         (rolling.seconds_each_pod, rolling.seconds_each_rollout, rolling.terminating_at_once),
         (10, 10, 6)
     );
     assert_eq!((in_place.seconds_each_rollout, in_place.terminating_at_once), (30, 2));
+    let slower = Settings { min_ready_seconds: 3, readiness_delay_seconds: Some(1), ..BEFORE };
+    let price = Rollout { pods: 5, strategy: Strategy::Rolling { at_once: 2 } }.price(BEFORE, slower);
+    assert_eq!((price.seconds_each_pod, price.seconds_each_rollout), (0, 12), "three steps of 4 s");
     let back = Rollout { pods: 6, strategy: Strategy::InPlace { at_once: 1 } }.price(to, BEFORE);
     assert_eq!(back.seconds_each_rollout, -60);
 }
