@@ -14,6 +14,7 @@ mod elsewhere;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod inject;
+mod nearest;
 mod scenario;
 
 #[cfg(not(target_os = "linux"))]

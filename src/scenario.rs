@@ -14,6 +14,7 @@ pub(crate) mod text;
 mod validate;
 pub(crate) mod yaml;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ use serde_json::Value;
 use rolldrop_record::Expect;
 use rolldrop_record::run_info::{Balances, BalancesBecause};
 
-pub(crate) use builtin::{BUILTIN, DEFAULT, ROLLOUT};
+pub(crate) use builtin::{BUILTIN, Builtin, DEFAULT, ROLLOUT};
 #[cfg(test)]
 pub(crate) use disruption::Order;
 pub(crate) use disruption::{
@@ -40,6 +41,8 @@ pub(crate) struct Scenario {
     pub name: String,
     /// What it shows, in a sentence.
     pub description: String,
+    /// Texts for whoever reads the file; a run knows nothing of them.
+    pub annotations: BTreeMap<String, String>,
     /// Kubernetes objects that the run creates and removes.
     pub manifests: Vec<Value>,
     /// The targets of the load: at least one, with different names.
@@ -156,7 +159,7 @@ pub(crate) enum ScenarioError {
         source: std::io::Error,
     },
     /// Neither a file nor a built-in scenario has this name.
-    #[error("no scenario {0:?}: name a YAML file that exists, or one of {known}", known = builtin::names())]
+    #[error("no scenario {0:?}: name a YAML file that exists, or one that `rolldrop scenarios` lists{like}", like = builtin::like(.0))]
     Unknown(String),
     /// Something in the file is wrong.
     #[error("{place}: {key}: {why}")]
@@ -422,7 +425,7 @@ spec:
             x.yaml:5: spec.target.service: there is no Service "web" among the manifests
             x.yaml:7: spec.expect.dropped: min 2 is above max 1
             x.yaml:7: spec.expect.causes.overload: needs min, max or worse
-            no scenario "naive-exti": name a YAML file that exists, or one of naive-exit, no-sidecar, prestop-sleep, drain-in-app, killed-in-flight, idle-close, naive-rollout, gate
+            no scenario "naive-exti": name a YAML file that exists, or one that `rolldrop scenarios` lists, such as naive-exit
             "#
         );
     }

@@ -1,9 +1,15 @@
-//! `rolldrop scenarios`: the built-in scenarios, a line each.
+//! `rolldrop scenarios`: the built-in scenarios by theme, with the time that each takes and what it needs.
 
 use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
 
 use super::report::print;
 use crate::scenario::{self, BUILTIN, DEFAULT};
+
+/// The widest line of the list.
+const WIDTH: usize = 100;
 
 /// Arguments of `rolldrop scenarios`.
 #[derive(Debug, clap::Args)]
@@ -22,17 +28,119 @@ impl ScenariosArgs {
                 Some(builtin) => builtin.yaml.to_owned(),
                 None => return Err(scenario::ScenarioError::Unknown(name.clone()).into()),
             },
-            None => {
-                let mut lines = String::new();
-                for builtin in BUILTIN {
-                    let scenario = scenario::load::<serde_json::Value>(builtin.name, &[])?.scenario;
-                    let default = if builtin.name == DEFAULT { " (default)" } else { "" };
-                    lines.push_str(&format!("{:<16} {}{default}\n", builtin.name, scenario.description));
-                }
-                lines
-            }
+            None => list(&library()?),
         };
         print(&text)?;
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// What the list says of a scenario.
+#[derive(Debug)]
+struct Entry {
+    name: &'static str,
+    theme: String,
+    description: String,
+    takes: Duration,
+    needs: Option<String>,
+}
+
+impl Entry {
+    /// `32 s`, or above two minutes `3.5 min`.
+    fn time(&self) -> String {
+        match self.takes.as_secs() {
+            seconds @ 0..=120 => format!("{seconds} s"),
+            _ => format!("{:.1} min", self.takes.as_secs_f64() / 60.0),
+        }
+    }
+}
+
+/// The built-in scenarios, as their own files describe them.
+fn library() -> anyhow::Result<Vec<Entry>> {
+    let entry = |builtin: &scenario::Builtin| {
+        let scenario = scenario::load::<serde_json::Value>(builtin.name, &[])?.scenario;
+        let mut annotations = scenario.annotations;
+        let missing = |key: &str| format!("{} has no annotation {key:?}", builtin.name);
+        let takes = annotations.get("takes").and_then(|takes| rolldrop_record::load::duration(takes));
+        Ok(Entry {
+            name: builtin.name,
+            theme: annotations.remove("theme").with_context(|| missing("theme"))?,
+            description: scenario.description,
+            takes: takes.with_context(|| missing("takes"))?,
+            needs: annotations.remove("needs"),
+        })
+    };
+    BUILTIN.iter().map(entry).collect()
+}
+
+/// The list, theme by theme.
+fn list(library: &[Entry]) -> String {
+    let width = library.iter().map(|entry| entry.name.len()).max().unwrap_or(0);
+    let options = textwrap::Options::new(WIDTH).word_splitter(textwrap::WordSplitter::NoHyphenation);
+    let of_theme = |entries: &[Entry]| {
+        let mut text = entries.first().map_or_else(String::new, |first| format!("{}\n", first.theme));
+        for entry in entries {
+            let begin = format!("  {:<width$}  {:>7}  ", entry.name, entry.time());
+            let indent = " ".repeat(begin.len());
+            let mut words = entry.description.trim_end_matches('.').to_owned();
+            if let Some(needs) = &entry.needs {
+                words.push_str(&format!(". Needs: {needs}"));
+            }
+            if entry.name == DEFAULT {
+                words.push_str(" (default)");
+            }
+            let options = options.clone().initial_indent(&begin).subsequent_indent(&indent);
+            text.push_str(&format!("{}\n", textwrap::fill(&words, options)));
+        }
+        text
+    };
+    let themes = library.chunk_by(|a, b| a.theme == b.theme);
+    themes.map(of_theme).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn the_list_is_by_theme_and_fits_into_100_columns() {
+        let library = library().unwrap();
+        let themes: Vec<&str> = library.chunk_by(|a, b| a.theme == b.theme).map(|of| &*of[0].theme).collect();
+        assert_eq!(themes.len(), themes.iter().collect::<BTreeSet<_>>().len(), "{themes:?}");
+        let list = list(&library);
+        assert!(list.lines().all(|line| line.len() <= WIDTH), "{list}");
+        let words = list.split_whitespace().collect::<Vec<_>>().join(" ");
+        for entry in &library {
+            let line = format!("{} {} {}", entry.name, entry.time(), entry.description.trim_end_matches('.'));
+            assert!(words.contains(&line), "{line}\n{list}");
+        }
+        assert!(list.starts_with("How requests are lost, and how not\n  naive-exit"), "{list}");
+        assert!(words.contains("consumers 42 s Each consumer"), "{list}");
+        assert!(words.contains("Needs: kernel dataplane; the names of two nodes"), "{list}");
+    }
+
+    /// The same as a table of the docs.
+    fn tables(library: &[Entry]) -> String {
+        let of_theme = |entries: &[Entry]| {
+            let mut table = format!("| {} | what | time | needs |\n|---|---|---|---|\n", entries[0].theme);
+            for entry in entries {
+                let (name, what) = (entry.name, entry.description.trim_end_matches('.'));
+                let needs = entry.needs.as_deref().unwrap_or_default();
+                let link = format!("[{name}](../scenarios/{name}.yaml)");
+                table.push_str(&format!("| {link} | {what} | {} | {needs} |\n", entry.time()));
+            }
+            table
+        };
+        library.chunk_by(|a, b| a.theme == b.theme).map(of_theme).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn the_docs_list_the_library_as_the_files_describe_it() {
+        let docs = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/scenarios.md")).unwrap();
+        let tables = tables(&library().unwrap());
+        assert!(docs.contains(&tables), "docs/scenarios.md should have:\n{tables}");
     }
 }

@@ -1,5 +1,7 @@
 //! The scenarios that are compiled in.
 
+use crate::nearest::nearest;
+
 /// A scenario that is compiled in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Builtin {
@@ -16,7 +18,7 @@ pub(crate) const ROLLOUT: &str = "naive-rollout";
 
 macro_rules! builtin {
     ($($name:literal),* $(,)?) => {
-        /// Every built-in scenario, from the simplest on.
+        /// Every built-in scenario: those of one theme together, the simplest first.
         pub(crate) const BUILTIN: &[Builtin] = &[
             $(Builtin { name: $name, yaml: include_str!(concat!("../../scenarios/", $name, ".yaml")) }),*
         ];
@@ -24,17 +26,82 @@ macro_rules! builtin {
 }
 
 builtin![
+    // How requests are lost, and how not
     "naive-exit",
     "no-sidecar",
     "prestop-sleep",
     "drain-in-app",
     "killed-in-flight",
     "idle-close",
+    "keep-alive",
+    "long-requests",
+    "http2",
+    "websocket",
+    "stale-flows",
+    "consumers",
+    // Hooks, signals and grace periods
+    "lifecycle-hooks",
+    "prestop-over-grace",
+    "shutdown-over-grace",
+    "sigterm-ignored",
+    "signals",
+    "stop-signal",
+    "delete-grace-period",
+    "force-delete",
+    "agent-restart",
+    // What the API shows
+    "terminating-pod",
+    "terminating-endpoint",
+    "api-access",
+    // How pods come
+    "slow-start",
+    "no-readiness-probe",
+    "label-removed",
+    // What ends them
     "naive-rollout",
-    "gate"
+    "rolling-update",
+    "max-unavailable-0",
+    "all-at-once",
+    "min-ready-seconds",
+    "broken-probe",
+    "scale-down",
+    "drain",
+    "node-shutdown",
+    "crash",
+    // A gate
+    "gate",
 ];
 
-/// The names, for messages.
-pub(super) fn names() -> String {
-    BUILTIN.iter().map(|b| b.name).collect::<Vec<_>>().join(", ")
+/// The most similar name, for a message.
+pub(super) fn like(name: &str) -> String {
+    let nearest = nearest(name, BUILTIN.iter().map(|builtin| builtin.name));
+    nearest.map_or_else(String::new, |nearest| format!(", such as {nearest}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn each_file_of_the_library_is_built_in() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");
+        let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let files: BTreeSet<_> = files.map(|path| path.file_stem().unwrap().to_owned()).collect();
+        assert_eq!(files, BUILTIN.iter().map(|builtin| builtin.name.into()).collect());
+    }
+
+    #[test]
+    fn each_says_in_five_lines_what_it_shows() {
+        let begins = ["What happens: ", "What one sees: ", "Why: ", "Remedy: ", "Source: docs/"];
+        for Builtin { name, yaml } in BUILTIN {
+            let header: Vec<&str> = yaml.lines().map_while(|line| line.strip_prefix("# ")).collect();
+            assert_eq!(header.len(), begins.len(), "{name}");
+            for (line, begin) in header.iter().zip(begins) {
+                assert!(line.starts_with(begin) && line.len() <= 120, "{name}: {line}");
+            }
+        }
+    }
 }

@@ -32,6 +32,8 @@ pub(super) struct Metadata {
     pub(super) name: String,
     #[serde(default)]
     pub(super) description: String,
+    #[serde(default)]
+    pub(super) annotations: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -55,6 +55,7 @@ pub(super) fn validate<C>(
     let scenario = Scenario {
         name: raw.metadata.name,
         description: raw.metadata.description,
+        annotations: raw.metadata.annotations,
         manifests,
         targets,
         load,

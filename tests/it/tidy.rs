@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 /// What a part of a crate may use of ours where its crate could use more: module by module in the program's own
 /// package, and all of the lab (`docs/architecture.md`). What a crate may use at all, its manifest says.
 const MAY_USE: &[(&str, &[&str])] = &[
-    ("scenario", &["record"]),
+    ("scenario", &["record", "nearest"]),
     ("inject", &[]),
+    ("nearest", &[]),
     ("cluster", &["lab", "elsewhere", "kubernetes"]),
     (
         "coordinator",
@@ -22,7 +23,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 
 /// Modules that take data and give data, as `crates/analysis` and `crates/report` do, whose lints see to it: no
 /// clock, no I/O, no async.
-const PURE: &[&str] = &["inject"];
+const PURE: &[&str] = &["inject", "nearest"];
 
 /// What a pure module never names.
 const IMPURE: &[&str] = &[
