@@ -20,7 +20,8 @@ pub(super) fn checks(result: &RunResult, expect: &Expect, requests: &Requests<'_
         let check = requests.ok_outside().at_least("requests.ok", WORKING_SHARE);
         checks.push(with_way_out(check, "requests: {ok: {min: SHARE}} sets another limit"));
     }
-    let says_terminations = expect.terminations.is_some_and(|bounds| bounds.min.is_some());
+    let says_terminations =
+        expect.terminations.is_some_and(|bounds| bounds.min.is_some() || bounds.max == Some(0));
     if !says_terminations && result.terminations.is_empty() {
         let none = match result.aim {
             Aim::Disrupt => Some(Measured::count(0).because("the run was to end pods, and none ended")),

@@ -281,6 +281,8 @@ fn every_gate_checks_that_something_was_measured() {
     assert_eq!(of(&none, &any), [("terminations.min".to_owned(), Fail)]);
     let allowed = json!({"dropped": {"max": 0}, "terminations": {"min": 0}});
     assert_eq!(of(&none, &allowed), [("terminations.min".to_owned(), Pass)]);
+    let forbidden = json!({"dropped": {"max": 0}, "terminations": {"max": 0}});
+    assert_eq!(of(&none, &forbidden), [("terminations.max".to_owned(), Pass)], "that is said, too");
     none.aim = Aim::Observe;
     assert_eq!(of(&none, &any), [("terminations.min".to_owned(), Inconclusive)]);
     none.aim = Aim::Other;
