@@ -212,7 +212,7 @@ impl Tuner<'_> {
         let Steps { subject, args, progress, .. } = self.steps;
         let before = self.step(self.steps.before()).await?;
         // What pods that start need is chosen with the sleep.
-        let set = with_starts(&before, subject.settings());
+        let set = with_starts(&before, subject.settings(), subject.rollout());
         let has_starts = set != subject.settings();
         if let Some(why) = untrusted(&before) {
             return Ok(self.concluded(&before, None, Outcome::NotShown { why }));

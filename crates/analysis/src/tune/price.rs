@@ -45,6 +45,14 @@ pub struct Price {
 }
 
 impl Rollout {
+    /// Whether it may end all pods before new ones are there.
+    pub(super) const fn may_leave_none(self) -> bool {
+        match self.strategy {
+            Strategy::Recreate => true,
+            Strategy::Rolling { at_once } | Strategy::InPlace { at_once } => at_once >= self.pods,
+        }
+    }
+
     /// What it costs to go from one to the other.
     pub fn price(self, from: Settings, to: Settings) -> Price {
         let seconds = |settings: Settings| i64::try_from(settings.pre_stop_seconds).unwrap_or(i64::MAX);

@@ -3,15 +3,16 @@
 //! A readiness delay keeps traffic from a pod whose probe passes before it serves. minReadySeconds keeps the old pods until
 //! every consumer has learned of the new ones.
 
-use super::Settings;
+use super::{Rollout, Settings};
 use crate::figures::counted;
 use crate::model::{RunResult, StartStage};
 use crate::stats;
 use rolldrop_record::Cause;
 
 /// The settings that are set, with a start of pods that would have saved what a run lost at it. They stay as they are if
-/// nothing was lost, the pods have no readiness probe, or it was not seen when they first answered.
-pub fn with_starts(result: &RunResult, set: Settings) -> Settings {
+/// nothing was lost, the pods have no readiness probe, or it was not seen when they first answered. minReadySeconds helps
+/// only where a rollout leaves old pods until new ones are there.
+pub fn with_starts(result: &RunResult, set: Settings, rollout: Rollout) -> Settings {
     let slowest = |from: StartStage| {
         let took = result.starts.iter().filter_map(|start| {
             Some(start.timeline.get(&StartStage::FirstRequest)? - start.timeline.get(&from)?)
@@ -23,7 +24,7 @@ pub fn with_starts(result: &RunResult, set: Settings) -> Settings {
         let took = slowest(StartStage::IpReported);
         wanted.readiness_delay_seconds = set.readiness_delay_seconds.map(|delay| delay.max(took));
     }
-    if lost_to(result, Cause::NoReadyEndpoint) > 0 {
+    if lost_to(result, Cause::NoReadyEndpoint) > 0 && !rollout.may_leave_none() {
         wanted.min_ready_seconds = set.min_ready_seconds.max(slowest(StartStage::Ready));
     }
     wanted

@@ -150,11 +150,15 @@ fn what_starts_lose_asks_for_a_readiness_delay_or_min_ready_seconds() {
     ]);
     result.starts = vec![Start { pod: "d".into(), timeline }];
     let probed = Settings { readiness_delay_seconds: Some(1), ..BEFORE };
+    let rolling = Rollout { pods: 3, strategy: Strategy::Rolling { at_once: 1 } };
+    let with_starts = |result: &RunResult, set| with_starts(result, set, rolling);
     assert_eq!(with_starts(&result, probed), probed, "they lose nothing");
     result.requests.by_cause = BTreeMap::from([(Cause::NotReadyYet, 2), (Cause::NoReadyEndpoint, 3)]);
     let wanted = with_starts(&result, probed);
     assert_eq!((wanted.readiness_delay_seconds, wanted.min_ready_seconds), (Some(4), 3));
     assert_eq!(with_starts(&result, BEFORE).readiness_delay_seconds, None, "that takes a probe");
+    let recreated = Rollout { strategy: Strategy::Recreate, ..rolling };
+    assert_eq!(super::with_starts(&result, probed, recreated).min_ready_seconds, 0, "no old pod is left");
     assert_eq!(lost_at_starts(&result, probed, probed), None, "nothing was chosen for it");
     let still = lost_at_starts(&result, probed, wanted).unwrap();
     assert_eq!(still, "2 requests were still lost by not_ready_yet with the chosen readiness delay");
