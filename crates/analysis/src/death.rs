@@ -12,6 +12,8 @@ const ADDRESS_BEFORE_NS: i64 = 100_000_000;
 const ADDRESS_SPREAD_S: f64 = 0.05;
 /// From SIGTERM to the end of an app that exits at once.
 const EXIT_NS: i64 = 30_000_000;
+/// By how much the estimate of a container's end may be wrong.
+const SHOWN_SPREAD_NS: i64 = 180_000_000;
 /// Weight of an explanation that the outcome of a connection contradicts. Networks differ, so not 0.
 const UNLIKELY: f64 = 0.01;
 
@@ -63,6 +65,23 @@ impl Death {
         }
         let (since, length) = (at.seconds_since(self.earliest), self.told.seconds_since(self.earliest));
         (since / length.max(1e-9)).clamp(UNLIKELY, 1.0)
+    }
+
+    /// The same for a pod that would still be routed to at `at`, and that accepted its last connection at `accepted`.
+    ///
+    /// While it listened it would have accepted another one within `silence_ns`. So it stopped within that time, or is no
+    /// longer routed to. A pod that still accepted connections when others would have stopped on their signal stops at
+    /// any time until its end.
+    pub(super) fn chance_after(&self, accepted: Option<Stamp>, silence_ns: i64, at: Stamp) -> f64 {
+        match accepted {
+            Some(accepted) if at <= accepted => UNLIKELY,
+            Some(accepted) if accepted > self.told => {
+                let since = at.ns_since(accepted).min(silence_ns);
+                let length = self.likely.ns_since(accepted) - SHOWN_SPREAD_NS;
+                (since as f64 / length.max(1) as f64).clamp(UNLIKELY, 1.0)
+            }
+            _ => self.chance_by(at),
+        }
     }
 
     /// How well a failed connect that began at `at` fits a pod that has stopped: its address refuses while it exists,

@@ -55,6 +55,8 @@ pub(super) struct Tail {
     pub last_in_order: Option<Stamp>,
     /// The last that may have been this pod's.
     pub last_possible: Option<Stamp>,
+    /// The last connection that this pod accepted and answered: its listener was open then.
+    pub last_accepted: Option<Stamp>,
     /// Uncertainty of the client's clock, in nanoseconds.
     pub uncertainty_ns: i64,
     /// The last time at which this target was tried at all.
@@ -280,7 +282,11 @@ impl Gathered {
         if r.begun() < t0.earliest {
             self.before[end][target].add(r.begun());
         }
-        self.tails[end][target].arrival(r.begun(), t0.latest, r.named().is_none());
+        let tail = &mut self.tails[end][target];
+        tail.arrival(r.begun(), t0.latest, r.named().is_none());
+        if balances == Balances::Connections && matches!(r.row.outcome, Outcome::Ok | Outcome::HttpError) {
+            tail.last_accepted = tail.last_accepted.max(Some(r.begun().shifted_ns(-r.uncertainty_ns)));
+        }
     }
 
     /// Removes what losses have shown about the windows.

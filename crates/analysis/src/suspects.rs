@@ -27,6 +27,8 @@ use rolldrop_record::{Outcome, RequestRow, Stamp};
 /// probability. Stricter than the bounds themselves: a chain of losses that is cut wrongly would leave real ones
 /// unexplained.
 const LINK_ALPHA: f64 = 1e-6;
+/// A listening pod counts as one that would have accepted a connection when a silence has this probability.
+const SILENT_ALPHA: f64 = 0.05;
 /// How long after its endpoint's removal a consumer may route to a pod, if nothing else shows it: the Service proxy's
 /// minSyncPeriod of 1 s, and some.
 pub(super) const LAG_NS: i64 = 1_500_000_000;
@@ -240,16 +242,17 @@ impl<'a> Suspects<'a> {
             }
         };
         // A pod that had not stopped when a connect began would have accepted it.
-        let met = if r.row.outcome == Outcome::ConnectRefused || is_unreachable(&r.row) {
-            r.begun()
-        } else {
-            r.row.end
+        let met = match is_no_connection(&r.row) {
+            true => r.begun().shifted_ns(r.uncertainty_ns),
+            false => r.row.end.shifted_ns(r.uncertainty_ns),
         };
-        met.shifted_ns(r.uncertainty_ns) >= death.earliest
+        let has_accepted_since = || tail.last_accepted.is_some_and(|at| at > met);
+        met >= death.earliest
+            && !(is_no_connection(&r.row) && has_accepted_since())
             && until.is_none_or(|until| r.begun().shifted_ns(-r.uncertainty_ns) <= until)
     }
 
-    /// The weight of pods that were starting: in the rules, and not known to have answered a request.
+    /// The weight of pods that were starting: in the rules, as far as is known, and without an answer until then.
     fn starting(&self, gathered: &Gathered, target: usize, r: &Request) -> f64 {
         let begun = r.begun();
         let service = self.service(target);
@@ -257,13 +260,24 @@ impl<'a> Suspects<'a> {
             if !self.timeline.endpoints.was_usable(service, &life.name, begun.shifted_ns(-LAG_NS), begun) {
                 return None;
             }
-            life.endpoint_ready.filter(|at| !life.listed && *at <= begun.shifted_ns(r.uncertainty_ns))?;
+            let ready =
+                life.endpoint_ready.filter(|at| !life.listed && *at <= begun.shifted_ns(r.uncertainty_ns))?;
             let served = gathered.first_served.get(life.name.as_str()).copied();
             let is_serving = served.or(gathered.quiet[target][number]).is_some_and(|at| at <= begun);
-            // A probe that passed has shown that it listens.
-            (!is_serving).then_some(if life.is_probed == Some(true) { RARE } else { 1.0 })
+            if life.is_probed == Some(true) {
+                // A probe that passed has shown that it listens.
+                return (!is_serving).then_some(RARE);
+            }
+            // The rules may not hold it yet.
+            (!is_serving).then_some((begun.ns_since(ready) as f64 / LAG_NS as f64).clamp(0.0, 1.0))
         };
-        self.timeline.pods.iter().enumerate().filter_map(weight).fold(0.0, f64::max)
+        let weights = self.timeline.pods.iter().enumerate().filter_map(weight);
+        // Each that the rules hold by now refuses its share, as a dead pod does.
+        let (sum, most) = weights.fold((0.0, 0.0f64), |(sum, most), weight| match weight < 1.0 {
+            true => (sum, most.max(weight)),
+            false => (sum + weight, most),
+        });
+        most.max(sum)
     }
 
     /// Whether the Service proxy may have been changing its rules: after a change of the slices, also one that
@@ -337,7 +351,7 @@ impl<'a> Suspects<'a> {
             if let Some(only) = verdicts[number].only()
                 && verdicts[number].pod.is_none()
                 && r.is_new_connection()
-                && (r.row.outcome == Outcome::ConnectRefused || is_unreachable(&r.row))
+                && is_no_connection(&r.row)
                 && r.begun() >= self.timeline.ends[only].t0.latest
             {
                 failed[only].push(r.begun());
@@ -383,7 +397,8 @@ fn weight(r: &Request, death: &Death, tail: &Tail, loss: Option<usize>) -> f64 {
     let row = &r.row;
     let routed = || {
         let in_rules = loss.zip(tail.reach.as_ref()).map_or(1.0, |(loss, reach)| reach.weight(loss));
-        in_rules * death.chance_by(r.begun()) * death.fits(row.outcome, r.begun())
+        let has_stopped = death.chance_after(tail.last_accepted, silence_ns(tail), r.begun());
+        in_rules * has_stopped * death.fits(row.outcome, r.begun())
     };
     let weight = match row.outcome {
         _ if row.conn_reused => death.cuts_off(row.end),
@@ -400,6 +415,14 @@ fn weight(r: &Request, death: &Death, tail: &Tail, loss: Option<usize>) -> f64 {
     weight.max(1e-9)
 }
 
+/// How long a pod that is routed to and listens may accept nothing, except with a chance of 5 %.
+fn silence_ns(tail: &Tail) -> i64 {
+    let rate = if tail.rate > 0.0 { tail.rate } else { tail.rate_expected };
+    #[expect(clippy::cast_possible_truncation, reason = "a time of at most an hour, in nanoseconds")]
+    let ns = (silence_s(rate, SILENT_ALPHA).min(3600.0) * 1e9) as i64;
+    ns
+}
+
 /// Why a termination may explain a request whose pod is not named.
 fn why(row: &RequestRow) -> Why {
     match row.outcome {
@@ -412,6 +435,11 @@ fn why(row: &RequestRow) -> Why {
         Outcome::Ok | Outcome::HttpError => Why::Gateway,
         _ => Why::Time,
     }
+}
+
+/// Whether nothing accepted its connection.
+fn is_no_connection(row: &RequestRow) -> bool {
+    row.outcome == Outcome::ConnectRefused || is_unreachable(row)
 }
 
 fn is_unreachable(row: &RequestRow) -> bool {

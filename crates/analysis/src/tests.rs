@@ -226,6 +226,9 @@ fn connections_cut_off_with_their_pod_count_among_those_before_its_end() {
 fn what_two_terminations_explain_is_an_interval_of_each_and_exact_of_both() {
     let mut records = three_pods();
     delete(&mut records, 5000, "c");
+    let alone = records.clone();
+    // Nothing tells whether `c` still accepted any.
+    records.requests.iter_mut().filter(|row| row.scheduled >= at(5000)).for_each(|row| row.pod = None);
     let result = analysed(records).result;
     assert_eq!((result.requests.dropped, result.requests.ambiguous, result.requests.in_window), (7, 7, 7));
     assert_eq!(result.requests.by_cause, BTreeMap::from([(Cause::RoutedToDeadPod, 7)]));
@@ -237,8 +240,12 @@ fn what_two_terminations_explain_is_an_interval_of_each_and_exact_of_both() {
     }
     let [group] = &result.groups[..] else { panic!("{:?}", result.groups) };
     assert_eq!((&group.terminations[..], group.dropped), (&[0, 1][..], 7));
-    // One of both windows lasted until the last refusal; and as `c` went on answering, its own lasted longer.
+    // One of both windows lasted until the last refusal.
     assert!(group.windows[0].lower_s.unwrap() > 0.082, "{group:?}");
+    // As `c` went on answering, it refused none.
+    let terminations = analysed(alone).result.terminations;
+    let dropped: Vec<Bounded> = terminations.iter().map(|t| t.requests.dropped).collect();
+    assert_eq!(dropped, [Bounded::exactly(7), Bounded::exactly(0)]);
 }
 
 #[test]

@@ -154,8 +154,8 @@ fn enough_terminations_earn_a_recommendation() {
 #[test]
 fn a_repeated_port_is_a_stale_flow_while_the_entry_stands_and_moves_no_window() {
     let mut records = three_pods();
-    timeout(&mut records, 5020, 40_001);
-    // The end of the first at 6.02 s; 120 s later the entry is gone.
+    timeout(&mut records, 5040, 40_001);
+    // The end of the first at 6.04 s; 120 s later the entry is gone.
     timeout(&mut records, 60_000, 40_001);
     timeout(&mut records, 60_001, 40_002);
     timeout(&mut records, 190_000, 40_001);

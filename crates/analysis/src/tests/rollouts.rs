@@ -29,6 +29,8 @@ pub(crate) struct Service {
     rules: Vec<(i64, Vec<String>)>,
     pub(super) deleted: HashMap<String, i64>,
     listens: HashMap<String, i64>,
+    /// How long a pod serves on after its deletion.
+    drains_ms: i64,
 }
 
 impl Service {
@@ -38,8 +40,8 @@ impl Service {
         let target = &mut records.info.targets[0];
         (target.url, target.service) = ("http://10.96.0.1".into(), Some("web".into()));
         records.events.retain(|event| !matches!(event.kind, EventKind::Pod(_)));
-        let mut service =
-            Self { records, rules: Vec::new(), deleted: HashMap::new(), listens: HashMap::new() };
+        let (deleted, listens) = (HashMap::new(), HashMap::new());
+        let mut service = Self { records, rules: Vec::new(), deleted, listens, drains_ms: 0 };
         for pod in pods {
             service.records.events.push(pod_event(-1000, pod, Change::Applied));
         }
@@ -78,7 +80,8 @@ impl Service {
     pub(super) fn delete(&mut self, ms: i64, pod: &str) {
         self.deleted.insert(pod.to_owned(), ms);
         delete(&mut self.records, ms, pod);
-        let mut terminated = pod_event(ms + SHOWN_MS, pod, Change::Applied);
+        self.records.events.last_mut().unwrap().at = at(ms + self.drains_ms + 800);
+        let mut terminated = pod_event(ms + self.drains_ms + SHOWN_MS, pod, Change::Applied);
         if let EventKind::Pod(event) = &mut terminated.kind {
             event.ready = false;
             event.deletion_timestamp = Some(at(ms + 30_000));
@@ -104,7 +107,7 @@ impl Service {
 
     /// What becomes of a new connection to the pod.
     fn outcome(&self, pod: &str, ms: i64) -> Outcome {
-        let since = self.deleted.get(pod).map_or(i64::MIN, |deleted| ms - deleted);
+        let since = self.deleted.get(pod).map_or(i64::MIN, |deleted| ms - deleted - self.drains_ms);
         let listens = self.listens.get(pod).is_none_or(|from| ms >= *from);
         match since {
             GONE_MS.. => Outcome::ConnectTimeout,
@@ -203,6 +206,52 @@ fn what_is_unreachable_at_once_as_rules_change_is_no_starting_pods() {
     (row.outcome, row.connected, row.sent, row.pod) = (Outcome::ConnectUnreachable, None, None, None);
     let causes = analysed(service.records).result.requests.by_cause;
     assert_eq!(causes.get(&Cause::RuleSwap), Some(&1), "{causes:?}");
+}
+
+/// A rollout in two steps: from 5 s on `a` and `b` are replaced by `d` and `e`, from 5.4 s on `c` by `f`. The old pods
+/// serve for `drains_ms` after their deletion, the new ones listen 3 s after their start. Returns the lost requests by
+/// cause, and those of them that dead pods lost.
+fn without_a_probe(drains_ms: i64, seed: u64) -> (std::collections::BTreeMap<Cause, u64>, usize) {
+    let mut service = Service::new(&["a", "b", "c"]);
+    service.drains_ms = drains_ms;
+    service.start(4900, "d", 7900);
+    service.start(4900, "e", 7900);
+    service.slice(4980, &["a", "b", "c", "d", "e"], &[]);
+    for pod in ["a", "b"] {
+        service.delete(5000, pod);
+    }
+    service.slice(5020, &["c", "d", "e"], &["a", "b"]);
+    service.start(5300, "f", 8300);
+    service.slice(5380, &["c", "d", "e", "f"], &["a", "b"]);
+    service.delete(5400, "c");
+    service.slice(5420, &["d", "e", "f"], &["a", "b", "c"]);
+    service.rules(6000, &["d", "e", "f"]);
+    let pods = service.load(300, Naming::Header, seed);
+    let lost = service.records.requests.iter().zip(&pods).filter(|(row, _)| row.outcome != Outcome::Ok);
+    let by_dead = lost.filter(|(_, pod)| service.deleted.contains_key(*pod)).count();
+    (analysed(service.records).result.requests.by_cause, by_dead)
+}
+
+#[test]
+fn what_pods_that_do_not_listen_yet_refuse_is_no_loss_of_pods_that_still_serve() {
+    for seed in 1..4 {
+        let (causes, by_dead) = without_a_probe(3000, seed);
+        assert_eq!(by_dead, 0);
+        let of = |cause| causes.get(&cause).copied().unwrap_or(0);
+        assert_eq!(of(Cause::RoutedToDeadPod), 0, "{causes:?}");
+        assert!(of(Cause::NotReadyYet) > 9 * of(Cause::Unattributed), "{causes:?}");
+    }
+}
+
+#[test]
+fn pods_that_stop_at_once_lose_requests_also_while_others_start() {
+    for seed in 1..4 {
+        let (causes, by_dead) = without_a_probe(0, seed);
+        let of = |cause| causes.get(&cause).copied().unwrap_or(0);
+        let dead = of(Cause::RoutedToDeadPod);
+        assert!(dead > 0 && dead <= by_dead as u64, "{causes:?}, {by_dead} by dead pods");
+        assert!(of(Cause::NotReadyYet) > 0, "{causes:?}");
+    }
 }
 
 #[test]
