@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 use crate::timeline::PodEnd;
 use rolldrop_record::{Cause, Outcome, ServedEnd, ServedRow, Stamp};
 
-/// Longer than a round trip to any client. A close that comes this long after a request did not cross it on its way:
-/// the server had the request, or at least its kernel.
+/// Longer than a round trip to any client.
 pub(super) const ROUND_TRIP_NS: i64 = 200_000_000;
 /// The same between a proxy and its app.
 const BESIDE_NS: i64 = 5_000_000;
@@ -27,6 +26,8 @@ pub(super) struct Facts {
     pub bytes_received: u64,
     pub begun: Stamp,
     pub end: Stamp,
+    /// How long after a request the server's own close may come and still have crossed it on its way.
+    pub crossing_ns: i64,
     /// What the recording proxy of the pod saw of it.
     pub served: Option<Served>,
     /// Its source port repeats that of an earlier unanswered connect: the old entry routed it.
@@ -57,9 +58,9 @@ impl Served {
 }
 
 impl Facts {
-    /// Whether the server ended the connection long after it must have had the request.
-    fn had_arrived(&self) -> bool {
-        self.end.ns_since(self.begun) > ROUND_TRIP_NS
+    /// Whether it lasted no longer than this.
+    fn is_within(&self, ns: i64) -> bool {
+        self.end.ns_since(self.begun) <= ns
     }
 }
 
@@ -187,7 +188,7 @@ fn cause_of_no_answer(f: &Facts, by: Explanation<'_>) -> Cause {
         return match by.end() {
             _ if f.bytes_received > 0 => Cause::Unattributed,
             // A kernel resets what the server has not read.
-            _ if !f.shared && (f.outcome == Outcome::ResetBeforeResponse || !f.had_arrived()) => {
+            _ if !f.shared && (f.outcome == Outcome::ResetBeforeResponse || f.is_within(f.crossing_ns)) => {
                 Cause::IdleCloseRace
             }
             Some(_) => Cause::KilledInFlight,
@@ -202,7 +203,7 @@ fn cause_of_no_answer(f: &Facts, by: Explanation<'_>) -> Cause {
     };
     let closed = end.stages.listener_closed.or(end.stages.app_exited).unwrap_or(end.may_stop_from());
     match f.outcome {
-        _ if f.begun >= closed && !f.had_arrived() => Cause::RoutedToDeadPod,
+        _ if f.begun >= closed && f.is_within(ROUND_TRIP_NS) => Cause::RoutedToDeadPod,
         Outcome::EofBeforeResponse => Cause::KilledInFlight,
         _ => Cause::AcceptQueueReset,
     }
@@ -213,9 +214,8 @@ fn cause_of_no_answer(f: &Facts, by: Explanation<'_>) -> Cause {
 fn cause_of_left_out(f: &Facts, end: Option<&PodEnd>) -> Cause {
     match end {
         None if f.outcome == Outcome::H2RefusedStream => Cause::Overload,
-        _ if f.reused && !f.shared => Cause::IdleCloseRace,
+        _ if f.reused => Cause::H2Unprocessed,
         None => Cause::Unattributed,
-        Some(_) if f.reused => Cause::KilledInFlight,
         Some(_) => Cause::RoutedToDeadPod,
     }
 }
@@ -250,6 +250,7 @@ mod tests {
             bytes_received: 0,
             begun: Stamp::from_unix_ns(0),
             end: Stamp::from_unix_ns(1),
+            crossing_ns: 5_000_000,
             served: None,
             stale: false,
             overloaded: false,
@@ -276,18 +277,10 @@ mod tests {
             (eof, Nothing, Cause::Unattributed),
             (Facts { reused: true, ..eof }, Nothing, Cause::IdleCloseRace),
             (Facts { reused: true, shared: true, ..eof }, Nothing, Cause::Unattributed),
-            (
-                Facts { reused: true, end: Stamp::from_unix_ns(ROUND_TRIP_NS + 1), ..eof },
-                Nothing,
-                Cause::Unattributed,
-            ),
+            (Facts { reused: true, end: Stamp::from_unix_ns(5_000_001), ..eof }, Nothing, Cause::Unattributed),
             (Facts { outcome: Outcome::H2RefusedStream, reused: true, ..plain }, Nothing, Cause::Overload),
-            (Facts { outcome: Outcome::H2Goaway, reused: true, ..plain }, Nothing, Cause::IdleCloseRace),
-            (
-                Facts { outcome: Outcome::H2Goaway, reused: true, shared: true, ..plain },
-                Nothing,
-                Cause::Unattributed,
-            ),
+            (Facts { outcome: Outcome::H2Goaway, reused: true, ..plain }, Nothing, Cause::H2Unprocessed),
+            (Facts { outcome: Outcome::H2Goaway, ..plain }, Nothing, Cause::Unattributed),
             (Facts { outcome: Outcome::HttpError, ..plain }, Nothing, Cause::GatewayError),
             (dead, Starting, Cause::NotReadyYet),
             (Facts { served: served(ServedEnd::UpstreamEof, 0), ..eof }, Nothing, Cause::Unattributed),

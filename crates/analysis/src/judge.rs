@@ -1,9 +1,10 @@
 //! The conclusion about each lost request: its cause, and the terminations that may have lost it.
 
-use super::cause::{self, Explanation, Facts, Served};
+use super::cause::{self, Explanation, Facts, ROUND_TRIP_NS, Served};
 use super::class::Class;
 use super::evidence::Evidence;
 use super::gateway::{self, Attempt, PodState};
+use super::latency::Values;
 use super::model::{Candidate, Window};
 use super::sums::Sums;
 use super::suspects::Verdict;
@@ -15,6 +16,10 @@ use rolldrop_record::{Cause, Outcome, Phase, Stamp};
 
 /// Share of processor time in use, 0 to 1, beyond which the machine alone may lose requests.
 const FULL: f64 = 0.95;
+/// Fewer connects than this do not show how long a round trip takes.
+const CONNECTS_AT_LEAST: u64 = 20;
+/// What client and server may add to two round trips.
+const CROSSING_AT_LEAST_NS: i64 = 5_000_000;
 /// An app cannot keep up if its answers take this many times as long as in the median second.
 const SLOW: f64 = 10.0;
 /// And at least this long, in milliseconds.
@@ -39,6 +44,7 @@ pub(super) fn judge<'a>(
     sums: &Sums<'_>,
 ) -> Vec<Judged<'a>> {
     let signs = Signs::of(timeline, sums);
+    let crossing_ns = crossing_ns(&sums.connects);
     let mut judged = Vec::new();
     for ((request, verdict), &stale) in others.iter().zip(&evidence.verdicts).zip(&evidence.stale) {
         let row = &request.row;
@@ -53,6 +59,7 @@ pub(super) fn judge<'a>(
             bytes_received: row.bytes_received,
             begun,
             end: row.end,
+            crossing_ns,
             served: request.served.as_deref().map(Served::of),
             stale,
             overloaded: signs.overload(request, verdict),
@@ -78,6 +85,15 @@ pub(super) fn judge<'a>(
         });
     }
     judged
+}
+
+/// How long after a request the server's own close may come and still have crossed it on its way: two round trips, as
+/// the run's own connects show them.
+fn crossing_ns(connects: &Values) -> i64 {
+    if connects.count() < CONNECTS_AT_LEAST {
+        return ROUND_TRIP_NS;
+    }
+    (2 * connects.quantile_ns(0.99)).clamp(CROSSING_AT_LEAST_NS, ROUND_TRIP_NS)
 }
 
 /// The cause if requests go through a gateway, as far as the gateway is concerned.

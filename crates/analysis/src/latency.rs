@@ -52,6 +52,11 @@ impl Values {
         }
     }
 
+    /// How many there are.
+    pub(super) fn count(&self) -> u64 {
+        self.histogram.as_ref().map_or(0, Histogram::len)
+    }
+
     /// A quantile in nanoseconds; 0 without values.
     pub(super) fn quantile_ns(&self, quantile: f64) -> i64 {
         let value = self.histogram.as_ref().map_or(0, |h| h.value_at_quantile(quantile));

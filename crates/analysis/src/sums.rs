@@ -36,6 +36,8 @@ pub(super) struct Sums<'a> {
     /// HTTP/2 connections of lost requests.
     pub streams: Streams,
     pub reached: Reached,
+    /// How long connecting took, of all connections that were established.
+    pub connects: Values,
     pub reuses: Reuses,
     /// For each pod that left its Services alive, its last new connection since then.
     pub last_reached: Vec<Option<Stamp>>,
@@ -174,6 +176,9 @@ impl<'a> Sums<'a> {
     /// A request of the warm-up or of the counted part.
     fn add_any(&mut self, timeline: &Timeline, r: &Request) {
         self.streams.add(&r.row);
+        if let (Some(start), Some(connected)) = (r.row.connect_start, r.row.connected) {
+            self.connects.add(connected.ns_since(start));
+        }
         self.reuses.add(r);
         for (last, withdrawal) in self.last_reached.iter_mut().zip(&timeline.withdrawals) {
             let is_its = r.pod().is_some_and(|pod| **pod == *withdrawal.pod);

@@ -13,6 +13,8 @@ named! {
         KilledInFlight = "killed_in_flight",
         /// The server closed an idle connection as the client used it.
         IdleCloseRace = "idle_close_race",
+        /// An HTTP/2 server that was closing the connection said that it had not processed the request.
+        H2Unprocessed = "h2_unprocessed",
         /// The connection stood in the accept queue of a listener that closed.
         AcceptQueueReset = "accept_queue_reset",
         /// A connection-tracking entry sent the connection to a pod that was gone, after the window.

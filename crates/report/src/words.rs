@@ -132,6 +132,7 @@ pub(super) const fn cause(cause: Cause) -> &'static str {
         Cause::RoutedToDeadPod => "routed to a pod that no longer accepted connections",
         Cause::KilledInFlight => "the pod ended while it worked on the request",
         Cause::IdleCloseRace => "the server closed an idle connection as it was used",
+        Cause::H2Unprocessed => "excluded by the GOAWAY of an HTTP/2 server that closed its connection",
         Cause::AcceptQueueReset => "waiting in the accept queue of a listener that closed",
         Cause::StaleFlow => "an old conntrack entry pointed to a pod that was gone",
         Cause::NoReadyEndpoint => "no endpoint was ready",

@@ -96,6 +96,13 @@ fn explain(cause: Cause, sleep: &str) -> (&'static str, String) {
             "a server may close an idle connection at any time, also while a request is on its way",
             "answer with Connection: close while draining; set a client idle timeout below the server's".into(),
         ),
+        Cause::H2Unprocessed => (
+            "the server closed an HTTP/2 connection while requests were on their way, and said that it had not \
+             processed them",
+            "clients that send them again, as HTTP/2 allows for any request; a server that announces the end of the \
+             connection one round trip before it"
+                .into(),
+        ),
         Cause::StaleFlow => (
             "the generator used a source port again: its earlier connection from there got no answer, and for up to \
              120 s its connection-tracking entry sends the next one to the same pod, though the rules have changed; \

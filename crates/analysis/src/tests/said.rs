@@ -303,6 +303,31 @@ fn a_sleep_would_have_saved_what_was_cut_off_as_the_pod_ended() {
 }
 
 #[test]
+fn what_crossed_a_close_on_a_kept_connection_is_told_by_the_runs_own_connects() {
+    // Cut off without an answer 50 ms after it was sent, as b ended.
+    let cause = |connect_ms: i64, outcome: Outcome| {
+        let mut records = three_pods();
+        for row in records.requests.iter_mut().filter(|row| row.outcome == Outcome::Ok) {
+            row.connect_start = row.connect_start.map(|at| at.shifted_ns(-connect_ms * MS));
+        }
+        request(&mut records, 5010 * MS, outcome, Some("b"));
+        let row = records.requests.last_mut().unwrap();
+        (row.conn_reused, row.connect_start, row.connected) = (true, None, None);
+        row.end = row.end.shifted_ns(49 * MS);
+        let before = analysed(three_pods()).result.requests.by_cause;
+        let mut by_cause = analysed(records).result.requests.by_cause;
+        for (cause, n) in before {
+            *by_cause.get_mut(&cause).unwrap() -= n;
+        }
+        by_cause.into_iter().find(|(_, n)| *n > 0).unwrap().0
+    };
+    assert_eq!(cause(1, Outcome::EofBeforeResponse), Cause::KilledInFlight);
+    assert_eq!(cause(1, Outcome::ResetBeforeResponse), Cause::IdleCloseRace);
+    assert_eq!(cause(30, Outcome::EofBeforeResponse), Cause::IdleCloseRace);
+    assert_eq!(cause(1, Outcome::H2Goaway), Cause::H2Unprocessed);
+}
+
+#[test]
 fn an_action_that_did_not_happen_is_a_finding_and_fails_the_gate() {
     let mut records = three_pods();
     let skipped = Action {
