@@ -66,7 +66,7 @@ enum Command {
     Gate(gate::GateArgs),
     /// List the built-in scenarios.
     Scenarios(scenarios::ScenariosArgs),
-    /// Explain an outcome, a cause, a check or a finding, as the docs do.
+    /// Explain an outcome, a cause, a check, a stage or a finding, as the docs do.
     Explain(explain::ExplainArgs),
     /// Undo what a killed run left in a cluster.
     Cleanup(cleanup::CleanupArgs),

@@ -24,7 +24,7 @@ const MIN_WIDTH: usize = 50;
   rolldrop explain routed_to_dead_pod           a cause of dropped requests
   rolldrop explain targets.web.windows.p90.max  a check of a gate, as the report names it")]
 pub(super) struct ExplainArgs {
-    /// An outcome, a cause, a check or the kind of a finding; without it, all names.
+    /// An outcome, a cause, a check, a stage or the kind of a finding; without it, all names.
     #[arg(value_parser = Name, hide_possible_values = true)]
     name: Option<String>,
 }
@@ -73,7 +73,11 @@ fn names(entries: &[Entry]) -> Vec<(&'static str, Kind)> {
 
 /// Whether a name of the docs stands for many: `causes.NAME`, `targets.NAME.…`.
 fn is_pattern(name: &str) -> bool {
-    name.split('.').any(|part| matches!(part, "NAME" | "…"))
+    name.split('.').any(|part| is_placeholder(part) || part == "…")
+}
+
+fn is_placeholder(part: &str) -> bool {
+    matches!(part, "NAME" | "CODE")
 }
 
 /// What the docs say about a name, in all of its meanings.
@@ -90,7 +94,7 @@ fn explained(name: &str, width: usize) -> anyhow::Result<String> {
             alike(bare, names.iter().map(|(name, _)| *name)).into_iter().take(SUGGESTED).collect();
         let such = if like.is_empty() { String::new() } else { format!("; similar: {}", like.join(", ")) };
         bail!(
-            "there is no outcome, cause, check or finding {name:?}{such}; `rolldrop explain` lists all names"
+            "there is no outcome, cause, check, stage or finding {name:?}{such}; `rolldrop explain` lists all names"
         );
     }
     let mut text = meant.iter().map(|entry| in_full(entry, width)).collect::<Vec<_>>().join("\n");
@@ -125,7 +129,7 @@ fn fits(known: &str, name: &str) -> bool {
     for known in known.split('.') {
         match (known, parts.next()) {
             (_, None) | ("…", Some(_)) => return true,
-            (known, Some(part)) if known == part || known == "NAME" => {}
+            (known, Some(part)) if known == part || is_placeholder(known) => {}
             _ => return false,
         }
     }

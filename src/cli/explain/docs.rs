@@ -24,11 +24,13 @@ pub(super) enum Kind {
     Outcome,
     Cause,
     Check,
+    Stage,
     Finding,
 }
 
 impl Kind {
-    pub(super) const ALL: &'static [Self] = &[Self::Outcome, Self::Cause, Self::Check, Self::Finding];
+    pub(super) const ALL: &'static [Self] =
+        &[Self::Outcome, Self::Cause, Self::Check, Self::Stage, Self::Finding];
 
     /// The kind of a table's rows, by the heading of its first column.
     fn of_table(first: &str) -> Option<Self> {
@@ -36,6 +38,7 @@ impl Kind {
             "outcome" => Some(Self::Outcome),
             "cause" => Some(Self::Cause),
             "key" | "check" => Some(Self::Check),
+            "stage" => Some(Self::Stage),
             "finding" => Some(Self::Finding),
             _ => None,
         }
@@ -47,6 +50,7 @@ impl Kind {
             Self::Outcome => "outcome of a request",
             Self::Cause => "cause of dropped requests",
             Self::Check => "check of a gate",
+            Self::Stage => "stage of a pod's end or start",
             Self::Finding => "finding of a report",
         }
     }
@@ -57,6 +61,7 @@ impl Kind {
             Self::Outcome => "Outcomes: what happened on the wire to a request",
             Self::Cause => "Causes: why a request was dropped",
             Self::Check => "Checks: what a gate can be asked (expect), and what every gate checks",
+            Self::Stage => "Stages: what happens to a pod as it ends or starts",
             Self::Finding => "Findings: what a reader of the report should know",
         }
     }

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use rolldrop_analysis::model::FindingKind;
+use rolldrop_record::stage::{Stage, StartStage};
 use rolldrop_record::{Cause, Expect, Outcome};
 
 use super::*;
@@ -15,11 +16,14 @@ fn names_of(kind: Kind) -> BTreeSet<&'static str> {
 }
 
 #[test]
-fn each_outcome_cause_and_finding_is_explained_and_nothing_else() {
+fn each_outcome_cause_stage_and_finding_is_explained_and_nothing_else() {
     let outcomes = Outcome::ALL.iter().map(|outcome| outcome.as_str()).collect();
     assert_eq!(names_of(Kind::Outcome), outcomes);
     let causes = Cause::ALL.iter().map(|cause| cause.as_str()).collect();
     assert_eq!(names_of(Kind::Cause), causes);
+    let of_starts = StartStage::ALL.iter().map(|stage| stage.as_str());
+    let stages = Stage::ALL.iter().map(|stage| stage.as_str()).chain(of_starts).collect();
+    assert_eq!(names_of(Kind::Stage), stages);
     let findings = FindingKind::ALL.iter().map(|finding| finding.as_str()).collect();
     assert_eq!(names_of(Kind::Finding), findings);
 }
@@ -74,7 +78,12 @@ fn values() -> [Value; 7] {
 fn each_check_that_is_explained_exists() {
     let judges = |name: &&str| {
         let name = name.replace("causes.NAME", "causes.overload").replace("outcomes.NAME", "outcomes.ok");
-        let name = name.replace("NAME.…", "web.outage").replace('…', "p99");
+        let name =
+            name.replace("starts.stages.NAME", "starts.stages.ready").replace("exits.CODE", "exits.137");
+        let name = name
+            .replace("stages.NAME", "stages.pod_deleted")
+            .replace("NAME.…", "web.outage")
+            .replace('…', "p99");
         values().into_iter().any(|value| {
             let nested = name.split('.').rev().fold(value, |value, key| json!({ key: value }));
             serde_json::from_value::<Expect>(nested).is_ok()
@@ -160,7 +169,7 @@ fn a_name_that_means_several_things_is_explained_as_each() {
     assert_eq!(both.matches("requests.ok (check of a gate)").count(), 2, "{both}");
     let entries = docs::entries();
     let starts: Vec<_> = meant("starts", &entries).iter().flat_map(|entry| entry.names.clone()).collect();
-    assert_eq!(starts, ["starts.firstRequest", "starts.dropped"]);
+    assert_eq!(starts, ["starts.firstRequest", "starts.dropped", "starts.stages.NAME"]);
 }
 
 #[test]
@@ -168,7 +177,7 @@ fn an_unknown_name_is_an_error_with_those_that_are_like_it() {
     let error = |name| explained(name, 100).unwrap_err().to_string();
     assert_eq!(
         error("routed_to_deadpod"),
-        "there is no outcome, cause, check or finding \"routed_to_deadpod\"; similar: routed_to_dead_pod, \
+        "there is no outcome, cause, check, stage or finding \"routed_to_deadpod\"; similar: routed_to_dead_pod, \
          gateway_to_dead_pod; `rolldrop explain` lists all names"
     );
     assert!(
