@@ -36,6 +36,7 @@ COPY scripts/components.py scripts/components.py
 COPY Cargo.toml Cargo.lock ./
 COPY benches benches
 COPY crates crates
+COPY docs/expect.md docs/findings.md docs/outcomes.md docs/
 COPY scenarios scenarios
 COPY src src
 

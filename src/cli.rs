@@ -8,6 +8,7 @@ mod cluster;
 mod compare;
 mod dataplane;
 mod exit;
+mod explain;
 mod formats;
 mod gate;
 mod inject;
@@ -65,6 +66,8 @@ enum Command {
     Gate(gate::GateArgs),
     /// List the built-in scenarios.
     Scenarios(scenarios::ScenariosArgs),
+    /// Explain an outcome, a cause, a check, a stage or a finding, as the docs do.
+    Explain(explain::ExplainArgs),
     /// Undo what a killed run left in a cluster.
     Cleanup(cleanup::CleanupArgs),
     /// Run the embedded cluster alone, until Ctrl-C.
@@ -115,6 +118,7 @@ pub fn main() -> ExitCode {
         Command::Report(args) => args.run(),
         Command::Gate(args) => args.run(),
         Command::Scenarios(args) => args.run(),
+        Command::Explain(args) => args.run(),
         Command::Cleanup(args) => args.run(),
         Command::Cluster(args) => args.run(),
         Command::Proxy(args) => args.run(),

@@ -138,6 +138,15 @@ mod tests {
     }
 
     #[test]
+    fn exit_codes_are_numbers_in_files_and_in_assignments() {
+        let set = ["expect.exits.0.max=0", "expect.exits.137.min=2"];
+        assert_eq!(
+            given("exits: {137: {min: 1}, '1': {max: 0}}\n", &set).unwrap(),
+            r#"{"dropped":{"max":0},"exits":{"0":{"max":0},"1":{"max":0},"137":{"min":2}},"windows":{"max":"2s"}}"#
+        );
+    }
+
+    #[test]
     fn mistakes_name_file_line_key_and_remedy() {
         let error = |file: &str, set: &[&str]| given(file, set).unwrap_err();
         insta::assert_snapshot!(
@@ -148,6 +157,10 @@ mod tests {
                 error("causes:\n  overlaod: {max: 1}\n", &[]),
                 error("latency:\n  p99: {max: 2x}\n", &[]),
                 error("appErrors: {max: 0%}\n", &[]),
+                error("stages:\n  app_sigterm: {min: 5s}\n", &[]),
+                error("stages:\n  ready: {min: 5s}\n", &[]),
+                error("starts:\n  stages: {created: {min: 5s}}\n", &[]),
+                error("exits:\n  sigkill: {min: 1}\n", &[]),
                 error("dropped: {min: 1}\n", &[]),
                 error("{}", &["expect.dropped.max=1s"]),
                 error("{}", &["expect.starts.firstRequests.max=1s"]),
@@ -155,15 +168,19 @@ mod tests {
             ]
             .join("\n"),
             @r#"
-            limits.yaml:2: outages: unknown field `outages`, expected one of `limits`, `dropped`, `appErrors`, `requests`, `causes`, `outcomes`, `terminations`, `restarts`, `windows`, `outage`, `deadSeconds`, `latency`, `starts`, `rollout`, `preStop`, `accounting`, `validity`, `consumers`, `targets`
+            limits.yaml:2: outages: unknown field `outages`, expected one of `limits`, `dropped`, `appErrors`, `requests`, `causes`, `outcomes`, `terminations`, `restarts`, `stages`, `exits`, `windows`, `outage`, `deadSeconds`, `latency`, `starts`, `rollout`, `preStop`, `accounting`, `validity`, `consumers`, `targets`
             limits.yaml:1: outage.max: invalid type: integer `5`, expected a duration with its unit, such as 250ms, 30s or 1m30s
             limits.yaml:2: dropped.max: invalid value: string "1s", expected a whole number, or a share in percent such as 0.1%
             limits.yaml:2: causes.overlaod: is not a cause; use one of routed_to_dead_pod, killed_in_flight, idle_close_race, h2_unprocessed, accept_queue_reset, stale_flow, no_ready_endpoint, not_ready_yet, gateway_error, gateway_to_dead_pod, rule_swap, overload, unattributed
             limits.yaml:2: latency.p99: a multiple compares the disrupted with the steady part: use it in latency.disrupted, or write a duration such as 250ms
             limits.yaml:1: appErrors.max: no run can show that a share is 0%: write the number 0
+            limits.yaml:2: stages.app_sigterm: is computed from the settings, not observed: use app_exited (with the sidecar) or containers_terminated, of an app that exits at once on SIGTERM
+            limits.yaml:2: stages.ready: is not a stage of a termination; use one of deletion_seen, endpoint_terminating, kill_began, listener_closed, app_exited, last_connection, containers_terminated, endpoint_removed, pod_deleted
+            limits.yaml:2: starts.stages.created: is where times begin to count
+            limits.yaml:2: exits.sigkill: is not an exit code: write a number from 0 to 255, such as 137 (SIGKILL) or 143 (SIGTERM)
             limits.yaml:1: spec.expect.dropped: min 1 is above max 0
             --set: spec.expect.dropped.max: invalid value: string "1s", expected a whole number, or a share in percent such as 0.1%
-            --set: spec.expect.starts.firstRequests: unknown field `firstRequests`, expected `firstRequest` or `dropped`
+            --set: spec.expect.starts.firstRequests: unknown field `firstRequests`, expected one of `firstRequest`, `dropped`, `stages`
             --set: load.rate: the run is over: only what is expected of it can be set, such as expect.dropped.max=0
             "#
         );

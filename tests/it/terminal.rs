@@ -137,6 +137,26 @@ fn every_shell_gets_its_completions() {
 }
 
 #[test]
+fn a_name_is_explained_and_completed_and_an_unknown_one_is_an_error() {
+    let all = Rolldrop::new(["explain"]).finish().expect_code(0);
+    // What a shell offers for words; clap's scripts for the other shells know options only.
+    let scripts = ["bash", "zsh"].map(|shell| Rolldrop::new(["completions", shell]).finish().expect_code(0));
+    for name in ["connect_refused", "stale_flow", "dropped.perTermination", "not_working"] {
+        assert!(all.stdout().lines().any(|line| line.split_whitespace().next() == Some(name)), "{all}");
+        let one = Rolldrop::new(["explain", name]).finish().expect_code(0);
+        assert!(
+            one.stdout().starts_with(&format!("{name} (")) && one.stdout().contains("More: docs/"),
+            "{one}"
+        );
+        for script in &scripts {
+            assert!(script.stdout().contains(name), "{name}\n{script}");
+        }
+    }
+    let unknown = Rolldrop::new(["explain", "staleflow"]).finish().expect_code(2);
+    assert!(unknown.stderr().contains("; similar: stale_flow"), "{unknown}");
+}
+
+#[test]
 fn every_command_has_a_manual_page() {
     let pages = Rolldrop::new(["man", "share/man1"]).finish().expect_code(0);
     let page = |name: &str| std::fs::read_to_string(pages.dir().join("share/man1").join(name)).expect(name);

@@ -10,6 +10,7 @@ mod known;
 mod part;
 mod planned;
 mod requests;
+mod stages;
 mod times;
 mod windows;
 
@@ -48,9 +49,12 @@ pub fn with_defaults(result: &RunResult, expect: &Expect) -> Vec<Check> {
         let n = Measured::count(result.terminations.len() as u64);
         checks.extend(n.within("terminations", bounds.map(|n| n as f64)));
     }
+    checks.extend(stages::exits(&result.terminations, &expect.exits));
+    checks.extend(stages::of_ends(&result.terminations, &expect.stages));
     checks.extend(expect.restarts.iter().flat_map(|bounds| planned::restarts(result, *bounds)));
     if let Some(limits) = &expect.starts {
         checks.extend(times::first_request(&result.starts, limits));
+        checks.extend(stages::of_starts(&result.starts, &limits.stages));
         let dropped = limits.dropped.iter();
         checks.extend(dropped.flat_map(|b| all.requests.cause("starts.dropped", Cause::NotReadyYet, *b)));
     }

@@ -24,8 +24,9 @@ pub use window::{Window, WindowBasis};
 use crate::spending;
 pub use crate::timeline::T0Basis;
 use rolldrop_record::run_info::{ClusterInfo, Pacing, Tool};
+pub use rolldrop_record::stage::{Stage, StartStage};
 pub use rolldrop_record::{Cause, Mode};
-use rolldrop_record::{EndCause, Looks, Outcome, named};
+use rolldrop_record::{EndCause, Looks, Outcome};
 
 /// The version of `result.json`.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -290,34 +291,6 @@ pub struct Percentiles {
     pub max: f64,
 }
 
-named! {
-    /// A stage in the end of a pod. Keys of [`Termination::timeline`].
-    pub enum Stage {
-        /// t0 earliest: the delete call was sent.
-        DeleteSent = "delete_sent",
-        /// A watcher saw the deletionTimestamp.
-        DeletionSeen = "deletion_seen",
-        /// A watcher saw the endpoint as terminating.
-        EndpointTerminating = "endpoint_terminating",
-        /// The kubelet called the sidecar's preStop hook: the pod started to terminate.
-        KillBegan = "kill_began",
-        /// The app got SIGTERM no earlier: t0 earliest plus min(preStop sleep, grace period). Computed, not observed; absent without a sleep.
-        AppSigterm = "app_sigterm",
-        /// The app's listener started to refuse connections.
-        ListenerClosed = "listener_closed",
-        /// The sidecar received SIGTERM: all main containers have ended.
-        AppExited = "app_exited",
-        /// The last new connection to the pod was begun.
-        LastConnection = "last_connection",
-        /// A watcher saw the containers terminated.
-        ContainersTerminated = "containers_terminated",
-        /// A watcher saw the endpoint gone from its slice.
-        EndpointRemoved = "endpoint_removed",
-        /// A watcher saw the pod deleted.
-        PodDeleted = "pod_deleted",
-    }
-}
-
 /// The end of one pod.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Termination {
@@ -388,22 +361,6 @@ pub struct Start {
     pub pod: String,
     /// Stages, in seconds since the first.
     pub timeline: BTreeMap<StartStage, f64>,
-}
-
-named! {
-    /// A stage in the start of a pod.
-    pub enum StartStage {
-        /// A watcher first saw the pod.
-        Created = "created",
-        /// Its address was reported.
-        IpReported = "ip_reported",
-        /// It was ready.
-        Ready = "ready",
-        /// Its endpoint was ready.
-        EndpointReady = "endpoint_ready",
-        /// The first request that it answered was begun.
-        FirstRequest = "first_request",
-    }
 }
 
 /// The windows of all terminations of one mode towards one consumer.

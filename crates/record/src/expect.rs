@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::names::named;
+use super::stage::{Stage, StartStage};
 use super::{Cause, Outcome};
 pub use contradiction::Contradiction;
 pub use quantity::{Amount, LatencyLimit, Margin, Share, Span};
@@ -45,6 +46,12 @@ pub struct Expect {
     /// Containers that ended in pods that stay, without the run having asked for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarts: Option<Bounds<u64>>,
+    /// When each termination reached single stages.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "reading::stages")]
+    pub stages: BTreeMap<Stage, Bounds<Span>>,
+    /// Terminations by the exit code of the pod's main container.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "reading::exits")]
+    pub exits: BTreeMap<u8, Bounds<u64>>,
     /// The endpoint-propagation windows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub windows: Option<WindowLimits>,
@@ -321,7 +328,7 @@ impl LatencyFigures {
 }
 
 /// Limits on starting pods.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StartLimits {
     /// From a pod's creation to the first request that it answered.
@@ -330,6 +337,9 @@ pub struct StartLimits {
     /// Requests lost to pods that were not ready yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropped: Option<Bounds<Amount>>,
+    /// When each of them reached single stages.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "reading::start_stages")]
+    pub stages: BTreeMap<StartStage, Bounds<Span>>,
 }
 
 /// Limits on the preStop sleep that is set.

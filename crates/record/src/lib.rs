@@ -30,6 +30,7 @@ pub mod run_dir;
 pub mod run_info;
 pub mod service_proxy;
 pub mod shown;
+pub mod stage;
 mod timing;
 pub mod wire;
 

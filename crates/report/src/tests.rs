@@ -80,6 +80,7 @@ fn the_text_of_a_run_that_drops() {
       class  24 connect_refused: the connection was refused
       cause  24 routed_to_dead_pod: routed to a pod that no longer accepted connections
       remedy lifecycle: {preStop: {sleep: {seconds: 1}}}   # suggested, not proven
+      more   rolldrop explain routed_to_dead_pod
       run    rolldrop 0.1.0 · scenario naive-exit · 300 requests/s for 30 s · Kubernetes v1.36.2 ·
              userspace dataplane · 2 nodes · 3 endpoints
 
@@ -172,6 +173,7 @@ fn the_text_of_a_partial_run() {
     It was sent to one terminating pod, within its endpoint-propagation window.
       class  1 connect_refused: the connection was refused
       cause  1 routed_to_dead_pod: routed to a pod that no longer accepted connections
+      more   rolldrop explain routed_to_dead_pod
       run    rolldrop 0.1.0 · scenario shop · 50 requests/s for 8 s · Kubernetes v1.36.2 · userspace
              dataplane · 2 nodes · 3 endpoints
 

@@ -117,7 +117,8 @@ fn answer(page: &mut Page, result: &RunResult) {
         let lead = if i == 0 { "  class" } else { "" };
         page.paragraph(lead, 9, None, &format!("{} {outcome}: {}", count(*n), words::outcome(*outcome)));
     }
-    for (i, (cause, n)) in words::dropped_by_cause(&result.requests).iter().enumerate() {
+    let causes = words::dropped_by_cause(&result.requests);
+    for (i, (cause, n)) in causes.iter().enumerate() {
         let lead = if i == 0 { "  cause" } else { "" };
         page.paragraph(lead, 9, None, &format!("{} {}: {}", count(*n), cause.as_str(), words::cause(*cause)));
     }
@@ -126,6 +127,9 @@ fn answer(page: &mut Page, result: &RunResult) {
         Some(Remedy::Yaml(yaml, note)) => page.line(&format!("  remedy {yaml}   # {note}")),
         Some(Remedy::Words(text)) => page.paragraph("  remedy", 9, None, &text),
         None => {}
+    }
+    if let Some((most, _)) = causes.first() {
+        page.line(&format!("  more   rolldrop explain {most}"));
     }
     let requests = &result.requests;
     let other: Vec<String> = [

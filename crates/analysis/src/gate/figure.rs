@@ -72,6 +72,11 @@ impl Measured {
         self.figure.low.is_some() && self.figure.low == self.figure.high
     }
 
+    /// Whether it is known between bounds.
+    pub(super) fn is_bounded(&self) -> bool {
+        self.figure.low.is_some() && self.figure.high.is_some()
+    }
+
     /// The same for another unit: all numbers divided by `whole`.
     pub(super) fn into_share_of(self, whole: f64) -> Self {
         let share = |n: Option<f64>| n.map(|n| n / whole);

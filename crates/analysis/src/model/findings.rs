@@ -16,24 +16,24 @@ named! {
     }
 }
 
-/// Findings that programs may want to tell from others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FindingKind {
-    /// Outside terminations, fewer requests succeeded than of a target that works.
-    NotWorking,
-    /// A limit of the measurement was exceeded: its figures do not describe the cluster.
-    Invalid,
-    /// The record contradicts itself, or a part of it is damaged.
-    Corrupt,
-    /// Something was not recorded, or is missing now.
-    Missing,
-    /// Terminations always met a consumer's own clock at about the same phase.
-    InPhase,
-    /// An action of the scenario did not happen, or what a program began was not complete at the end of the wait.
-    NotDone,
-    /// A container ended in a pod that stays, and the run had not asked for that.
-    Restarted,
+named! {
+    /// Findings that programs may want to tell from others. `docs/findings.md` says what each means.
+    pub enum FindingKind {
+        /// Outside terminations, fewer requests succeeded than of a target that works.
+        NotWorking = "not_working",
+        /// A limit of the measurement was exceeded: its figures do not describe the cluster.
+        Invalid = "invalid",
+        /// The record contradicts itself, or a part of it is damaged.
+        Corrupt = "corrupt",
+        /// Something was not recorded, or is missing now.
+        Missing = "missing",
+        /// Terminations always met a consumer's own clock at about the same phase.
+        InPhase = "in_phase",
+        /// An action of the scenario did not happen, or what a program began was not complete at the end of the wait.
+        NotDone = "not_done",
+        /// A container ended in a pod that stays, and the run had not asked for that.
+        Restarted = "restarted",
+    }
 }
 
 /// Something that a reader should know, with its reason and what to do.

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::model::{
-    Aim, Check, CheckVerdict, Finding, FindingKind, Latencies, LossGroup, OutsideCounts, Percentiles,
-    TerminationRequests,
+    Aim, Check, CheckVerdict, Finding, FindingKind, Latencies, LossGroup, OutsideCounts, Percentiles, Start,
+    StartStage, TerminationRequests, WatchGap,
 };
 use CheckVerdict::{Fail, Inconclusive, Pass};
 
@@ -412,4 +412,83 @@ fn every_key_of_the_vocabulary_has_a_figure_to_compare() {
     result.terminations[0].windows[0].upper_s = None;
     let gate::Known::Unknown { why, .. } = of(&result, "windows") else { panic!("an upper bound") };
     assert_eq!(why, "1 of 3 windows without an upper bound");
+}
+
+#[test]
+fn stages_are_judged_from_t0_within_its_uncertainty() {
+    let mut result = run(&[0, 0]);
+    for (t, at) in result.terminations.iter_mut().zip([4.1, 4.4]) {
+        t.timeline.insert(Stage::ContainersTerminated, at);
+        t.t0_uncertainty_s = 0.1;
+    }
+    let stage = |bounds: Value| json!({"stages": {"containers_terminated": bounds}});
+    for (bounds, wanted) in [
+        (json!({"min": "4s"}), Pass),
+        (json!({"min": "4150ms"}), Inconclusive),
+        (json!({"min": "4300ms"}), Fail),
+        (json!({"max": "4500ms"}), Pass),
+        (json!({"max": "4450ms"}), Inconclusive),
+        (json!({"max": "4300ms"}), Fail),
+    ] {
+        assert_eq!(verdict(&result, stage(bounds.clone())), wanted, "{bounds}");
+    }
+    assert_eq!(only(&result, stage(json!({"max": "4s"}))).observed, "4.400 s to 4.500 s");
+
+    // What a watch showed after a gap may have been so before.
+    let gap = WatchGap { resource: "pods".into(), from_s: 13.0, to_s: 14.3, lost: false };
+    result.terminations[1].watch_gaps.push(gap);
+    assert_eq!(verdict(&result, stage(json!({"min": "4s"}))), Inconclusive);
+    assert_eq!(verdict(&result, stage(json!({"max": "4500ms"}))), Pass);
+
+    // One that did not reach it, or was not seen to, leaves both sides open.
+    result.terminations[0].timeline.remove(&Stage::ContainersTerminated);
+    let open = only(&result, stage(json!({"max": "10s"})));
+    assert_eq!((open.verdict, open.why.as_str()), (Inconclusive, "pod pod-0 has no containers_terminated"));
+    assert_eq!(verdict(&result, stage(json!({"max": "1s"}))), Fail);
+    let sidecar = only(&result, json!({"stages": {"listener_closed": {"min": "1s"}}}));
+    assert_eq!(sidecar.settle, "the recording proxy in the pod (sidecar)");
+    let none =
+        checks(&run(&[]), json!({"stages": {"pod_deleted": {"max": "1s"}}, "terminations": {"min": 0}}));
+    assert!(none.iter().any(|c| (c.verdict, c.why.as_str()) == (Inconclusive, "no pod ended")), "{none:?}");
+}
+
+#[test]
+fn starts_are_judged_stage_by_stage() {
+    let mut result = run(&[0]);
+    let start = |ready: Option<f64>| Start {
+        pod: "new".into(),
+        timeline: ready.map(|at| (StartStage::Ready, at)).into_iter().collect(),
+    };
+    let ready = |bounds: Value| json!({"starts": {"stages": {"ready": bounds}}});
+    result.starts = vec![start(Some(3.1)), start(Some(3.4))];
+    assert_eq!(verdict(&result, ready(json!({"min": "3s"}))), Pass);
+    assert_eq!(verdict(&result, ready(json!({"max": "3300ms"}))), Fail);
+    result.starts.push(start(None));
+    assert_eq!(only(&result, ready(json!({"max": "4s"}))).why, "the new pod new has no ready");
+    result.starts.clear();
+    assert_eq!(only(&result, ready(json!({"max": "4s"}))).why, "no pod started");
+}
+
+#[test]
+fn exit_codes_are_counted_and_one_that_was_not_seen_leaves_the_count_open() {
+    let mut result = run(&[0, 0, 0]);
+    let mut set = |codes: [Option<i32>; 3]| {
+        result.terminations.iter_mut().zip(codes).for_each(|(t, code)| t.exit_code = code);
+        result.clone()
+    };
+    let seen = set([Some(137), Some(137), Some(0)]);
+    for (exits, wanted) in [
+        (json!({"137": {"min": 2, "max": 2}}), [Pass, Pass].as_slice()),
+        (json!({"137": {"min": 3}}), &[Fail]),
+        (json!({"0": {"max": 0}}), &[Fail]),
+        (json!({"1": {"max": 0}}), &[Pass]),
+    ] {
+        let judged = checks(&seen, json!({ "exits": exits }));
+        assert_eq!(judged.iter().map(|check| check.verdict).collect::<Vec<_>>(), wanted, "{judged:?}");
+    }
+    let unseen = set([Some(137), None, Some(0)]);
+    assert_eq!(verdict(&unseen, json!({"exits": {"137": {"min": 1}}})), Pass);
+    let open = only(&unseen, json!({"exits": {"137": {"min": 2}}}));
+    assert_eq!((open.verdict, open.why.as_str()), (Inconclusive, "the exit code of pod pod-1 was not seen"));
+    assert_eq!(verdict(&unseen, json!({"exits": {"0": {"max": 1}}})), Inconclusive);
 }

@@ -84,6 +84,12 @@ impl Expect {
         }
         ordered("terminations", self.terminations)?;
         ordered("restarts", self.restarts)?;
+        for (stage, bounds) in &self.stages {
+            ordered(&format!("stages.{stage}"), Some(*bounds))?;
+        }
+        for (code, bounds) in &self.exits {
+            ordered(&format!("exits.{code}"), Some(*bounds))?;
+        }
         for (name, _, bounds) in self.windows.iter().flat_map(|windows| windows.quantiles()) {
             ordered(&format!("windows.{name}"), Some(bounds))?;
         }
@@ -97,6 +103,9 @@ impl Expect {
         if let Some(starts) = &self.starts {
             ordered("starts.firstRequest", starts.first_request)?;
             amount("starts.dropped", starts.dropped)?;
+            for (stage, bounds) in &starts.stages {
+                ordered(&format!("starts.stages.{stage}"), Some(*bounds))?;
+            }
         }
         ordered("rollout", self.rollout)?;
         if self.pre_stop.is_some_and(|limits| !(0.0 < limits.suffices.0 && limits.suffices.0 < 1.0)) {
@@ -121,6 +130,8 @@ impl Expect {
             ("limits", self.limits.is_some()),
             ("restarts", self.restarts.is_some()),
             ("terminations", self.terminations.is_some()),
+            ("stages", !self.stages.is_empty()),
+            ("exits", !self.exits.is_empty()),
             ("deadSeconds", self.dead_seconds.is_some()),
             ("starts", self.starts.is_some()),
             ("rollout", self.rollout.is_some()),
@@ -174,6 +185,19 @@ mod tests {
         assert_eq!(
             error(json!({"targets": {"web": {"outage": {}}}})),
             "targets.web.outage: needs min, max or worse"
+        );
+        assert_eq!(
+            error(json!({"stages": {"pod_deleted": {"min": "2s", "max": "1s"}}})),
+            "stages.pod_deleted: min 2s is above max 1s"
+        );
+        assert_eq!(error(json!({"exits": {"137": {}}})), "exits.137: needs min, max or worse");
+        assert_eq!(
+            error(json!({"starts": {"stages": {"ready": {"worse": "10%"}}}})),
+            "starts.stages.ready.worse: this figure is neither better nor worse where it is larger: use min or max"
+        );
+        assert_eq!(
+            error(json!({"consumers": {"web": {"exits": {"0": {"min": 1}}}}})),
+            "consumers.web.exits: is about the whole run: put it directly below expect"
         );
         assert_eq!(
             error(json!({"targets": {"web": {"rollout": {"max": "1m"}}}})),

@@ -8,7 +8,8 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 use serde::{Deserialize, de};
 use serde_json::Value;
 
-use super::{Amount, Bounds, Expect};
+use super::{Amount, Bounds, Expect, Span};
+use crate::stage::{Stage, StartStage};
 use crate::{Cause, Outcome};
 
 /// The expectations of run.json; before 0.2 a limit on windows was a number of seconds.
@@ -26,42 +27,90 @@ pub(super) fn causes<'de, D>(deserializer: D) -> Result<BTreeMap<Cause, Bounds<A
 where
     D: Deserializer<'de>,
 {
-    deserializer.deserialize_map(ByName { what: "a cause", all: Cause::ALL, value: PhantomData })
+    by_name(deserializer, |name| one_of("a cause", Cause::ALL, |_| None, name))
 }
 
 pub(super) fn outcomes<'de, D>(deserializer: D) -> Result<BTreeMap<Outcome, Bounds<Amount>>, D::Error>
 where
     D: Deserializer<'de>,
 {
-    deserializer.deserialize_map(ByName { what: "an outcome", all: Outcome::ALL, value: PhantomData })
+    by_name(deserializer, |name| one_of("an outcome", Outcome::ALL, |_| None, name))
 }
 
-/// A map whose keys are the names of an enum.
-struct ByName<K: 'static, V> {
-    what: &'static str,
-    all: &'static [K],
+pub(super) fn stages<'de, D>(deserializer: D) -> Result<BTreeMap<Stage, Bounds<Span>>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    by_name(deserializer, |name| one_of("a stage of a termination", Stage::ALL, Stage::refusal, name))
+}
+
+pub(super) fn start_stages<'de, D>(deserializer: D) -> Result<BTreeMap<StartStage, Bounds<Span>>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    by_name(deserializer, |name| one_of("a stage of a start", StartStage::ALL, StartStage::refusal, name))
+}
+
+pub(super) fn exits<'de, D>(deserializer: D) -> Result<BTreeMap<u8, Bounds<u64>>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    let read = |code: &str| {
+        let why = "is not an exit code: write a number from 0 to 255, such as 137 (SIGKILL) or 143 (SIGTERM)";
+        code.parse().map_err(|_| why.to_owned())
+    };
+    by_name(deserializer, read)
+}
+
+/// The one of this name, of those that are not refused.
+fn one_of<K: Copy + Display>(
+    what: &str,
+    all: &[K],
+    refusal: fn(K) -> Option<&'static str>,
+    name: &str,
+) -> Result<K, String> {
+    match all.iter().find(|key| key.to_string() == name) {
+        Some(key) => refusal(*key).map_or(Ok(*key), |why| Err(why.to_owned())),
+        None => {
+            let known = all.iter().filter(|key| refusal(**key).is_none());
+            let known: Vec<String> = known.map(ToString::to_string).collect();
+            Err(format!("is not {what}; use one of {}", known.join(", ")))
+        }
+    }
+}
+
+/// Reads a map; `read` makes a key of a name, or says why it is none.
+fn by_name<'de, D, K, V, F>(deserializer: D, read: F) -> Result<BTreeMap<K, V>, D::Error>
+where
+    D: Deserializer<'de>,
+    K: Ord,
+    V: Deserialize<'de>,
+    F: Fn(&str) -> Result<K, String>,
+{
+    deserializer.deserialize_map(ByName { read, value: PhantomData })
+}
+
+/// A map whose keys have names of their own.
+struct ByName<F, V> {
+    read: F,
     value: PhantomData<V>,
 }
 
-impl<'de, K: Copy + Ord + Display + 'static, V: Deserialize<'de>> Visitor<'de> for ByName<K, V> {
+impl<'de, K: Ord, V: Deserialize<'de>, F: Fn(&str) -> Result<K, String>> Visitor<'de> for ByName<F, V> {
     type Value = BTreeMap<K, V>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a mapping whose keys are each {}", self.what)
+        f.write_str("a mapping from names to limits")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut read = BTreeMap::new();
         while let Some(name) = map.next_key::<String>()? {
-            match self.all.iter().find(|key| key.to_string() == name) {
-                Some(key) => {
-                    read.insert(*key, map.next_value()?);
+            match (self.read)(&name) {
+                Ok(key) => {
+                    read.insert(key, map.next_value()?);
                 }
-                None => {
-                    let known: Vec<String> = self.all.iter().map(ToString::to_string).collect();
-                    let why = format!("is not {}; use one of {}", self.what, known.join(", "));
-                    map.next_value_seed(Refused(why))?;
-                }
+                Err(why) => map.next_value_seed(Refused(why))?,
             }
         }
         Ok(read)
@@ -85,7 +134,6 @@ mod tests {
 
     use serde_json::json;
 
-    use super::super::Span;
     use super::*;
 
     #[test]

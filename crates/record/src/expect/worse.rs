@@ -105,6 +105,12 @@ impl Expect {
         }
         found.put("terminations", Kind::Neither, self.terminations);
         found.put("restarts", Kind::Total, self.restarts);
+        for (stage, bounds) in &self.stages {
+            found.put(format!("stages.{stage}"), Kind::Neither, Some(*bounds));
+        }
+        for (code, bounds) in &self.exits {
+            found.put(format!("exits.{code}"), Kind::Neither, Some(*bounds));
+        }
         if let Some(limits) = &self.windows {
             let longest = Bounds { min: None, max: limits.max, worse: limits.worse };
             found.put("windows", Kind::Time, Some(longest));
@@ -122,6 +128,9 @@ impl Expect {
         if let Some(limits) = &self.starts {
             found.put("starts.firstRequest", Kind::Time, limits.first_request);
             found.put("starts.dropped", Kind::Total, limits.dropped);
+            for (stage, bounds) in &limits.stages {
+                found.put(format!("starts.stages.{stage}"), Kind::Neither, Some(*bounds));
+            }
         }
         found.put("rollout", Kind::Time, self.rollout);
         found.0

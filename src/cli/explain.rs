@@ -1,0 +1,207 @@
+//! `rolldrop explain`: what the docs say about a name that a report or a gate uses.
+
+mod docs;
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
+
+use super::report::{print, text_options};
+use crate::nearest::alike;
+use docs::{Entry, Kind};
+
+/// Names that an error suggests.
+const SUGGESTED: usize = 3;
+/// Narrower than this, columns no longer fit.
+const MIN_WIDTH: usize = 50;
+
+/// Arguments of `rolldrop explain`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  rolldrop explain routed_to_dead_pod           a cause of dropped requests
+  rolldrop explain targets.web.windows.p90.max  a check of a gate, as the report names it")]
+pub(super) struct ExplainArgs {
+    /// An outcome, a cause, a check, a stage or the kind of a finding; without it, all names.
+    #[arg(value_parser = Name, hide_possible_values = true)]
+    name: Option<String>,
+}
+
+impl ExplainArgs {
+    /// Runs the command.
+    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        let width = text_options(None).width.max(MIN_WIDTH);
+        let text = match &self.name {
+            Some(name) => explained(name, width)?,
+            None => list(&docs::entries(), width),
+        };
+        print(&text)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Any text; a shell completes the names that can be written as they stand.
+#[derive(Clone, Debug)]
+struct Name;
+
+impl TypedValueParser for Name {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let names = names(&docs::entries());
+        Some(Box::new(names.into_iter().map(|(name, kind)| PossibleValue::new(name).help(kind.one()))))
+    }
+}
+
+/// The names that can be written as they stand, each once.
+fn names(entries: &[Entry]) -> Vec<(&'static str, Kind)> {
+    let all = entries.iter().flat_map(|entry| entry.names.iter().map(|name| (*name, entry.kind)));
+    let mut seen = BTreeSet::new();
+    all.filter(|(name, _)| !is_pattern(name) && seen.insert(*name)).collect()
+}
+
+/// Whether a name of the docs stands for many: `causes.NAME`, `targets.NAME.…`.
+fn is_pattern(name: &str) -> bool {
+    name.split('.').any(|part| is_placeholder(part) || part == "…")
+}
+
+fn is_placeholder(part: &str) -> bool {
+    matches!(part, "NAME" | "CODE")
+}
+
+/// What the docs say about a name, in all of its meanings.
+fn explained(name: &str, width: usize) -> anyhow::Result<String> {
+    let entries = docs::entries();
+    let bare = &bare(name);
+    let mut meant = meant(bare, &entries);
+    if let Some(part) = of_part(bare, &entries) {
+        meant.extend(part);
+    }
+    if meant.is_empty() {
+        let names = names(&entries);
+        let like: Vec<&str> =
+            alike(bare, names.iter().map(|(name, _)| *name)).into_iter().take(SUGGESTED).collect();
+        let such = if like.is_empty() { String::new() } else { format!("; similar: {}", like.join(", ")) };
+        bail!(
+            "there is no outcome, cause, check, stage or finding {name:?}{such}; `rolldrop explain` lists all names"
+        );
+    }
+    let mut text = meant.iter().map(|entry| in_full(entry, width)).collect::<Vec<_>>().join("\n");
+    let below = below(bare, &entries, &meant);
+    if !below.is_empty() {
+        text.push_str(&format!("\n{}\n", wrapped("See also: ", 10, &below.join(", "), width)));
+    }
+    Ok(text)
+}
+
+/// A check without where it stands and without its side: `expect.dropped.max` is about `dropped`.
+fn bare(name: &str) -> String {
+    let name = name.strip_prefix("spec.").unwrap_or(name);
+    let name = name.strip_prefix("expect.").unwrap_or(name);
+    let name = [".min", ".max", ".worse"].iter().find_map(|side| name.strip_suffix(side)).unwrap_or(name);
+    // The one name of a key with a dot in it.
+    name.replace("p99.9", "p99_9")
+}
+
+/// The entries of exactly this name; if there are none, those that it is one of, and those below it.
+fn meant<'a>(name: &str, entries: &'a [Entry]) -> Vec<&'a Entry> {
+    let of = |fits: fn(&str, &str) -> bool| -> Vec<&Entry> {
+        entries.iter().filter(|entry| entry.names.iter().any(|known| fits(known, name))).collect()
+    };
+    let exactly = of(|known, name| known == name);
+    if exactly.is_empty() { of(fits) } else { exactly }
+}
+
+/// Whether a name is one of a pattern's, or a known name is below it.
+fn fits(known: &str, name: &str) -> bool {
+    let mut parts = name.split('.');
+    for known in known.split('.') {
+        match (known, parts.next()) {
+            (_, None) | ("…", Some(_)) => return true,
+            (known, Some(part)) if known == part || is_placeholder(known) => {}
+            _ => return false,
+        }
+    }
+    parts.next().is_none()
+}
+
+/// What a check of one target or consumer is about. Names of targets may have dots in them.
+fn of_part<'a>(name: &str, entries: &'a [Entry]) -> Option<Vec<&'a Entry>> {
+    let of = ["targets.", "consumers."].iter().find_map(|part| name.strip_prefix(part))?;
+    let of_rest = |(at, _): (usize, &str)| meant(&of[at + 1..], entries);
+    of.match_indices('.').map(of_rest).find(|meant| !meant.is_empty())
+}
+
+/// The names below one that was explained.
+fn below(name: &str, entries: &[Entry], explained: &[&Entry]) -> Vec<&'static str> {
+    let others = entries.iter().filter(|entry| !explained.iter().any(|one| std::ptr::eq(*one, *entry)));
+    let prefix = format!("{name}.");
+    others.flat_map(|entry| entry.names.iter().copied()).filter(|known| known.starts_with(&prefix)).collect()
+}
+
+/// Everything that the docs say about one entry.
+fn in_full(entry: &Entry, width: usize) -> String {
+    let mut text = format!(
+        "{}\n\n",
+        wrapped("", 0, &format!("{} ({})", entry.names.join(", "), entry.kind.one()), width)
+    );
+    let column = entry.cells.iter().map(|(heading, _)| heading.chars().count()).max().unwrap_or(0) + 4;
+    for (heading, cell) in &entry.cells {
+        text.push_str(&format!("{}\n", wrapped(&format!("  {heading}"), column, cell, width)));
+    }
+    for mention in entry.mentions() {
+        text.push_str(&format!("\n{}\n", wrapped("", 2, &mention, width)));
+    }
+    text.push_str(&format!("\n  More: {}\n", entry.page.path));
+    text
+}
+
+/// A text whose lines are indented by `indent`; the first begins with `lead` instead.
+fn wrapped(lead: &str, indent: usize, text: &str, width: usize) -> String {
+    let (first, others) = (format!("{lead:indent$}"), " ".repeat(indent));
+    let options = textwrap::Options::new(width).word_splitter(textwrap::WordSplitter::NoHyphenation);
+    textwrap::fill(text, options.initial_indent(&first).subsequent_indent(&others))
+}
+
+/// All names by kind, one a line.
+fn list(entries: &[Entry], width: usize) -> String {
+    let names = entries.iter().flat_map(|entry| &entry.names);
+    let column = names.map(|name| name.chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    for kind in Kind::ALL {
+        text.push_str(&format!("{}\n", wrapped("", 0, kind.all(), width)));
+        let mut seen = BTreeSet::new();
+        for entry in entries.iter().filter(|entry| entry.kind == *kind) {
+            let what = entry.cells.first().map_or("", |(_, cell)| cell);
+            for name in entry.names.iter().filter(|name| seen.insert(**name)) {
+                text.push_str(&format!("{}\n", one_line(&format!("  {name:column$}  {what}"), width)));
+            }
+        }
+        text.push('\n');
+    }
+    text + "More about one of them: rolldrop explain NAME\n"
+}
+
+/// A line that is cut between two words if it is too long.
+fn one_line(line: &str, width: usize) -> String {
+    if line.chars().count() <= width {
+        return line.to_owned();
+    }
+    let room: String = line.chars().take(width - 1).collect();
+    let cut = room.rfind(' ').map_or(&*room, |at| &room[..at]);
+    format!("{} …", cut.trim_end_matches([',', ';', ':', ' ']))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,188 @@
+//! What the docs say about each name: rows of their tables, and the paragraphs that mention it. The docs' own files are
+//! compiled in, so there is one text.
+
+/// A page of the docs.
+#[derive(Debug)]
+pub(super) struct Page {
+    /// Where it is in the repository.
+    pub(super) path: &'static str,
+    text: &'static str,
+}
+
+macro_rules! pages {
+    ($($path:literal),* $(,)?) => {
+        &[$(Page { path: $path, text: include_str!(concat!("../../../", $path)) }),*]
+    };
+}
+
+/// The pages that explain names.
+pub(super) const PAGES: &[Page] = pages!["docs/outcomes.md", "docs/expect.md", "docs/findings.md"];
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Outcome,
+    Cause,
+    Check,
+    Stage,
+    Finding,
+}
+
+impl Kind {
+    pub(super) const ALL: &'static [Self] =
+        &[Self::Outcome, Self::Cause, Self::Check, Self::Stage, Self::Finding];
+
+    /// The kind of a table's rows, by the heading of its first column.
+    fn of_table(first: &str) -> Option<Self> {
+        match first {
+            "outcome" => Some(Self::Outcome),
+            "cause" => Some(Self::Cause),
+            "key" | "check" => Some(Self::Check),
+            "stage" => Some(Self::Stage),
+            "finding" => Some(Self::Finding),
+            _ => None,
+        }
+    }
+
+    /// What one of them is.
+    pub(super) fn one(self) -> &'static str {
+        match self {
+            Self::Outcome => "outcome of a request",
+            Self::Cause => "cause of dropped requests",
+            Self::Check => "check of a gate",
+            Self::Stage => "stage of a pod's end or start",
+            Self::Finding => "finding of a report",
+        }
+    }
+
+    /// What all of them are.
+    pub(super) fn all(self) -> &'static str {
+        match self {
+            Self::Outcome => "Outcomes: what happened on the wire to a request",
+            Self::Cause => "Causes: why a request was dropped",
+            Self::Check => "Checks: what a gate can be asked (expect), and what every gate checks",
+            Self::Stage => "Stages: what happens to a pod as it ends or starts",
+            Self::Finding => "Findings: what a reader of the report should know",
+        }
+    }
+}
+
+/// A row of a table.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) kind: Kind,
+    /// Most rows have one.
+    pub(super) names: Vec<&'static str>,
+    /// The other cells that say something, each with the heading of its column.
+    pub(super) cells: Vec<(&'static str, String)>,
+    pub(super) page: &'static Page,
+}
+
+impl Entry {
+    /// The paragraphs and items of lists on its page that mention one of its names.
+    pub(super) fn mentions(&self) -> Vec<String> {
+        let is_mentioned =
+            |block: &String| self.names.iter().any(|name| block.contains(&format!("`{name}`")));
+        blocks(self.page.text).into_iter().filter(is_mentioned).map(|block| plain(&block)).collect()
+    }
+}
+
+/// Every row that says what a name means, in the order of the docs.
+pub(super) fn entries() -> Vec<Entry> {
+    let mut entries = Vec::new();
+    for page in PAGES {
+        let mut header: Option<Vec<&str>> = None;
+        for line in page.text.lines() {
+            let cells = cells(line);
+            match (&header, cells.first()) {
+                (_, None) => header = None,
+                (None, Some(_)) => header = Some(cells),
+                (Some(_), Some(first)) if first.starts_with("---") => {}
+                (Some(header), Some(_)) => entries.extend(entry(header, &cells, page)),
+            }
+        }
+    }
+    entries
+}
+
+/// What a row says, if its table is one of those that explain names.
+fn entry(header: &[&'static str], cells: &[&'static str], page: &'static Page) -> Option<Entry> {
+    let kind = Kind::of_table(header.first()?)?;
+    let first = cells.first()?;
+    let names = match first.contains('`') {
+        true => first.split('`').skip(1).step_by(2).collect(),
+        false => vec![*first],
+    };
+    let others =
+        header.iter().zip(cells).skip(1).filter(|(_, cell)| !matches!(**cell, "" | "–" | "as above"));
+    let cells = others.map(|(heading, cell)| (*heading, plain(cell))).collect();
+    Some(Entry { kind, names, cells, page })
+}
+
+/// The cells of a line of a table; none of any other line.
+fn cells(line: &str) -> Vec<&str> {
+    let row = line.strip_prefix('|').and_then(|line| line.strip_suffix('|'));
+    row.into_iter().flat_map(|row| row.split('|')).map(str::trim).collect()
+}
+
+/// The paragraphs of a page and the items of its lists, each as one line. One that ends with a colon is none: it says
+/// nothing without what follows. Neither are the names of tests.
+fn blocks(text: &str) -> Vec<String> {
+    let mut blocks = vec![String::new()];
+    let mut is_code = false;
+    for line in text.lines() {
+        let is_fence = line.starts_with("```");
+        is_code ^= is_fence;
+        let item = line.strip_prefix("- ");
+        let is_text = !(is_code || is_fence || line.starts_with(['#', '|']));
+        if !is_text || line.is_empty() || item.is_some() {
+            blocks.push(String::new());
+        }
+        if let (true, Some(block)) = (is_text, blocks.last_mut()) {
+            let space = if block.is_empty() { "" } else { " " };
+            block.push_str(&format!("{space}{}", item.unwrap_or(line).trim()));
+        }
+    }
+    blocks.retain(|block| !(block.is_empty() || block.ends_with(':') || block.starts_with("Tests: ")));
+    blocks
+}
+
+/// Markdown as plain text: links become their text.
+fn plain(markdown: &str) -> String {
+    let mut text = String::new();
+    let mut rest = markdown;
+    while let Some((before, link)) = rest.split_once('[') {
+        text.push_str(before);
+        let parts = link.split_once("](").and_then(|(label, url)| Some((label, url.split_once(')')?.1)));
+        match parts.filter(|(label, _)| !label.contains(['[', ']'])) {
+            Some((label, after)) => {
+                text.push_str(label);
+                rest = after;
+            }
+            None => {
+                text.push('[');
+                rest = link;
+            }
+        }
+    }
+    text.push_str(rest);
+    text.replace("**", "").replace('`', "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn markdown_becomes_plain_text() {
+        let of = "**Shares** hold [for `runs`](a.md#b) like [this](c.md); `[{a: 1}]` and [one] stay";
+        assert_eq!(plain(of), "Shares hold for runs like this; [{a: 1}] and [one] stay");
+    }
+
+    #[test]
+    fn blocks_are_paragraphs_and_items() {
+        let text = "# Title\nOne\ntwo.\n\nIntroduces:\n\n```yaml\na: `b`\n\nc\n```\n- an item\n  of two lines\n- another\n\n\
+                    | a |\n|---|\n\nTests: `x`.\nEnd.\n";
+        assert_eq!(blocks(text), ["One two.", "an item of two lines", "another"]);
+    }
+}

@@ -1,0 +1,233 @@
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use rolldrop_analysis::model::FindingKind;
+use rolldrop_record::stage::{Stage, StartStage};
+use rolldrop_record::{Cause, Expect, Outcome};
+
+use super::*;
+
+fn names_of(kind: Kind) -> BTreeSet<&'static str> {
+    let entries = docs::entries();
+    entries.iter().filter(|entry| entry.kind == kind).flat_map(|entry| entry.names.clone()).collect()
+}
+
+#[test]
+fn each_outcome_cause_stage_and_finding_is_explained_and_nothing_else() {
+    let outcomes = Outcome::ALL.iter().map(|outcome| outcome.as_str()).collect();
+    assert_eq!(names_of(Kind::Outcome), outcomes);
+    let causes = Cause::ALL.iter().map(|cause| cause.as_str()).collect();
+    assert_eq!(names_of(Kind::Cause), causes);
+    let of_starts = StartStage::ALL.iter().map(|stage| stage.as_str());
+    let stages = Stage::ALL.iter().map(|stage| stage.as_str()).chain(of_starts).collect();
+    assert_eq!(names_of(Kind::Stage), stages);
+    let findings = FindingKind::ALL.iter().map(|finding| finding.as_str()).collect();
+    assert_eq!(names_of(Kind::Finding), findings);
+}
+
+/// The keys below one of `expect`, as it names them itself when it refuses one that it does not know; none of a limit.
+fn keys(path: &[String]) -> Vec<String> {
+    let unknown = path.iter().rev().fold(json!({"unknown": 0}), |value, key| json!({ key: value }));
+    let refused = serde_json::from_value::<Expect>(unknown).expect_err("an unknown key").to_string();
+    let known = refused.split_once("expected ").or_else(|| refused.split_once("use one of "));
+    let known = known.map_or("", |(_, known)| known.trim_start_matches("one of "));
+    let known =
+        known.split([',', ' ']).map(|key| key.trim_matches('`')).filter(|key| !matches!(*key, "" | "or"));
+    known.filter(|key| !matches!(*key, "min" | "max" | "worse")).map(str::to_owned).collect()
+}
+
+/// All that can be expected, down to the limits.
+fn limits(path: &[String], found: &mut BTreeSet<String>) {
+    // These hold all others once more, and these are words, not mappings.
+    let last = path.last().map_or("", String::as_str);
+    let is_leaf = matches!(last, "consumers" | "targets" | "limits" | "accounting" | "validity" | "suffices");
+    let below = if is_leaf { Vec::new() } else { keys(path) };
+    if below.is_empty() {
+        found.insert(path.join("."));
+    }
+    for key in below {
+        limits(&[path, &[key]].concat(), found);
+    }
+}
+
+#[test]
+fn each_key_of_expect_is_explained() {
+    let mut found = BTreeSet::new();
+    limits(&[], &mut found);
+    for key in ["dropped.perGroup", "causes.overload", "latency.steady.p99_9", "windows.p50", "validity"] {
+        assert!(found.contains(key), "{key}: {found:?}");
+    }
+    let entries = docs::entries();
+    for key in &found {
+        let meant = meant(&bare(key), &entries);
+        assert!(meant.iter().any(|entry| entry.kind == Kind::Check), "docs/expect.md does not explain {key}");
+    }
+}
+
+/// Values, one of which each key of `expect` takes.
+fn values() -> [Value; 7] {
+    let words = ["closes", "valid", "default", "90%"].map(Value::from);
+    let [closes, valid, default, share] = words;
+    [json!({"min": 1}), json!({"max": "1s"}), json!({"min": "50%"}), closes, valid, default, share]
+}
+
+#[test]
+fn each_check_that_is_explained_exists() {
+    let judges = |name: &&str| {
+        let name = name.replace("causes.NAME", "causes.overload").replace("outcomes.NAME", "outcomes.ok");
+        let name =
+            name.replace("starts.stages.NAME", "starts.stages.ready").replace("exits.CODE", "exits.137");
+        let name = name
+            .replace("stages.NAME", "stages.pod_deleted")
+            .replace("NAME.…", "web.outage")
+            .replace('…', "p99");
+        values().into_iter().any(|value| {
+            let nested = name.split('.').rev().fold(value, |value, key| json!({ key: value }));
+            serde_json::from_value::<Expect>(nested).is_ok()
+        })
+    };
+    let checks = names_of(Kind::Check);
+    let others: Vec<&str> = checks.iter().copied().filter(|name| !judges(name)).collect();
+    // Those have no key: the gate's own source names them.
+    assert_eq!(
+        others,
+        [
+            "baseline.history",
+            "baseline.requests",
+            "baseline.…",
+            "command",
+            "requests.sent",
+            "terminations.planned"
+        ]
+    );
+    let source = |file: &str| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/analysis/src").join(file);
+        fs::read_to_string(path).expect("a source")
+    };
+    let files = ["gate.rs", "gate/planned.rs", "gate/defaults.rs", "compare/history.rs"];
+    let sources = files.map(source).concat();
+    for name in others {
+        let name = name.replace("baseline.…", "baseline.{}");
+        assert!(sources.contains(&format!("\"{name}\"")), "{name}");
+    }
+}
+
+#[test]
+fn a_name_is_explained_in_the_words_of_the_docs() {
+    insta::assert_snapshot!(explained("routed_to_dead_pod", 80).unwrap(), @"
+    routed_to_dead_pod (cause of dropped requests)
+
+      why     a new connection was routed to a pod that no longer accepted any
+      remedy  preStop sleep at least as long as the window
+
+      A container that ends in a pod that stays loses requests as well:
+      routed_to_dead_pod and killed_in_flight without a termination. A separate
+      finding counts these, as no preStop hook runs before such an end and no grace
+      period delays it. More replicas and clients that retry help, and a readiness
+      probe shortens the outage.
+
+      More: docs/outcomes.md
+    ");
+    insta::assert_snapshot!(explained("expect.targets.shop.example:80.windows.p90.max", 100).unwrap(), @"
+    targets.NAME.… (check of a gate)
+
+      figure  the same of the requests to one target
+
+      More: docs/expect.md
+
+    windows.p50, windows.p90, windows.p95, windows.p99 (check of a gate)
+
+      figure     a quantile of the windows to come, per mode and consumer
+      unit       time
+      judged by  bounds
+
+      More: docs/expect.md
+    ");
+    insta::assert_snapshot!(explained("dropped.worse", 100).unwrap(), @r#"
+    dropped (check of a gate)
+
+      figure     dropped requests, without the generator's own stale flows
+      unit       amount
+      judged by  observed; a share: bounds
+
+      A run that loses nothing shows how rare a fault must be to stay unseen. The check of dropped says
+      it: "a fault that loses requests in 9.8 % of the terminations, or in more, shows in 95 % of the
+      runs with 29 terminations" (1 − 0.05^(1/29); Clopper and Pearson).
+
+      More: docs/expect.md
+
+    See also: dropped.perTermination, dropped.perGroup
+    "#);
+}
+
+#[test]
+fn a_name_that_means_several_things_is_explained_as_each() {
+    let both = explained("requests.ok", 100).unwrap();
+    assert_eq!(both.matches("requests.ok (check of a gate)").count(), 2, "{both}");
+    let entries = docs::entries();
+    let starts: Vec<_> = meant("starts", &entries).iter().flat_map(|entry| entry.names.clone()).collect();
+    assert_eq!(starts, ["starts.firstRequest", "starts.dropped", "starts.stages.NAME"]);
+}
+
+#[test]
+fn an_unknown_name_is_an_error_with_those_that_are_like_it() {
+    let error = |name| explained(name, 100).unwrap_err().to_string();
+    assert_eq!(
+        error("routed_to_deadpod"),
+        "there is no outcome, cause, check, stage or finding \"routed_to_deadpod\"; similar: routed_to_dead_pod, \
+         gateway_to_dead_pod; `rolldrop explain` lists all names"
+    );
+    assert!(
+        error("gateway_to_dead").contains("similar: gateway_to_dead_pod; "),
+        "{}",
+        error("gateway_to_dead")
+    );
+    assert!(
+        error("mystery").ends_with("\"mystery\"; `rolldrop explain` lists all names"),
+        "{}",
+        error("mystery")
+    );
+}
+
+#[test]
+fn the_list_has_each_name_on_one_line_that_fits() {
+    for width in [60, 100] {
+        let list = list(&docs::entries(), width);
+        assert!(list.lines().all(|line| line.chars().count() <= width), "{list}");
+        for (name, _) in names(&docs::entries()) {
+            let lines = list.lines().filter(|line| line.split_whitespace().next() == Some(name));
+            assert_eq!(lines.count(), 1, "{name}\n{list}");
+        }
+    }
+}
+
+#[test]
+fn no_markdown_is_left_in_what_is_printed() {
+    for entry in docs::entries() {
+        let text = in_full(&entry, 100);
+        assert!(!text.contains(['`', '|']) && !text.contains("](") && !text.contains("**"), "{text}");
+        assert!(!entry.cells.is_empty() && text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    }
+}
+
+/// The image and the package are built of the files that they take, and these pages are among them.
+#[test]
+fn the_pages_are_part_of_the_image_and_of_the_package() {
+    let file = |name: &str| {
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name))
+            .expect("a file of the repository")
+    };
+    let [dockerfile, ignored, manifest] = ["Dockerfile", ".dockerignore", "Cargo.toml"].map(file);
+    for page in docs::PAGES {
+        let path = page.path;
+        let is_copied = dockerfile
+            .lines()
+            .any(|line| line.starts_with("COPY ") && line.split(' ').any(|word| word == path));
+        assert!(is_copied, "Dockerfile: {path}");
+        assert!(ignored.lines().any(|line| line == format!("!{path}")), ".dockerignore: {path}");
+        assert!(manifest.contains(&format!("\"!/{path}\"")), "Cargo.toml: {path}");
+    }
+}
