@@ -4,6 +4,7 @@
 //! and the drawing of it. The size is that of a picture in a document, 1600
 //! pixels wide; titles state what was found.
 
+mod acts;
 mod axis;
 mod canvas;
 pub(super) mod comparison;
@@ -11,8 +12,11 @@ mod drops;
 mod frame;
 mod latency;
 mod palette;
+mod rollout;
 mod timeline;
 pub(super) mod tune;
+mod what_if;
+mod windows;
 
 use rolldrop_analysis::Analysis;
 
@@ -49,5 +53,11 @@ pub enum ChartError {
 ///
 /// None that an analysis can cause; see [`ChartError`].
 pub(super) fn draw(analysis: &Analysis) -> Result<Vec<Chart>, ChartError> {
-    Ok(vec![drops::draw(analysis)?, latency::draw(analysis)?, timeline::draw(analysis)?])
+    let mut charts = vec![drops::draw(analysis)?];
+    charts.extend(rollout::draw(analysis)?);
+    charts.push(timeline::draw(analysis)?);
+    charts.extend(windows::draw(analysis)?);
+    charts.extend(what_if::draw(analysis)?);
+    charts.push(latency::draw(analysis)?);
+    Ok(charts)
 }
