@@ -47,17 +47,16 @@ pub enum ChartError {
     Encode(#[from] png::EncodingError),
 }
 
-/// Draws every chart.
+/// Draws the charts that fit the run.
 ///
 /// # Errors
 ///
 /// None that an analysis can cause; see [`ChartError`].
 pub(super) fn draw(analysis: &Analysis) -> Result<Vec<Chart>, ChartError> {
-    let mut charts = vec![drops::draw(analysis)?];
-    charts.extend(rollout::draw(analysis)?);
+    let fitting = [drops::draw(analysis)?, rollout::draw(analysis)?];
+    let mut charts: Vec<Chart> = fitting.into_iter().flatten().collect();
     charts.push(timeline::draw(analysis)?);
-    charts.extend(windows::draw(analysis)?);
-    charts.extend(what_if::draw(analysis)?);
+    charts.extend([windows::draw(analysis)?, what_if::draw(analysis)?].into_iter().flatten());
     charts.push(latency::draw(analysis)?);
     Ok(charts)
 }

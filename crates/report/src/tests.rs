@@ -394,7 +394,7 @@ fn charts_are_drawn_of_an_analysis_that_holds_nothing() {
     analysis.lost.clear();
     analysis.result.latency_ms = Default::default();
     let names: Vec<&str> = charts(&analysis).unwrap().iter().map(|chart| chart.name).collect();
-    assert_eq!(names, ["drops.png", "timeline.png", "latency.png"]);
+    assert_eq!(names, ["timeline.png", "latency.png"]);
 }
 
 #[test]

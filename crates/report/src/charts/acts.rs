@@ -2,7 +2,7 @@
 
 use super::axis::Axis;
 use super::canvas::{Canvas, Dash, Pattern, Rect};
-use super::frame::{self, LANE, SMALL, WIDTH};
+use super::frame::{self, LANE, SMALL};
 use super::palette;
 use crate::words;
 use rolldrop_analysis::model::{Act, ChartData, Deed};
@@ -85,6 +85,8 @@ pub(super) struct Placed {
     marks: Vec<(f64, String, usize)>,
     lines: Vec<f64>,
     rows: usize,
+    /// Names end here, in pixels.
+    right: f64,
 }
 
 impl Placed {
@@ -102,7 +104,12 @@ impl Placed {
         let lines = names.iter().flat_map(|mark| mark.at_s.iter().map(|at| x.px(*at))).collect();
         let of = |(mark, row): (&Mark, &usize)| (x.px(mark.at_s[0]), fitted(canvas, mark), *row);
         let rows_needed = rows.iter().max().map_or(0, |row| row + 1);
-        Self { marks: names.iter().zip(&rows).map(of).collect(), lines, rows: rows_needed }
+        Self {
+            marks: names.iter().zip(&rows).map(of).collect(),
+            lines,
+            rows: rows_needed,
+            right: x.px(f64::MAX),
+        }
     }
 
     /// The room that the names need above the plot.
@@ -129,7 +136,7 @@ impl Placed {
         }
         for (px, name, row) in &self.marks {
             let width = canvas.text_width(name, &SMALL);
-            let left = (px + 6.0).min(f64::from(WIDTH) - 8.0 - width);
+            let left = (px + 6.0).min(self.right - width);
             let paper = Rect {
                 left: left - 2.0,
                 right: left + width + 2.0,

@@ -34,7 +34,7 @@ const MARKS: [(Stage, &str, Dash); 4] = [
 fn title(analysis: &Analysis, series: &Series) -> String {
     let result = &analysis.result;
     let (dropped, total) = (result.requests.lost(), result.requests.total);
-    if dropped == 0 || result.terminations.is_empty() {
+    if dropped == 0 {
         return words::headline(result).trim_end_matches('.').to_owned();
     }
     let lead = format!("{} of {} requests dropped", count(dropped), count(total));
@@ -67,12 +67,11 @@ fn has_groups(series: &Series) -> bool {
 
 /// Why requests were dropped and what would have saved them, and what the chart shows, in lines of their own.
 fn subtitle(series: &Series, result: &RunResult) -> String {
-    let what = match (result.requests.lost(), series.rows.is_empty()) {
-        (_, true) => "Lost requests over the time since a pod's deletion",
-        (0, false) => {
+    let what = match result.requests.lost() {
+        0 => {
             "New connections that a pod still got after its deletion took effect show how long its window was"
         }
-        (_, false) => "Time at which each lost request was begun, since the deletion of its pod took effect",
+        _ => "Time at which each lost request was begun, since the deletion of its pod took effect",
     };
     let mut parts = vec![what.to_owned()];
     if has_groups(series) {
@@ -89,8 +88,12 @@ fn subtitle(series: &Series, result: &RunResult) -> String {
     format!("{}\n{}", frame::answer(result), parts.join(" · ")).trim_start().to_owned()
 }
 
-pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
+/// Draws the picture; `None` if no pod ended.
+pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
     let series = series(analysis);
+    if series.rows.is_empty() {
+        return Ok(None);
+    }
     let result = &analysis.result;
     let title = title(analysis, &series);
     let rows = u32::try_from(series.rows.len()).unwrap_or(u32::MAX).max(1);
@@ -110,10 +113,6 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
         &legend(&series),
     )?;
     let bottom = f64::from(height) - 100.0;
-    if series.rows.is_empty() {
-        let plot = Rect { left: LEFT, top, right: RIGHT, bottom };
-        frame::message(&mut canvas, plot, "No pod was terminated during the measurement.");
-    }
     let x = match series.left_out_s {
         Some(left_out) => Axis::broken(series.from_s, left_out, series.to_s, LEFT, RIGHT),
         None => Axis::linear(series.from_s, series.to_s, LEFT, RIGHT),
@@ -131,17 +130,15 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
         draw_row(&mut canvas, &series, row, result, area, &x, last)?;
         row_top += row_height;
     }
-    if !series.rows.is_empty() {
-        let unit = if series.bin_s >= 1.0 {
-            format!("{} s", seconds(series.bin_s))
-        } else {
-            format!("{:.0} ms", series.bin_s * 1e3)
-        };
-        frame::y_title(&mut canvas, top, bottom, &format!("dropped requests per {unit}"));
-    }
+    let unit = if series.bin_s >= 1.0 {
+        format!("{} s", seconds(series.bin_s))
+    } else {
+        format!("{:.0} ms", series.bin_s * 1e3)
+    };
+    frame::y_title(&mut canvas, top, bottom, &format!("dropped requests per {unit}"));
     frame::foot(&mut canvas, &words::provenance(result), height);
     let alt = format!("Dropped requests by class over the time since each pod's deletion. {title}.");
-    Ok(Chart { name: "drops.png", title, alt, png: canvas.into_png()? })
+    Ok(Some(Chart { name: "drops.png", title, alt, png: canvas.into_png()? }))
 }
 
 fn legend(series: &Series) -> Vec<Key> {
@@ -158,9 +155,7 @@ fn legend(series: &Series) -> Vec<Key> {
     {
         keys.push(Key::new("window: upper bound", Look::WindowMaybe));
     }
-    if !series.rows.is_empty() {
-        keys.push(Key::new("a pod's deletion took effect (t0)", Look::Thick));
-    }
+    keys.push(Key::new("a pod's deletion took effect (t0)", Look::Thick));
     if series.rows.len() > LABELLED {
         let drawn: BTreeSet<usize> =
             series.rows.iter().flat_map(|row| row.marks.iter().map(|mark| mark.1)).collect();
@@ -236,7 +231,7 @@ fn labels(row: &Row, x: &Axis) -> Vec<(f64, String)> {
 /// What a row is about: its pods, and figures of them.
 fn header(row: &Row, result: &RunResult, with_marks: bool) -> (String, Vec<String>) {
     let terminations = || row.pods.all().iter().filter_map(|t| result.terminations.get(*t));
-    let (first, last) = (terminations().next(), terminations().last());
+    let (first, last) = (terminations().next(), terminations().next_back());
     let ends = [first, last].map(|t| t.map_or("", |t| words::short_pod(&t.pod))).join(" … ");
     let n = counted(len(row.pods.all().len()), "pod");
     let (name, which) = match (&row.pods, first) {

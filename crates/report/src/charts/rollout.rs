@@ -246,7 +246,7 @@ fn legend(series: &Series) -> Vec<Key> {
         .flat_map(|row| row.losses.values())
         .any(|bin| bin.keys().any(|kind| kind.0 == Whose::Shared))
     {
-        keys.push(Key::new("the same, of this row or another", Look::Outlined(palette::MUTED)));
+        keys.push(Key::new("the same, of this row or of others", Look::Outlined(palette::MUTED)));
     }
     keys
 }

@@ -270,7 +270,9 @@ pub(super) fn draw_columns(
     name: &str,
 ) {
     let y = Axis::linear(0.0, most.max(2) as f64 * 1.05, plot.bottom, plot.top);
-    frame::y_grid(canvas, plot, &y.whole_ticks(6), &y);
+    // A label each 30 pixels at most.
+    let labels = if plot.bottom - plot.top < 150.0 { 4 } else { 6 };
+    frame::y_grid(canvas, plot, &y.whole_ticks(labels), &y);
     for (at_s, stack) in columns {
         let left = x.px(*at_s);
         let right = x.px(at_s + step_s);

@@ -1,7 +1,7 @@
 // Sorts, filters and unfolds the terminations, copies remedies and enlarges pictures. Without it all is shown.
 (() => {
   "use strict";
-  const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+  const all = (selector) => [...document.querySelectorAll(selector)];
   document.documentElement.classList.add("js");
 
   for (const button of all("button.copy")) {
@@ -33,7 +33,8 @@
   }
 
   for (const table of all("table.rows")) {
-    const bodies = all("tbody", table);
+    const bodies = [...table.tBodies];
+    const heads = [...table.tHead.rows[0].cells];
     const unfold = (body, open) => {
       body.querySelector("tr.detail").hidden = !open;
       body.querySelector("button.unfold").setAttribute("aria-expanded", String(open));
@@ -48,10 +49,10 @@
       const cell = body.rows[0].cells[column];
       return cell.dataset.value === undefined ? cell.textContent : Number(cell.dataset.value);
     };
-    all("thead th", table).forEach((head, column) => {
+    heads.forEach((head, column) => {
       head.querySelector("button").addEventListener("click", () => {
         const down = head.getAttribute("aria-sort") !== "descending";
-        all("thead th", table).forEach((other) => other.removeAttribute("aria-sort"));
+        heads.forEach((other) => other.removeAttribute("aria-sort"));
         head.setAttribute("aria-sort", down ? "descending" : "ascending");
         const keyed = bodies.map((body) => [value(body, column), body]);
         keyed.sort(([a], [b]) => {

@@ -121,7 +121,7 @@ fn row(number: usize, t: &Termination) -> Markup {
 }
 
 fn windows(t: &Termination) -> Markup {
-    let columns: [(&str, fn(&Window) -> Cell); 7] = [
+    let columns: [super::Column<&Window>; 7] = [
         ("consumer", |w| Cell::head(&w.consumer)),
         ("lower bound", |w| Cell::seconds(w.lower_s)),
         ("upper bound", |w| Cell::seconds(w.upper_s)),

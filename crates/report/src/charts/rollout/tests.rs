@@ -10,13 +10,13 @@ use rolldrop_record::event::ActionName;
 /// The sample rollout with the pods that followed, and its action.
 fn rollout() -> Analysis {
     let mut analysis = samples::rollout();
-    let ends = analysis.result.terminations.iter().enumerate();
-    let old = ends.clone().map(|(i, t)| PodSpan {
+    let ends = &analysis.result.terminations;
+    let old = ends.iter().enumerate().map(|(i, t)| PodSpan {
         name: t.pod.clone(),
         termination: Some(i),
         ..PodSpan::default()
     });
-    let new = ends.map(|(_, t)| PodSpan {
+    let new = ends.iter().map(|t| PodSpan {
         name: format!("{}-next", t.pod),
         created_s: Some(t.t0_s - 1.5),
         ready_s: Some(t.t0_s - 0.2),
