@@ -64,8 +64,9 @@ fn as_shown(analysis: &Analysis) -> Cow<'_, Analysis> {
 }
 
 fn charts_are_plain(analysis: &Analysis) -> bool {
+    let (pods, actions) = (analysis.charts.pods.clone(), analysis.charts.actions.clone());
+    let mut charts = ChartData { pods, actions, ..ChartData::default() };
     let mut is_plain = true;
-    let mut charts = analysis.charts.clone();
     chart_texts(&mut charts, |text| is_plain &= matches!(shown::one_line(text), Cow::Borrowed(_)));
     is_plain
 }

@@ -92,6 +92,10 @@ impl Tail {
             below += bucket.count;
             points.extend((from..=below).map(|i| (nines(i, n), bucket.to_ms.min(percentiles.max))));
         }
+        // The last bucket ends beyond the slowest.
+        if let Some(last) = points.last_mut() {
+            last.1 = percentiles.max;
+        }
         let p = percentiles;
         let marks =
             [(0.5, "p50", p.p50), (0.9, "p90", p.p90), (0.99, "p99", p.p99), (0.999, "p99.9", p.p99_9)];

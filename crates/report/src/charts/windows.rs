@@ -101,17 +101,14 @@ fn title(series: &Series) -> String {
     let lower = all().map(|w| w.0).fold(0.0, f64::max);
     let upper =
         all().map(|w| w.1).collect::<Option<Vec<f64>>>().map(|all| all.into_iter().fold(0.0, f64::max));
-    let longest = match (upper, all().count()) {
-        (Some(upper), 1) => format!("The window lasted {} to {}", seconds(lower), seconds_unit(upper)),
-        (Some(upper), n) => format!(
-            "The longest of {} windows lasted {} to {}",
-            count(len(n)),
-            seconds(lower),
-            seconds_unit(upper)
-        ),
-        (None, n) => {
-            format!("Of {}, the longest lasted at least {}", counted(len(n), "window"), seconds_unit(lower))
-        }
+    let which = match all().count() {
+        1 => "The window".to_owned(),
+        n => format!("The longest of {} windows", count(len(n))),
+    };
+    let longest = match upper {
+        Some(upper) if lower > 0.0 => format!("{which} lasted {} to {}", seconds(lower), seconds_unit(upper)),
+        Some(upper) => format!("{which} lasted at most {}", seconds_unit(upper)),
+        None => format!("{which} lasted at least {}", seconds_unit(lower)),
     };
     let set = series.panels.iter().flat_map(|panel| &panel.set).max();
     match (series.set, set) {
@@ -181,8 +178,11 @@ fn sleeps(panel: &Panel) -> Vec<(u64, String, Dash)> {
 
 fn legend(series: &Series) -> Vec<Key> {
     let windows = || series.panels.iter().flat_map(|panel| &panel.windows);
-    let mut keys =
-        vec![Key::new("certain: new connections still came", Look::Area(palette::IN_RULES, Pattern::Plain))];
+    let mut keys = Vec::new();
+    if windows().any(|(lower, _)| *lower > 0.0) {
+        let look = Look::Area(palette::IN_RULES, Pattern::Plain);
+        keys.push(Key::new("certain: new connections still came", look));
+    }
     if windows().any(|(lower, upper)| upper.is_some_and(|upper| upper > *lower)) {
         keys.push(Key::new("possible: up to the upper bound", Look::Area(palette::WINDOW, Pattern::Plain)));
     }
@@ -313,8 +313,14 @@ mod tests {
         let analysis = samples::partial();
         let series = series(&analysis.result);
         assert_eq!(series.panels[0].windows, [(0.2, None)]);
-        assert!(title(&series).starts_with("Of 1 window, the longest lasted at least 0.200 s"));
+        assert!(title(&series).starts_with("The window lasted at least 0.200 s"));
         assert!(legend(&series).iter().any(|key| key.label() == "no upper bound"));
+        let mut unseen = analysis.result.clone();
+        let window = &mut unseen.terminations[0].windows[0];
+        (window.lower_s, window.upper_s) = (None, Some(2.2));
+        let series = self::series(&unseen);
+        assert!(title(&series).starts_with("The window lasted at most 2.200 s"), "{}", title(&series));
+        assert!(legend(&series).iter().all(|key| !key.label().starts_with("certain")));
         draw(&analysis).unwrap().unwrap();
     }
 

@@ -174,6 +174,7 @@ fn together(analysis: &Analysis, parts: Vec<Pods>, rows: usize) -> Vec<Pods> {
     }
     let free = rows.saturating_sub(single.len()).max(1);
     if out.len() > free {
+        let free = free.saturating_sub(1).max(1);
         let lost = |group: &Pods| {
             analysis
                 .lost
@@ -183,8 +184,9 @@ fn together(analysis: &Analysis, parts: Vec<Pods>, rows: usize) -> Vec<Pods> {
         };
         out.sort_by_key(|group| std::cmp::Reverse(lost(group)));
         let rest = out.split_off(free);
-        for t in rest.iter().flat_map(|group| group.all()) {
-            single.entry(mode(*t)).or_default().push(*t);
+        // A group stays whole, so that no request is drawn in two rows.
+        for all in rest.iter().map(Pods::all).filter(|all| !all.is_empty()) {
+            single.entry(mode(all[0])).or_default().extend(all);
         }
         out.sort_by_key(|group| group.all().first().copied());
     }

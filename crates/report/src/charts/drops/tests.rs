@@ -99,6 +99,38 @@ fn pods_that_may_have_lost_the_same_requests_are_one_row_and_each_request_counts
 }
 
 #[test]
+fn of_many_groups_those_that_lost_least_share_a_row_and_each_request_still_counts_once() {
+    let mut analysis = samples::rollout();
+    for pair in 0..6 {
+        share(&mut analysis, 2 * pair + 1, 2 * pair);
+    }
+    let groups = analysis.result.groups.clone();
+    let target = |name: &str| TargetResult {
+        name: name.to_owned(),
+        consumer: format!("the consumer {name}"),
+        requests: analysis.result.requests.clone(),
+        latency_ms: analysis.result.latency_ms.clone(),
+        longest_outage_s: 0.0,
+        terminations: Vec::new(),
+        groups: groups.clone(),
+    };
+    analysis.result.targets = vec![target("web"), target("ingress")];
+    let series = series(&analysis);
+    let of_web: Vec<&Row> =
+        series.rows.iter().filter(|row| row.consumer.as_deref() == Some("the consumer web")).collect();
+    assert_eq!((series.rows.len(), of_web.len()), (8, 4));
+    assert!(matches!(&of_web[3].pods, Pods::Apart(pods) if pods.len() == 6), "{:?}", of_web[3].pods);
+    assert_eq!(of_web.iter().map(|row| row.dropped).sum::<u64>(), analysis.result.requests.dropped);
+    let least = of_web[..3].iter().map(|row| row.dropped).min().unwrap();
+    let pooled: Vec<u64> = groups
+        .iter()
+        .filter(|g| of_web[3].pods.all().contains(&g.terminations[0]))
+        .map(|g| g.dropped)
+        .collect();
+    assert!(pooled.len() == 3 && pooled.iter().all(|n| *n <= least), "{pooled:?} {least}");
+}
+
+#[test]
 fn no_pod_without_loss_is_said_to_have_lost_most() {
     let mut analysis = samples::rollout();
     analysis.lost.retain(|lost| lost.only() == Some(3));
