@@ -1,7 +1,8 @@
 //! `rolldrop report`: from run directories to report and charts.
 
+use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
@@ -14,13 +15,14 @@ use rolldrop_analysis::gate;
 use rolldrop_analysis::timeline::{Requests, Timeline};
 use rolldrop_analysis::{self as analysis, Analysis, RunResult};
 use rolldrop_record::service_proxy::ServiceProxy;
-use rolldrop_record::{Expect, RunDir, RunLog, Tables, shown};
+use rolldrop_record::{Expect, RunDir, RunLog, Tables, run_dir, shown};
 use rolldrop_report::{self as report, TextOptions};
 
 /// Arguments of `rolldrop report`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   rolldrop report rolldrop-runs/naive-exit-20260102T150405Z
+  rolldrop report after --out /tmp/report
   rolldrop report after1 after2 --baseline before1 --baseline before2
 
 With --baseline the runs together are compared with the baselines together: better, worse, the
@@ -29,6 +31,10 @@ pub(super) struct ReportArgs {
     /// Run directories; each report is made again.
     #[arg(value_name = "RUN", required = true)]
     runs: Vec<PathBuf>,
+    /// Where the files of the report go, instead of the run's own directory; nothing is written there. With several
+    /// runs, each has a folder of its name.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
     /// What goes to stdout.
     #[arg(long, value_enum, default_value_t = ResultFormat::Text)]
     format: ResultFormat,
@@ -48,6 +54,7 @@ impl ReportArgs {
                 "a comparison is written as text or json; `rolldrop gate --baseline` has the other formats, for one run"
             );
         }
+        self.check_names()?;
         let mut exit = Exit::Ok;
         let baseline = self.compare.earlier(None)?.runs;
         let mut samples = Vec::new();
@@ -55,9 +62,10 @@ impl ReportArgs {
             let run_dir = RunDir::open(path)?;
             let given = Given { service_proxy: self.assume.service_proxy(), ..Given::default() };
             let analysed = analyse(&run_dir, &given)?;
-            write(&run_dir, &analysed.analysis)?;
+            let folder = self.folder(path);
+            write(&folder, &analysed.analysis)?;
             if baseline.is_empty() {
-                show(&run_dir, &analysed.analysis, self.format)?;
+                show(&folder, &analysed.analysis, self.format)?;
             } else {
                 samples.push(compare::sample(&run_dir, &analysed)?);
             }
@@ -69,17 +77,38 @@ impl ReportArgs {
         }
         if let (Some(first), false) = (self.runs.first(), baseline.is_empty()) {
             let comparison = self.compare.compare(&baseline, &samples)?;
-            let run_dir = RunDir::open(first)?;
+            let folder = self.folder(first);
             let [before, now] = analysis::compare::charts(&baseline, &samples);
             for file in report::comparison(&comparison, &before, &now)? {
-                run_dir.write_file(&file.path, &file.bytes).context("failed to write the comparison")?;
+                run_dir::write_file(&folder, &file.path, &file.bytes)
+                    .context("failed to write the comparison")?;
             }
             print(&match self.format {
                 ResultFormat::Json => String::from_utf8(report::comparison_json(&comparison))?,
-                _ => report::comparison_text(&comparison, &text_options(Some(&run_dir))),
+                _ => report::comparison_text(&comparison, &text_options(Some(&folder))),
             })?;
         }
         Ok(exit.into())
+    }
+
+    /// Where the files of a run's report go.
+    fn folder(&self, run: &Path) -> PathBuf {
+        match (&self.out, run.file_name()) {
+            (None, _) => run.to_owned(),
+            (Some(out), Some(name)) if self.runs.len() > 1 => out.join(name),
+            (Some(out), _) => out.clone(),
+        }
+    }
+
+    /// Refuses runs whose reports would replace each other.
+    fn check_names(&self) -> anyhow::Result<()> {
+        let folders: BTreeSet<PathBuf> = self.runs.iter().map(|run| self.folder(run)).collect();
+        if self.out.is_some() && folders.len() < self.runs.len() {
+            bail!(
+                "--out gives each run a folder of its name, and two of these have the same: report them one by one"
+            );
+        }
+        Ok(())
     }
 }
 
@@ -123,27 +152,27 @@ pub(super) fn analyse_recorded(log: RunLog, tables: Tables, expect: &Expect) -> 
 /// Makes a run's report in its directory, and prints it.
 pub(super) fn make(run_dir: &RunDir, format: ResultFormat) -> anyhow::Result<RunResult> {
     let Analysed { analysis, .. } = analyse(run_dir, &Given::default())?;
-    write(run_dir, &analysis)?;
-    show(run_dir, &analysis, format)?;
+    write(run_dir.path(), &analysis)?;
+    show(run_dir.path(), &analysis, format)?;
     Ok(analysis.result)
 }
 
 /// Makes a run's report in its directory.
 pub(super) fn make_quietly(run_dir: &RunDir) -> anyhow::Result<RunResult> {
     let Analysed { analysis, .. } = analyse(run_dir, &Given::default())?;
-    write(run_dir, &analysis)?;
+    write(run_dir.path(), &analysis)?;
     Ok(analysis.result)
 }
 
-fn write(run_dir: &RunDir, analysis: &Analysis) -> anyhow::Result<()> {
+fn write(folder: &Path, analysis: &Analysis) -> anyhow::Result<()> {
     for file in report::all(analysis)? {
-        run_dir.write_file(&file.path, &file.bytes).context("failed to write the report")?;
+        run_dir::write_file(folder, &file.path, &file.bytes).context("failed to write the report")?;
     }
     Ok(())
 }
 
-fn show(run_dir: &RunDir, analysis: &Analysis, format: ResultFormat) -> anyhow::Result<()> {
-    format.show(analysis, || report::text(analysis, &text_options(Some(run_dir))))
+fn show(folder: &Path, analysis: &Analysis, format: ResultFormat) -> anyhow::Result<()> {
+    format.show(analysis, || report::text(analysis, &text_options(Some(folder))))
 }
 
 fn is_coloured() -> bool {
@@ -151,14 +180,14 @@ fn is_coloured() -> bool {
 }
 
 /// Text for where stdout goes.
-pub(super) fn text_options(run_dir: Option<&RunDir>) -> TextOptions {
+pub(super) fn text_options(folder: Option<&Path>) -> TextOptions {
     let most = TextOptions::default().width;
     // None where that is no terminal.
     let columns = console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
     TextOptions {
         color: is_coloured(),
         width: columns.map_or(most, |columns| columns.min(most)),
-        files: run_dir.map(|run| run.path().display().to_string()),
+        files: folder.map(|folder| folder.display().to_string()),
     }
 }
 

@@ -170,8 +170,10 @@ fn the_summary_reads_like_an_answer() {
             "junit.xml",
             "latency.hlog",
             "charts/drops.png",
-            "charts/latency.png",
+            "charts/rollout.png",
             "charts/timeline.png",
+            "charts/windows.png",
+            "charts/latency.png",
         ] {
             assert!(run.path.join(file).is_file(), "{file}");
         }

@@ -110,6 +110,7 @@ pub fn analyse(timeline: &Timeline, requests: &Requests) -> Result<Analysis, Par
     let recommendation = recommend::recommendations(ground);
     let covering = recommendation.iter().filter_map(|r| r.covers_all_seen_seconds).max();
     let what_if = recommend::what_if(ground, covering);
+    let sleeps = recommend::sleeps(ground);
     let result = RunResult {
         schema_version: model::SCHEMA_VERSION,
         tool: timeline.info.tool.clone(),
@@ -151,7 +152,9 @@ pub fn analyse(timeline: &Timeline, requests: &Requests) -> Result<Analysis, Par
         checks: Vec::new(),
         looks: timeline.info.looks.clone(),
     };
-    Ok(Analysis { result, lost: charts::lost(timeline, judged), charts: charts::charts(timeline, sums) })
+    let charts = model::ChartData { sleeps, ..charts::charts(timeline, sums) };
+    let run = timeline.info.run.as_ref().map(ToString::to_string);
+    Ok(Analysis { run, result, lost: charts::lost(timeline, judged), charts })
 }
 
 /// The load as it was planned and sent.

@@ -14,7 +14,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use aim::Aim;
-pub use charts::{ChartData, LateArrival, LatencyBucket, LatencyHistograms, Second};
+pub use charts::{
+    Act, ChartData, Deed, LateArrival, LatencyBucket, LatencyHistograms, PodSpan, Second, SleepNeeded,
+};
 pub use findings::{Check, CheckVerdict, Figure, Finding, FindingKind, Severity, Unit};
 pub use losses::{Bounded, Candidate, GroupWindow, LossGroup, Lost, TerminationRequests, Why};
 pub use outside::OutsideCounts;
@@ -34,6 +36,8 @@ pub const SCHEMA_VERSION: u32 = 1;
 /// The analysis of one run.
 #[derive(Clone, Debug)]
 pub struct Analysis {
+    /// The run's part of its requests' ids, if it has one.
+    pub run: Option<String>,
     /// The figures.
     pub result: RunResult,
     /// Every dropped request.

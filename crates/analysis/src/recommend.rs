@@ -1,14 +1,15 @@
 //! Which settings the windows support, and which they do not.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use super::Judged;
-use super::model::{Candidate, Mode, Recommendation, Termination, Verdict, WhatIf, Window, WindowSummary};
+use super::model::{
+    Candidate, Mode, Recommendation, SleepNeeded, Termination, Verdict, WhatIf, Window, WindowSummary,
+};
 use super::phase::{self, Clock};
 use super::stats;
 use crate::timeline::{PodEnd, Timeline};
-use rolldrop_record::{Cause, Policy};
+use rolldrop_record::{Cause, Policy, Stamp};
 
 /// A pod that gets new connections too seldom shows its window too coarsely: 3/λ may not exceed this many seconds.
 pub const MAX_COARSENESS_S: f64 = 0.5;
@@ -222,21 +223,31 @@ fn has_saved(ground: Ground<'_>, mode: Mode, pre_stop_s: u64, had_s: u64) -> boo
 
 /// Whether a request would not have been lost if every pod that may have lost it had slept this long before it
 /// stopped, instead of the current setting.
+fn saves(ground: Ground<'_>, j: &Judged<'_>, pre_stop_s: u64, had_s: u64) -> bool {
+    pre_stop_s > had_s && needed(ground, j).is_some_and(|needed| pre_stop_s as f64 > needed.certain_s)
+}
+
+/// The sleep beyond which a request would not have been lost; `None` if no sleep helps it.
 ///
 /// A request that was routed to a pod that no longer accepted it would have been accepted. A request that was cut off
 /// as the pod ended would have been answered, if it takes no longer than requests do; whether an app had read it
 /// makes no difference.
-fn saves(ground: Ground<'_>, j: &Judged<'_>, pre_stop_s: u64, had_s: u64) -> bool {
+fn needed(ground: Ground<'_>, j: &Judged<'_>) -> Option<SleepNeeded> {
     let takes_s = match j.cause {
         cause if cause.is_helped_by_sleep() => 0.0,
         Cause::KilledInFlight if !j.request.row.conn_reused => ground.service_s,
-        _ => return false,
+        _ => return None,
     };
-    let until =
-        |c: &Candidate| ground.timeline.ends[c.termination].t0.earliest + Duration::from_secs(pre_stop_s);
-    pre_stop_s > had_s
-        && !j.candidates.is_empty()
-        && j.candidates.iter().all(|c| until(c).seconds_since(j.request.begun()) > takes_s)
+    let t0 = |c: &Candidate| ground.timeline.ends[c.termination].t0;
+    let since = |at: Stamp| j.request.begun().seconds_since(at) + takes_s;
+    let certain_s = j.candidates.iter().map(|c| since(t0(c).earliest)).reduce(f64::max)?;
+    let possible_s = j.candidates.iter().map(|c| since(t0(c).latest)).reduce(f64::min)?;
+    Some(SleepNeeded { certain_s, possible_s })
+}
+
+/// For each dropped request, the sleep that it needed.
+pub(super) fn sleeps(ground: Ground<'_>) -> Vec<Option<SleepNeeded>> {
+    ground.judged.iter().map(|j| needed(ground, j)).collect()
 }
 
 /// From SIGTERM to the end of app and proxy; `None` if not seen or cut short by SIGKILL.

@@ -247,5 +247,5 @@ fn late_arrival(timeline: &Timeline, r: &Request) -> Option<LateArrival> {
     let termination = timeline.end_of(r.pod()?, r.begun())?;
     let begun_s = timeline.seconds(r.begun());
     let t0_s = timeline.seconds(timeline.ends[termination].t0.latest);
-    (begun_s > t0_s).then_some(LateArrival { termination, begun_s })
+    (begun_s > t0_s).then(|| LateArrival { termination, target: timeline.target_of(&r.row), begun_s })
 }

@@ -5,6 +5,7 @@ mod clocks;
 mod corners;
 mod expected;
 mod looks;
+mod pictures;
 pub(crate) mod rollouts;
 mod said;
 mod sound;

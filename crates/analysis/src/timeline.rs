@@ -24,7 +24,7 @@ mod watches;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-pub use actions::{Refused, Withdrawal};
+pub use actions::{Call, Refused, Withdrawal};
 use addresses::Addresses;
 pub use beats::{Beats, BeatsState};
 use clocks::{API_SERVER, Clocks};
@@ -79,6 +79,8 @@ pub struct Timeline {
     ends_by_name: HashMap<String, Vec<(Stamp, Option<usize>)>>,
     /// The programs that the run started, in order.
     pub commands: Vec<Command>,
+    /// The run's own calls, in order.
+    pub calls: Vec<Call>,
     /// What was asked for and not done.
     pub refused: Vec<Refused>,
     /// Containers that ended in pods that stay.
@@ -175,6 +177,7 @@ impl Timeline {
             pods,
             ends,
             commands,
+            calls: actions.calls(),
             refused: actions.refused(),
             restarts: seen.restarts.behind(&endpoints),
             agent_restarts: actions.agent_restarts(),

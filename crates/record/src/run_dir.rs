@@ -111,6 +111,22 @@ impl Records {
     }
 }
 
+/// Writes a file into a folder, whole or not at all; folders that are missing are made.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_file(folder: &Path, name: &str, contents: &[u8]) -> Result<(), RunDirError> {
+    let path = folder.join(name);
+    let io = |source| RunDirError::Io { path: path.clone(), source };
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).map_err(io)?;
+    }
+    let mut partial = path.clone().into_os_string();
+    partial.push(".part");
+    fs::write(&partial, contents).map_err(io)?;
+    fs::rename(&partial, &path).map_err(io)
+}
+
 impl RunDir {
     /// Makes a new run directory at `path`, parents included.
     ///
@@ -191,15 +207,7 @@ impl RunDir {
     /// # Errors
     /// When it cannot be written.
     pub fn write_file(&self, name: &str, contents: &[u8]) -> Result<(), RunDirError> {
-        let path = self.path.join(name);
-        let io = |source| RunDirError::Io { path: path.clone(), source };
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).map_err(io)?;
-        }
-        let mut partial = path.clone().into_os_string();
-        partial.push(".part");
-        fs::write(&partial, contents).map_err(io)?;
-        fs::rename(&partial, &path).map_err(io)
+        write_file(&self.path, name, contents)
     }
 
     /// The log of events, to append to.

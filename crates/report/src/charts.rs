@@ -4,6 +4,7 @@
 //! and the drawing of it. The size is that of a picture in a document, 1600
 //! pixels wide; titles state what was found.
 
+mod acts;
 mod axis;
 mod canvas;
 pub(super) mod comparison;
@@ -11,8 +12,11 @@ mod drops;
 mod frame;
 mod latency;
 mod palette;
+mod rollout;
 mod timeline;
 pub(super) mod tune;
+mod what_if;
+mod windows;
 
 use rolldrop_analysis::Analysis;
 
@@ -43,11 +47,16 @@ pub enum ChartError {
     Encode(#[from] png::EncodingError),
 }
 
-/// Draws every chart.
+/// Draws the charts that fit the run.
 ///
 /// # Errors
 ///
 /// None that an analysis can cause; see [`ChartError`].
 pub(super) fn draw(analysis: &Analysis) -> Result<Vec<Chart>, ChartError> {
-    Ok(vec![drops::draw(analysis)?, latency::draw(analysis)?, timeline::draw(analysis)?])
+    let fitting = [drops::draw(analysis)?, rollout::draw(analysis)?];
+    let mut charts: Vec<Chart> = fitting.into_iter().flatten().collect();
+    charts.push(timeline::draw(analysis)?);
+    charts.extend([windows::draw(analysis)?, what_if::draw(analysis)?].into_iter().flatten());
+    charts.push(latency::draw(analysis)?);
+    Ok(charts)
 }

@@ -209,7 +209,7 @@ pub(super) fn html(comparison: &Comparison, charts: &[Chart]) -> String {
         @for (name, of) in [("Baseline", &comparison.baseline), ("Now", &comparison.candidate)] {
             p { strong { (name) } ": " (side(of)) }
         }
-        (html::figures(charts))
+        @for chart in charts { (html::figure(chart)) }
         (figures)
         @for caveat in &comparison.caveats {
             p { (super::words::sentence(caveat)) }

@@ -2,8 +2,10 @@
 
 use std::borrow::Cow;
 
+use jiff::Timestamp;
 pub(super) use rolldrop_analysis::figures::{count, counted, either, len};
 use rolldrop_analysis::model::Bounded;
+use rolldrop_record::Stamp;
 
 /// Shown instead of a value that is missing or not finite.
 pub(super) const NONE: &str = "–";
@@ -35,6 +37,18 @@ pub(super) fn seconds(value: f64) -> String {
 /// Seconds with the unit; [`NONE`] where the value is not finite.
 pub(super) fn seconds_unit(value: f64) -> String {
     with_unit(seconds(value), "s")
+}
+
+/// A point in time for programs, to the nanosecond: `2026-01-02T15:04:05.678901234Z`.
+pub(super) fn rfc3339(at: Stamp) -> String {
+    let time = Timestamp::from_nanosecond(i128::from(at.unix_ns())).unwrap_or_default();
+    time.strftime("%Y-%m-%dT%H:%M:%S.%9fZ").to_string()
+}
+
+/// A point in time, with its zone: `2026-01-02 15:04:05.678 UTC`.
+pub(super) fn utc(at: Stamp) -> String {
+    let time = Timestamp::from_nanosecond(i128::from(at.unix_ns())).unwrap_or_default();
+    time.strftime("%Y-%m-%d %H:%M:%S.%3f UTC").to_string()
 }
 
 /// Milliseconds with three significant digits, without the unit.
@@ -148,6 +162,11 @@ mod tests {
         assert_eq!(between(3, 9, 5.21), "3 to 9, best estimate 5.2");
         assert_eq!(between(0, 1_234, 7.0), "up to 1,234, best estimate 7.0");
         assert_eq!([bounded(&Bounded::exactly(0)), bounded(&Bounded::exactly(8))], ["0", "8"]);
+    }
+
+    #[test]
+    fn a_time_has_its_zone() {
+        assert_eq!(utc(Stamp::from_unix_ns(1_767_366_245_678_999_999)), "2026-01-02 15:04:05.678 UTC");
     }
 
     #[test]

@@ -1,19 +1,22 @@
-//! The report as one HTML file: no script, no other resource, the charts inside.
+//! The report as one HTML file: no other resource, the charts and a small script inside. Without the script all is shown.
 
-use std::fmt::Display;
+mod terminations;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use maud::{DOCTYPE, Markup, PreEscaped, Render, html};
 
 use super::charts::Chart;
-use super::format::{NONE, bounded, count, len, list, millis, or_none, percent, plain, seconds};
+use super::format::{count, len, list, millis, or_none, percent, plain, seconds};
 use super::words::{self, Remedy};
-use rolldrop_analysis::model::{
-    Bounded, Check, RunResult, Stage, StartStage, Termination, Verdict, WhatIf, Window, WindowSummary,
-};
+use rolldrop_analysis::model::{Check, Mode, RunResult, Stage, StartStage, Verdict, WhatIf, WindowSummary};
+use rolldrop_analysis::standing::Standing;
 
 const STYLE: &str = include_str!("html/style.css");
+const SCRIPT: &str = include_str!("html/page.js");
+
+/// More pods than this, or pods that did not end one by one, are best seen over the time of the run.
+const ALIGNED: usize = 8;
 
 /// The stages of a termination, in the columns of their table.
 const STAGES: [(Stage, &str); 11] = [
@@ -41,23 +44,54 @@ const START_STAGES: [(StartStage, &str); 5] = [
 
 /// The report of a result.
 pub(super) fn render(result: &RunResult, charts: &[Chart]) -> String {
+    let first = first_picture(result, charts);
+    let others: Vec<&Chart> = charts.iter().filter(|chart| Some(chart.name) != first).collect();
+    let sections = [
+        ("Checks", checks(result)),
+        ("Findings", findings(result)),
+        ("preStop sleep", recommendations(result)),
+        ("Terminations", terminations::section(result)),
+        (
+            "Pictures",
+            html! {
+                @if !others.is_empty() { h2 #(id("Pictures")) { "Pictures" } @for chart in others { (figure(chart)) } }
+            },
+        ),
+        ("Endpoint-propagation windows", windows(result)),
+        ("With another preStop sleep", what_if(result)),
+        ("Requests", requests(result)),
+        ("Latency", latency(result)),
+        ("Starts", starts(result)),
+    ];
+    let sections: Vec<(&str, Markup)> = sections.into_iter().filter(|(_, body)| !body.0.is_empty()).collect();
     page(
         &format!("rolldrop: {}", result.scenario),
         &html! {
             (answer(result))
-            (checks(result))
-            (figures(charts))
-            (findings(result))
-            (recommendations(result))
-            (windows(result))
-            (terminations(result))
-            (what_if(result))
-            (requests(result))
-            (latency(result))
-            (starts(result))
+            nav aria-label="Contents" {
+                ul { @for (name, _) in &sections { li { a href={ "#" (id(name)) } { (name) } } } }
+            }
+            @for chart in charts.iter().filter(|chart| Some(chart.name) == first) { (figure(chart)) }
+            @for (_, body) in &sections { (body) }
         },
         &words::provenance(result),
     )
+}
+
+/// The picture that fits the run: few pods that ended one by one are best seen side by side, from their deletions on.
+fn first_picture(result: &RunResult, charts: &[Chart]) -> Option<&'static str> {
+    let ended = &result.terminations;
+    let is_aligned = ended.len() <= ALIGNED && ended.iter().all(|t| t.mode == Mode::Isolated);
+    let wanted = match ended.is_empty() {
+        false if is_aligned => ["drops.png", "rollout.png", "timeline.png"],
+        _ => ["rollout.png", "timeline.png", "drops.png"],
+    };
+    wanted.into_iter().find(|name| charts.iter().any(|chart| chart.name == *name))
+}
+
+/// What a link to a section names.
+fn id(title: &str) -> String {
+    title.to_lowercase().replace(' ', "-")
 }
 
 /// A page that needs no other file.
@@ -77,41 +111,67 @@ pub(super) fn page(title: &str, body: &Markup, footer: &str) -> String {
                     (body)
                     footer { p { (footer) } }
                 }
+                script { (PreEscaped(SCRIPT)) }
             }
         }
     };
     page.into_string() + "\n"
 }
 
-/// The pictures, inside the page.
-pub(super) fn figures(charts: &[Chart]) -> Markup {
+/// A picture, inside the page.
+pub(super) fn figure(chart: &Chart) -> Markup {
     html! {
-        @for chart in charts {
-            figure { img src={ "data:image/png;base64," (STANDARD.encode(&chart.png)) } alt=(chart.alt); }
+        figure {
+            figcaption {
+                button.zoom type="button" aria-pressed="false" { "Full size" }
+            }
+            div.picture tabindex="0" role="region" aria-label=(chart.title) {
+                img src={ "data:image/png;base64," (STANDARD.encode(&chart.png)) } alt=(chart.alt);
+            }
         }
     }
 }
 
-fn answer(result: &RunResult) -> Markup {
+/// Lines to copy.
+fn code(of: &str, text: &str) -> Markup {
     html! {
+        div.code {
+            pre id=(of) tabindex="0" { (text) }
+            button.copy type="button" data-of=(of) { "Copy" }
+        }
+    }
+}
+
+/// Verdict, answer, cause and remedy: the first screen.
+fn answer(result: &RunResult) -> Markup {
+    let (word, meaning, _) = words::verdict(&result.verdict);
+    let look = match Standing::of(result) {
+        Standing::Measured => "info",
+        Standing::Passed => "good",
+        Standing::Failed | Standing::Invalid => "bad",
+        _ => "caution",
+    };
+    html! {
+        p {
+            strong.state.(look) { (word) }
+            (words::sentence(&format!("the run {}", words::standing(result))))
+            @if result.verdict == Verdict::Valid { " " (words::sentence(meaning)) }
+        }
         @if let Some(warning) = words::warning(result) {
             p.alarm role="alert" { (warning) }
         }
-        p.answer {
-            (words::headline(result))
-            @if let Some(whereabouts) = words::whereabouts(result) { " " (whereabouts) }
-        }
+        p.answer { (words::headline(result)) }
+        @if let Some(whereabouts) = words::whereabouts(result) { p { (whereabouts) } }
         @if let Some(causes) = words::causes(result) {
-            p { "Cause: " (causes) "." }
+            p { strong { "Cause: " } (causes) "." }
         }
         @match words::remedy(result) {
-            Some(Remedy::Yaml(yaml, note)) => { p { "Remedy: " code { (yaml) } " (" (note) ")." } },
-            Some(Remedy::Words(text)) => { p { "Remedy: " (text) } },
+            Some(Remedy::Yaml(yaml, note)) => {
+                p { strong { "Remedy" } " (" (note) "):" }
+                (code("remedy", &yaml))
+            },
+            Some(Remedy::Words(text)) => { p { strong { "Remedy: " } (text) } },
             None => {},
-        }
-        @if result.verdict == Verdict::Valid {
-            @let (word, meaning, _) = words::verdict(&result.verdict);
-            p { "Measurement: " strong { (word) } " (" (meaning) ")." }
         }
     }
 }
@@ -130,7 +190,7 @@ fn checks(result: &RunResult) -> Markup {
 fn findings(result: &RunResult) -> Markup {
     html! {
         @if !result.findings.is_empty() {
-            h2 { "Findings" }
+            h2 #findings { "Findings" }
             dl {
                 @for finding in &result.findings {
                     @let severity = finding.severity.as_str();
@@ -146,12 +206,12 @@ fn findings(result: &RunResult) -> Markup {
 fn recommendations(result: &RunResult) -> Markup {
     html! {
         @if !result.recommendation.is_empty() {
-            h2 { "preStop sleep" }
-            @for rec in &result.recommendation {
+            h2 #(id("preStop sleep")) { "preStop sleep" }
+            @for (i, rec) in result.recommendation.iter().enumerate() {
                 p { strong { (words::mode(rec.mode)) } ": " (words::recommendation(rec).join(" ")) }
                 @let yaml = words::yaml(rec, &result.cluster.version);
                 @if !yaml.is_empty() {
-                    pre { (yaml.join("\n")) }
+                    (code(&format!("recommendation-{i}"), &yaml.join("\n")))
                 }
                 @if !rec.consumers.is_empty() {
                     p { "Measured towards: " (list(&rec.consumers)) "." }
@@ -177,78 +237,6 @@ fn windows(result: &RunResult) -> Markup {
     ];
     let note = "How long new connections still went to a pod after its deletion, in seconds.";
     table_of("Endpoint-propagation windows", note, &columns, &result.windows_s)
-}
-
-fn terminations(result: &RunResult) -> Markup {
-    let all = &result.terminations;
-    if all.is_empty() {
-        return Markup::default();
-    }
-    let groups = words::groups(result);
-    let causes = words::why_they_ended(all);
-    html! {
-        (each_termination(all))
-        @if !groups.is_empty() {
-            p { "What several pods may have lost. The totals are exact:" }
-            ul { @for group in groups { li { (group) } } }
-        }
-        @if !causes.is_empty() {
-            p { "Why they ended, as far as the cluster says:" }
-            ul { @for (whom, why) in causes { li { (whom) ": " (why) } } }
-        }
-        (each_window(all))
-        (each_stage(all))
-    }
-}
-
-fn each_termination(all: &[Termination]) -> Markup {
-    fn each<K: Display>(counts: Vec<(K, Bounded)>) -> String {
-        counts.iter().map(|(what, n)| format!("{} {what}", bounded(n))).collect::<Vec<_>>().join("; ")
-    }
-    let columns: [Column<&Termination>; 11] = [
-        ("pod", |t| Cell::head(&t.pod)),
-        ("node", |t| Cell::text(t.node.as_deref().unwrap_or(NONE))),
-        ("mode", |t| Cell::text(words::mode(t.mode))),
-        ("dropped", |t| Cell::number(bounded(&t.requests.dropped))),
-        ("requests", |t| Cell::number(or_none(t.requests.seen, count))),
-        ("classes", |t| Cell::text(&each(words::by_estimate(&t.requests.by_outcome)))),
-        ("causes", |t| Cell::text(&each(words::by_estimate(&t.requests.by_cause)))),
-        ("window since t0", |t| Cell::text(&words::longest(t))),
-        ("t0 within", |t| Cell::number(format!("{} s", seconds(t.t0_uncertainty_s)))),
-        ("dead time", |t| Cell::number(or_none(t.dead_seconds, |v| format!("{} s", seconds(v))))),
-        ("exit code", |t| Cell::number(or_none(t.exit_code, |code| code.to_string()))),
-    ];
-    let note = "t0 is when the deletion took effect; it is known within the time given. Dead time: the best estimate of the new connections \
-                that the pod dropped, divided by the rate at which it got new connections before.";
-    table_of("Terminations", note, &columns, all)
-}
-
-fn each_window(all: &[Termination]) -> Markup {
-    let columns: [Column<(&Termination, &Window)>; 8] = [
-        ("pod", |(t, _)| Cell::head(&t.pod)),
-        ("consumer", |(_, w)| Cell::text(&w.consumer)),
-        ("lower bound", |(_, w)| Cell::seconds(w.lower_s)),
-        ("upper bound", |(_, w)| Cell::seconds(w.upper_s)),
-        ("known by", |(_, w)| Cell::text(&words::basis(w))),
-        ("censored because", |(_, w)| Cell::text(w.censored.as_deref().unwrap_or_default())),
-        ("late arrivals", |(_, w)| Cell::number(count(w.late_arrivals))),
-        ("new connections/s before", |(_, w)| Cell::number(plain(w.rate_before))),
-    ];
-    let rows = all.iter().flat_map(|t| t.windows.iter().map(move |w| (t, w)));
-    let note = "Seconds since t0. Late arrivals: new connections that came after t0.";
-    table_of("Window of each termination", note, &columns, rows)
-}
-
-fn each_stage(all: &[Termination]) -> Markup {
-    let shown: Vec<(Stage, &str)> =
-        STAGES.into_iter().filter(|(stage, _)| all.iter().any(|t| t.timeline.contains_key(stage))).collect();
-    let columns: Vec<&str> = std::iter::once("pod").chain(shown.iter().map(|s| s.1)).collect();
-    let rows = all.iter().map(|t| {
-        let mut row = vec![Cell::head(&t.pod)];
-        row.extend(shown.iter().map(|(stage, _)| Cell::seconds(t.timeline.get(stage).copied())));
-        row
-    });
-    table("Stages of each termination", "Seconds since t0.", &columns, rows)
 }
 
 fn what_if(result: &RunResult) -> Markup {
@@ -342,15 +330,17 @@ pub(super) struct Cell {
     pub(super) text: String,
     pub(super) class: &'static str,
     pub(super) head: bool,
+    /// By what it sorts, where that is not its text.
+    value: Option<f64>,
 }
 
 impl Cell {
     pub(super) fn head(text: &str) -> Self {
-        Self { text: text.to_owned(), class: "", head: true }
+        Self { text: text.to_owned(), class: "", head: true, value: None }
     }
 
     pub(super) fn text(text: &str) -> Self {
-        Self { text: text.to_owned(), class: "", head: false }
+        Self { text: text.to_owned(), class: "", head: false, value: None }
     }
 
     pub(super) fn seconds(value: Option<f64>) -> Self {
@@ -359,11 +349,16 @@ impl Cell {
 
     /// A word that is also its class.
     pub(super) fn word(word: &'static str) -> Self {
-        Self { text: word.to_owned(), class: word, head: false }
+        Self { text: word.to_owned(), class: word, head: false, value: None }
+    }
+
+    /// The same, sorted by a value.
+    fn sorted_by(self, value: Option<f64>) -> Self {
+        Self { value: value.filter(|value| value.is_finite()), ..self }
     }
 
     pub(super) fn number(text: String) -> Self {
-        Self { text, class: "number", head: false }
+        Self { text, class: "number", head: false, value: None }
     }
 }
 
@@ -374,7 +369,7 @@ impl Render for Cell {
             @if self.head {
                 th scope="row" class=[class] { (self.text) }
             } @else {
-                td class=[class] { (self.text) }
+                td class=[class] data-value=[self.value] { (self.text) }
             }
         }
     }
@@ -404,11 +399,11 @@ pub(super) fn table(
     rows: impl IntoIterator<Item = Vec<Cell>>,
 ) -> Markup {
     html! {
-        h2 { (title) }
+        h2 #(id(title)) { (title) }
         @if !note.is_empty() {
             p { (note) }
         }
-        div.wide {
+        (scrolled(title, html! {
             table {
                 thead {
                     tr {
@@ -423,6 +418,11 @@ pub(super) fn table(
                     }
                 }
             }
-        }
+        }))
     }
+}
+
+/// A part that scrolls sideways by itself where it is too wide.
+fn scrolled(title: &str, body: Markup) -> Markup {
+    html! { div.wide tabindex="0" role="region" aria-label=(title) { (body) } }
 }

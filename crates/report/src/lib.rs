@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use rolldrop_analysis::Analysis;
 use rolldrop_analysis::compare::model::{Comparison, SideChart};
-use rolldrop_analysis::model::{Lost, RunResult};
+use rolldrop_analysis::model::{ChartData, Deed, Lost, RunResult};
 use rolldrop_analysis::tune::Tuning;
 use rolldrop_record::shown;
 
@@ -48,14 +48,37 @@ fn as_shown(analysis: &Analysis) -> Cow<'_, Analysis> {
         [&lost.source, &lost.target].iter().all(|text| matches!(shown::one_line(text), Cow::Borrowed(_)))
     };
     match shown::values(&analysis.result) {
-        Cow::Borrowed(_) if analysis.lost.iter().all(is_plain) => Cow::Borrowed(analysis),
+        Cow::Borrowed(_) if analysis.lost.iter().all(is_plain) && charts_are_plain(analysis) => {
+            Cow::Borrowed(analysis)
+        }
         result => {
             let mut analysis = Analysis { result: result.into_owned(), ..analysis.clone() };
+            chart_texts(&mut analysis.charts, |text| *text = shown::one_line(text).into_owned());
             for lost in &mut analysis.lost {
                 lost.source = Arc::from(shown::one_line(&lost.source));
                 lost.target = Arc::from(shown::one_line(&lost.target));
             }
             Cow::Owned(analysis)
+        }
+    }
+}
+
+fn charts_are_plain(analysis: &Analysis) -> bool {
+    let (pods, actions) = (analysis.charts.pods.clone(), analysis.charts.actions.clone());
+    let mut charts = ChartData { pods, actions, ..ChartData::default() };
+    let mut is_plain = true;
+    chart_texts(&mut charts, |text| is_plain &= matches!(shown::one_line(text), Cow::Borrowed(_)));
+    is_plain
+}
+
+/// Visits each text of the charts that comes from a cluster or a user.
+fn chart_texts(charts: &mut ChartData, mut visit: impl FnMut(&mut String)) {
+    charts.pods.iter_mut().for_each(|pod| visit(&mut pod.name));
+    for act in &mut charts.actions {
+        match &mut act.what {
+            Deed::Action(_, pod) | Deed::Refused(_, pod) => pod.iter_mut().for_each(&mut visit),
+            Deed::CommandStarted(words) => words.iter_mut().for_each(&mut visit),
+            Deed::CommandEnded(_) => {}
         }
     }
 }

@@ -3,6 +3,7 @@
 //! For spreadsheets, and for checks of the analysis against another record. `docs/run-directory.md` documents the
 //! columns.
 
+use super::format;
 use rolldrop_analysis::Analysis;
 use rolldrop_analysis::model::{Candidate, Lost};
 use rolldrop_record::parts::csv::CsvWriter;
@@ -10,13 +11,18 @@ use rolldrop_record::parts::csv::CsvWriter;
 type Value = fn(&Lost, &Analysis) -> String;
 
 /// The columns in their order.
-const COLUMNS: [(&str, Value); 13] = [
+const COLUMNS: [(&str, Value); 15] = [
+    ("id", |lost, analysis| match &analysis.run {
+        Some(run) => format!("{run}-{}-{}", lost.source, lost.seq),
+        None => format!("{}-{}", lost.source, lost.seq),
+    }),
     ("source", |lost, _| lost.source.to_string()),
     ("seq", |lost, _| lost.seq.to_string()),
     ("target", |lost, _| lost.target.to_string()),
     ("scheduled_ns", |lost, _| lost.scheduled.unix_ns().to_string()),
     ("begun_ns", |lost, _| lost.begun.unix_ns().to_string()),
     ("end_ns", |lost, _| lost.ended.unix_ns().to_string()),
+    ("begun_utc", |lost, _| format::rfc3339(lost.begun)),
     ("outcome", |lost, _| lost.outcome.to_string()),
     ("status", |lost, _| lost.status.map_or_else(String::new, |status| status.to_string())),
     ("cause", |lost, _| lost.cause.to_string()),
@@ -84,9 +90,9 @@ mod tests {
             Candidate { termination: 1, share: 0.75, why: Why::Time },
         ];
         insta::assert_snapshot!(render(&analysis), @r#"
-        source,seq,target,scheduled_ns,begun_ns,end_ns,outcome,status,cause,in_window,pods,shares,why
-        load-0,0,"web, ""old""",5035400000,5035400000,5036400000,connect_refused,,routed_to_dead_pod,true,web-7d4b9c6f5-2xkqp,1.000,named
-        load-0,1,web,5047200000,5047200000,5048200000,connect_refused,503,routed_to_dead_pod,true,web-7d4b9c6f5-2xkqp;web-7d4b9c6f5-m8zrt,0.250;0.750,refused;time
+        id,source,seq,target,scheduled_ns,begun_ns,end_ns,begun_utc,outcome,status,cause,in_window,pods,shares,why
+        9f3c-load-0-0,load-0,0,"web, ""old""",5035400000,5035400000,5036400000,1970-01-01T00:00:05.035400000Z,connect_refused,,routed_to_dead_pod,true,web-7d4b9c6f5-2xkqp,1.000,named
+        9f3c-load-0-1,load-0,1,web,5047200000,5047200000,5048200000,1970-01-01T00:00:05.047200000Z,connect_refused,503,routed_to_dead_pod,true,web-7d4b9c6f5-2xkqp;web-7d4b9c6f5-m8zrt,0.250;0.750,refused;time
         "#);
     }
 }

@@ -237,7 +237,7 @@ impl Sample {
             end_s: f64::from(seconds),
             ..ChartData::default()
         };
-        Self { analysis: Analysis { result, lost: Vec::new(), charts }, seconds }
+        Self { analysis: Analysis { run: Some("9f3c".into()), result, lost: Vec::new(), charts }, seconds }
     }
 
     fn terminate(&mut self, t0_s: f64, pod: &str, mode: Mode, shape: &Shape) {
@@ -274,6 +274,7 @@ impl Sample {
         let late = if shape.dropped == 0 { 14 } else { 3 };
         let late_end = shape.window.min(shape.exit);
         self.analysis.charts.late_ok.extend((1..=late).map(|i| LateArrival {
+            target: Some(0),
             termination: index,
             begun_s: t0_s + late_end * f64::from(i) / f64::from(late),
         }));

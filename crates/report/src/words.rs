@@ -76,6 +76,16 @@ pub(super) fn remedy(result: &RunResult) -> Option<Remedy> {
     Some(Remedy::Words(sentence(&finding.remedy)))
 }
 
+/// Why requests were dropped, and what would have saved them, as far as it is known.
+pub(super) fn answer(result: &RunResult) -> Vec<String> {
+    let remedy = remedy(result).map(|remedy| match remedy {
+        Remedy::Yaml(yaml, note) => format!("Remedy: {yaml} ({note})"),
+        Remedy::Words(text) => format!("Remedy: {}", text.trim_end_matches('.')),
+    });
+    let cause = causes(result).map(|causes| format!("Cause: {causes}"));
+    cause.into_iter().chain(remedy).collect()
+}
+
 /// What a verdict means, and its reasons.
 pub(super) fn verdict(verdict: &Verdict) -> (&'static str, &'static str, &[String]) {
     match verdict {

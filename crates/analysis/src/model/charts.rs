@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use rolldrop_record::Outcome;
+use rolldrop_record::event::ActionName;
+use rolldrop_record::{Outcome, Stamp};
 
 /// The series behind the charts.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -18,6 +19,63 @@ pub struct ChartData {
     pub stages: Vec<(f64, f64, f64)>,
     /// Length of the counted part as measured, in seconds since the counted part of the load began.
     pub end_s: f64,
+    /// When the counted part of the load began, on the coordinator's clock.
+    pub origin: Stamp,
+    /// The pods behind the targets, by creation.
+    pub pods: Vec<PodSpan>,
+    /// What was done to the cluster, in order of time.
+    pub actions: Vec<Act>,
+    /// For each dropped request, in the order of [`super::Analysis::lost`], the preStop sleep that it needed; `None` if
+    /// no sleep helps it.
+    pub sleeps: Vec<Option<SleepNeeded>>,
+}
+
+/// The preStop sleep beyond which a dropped request would not have been lost, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SleepNeeded {
+    /// Whichever of the terminations that may explain it lost it, and whenever they took effect.
+    pub certain_s: f64,
+    /// In the best case.
+    pub possible_s: f64,
+}
+
+/// The life of a pod, in seconds since the counted part of the load began. Its end is a termination's timeline.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PodSpan {
+    /// Its name.
+    pub name: String,
+    /// When a watch first showed it; `None` if it was there before the watch began.
+    pub created_s: Option<f64>,
+    /// When its endpoint was first seen ready, or else the pod itself.
+    pub ready_s: Option<f64>,
+    /// Index into [`super::RunResult::terminations`], if it ended under load.
+    pub termination: Option<usize>,
+    /// When a container of it was down while the pod stayed: from, and until, if it came back.
+    pub down_s: Vec<(f64, Option<f64>)>,
+    /// When a label kept it out of its Services: from, and until, if it came back.
+    pub out_s: Vec<(f64, Option<f64>)>,
+}
+
+/// Something that was done to the cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Act {
+    /// When, in seconds since the counted part of the load began.
+    pub at_s: f64,
+    /// What.
+    pub what: Deed,
+}
+
+/// What was done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Deed {
+    /// A call of the run, and the pod that it names.
+    Action(ActionName, Option<String>),
+    /// The same, but the cluster refused it or did not do it: a budget delays an eviction, for example.
+    Refused(ActionName, Option<String>),
+    /// The user's command was started: its words.
+    CommandStarted(Vec<String>),
+    /// It ended: its exit code, or `None` where a signal ended it.
+    CommandEnded(Option<i32>),
 }
 
 /// A new connection to a terminating pod whose request was answered.
@@ -25,6 +83,8 @@ pub struct ChartData {
 pub struct LateArrival {
     /// Index into [`super::RunResult::terminations`].
     pub termination: usize,
+    /// Index of its target in run.json.
+    pub target: Option<usize>,
     /// When it was begun, in seconds since the counted part of the load began.
     pub begun_s: f64,
 }

@@ -4,6 +4,19 @@ use super::endpoints::{EndpointChange, EndpointOf, Endpoints};
 use rolldrop_record::event::{Action, ActionName};
 use rolldrop_record::{EventKind, Stamp};
 
+/// A call of the run.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// When it was made.
+    pub at: Stamp,
+    /// Whether it was done.
+    pub is_done: bool,
+    /// The action.
+    pub action: ActionName,
+    /// The pod, if the action names one.
+    pub pod: Option<String>,
+}
+
 /// An action that was asked for and not done.
 #[derive(Clone, Debug)]
 pub struct Refused {
@@ -41,6 +54,17 @@ impl<'a> Collector<'a> {
         if let EventKind::Action(action) = kind {
             self.0.push((at, action));
         }
+    }
+
+    /// The calls, in order.
+    pub(super) fn calls(&self) -> Vec<Call> {
+        let call = |(at, action): &(Stamp, &Action)| Call {
+            at: *at,
+            is_done: action.error.is_none(),
+            action: action.action,
+            pod: action.pod.clone(),
+        };
+        self.0.iter().map(call).collect()
     }
 
     /// What was refused for good: an eviction that a budget delayed may have been done later, and so may any call

@@ -123,6 +123,27 @@ impl Axis {
     }
 }
 
+/// The right end of the axis, and what to omit before it. `end` is the end of what happened to requests, `marks` are the
+/// stages.
+pub(super) fn right_end(end: f64, marks: &[f64]) -> (f64, Option<Break>) {
+    // The factors leave room on the right for the last mark's label.
+    let near_end = |marks: &mut dyn Iterator<Item = f64>| marks.map(|t| t * 1.14).fold(end * 1.06, f64::max);
+    let far_from = marks.iter().copied().filter(|&t| t > end.max(0.1) * 2.5).fold(f64::INFINITY, f64::min);
+    let near_s = near_end(&mut marks.iter().copied().filter(|&t| t < far_from));
+    let far_to = marks.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if end <= 0.0 || far_from < near_s * 2.0 || far_from.is_infinite() {
+        let all = near_end(&mut marks.iter().copied());
+        return (if all > 0.0 { all } else { 1.0 }, None);
+    }
+    // The part after the break is drawn no finer than the part before it.
+    let width = (near_s * 0.5).max((far_to - far_from) / 0.3);
+    let from = far_from - 0.1 * width;
+    if from <= near_s {
+        return (near_end(&mut marks.iter().copied()), None);
+    }
+    (from + width, Some(Break { from: near_s, to: from }))
+}
+
 /// The smallest of 1, 2, 5 × a power of ten that is not less than `least`.
 pub(super) fn nice_step(least: f64) -> f64 {
     if !(least.is_finite() && least > 0.0) {

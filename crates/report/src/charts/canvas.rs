@@ -47,6 +47,7 @@ pub(super) enum Dash {
     Dashed,
     Dotted,
     Mixed,
+    Long,
 }
 
 /// How a filled area differs from others without its colour.
@@ -148,6 +149,7 @@ impl Canvas {
             Dash::Dashed => &[9.0, 5.0],
             Dash::Dotted => &[2.5, 4.0],
             Dash::Mixed => &[10.0, 4.0, 2.5, 4.0],
+            Dash::Long => &[18.0, 4.0],
         };
         let (left, top) = (from.0.min(to.0), from.1.min(to.1));
         let (mut at, mut i) = (0.0, 0);
@@ -192,6 +194,13 @@ impl Canvas {
             }
             len -= 1;
         }
+    }
+
+    /// The picture without what lies below `height`.
+    pub(super) fn cut(mut self, height: u32) -> Self {
+        self.height = self.height.min(height);
+        self.rgb.truncate(as_len(self.width * SCALE) * as_len(self.height * SCALE) * 3);
+        self
     }
 
     /// The finished picture.

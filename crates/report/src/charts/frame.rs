@@ -6,6 +6,8 @@ use super::ChartError;
 use super::axis::Axis;
 use super::canvas::{Anchor, Canvas, Dash, Pattern, Rect, Text, Weight};
 use super::palette;
+use crate::words;
+use rolldrop_analysis::model::RunResult;
 use rolldrop_record::Outcome;
 
 /// Width of every chart, in pixels.
@@ -49,6 +51,10 @@ pub(super) enum Look {
     Area(RGBColor, Pattern),
     /// An area of which only the outline is drawn.
     Outlined(RGBColor),
+    /// An area in stripes.
+    Striped(RGBColor),
+    /// A dotted line.
+    Dots(RGBColor),
     /// The certain part of the window.
     Window,
     /// The possible part of the window.
@@ -59,11 +65,19 @@ pub(super) enum Look {
     Line(RGBColor, u32),
     /// An upright line across a plot.
     Mark(Dash),
+    /// The same, thick.
+    Thick,
 }
 
 impl Key {
     pub(super) fn new(label: impl Into<String>, look: Look) -> Self {
         Self { label: label.into(), look }
+    }
+
+    /// Its text.
+    #[cfg(test)]
+    pub(super) fn label(&self) -> &str {
+        &self.label
     }
 
     /// The entry of an outcome.
@@ -90,20 +104,48 @@ pub(super) fn head(
     canvas.text(MARGIN, 50.0, title, &Text { size, ..large });
     let muted = Text { size: 19.0, ..colored(SMALL, palette::MUTED) };
     let mut y = 52.0;
-    for line in subtitle.lines() {
+    let wrap = |line| wrapped(canvas, line, &muted, RIGHT - MARGIN);
+    let lines: Vec<String> = subtitle.lines().flat_map(wrap).collect();
+    for line in lines {
         y += 28.0;
-        let line = canvas.fit(line, &muted, RIGHT - MARGIN);
         canvas.text(MARGIN, y, &line, &muted);
     }
     if let Some(warning) = warning {
-        y += 32.0;
         let style = Text { size: 19.0, color: palette::WHITE, ..bold(SMALL) };
-        let warning = canvas.fit(&warning, &style, RIGHT - MARGIN - 20.0);
-        let banner = Rect { left: MARGIN, top: y - 21.0, right: RIGHT, bottom: y + 9.0 };
+        let lines = wrapped(canvas, &warning, &style, RIGHT - MARGIN - 20.0);
+        let bottom = y + 32.0 + (lines.len().saturating_sub(1)) as f64 * 26.0 + 9.0;
+        let banner = Rect { left: MARGIN, top: y + 11.0, right: RIGHT, bottom };
         canvas.fill(banner, palette::ALARM, Pattern::Plain);
-        canvas.text(MARGIN + 10.0, y, &warning, &style);
+        y += 6.0;
+        for line in lines {
+            y += 26.0;
+            canvas.text(MARGIN + 10.0, y, &line, &style);
+        }
     }
     draw_legend(canvas, y + 36.0, legend)
+}
+
+/// Cause and remedy for a subtitle: in one line, or in one each where they are long.
+pub(super) fn answer(result: &RunResult) -> String {
+    const LINE: usize = 150;
+    let answer = words::answer(result);
+    let parts: String = answer.join(" · ");
+    if parts.chars().count() > LINE { answer.join("\n") } else { parts }
+}
+
+/// A text in lines that fit, broken between words.
+fn wrapped(canvas: &Canvas, text: &str, style: &Text, width: f64) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if canvas.text_width(&format!("{line} {word}"), style) <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(canvas.fit(word, style, width)),
+        }
+    }
+    lines
 }
 
 /// Draws the provenance of the numbers at the bottom.
@@ -136,6 +178,18 @@ pub(super) fn x_axis(
     }
     let style = Text { size: 18.0, ..anchored(SMALL, Anchor::Middle) };
     canvas.text(f64::midpoint(plot.left, plot.right), plot.bottom + 50.0, title, &style);
+}
+
+/// The gap in a scale that omits a part, across a plot.
+pub(super) fn break_marks(canvas: &mut Canvas, plot: Rect, x: &Axis) -> Result<(), ChartError> {
+    let Some((left, right)) = x.gap_px() else { return Ok(()) };
+    let gap = Rect { left: left + 1.0, right: right - 1.0, top: plot.top - 1.0, bottom: plot.bottom + 2.0 };
+    canvas.fill(gap, palette::WHITE, Pattern::Plain);
+    for edge in [gap.left, gap.right] {
+        let points = [(edge - 4.0, plot.bottom + 7.0), (edge + 4.0, plot.bottom - 7.0)];
+        canvas.path(&points, 2, palette::AXIS)?;
+    }
+    Ok(())
 }
 
 /// Horizontal grid lines with the labels of the y axis.
@@ -189,6 +243,10 @@ fn draw_legend(canvas: &mut Canvas, top: f64, legend: &[Key]) -> Result<f64, Cha
         match look {
             Look::Area(color, pattern) => canvas.fill(swatch, *color, *pattern),
             Look::Outlined(color) => canvas.outline(swatch, *color)?,
+            Look::Dots(color) => {
+                canvas.rule((x, y - 6.5), (x + SWATCH, y - 6.5), 3.0, *color, Dash::Dotted);
+            }
+            Look::Striped(color) => canvas.shade(swatch, *color, true),
             Look::Window => canvas.shade(swatch, palette::WINDOW, false),
             Look::WindowMaybe => {
                 canvas.shade(swatch, palette::WINDOW_MAYBE, true);
@@ -201,6 +259,9 @@ fn draw_legend(canvas: &mut Canvas, top: f64, legend: &[Key]) -> Result<f64, Cha
             }
             Look::Mark(dash) => {
                 canvas.rule((x + 13.0, y - 17.0), (x + 13.0, y + 5.0), 2.0, palette::INK, *dash)
+            }
+            Look::Thick => {
+                canvas.rule((x + 13.0, y - 17.0), (x + 13.0, y + 5.0), 3.0, palette::INK, Dash::Solid)
             }
             Look::Line(color, width) => {
                 canvas.path(&[(x, y - 6.5), (x + SWATCH, y - 6.5)], *width, *color)?
@@ -215,6 +276,19 @@ fn draw_legend(canvas: &mut Canvas, top: f64, legend: &[Key]) -> Result<f64, Cha
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_text_is_broken_between_words() {
+        let canvas = Canvas::new(400, 100).unwrap();
+        let warning =
+            "INVALID MEASUREMENT: do not use these numbers. 99 % of the processors' time was in use.";
+        let lines = wrapped(&canvas, warning, &SMALL, 300.0);
+        assert!(
+            lines.len() > 1 && lines.iter().all(|line| canvas.text_width(line, &SMALL) <= 300.0),
+            "{lines:?}"
+        );
+        assert_eq!(lines.join(" "), warning);
+    }
 
     #[test]
     fn labels_keep_clear_of_each_other_and_of_lines() {

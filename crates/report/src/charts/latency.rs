@@ -1,10 +1,10 @@
-//! Response times, steady against disrupted, on a logarithmic axis.
+//! Response times, steady against disrupted: percentiles up to the slowest, and histograms for comparisons.
 
 use plotters::style::RGBColor;
 
 use super::axis::Axis;
-use super::canvas::{Canvas, Dash, Pattern, Rect};
-use super::frame::{self, Key, LANE, LEFT, Look, RIGHT, SMALL, WIDTH, bold, colored};
+use super::canvas::{Anchor, Canvas, Dash, Pattern, Rect};
+use super::frame::{self, Key, LANE, LEFT, Look, RIGHT, SMALL, WIDTH, anchored, bold, colored};
 use super::{Chart, ChartError, palette};
 use crate::format::{counted, millis};
 use crate::words;
@@ -63,60 +63,177 @@ fn bar_index(position: f64) -> usize {
     index
 }
 
+/// The slowest part of a distribution, on an axis on which each further nine takes as much room.
+#[derive(Debug, PartialEq)]
+struct Tail {
+    name: &'static str,
+    /// Number of values.
+    n: u64,
+    /// Where a share of all values is below: nines of the share (1 is 90 %, 2 is 99 %), and the value in milliseconds.
+    points: Vec<(f64, f64)>,
+    /// The percentiles of the result: nines, name, and milliseconds.
+    marks: Vec<(f64, &'static str, f64)>,
+}
+
+impl Tail {
+    fn of(name: &'static str, buckets: &[LatencyBucket], percentiles: &Percentiles) -> Option<Self> {
+        let n: u64 = buckets.iter().map(|b| b.count).sum();
+        if n == 0 {
+            return None;
+        }
+        let mut below = 0;
+        let mut points = Vec::new();
+        for bucket in buckets.iter().filter(|b| b.count > 0) {
+            if points.is_empty() && !is_few(n) {
+                points.push((0.0, bucket.from_ms));
+            }
+            // Each of few values is a point of its own; of many, the bucket's end is one.
+            let from = if is_few(n) { below + 1 } else { below + bucket.count };
+            below += bucket.count;
+            points.extend((from..=below).map(|i| (nines(i, n), bucket.to_ms.min(percentiles.max))));
+        }
+        // The last bucket ends beyond the slowest.
+        if let Some(last) = points.last_mut() {
+            last.1 = percentiles.max;
+        }
+        let p = percentiles;
+        let marks =
+            [(0.5, "p50", p.p50), (0.9, "p90", p.p90), (0.99, "p99", p.p99), (0.999, "p99.9", p.p99_9)];
+        // A percentile with no value beyond it is only the slowest.
+        let is_known = |share: f64| n as f64 * (1.0 - share) >= 1.0 - 1e-9;
+        let marks = marks.into_iter().filter(|(share, ..)| is_known(*share) && !is_few(n));
+        let marks = marks.map(|(share, name, ms)| (-(1.0_f64 - share).log10(), name, ms)).collect();
+        Some(Self { name, n, points, marks })
+    }
+}
+
+/// Fewer values than this are drawn one by one, and have no 99th percentile.
+const FEW: u64 = 100;
+
+fn is_few(n: u64) -> bool {
+    n < FEW
+}
+
+/// How many nines the share `below / n` has: 0.9 has one. All values have as many as half a value more would show.
+fn nines(below: u64, n: u64) -> f64 {
+    let above = (n - below) as f64;
+    -(above.max(0.5) / n as f64).log10()
+}
+
+/// A percentile in words; of few values the slowest.
+fn slowest(p: &Percentiles) -> String {
+    match p.n {
+        n if is_few(n) => format!("the slowest of {} {} ms", counted(n, "request"), millis(p.max)),
+        _ => format!("p99 {} ms", millis(p.p99)),
+    }
+}
+
 fn title(result: &RunResult) -> String {
     let (steady, disrupted) = (&result.latency_ms.steady, &result.latency_ms.disrupted);
     let what = words::sentence(words::latency(&result.load).0);
     let what = what.trim_end_matches('.');
     match (steady.n, disrupted.n) {
         (0, 0) => "No request was answered".to_owned(),
-        (_, 0) => format!("{what} p99 {} ms; no pod ended", millis(steady.p99)),
-        (0, _) => {
-            format!("{what} p99 {} ms while pods ended; no steady state", millis(disrupted.p99))
-        }
+        (_, 0) => format!("{what}: {}; no pod ended", slowest(steady)),
+        (0, _) => format!("{what}: {} while pods ended; no steady state", slowest(disrupted)),
         _ => format!(
-            "Answered requests: p99 {} ms while a pod ended, {} ms otherwise",
-            millis(disrupted.p99),
-            millis(steady.p99)
+            "Answered requests: {} while a pod ended, {} otherwise",
+            slowest(disrupted),
+            slowest(steady)
         ),
     }
 }
 
 pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
     let result = &analysis.result;
-    let latencies = &result.latency_ms;
+    let (latencies, buckets) = (&result.latency_ms, &analysis.charts.latency);
     let title = title(result);
     let (what, from) = words::latency(&result.load);
     let subtitle = words::sentence(&format!("{what} {from}, of requests that were answered"));
     let subtitle = subtitle.trim_end_matches('.');
+    let tails: Vec<(Tail, RGBColor)> = [
+        (Tail::of("steady", &buckets.steady, &latencies.steady), palette::STEADY_DARK),
+        (Tail::of("while a pod ended", &buckets.disrupted, &latencies.disrupted), palette::DISRUPTED),
+    ]
+    .into_iter()
+    .filter_map(|(tail, color)| Some((tail?, color)))
+    .collect();
     let mut canvas = Canvas::new(WIDTH, HEIGHT)?;
-    let key = |name: &str, p: &Percentiles| format!("{name} ({})", counted(p.n, "request"));
-    let mut legend = Vec::new();
-    if latencies.steady.n > 0 {
-        legend.push(Key::new(key("steady", &latencies.steady), Look::Area(palette::STEADY, Pattern::Plain)));
-    }
-    if latencies.disrupted.n > 0 {
-        legend.push(Key::new(
-            key("while a pod ended", &latencies.disrupted),
-            Look::Line(palette::DISRUPTED, 4),
-        ));
-    }
+    let key = |(tail, color): &(Tail, RGBColor)| {
+        let look = if is_few(tail.n) { Look::Tick(*color) } else { Look::Line(*color, 4) };
+        Key::new(format!("{} ({})", tail.name, counted(tail.n, "request")), look)
+    };
+    let legend: Vec<Key> = tails.iter().map(key).collect();
     let top = frame::head(&mut canvas, words::warning(result), &title, subtitle, &legend)?;
-    let bottom = f64::from(HEIGHT) - 110.0;
-    let mut marks = Vec::new();
-    for (name, p, color, dash) in [
-        ("steady", &latencies.steady, palette::STEADY_DARK, Dash::Dashed),
-        ("disrupted", &latencies.disrupted, palette::DISRUPTED, Dash::Solid),
-    ] {
-        for (percentile, value_ms) in [("p50", p.p50), ("p99", p.p99)].into_iter().filter(|_| p.n > 0) {
-            let label = format!("{name} {percentile} {} ms", millis(value_ms));
-            marks.push(Mark { value_ms, label, color, dash });
+    let plot = Rect { left: LEFT, top: top + 10.0, right: RIGHT, bottom: f64::from(HEIGHT) - 110.0 };
+    draw_tails(&mut canvas, &tails, what, plot)?;
+    frame::foot(&mut canvas, &words::provenance(result), HEIGHT);
+    let alt = format!("Percentiles of {what}s, steady against disrupted. {title}.");
+    Ok(Chart { name: "latency.png", title, alt, png: canvas.into_png()? })
+}
+
+fn draw_tails(
+    canvas: &mut Canvas,
+    tails: &[(Tail, RGBColor)],
+    what: &str,
+    plot: Rect,
+) -> Result<(), ChartError> {
+    let points = || tails.iter().flat_map(|(tail, _)| &tail.points);
+    let (Some(least), Some(most)) =
+        (points().map(|p| p.1).reduce(f64::min), points().map(|p| p.1).reduce(f64::max))
+    else {
+        frame::message(canvas, plot, "No request was answered.");
+        return Ok(());
+    };
+    let end = points().map(|p| p.0).fold(2.0, f64::max);
+    let x = Axis::linear(0.0, end * 1.04, LEFT, RIGHT);
+    let y = Axis::log(least * 0.8, (most * 1.4).max(least * 4.0), plot.bottom, plot.top);
+    let shares = ["50", "90", "99", "99.9", "99.99", "99.999", "99.9999"];
+    let ticks: Vec<(f64, String)> = shares
+        .iter()
+        .enumerate()
+        .map(|(i, share)| (if i == 0 { -0.5_f64.log10() } else { i as f64 }, format!("{share} %")))
+        .chain([(0.0, "0 %".to_owned())])
+        .filter(|(at, _)| *at <= end * 1.04)
+        .collect();
+    frame::x_grid(canvas, plot, &ticks, &x);
+    frame::y_grid(canvas, plot, &y.ticks(8), &y);
+    for (i, (tail, color)) in tails.iter().enumerate() {
+        if is_few(tail.n) {
+            for (at, ms) in &tail.points {
+                let (px, py) = (x.px(*at), y.px(*ms));
+                let dot = Rect { left: px - 4.0, right: px + 4.0, top: py - 4.0, bottom: py + 4.0 };
+                canvas.fill(dot, *color, Pattern::Plain);
+            }
+        } else {
+            let line: Vec<(f64, f64)> = tail.points.iter().map(|(at, ms)| (x.px(*at), y.px(*ms))).collect();
+            canvas.path(&line, 4, *color)?;
+        }
+        for (at, name, ms) in &tail.marks {
+            let (px, py) = (x.px(*at), y.px(*ms));
+            let dot = Rect { left: px - 6.0, right: px + 6.0, top: py - 6.0, bottom: py + 6.0 };
+            canvas.fill(dot, *color, Pattern::Plain);
+            // What is slower has its label above.
+            let others =
+                tails.iter().enumerate().filter(|(other, _)| *other != i).flat_map(|(_, (t, _))| &t.marks);
+            let is_upper = others.filter(|other| other.1 == *name).all(|other| *ms > other.2);
+            let text = format!("{name} {} ms", millis(*ms));
+            let style = colored(bold(SMALL), *color);
+            match is_upper {
+                true => canvas.text(px - 8.0, py - 14.0, &text, &anchored(style, Anchor::End)),
+                false => canvas.text(px + 10.0, py + 26.0, &text, &style),
+            }
         }
     }
-    let plot = Rect { left: LEFT, top, right: RIGHT, bottom };
-    draw_plot(&mut canvas, series(&analysis.charts.latency).as_ref(), marks, plot)?;
-    frame::foot(&mut canvas, &words::provenance(result), HEIGHT);
-    let alt = format!("Histogram of {what}s, steady against disrupted. {title}.");
-    Ok(Chart { name: "latency.png", title, alt, png: canvas.into_png()? })
+    frame::x_axis(
+        canvas,
+        plot,
+        &ticks,
+        &x,
+        Some("share of requests that were faster (each further nine takes as much room)"),
+    );
+    frame::y_title(canvas, plot.top, plot.bottom, &format!("{what} in ms (logarithmic)"));
+    Ok(())
 }
 
 /// A value to mark in the plot.
@@ -199,6 +316,35 @@ pub(super) fn draw_plot(
 mod tests {
     use super::*;
     use crate::samples;
+
+    #[test]
+    fn the_tail_ends_at_the_slowest_and_marks_the_percentiles_of_the_result() {
+        let analysis = samples::naive_exit();
+        let p = &analysis.result.latency_ms.steady;
+        let tail = Tail::of("steady", &analysis.charts.latency.steady, p).unwrap();
+        assert!(tail.points.windows(2).all(|pair| pair[0].0 <= pair[1].0 && pair[0].1 <= pair[1].1));
+        assert_eq!(tail.points.last().unwrap().1, p.max);
+        let marks: Vec<(&str, f64)> = tail.marks.iter().map(|(_, name, ms)| (*name, *ms)).collect();
+        assert_eq!(marks, [("p50", p.p50), ("p90", p.p90), ("p99", p.p99), ("p99.9", p.p99_9)]);
+        assert!(
+            tail.marks.iter().map(|m| m.0).zip([0.301, 1.0, 2.0, 3.0]).all(|(a, b)| (a - b).abs() < 1e-3)
+        );
+    }
+
+    #[test]
+    fn few_values_are_drawn_one_by_one_without_percentiles() {
+        let mut analysis = samples::quiet();
+        let bucket = |from_ms, to_ms, count| LatencyBucket { from_ms, to_ms, count };
+        analysis.charts.latency.steady = vec![bucket(1.0, 2.0, 2), bucket(8.0, 9.0, 1)];
+        let p = Percentiles { n: 3, p50: 2.0, p99: 8.7, max: 8.7, ..Percentiles::default() };
+        (analysis.result.latency_ms.steady, analysis.result.latency_ms.disrupted) =
+            (p, Percentiles::default());
+        let tail = Tail::of("steady", &analysis.charts.latency.steady, &p).unwrap();
+        let values: Vec<f64> = tail.points.iter().map(|point| point.1).collect();
+        assert_eq!((values, tail.marks.len()), (vec![2.0, 2.0, 8.7], 0));
+        assert_eq!(title(&analysis.result), "Response time: the slowest of 3 requests 8.70 ms; no pod ended");
+        draw(&analysis).unwrap();
+    }
 
     #[test]
     fn each_histogram_sums_to_a_hundred_percent() {

@@ -17,6 +17,17 @@ pub(super) const WINDOW: RGBColor = RGBColor(205, 217, 232);
 /// The window from its lower to its upper bound: possible. Drawn in stripes.
 pub(super) const WINDOW_MAYBE: RGBColor = RGBColor(214, 224, 236);
 
+/// Between two bounds.
+pub(super) const BAND: RGBColor = RGBColor(247, 205, 173);
+/// A consumer still routes to a pod that is ending.
+pub(super) const IN_RULES: RGBColor = RGBColor(92, 134, 190);
+/// The phases of a pod, the darker the less it serves.
+pub(super) const STARTING: RGBColor = RGBColor(244, 245, 247);
+pub(super) const READY: RGBColor = RGBColor(208, 214, 220);
+pub(super) const SLEEPING: RGBColor = RGBColor(158, 168, 180);
+pub(super) const STOPPING: RGBColor = RGBColor(112, 120, 132);
+pub(super) const REFUSING: RGBColor = RGBColor(48, 50, 56);
+
 const ORANGE: RGBColor = RGBColor(230, 159, 0);
 const SKY: RGBColor = RGBColor(86, 180, 233);
 const GREEN: RGBColor = RGBColor(0, 158, 115);

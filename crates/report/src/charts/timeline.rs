@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::acts::{self, Placed};
 use super::axis::Axis;
 use super::canvas::{Canvas, Dash, Pattern, Rect};
 use super::frame::{self, Key, LEFT, Look, RIGHT, SMALL, WIDTH, bold};
 use super::{Chart, ChartError, palette};
-use crate::format::{counted, either, len, plain, seconds_unit};
+use crate::format::{self, counted, either, len, plain, seconds_unit};
 use crate::words;
 use rolldrop_analysis::Analysis;
 use rolldrop_analysis::model::{RunResult, Second};
@@ -15,8 +16,10 @@ use rolldrop_record::Outcome;
 const HEIGHT: u32 = 900;
 /// Columns at most; longer runs are drawn in steps of several seconds.
 const COLUMNS: usize = 300;
-/// With more pods than this, the lines at their ends are faint.
-const MARKED: usize = 24;
+/// Fewer values than this have no 99th percentile that says more than the slowest.
+const FEW: u64 = 100;
+/// Height of the marks of the deletions.
+const TICKS: f64 = 14.0;
 
 /// What the chart plots.
 #[derive(Debug, PartialEq)]
@@ -25,8 +28,8 @@ struct Series {
     step_s: f64,
     columns: Vec<Second>,
     end_s: f64,
-    /// When each pod's deletion took effect, and its name, in order of time.
-    disruptions: Vec<(f64, String)>,
+    /// When each pod's deletion took effect, in order of time.
+    deletions: Vec<f64>,
     /// When each stage of the load began, and its rate.
     stages: Vec<(f64, String)>,
     /// What the latencies are.
@@ -47,20 +50,18 @@ fn series(analysis: &Analysis) -> Series {
             merge(column, second);
         }
     }
-    let mut disruptions: Vec<(f64, String)> =
-        analysis.result.terminations.iter().map(|t| (t.t0_s, t.pod.clone())).collect();
-    disruptions.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut deletions: Vec<f64> = analysis.result.terminations.iter().map(|t| t.t0_s).collect();
+    deletions.sort_by(f64::total_cmp);
     let stage = |(at, from, to): &(f64, f64, f64)| match from == to {
         true => (*at, format!("{}/s", plain(*to))),
         false => (*at, format!("{} to {}/s", plain(*from), plain(*to))),
     };
     let stages = analysis.charts.stages.iter().map(stage).collect();
-    let last = seconds.last().map_or(0.0, |s| s.at_s + 1.0);
     Series {
         step_s: per_column as f64,
         columns,
-        end_s: analysis.charts.end_s.max(last),
-        disruptions,
+        end_s: end_s(analysis),
+        deletions,
         stages,
         latency: words::latency(&analysis.result.load).0,
     }
@@ -113,7 +114,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
             "Requests by {by}, in steps of {s} s; {}s are the largest of the step's seconds",
             series.latency
         ),
-        _ => format!("Requests by {by}, second by second; dashed: a pod's deletion took effect"),
+        _ => format!("Requests by {by}, second by second"),
     };
     let mut canvas = Canvas::new(WIDTH, HEIGHT)?;
     let top = frame::head(&mut canvas, words::warning(result), &title, &subtitle, &legend(&series))?;
@@ -122,7 +123,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
     if series.columns.is_empty() {
         frame::message(&mut canvas, full, "No request was recorded.");
     } else {
-        draw_plots(&mut canvas, &series, full)?;
+        draw_plots(&mut canvas, analysis, &series, full)?;
     }
     frame::foot(&mut canvas, &words::provenance(result), HEIGHT);
     let alt = format!("Requests answered and dropped over the run, and {}s. {title}.", series.latency);
@@ -136,17 +137,40 @@ fn legend(series: &Series) -> Vec<Key> {
         keys.push(Key::new("app error, not sent or cancelled", Look::Area(palette::GRID, Pattern::Rising)));
     }
     keys.extend(outcomes.into_iter().map(Key::outcome));
-    keys.push(Key::new(format!("{} p99", series.latency), Look::Line(palette::STEADY_DARK, 3)));
-    keys.push(Key::new(format!("{} p50", series.latency), Look::Line(palette::STEADY, 3)));
+    let answered = || series.columns.iter().filter(|s| s.p99_ms.is_some());
+    if answered().any(|s| !is_few(s)) {
+        keys.push(Key::new(format!("{} p99", series.latency), Look::Line(palette::STEADY_DARK, 3)));
+    }
+    if answered().any(is_few) {
+        let name = format!("{} p99 of fewer than {FEW} values", series.latency);
+        keys.push(Key::new(name, Look::Line(palette::STEADY_DARK, 1)));
+    }
+    if answered().next().is_some() {
+        keys.push(Key::new(format!("{} p50", series.latency), Look::Line(palette::STEADY, 3)));
+    }
+    if !series.deletions.is_empty() {
+        keys.push(Key::new("a pod's deletion took effect", Look::Tick(palette::INK)));
+    }
     keys
 }
 
-fn draw_plots(canvas: &mut Canvas, series: &Series, full: Rect) -> Result<(), ChartError> {
-    const LABELS: f64 = 56.0;
+/// Whether a percentile of a column's values is no more than its slowest.
+fn is_few(column: &Second) -> bool {
+    column.ok < FEW
+}
+
+fn draw_plots(
+    canvas: &mut Canvas,
+    analysis: &Analysis,
+    series: &Series,
+    full: Rect,
+) -> Result<(), ChartError> {
     const GAP: f64 = 34.0;
     let x = Axis::linear(0.0, series.end_s, LEFT, RIGHT);
-    let usable = full.bottom - full.top - LABELS - 2.0 * GAP;
-    let answered = Rect { top: full.top + LABELS, bottom: full.top + LABELS + usable * 0.26, ..full };
+    let acts = Placed::on(canvas, &acts::marks(&analysis.charts), &x);
+    let labels = acts.height() + TICKS + 22.0;
+    let usable = full.bottom - full.top - labels - 2.0 * GAP;
+    let answered = Rect { top: full.top + labels, bottom: full.top + labels + usable * 0.26, ..full };
     let dropped = Rect { top: answered.bottom + GAP, bottom: answered.bottom + GAP + usable * 0.44, ..full };
     let latency = Rect { top: dropped.bottom + GAP, ..full };
     let per = if series.step_s > 1.0 {
@@ -163,16 +187,18 @@ fn draw_plots(canvas: &mut Canvas, series: &Series, full: Rect) -> Result<(), Ch
         series.columns.iter().map(|s| (s.at_s, stack(s))).collect::<Vec<_>>()
     };
     let rest = stacks(|s| BTreeMap::from([(Outcome::Ok, s.ok), (Outcome::NotSent, s.other)]));
+    let rest = as_rates(rest, series.step_s, series.end_s);
     let lost = stacks(|s| s.dropped.clone());
     draw_columns(canvas, &rest, series.step_s, tallest(&rest), answered, &x, &format!("answered {per}"));
     draw_columns(canvas, &lost, series.step_s, tallest(&lost), dropped, &x, &format!("dropped {per}"));
     draw_latency(canvas, series, latency, &x)?;
-    let (width, color) =
-        if series.disruptions.len() > MARKED { (1.0, palette::AXIS) } else { (1.5, palette::INK) };
     for plot in [answered, dropped, latency] {
-        for (at, _) in &series.disruptions {
-            canvas.rule((x.px(*at), plot.top), (x.px(*at), plot.bottom), width, color, Dash::Dashed);
-        }
+        acts.lines(canvas, plot);
+    }
+    let rug = full.top + acts.height();
+    acts.names(canvas, rug);
+    for at in &series.deletions {
+        canvas.rule((x.px(*at), rug), (x.px(*at), rug + TICKS), 2.0, palette::INK, Dash::Solid);
     }
     for (i, (at, rate)) in series.stages.iter().enumerate() {
         let next = series.stages.get(i + 1).map_or(RIGHT, |(at, _)| x.px(*at));
@@ -187,12 +213,42 @@ fn draw_plots(canvas: &mut Canvas, series: &Series, full: Rect) -> Result<(), Ch
             canvas.text(x.px(*at) + 6.0, answered.bottom - 8.0, rate, &SMALL);
         }
     }
-    draw_names(canvas, series, full.top, &x);
     for plot in [answered, dropped] {
         frame::x_axis(canvas, plot, &ticks, &x, None);
     }
-    frame::x_axis(canvas, latency, &ticks, &x, Some("seconds since the counted part of the load began"));
+    frame::x_axis(canvas, latency, &ticks, &x, Some(&origin(analysis)));
     Ok(())
+}
+
+/// The end of the counted part, in seconds since it began.
+pub(super) fn end_s(analysis: &Analysis) -> f64 {
+    analysis.charts.end_s.max(analysis.result.load.duration_s)
+}
+
+/// What a time axis of the run counts from.
+pub(super) fn origin(analysis: &Analysis) -> String {
+    let origin = format::utc(analysis.charts.origin);
+    format!("seconds since {origin}, when the counted part of the load began")
+}
+
+/// Columns of counts as rates per `step_s`: the last, which the end of the run cuts off, counts for as long as it is.
+pub(super) fn as_rates(mut columns: Vec<Column>, step_s: f64, end_s: f64) -> Vec<Column> {
+    /// A shorter part says nothing about a rate.
+    const PART: f64 = 0.1;
+    if let Some((at_s, stack)) = columns.last_mut() {
+        let part = (end_s - *at_s) / step_s;
+        if part < PART {
+            columns.pop();
+        } else if part < 1.0 {
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a count of requests"
+            )]
+            stack.values_mut().for_each(|n| *n = (*n as f64 / part).round() as u64);
+        }
+    }
+    columns
 }
 
 /// When a column begins, in seconds, and what is stacked in it.
@@ -214,7 +270,9 @@ pub(super) fn draw_columns(
     name: &str,
 ) {
     let y = Axis::linear(0.0, most.max(2) as f64 * 1.05, plot.bottom, plot.top);
-    frame::y_grid(canvas, plot, &y.whole_ticks(6), &y);
+    // A label each 30 pixels at most.
+    let labels = if plot.bottom - plot.top < 150.0 { 4 } else { 6 };
+    frame::y_grid(canvas, plot, &y.whole_ticks(labels), &y);
     for (at_s, stack) in columns {
         let left = x.px(*at_s);
         let right = x.px(at_s + step_s);
@@ -263,60 +321,18 @@ fn draw_latency(canvas: &mut Canvas, series: &Series, plot: Rect, x: &Axis) -> R
         let value = |s: &Second| [s.p50_ms, s.p99_ms][line];
         // A second without an answered request interrupts the line.
         for run in series.columns.split(|s| value(s).is_none()) {
-            let points: Vec<(f64, f64)> = run
-                .iter()
-                .filter_map(|s| Some((s.at_s, value(s)?)))
-                .flat_map(|(at, v)| [(x.px(at), y.px(v)), (x.px(at + series.step_s), y.px(v))])
-                .collect();
-            if !points.is_empty() {
-                canvas.path(&points, 3, color)?;
+            for run in run.chunk_by(|a, b| line == 0 || is_few(a) == is_few(b)) {
+                let width = if line > 0 && is_few(&run[0]) { 1 } else { 3 };
+                let points: Vec<(f64, f64)> = run
+                    .iter()
+                    .filter_map(|s| Some((s.at_s, value(s)?)))
+                    .flat_map(|(at, v)| [(x.px(at), y.px(v)), (x.px(at + series.step_s), y.px(v))])
+                    .collect();
+                canvas.path(&points, width, color)?;
             }
         }
     }
     Ok(())
-}
-
-/// The names of the pods that ended, in a separate row above the plots.
-fn draw_names(canvas: &mut Canvas, series: &Series, top: f64, x: &Axis) {
-    for (at, _) in &series.disruptions {
-        canvas.rule((x.px(*at), top + 4.0), (x.px(*at), top + 24.0), 1.5, palette::INK, Dash::Solid);
-    }
-    for (left, name) in names(canvas, &series.disruptions, x) {
-        canvas.text(left, top + 18.0, &name, &SMALL);
-    }
-}
-
-/// Whole names if they fit, otherwise short ones, and the number of pods where names are too close together.
-fn names(canvas: &Canvas, disruptions: &[(f64, String)], x: &Axis) -> Vec<(f64, String)> {
-    let whole: Vec<(f64, String)> =
-        disruptions.iter().map(|(at, pod)| (x.px(*at) + 6.0, pod.clone())).collect();
-    let end = |name: &(f64, String)| name.0 + canvas.text_width(&name.1, &SMALL) + 12.0;
-    let next = whole.iter().skip(1).map(|name| name.0).chain([f64::from(WIDTH)]);
-    if whole.iter().zip(next).all(|(name, next)| end(name) <= next) {
-        return whole;
-    }
-    const NAME_PX: f64 = 110.0;
-    // Each group has the name of its first pod, to the right of its last.
-    let mut groups: Vec<(f64, &str, u64)> = Vec::new();
-    for (at, pod) in disruptions {
-        let left = x.px(*at) + 6.0;
-        match groups.last_mut() {
-            Some((last, _, more)) if left < *last + NAME_PX => {
-                *last = left;
-                *more += 1;
-            }
-            _ => groups.push((left, words::short_pod(pod), 0)),
-        }
-    }
-    let name = |pod: &str, more| match more {
-        0 => pod.to_owned(),
-        1 | 2 => format!("{pod} +{more}"),
-        _ => counted(more + 1, "pod"),
-    };
-    groups
-        .into_iter()
-        .map(|(left, pod, more)| (left, canvas.fit(&name(pod, more), &SMALL, NAME_PX - 12.0)))
-        .collect()
 }
 
 #[cfg(test)]
@@ -333,7 +349,32 @@ mod tests {
         let ok: u64 = series.columns.iter().map(|s| s.ok).sum();
         let dropped: u64 = series.columns.iter().flat_map(|s| s.dropped.values()).sum();
         assert_eq!((ok, dropped), (analysis.result.requests.ok, analysis.result.requests.dropped));
-        assert_eq!(series.disruptions.len(), 3);
+        assert_eq!(series.deletions.len(), 3);
+    }
+
+    #[test]
+    fn the_part_of_a_second_in_which_the_load_ended_is_no_dip() {
+        let columns = |last| {
+            vec![(0.0, BTreeMap::from([(Outcome::Ok, 300)])), (1.0, BTreeMap::from([(Outcome::Ok, last)]))]
+        };
+        let ok =
+            |columns: &[Column]| columns.iter().map(|(_, stack)| stack[&Outcome::Ok]).collect::<Vec<_>>();
+        assert_eq!(ok(&as_rates(columns(150), 1.0, 1.5)), [300, 300]);
+        assert_eq!(ok(&as_rates(columns(250), 1.0, 2.0)), [300, 250], "a whole second is what it is");
+        assert_eq!(ok(&as_rates(columns(9), 1.0, 1.03)), [300], "too short for a rate");
+    }
+
+    #[test]
+    fn a_percentile_of_few_values_is_said_to_be_so() {
+        let mut analysis = samples::quiet();
+        let names = |analysis: &Analysis| {
+            legend(&series(analysis)).iter().map(|key| key.label().to_owned()).collect::<Vec<_>>()
+        };
+        assert!(names(&analysis).contains(&"response time p99".to_owned()));
+        analysis.charts.seconds.iter_mut().for_each(|second| second.ok = 3);
+        let few = names(&analysis);
+        assert!(few.contains(&"response time p99 of fewer than 100 values".to_owned()), "{few:?}");
+        assert!(!few.contains(&"response time p99".to_owned()), "{few:?}");
     }
 
     #[test]

@@ -1,34 +1,55 @@
 //! What the chart plots and says.
 
+use super::series::bin_of;
 use super::*;
 use crate::samples;
-use rolldrop_analysis::model::{Bounded, Why};
+use rolldrop_analysis::model::{Bounded, Candidate, LossGroup, TargetResult, Why};
+
+fn plotted(row: &Row) -> u64 {
+    row.bins.values().flat_map(|bin| bin.values()).sum::<u64>() + row.beyond
+}
+
+/// Lets two terminations explain all that one of them lost.
+fn share(analysis: &mut Analysis, one: usize, other: usize) {
+    for lost in analysis.lost.iter_mut().filter(|lost| lost.only() == Some(one)) {
+        let candidate = |termination| Candidate { termination, share: 0.5, why: Why::Time };
+        lost.candidates = vec![candidate(other), candidate(one)];
+    }
+    let dropped = analysis.lost.iter().filter(|lost| lost.may_be(one) || lost.may_be(other)).count() as u64;
+    analysis.result.groups.push(LossGroup {
+        terminations: vec![other.min(one), other.max(one)],
+        dropped,
+        by_outcome: Default::default(),
+        by_cause: Default::default(),
+        windows: Vec::new(),
+    });
+}
 
 #[test]
 fn every_drop_is_plotted_where_it_was_begun() {
     let analysis = samples::naive_exit();
     let series = series(&analysis);
-    assert_eq!(series.panels.len(), 3);
-    for panel in &series.panels {
-        let plotted: u64 = panel.bins.values().flat_map(BTreeMap::values).sum();
-        assert_eq!(
-            Bounded::exactly(plotted),
-            analysis.result.terminations[panel.termination].requests.dropped
-        );
-        assert_eq!(panel.drops_beyond, 0);
-        let t0 = analysis.result.terminations[panel.termination].t0_s;
-        for drop in analysis.lost.iter().filter(|lost| lost.only() == Some(panel.termination)) {
-            let bin = bin_of(drop.begun_s - t0, series.bin_s);
-            assert!(panel.bins[&bin].contains_key(&(Whose::Own, drop.outcome)));
+    assert_eq!(series.rows.len(), 3);
+    for row in &series.rows {
+        let Pods::One(t) = row.pods else { panic!("{row:?}") };
+        let termination = &analysis.result.terminations[t];
+        assert_eq!(Bounded::exactly(plotted(row)), termination.requests.dropped);
+        assert_eq!((row.beyond, row.dropped), (0, termination.requests.dropped.at_most));
+        for drop in analysis.lost.iter().filter(|lost| lost.only() == Some(t)) {
+            let bin = bin_of(drop.begun_s - termination.t0_s, series.bin_s);
+            assert!(row.bins[&bin].contains_key(&drop.outcome));
         }
     }
     assert!(series.from_s < 0.0 && series.to_s > 0.16, "{series:?}");
-    assert_eq!(title(&analysis), "24 of 9,000 requests dropped, all within 0.141 s of a pod's deletion");
+    assert_eq!(
+        title(&analysis, &series),
+        "24 of 9,000 requests dropped, all within 0.141 s of a pod's deletion"
+    );
     assert_eq!(
         subtitle(&series, &analysis.result),
         "Cause: routed to a pod that no longer accepted connections · Remedy: lifecycle: {preStop: \
          {sleep: {seconds: 1}}} (suggested, not proven)\nTime at which each lost request was begun, since \
-         the deletion of a pod that may have lost it took effect"
+         the deletion of its pod took effect"
     );
 }
 
@@ -36,58 +57,138 @@ fn every_drop_is_plotted_where_it_was_begun() {
 fn a_run_without_drops_still_shows_its_window() {
     let analysis = samples::prestop_sleep();
     let series = series(&analysis);
-    assert!(series.panels.iter().all(|p| p.bins.is_empty() && !p.late.is_empty()));
-    assert!(series.panels.iter().all(|p| p.marks.len() == 4));
+    assert!(series.rows.iter().all(|row| row.bins.is_empty() && !row.late.is_empty()));
+    assert!(series.rows.iter().all(|row| row.marks.len() == 4));
     // The window is drawn in detail, SIGTERM and exit after a break.
     assert!(series.left_out_s.is_some_and(|b| b.from > 0.168 && b.from < 0.3 && b.to > 2.5 && b.to < 3.017));
     assert!(series.to_s > 3.021);
 }
 
 #[test]
-fn many_pods_show_those_that_lost_most() {
+fn many_pods_that_share_no_loss_are_one_row_each_from_its_own_deletion() {
     let analysis = samples::rollout();
     let series = series(&analysis);
-    assert_eq!((series.panels.len(), series.hidden), (8, 4));
-    assert!(subtitle(&series, &analysis.result).contains("the 8 pods that may have lost most, of 12"));
+    let [row] = &series.rows[..] else { panic!("{:?}", series.rows) };
+    assert_eq!(row.pods, Pods::Apart((0..12).collect()));
+    assert_eq!(
+        (plotted(row), row.dropped),
+        (analysis.result.requests.dropped, analysis.result.requests.dropped)
+    );
+    assert!(row.deletions.iter().all(|s| *s == 0.0), "{:?}", row.deletions);
+    let (name, parts) = header(row, &analysis.result, true);
+    assert!(name.starts_with("12 pods, rollout: "), "{name}");
+    assert_eq!(parts[..2], ["453 dropped", "longest window 1.040 to 1.082 s"]);
+    // No stage of a single pod is drawn, so none is in the legend.
+    assert!(legend(&series).iter().all(|key| !matches!(key.look, Look::Mark(_))));
 }
 
 #[test]
-fn what_two_pods_explain_is_drawn_in_both_rows_and_the_title_says_so() {
-    let mut analysis = samples::naive_exit();
-    for lost in analysis.lost.iter_mut().filter(|lost| lost.only() == Some(1)) {
-        let other = Candidate { termination: 0, share: 0.5, why: Why::Time };
-        lost.candidates[0].share = 0.5;
-        lost.candidates.push(other);
-    }
-    // As where both were deleted at once.
-    let at_s = analysis.result.terminations[1].t0_s;
-    analysis.result.terminations[0].t0_s = at_s;
+fn pods_that_may_have_lost_the_same_requests_are_one_row_and_each_request_counts_once() {
+    let mut analysis = samples::rollout();
+    share(&mut analysis, 1, 0);
     let series = series(&analysis);
-    let shared = |panel: &Panel| -> u64 {
-        let of = panel.bins.values().flatten().filter(|((whose, _), _)| *whose == Whose::Shared);
-        of.map(|(_, n)| n).sum()
+    let [group, apart] = &series.rows[..] else { panic!("{:?}", series.rows) };
+    assert_eq!(group.pods, Pods::Group(vec![0, 1]));
+    assert_eq!(group.dropped, analysis.result.groups[0].dropped);
+    assert_eq!(group.dropped + apart.dropped, analysis.result.requests.dropped);
+    // Time counts from the first deletion, and the second is marked.
+    assert!(group.deletions.len() == 2 && group.deletions[0] == 0.0 && group.deletions[1] > 0.3);
+    let said = title(&analysis, &series);
+    assert!(said.contains("s of the first deletion that may explain them"), "{said}");
+    draw(&analysis).unwrap().unwrap();
+}
+
+#[test]
+fn of_many_groups_those_that_lost_least_share_a_row_and_each_request_still_counts_once() {
+    let mut analysis = samples::rollout();
+    for pair in 0..6 {
+        share(&mut analysis, 2 * pair + 1, 2 * pair);
+    }
+    let groups = analysis.result.groups.clone();
+    let target = |name: &str| TargetResult {
+        name: name.to_owned(),
+        consumer: format!("the consumer {name}"),
+        requests: analysis.result.requests.clone(),
+        latency_ms: analysis.result.latency_ms.clone(),
+        longest_outage_s: 0.0,
+        terminations: Vec::new(),
+        groups: groups.clone(),
     };
-    assert_eq!(series.panels.iter().map(shared).collect::<Vec<_>>(), [9, 9, 0]);
-    assert_eq!(series.elsewhere, 0);
-    assert!(legend(&series).iter().any(|key| matches!(key.look, Look::Outlined(..))));
-    analysis.lost.retain(|lost| lost.may_be(1));
-    analysis.result.requests.dropped = 9;
-    let said = title(&analysis);
-    assert!(said.ends_with("all within 0.141 s of the deletion of a pod that may have lost them"), "{said}");
-    draw(&analysis).unwrap();
+    analysis.result.targets = vec![target("web"), target("ingress")];
+    let series = series(&analysis);
+    let of_web: Vec<&Row> =
+        series.rows.iter().filter(|row| row.consumer.as_deref() == Some("the consumer web")).collect();
+    assert_eq!((series.rows.len(), of_web.len()), (8, 4));
+    assert!(matches!(&of_web[3].pods, Pods::Apart(pods) if pods.len() == 6), "{:?}", of_web[3].pods);
+    assert_eq!(of_web.iter().map(|row| row.dropped).sum::<u64>(), analysis.result.requests.dropped);
+    let least = of_web[..3].iter().map(|row| row.dropped).min().unwrap();
+    let pooled: Vec<u64> = groups
+        .iter()
+        .filter(|g| of_web[3].pods.all().contains(&g.terminations[0]))
+        .map(|g| g.dropped)
+        .collect();
+    assert!(pooled.len() == 3 && pooled.iter().all(|n| *n <= least), "{pooled:?} {least}");
+}
+
+#[test]
+fn no_pod_without_loss_is_said_to_have_lost_most() {
+    let mut analysis = samples::rollout();
+    analysis.lost.retain(|lost| lost.only() == Some(3));
+    let series = series(&analysis);
+    assert!(!subtitle(&series, &analysis.result).contains("lost most"));
+    assert_eq!(series.rows.len(), 1);
+}
+
+#[test]
+fn consumers_have_rows_of_their_own() {
+    let mut analysis = samples::naive_exit();
+    let result = &mut analysis.result;
+    let target = |name: &str| TargetResult {
+        name: name.to_owned(),
+        consumer: format!("the consumer {name}"),
+        requests: result.requests.clone(),
+        latency_ms: result.latency_ms.clone(),
+        longest_outage_s: 0.0,
+        terminations: Vec::new(),
+        groups: Vec::new(),
+    };
+    result.targets = vec![target("web"), target("ingress")];
+    for termination in &mut result.terminations {
+        let mut other = termination.windows[0].clone();
+        (other.lower_s, other.upper_s) = (Some(1.5), None);
+        termination.windows.push(other);
+    }
+    analysis.lost.iter_mut().take(5).for_each(|lost| lost.target = "ingress".into());
+    let series = series(&analysis);
+    let rows: Vec<(&str, u64, bool)> = series
+        .rows
+        .iter()
+        .map(|row| (row.consumer.as_deref().unwrap(), row.dropped, row.window.unwrap().1.is_some()))
+        .collect();
+    let (web, ingress) = ("the consumer web", "the consumer ingress");
+    assert_eq!(
+        rows,
+        [
+            (web, 3, true),
+            (web, 9, true),
+            (web, 7, true),
+            (ingress, 5, false),
+            (ingress, 0, false),
+            (ingress, 0, false)
+        ]
+    );
+    draw(&analysis).unwrap().unwrap();
 }
 
 #[test]
 fn requests_that_were_under_way_at_the_deletion_are_said_to_be_so() {
     let mut analysis = samples::naive_exit();
     analysis.lost[0].begun_s = analysis.result.terminations[0].t0_s - 0.45;
-    let said = title(&analysis);
+    let said = title(&analysis, &series(&analysis));
     assert!(said.ends_with("all from 0.450 s before to 0.141 s after a pod's deletion"), "{said}");
 }
 
 #[test]
-fn a_run_without_terminations_has_no_panel() {
-    let series = series(&samples::quiet());
-    assert!(series.panels.is_empty());
-    assert_eq!(series.hidden, 0);
+fn a_run_without_terminations_has_no_such_picture() {
+    assert!(draw(&samples::quiet()).unwrap().is_none());
 }

@@ -1,0 +1,271 @@
+//! What the picture of dropped requests plots.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::axis::{Break, nice_step, right_end};
+use super::MARKS;
+use crate::words;
+use rolldrop_analysis::Analysis;
+use rolldrop_analysis::model::{LossGroup, Lost, Mode, Termination, Window};
+use rolldrop_record::Outcome;
+
+/// Rows at most, where pods can be put together.
+const ROWS: usize = 8;
+/// Bins over the x axis, roughly.
+const BINS: f64 = 110.0;
+/// Drops up to here are on the axis, in seconds, however short the windows.
+const NEAR_S: f64 = 4.0;
+
+/// What the chart plots.
+#[derive(Debug, PartialEq)]
+pub(super) struct Series {
+    pub(super) rows: Vec<Row>,
+    /// Ends of the x axis, in seconds since the deletion.
+    pub(super) from_s: f64,
+    pub(super) to_s: f64,
+    /// A part of the axis that is omitted because nothing happened there.
+    pub(super) left_out_s: Option<Break>,
+    /// Width of a bin, in seconds.
+    pub(super) bin_s: f64,
+    /// Most drops in one bin.
+    pub(super) most: u64,
+    /// Dropped requests that no termination explains.
+    pub(super) elsewhere: u64,
+    /// When each of the others was begun, in seconds since the deletion from which its row counts.
+    pub(super) delays_s: Vec<f64>,
+}
+
+/// Whose requests a row shows.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Pods {
+    /// One pod; index into the terminations.
+    One(usize),
+    /// Pods that may have lost the same requests: time counts from the first deletion.
+    Group(Vec<usize>),
+    /// Pods that share no loss: time counts from each one's own deletion.
+    Apart(Vec<usize>),
+}
+
+impl Pods {
+    pub(super) fn all(&self) -> &[usize] {
+        match self {
+            Pods::One(one) => std::slice::from_ref(one),
+            Pods::Group(all) | Pods::Apart(all) => all,
+        }
+    }
+}
+
+/// A row: pods, and the requests that one consumer lost by them.
+#[derive(Debug, PartialEq)]
+pub(super) struct Row {
+    pub(super) pods: Pods,
+    /// The consumer, where there are several.
+    pub(super) consumer: Option<String>,
+    /// Drops by bin, counted from the deletion (negative before it), and outcome.
+    pub(super) bins: BTreeMap<i64, BTreeMap<Outcome, u64>>,
+    /// All of them.
+    pub(super) dropped: u64,
+    /// Drops beyond the axis.
+    pub(super) beyond: u64,
+    /// Answered arrivals on new connections, in seconds.
+    pub(super) late: Vec<f64>,
+    /// When the pods were deleted, in seconds since the first.
+    pub(super) deletions: Vec<f64>,
+    /// Stages of a single pod, in order of time: when, and which of [`MARKS`].
+    pub(super) marks: Vec<(f64, usize)>,
+    /// The longest lower and upper bound of the windows that begin where the row's time does.
+    pub(super) window: Option<(f64, Option<f64>)>,
+    /// How long at least one of a group's windows lasted.
+    pub(super) group_window_s: Option<f64>,
+}
+
+/// A consumer as far as rows are concerned: its index among the targets, its name, and its groups.
+struct Consumer<'a> {
+    index: usize,
+    name: Option<&'a str>,
+    target: Option<&'a str>,
+    groups: &'a [LossGroup],
+}
+
+pub(super) fn series(analysis: &Analysis) -> Series {
+    let result = &analysis.result;
+    let consumers: Vec<Consumer<'_>> = match &result.targets[..] {
+        [] | [_] => vec![Consumer { index: 0, name: None, target: None, groups: &result.groups }],
+        several => (several.iter().enumerate())
+            .map(|(index, target)| Consumer {
+                index,
+                name: Some(&target.consumer),
+                target: Some(&target.name),
+                groups: &target.groups,
+            })
+            .collect(),
+    };
+    let parts: Vec<Vec<Pods>> = consumers.iter().map(|consumer| parts(analysis, consumer)).collect();
+    let all: usize = parts.iter().map(Vec::len).sum();
+    let rows: Vec<(&Consumer<'_>, Pods)> = consumers
+        .iter()
+        .zip(parts)
+        .flat_map(|(consumer, pods)| {
+            let pods = if all > ROWS { together(analysis, pods, ROWS / consumers.len()) } else { pods };
+            pods.into_iter().map(move |pods| (consumer, pods))
+        })
+        .collect();
+    let lost: Vec<Vec<(f64, Outcome)>> =
+        rows.iter().map(|(consumer, pods)| lost(analysis, consumer, pods)).collect();
+    let mut rows: Vec<Row> = rows.iter().map(|(consumer, pods)| row(analysis, consumer, pods)).collect();
+
+    let near = near_s(&rows);
+    let delays_s: Vec<f64> = lost.iter().flatten().map(|(at, _)| *at).filter(|s| s.is_finite()).collect();
+    let windows = rows.iter().filter_map(|row| row.window).map(|(lower, upper)| upper.unwrap_or(lower));
+    let late = rows.iter().flat_map(|row| row.late.iter().copied());
+    let deletions = rows.iter().flat_map(|row| row.deletions.iter().copied());
+    let happened = || delays_s.iter().copied().filter(|t| t.abs() <= near);
+    let end =
+        happened().chain(late.filter(|t| *t <= near)).chain(windows).chain(deletions).fold(0.0, f64::max);
+    let marks: Vec<f64> = rows.iter().flat_map(|row| row.marks.iter().map(|mark| mark.0)).collect();
+    let start = happened().chain(marks.iter().copied().filter(|t| t.abs() <= near)).fold(0.0, f64::min);
+    let (to_s, left_out_s) = right_end(end, &marks);
+    let shown_to_s = left_out_s.map_or(to_s, |b| b.from);
+    let from_s = (start * 1.05).min(-0.04 * shown_to_s);
+    let bin_s = nice_step((shown_to_s - from_s) / BINS);
+    for (row, lost) in rows.iter_mut().zip(lost) {
+        for (at, outcome) in lost {
+            if (from_s..=shown_to_s).contains(&at) {
+                *row.bins.entry(bin_of(at, bin_s)).or_default().entry(outcome).or_default() += 1;
+            } else {
+                row.beyond += 1;
+            }
+            row.dropped += 1;
+        }
+        row.late.retain(|&t| t <= shown_to_s);
+    }
+    let most = rows.iter().flat_map(|row| row.bins.values()).map(|bin| bin.values().sum()).max().unwrap_or(0);
+    let elsewhere = analysis.lost.iter().filter(|lost| lost.candidates.is_empty()).count() as u64;
+    Series { rows, from_s, to_s, left_out_s, bin_s, most, elsewhere, delays_s }
+}
+
+/// What may belong to the windows is shown on the axis, and what came within some seconds.
+fn near_s(rows: &[Row]) -> f64 {
+    let bounds = rows.iter().filter_map(|row| row.window).map(|(lower, upper)| upper.unwrap_or(lower));
+    let deletions = rows.iter().flat_map(|row| row.deletions.iter().copied());
+    (3.0 * bounds.chain(deletions).fold(0.0, f64::max)).max(NEAR_S)
+}
+
+/// The pods, in order of time: those that share losses are together.
+fn parts(analysis: &Analysis, consumer: &Consumer<'_>) -> Vec<Pods> {
+    let shared = consumer.groups.iter().filter(|group| group.terminations.len() > 1);
+    let mut parts: Vec<Pods> = shared.map(|group| Pods::Group(group.terminations.clone())).collect();
+    let in_group: BTreeSet<usize> = parts.iter().flat_map(|group| group.all().iter().copied()).collect();
+    let single = (0..analysis.result.terminations.len()).filter(|t| !in_group.contains(t));
+    parts.extend(single.map(Pods::One));
+    parts.sort_by_key(|pods| pods.all().first().copied());
+    parts
+}
+
+/// At most so many rows: single pods of a mode share one, then the groups that lost least.
+fn together(analysis: &Analysis, parts: Vec<Pods>, rows: usize) -> Vec<Pods> {
+    let mode = |t: usize| analysis.result.terminations[t].mode;
+    let (mut out, mut single): (Vec<Pods>, BTreeMap<Mode, Vec<usize>>) = Default::default();
+    for pods in parts {
+        match pods {
+            Pods::One(t) => single.entry(mode(t)).or_default().push(t),
+            group => out.push(group),
+        }
+    }
+    let free = rows.saturating_sub(single.len()).max(1);
+    if out.len() > free {
+        let free = free.saturating_sub(1).max(1);
+        let lost = |group: &Pods| {
+            analysis
+                .lost
+                .iter()
+                .filter(|lost| lost.candidates.iter().any(|c| group.all().contains(&c.termination)))
+                .count()
+        };
+        out.sort_by_key(|group| std::cmp::Reverse(lost(group)));
+        let rest = out.split_off(free);
+        // A group stays whole, so that no request is drawn in two rows.
+        for all in rest.iter().map(Pods::all).filter(|all| !all.is_empty()) {
+            single.entry(mode(all[0])).or_default().extend(all);
+        }
+        out.sort_by_key(|group| group.all().first().copied());
+    }
+    out.extend(single.into_values().map(|mut all| {
+        all.sort_unstable();
+        if let [one] = all[..] { Pods::One(one) } else { Pods::Apart(all) }
+    }));
+    out
+}
+
+/// The requests that a consumer lost by these pods, in seconds since the deletion from which the row counts.
+fn lost(analysis: &Analysis, consumer: &Consumer<'_>, pods: &Pods) -> Vec<(f64, Outcome)> {
+    let t0 = |t: usize| analysis.result.terminations.get(t).map_or(f64::NAN, |t| t.t0_s);
+    let first = pods.all().iter().map(|t| t0(*t)).fold(f64::INFINITY, f64::min);
+    let is_its = |lost: &&Lost| consumer.target.is_none_or(|target| *lost.target == *target);
+    let of = |lost: &Lost| {
+        let its = lost.candidates.iter().map(|c| c.termination).filter(|t| pods.all().contains(t));
+        let since = match pods {
+            Pods::Group(_) => its.map(|_| first).next()?,
+            // Of several deletions that may explain it, it counts from the earliest.
+            Pods::One(_) | Pods::Apart(_) => its.map(t0).reduce(f64::min)?,
+        };
+        Some((lost.begun_s - since, lost.outcome))
+    };
+    analysis.lost.iter().filter(is_its).filter_map(of).collect()
+}
+
+/// A row without its drops.
+fn row(analysis: &Analysis, consumer: &Consumer<'_>, pods: &Pods) -> Row {
+    let all: Vec<&Termination> =
+        pods.all().iter().filter_map(|t| analysis.result.terminations.get(*t)).collect();
+    let first = all.iter().map(|t| t.t0_s).fold(f64::INFINITY, f64::min);
+    let is_group = matches!(pods, Pods::Group(_));
+    let since = |t: &Termination| if is_group { first } else { t.t0_s };
+    let late = analysis.charts.late_ok.iter().filter(|arrival| {
+        pods.all().contains(&arrival.termination)
+            && (consumer.target.is_none() || arrival.target == Some(consumer.index))
+    });
+    let late = late.filter_map(|arrival| {
+        Some(arrival.begun_s - since(analysis.result.terminations.get(arrival.termination)?))
+    });
+    let mut marks = Vec::new();
+    if let [only] = all[..] {
+        let seen = MARKS.iter().enumerate().filter_map(|(i, mark)| Some((*only.timeline.get(&mark.0)?, i)));
+        marks = seen.filter(|mark| mark.0.is_finite()).collect();
+        marks.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    }
+    let windows: Vec<&Window> = all.iter().filter_map(|t| window(t, consumer)).collect();
+    let lower = windows.iter().filter_map(|w| w.lower_s).filter(|s| s.is_finite()).fold(0.0, f64::max);
+    let upper = windows.iter().map(|w| w.upper_s.filter(|s| s.is_finite()));
+    let upper = upper.collect::<Option<Vec<f64>>>().map(|all| all.into_iter().fold(0.0, f64::max));
+    Row {
+        consumer: consumer.name.map(str::to_owned),
+        bins: BTreeMap::new(),
+        dropped: 0,
+        beyond: 0,
+        late: late.collect(),
+        deletions: all.iter().map(|t| t.t0_s - since(t)).collect(),
+        marks,
+        group_window_s: consumer
+            .groups
+            .iter()
+            .find(|group| is_group && group.terminations == pods.all())
+            .and_then(|group| group.windows.get(consumer.index)?.lower_s),
+        window: (!is_group && !windows.is_empty()).then_some((lower, upper)),
+        pods: pods.clone(),
+    }
+}
+
+/// The window towards a consumer; the longest where there is one consumer only.
+fn window<'a>(t: &'a Termination, consumer: &Consumer<'_>) -> Option<&'a Window> {
+    match consumer.name {
+        Some(_) => t.windows.get(consumer.index),
+        None => words::longest_window(t),
+    }
+}
+
+pub(super) fn bin_of(offset_s: f64, bin_s: f64) -> i64 {
+    #[expect(clippy::cast_possible_truncation, reason = "saturates, and the axis has about a hundred bins")]
+    let bin = (offset_s / bin_s).floor() as i64;
+    bin
+}

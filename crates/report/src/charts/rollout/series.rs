@@ -1,0 +1,379 @@
+//! What the picture of a rollout plots.
+
+use std::collections::BTreeMap;
+
+use super::super::axis::nice_step;
+use super::super::timeline::{self, Column};
+use rolldrop_analysis::Analysis;
+use rolldrop_analysis::model::{Bounded, Lost, PodSpan, RunResult, Stage, Termination};
+use rolldrop_record::Outcome;
+
+/// Rows at most, while pods can be put together.
+const ROWS: usize = 40;
+/// How close together pods have to begin and end to share a row, in seconds: the first with which all rows fit.
+const TOGETHER_S: [f64; 9] = [0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, f64::MAX];
+/// Bins over the axis, roughly.
+const BINS: f64 = 450.0;
+/// The same in a row, where marks have outlines.
+const ROW_BINS: f64 = 200.0;
+/// The axis leaves out what comes before and after everything that happened, if it is at least this share of the run.
+const QUIET_SHARE: f64 = 0.3;
+
+/// What is plotted. Times are seconds since the counted part of the load began.
+#[derive(Debug, PartialEq)]
+pub(super) struct Series {
+    pub(super) rows: Vec<Row>,
+    pub(super) from_s: f64,
+    pub(super) to_s: f64,
+    pub(super) consumers: Vec<String>,
+    /// Pods to which nothing happened.
+    pub(super) quiet: usize,
+    pub(super) began: usize,
+    pub(super) restarted: usize,
+    pub(super) withdrawn: usize,
+    /// Within how many seconds pods began and ended that share a row, if any do.
+    pub(super) together_s: Option<f64>,
+    pub(super) answered: Vec<Column>,
+    pub(super) answered_step_s: f64,
+    /// By target with its name, or of all: lost requests by bin of the time at which they were begun.
+    pub(super) lost: Vec<(Option<String>, Vec<Column>)>,
+    pub(super) bin_s: f64,
+    /// The width of a row's bins.
+    pub(super) row_bin_s: f64,
+    /// Most lost requests in a bin of a row.
+    pub(super) most: u64,
+}
+
+/// Whose a lost request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Whose {
+    /// Only this row's pods explain it.
+    Own,
+    /// Others explain it as well; it is drawn in the row of each.
+    Shared,
+}
+
+/// Lost requests by bin.
+pub(super) type Losses = BTreeMap<i64, BTreeMap<(Whose, Outcome), u64>>;
+
+/// A pod, or several.
+#[derive(Debug, PartialEq)]
+pub(super) struct Row {
+    pub(super) name: String,
+    pub(super) lines: Vec<Line>,
+    /// By consumer, the time in which the pods were in its rules after their deletion.
+    pub(super) windows: Vec<Vec<InRules>>,
+    pub(super) losses: Losses,
+    pub(super) lost: Bounded,
+}
+
+/// The phases of one pod.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Line {
+    pub(super) phases: Vec<Span>,
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) struct Span {
+    pub(super) phase: Phase,
+    pub(super) from_s: f64,
+    pub(super) to_s: f64,
+}
+
+/// In the order of the legend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    Starting,
+    Ready,
+    /// Its label keeps it out of its Services.
+    Out,
+    /// A container is down while the pod stays.
+    Down,
+    Sleeping,
+    /// Being ended, its listener open.
+    Stopping,
+    /// Being ended, and nothing says whether it listens.
+    Ending,
+    Refusing,
+    Gone,
+}
+
+impl Phase {
+    pub(super) fn is_end(self) -> bool {
+        !matches!(self, Phase::Starting | Phase::Ready)
+    }
+}
+
+/// How long pods stayed in a consumer's rules: certainly, and possibly.
+#[derive(Debug, PartialEq)]
+pub(super) struct InRules {
+    pub(super) from_s: f64,
+    pub(super) certain_s: f64,
+    /// `None` where nothing bounds it.
+    pub(super) possible_s: Option<f64>,
+}
+
+/// The series; `None` if no pod began, ended, restarted or left its Services.
+pub(super) fn series(analysis: &Analysis) -> Option<Series> {
+    let charts = &analysis.charts;
+    let end_s = timeline::end_s(analysis);
+    let began = |pod: &PodSpan| pod.created_s.is_some_and(|at| at >= 0.0);
+    let is_quiet = |pod: &&PodSpan| {
+        !began(pod) && pod.termination.is_none() && pod.down_s.is_empty() && pod.out_s.is_empty()
+    };
+    let mut pods: Vec<&PodSpan> = charts.pods.iter().filter(|pod| !is_quiet(pod)).collect();
+    if pods.is_empty() {
+        return None;
+    }
+    let t0 = |pod: &PodSpan| {
+        pod.termination.and_then(|t| analysis.result.terminations.get(t)).map_or(f64::INFINITY, |t| t.t0_s)
+    };
+    // Those that were there before the load are in the order of their ends.
+    let created = |pod: &PodSpan| pod.created_s.filter(|at| *at >= 0.0).unwrap_or(f64::NEG_INFINITY);
+    pods.sort_by(|a, b| created(a).total_cmp(&created(b)).then(t0(a).total_cmp(&t0(b))));
+    let (from_s, to_s) = range(analysis, &pods, end_s);
+    let bin_s = nice_step((to_s - from_s) / BINS);
+    let row_bin_s = nice_step((to_s - from_s) / ROW_BINS);
+    let (groups, together_s) = together(&pods, created, t0);
+    let mut rows: Vec<Row> =
+        groups.iter().map(|group| row(analysis, group, (from_s, to_s, row_bin_s))).collect();
+    let unexplained: Vec<&Lost> = analysis.lost.iter().filter(|lost| lost.candidates.is_empty()).collect();
+    if !unexplained.is_empty() {
+        rows.push(Row {
+            name: "no pod's end explains".to_owned(),
+            lines: Vec::new(),
+            windows: Vec::new(),
+            losses: bins(unexplained.iter().map(|lost| (*lost, Whose::Own)), row_bin_s),
+            lost: Bounded::exactly(unexplained.len() as u64),
+        });
+    }
+    let most = rows.iter().flat_map(|row| row.losses.values()).map(|bin| bin.values().sum()).max();
+    let (answered, answered_step_s) = answered(analysis, from_s, to_s);
+    Some(Series {
+        from_s,
+        to_s,
+        consumers: consumers(&analysis.result),
+        quiet: charts.pods.len() - pods.len(),
+        began: pods.iter().filter(|pod| began(pod)).count(),
+        restarted: pods.iter().map(|pod| pod.down_s.len()).sum(),
+        withdrawn: pods.iter().filter(|pod| !pod.out_s.is_empty()).count(),
+        together_s,
+        answered,
+        answered_step_s,
+        lost: lost(analysis, bin_s),
+        bin_s,
+        row_bin_s,
+        most: most.unwrap_or(0),
+        rows,
+    })
+}
+
+/// The lost requests over time, of each target.
+fn lost(analysis: &Analysis, bin_s: f64) -> Vec<(Option<String>, Vec<Column>)> {
+    let columns = |is_its: &dyn Fn(&Lost) -> bool| {
+        let mut bins: BTreeMap<i64, BTreeMap<Outcome, u64>> = BTreeMap::new();
+        for lost in analysis.lost.iter().filter(|lost| is_its(lost)) {
+            *bins.entry(bin_of(lost.begun_s, bin_s)).or_default().entry(lost.outcome).or_default() += 1;
+        }
+        bins.into_iter().map(|(bin, stack)| (bin as f64 * bin_s, stack)).collect()
+    };
+    let targets = &analysis.result.targets;
+    if targets.len() < 2 {
+        return vec![(None, columns(&|_| true))];
+    }
+    let of = targets
+        .iter()
+        .map(|target| (Some(target.consumer.clone()), columns(&|lost| *lost.target == *target.name)));
+    of.collect()
+}
+
+/// The consumers whose windows are known, in order.
+fn consumers(result: &RunResult) -> Vec<String> {
+    let windows = result.terminations.iter().map(|t| &t.windows).max_by_key(|windows| windows.len());
+    windows.map(|all| all.iter().map(|w| w.consumer.clone()).collect()).unwrap_or_default()
+}
+
+/// Ends of the axis: the whole run, or the part of it in which something happened.
+fn range(analysis: &Analysis, pods: &[&PodSpan], end_s: f64) -> (f64, f64) {
+    let ends = analysis.result.terminations.iter().flat_map(|t| {
+        let stages = t.timeline.values().map(|s| t.t0_s + s);
+        let windows = t.windows.iter().flat_map(|w| [w.lower_s, w.upper_s]).flatten().map(|s| t.t0_s + s);
+        stages.chain(windows).chain([t.t0_s])
+    });
+    let pods = pods.iter().flat_map(|pod| {
+        let periods = pod.down_s.iter().chain(&pod.out_s).flat_map(|(from, to)| [Some(*from), *to]);
+        [pod.created_s, pod.ready_s.filter(|_| pod.created_s.is_some())].into_iter().chain(periods).flatten()
+    });
+    let acts = analysis.charts.actions.iter().map(|act| act.at_s);
+    let lost = analysis.lost.iter().map(|lost| lost.begun_s);
+    let all: Vec<f64> = ends.chain(pods).chain(acts).chain(lost).filter(|s| s.is_finite()).collect();
+    let first = all.iter().copied().fold(end_s, f64::min).max(0.0);
+    let last = all.iter().copied().fold(0.0, f64::max).min(end_s);
+    let margin = ((last - first) * 0.05).max(0.2);
+    let (from_s, to_s) = ((first - margin).max(0.0), (last + margin).min(end_s));
+    if to_s - from_s < (1.0 - QUIET_SHARE) * end_s && to_s > from_s { (from_s, to_s) } else { (0.0, end_s) }
+}
+
+/// Pods that share a row: those that began, and ended, close to each other, if there are too many for a row each.
+fn together<'a>(
+    pods: &[&'a PodSpan],
+    created: impl Fn(&PodSpan) -> f64,
+    t0: impl Fn(&PodSpan) -> f64,
+) -> (Vec<Vec<&'a PodSpan>>, Option<f64>) {
+    if pods.len() <= ROWS {
+        return (pods.iter().map(|pod| vec![*pod]).collect(), None);
+    }
+    let is_near = |a: f64, b: f64, within: f64| a == b || (a - b).abs() <= within;
+    let mut groups: Vec<Vec<&PodSpan>> = Vec::new();
+    for within in TOGETHER_S {
+        groups.clear();
+        for pod in pods {
+            let fits = |group: &&mut Vec<&PodSpan>| {
+                is_near(created(group[0]), created(pod), within) && is_near(t0(group[0]), t0(pod), within)
+            };
+            match groups.iter_mut().find(fits) {
+                Some(group) => group.push(pod),
+                None => groups.push(vec![pod]),
+            }
+        }
+        if groups.len() <= ROWS {
+            return (groups, Some(within));
+        }
+    }
+    (groups, Some(f64::MAX))
+}
+
+fn row(analysis: &Analysis, pods: &[&PodSpan], (from_s, to_s, bin_s): (f64, f64, f64)) -> Row {
+    let its: Vec<usize> = pods.iter().filter_map(|pod| pod.termination).collect();
+    let terminations: Vec<&Termination> =
+        its.iter().filter_map(|t| analysis.result.terminations.get(*t)).collect();
+    let may_be = |lost: &&Lost| lost.candidates.iter().any(|c| its.contains(&c.termination));
+    let mut lost = Bounded::default();
+    let mut marked = Vec::new();
+    for request in analysis.lost.iter().filter(may_be) {
+        let its = request.candidates.iter().filter(|c| its.contains(&c.termination));
+        let share: f64 = its.map(|c| c.share).sum();
+        let before = lost.at_least;
+        lost.add(share);
+        marked.push((request, if lost.at_least > before { Whose::Own } else { Whose::Shared }));
+    }
+    let consumers = terminations.iter().map(|t| t.windows.len()).max().unwrap_or(0);
+    Row {
+        name: match pods {
+            [pod] => pod.name.clone(),
+            [first, .., last] => format!("{} pods: {} … {}", pods.len(), short(first), short(last)),
+            [] => String::new(),
+        },
+        lines: pods.iter().map(|pod| line(analysis, pod, from_s, to_s)).collect(),
+        windows: (0..consumers).map(|consumer| in_rules(&terminations, consumer)).collect(),
+        losses: bins(marked.into_iter(), bin_s),
+        lost,
+    }
+}
+
+fn short(pod: &PodSpan) -> &str {
+    crate::words::short_pod(&pod.name)
+}
+
+/// In a row of several pods, the longest.
+fn in_rules(terminations: &[&Termination], consumer: usize) -> Vec<InRules> {
+    let mut all = terminations.iter().filter_map(|t| {
+        let window = t.windows.get(consumer)?;
+        let from_s = t.t0_s - t.t0_uncertainty_s;
+        Some(InRules {
+            from_s: t.t0_s,
+            certain_s: t.t0_s + window.lower_s.unwrap_or(0.0).max(0.0),
+            possible_s: window.upper_s.map(|s| from_s + s),
+        })
+    });
+    let Some(first) = all.next() else { return Vec::new() };
+    vec![all.fold(first, |sum, next| InRules {
+        from_s: sum.from_s.min(next.from_s),
+        certain_s: sum.certain_s.max(next.certain_s),
+        possible_s: sum.possible_s.zip(next.possible_s).map(|(a, b)| a.max(b)),
+    })]
+}
+
+fn bins<'a>(lost: impl Iterator<Item = (&'a Lost, Whose)>, bin_s: f64) -> Losses {
+    let mut bins = Losses::new();
+    for (request, whose) in lost {
+        let bin = bins.entry(bin_of(request.begun_s, bin_s)).or_default();
+        *bin.entry((whose, request.outcome)).or_default() += 1;
+    }
+    bins
+}
+
+pub(super) fn bin_of(at_s: f64, bin_s: f64) -> i64 {
+    #[expect(clippy::cast_possible_truncation, reason = "saturates, and the axis has some hundred bins")]
+    let bin = (at_s / bin_s).floor() as i64;
+    bin
+}
+
+/// The phases of a pod, within the axis.
+fn line(analysis: &Analysis, pod: &PodSpan, from_s: f64, to_s: f64) -> Line {
+    let termination = pod.termination.and_then(|t| analysis.result.terminations.get(t));
+    let mut steps: Vec<(Phase, f64)> = Vec::new();
+    let created_s = pod.created_s.unwrap_or(from_s);
+    if let Some(created_s) = pod.created_s {
+        steps.push((Phase::Starting, created_s));
+    }
+    if let Some(ready_s) = pod.ready_s.or(pod.created_s.is_none().then_some(from_s)) {
+        steps.push((Phase::Ready, ready_s.max(created_s)));
+    }
+    for (phase, periods) in [(Phase::Down, &pod.down_s), (Phase::Out, &pod.out_s)] {
+        for (from, to) in periods {
+            steps.push((phase, *from));
+            steps.extend(to.map(|to| (Phase::Ready, to)));
+        }
+    }
+    let mut until_s = to_s;
+    if let Some(t) = termination {
+        steps.retain(|(_, at)| *at < t.t0_s);
+        steps.extend(ending(t).into_iter().map(|(phase, s)| (phase, t.t0_s + s.max(0.0))));
+        until_s = t.timeline.get(&Stage::PodDeleted).map_or(to_s, |s| t.t0_s + s);
+    }
+    steps.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let mut phases = Vec::new();
+    for (i, (phase, at)) in steps.iter().enumerate() {
+        let next = steps.get(i + 1).map_or(until_s, |next| next.1);
+        let (from, to) = (at.max(from_s), next.min(to_s));
+        if to > from || (phase.is_end() && (from_s..=to_s).contains(at) && to >= from) {
+            phases.push(Span { phase: *phase, from_s: from, to_s: to });
+        }
+    }
+    Line { phases }
+}
+
+/// The phases of a pod's end, with the time at which each began, in seconds since t0.
+fn ending(t: &Termination) -> Vec<(Phase, f64)> {
+    let at = |stage| t.timeline.get(&stage).copied();
+    let exited = at(Stage::AppExited).or(at(Stage::ContainersTerminated));
+    let closed = at(Stage::ListenerClosed).filter(|closed| exited.is_none_or(|exited| *closed <= exited));
+    let is_observed = closed.is_some() || at(Stage::AppExited).is_some();
+    let stopping = if is_observed { Phase::Stopping } else { Phase::Ending };
+    let mut phases = match at(Stage::AppSigterm).filter(|s| *s > 0.0) {
+        Some(sigterm) => vec![(Phase::Sleeping, 0.0), (stopping, sigterm)],
+        None => vec![(stopping, 0.0)],
+    };
+    phases.extend(closed.map(|s| (Phase::Refusing, s)));
+    phases.extend(exited.map(|s| (Phase::Gone, s)));
+    // What comes later ends what came before, whatever the clocks say.
+    let ends = phases.iter().map(|p| p.1).rev().scan(f64::INFINITY, |least, at| {
+        *least = least.min(at);
+        Some(*least)
+    });
+    let starts: Vec<f64> = ends.collect();
+    phases.iter().zip(starts.into_iter().rev()).map(|((phase, _), at)| (*phase, at)).collect()
+}
+
+/// Answered requests by second, in steps that leave at most some hundred columns.
+fn answered(analysis: &Analysis, from_s: f64, to_s: f64) -> (Vec<Column>, f64) {
+    let step = nice_step((to_s - from_s) / BINS).max(1.0);
+    let mut columns: BTreeMap<i64, u64> = BTreeMap::new();
+    for second in &analysis.charts.seconds {
+        *columns.entry(bin_of(second.at_s, step)).or_default() += second.ok;
+    }
+    let columns = columns.into_iter().map(|(bin, n)| (bin as f64 * step, BTreeMap::from([(Outcome::Ok, n)])));
+    let shown = columns.filter(|(at, _)| at + step > from_s && *at < to_s);
+    (timeline::as_rates(shown.collect(), step, timeline::end_s(analysis)), step)
+}

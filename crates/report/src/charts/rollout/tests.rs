@@ -1,0 +1,149 @@
+//! What the picture plots and says.
+
+use super::super::timeline::Column;
+use super::series::series;
+use super::*;
+use crate::samples;
+use rolldrop_analysis::model::{Act, Bounded, Candidate, Deed, PodSpan, TargetResult, Why};
+use rolldrop_record::event::ActionName;
+
+/// The sample rollout with the pods that followed, and its action.
+fn rollout() -> Analysis {
+    let mut analysis = samples::rollout();
+    let ends = &analysis.result.terminations;
+    let old = ends.iter().enumerate().map(|(i, t)| PodSpan {
+        name: t.pod.clone(),
+        termination: Some(i),
+        ..PodSpan::default()
+    });
+    let new = ends.iter().map(|t| PodSpan {
+        name: format!("{}-next", t.pod),
+        created_s: Some(t.t0_s - 1.5),
+        ready_s: Some(t.t0_s - 0.2),
+        ..PodSpan::default()
+    });
+    analysis.charts.pods = old.chain(new).collect();
+    analysis.charts.actions = vec![Act { at_s: 4.0, what: Deed::Action(ActionName::RollingRestart, None) }];
+    analysis
+}
+
+fn plotted(row: &Row, of: Whose) -> u64 {
+    row.losses.values().flatten().filter(|((whose, _), _)| *whose == of).map(|(_, n)| n).sum()
+}
+
+#[test]
+fn every_pod_has_a_row_with_what_it_lost() {
+    let analysis = rollout();
+    let series = series(&analysis).unwrap();
+    assert_eq!((series.rows.len(), series.began, series.together_s), (24, 12, None));
+    for (row, termination) in series.rows.iter().zip(&analysis.result.terminations) {
+        assert_eq!((&row.name, row.lost), (&termination.pod, termination.requests.dropped));
+        assert_eq!(plotted(row, Whose::Own), termination.requests.dropped.at_least);
+    }
+    let all: u64 = series.lost[0].1.iter().flat_map(|(_, stack)| stack.values()).sum();
+    assert_eq!(all, analysis.result.requests.dropped);
+    assert_eq!(
+        title(&analysis, &series),
+        "453 of 30,000 requests were dropped as 12 pods ended and 12 pods began"
+    );
+    draw(&analysis).unwrap().unwrap();
+}
+
+#[test]
+fn the_phases_of_a_pod_follow_each_other() {
+    let analysis = rollout();
+    let series = series(&analysis).unwrap();
+    let phases =
+        |row: usize| series.rows[row].lines[0].phases.iter().map(|span| span.phase).collect::<Vec<_>>();
+    assert_eq!(phases(0), [Phase::Ready, Phase::Sleeping, Phase::Stopping, Phase::Refusing, Phase::Gone]);
+    assert_eq!(phases(23), [Phase::Starting, Phase::Ready]);
+    for span in series.rows.iter().flat_map(|row| &row.lines).flat_map(|line| line.phases.windows(2)) {
+        assert!((span[0].to_s - span[1].from_s).abs() < 1e-9, "{span:?}");
+    }
+}
+
+#[test]
+fn what_two_pods_explain_is_on_both_rows_as_shared() {
+    let mut analysis = rollout();
+    for lost in analysis.lost.iter_mut().filter(|lost| lost.only() == Some(1)) {
+        lost.candidates =
+            [0, 1].map(|termination| Candidate { termination, share: 0.5, why: Why::Time }).into();
+    }
+    let n = analysis.result.terminations[1].requests.dropped.at_most;
+    let series = series(&analysis).unwrap();
+    assert_eq!([0, 1].map(|row| plotted(&series.rows[row], Whose::Shared)), [n, n]);
+    assert_eq!((series.rows[1].lost.at_least, series.rows[1].lost.at_most), (0, n));
+}
+
+#[test]
+fn many_pods_share_rows_and_no_loss_is_counted_twice() {
+    let mut analysis = rollout();
+    for i in 0..40_u32 {
+        let created_s = Some(20.0 + f64::from(i / 20) * 10.0 + f64::from(i % 20) * 0.01);
+        analysis.charts.pods.push(PodSpan { name: format!("late-{i}"), created_s, ..PodSpan::default() });
+    }
+    for lost in analysis.lost.iter_mut().filter(|lost| lost.only() == Some(1)) {
+        lost.candidates =
+            [0, 1].map(|termination| Candidate { termination, share: 0.5, why: Why::Time }).into();
+    }
+    let series = series(&analysis).unwrap();
+    assert_eq!(series.together_s, Some(0.5));
+    assert!(series.rows.len() <= 40 && series.rows.iter().map(|row| row.lines.len()).sum::<usize>() == 64);
+    let first = &series.rows[0];
+    assert!(first.name.starts_with("2 pods: "), "{}", first.name);
+    let both = analysis.lost.iter().filter(|lost| lost.may_be(0) || lost.may_be(1)).count();
+    assert_eq!(
+        first.lost,
+        Bounded { at_least: both as u64, at_most: both as u64, estimate: first.lost.estimate }
+    );
+    let said = subtitle(&series, &analysis.result);
+    assert!(said.contains("within 0.500 s of each other share a row"), "{said}");
+    draw(&analysis).unwrap().unwrap();
+}
+
+#[test]
+fn a_crash_and_a_withdrawal_are_phases_of_a_pod_that_stays() {
+    let mut analysis = samples::quiet();
+    analysis.charts.pods = vec![
+        PodSpan { name: "web-1".into(), down_s: vec![(5.0, Some(6.5))], ..PodSpan::default() },
+        PodSpan { name: "web-2".into(), out_s: vec![(8.0, None)], ..PodSpan::default() },
+        PodSpan { name: "web-3".into(), ..PodSpan::default() },
+    ];
+    let series = series(&analysis).unwrap();
+    let phases: Vec<Vec<Phase>> =
+        series.rows.iter().map(|row| row.lines[0].phases.iter().map(|span| span.phase).collect()).collect();
+    assert_eq!(phases, [vec![Phase::Ready, Phase::Down, Phase::Ready], vec![Phase::Ready, Phase::Out]]);
+    assert_eq!((series.quiet, series.restarted, series.withdrawn), (1, 1, 1));
+    assert_eq!(
+        title(&analysis, &series),
+        "0 of 4,000 requests were dropped as 1 container restarted and 1 pod left its Services"
+    );
+}
+
+#[test]
+fn each_consumer_has_a_plot_of_its_own() {
+    let mut analysis = rollout();
+    let target = |name: &str| TargetResult {
+        name: name.to_owned(),
+        consumer: format!("the consumer {name}"),
+        requests: analysis.result.requests.clone(),
+        latency_ms: analysis.result.latency_ms.clone(),
+        longest_outage_s: 0.0,
+        terminations: Vec::new(),
+        groups: Vec::new(),
+    };
+    analysis.result.targets = vec![target("web"), target("ingress")];
+    analysis.lost.iter_mut().take(30).for_each(|lost| lost.target = "ingress".into());
+    let series = series(&analysis).unwrap();
+    let of = |(name, columns): &(Option<String>, Vec<Column>)| {
+        (name.clone().unwrap(), columns.iter().flat_map(|(_, stack)| stack.values()).sum::<u64>())
+    };
+    let lost: Vec<(String, u64)> = series.lost.iter().map(of).collect();
+    assert_eq!(lost, [("the consumer web".to_owned(), 423), ("the consumer ingress".to_owned(), 30)]);
+    draw(&analysis).unwrap().unwrap();
+}
+
+#[test]
+fn a_run_in_which_nothing_happened_has_no_such_picture() {
+    assert!(draw(&samples::quiet()).unwrap().is_none());
+}

@@ -1,0 +1,243 @@
+//! How many of the lost requests a preStop sleep would have saved, and what it costs.
+
+use super::axis::Axis;
+use super::canvas::{Canvas, Dash, Pattern, Rect};
+use super::frame::{self, Key, LEFT, Look, RIGHT, SMALL, WIDTH, bold};
+use super::{Chart, ChartError, palette};
+use crate::format::{count, counted, either, len};
+use crate::words;
+use rolldrop_analysis::Analysis;
+use rolldrop_analysis::model::{Recommendation, RunResult, SleepNeeded};
+
+const HEIGHT: u32 = 760;
+/// A band that is narrower than this share of the axis is not to be seen.
+const VISIBLE: f64 = 0.004;
+/// The longest sleep that is drawn, in seconds, if a longer one saves nothing that is certain.
+const LONGEST_S: f64 = 120.0;
+
+/// What is plotted.
+#[derive(Debug, PartialEq)]
+struct Series {
+    /// Dropped requests.
+    dropped: u64,
+    /// The sleep that is set, in seconds: the longest.
+    set_s: u64,
+    /// Sleeps beyond which one more request is saved, in order: surely, and in the best case.
+    certain_s: Vec<f64>,
+    possible_s: Vec<f64>,
+    /// Right end of the axis, in seconds.
+    to_s: f64,
+    /// The sleep that the run supports, and whether it proves it.
+    advised: Option<(u64, bool)>,
+}
+
+impl Series {
+    /// What is left with a sleep: at least, and at most.
+    fn left(&self, sleep_s: f64) -> (u64, u64) {
+        let saved = |needed: &[f64]| needed.iter().filter(|s| **s < sleep_s).count() as u64;
+        (self.dropped - saved(&self.possible_s), self.dropped - saved(&self.certain_s))
+    }
+
+    /// The shortest whole second that surely saves all that a sleep can surely save.
+    fn enough_s(&self) -> Option<u64> {
+        let most = self.certain_s.last()?;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "seconds of a run")]
+        let whole = most.floor().max(0.0) as u64;
+        Some((whole + 1).max(self.set_s + 1))
+    }
+}
+
+/// The series; `None` if nothing was lost as pods ended.
+fn series(analysis: &Analysis) -> Option<Series> {
+    let result = &analysis.result;
+    if analysis.lost.is_empty() || result.terminations.is_empty() {
+        return None;
+    }
+    let set_s = result.terminations.iter().filter_map(|t| t.pre_stop_seconds).max().unwrap_or(0);
+    let needed = |of: fn(&SleepNeeded) -> f64| {
+        let mut all: Vec<f64> = analysis.charts.sleeps.iter().flatten().map(of).collect();
+        // A longer sleep than the one that is set would have saved it, however little was missing.
+        all.iter_mut().for_each(|s| *s = s.max(set_s as f64));
+        all.sort_by(f64::total_cmp);
+        all
+    };
+    let (certain_s, possible_s) = (needed(|s| s.certain_s), needed(|s| s.possible_s));
+    let advised = Recommendation::longest(&result.recommendation, &result.terminations)
+        .and_then(|rec| Some((rec.advised_seconds()?, rec.pre_stop_seconds.is_some())));
+    let mut series =
+        Series { dropped: len(analysis.lost.len()), set_s, certain_s, possible_s, to_s: 0.0, advised };
+    let shown = [series.enough_s(), advised.map(|advised| advised.0), Some(set_s + 2)];
+    let most = shown.into_iter().flatten().max().unwrap_or(0) as f64;
+    series.to_s = (most * 1.2).min(LONGEST_S).max(set_s as f64 + 2.0);
+    Some(series)
+}
+
+fn title(series: &Series) -> String {
+    let requests =
+        format!("{} lost {}", count(series.dropped), either(series.dropped, "request", "requests"));
+    let set = match series.set_s {
+        0 => "none is set".to_owned(),
+        s => format!("{s} s is set"),
+    };
+    match series.enough_s() {
+        None => format!("No preStop sleep would have saved any of the {requests}"),
+        Some(enough_s) => {
+            let (least, most) = series.left(enough_s as f64);
+            let [saved_most, saved] = [least, most].map(|left| series.dropped - left);
+            let saved = if saved == saved_most {
+                count(saved)
+            } else {
+                format!("{} to {}", count(saved), count(saved_most))
+            };
+            format!("A preStop sleep of {enough_s} s would have saved {saved} of {requests}; {set}")
+        }
+    }
+}
+
+/// What a second of sleep costs, and what the picture is.
+fn subtitle(result: &RunResult) -> String {
+    let n = result.cluster.endpoints;
+    let each = match n {
+        0 | 1 => String::new(),
+        n => format!(
+            "; a StatefulSet or DaemonSet that replaces {} one by one takes {n} s more",
+            counted(len(n), "pod")
+        ),
+    };
+    format!(
+        "What a sleep would have done to the terminations of this run; it is no prediction\nEach second of sleep ends \
+         each pod a second later: a rollout of a Deployment takes 1 s more{each}"
+    )
+}
+
+/// Draws the picture; `None` if nothing was lost as pods ended.
+pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
+    let Some(series) = series(analysis) else { return Ok(None) };
+    let result = &analysis.result;
+    let title = title(&series);
+    let mut canvas = Canvas::new(WIDTH, HEIGHT)?;
+    let mut legend = vec![Key::new("lost requests left, at most", Look::Line(palette::DISRUPTED, 4))];
+    let apart = series.certain_s.iter().zip(&series.possible_s).map(|(a, b)| a - b).fold(0.0, f64::max);
+    if apart > VISIBLE * series.to_s {
+        legend.push(Key::new("between at least and at most", Look::Area(palette::BAND, Pattern::Plain)));
+    }
+    legend.push(Key::new("preStop sleep that is set", Look::Thick));
+    if series.advised.is_some() {
+        legend.push(Key::new("preStop sleep that the run supports", Look::Mark(Dash::Dashed)));
+    }
+    let head = words::warning(result);
+    let top = frame::head(&mut canvas, head, &title, &subtitle(result), &legend)? + 34.0;
+    let plot = Rect { left: LEFT, top, right: RIGHT, bottom: f64::from(HEIGHT) - 110.0 };
+    draw_plot(&mut canvas, &series, plot)?;
+    frame::foot(&mut canvas, &words::provenance(result), HEIGHT);
+    let alt = format!("Lost requests that are left with a longer preStop sleep. {title}.");
+    Ok(Some(Chart { name: "what-if.png", title, alt, png: canvas.into_png()? }))
+}
+
+fn draw_plot(canvas: &mut Canvas, series: &Series, plot: Rect) -> Result<(), ChartError> {
+    let set_s = series.set_s as f64;
+    let x = Axis::linear((set_s - 0.04 * (series.to_s - set_s)).max(0.0), series.to_s, LEFT, RIGHT);
+    let y = Axis::linear(0.0, series.dropped.max(2) as f64 * 1.08, plot.bottom, plot.top);
+    let ticks = x.ticks(14);
+    frame::x_grid(canvas, plot, &ticks, &x);
+    frame::y_grid(canvas, plot, &y.whole_ticks(6), &y);
+    // Between the best case and what is certain.
+    let mut at: Vec<f64> = series.certain_s.iter().chain(&series.possible_s).copied().collect();
+    at.retain(|s| *s > set_s && *s < series.to_s);
+    at.sort_by(f64::total_cmp);
+    let (mut from, mut most_before) = (set_s, y.px(series.dropped as f64));
+    let mut points = vec![(x.px(set_s), most_before)];
+    for to in at.into_iter().chain([series.to_s]) {
+        let (least, most) = series.left(f64::midpoint(from, to));
+        let [least, most] = [least, most].map(|n| y.px(n as f64));
+        let band = Rect { left: x.px(from), right: x.px(to), top: most, bottom: least };
+        if band.bottom > band.top {
+            canvas.fill(band, palette::BAND, Pattern::Plain);
+        }
+        points.extend([(x.px(from), most), (x.px(to), most)]);
+        (from, most_before) = (to, most);
+    }
+    points.push((x.px(series.to_s), most_before));
+    canvas.path(&points, 4, palette::DISRUPTED)?;
+    for (s, what, dash, width) in marks(series) {
+        let px = x.px(s as f64);
+        canvas.rule((px, plot.top - 20.0), (px, plot.bottom), width, palette::INK, dash);
+        let (least, most) = series.left(s as f64);
+        let left = if least == most { count(most) } else { format!("{} to {}", count(least), count(most)) };
+        let text = format!("{what}: {s} s, {left} lost");
+        let width = canvas.text_width(&text, &bold(SMALL));
+        canvas.text((px + 8.0).min(f64::from(WIDTH) - width - 10.0), plot.top - 8.0, &text, &bold(SMALL));
+    }
+    frame::x_axis(canvas, plot, &ticks, &x, Some("seconds of preStop sleep"));
+    frame::y_title(canvas, plot.top, plot.bottom, "lost requests left");
+    Ok(())
+}
+
+/// The sleeps to mark.
+fn marks(series: &Series) -> Vec<(u64, &'static str, Dash, f64)> {
+    let set =
+        if series.advised.is_some_and(|(s, _)| s == series.set_s) { "set and supported" } else { "set" };
+    let mut marks = vec![(series.set_s, set, Dash::Solid, 3.0)];
+    if let Some((s, is_proven)) = series.advised.filter(|(s, _)| *s != series.set_s) {
+        marks.push((s, if is_proven { "recommended" } else { "suggested, not proven" }, Dash::Dashed, 2.0));
+    }
+    marks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples;
+    use rolldrop_analysis::model::Lost;
+
+    /// The sample with what each lost request needed: the time since its pod's deletion.
+    fn sample() -> Analysis {
+        let mut analysis = samples::naive_exit();
+        let needed = |lost: &Lost| {
+            let t0_s = analysis.result.terminations[lost.only()?].t0_s;
+            let possible_s = lost.begun_s - t0_s;
+            Some(SleepNeeded { certain_s: possible_s + 0.011, possible_s })
+        };
+        analysis.charts.sleeps = analysis.lost.iter().map(needed).collect();
+        analysis
+    }
+
+    #[test]
+    fn what_is_left_is_what_the_result_says() {
+        let analysis = sample();
+        let series = series(&analysis).unwrap();
+        for what_if in &analysis.result.what_if {
+            assert_eq!(series.left(what_if.pre_stop_seconds as f64).1, what_if.drops_left);
+        }
+        assert_eq!(series.left(0.0), (24, 24));
+        assert_eq!(
+            title(&series),
+            "A preStop sleep of 1 s would have saved 24 of 24 lost requests; none is set"
+        );
+        assert_eq!(series.advised, Some((1, false)));
+        draw(&analysis).unwrap().unwrap();
+    }
+
+    #[test]
+    fn where_no_sleep_helps_it_says_so() {
+        let mut analysis = sample();
+        analysis.charts.sleeps = vec![None; analysis.lost.len()];
+        let series = series(&analysis).unwrap();
+        assert_eq!(title(&series), "No preStop sleep would have saved any of the 24 lost requests");
+        draw(&analysis).unwrap().unwrap();
+    }
+
+    #[test]
+    fn the_cost_names_the_pods() {
+        let said = subtitle(&samples::rollout().result);
+        assert!(said.ends_with(
+                "a rollout of a Deployment takes 1 s more; a StatefulSet or DaemonSet that replaces 3 pods one by one \
+                 takes 3 s more"), "{said}");
+    }
+
+    #[test]
+    fn without_losses_there_is_no_picture() {
+        assert!(draw(&samples::prestop_sleep()).unwrap().is_none());
+        assert!(draw(&samples::quiet()).unwrap().is_none());
+    }
+}
