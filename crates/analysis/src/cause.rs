@@ -277,7 +277,11 @@ mod tests {
             (eof, Nothing, Cause::Unattributed),
             (Facts { reused: true, ..eof }, Nothing, Cause::IdleCloseRace),
             (Facts { reused: true, shared: true, ..eof }, Nothing, Cause::Unattributed),
-            (Facts { reused: true, end: Stamp::from_unix_ns(5_000_001), ..eof }, Nothing, Cause::Unattributed),
+            (
+                Facts { reused: true, end: Stamp::from_unix_ns(5_000_001), ..eof },
+                Nothing,
+                Cause::Unattributed,
+            ),
             (Facts { outcome: Outcome::H2RefusedStream, reused: true, ..plain }, Nothing, Cause::Overload),
             (Facts { outcome: Outcome::H2Goaway, reused: true, ..plain }, Nothing, Cause::H2Unprocessed),
             (Facts { outcome: Outcome::H2Goaway, ..plain }, Nothing, Cause::Unattributed),

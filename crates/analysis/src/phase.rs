@@ -58,7 +58,8 @@ pub(super) fn clocks<'a>(
     let news_s = |end: &PodEnd| withdrawn(end).map(|at| at.seconds_since(end.t0.earliest));
     let news_s = ends.clone().filter_map(news_s).fold(0.0, f64::max);
     let clock = |target: &'a Target| {
-        let period_s = timeline.period_s(target)?;
+        // An answer that is kept for no time has no phase.
+        let period_s = timeline.period_s(target).filter(|period_s| *period_s > 0.0)?;
         let is_met_at_random = are_random(period_s, ends.clone().map(|end| end.t0.latest));
         Some(Clock { consumer: &target.consumer, period_s, news_s, is_met_at_random })
     };

@@ -87,6 +87,8 @@ fn a_client_that_keeps_an_answer_of_the_dns_may_keep_it_for_the_whole_period() {
     assert_eq!(at_one_phase.pre_stop_seconds, None);
     let [why] = &at_one_phase.refused_because[..] else { panic!("{at_one_phase:?}") };
     assert!(why.contains("at about one phase of the 2 s"), "{why}");
+    // What is asked anew each time has no phase.
+    assert_eq!(with_a_period(0.0).refused_because, Vec::<String>::new());
 }
 
 /// Three pods; one ends and its successor of the same set has this name; then another one ends.
