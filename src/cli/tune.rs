@@ -224,7 +224,7 @@ impl Tuner<'_> {
         if let Some(why) = subject.too_few_connections(&before) {
             return Ok(self.concluded(&before, None, Outcome::NotShown { why: vec![why] }));
         }
-        let wish = Wish { before: set, may_shorten: args.shorten };
+        let mut wish = Wish { before: set, may_shorten: args.shorten };
         let names = match names(&before) {
             Names::Unknown if args.evidence == Some(EvidenceArg::Auto) => {
                 self.means = Some(self.steps.means().await?);
@@ -233,7 +233,7 @@ impl Tuner<'_> {
             names => names,
         };
         let (search, choice) = match (names, args.disrupt) {
-            (Names::Known, disrupt) => match self.choice(disrupt.unwrap_or_default(), wish).await? {
+            (Names::Known, disrupt) => match self.choice(disrupt.unwrap_or_default(), &mut wish).await? {
                 Ok(choice) => (Search::from_windows(choice.settings.pre_stop_seconds, args.tight), choice),
                 Err(why) => return Ok(self.concluded(&before, None, Outcome::NotShown { why })),
             },
@@ -308,15 +308,21 @@ impl Tuner<'_> {
         }
     }
 
-    /// Measures the windows, with longer sleeps if one outlasts them, and chooses. Returns why nothing can be chosen.
-    async fn choice(&mut self, disrupt: Disrupt, wish: Wish) -> anyhow::Result<Result<Choice, Vec<String>>> {
+    /// Measures the windows, with longer sleeps if one outlasts them, and chooses; what starts lose meanwhile is added to
+    /// the wish. Returns why nothing can be chosen.
+    async fn choice(
+        &mut self,
+        disrupt: Disrupt,
+        wish: &mut Wish,
+    ) -> anyhow::Result<Result<Choice, Vec<String>>> {
         let Steps { subject, args, .. } = self.steps;
         for sleep_s in subject.sleeps(args.max_sleep) {
             let windows = self.step(self.steps.windows(subject.wide(sleep_s), disrupt)).await?;
             if let Some(why) = untrusted(&windows) {
                 return Ok(Err(why));
             }
-            match choose(&windows, sleep_s, wish) {
+            wish.before = with_starts(&windows, wish.before, subject.rollout());
+            match choose(&windows, sleep_s, *wish) {
                 Ok(choice) => return Ok(Ok(choice)),
                 Err(Unknown::Because(why)) => return Ok(Err(why)),
                 Err(Unknown::Outlasted) => {

@@ -47,6 +47,35 @@ impl Caller {
     }
 }
 
+impl Caller {
+    /// The Ingresses that route to any of the Services among these objects.
+    pub(crate) async fn ingresses_to(&self, objects: &[Value]) -> Result<Vec<Value>, CoordinatorError> {
+        let is_service =
+            |name: &str| objects.iter().any(|o| o["kind"] == "Service" && o["metadata"]["name"] == name);
+        let all: Vec<Ingress> = self.list_kind().await?;
+        let routing = all.iter().filter(|ingress| backends(ingress).iter().any(|name| is_service(name)));
+        // Items of a list may not say what they are.
+        let with_kind = |ingress: &Ingress| {
+            let mut object = serde_json::to_value(ingress).unwrap_or_default();
+            object["kind"] = "Ingress".into();
+            object
+        };
+        Ok(routing.map(with_kind).collect())
+    }
+}
+
+/// The Services that an Ingress routes to.
+fn backends(ingress: &Ingress) -> BTreeSet<String> {
+    let Some(spec) = &ingress.spec else { return BTreeSet::new() };
+    let rules = spec.rules.iter().flatten().flat_map(|rule| &rule.http);
+    let of_paths = rules.flat_map(|http| &http.paths).map(|path| &path.backend);
+    of_paths.chain(&spec.default_backend).filter_map(service).collect()
+}
+
+fn service(backend: &IngressBackend) -> Option<String> {
+    backend.service.as_ref().map(|service| service.name.clone())
+}
+
 /// The Services that a URL routes to by the Ingresses and HTTPRoutes among these objects.
 pub(crate) fn services_behind_in(url: &Url, objects: &[Value]) -> BTreeSet<String> {
     let of_kind = |kind: &'static str| objects.iter().filter(move |object| object["kind"] == kind);
@@ -71,7 +100,6 @@ fn services_behind(url: &Url, ingresses: &[Ingress], http_routes: &[Value]) -> B
 
 fn of_ingress(url: &Url, ingress: &Ingress) -> Vec<Route> {
     let Some(spec) = &ingress.spec else { return Vec::new() };
-    let service = |backend: &IngressBackend| backend.service.as_ref().map(|service| service.name.clone());
     let default = spec.default_backend.as_ref().and_then(service);
     let mut routes: Vec<Route> =
         default.into_iter().map(|service| Route { host: Host::Default, path: 0, service }).collect();
@@ -164,6 +192,8 @@ mod tests {
             let services = services_behind(&url.parse().unwrap(), &ingresses, &routes);
             services.into_iter().collect::<Vec<_>>().join(" ")
         };
+        let named = |ingress: &Ingress| backends(ingress).into_iter().collect::<Vec<_>>().join(" ");
+        assert_eq!(ingresses.each_ref().map(named), ["api other web", "fallback"]);
         assert_eq!(behind("https://shop.example/"), "web");
         assert_eq!(behind("https://shop.example/api/v1"), "api");
         assert_eq!(behind("https://shop.example/apis"), "web");

@@ -57,7 +57,7 @@ pub use recommend::MAX_COARSENESS_S;
 use sums::{Part, Sums};
 use validity::Reason;
 
-use crate::timeline::{PodEnd, Requests, Timeline};
+use crate::timeline::{PodEnd, PodLife, Requests, Timeline};
 use rolldrop_record::load::defaults;
 use rolldrop_record::parts::PartError;
 use rolldrop_record::retry;
@@ -139,7 +139,7 @@ pub fn analyse(timeline: &Timeline, requests: &Requests) -> Result<Analysis, Par
         load,
         requests,
         latency_ms,
-        starts: starts(timeline, &evidence),
+        starts: starts(timeline, &evidence, &judged),
         aim: aim(timeline),
         windows_s: recommend::summaries(&terminations),
         what_if,
@@ -398,17 +398,29 @@ fn stages(end: &PodEnd, last_connection: Option<Stamp>) -> BTreeMap<Stage, f64> 
     .collect()
 }
 
-fn starts(timeline: &Timeline, evidence: &Evidence) -> Vec<Start> {
+/// How long before a pod's first answer requests must have been lost for it to have been awaited, at most and at least:
+/// a pod that consumers have just learned of gets its first request some time after the others.
+const AWAITED_NS: [i64; 2] = [1_000_000_000, 200_000_000];
+
+fn starts(timeline: &Timeline, evidence: &Evidence, judged: &[Judged<'_>]) -> Vec<Start> {
     let began = timeline.pods.iter().filter(|p| !p.listed);
+    let first_served = |p: &PodLife| evidence.first_served.get(p.name.as_str()).copied();
+    let lost = judged.iter().filter(|judged| judged.cause == Cause::NotReadyYet);
+    let lost: Vec<Stamp> = lost.map(|judged| judged.request.begun()).collect();
+    let was_awaited = |p: &PodLife, served: Stamp| {
+        let [from, to] = AWAITED_NS.map(|ns| served.shifted_ns(-ns));
+        lost.iter().any(|at| (from..=to).contains(at) && *at >= p.created)
+    };
     began
         .map(|p| Start {
             pod: p.name.clone(),
+            was_awaited: first_served(p).is_some_and(|served| was_awaited(p, served)),
             timeline: [
                 (StartStage::Created, Some(p.created)),
                 (StartStage::IpReported, p.ip_reported),
                 (StartStage::Ready, p.ready),
                 (StartStage::EndpointReady, p.endpoint_ready),
-                (StartStage::FirstRequest, evidence.first_served.get(p.name.as_str()).copied()),
+                (StartStage::FirstRequest, first_served(p)),
             ]
             .into_iter()
             .filter_map(|(stage, at)| Some((stage, at?.seconds_since(p.created))))

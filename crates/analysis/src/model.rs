@@ -365,6 +365,10 @@ pub struct Start {
     pub pod: String,
     /// Stages, in seconds since the first.
     pub timeline: BTreeMap<StartStage, f64>,
+    /// Whether requests were lost to starting pods until shortly before its first answer, which then shows when it began
+    /// to listen. Other pods may have been sent no request for longer.
+    #[serde(default)]
+    pub was_awaited: bool,
 }
 
 /// The windows of all terminations of one mode towards one consumer.

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    Container, ContainerPort, ContainerState, ContainerStatus, Lifecycle, Pod, PodCondition, PodSpec,
-    PodStatus, Probe,
+    Container, ContainerPort, ContainerState, ContainerStatus, ExecAction, Lifecycle, Pod, PodCondition,
+    PodSpec, PodStatus, Probe,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use k8s_openapi::{Metadata, NamespaceResourceScope};
@@ -75,7 +75,13 @@ struct OneContainer {
     restart_policy: Option<String>,
     lifecycle: Option<Lifecycle>,
     ports: Option<Vec<ContainerPort>>,
-    readiness_probe: Option<IgnoredAny>,
+    readiness_probe: Option<OneProbe>,
+}
+
+/// Of a probe, only whether it runs a program.
+#[derive(Deserialize)]
+struct OneProbe {
+    exec: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -124,9 +130,15 @@ impl From<OneContainer> for Container {
             restart_policy: read.restart_policy,
             lifecycle: read.lifecycle,
             ports: read.ports,
-            readiness_probe: read.readiness_probe.map(|_| Probe::default()),
+            readiness_probe: read.readiness_probe.map(Probe::from),
             ..Self::default()
         }
+    }
+}
+
+impl From<OneProbe> for Probe {
+    fn from(read: OneProbe) -> Self {
+        Self { exec: read.exec.map(|_| ExecAction::default()), ..Self::default() }
     }
 }
 
@@ -255,6 +267,21 @@ mod tests {
         assert_eq!(statuses(&listed).count(), 2);
         assert!(listed.metadata.managed_fields.is_none() && listed.metadata.annotations.is_none());
         assert!(listed.spec.unwrap().volumes.is_none());
+    }
+
+    #[test]
+    fn a_probe_that_runs_a_program_does_not_show_that_the_app_listens() {
+        for (probe, shows) in
+            [(json!({"httpGet": {"port": 80}}), true), (json!({"exec": {"command": ["true"]}}), false)]
+        {
+            let mut object = whole();
+            object["spec"]["containers"][0]["readinessProbe"] = probe;
+            let ListedPod(listed) = serde_json::from_value(object.clone()).unwrap();
+            let app = pod_event(Change::Listed, &listed).containers.pop().unwrap();
+            assert_eq!((app.name.as_str(), app.readiness_probe), ("app", Some(shows)));
+            let pod: Pod = serde_json::from_value(object).unwrap();
+            assert_eq!(pod_event(Change::Listed, &pod), pod_event(Change::Listed, &listed));
+        }
     }
 
     #[test]

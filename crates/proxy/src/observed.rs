@@ -85,6 +85,6 @@ fn container_state(pod: &Pod, container: &Container, sidecar: bool) -> Container
         message,
         exit_code,
         restarts: status.map_or(0, |s| s.restart_count),
-        readiness_probe: Some(container.readiness_probe.is_some()),
+        readiness_probe: Some(container.readiness_probe.as_ref().is_some_and(|probe| probe.exec.is_none())),
     }
 }

@@ -369,7 +369,8 @@ pub struct ContainerState {
     pub exit_code: Option<i32>,
     /// How often it was restarted.
     pub restarts: i32,
-    /// Whether it has a readiness probe; `None` in records of versions that did not write it.
+    /// Whether it has a readiness probe that connects to it, which shows that it listens: one that runs a program does
+    /// not count. `None` in records of versions that did not write it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub readiness_probe: Option<bool>,
 }

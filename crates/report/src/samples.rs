@@ -310,6 +310,7 @@ impl Sample {
         });
         self.analysis.result.starts.push(Start {
             pod: format!("{pod}-next"),
+            was_awaited: false,
             timeline: [
                 (StartStage::Created, 0.0),
                 (StartStage::IpReported, 0.52),

@@ -18,8 +18,11 @@ const SPOT: [(&str, &str, u64, &str); 6] = [
     ("node.kubernetes.io/lifecycle", "spot", 120, "AWS"),
     ("kubernetes.azure.com/scalesetpriority", "spot", 30, "Azure"),
 ];
-/// Where a Service says how AWS deregisters its targets.
-const TARGET_GROUP: &str = "service.beta.kubernetes.io/aws-load-balancer-target-group-attributes";
+/// Where a Service or an Ingress says how AWS deregisters its targets.
+const TARGET_GROUP: [(&str, &str); 2] = [
+    ("Service", "service.beta.kubernetes.io/aws-load-balancer-target-group-attributes"),
+    ("Ingress", "alb.ingress.kubernetes.io/target-group-attributes"),
+];
 const DEREGISTRATION: &str = "deregistration_delay.timeout_seconds=";
 
 /// What of the platform bounds how pods may end.
@@ -27,12 +30,12 @@ const DEREGISTRATION: &str = "deregistration_delay.timeout_seconds=";
 pub(super) struct Limits {
     /// How long a node's pods have when it shuts down, with what says so.
     shutdown: BTreeSet<(u64, String)>,
-    /// How long a load balancer lets requests end, with its Service.
+    /// How long a load balancer lets requests end, with its Service or Ingress.
     deregistration: Vec<(u64, String)>,
 }
 
 impl Limits {
-    /// Looks at the labels of nodes, and at Services. `budget` is what the user says of nodes that shut down.
+    /// Looks at the labels of nodes, and at Services and Ingresses. `budget` is what the user says of nodes that shut down.
     pub(super) fn find(
         nodes: &[BTreeMap<String, String>],
         objects: &[Value],
@@ -48,11 +51,12 @@ impl Limits {
             }
         }
         shutdown.extend(budget.map(|budget| (budget.as_secs(), "--shutdown-budget".to_owned())));
-        let deregistration = |service: &Value| {
-            let attributes = service["metadata"]["annotations"][TARGET_GROUP].as_str()?;
+        let deregistration = |object: &Value| {
+            let (kind, annotation) = TARGET_GROUP.into_iter().find(|(kind, _)| object["kind"] == *kind)?;
+            let attributes = object["metadata"]["annotations"][annotation].as_str()?;
             let seconds = attributes.split(',').find_map(|part| part.trim().strip_prefix(DEREGISTRATION))?;
-            let name = service["metadata"]["name"].as_str().unwrap_or_default();
-            Some((seconds.parse().ok()?, name.to_owned()))
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            Some((seconds.parse().ok()?, format!("{kind} {name}")))
         };
         Self { shutdown, deregistration: objects.iter().filter_map(deregistration).collect() }
     }
@@ -74,7 +78,7 @@ impl Limits {
         });
         let deregistration = self.deregistration.iter().filter(|(seconds, _)| *seconds > grace_s).map(|(seconds, name)| {
             format!(
-                "the load balancer of Service {name} lets requests end for {seconds} s, but a pod is killed after \
+                "the load balancer of {name} lets requests end for {seconds} s, but a pod is killed after \
                  {grace_s} s: longer requests are cut off"
             )
         });
@@ -114,9 +118,13 @@ mod tests {
     #[test]
     fn a_load_balancer_that_waits_longer_than_a_pod_lives_is_told() {
         let attributes = "stickiness.enabled=true,deregistration_delay.timeout_seconds=60";
-        let service = json!({"kind": "Service", "metadata": {"name": "web", "annotations": {TARGET_GROUP: attributes}}});
-        let limits = Limits::find(&[], &[service], None);
-        assert!(limits.of(settings(4, 30)).concat().contains("Service web lets requests end for 60 s"));
-        assert!(limits.of(settings(4, 60)).is_empty());
+        for (kind, annotation) in TARGET_GROUP {
+            let object =
+                json!({"kind": kind, "metadata": {"name": "web", "annotations": {annotation: attributes}}});
+            let limits = Limits::find(&[], &[object], None);
+            let told = limits.of(settings(4, 30)).concat();
+            assert!(told.contains(&format!("{kind} web lets requests end for 60 s")), "{told}");
+            assert!(limits.of(settings(4, 60)).is_empty());
+        }
     }
 }

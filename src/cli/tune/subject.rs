@@ -88,7 +88,9 @@ impl Subject {
                 let objects = if is_own {
                     scenario.manifests.clone()
                 } else {
-                    caller.behind(&whose(&scenario)).await?
+                    let mut objects = caller.behind(&whose(&scenario)).await?;
+                    objects.extend(caller.ingresses_to(&objects).await?);
+                    objects
                 };
                 cluster.shut_down().await;
                 (objects, kubernetes)

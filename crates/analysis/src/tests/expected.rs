@@ -219,6 +219,7 @@ fn an_unknown_figure_is_never_0() {
     let start = |first: Option<f64>| Start {
         pod: "new".into(),
         timeline: first.map(|s| (StartStage::FirstRequest, s)).into_iter().collect(),
+        was_awaited: false,
     };
     let first = |result: &RunResult| verdict(result, json!({"starts": {"firstRequest": {"max": "2s"}}}));
     result.starts.clear();
@@ -458,6 +459,7 @@ fn starts_are_judged_stage_by_stage() {
     let start = |ready: Option<f64>| Start {
         pod: "new".into(),
         timeline: ready.map(|at| (StartStage::Ready, at)).into_iter().collect(),
+        was_awaited: false,
     };
     let ready = |bounds: Value| json!({"starts": {"stages": {"ready": bounds}}});
     result.starts = vec![start(Some(3.1)), start(Some(3.4))];

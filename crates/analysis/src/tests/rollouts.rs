@@ -209,9 +209,9 @@ fn what_is_unreachable_at_once_as_rules_change_is_no_starting_pods() {
 }
 
 /// A rollout in two steps: from 5 s on `a` and `b` are replaced by `d` and `e`, from 5.4 s on `c` by `f`. The old pods
-/// serve for `drains_ms` after their deletion, the new ones listen 3 s after their start. Returns the lost requests by
-/// cause, and those of them that dead pods lost.
-fn without_a_probe(drains_ms: i64, seed: u64) -> (std::collections::BTreeMap<Cause, u64>, usize) {
+/// serve for `drains_ms` after their deletion, the new ones listen 3 s after their start. Returns the result, and how many
+/// requests dead pods lost.
+fn without_a_probe(drains_ms: i64, seed: u64) -> (crate::model::RunResult, usize) {
     let mut service = Service::new(&["a", "b", "c"]);
     service.drains_ms = drains_ms;
     service.start(4900, "d", 7900);
@@ -229,14 +229,18 @@ fn without_a_probe(drains_ms: i64, seed: u64) -> (std::collections::BTreeMap<Cau
     let pods = service.load(300, Naming::Header, seed);
     let lost = service.records.requests.iter().zip(&pods).filter(|(row, _)| row.outcome != Outcome::Ok);
     let by_dead = lost.filter(|(_, pod)| service.deleted.contains_key(*pod)).count();
-    (analysed(service.records).result.requests.by_cause, by_dead)
+    (analysed(service.records).result, by_dead)
 }
 
 #[test]
 fn what_pods_that_do_not_listen_yet_refuse_is_no_loss_of_pods_that_still_serve() {
     for seed in 1..4 {
-        let (causes, by_dead) = without_a_probe(3000, seed);
+        let (result, by_dead) = without_a_probe(3000, seed);
         assert_eq!(by_dead, 0);
+        // Those that were there from the beginning lost nothing.
+        let awaited = result.starts.iter().filter(|start| start.was_awaited).map(|start| start.pod.as_str());
+        assert_eq!(awaited.collect::<Vec<_>>(), ["d", "e", "f"]);
+        let causes = result.requests.by_cause;
         let of = |cause| causes.get(&cause).copied().unwrap_or(0);
         assert_eq!(of(Cause::RoutedToDeadPod), 0, "{causes:?}");
         assert!(of(Cause::NotReadyYet) > 9 * of(Cause::Unattributed), "{causes:?}");
@@ -246,7 +250,8 @@ fn what_pods_that_do_not_listen_yet_refuse_is_no_loss_of_pods_that_still_serve()
 #[test]
 fn pods_that_stop_at_once_lose_requests_also_while_others_start() {
     for seed in 1..4 {
-        let (causes, by_dead) = without_a_probe(0, seed);
+        let (result, by_dead) = without_a_probe(0, seed);
+        let causes = result.requests.by_cause;
         let of = |cause| causes.get(&cause).copied().unwrap_or(0);
         let dead = of(Cause::RoutedToDeadPod);
         assert!(dead > 0 && dead <= by_dead as u64, "{causes:?}, {by_dead} by dead pods");

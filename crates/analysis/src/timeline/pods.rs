@@ -35,7 +35,7 @@ pub struct PodLife {
     pub listed: bool,
     /// Its address, once one was reported.
     pub ip: Option<String>,
-    /// Whether its main containers have readiness probes; `None` if the record does not say so.
+    /// Whether readiness probes connect to its main containers; `None` if the record does not say so.
     pub is_probed: Option<bool>,
     /// When its address was first seen.
     pub ip_reported: Option<Stamp>,

@@ -5,7 +5,7 @@
 
 use super::{Rollout, Settings};
 use crate::figures::counted;
-use crate::model::{RunResult, StartStage};
+use crate::model::{RunResult, Start, StartStage};
 use crate::stats;
 use rolldrop_record::Cause;
 
@@ -13,19 +13,22 @@ use rolldrop_record::Cause;
 /// nothing was lost, the pods have no readiness probe, or it was not seen when they first answered. minReadySeconds helps
 /// only where a rollout leaves old pods until new ones are there.
 pub fn with_starts(result: &RunResult, set: Settings, rollout: Rollout) -> Settings {
-    let slowest = |from: StartStage| {
-        let took = result.starts.iter().filter_map(|start| {
+    let slowest = |from: StartStage, counts: fn(&Start) -> bool| {
+        let took = result.starts.iter().filter(|start| counts(start)).filter_map(|start| {
             Some(start.timeline.get(&StartStage::FirstRequest)? - start.timeline.get(&from)?)
         });
         stats::ceil_seconds(took.fold(0.0, f64::max))
     };
+    // A pod that no request was waiting for may have listened long before its first one.
+    let has_awaited = result.starts.iter().any(|start| start.was_awaited);
+    let shows_listening = if has_awaited { |start: &Start| start.was_awaited } else { |_: &Start| true };
     let mut wanted = set;
     if lost_to(result, Cause::NotReadyYet) > 0 {
-        let took = slowest(StartStage::IpReported);
+        let took = slowest(StartStage::IpReported, shows_listening);
         wanted.readiness_delay_seconds = set.readiness_delay_seconds.map(|delay| delay.max(took));
     }
     if lost_to(result, Cause::NoReadyEndpoint) > 0 && !rollout.may_leave_none() {
-        wanted.min_ready_seconds = set.min_ready_seconds.max(slowest(StartStage::Ready));
+        wanted.min_ready_seconds = set.min_ready_seconds.max(slowest(StartStage::Ready, |_| true));
     }
     wanted
 }
