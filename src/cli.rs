@@ -100,7 +100,8 @@ pub fn main() -> ExitCode {
         return plugin::complete(Cli::command());
     }
     let mut command = called.known_as(Cli::command());
-    let matches = command.get_matches_mut();
+    let matches = command.try_get_matches_from_mut(std::env::args_os());
+    let matches = matches.unwrap_or_else(|error| load::with_hint(error).exit());
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit());
     tracing_subscriber::fmt()
         .with_writer(say::Log)
@@ -182,8 +183,12 @@ fn visible(command: &clap::Command) -> clap::Command {
 
 /// Parses a duration with its unit, such as `250ms`, `30s` or `1m30s`.
 fn parse_duration(text: &str) -> Result<Duration, String> {
-    rolldrop_record::load::duration(text)
-        .ok_or_else(|| "needs a number and its unit, such as 250ms, 30s or 1m30s".to_owned())
+    rolldrop_record::load::duration(text).ok_or_else(|| match text.parse::<f64>() {
+        Ok(number) if number.is_finite() && number >= 0.0 => {
+            format!("needs a unit: {text}s is seconds, {text}ms milliseconds, {text}m minutes")
+        }
+        _ => "needs a number and its unit, such as 250ms, 30s or 1m30s".to_owned(),
+    })
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use clap::error::{ContextKind, ContextValue};
 
 use super::exit::Exit;
 use super::formats::Format;
@@ -24,20 +25,41 @@ use super::signals::Interrupts;
 use super::stages;
 pub(super) use args::LoadArgs;
 use rolldrop_analysis::model::Verdict;
-use rolldrop_load::{Plan, Prepared, Summary, check_conntrack};
+use rolldrop_load::{Plan, PlanError, Prepared, Summary, check_conntrack};
 use rolldrop_record::run_dir::EventLog;
 use rolldrop_record::run_info::{ClusterInfo, FORMAT_VERSION, LoadPlan, Target, Tool};
 use rolldrop_record::{Clock, Event, EventKind, Expect, Policy, RunDir, RunInfo, Stamp};
 
+/// An error of the command line, with what stands here for an option of another tool.
+pub(super) fn with_hint(mut error: clap::Error) -> clap::Error {
+    let is_length =
+        matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(of)) if of == "-z");
+    if is_length {
+        let hint = "the length of a load is -d, such as -d 30s".into();
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint]));
+    }
+    error
+}
+
 impl LoadArgs {
     /// Runs the command.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let plan = Plan::new(self.settings()?)?;
+        let plan = Plan::new(self.settings()?).map_err(|error| self.with_hint(error))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let exit = runtime.block_on(self.measure(plan));
         // After an interruption, does not wait for a name that is still being looked up.
         runtime.shutdown_background();
         exit
+    }
+
+    /// In other tools `-q` is the rate, so that its value is taken for a URL here.
+    fn with_hint(&self, error: PlanError) -> anyhow::Error {
+        let rate = self.rate_after_quiet();
+        let hint = rate.map(|rate| format!("-q is --quiet: for {rate} requests/s write -r {rate}"));
+        match hint {
+            Some(hint) => anyhow::Error::new(error).context(hint),
+            None => error.into(),
+        }
     }
 
     async fn measure(self, plan: Plan) -> anyhow::Result<ExitCode> {
@@ -68,6 +90,7 @@ impl LoadArgs {
         if let Some(run) = &mut run {
             run.started(running.started())?;
         }
+        progress.say("Ctrl-C ends the load and keeps the results");
         let control = running.control().clone();
         let zero = running.started() + warmup;
         let mut events = running.take_events();

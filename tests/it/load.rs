@@ -227,7 +227,9 @@ fn bad_input_is_told_before_a_request_is_sent() {
     unknown.expect_code(2);
     assert!(said(&[&url, "-r", "0"]).contains("rate 0 is not above 0"));
     assert!(said(&[&url, "-r", "fast"]).contains("needs a number of requests per second, or max"));
-    assert!(said(&[&url, "-d", "5"]).contains("needs a number and its unit"));
+    assert!(said(&[&url, "-d", "5"]).contains("needs a unit: 5s is seconds"));
+    assert!(said(&[&url, "-z", "30s"]).contains("the length of a load is -d, such as -d 30s"));
+    assert!(said(&[&url, "-q", "500"]).contains("for 500 requests/s write -r 500"));
     assert!(said(&[&url, "-d", "-5s"]).contains("needs a number and its unit"));
     assert!(said(&[&url, "--grpc", "a.B/C", "-m", "PUT"]).contains("cannot be used with"));
     assert!(said(&[&url, "--grpc", "a.B/C", "--success", "200"]).contains("cannot be used with"));

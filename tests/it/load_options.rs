@@ -201,3 +201,60 @@ fn closed_loops_and_poisson_arrivals_have_reports() {
         );
     });
 }
+
+#[test]
+fn each_target_each_status_and_each_second_has_its_figures() {
+    let server = Server::start();
+    let two = |format: &str| {
+        let urls = [server.url("/"), server.url("/lost")];
+        let args = ["load", &urls[0], &urls[1], "-r", "100", "-n", "150", "--format", format];
+        Rolldrop::new(args).args(PATIENT).finish().expect_code(0)
+    };
+    let finished = two("json");
+    let result = json(&finished);
+    assert_eq!(
+        (&result["schemaVersion"], &result["tool"]["name"]),
+        (&1.into(), &"rolldrop".into()),
+        "{result}"
+    );
+    assert!(result["start"].as_str().is_some_and(|start| start.ends_with('Z')), "{result}");
+    assert_eq!(result["requests"]["statuses"], serde_json::json!({"200": 75}), "{result}");
+    let targets = result["targets"].as_array().expect("targets");
+    let of = |path: &str| {
+        let url = server.url(path);
+        targets.iter().find(|target| target["name"] == url.as_str()).expect("the target")
+    };
+    assert_eq!((&of("/")["ok"], &of("/lost")["dropped"]), (&75.into(), &75.into()), "{result}");
+    assert_eq!(of("/lost")["service_ms"]["n"], 0, "{result}");
+    // The server's answer has 40 bytes: its head has 38.
+    assert_eq!(result["bytes"]["received"], 75 * 40, "{result}");
+    assert!(result["latency_ms"]["connect"]["n"].as_u64() >= Some(150), "{result}");
+    assert!(result["latency_ms"]["tls"].is_null(), "{result}");
+    let seconds = result["seconds"].as_array().expect("seconds");
+    let total: u64 = seconds.iter().filter_map(|second| second["total"].as_u64()).sum();
+    assert!(total == 150 && seconds.len() >= 2, "{result}");
+    let text = two("text").stdout();
+    assert!(text.lines().any(|line| line.starts_with("status 200") && line.contains(" 75 ")), "{text}");
+    assert!(text.lines().any(|line| line.ends_with(&server.url("/lost"))), "{text}");
+    assert!(finished.stderr().contains("Ctrl-C ends the load and keeps the results"), "{finished}");
+}
+
+#[test]
+fn a_closed_loop_keeps_its_connections_unless_it_is_told_otherwise() {
+    let server = Server::start();
+    let first_line = |args: &[&str]| {
+        let url = server.url("/");
+        let finished = Rolldrop::new(["load", &url, "-n", "40", "-c", "1"])
+            .args(args)
+            .args(PATIENT)
+            .args(["-r", "max", "--out", "run"])
+            .finish();
+        let finished = finished.expect_code(0);
+        let connections: std::collections::BTreeSet<_> = rows(&finished).iter().map(|row| row.conn).collect();
+        (finished.stdout().lines().next().expect("a line").to_owned(), connections.len())
+    };
+    let (line, connections) = first_line(&[]);
+    assert!(line.contains("keepalive connections") && connections == 1, "{line}: {connections}");
+    let (line, connections) = first_line(&["--connections", "fresh"]);
+    assert!(line.contains("fresh connections") && connections == 40, "{line}: {connections}");
+}

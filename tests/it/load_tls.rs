@@ -366,7 +366,8 @@ fn sessions_are_resumed_if_that_is_asked_for() {
     };
     assert_eq!(sessions(&CA), [Some("1.3"); 5]);
     // One after the other: a session is there when the answer before has come.
-    let resumed = sessions(&["--cacert", "ca.pem", "--tls-resume", "-r", "max", "-c", "1"]);
+    let resumed =
+        sessions(&["--cacert", "ca.pem", "--tls-resume", "-r", "max", "-c", "1", "--connections", "fresh"]);
     assert_eq!((resumed[0], resumed[4]), (Some("1.3"), Some("1.3 resumed")), "{resumed:?}");
     let kept = sessions(&["--cacert", "ca.pem", "--connections", "keepalive", "-c", "1"]);
     assert_eq!(kept.iter().flatten().count(), 1, "one handshake for one connection: {kept:?}");

@@ -84,10 +84,11 @@ fn no_color_leaves_colours_out_and_quiet_leaves_all_out() {
     };
     let piped = load(&[]);
     let progress: Vec<_> = piped.stderr().lines().map(str::to_owned).collect();
-    assert!((1..=4).contains(&progress.len()), "about a line a second\n{piped}");
-    assert!(progress[0].starts_with("rolldrop: ") && progress[0].contains("/250 requests, "), "{piped}");
+    assert!((2..=5).contains(&progress.len()), "about a line a second\n{piped}");
+    assert_eq!(progress[0], "rolldrop: Ctrl-C ends the load and keeps the results", "{piped}");
+    assert!(progress[1].starts_with("rolldrop: ") && progress[1].contains("/250 requests, "), "{piped}");
     assert!(!piped.stderr().contains('\u{1b}') && !piped.stdout().contains('\u{1b}'), "{piped}");
-    assert!(piped.stdout().starts_with("250 requests, 100.0/s: all ok\n"), "{piped}");
+    assert!(piped.stdout().starts_with("250 requests, 100.0/s, fresh connections: all ok\n"), "{piped}");
     assert_eq!(load(&["--quiet"]).stderr(), "");
 }
 

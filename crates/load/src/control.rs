@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
@@ -24,13 +25,21 @@ pub struct Progress {
     pub recent: Option<Recent>,
 }
 
-/// Response times of about the last second.
+/// Times of the requests of about a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recent {
     /// Median.
     pub p50: Duration,
     /// 99th percentile.
     pub p99: Duration,
+}
+
+impl Recent {
+    /// Those of times in nanoseconds, if there are any.
+    pub(super) fn of(ns: &Histogram<u64>) -> Option<Self> {
+        let at = |quantile| Duration::from_nanos(ns.value_at_quantile(quantile));
+        (!ns.is_empty()).then(|| Self { p50: at(0.5), p99: at(0.99) })
+    }
 }
 
 /// State and control of a running load. Clones share it.

@@ -49,6 +49,7 @@ mod resolve;
 mod response;
 mod running;
 mod schedule;
+mod series;
 mod stream;
 mod tally;
 mod target;
@@ -75,7 +76,8 @@ pub use rolldrop_record::load::{
     Settings, Stage, Target, TlsSettings, TlsVersions,
 };
 pub use running::{Running, Summary};
-pub use tally::{Counts, ErrorStatuses, Tally, errno_name};
+pub use series::Second;
+pub use tally::{Counts, ErrorStatuses, OfTarget, Parts, Tally, errno_name};
 pub use template::UnknownPlaceholder;
 pub use tls::TlsError;
 pub use worker::LATE_LIMIT;

@@ -16,6 +16,7 @@ use super::error::LoadError;
 use super::latency_log::{self, ByOutcome, INTERVAL, LatencyLog, LogFile, interval_of};
 use super::live::{Beside, Journal, JournalWriter, Reached};
 use super::records::RecordWriter;
+use super::series::{Second, Series};
 use super::tally::{self, Counts, ErrorStatuses};
 use super::worker::Batch;
 use rolldrop_record::parts::PartWriter;
@@ -32,6 +33,7 @@ pub(super) struct Recorder<'a> {
     clock: Clock,
     files: Files,
     seconds: Option<Seconds<'a>>,
+    series: Series,
     live: Live<'a>,
 }
 
@@ -62,16 +64,26 @@ impl<'a> Recorder<'a> {
     ) -> Result<Self, LoadError> {
         let journal = || files.journal.clone().map(Journal::writer);
         let seconds = log.as_mut().map(|log| Seconds::begin(log, journal(), zero)).transpose()?;
-        Ok(Self { clock, files, seconds, live: Live::new(progress, zero, sources) })
+        Ok(Self {
+            clock,
+            files,
+            seconds,
+            series: Series::new(zero),
+            live: Live::new(progress, zero, sources),
+        })
     }
 
-    /// Records until every worker has dropped its sender. `failed` is called
+    /// Records until every worker has dropped its sender, and returns the seconds of the counted part. `failed` is called
     /// once, when recording fails: from then on rows are only counted. The
     /// receiver goes with the recorder, so that no worker waits for one that is gone.
     ///
     /// # Errors
     /// When something could not be written; the rows in it are lost.
-    pub(super) fn run(mut self, batches: Receiver<Batch>, failed: impl Fn()) -> Result<(), LoadError> {
+    pub(super) fn run(
+        mut self,
+        batches: Receiver<Batch>,
+        failed: impl Fn(),
+    ) -> Result<Vec<Second>, LoadError> {
         let mut result = Ok(());
         loop {
             let received = batches.recv_timeout(TURN);
@@ -84,7 +96,9 @@ impl<'a> Recorder<'a> {
             };
             if let Some(batch) = &batch {
                 self.live.add(batch);
+                self.series.add(&batch.rows);
             }
+            self.series.end_before(now - ROW_DELAY);
             if result.is_ok() {
                 result = self.write(batch, now);
                 if result.is_err() {
@@ -106,7 +120,7 @@ impl<'a> Recorder<'a> {
         if let Some(journal) = self.seconds.and_then(|seconds| seconds.journal) {
             journal.end(self.live.workers);
         }
-        Ok(())
+        Ok(self.series.finish())
     }
 
     fn write(&mut self, mut batch: Option<Batch>, now: Stamp) -> Result<(), LoadError> {
@@ -143,13 +157,13 @@ struct Seconds<'a> {
     journal: Option<JournalWriter>,
     zero: Stamp,
     /// By number, counted from the zero.
-    open: BTreeMap<i64, Second>,
+    open: BTreeMap<i64, Logged>,
     /// Seconds before this one have been written.
     first_open: i64,
 }
 
 #[derive(Default)]
-struct Second {
+struct Logged {
     response: ByOutcome,
     beside: Beside,
 }
@@ -181,7 +195,7 @@ impl<'a> Seconds<'a> {
         let after_last = self.open.last_key_value().map_or(self.first_open, |(number, _)| number + 1);
         let end = if end == i64::MAX { after_last } else { end };
         for number in self.first_open..end {
-            let Second { response, beside } = self.open.remove(&number).unwrap_or_default();
+            let Logged { response, beside } = self.open.remove(&number).unwrap_or_default();
             self.log.write(number, &response)?;
             if let Some(journal) = &mut self.journal {
                 journal.push(beside.batch(number.unsigned_abs(), &response, reached));
@@ -242,9 +256,7 @@ impl<'a> Live<'a> {
         if now < self.recent_since + INTERVAL {
             return;
         }
-        let at = |quantile| Duration::from_nanos(self.recent.value_at_quantile(quantile));
-        let recent = (!self.recent.is_empty()).then(|| Recent { p50: at(0.5), p99: at(0.99) });
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner).recent = recent;
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).recent = Recent::of(&self.recent);
         self.recent.reset();
         self.recent_since = now;
     }

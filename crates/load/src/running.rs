@@ -15,6 +15,7 @@ use super::error::LoadError;
 use super::latency_log::LogFile;
 use super::recorder::{Files, Recorder};
 use super::resolve::Names;
+use super::series::Second;
 use super::tally::Tally;
 use super::worker::{Batch, Done, Task};
 use rolldrop_record::{Clock, Event, EventKind, Stamp};
@@ -34,6 +35,8 @@ pub struct Summary {
     pub stopped_early: bool,
     /// Counts and histograms of the requests.
     pub tally: Tally,
+    /// The counted part, second by second.
+    pub seconds: Vec<Second>,
 }
 
 /// A load that runs in this process. Dropping it aborts the load.
@@ -175,7 +178,7 @@ impl Run {
             }
             (recorded, done, names.map(thread::ScopedJoinHandle::join))
         });
-        recorded?;
+        let seconds = recorded?;
         listener.iter().flat_map(Listener::events).for_each(|(at, kind)| tell(at, kind));
         followed.map_err(LoadError::Worker)?.map_err(|_| LoadError::Panicked)?.map_err(LoadError::Worker)?;
         let is_stopped = control.stop.is_cancelled();
@@ -197,6 +200,7 @@ impl Run {
             scheduled,
             stopped_early: self.planned.map_or(is_stopped, |planned| scheduled < planned),
             tally,
+            seconds,
         })
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Each worker has its own tally; they are merged at the end of the run.
 
+mod parts;
+
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::str::FromStr;
@@ -11,6 +13,7 @@ use hdrhistogram::Histogram;
 use serde::de::{Deserializer, Error};
 use serde::{Deserialize, Serialize};
 
+pub use parts::{OfTarget, Parts};
 use rolldrop_record::retry::go_hides;
 use rolldrop_record::{Outcome, Phase, RequestRow};
 
@@ -43,6 +46,12 @@ pub fn errno_name(errno: i32) -> String {
         nix::errno::Errno::UnknownErrno => format!("errno {errno}"),
         known => format!("{known:?}"),
     }
+}
+
+/// Adds the values of another histogram. Both grow as needed, so that this cannot fail.
+fn add(own: &mut Histogram<u64>, other: &Histogram<u64>) {
+    let added = own.add(other);
+    debug_assert!(added.is_ok(), "{added:?}");
 }
 
 /// Counts by outcome.
@@ -176,6 +185,10 @@ pub struct Tally {
     pub service_ns: Histogram<u64>,
     /// Send lag of every request sent, in nanoseconds: [`RequestRow::send_lag_ns`].
     pub send_lag_ns: Histogram<u64>,
+    /// The parts of the service times.
+    pub parts: Parts,
+    /// The requests by target, by its name.
+    pub targets: BTreeMap<Arc<str>, OfTarget>,
 }
 
 impl Default for Tally {
@@ -193,6 +206,8 @@ impl Default for Tally {
             response_ns: histogram(),
             service_ns: histogram(),
             send_lag_ns: histogram(),
+            parts: Parts::default(),
+            targets: BTreeMap::new(),
         }
     }
 }
@@ -204,6 +219,8 @@ impl Tally {
             self.warmup += 1;
             return;
         }
+        self.parts.add(row);
+        self.of_target(&row.target).add(row);
         self.outcomes.add(row.outcome, 1);
         self.final_outcomes.add(row.final_outcome, 1);
         self.retried += u64::from(row.attempts > 1);
@@ -237,15 +254,17 @@ impl Tally {
         merge(&mut self.details, &other.details);
         merge(&mut self.errnos, &other.errnos);
         merge(&mut self.not_sent, &other.not_sent);
-        for (own, other) in [
-            (&mut self.response_ns, &other.response_ns),
-            (&mut self.service_ns, &other.service_ns),
-            (&mut self.send_lag_ns, &other.send_lag_ns),
-        ] {
-            // Both grow as needed, so that adding one to the other cannot fail.
-            let added = own.add(other);
-            debug_assert!(added.is_ok(), "{added:?}");
+        add(&mut self.response_ns, &other.response_ns);
+        add(&mut self.service_ns, &other.service_ns);
+        add(&mut self.send_lag_ns, &other.send_lag_ns);
+        self.parts.merge(&other.parts);
+        for (target, of_target) in &other.targets {
+            self.of_target(target).merge(of_target);
         }
+    }
+
+    fn of_target(&mut self, target: &Arc<str>) -> &mut OfTarget {
+        self.targets.entry(target.clone()).or_default()
     }
 }
 
@@ -291,6 +310,29 @@ mod tests {
         assert_eq!((all.warmup, all.outcomes.total(), all.outcomes.of(Outcome::Ok)), (1, 4, 1));
         assert_eq!(all.error_statuses.http, BTreeMap::from([(503, 1)]));
         assert_eq!(all.not_sent, BTreeMap::from([("late".into(), 1)]));
+        let of_web = &all.targets["web"];
+        assert_eq!((of_web.outcomes.total(), &of_web.statuses), (4, &BTreeMap::from([(503, 1)])));
+        assert_eq!(extent(&of_web.response_ns), (10, 50, 2));
+    }
+
+    #[test]
+    fn the_parts_of_a_request_count_where_it_has_them() {
+        let ms = |ms: i64| Some(Stamp::from_unix_ns(ms * 1_000_000));
+        let fresh = RequestRow {
+            connected: ms(103),
+            tls: ms(108),
+            head: ms(115),
+            ..row(Outcome::Ok, Some(101), Some(109), 120)
+        };
+        let reused = RequestRow { head: ms(112), ..row(Outcome::Ok, None, Some(110), 120) };
+        let lost =
+            RequestRow { connected: ms(131), ..row(Outcome::EofBeforeResponse, Some(101), Some(131), 140) };
+        let mut all = Tally::default();
+        [&fresh, &reused, &lost].into_iter().for_each(|row| all.add(row, true));
+        let Parts { connect_ns, tls_ns, head_ns } = &all.parts;
+        assert_eq!(extent(connect_ns), (2, 30, 2));
+        assert_eq!(extent(tls_ns), (5, 5, 1));
+        assert_eq!(extent(head_ns), (2, 6, 2));
     }
 
     #[test]

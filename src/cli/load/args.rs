@@ -24,7 +24,7 @@ Examples:
   rolldrop load http://127.0.0.1:8080/ -r 500 -d 10s
   rolldrop load http://web.shop.svc/ --connections mixed:0.2 --out run1 --format json
   rolldrop load http://127.0.0.1:8080/ --stage 0-500:30s --stage 500:2m --poisson
-  rolldrop load http://127.0.0.1:8080/ -r max -c 50 --connections keepalive -n 100000
+  rolldrop load http://127.0.0.1:8080/ -r max -c 50 -n 100000
   rolldrop load http://127.0.0.1:8080/items -m POST --template --body '{\"id\": \"{{uuid}}\"}'
   rolldrop load http://127.0.0.1:8080/ --http 2 --connections keepalive -c 4 --streams 32
   rolldrop load http://127.0.0.1:9090/ --grpc grpc.health.v1.Health/Check --body-hex 0a03776562
@@ -82,7 +82,7 @@ pub(in super::super) struct LoadArgs {
     #[arg(short = 'c', long, value_name = "N")]
     max_connections: Option<usize>,
     /// fresh (a new one for each request), keepalive, or mixed:SHARE (that share of requests on
-    /// fresh ones) [default: fresh, and keepalive for WebSocket]
+    /// fresh ones) [default: fresh; keepalive with --rate max, and for WebSocket]
     #[arg(long, value_name = "MODE")]
     connections: Option<Connections>,
     /// HTTP version: 1.1; 2 (without TLS by prior knowledge); or auto: with TLS the server chooses (ALPN), without
@@ -255,7 +255,7 @@ impl LoadArgs {
             |target: &Target| target.url.starts_with("ws://") || target.url.starts_with("wss://");
         let connections = match self.connections {
             Some(connections) => connections,
-            None if targets.iter().all(is_websocket) => Connections::Keepalive,
+            None if targets.iter().all(is_websocket) || self.is_closed_loop() => Connections::Keepalive,
             None => Connections::Fresh,
         };
         Ok(Settings {
@@ -297,6 +297,17 @@ impl LoadArgs {
             reuse_ports: self.reuse_ports,
             evidence: self.evidence,
         })
+    }
+
+    /// The number that stands as a URL, if `-q` is given: a rate, as another tool has it.
+    pub(in super::super) fn rate_after_quiet(&self) -> Option<&str> {
+        let is_number = |url: &&str| url.parse::<f64>().is_ok();
+        self.urls.iter().map(String::as_str).find(is_number).filter(|_| self.quiet)
+    }
+
+    /// Whether connections send as fast as they can. Fresh ones would mostly measure connecting.
+    fn is_closed_loop(&self) -> bool {
+        self.stages.is_empty() && self.rate == Rate::Max
     }
 
     fn family(&self) -> Family {

@@ -53,6 +53,7 @@ impl FailOn {
             Metric::Percent(which) => (100.0 * count(which) as f64 / requests.total.max(1) as f64, " %"),
             Metric::LatencyMs(percentile) => {
                 let p = report.latency_ms.response.as_ref().unwrap_or(&report.latency_ms.service);
+                let p = &p.percentiles;
                 let value = match percentile {
                     Percentile::P50 => p.p50,
                     Percentile::P90 => p.p90,
@@ -64,7 +65,8 @@ impl FailOn {
             }
         };
         // Without any answer the latency is not within the limit.
-        let is_unknown = matches!(self.metric, Metric::LatencyMs(_)) && report.latency_ms.service.n == 0;
+        let is_unknown =
+            matches!(self.metric, Metric::LatencyMs(_)) && report.latency_ms.service.percentiles.n == 0;
         if is_unknown {
             return Some(format!("--fail-on {}: nothing was answered", self.text));
         }

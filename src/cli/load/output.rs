@@ -2,29 +2,45 @@
 //!
 //! Makes bytes only; the command writes them.
 
+mod figures;
+
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::sync::Arc;
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use crate::cli::classes::ByClass;
+use figures::{Bytes, Distribution, Latencies, SecondFigures, TargetFigures};
 use rolldrop_analysis::figures::count;
-use rolldrop_analysis::model::{LoadResult, Percentiles, SendLag, Verdict};
+use rolldrop_analysis::model::{LoadResult, SendLag, Verdict};
 use rolldrop_analysis::validity::not_as_planned;
-use rolldrop_load::{ErrorStatuses, Summary, Tally, errno_name, status_name};
-use rolldrop_record::load::Arrivals;
-use rolldrop_record::run_info::{LoadPlan, Pacing};
+use rolldrop_load::{ErrorStatuses, OfTarget, Summary, Tally, errno_name, status_name};
+use rolldrop_record::load::{Arrivals, ConnectionMode};
+use rolldrop_record::run_info::{LoadPlan, Pacing, Tool};
 use rolldrop_record::{Outcome, Stamp};
+
+/// Version of what `--format json` prints.
+const SCHEMA_VERSION: u32 = 1;
 
 /// What `--format json` prints, with the names of result.json.
 #[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct Report {
+    schema_version: u32,
+    tool: Tool,
+    /// When its schedule began, in UTC.
+    start: String,
     /// Whether this was the requested load.
     pub(super) verdict: Verdict,
     load: Load,
     pub(super) requests: Requests,
+    #[serde(rename = "latency_ms")]
     pub(super) latency_ms: Latencies,
+    bytes: Bytes,
+    targets: Vec<TargetFigures>,
+    seconds: Vec<SecondFigures>,
 }
 
 /// The load as it was planned and sent.
@@ -60,6 +76,8 @@ pub(super) struct Requests {
     #[serde(flatten)]
     pub(super) by_class: ByClass,
     pub(super) by_outcome: BTreeMap<Outcome, u64>,
+    /// HTTP statuses of complete answers.
+    statuses: BTreeMap<u16, u64>,
     /// Failures that Go's net/http would have hidden by sending the request again.
     go_hidden: u64,
     /// What a client that retries saw, with `--retry`.
@@ -73,14 +91,6 @@ struct WithRetries {
     retried: u64,
     ok: u64,
     by_outcome: BTreeMap<Outcome, u64>,
-}
-
-#[derive(Debug, Serialize)]
-pub(super) struct Latencies {
-    /// From the intended send time; none in a closed loop, which has no such time.
-    pub(super) response: Option<Percentiles>,
-    /// From the actual send time, as in result.json.
-    pub(super) service: Percentiles,
 }
 
 impl Report {
@@ -118,7 +128,15 @@ impl Report {
             }
             (true, false) => Verdict::Valid,
         };
+        let of_target =
+            |(name, of): (&Arc<str>, &OfTarget)| TargetFigures::new(name, of, is_closed_loop, duration_s);
+        let targets: Vec<_> = tally.targets.iter().map(of_target).collect();
         Self {
+            schema_version: SCHEMA_VERSION,
+            tool: Tool::this(),
+            start: jiff::Timestamp::from_nanosecond(summary.started.unix_ns().into())
+                .unwrap_or_default()
+                .to_string(),
             verdict,
             load: Load {
                 connections: plan.max_connections,
@@ -133,10 +151,10 @@ impl Report {
                 sent,
             },
             requests: Requests::new(plan, tally),
-            latency_ms: Latencies {
-                response: (!is_closed_loop).then(|| Percentiles::of_ns(&tally.response_ns)),
-                service: Percentiles::of_ns(&tally.service_ns),
-            },
+            latency_ms: Latencies::new(tally, is_closed_loop),
+            bytes: Bytes::sum(targets.iter().map(|target| &target.bytes)),
+            targets,
+            seconds: summary.seconds.iter().map(|of| SecondFigures::new(of, is_closed_loop)).collect(),
         }
     }
 }
@@ -144,11 +162,16 @@ impl Report {
 impl Requests {
     fn new(plan: &LoadPlan, tally: &Tally) -> Self {
         let outcomes = &tally.outcomes;
+        let mut statuses = BTreeMap::new();
+        for (status, n) in tally.targets.values().flat_map(|of| &of.statuses) {
+            *statuses.entry(*status).or_default() += n;
+        }
         Self {
             warmup: tally.warmup,
             total: outcomes.total(),
             by_class: ByClass::of(outcomes, &tally.error_statuses),
             by_outcome: outcomes.iter().collect(),
+            statuses,
             go_hidden: tally.go_hidden,
             with_retries: plan.retries.is_some().then(|| WithRetries {
                 retried: tally.retried,
@@ -171,9 +194,9 @@ pub(super) fn text(url: &str, plan: &LoadPlan, report: &Report, summary: &Summar
         let (on, off) = if color { ("\u{1b}[1;31m", "\u{1b}[0m") } else { ("", "") };
         out.push_str(&format!("{on}{alarm}{off}\n\n"));
     }
-    out.push_str(&report.answer());
+    out.push_str(&report.answer(plan.connections));
     // Writing to a string cannot fail.
-    let _ = write_text(&mut out, url, plan, report, summary);
+    let _ = write_text(&mut out, url, report, summary);
     out
 }
 
@@ -191,8 +214,8 @@ impl Report {
         }
     }
 
-    /// Requests, rate and failures by class.
-    fn answer(&self) -> String {
+    /// Requests, rate, how connections were used, and failures by class.
+    fn answer(&self, connections: ConnectionMode) -> String {
         let Self { requests, load, .. } = self;
         let failures = requests.by_outcome.iter().filter(|(outcome, _)| **outcome != Outcome::Ok);
         let mut failures: Vec<_> = failures.map(|(outcome, n)| (*n, outcome.as_str())).collect();
@@ -207,20 +230,18 @@ impl Report {
             }
         };
         let noun = if requests.total == 1 { "request" } else { "requests" };
-        format!("{} {noun}, {:.1}/s{became}\n", count(requests.total), load.per_s.sent)
+        format!(
+            "{} {noun}, {:.1}/s, {connections} connections{became}\n",
+            count(requests.total),
+            load.per_s.sent
+        )
     }
 }
 
-fn write_text(
-    out: &mut String,
-    url: &str,
-    plan: &LoadPlan,
-    report: &Report,
-    summary: &Summary,
-) -> std::fmt::Result {
+fn write_text(out: &mut String, url: &str, report: &Report, summary: &Summary) -> std::fmt::Result {
     let Report { load, requests, latency_ms, .. } = report;
     let share = |count: u64| 100.0 * count as f64 / requests.total.max(1) as f64;
-    writeln!(out, "{url}: {}, {} connections\n", load.in_words(), plan.connections)?;
+    writeln!(out, "{url}: {}\n", load.in_words())?;
     writeln!(out, "requests   {:>10}", requests.total)?;
     let ByClass { ok, dropped, app_errors, not_sent, cancelled } = requests.by_class;
     for (name, count) in [
@@ -253,19 +274,11 @@ fn write_text(
         let lost = requests.total - ok;
         writeln!(out, "with retries: {retried} requests were sent again, {lost} were not ok in the end\n")?;
     }
-    let response = latency_ms.response.as_ref();
-    let rows = [("response", response), ("service", Some(&latency_ms.service))];
-    if latency_ms.service.n > 0 {
-        writeln!(out, "{:<10} {:>9} {:>9} {:>9} {:>9} {:>9}", "ms", "p50", "p90", "p99", "p99.9", "max")?;
-        for (name, p) in rows.into_iter().filter_map(|(name, p)| Some((name, p?))) {
-            writeln!(
-                out,
-                "{name:<10} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>9.2}",
-                p.p50, p.p90, p.p99, p.p99_9, p.max
-            )?;
-        }
-        writeln!(out)?;
-    }
+    write_statuses(out, &requests.statuses)?;
+    write_times(out, latency_ms)?;
+    write_targets(out, &report.targets)?;
+    let Bytes { sent_per_s, received_per_s, .. } = report.bytes;
+    writeln!(out, "bytes/s     sent {sent_per_s:.0}, received {received_per_s:.0}")?;
     match load.per_s.offered {
         Some(offered) => {
             let lag = &load.sent.send_lag_us;
@@ -284,6 +297,46 @@ fn write_text(
         )?,
     }
     Ok(())
+}
+
+fn write_statuses(out: &mut String, statuses: &BTreeMap<u16, u64>) -> std::fmt::Result {
+    let most = statuses.values().copied().max().unwrap_or(1);
+    for (status, n) in statuses {
+        // The longest bar has 40 columns; few are still seen.
+        let bar = "#".repeat(usize::try_from((n * 40).div_ceil(most)).unwrap_or(40));
+        writeln!(out, "status {status} {n:>10}  {bar}")?;
+    }
+    if statuses.is_empty() { Ok(()) } else { writeln!(out) }
+}
+
+fn write_times(out: &mut String, times: &Latencies) -> std::fmt::Result {
+    if times.rows().next().is_none() {
+        return Ok(());
+    }
+    let names = ["min", "mean", "p50", "p75", "p90", "p95", "p99", "p99.9", "max"];
+    let names: String = names.iter().map(|name| format!(" {name:>7}")).collect();
+    writeln!(out, "{:<8}{names}", "ms")?;
+    for (name, of) in times.rows() {
+        let Distribution { min, p75, percentiles: p } = of;
+        let values = [*min, p.mean, p.p50, *p75, p.p90, p.p95, p.p99, p.p99_9, p.max];
+        let values: String = values.iter().map(|ms| format!(" {ms:>7.2}")).collect();
+        writeln!(out, "{name:<8}{values}")?;
+    }
+    writeln!(out)
+}
+
+/// A line for each target, if there are several.
+fn write_targets(out: &mut String, targets: &[TargetFigures]) -> std::fmt::Result {
+    if targets.len() < 2 {
+        return Ok(());
+    }
+    writeln!(out, "{:>9} {:>9} {:>9} {:>8} {:>8}  target", "requests", "ok", "dropped", "p50 ms", "p99 ms")?;
+    for TargetFigures { name, total, by_class, response_ms, service_ms, .. } in targets {
+        let p = &response_ms.as_ref().unwrap_or(service_ms).percentiles;
+        let ByClass { ok, dropped, .. } = by_class;
+        writeln!(out, "{total:>9} {ok:>9} {dropped:>9} {:>8.2} {:>8.2}  {name}", p.p50, p.p99)?;
+    }
+    writeln!(out)
 }
 
 impl Load {
@@ -366,6 +419,7 @@ mod tests {
             scheduled: 110,
             stopped_early: false,
             tally,
+            seconds: Vec::new(),
         }
     }
 
@@ -398,7 +452,7 @@ mod tests {
         let report = Report::new(&plan, &summary, Some(Stamp::from_unix_ns(400_000_000)));
         let text = text("http://web/", &plan, &report, &summary, false);
         let first = "PARTIAL: interrupted after 0.4 s of 1 s; the figures cover what was sent until then\n\n\
-                     40 requests, 100.0/s: all ok\n";
+                     40 requests, 100.0/s, fresh connections: all ok\n";
         assert!(text.starts_with(first), "{text}");
     }
 
@@ -426,8 +480,8 @@ mod tests {
         insta::assert_snapshot!(text("http://web/", &plan, &report, &summary, false), @r"
         INVALID: this is not the load that was asked for: 2 of 100 requests were not sent (2.00 %, limit 0.10 %)
 
-        100 requests, 98.0/s: 10 not ok: 5 http_error, 2 connect_refused, 2 not_sent, 1 cancelled
-        http://web/: 100 requests/s for 1.0 s, fresh connections
+        100 requests, 98.0/s, fresh connections: 10 not ok: 5 http_error, 2 connect_refused, 2 not_sent, 1 cancelled
+        http://web/: 100 requests/s for 1.0 s
 
         requests          100
         ok                 90   90.00 %
@@ -442,10 +496,11 @@ mod tests {
         not_sent                      2  (2 × late)
         cancelled                     1
 
-        ms               p50       p90       p99     p99.9       max
-        response       45.02     81.00     90.05     90.05     90.05
-        service        22.51     40.50     45.02     45.02     45.02
+        ms           min    mean     p50     p75     p90     p95     p99   p99.9     max
+        response    1.00   45.50   45.02   68.03   81.00   86.05   90.05   90.05   90.05
+        service     0.50   22.75   22.51   34.01   40.50   43.02   45.02   45.02   45.02
 
+        bytes/s     sent 0, received 0
         requests/s  offered 100.0, sent 98.0, not sent 2.0
         send lag    p50 45 µs, p99 90 µs, max 90 µs
         ");

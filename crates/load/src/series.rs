@@ -1,0 +1,142 @@
+//! The counted part second by second, by the time of the requests' end.
+//!
+//! A second is summarised when its rows have arrived, so that the series of a long load takes little memory.
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+
+use super::control::Recent;
+use super::latency_log::interval_of;
+use super::tally::{self, Counts, ErrorStatuses};
+use rolldrop_record::{Phase, RequestRow, Stamp};
+
+/// What ended in a second of the counted part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Second {
+    /// Its number, counted from the schedule's zero.
+    pub number: i64,
+    /// Requests, by outcome.
+    pub outcomes: Counts,
+    /// Statuses of complete answers outside the success set.
+    pub error_statuses: ErrorStatuses,
+    /// Bytes read.
+    pub bytes_received: u64,
+    /// Response times of the answered requests, if there were any.
+    pub response: Option<Recent>,
+    /// Service times of the same.
+    pub service: Option<Recent>,
+}
+
+/// The seconds so far.
+pub(super) struct Series {
+    zero: Stamp,
+    /// By number.
+    open: BTreeMap<i64, Open>,
+    ended: Vec<Second>,
+    /// Seconds before this one are summarised; a row that comes later counts in it.
+    first_open: i64,
+}
+
+/// A second whose rows still arrive.
+struct Open {
+    outcomes: Counts,
+    error_statuses: ErrorStatuses,
+    bytes_received: u64,
+    response: Histogram<u64>,
+    service: Histogram<u64>,
+}
+
+impl Open {
+    fn new() -> Self {
+        Self {
+            outcomes: Counts::default(),
+            error_statuses: ErrorStatuses::default(),
+            bytes_received: 0,
+            response: tally::histogram(),
+            service: tally::histogram(),
+        }
+    }
+
+    fn end(self, number: i64) -> Second {
+        let Self { outcomes, error_statuses, bytes_received, response, service } = self;
+        let (response, service) = (Recent::of(&response), Recent::of(&service));
+        Second { number, outcomes, error_statuses, bytes_received, response, service }
+    }
+}
+
+impl Series {
+    /// That of a schedule with this zero.
+    pub(super) fn new(zero: Stamp) -> Self {
+        Self { zero, open: BTreeMap::new(), ended: Vec::new(), first_open: i64::MIN }
+    }
+
+    /// Adds rows of requests that have ended.
+    pub(super) fn add(&mut self, rows: &[RequestRow]) {
+        for row in rows.iter().filter(|row| row.phase == Phase::Main) {
+            let number = interval_of(row.end, self.zero).max(self.first_open);
+            let second = self.open.entry(number).or_insert_with(Open::new);
+            second.outcomes.add(row.outcome, 1);
+            second.error_statuses.add(row);
+            second.bytes_received += row.bytes_received;
+            if let (Some(service_ns), true) = (row.service_ns(), tally::is_answered(row)) {
+                tally::record(&mut second.response, row.response_ns());
+                tally::record(&mut second.service, service_ns);
+            }
+        }
+    }
+
+    /// Summarises the seconds that were over at this time.
+    pub(super) fn end_before(&mut self, time: Stamp) {
+        let first_open = interval_of(time, self.zero).max(self.first_open);
+        let open = self.open.split_off(&first_open);
+        self.take(first_open, open);
+    }
+
+    /// All of it. Seconds in which no request ended are part of it, from the first to the last.
+    pub(super) fn finish(mut self) -> Vec<Second> {
+        self.take(i64::MAX, BTreeMap::new());
+        self.ended
+    }
+
+    fn take(&mut self, first_open: i64, open: BTreeMap<i64, Open>) {
+        for (number, second) in std::mem::replace(&mut self.open, open) {
+            let next = self.ended.last().map_or(number, |last| last.number + 1);
+            self.ended.extend((next..number).map(|empty| Open::new().end(empty)));
+            self.ended.push(second.end(number));
+        }
+        self.first_open = first_open;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use rolldrop_record::Outcome;
+
+    #[test]
+    fn each_request_counts_in_one_second_and_pauses_are_seconds_too() {
+        let at = |ms: i64| Stamp::from_unix_ns(ms * 1_000_000);
+        let row = |phase, outcome, end| RequestRow {
+            sent: Some(at(end - 4)),
+            outcome,
+            bytes_received: 50,
+            ..RequestRow::not_sent("load-0".into(), 0, "web".into(), phase, at(end - 8), at(end))
+        };
+        let mut series = Series::new(at(500));
+        series.add(&[row(Phase::Warmup, Outcome::Ok, 600), row(Phase::Main, Outcome::Ok, 1_600)]);
+        series.end_before(at(2_600));
+        // This row comes late: its second is over.
+        series.add(&[row(Phase::Main, Outcome::ResetBeforeResponse, 1_700)]);
+        series.add(&[row(Phase::Main, Outcome::HttpError, 5_000)]);
+        let seconds = series.finish();
+        let counts: Vec<_> = seconds.iter().map(|second| (second.number, second.outcomes.total())).collect();
+        assert_eq!(counts, [(1, 1), (2, 1), (3, 0), (4, 1)]);
+        let ms = |time: Duration| (time.as_secs_f64() * 1e3).round();
+        let of = |recent: Option<Recent>| recent.map(|recent| (ms(recent.p50), ms(recent.p99)));
+        assert_eq!((of(seconds[0].response), of(seconds[0].service)), (Some((8.0, 8.0)), Some((4.0, 4.0))));
+        assert_eq!((of(seconds[1].response), seconds[1].bytes_received), (None, 50), "it was not answered");
+    }
+}
