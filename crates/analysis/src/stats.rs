@@ -55,6 +55,25 @@ pub(crate) fn mean_bounds(values: &[f64], confidence: f64) -> Option<(f64, f64)>
     Some((mean - half, mean + half))
 }
 
+/// How alike the values within a group are (the intraclass correlation of a one-way analysis of variance, Fisher 1925):
+/// 0 if groups make no difference, 1 if values differ only between them. `None` for fewer than two groups, without a
+/// group of two values, or where all values are the same.
+pub(crate) fn intraclass_correlation(groups: &[Vec<f64>]) -> Option<f64> {
+    let (k, n) = (groups.len() as f64, groups.iter().map(Vec::len).sum::<usize>() as f64);
+    if k < 2.0 || n <= k {
+        return None;
+    }
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let overall = groups.iter().flatten().sum::<f64>() / n;
+    let between: f64 = groups.iter().map(|group| group.len() as f64 * (mean(group) - overall).powi(2)).sum();
+    let within: f64 = groups.iter().flat_map(|g| g.iter().map(|value| (value - mean(g)).powi(2))).sum();
+    let (between, within) = (between / (k - 1.0), within / (n - k));
+    // The size of a group, where groups differ in size.
+    let size = (n - groups.iter().map(|group| (group.len() as f64).powi(2)).sum::<f64>() / n) / (k - 1.0);
+    let variance = between + (size - 1.0) * within;
+    (variance > 0.0).then(|| (between - within) / variance)
+}
+
 /// The smallest number from `n` on, within a thousandfold, with which `settles` holds, if a larger number never hurts.
 pub(crate) fn needed(n: u64, settles: impl Fn(u64) -> bool) -> Option<u64> {
     let (mut no, mut yes) = (n, n.max(1));
@@ -135,6 +154,25 @@ mod tests {
         let (low, high) = mean_bounds(&[1.0, 2.0, 3.0, 4.0, 5.0], 0.95).unwrap();
         assert!((low - 1.492).abs() < 1e-2 && (high - 4.507).abs() < 1e-2, "{low} {high}");
         assert_eq!(mean_bounds(&[1.0], 0.95), None);
+    }
+
+    #[test]
+    fn values_are_alike_within_groups_as_far_as_groups_differ() {
+        // Shrout and Fleiss 1979, table 2: ICC(1,1) of six targets with four judges each is 0.17.
+        let rated = [
+            [9., 2., 5., 8.],
+            [6., 1., 3., 2.],
+            [8., 4., 6., 8.],
+            [7., 1., 2., 6.],
+            [10., 5., 6., 9.],
+            [6., 2., 4., 7.],
+        ];
+        let icc = intraclass_correlation(&rated.map(Vec::from)).unwrap();
+        assert!((icc - 0.166).abs() < 1e-3, "{icc}");
+        assert_eq!(intraclass_correlation(&[vec![1.0, 1.0], vec![3.0, 3.0, 3.0]]), Some(1.0));
+        assert_eq!(intraclass_correlation(&[vec![1.0, 2.0, 3.0]]), None, "one group");
+        assert_eq!(intraclass_correlation(&[vec![1.0], vec![2.0]]), None, "no group of two");
+        assert_eq!(intraclass_correlation(&[vec![1.0, 1.0], vec![1.0]]), None, "nothing differs");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! The sleep is the longest of these windows, in whole seconds: no margin is added, because the third run proves it. The
 //! statement is that of Wilks 1941: the largest of n windows covers a share of all, at a confidence (`stats`).
 
+mod alike;
 mod price;
 mod search;
 mod starts;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::model::{Mode, Recommendation, RunResult, Stage, Start, StartStage, Termination, Verdict};
 use super::stats;
+pub use alike::Alike;
 pub use price::{Price, Rollout, Strategy};
 use rolldrop_record::run_info::ClusterInfo;
 use rolldrop_record::{Cause, Policy, run_info::Tool};
@@ -260,6 +262,9 @@ pub struct Consumer {
     pub windows_seconds: Vec<f64>,
     /// The least whole second that covers them all.
     pub pre_stop_seconds: u64,
+    /// How alike they are within a rollout; `None` if not known.
+    #[serde(default)]
+    pub within_rollouts: Option<Alike>,
 }
 
 /// What settings are chosen from.
@@ -359,6 +364,7 @@ fn consumers(windows: &RunResult) -> Vec<Consumer> {
             consumer: name.to_owned(),
             pre_stop_seconds: stats::ceil_seconds(seconds.last().copied().unwrap_or(0.0)),
             windows_seconds: seconds,
+            within_rollouts: alike::alike(&windows.terminations, name),
         }
     };
     all.into_iter().map(consumer).collect()

@@ -5,7 +5,7 @@ use super::markdown::{escape, section, table};
 use super::text::{Page, Paint, columns};
 use super::words::sentence;
 use super::{ReportFile, TextOptions};
-use rolldrop_analysis::tune::{Choice, LostTo, Outcome, Price, Purpose, Settings, Step, Tuning};
+use rolldrop_analysis::tune::{Choice, Consumer, LostTo, Outcome, Price, Purpose, Settings, Step, Tuning};
 
 const COLUMNS: [&str; 6] = ["run", "preStop sleep", "grace period", "terminations", "requests", "lost"];
 
@@ -175,14 +175,23 @@ pub(super) fn text(tuning: &Tuning, options: &TextOptions) -> String {
     page.out
 }
 
-fn in_words(consumer: &rolldrop_analysis::tune::Consumer) -> String {
+fn in_words(consumer: &Consumer) -> String {
     let longest = consumer.windows_seconds.last().copied().unwrap_or(0.0);
+    let alike = consumer.within_rollouts.map(|alike| {
+        format!(
+            " ({} apart from each other, in {}; intraclass correlation within a rollout {:.2}, and 0 is independent)",
+            counted(len(alike.ends), "end"),
+            counted(len(alike.rollouts), "rollout"),
+            alike.correlation
+        )
+    });
     format!(
-        "{}: the longest of {} lasted at most {}, so {} s",
+        "{}: the longest of {} lasted at most {}, so {} s{}",
         consumer.consumer,
         counted(len(consumer.windows_seconds.len()), "window"),
         seconds_unit(longest),
-        consumer.pre_stop_seconds
+        consumer.pre_stop_seconds,
+        alike.unwrap_or_default()
     )
 }
 

@@ -86,6 +86,23 @@ fn the_sleep_is_the_longest_window_in_whole_seconds() {
 }
 
 #[test]
+fn how_alike_windows_are_within_a_rollout_is_told_of_ends_that_are_apart() {
+    let mut result = windows(&[0.2, 0.3, 0.25, 1.2, 1.3]);
+    for (i, t) in result.terminations.iter_mut().enumerate() {
+        (t.mode, t.t0_s, t.disruption, t.repetition) =
+            (Mode::Rollout, i as f64 * 10.0, Some(0), Some(if i < 3 { 0 } else { 1 }));
+    }
+    // One sync took out the second and the third.
+    result.terminations[2].t0_s = 10.05;
+    let alike = |result: &RunResult| choose(result, 20, WISH).unwrap().consumers[0].within_rollouts;
+    let found = alike(&result).unwrap();
+    assert_eq!((found.rollouts, found.ends), (2, 4));
+    assert!(found.correlation > 0.9, "{found:?}");
+    result.terminations.truncate(3);
+    assert_eq!(alike(&result), None, "one rollout tells nothing of others");
+}
+
+#[test]
 fn a_window_that_outlasts_the_sleep_is_not_seen_to_its_end() {
     assert_eq!(choose(&windows(&[0.2, 20.1]), 20, WISH), Err(Unknown::Outlasted));
     let choice = choose(&windows(&[0.2, 19.6]), 20, WISH).unwrap();
