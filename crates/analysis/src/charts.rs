@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Judged;
 use super::model::{Act, ChartData, Deed, LatencyHistograms, Lost, PodSpan};
-use super::sums::Sums;
+use super::sums::{OneSecond, Sums};
 use crate::timeline::{PodLife, Timeline};
 use rolldrop_record::Stamp;
 
@@ -25,7 +25,7 @@ pub(super) fn charts(timeline: &Timeline, sums: Sums<'_>) -> ChartData {
         charts.stages =
             timeline.stages.iter().map(|(at, from, to)| (timeline.seconds(*at), *from, *to)).collect();
     }
-    for (mut second, times) in sums.seconds {
+    for OneSecond { counts: mut second, times } in sums.seconds {
         if second.ok > 0 {
             let percentiles = times.values().percentiles();
             second.p50_ms = Some(percentiles.p50);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::class::Class;
 use super::death::Death;
-use super::flows::Flows;
+use super::flows::{EndedFlows, Flows};
 use super::gateway::{self, Gateway, Watching};
 use super::route::{self, Reach, Route};
 use super::suspects::{LAG_NS, Suspects, Verdict};
@@ -73,6 +73,16 @@ impl Tail {
         }
         self.last_possible = self.last_possible.max(Some(at));
         self.late_named += u64::from(at > t0_latest);
+    }
+
+    /// Adds what later requests showed while they were read.
+    fn merge(&mut self, later: &Self) {
+        if later.last_named.is_some() && self.last_named <= later.last_named {
+            (self.last_named, self.is_tracked) = (later.last_named, later.is_tracked);
+        }
+        self.last_possible = self.last_possible.max(later.last_possible);
+        self.late_named += later.late_named;
+        self.last_accepted = self.last_accepted.max(later.last_accepted);
     }
 
     /// Removes what losses have shown; `before` are the named arrivals before `t0`.
@@ -138,6 +148,12 @@ impl Connections {
         }
     }
 
+    fn merge(&mut self, later: Self) {
+        for (connection, latest) in later.0 {
+            self.add(connection, &latest.pod, latest.order);
+        }
+    }
+
     /// The pod that a request reached: named by one of the ends, or by its connection.
     fn pod<'a>(&'a self, r: &'a Request) -> Option<&'a Arc<str>> {
         let by_connection = || match r.row.conn_reused && !self.0.is_empty() {
@@ -198,6 +214,14 @@ impl Arrivals {
         if self.recent.len() > RECENT {
             self.recent.remove(0);
         }
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.n += other.n;
+        self.first = self.first.into_iter().chain(other.first).min();
+        self.recent.extend(&other.recent);
+        self.recent.sort_unstable();
+        self.recent.drain(..self.recent.len().saturating_sub(RECENT));
     }
 
     /// Their rate at `t0`, for a bound; 0 for fewer than two.
@@ -289,6 +313,27 @@ impl Gathered {
         }
     }
 
+    /// Adds what later requests showed.
+    fn merge(&mut self, later: Self) {
+        for (own, later) in self.tails.iter_mut().flatten().zip(later.tails.iter().flatten()) {
+            own.merge(later);
+        }
+        for (own, later) in self.before.iter_mut().flatten().zip(later.before.iter().flatten()) {
+            own.merge(later);
+        }
+        for (own, later) in self.tries.iter_mut().zip(&later.tries) {
+            own.merge(later);
+        }
+        for (pod, at) in later.first_served {
+            let first = self.first_served.entry(pod).or_insert(at);
+            *first = at.min(*first);
+        }
+        self.connections.merge(later.connections);
+        for ((until, uncertainty_ns), later) in self.observed.iter_mut().zip(later.observed) {
+            (*until, *uncertainty_ns) = ((*until).max(later.0), later.1.max(*uncertainty_ns));
+        }
+    }
+
     /// Removes what losses have shown about the windows.
     pub(super) fn forget_losses(&mut self, timeline: &Timeline) {
         for ((tails, before), end) in self.tails.iter_mut().zip(&self.before).zip(&timeline.ends) {
@@ -331,13 +376,11 @@ pub(super) fn gather(timeline: &Timeline, requests: &Requests, alpha: &[f64]) ->
         !requests.unnamed.is_empty() && r.connection().is_some_and(|c| requests.unnamed.contains(&c))
     };
 
-    let mut gathered = Gathered::new(timeline);
-    let mut flows = Flows::of(&requests.others);
-    let mut gateways = gateway::watch(timeline, &requests.others);
-    for r in &requests.others {
-        gathered.add(timeline, target_of(r), r, is_unnamed(r));
-    }
-    requests.plain(|r| {
+    let flows = Flows::of(&requests.others);
+    let gateways = gateway::watch(timeline, &requests.others);
+    let begin = || (Gathered::new(timeline), EndedFlows::default(), gateways.clone());
+    let add = |(gathered, ended, gateways): &mut (Gathered, EndedFlows, Vec<Option<Watching>>),
+               r: &Request| {
         let target = target_of(r);
         gathered.add(timeline, target, r, is_unnamed(r));
         if let Some(target) = target
@@ -345,14 +388,24 @@ pub(super) fn gather(timeline: &Timeline, requests: &Requests, alpha: &[f64]) ->
         {
             gathered.tries[target].answered(r.begun(), r.pod().is_some());
         }
-        flows.answered(r);
+        flows.answered(r, ended);
         if let Some(gateway) = target.and_then(|target| gateways[target].as_mut()) {
             gateway.answered(&r.row);
         }
+    };
+    let (mut gathered, ended, gateways) = requests.plain(begin, add, |sum, later| {
+        sum.0.merge(later.0);
+        sum.1.merge(later.1);
+        for (own, later) in sum.2.iter_mut().zip(later.2) {
+            own.iter_mut().zip(later).for_each(|(own, later)| own.merge(&later));
+        }
     })?;
+    for r in &requests.others {
+        gathered.add(timeline, target_of(r), r, is_unnamed(r));
+    }
     let gateways: Vec<Option<Gateway>> =
         gateways.into_iter().map(|watching| watching.map(Watching::done)).collect();
-    let stale = flows.stale(&requests.others);
+    let stale = flows.stale(&requests.others, &ended);
     for (number, (r, stale)) in requests.others.iter().zip(&stale).enumerate() {
         let Some(target) = target_of(r).filter(|_| r.is_new_connection() && !stale) else { continue };
         match Class::of(&r.row) {

@@ -1,7 +1,7 @@
 //! Source ports that were used again: an earlier connection from the same port to the same address may have left a
 //! connection-tracking entry, which routes the next one.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::timeline::Request;
@@ -32,8 +32,16 @@ struct Use {
     order: (Stamp, Stamp, u64),
     /// Which of the requests it is.
     request: usize,
-    /// Whether another connection was established before the next of these.
-    is_ended: bool,
+}
+
+/// Which of the connects were followed by an established connection before the next of these: their requests.
+#[derive(Debug, Default)]
+pub(super) struct EndedFlows(HashSet<usize>);
+
+impl EndedFlows {
+    pub(super) fn merge(&mut self, others: Self) {
+        self.0.extend(others.0);
+    }
 }
 
 fn order(r: &Request) -> (Stamp, Stamp, u64) {
@@ -46,7 +54,7 @@ impl Flows {
         let mut flows: HashMap<Flow, Vec<Use>> = HashMap::new();
         for (request, r) in others.iter().enumerate() {
             if let Some(flow) = flow(r) {
-                flows.entry(flow).or_default().push(Use { order: order(r), request, is_ended: false });
+                flows.entry(flow).or_default().push(Use { order: order(r), request });
             }
         }
         flows.values_mut().for_each(|uses| uses.sort_unstable_by_key(|used| used.order));
@@ -54,21 +62,19 @@ impl Flows {
     }
 
     /// An established connection that was closed starts its own entry.
-    pub(super) fn answered(&mut self, r: &Request) {
+    pub(super) fn answered(&self, r: &Request, ended: &mut EndedFlows) {
         if self.0.is_empty() {
             return;
         }
-        if let Some(uses) = flow(r).and_then(|flow| self.0.get_mut(&flow)) {
+        if let Some(uses) = flow(r).and_then(|flow| self.0.get(&flow)) {
             let before = uses.partition_point(|used| used.order < order(r));
-            if let Some(last) = before.checked_sub(1) {
-                uses[last].is_ended = true;
-            }
+            ended.0.extend(before.checked_sub(1).map(|last| uses[last].request));
         }
     }
 
     /// Which of the requests a connection-tracking entry misrouted: connects that failed from the source port of an
     /// earlier connect to the same address that was unanswered, or was reset, while its entry exists.
-    pub(super) fn stale(&self, others: &[Request]) -> Vec<bool> {
+    pub(super) fn stale(&self, others: &[Request], ended: &EndedFlows) -> Vec<bool> {
         let mut stale = vec![false; others.len()];
         for uses in self.0.values() {
             let mut entry_until: Option<Stamp> = None;
@@ -92,15 +98,74 @@ impl Flows {
                     }
                     _ => None,
                 };
-                entry_until = entry_until.filter(|_| !used.is_ended);
+                entry_until = entry_until.filter(|_| !ended.0.contains(&used.request));
             }
         }
         stale
     }
 }
 
-/// The periods in which a port was never unused long enough for an entry to expire: port and beginning, and the end.
-type Periods = BTreeMap<(u16, Stamp), Stamp>;
+/// From and until when connects used a port, in Unix nanoseconds, never more than [`STALE_FOR_NS`] apart.
+type Period = [i64; 2];
+
+/// No period: nothing connected at the beginning of 1970.
+const NONE: Period = [0; 2];
+
+/// The periods of all ports, of one source towards one address. Two of a port are further apart than that.
+#[derive(Debug)]
+struct Periods {
+    /// The last of each port. They begin as zeros, of which the kernel makes memory only when they change.
+    last: Vec<Period>,
+    /// The others: port and beginning, and the end.
+    others: BTreeMap<(u16, i64), i64>,
+}
+
+impl Default for Periods {
+    fn default() -> Self {
+        Self { last: vec![NONE; 1 << u16::BITS], others: BTreeMap::new() }
+    }
+}
+
+impl Periods {
+    /// Adds a period of a port.
+    fn add(&mut self, port: u16, period: Period) {
+        let last = &mut self.last[usize::from(port)];
+        if *last == NONE {
+            *last = period;
+        } else if period[0] < last[0] {
+            self.add_out_of_order(port, period);
+        } else if !extends(last, period) {
+            self.others.insert((port, last[0]), last[1]);
+            *last = period;
+        }
+    }
+
+    /// The same for one that began before the last.
+    fn add_out_of_order(&mut self, port: u16, period: Period) {
+        let of_port = self.others.range((port, i64::MIN)..=(port, i64::MAX));
+        let mut all: Vec<Period> = of_port.map(|((_, from), until)| [*from, *until]).collect();
+        all.extend([self.last[usize::from(port)], period]);
+        all.sort_unstable();
+        self.others.retain(|(of, _), _| *of != port);
+        self.last[usize::from(port)] = NONE;
+        all.into_iter().for_each(|period| self.add(port, period));
+    }
+
+    fn all(&self) -> impl Iterator<Item = (u16, Period)> {
+        let last = (0..=u16::MAX).zip(&self.last).filter(|(_, period)| **period != NONE);
+        let others = self.others.iter().map(|((port, from), until)| (*port, [*from, *until]));
+        others.chain(last.map(|(port, period)| (port, *period)))
+    }
+}
+
+/// Whether a period begins so soon after the other's end that they are one, which then ends with both.
+fn extends(earlier: &mut Period, later: Period) -> bool {
+    let is_near = later[0].saturating_sub(earlier[1]) <= STALE_FOR_NS;
+    if is_near {
+        earlier[1] = earlier[1].max(later[1]);
+    }
+    is_near
+}
 
 /// Connects that used a source port towards an address again so soon that an entry of the one before could still
 /// exist.
@@ -115,27 +180,23 @@ impl Reuses {
     /// Adds a request.
     pub(super) fn add(&mut self, r: &Request) {
         let Some((source, port, to)) = flow(r) else { return };
-        let at = r.begun();
         self.connects += 1;
-        let periods = self.periods.entry((source, to)).or_default();
-        let copied = |((port, from), until): (&(u16, Stamp), &Stamp)| (*port, *from, *until);
-        let before = periods.range(..=(port, at)).next_back().map(copied);
-        let before = before.filter(|(of, _, until)| *of == port && at.ns_since(*until) <= STALE_FOR_NS);
-        if before.is_some_and(|(_, _, until)| until >= at) {
-            return;
+        let at = r.begun().unix_ns();
+        self.periods.entry((source, to)).or_default().add(port, [at, at]);
+    }
+
+    /// Adds what others found.
+    pub(super) fn merge(&mut self, others: Self) {
+        self.connects += others.connects;
+        for (of, periods) in others.periods {
+            let own = self.periods.entry(of).or_default();
+            periods.all().for_each(|(port, period)| own.add(port, period));
         }
-        let after = periods.range((port, at)..).next().map(copied);
-        let after = after.filter(|(of, from, _)| *of == port && from.ns_since(at) <= STALE_FOR_NS);
-        if let Some((_, from, _)) = after {
-            periods.remove(&(port, from));
-        }
-        let (from, until) = (before.map_or(at, |(_, from, _)| from), after.map_or(at, |(.., until)| until));
-        periods.insert((port, from), until);
     }
 
     /// How many there were.
     pub(super) fn count(&self) -> u64 {
-        self.connects - self.periods.values().map(|periods| periods.len() as u64).sum::<u64>()
+        self.connects - self.periods.values().map(|periods| periods.all().count() as u64).sum::<u64>()
     }
 }
 
@@ -186,6 +247,7 @@ mod tests {
         fn in_any_order_they_are_as_if_gone_through_one_by_one(
             drawn in prop::collection::vec((0_i64..80, 0_u16..3, 0_usize..5), 0..40),
             shuffled in any::<prop::sample::Index>(),
+            cut in any::<prop::sample::Index>(),
         ) {
             let outcomes = [
                 Outcome::Ok,
@@ -194,7 +256,7 @@ mod tests {
                 Outcome::ResetBeforeResponse,
                 Outcome::ProtocolError,
             ];
-            let mut at = 0;
+            let mut at = 1;
             let requests: Vec<Request> = (0..)
                 .zip(&drawn)
                 .map(|(seq, (gap, port, outcome))| {
@@ -208,16 +270,19 @@ mod tests {
                 mixed.rotate_left(shuffled.index(requests.len()));
                 mixed.sort_by_key(|r| r.row.seq % 3);
             }
-            let mut counted = Reuses::default();
-            mixed.iter().for_each(|r| counted.add(r));
+            let (mut counted, mut later) = (Reuses::default(), Reuses::default());
+            let (first, rest) = mixed.split_at(cut.index(mixed.len() + 1));
+            first.iter().for_each(|r| counted.add(r));
+            rest.iter().for_each(|r| later.add(r));
+            counted.merge(later);
             prop_assert_eq!(counted.count(), reuses);
 
             let others: Vec<Request> = requests.iter().filter(|r| !is_plain(&r.row)).cloned().collect();
-            let mut flows = Flows::of(&others);
-            mixed.iter().filter(|r| is_plain(&r.row)).for_each(|r| flows.answered(r));
+            let (flows, mut ended) = (Flows::of(&others), EndedFlows::default());
+            mixed.iter().filter(|r| is_plain(&r.row)).for_each(|r| flows.answered(r, &mut ended));
             let of_others = requests.iter().zip(stale).filter(|(r, _)| !is_plain(&r.row));
             let expected: Vec<bool> = of_others.map(|(_, stale)| stale).collect();
-            prop_assert_eq!(flows.stale(&others), expected);
+            prop_assert_eq!(flows.stale(&others, &ended), expected);
         }
     }
 }

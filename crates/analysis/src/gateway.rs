@@ -83,7 +83,7 @@ pub(super) fn watch(timeline: &Timeline, others: &[Request]) -> Vec<Option<Watch
 }
 
 /// The requests of one target through a gateway, while they are read.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Watching {
     dying: Vec<Dying>,
     /// Failures, and the moments from which a pod is surely dead, in order.
@@ -138,6 +138,12 @@ impl Watching {
         if took_ns < MAY_BE_RETRIED_NS {
             self.answered[self.marks.partition_point(|mark| mark.at <= sent)] += 1;
         }
+    }
+
+    /// Adds the requests that another one of the same failures was given.
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.answered.iter_mut().zip(&other.answered).for_each(|(own, other)| *own += other);
+        self.took.merge(&other.took);
     }
 
     /// Combines all of them.

@@ -6,7 +6,7 @@ use super::evidence::Evidence;
 use super::gateway::{self, Attempt, PodState};
 use super::latency::Values;
 use super::model::{Candidate, Window};
-use super::sums::Sums;
+use super::sums::{OneSecond, Sums};
 use super::suspects::Verdict;
 use super::window_end;
 use crate::timeline::{Request, Timeline};
@@ -151,8 +151,8 @@ struct Signs<'a> {
 
 impl<'a> Signs<'a> {
     fn of(timeline: &'a Timeline, sums: &Sums<'_>) -> Self {
-        let median = |(second, times): &(super::model::Second, super::latency::FewValues)| {
-            (second.ok > 0).then(|| times.values().percentiles().p50)
+        let median = |OneSecond { counts, times }: &OneSecond| {
+            (counts.ok > 0).then(|| times.values().percentiles().p50)
         };
         let medians: Vec<Option<f64>> = sums.seconds.iter().map(median).collect();
         let mut usual: Vec<f64> = medians.iter().flatten().copied().collect();

@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 use super::model::{LatencyBucket, Percentiles, SendLag};
 
 /// Values in nanoseconds.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Values {
     histogram: Option<Histogram<u64>>,
 }
@@ -49,6 +49,14 @@ impl Values {
         if let Some(h) = &mut self.histogram {
             // It grows as needed: an error would take a value beyond the range of u64.
             let _ = h.record(u64::try_from(ns).unwrap_or(0));
+        }
+    }
+
+    /// Adds all values of others.
+    pub(super) fn merge(&mut self, others: &Self) {
+        if let Some((own, others)) = self.histogram.as_mut().zip(others.histogram.as_ref()) {
+            // It grows as needed.
+            let _ = own.add(others);
         }
     }
 
@@ -102,6 +110,13 @@ impl FewValues {
         // Three digits are eleven bits.
         let rest = (u64::BITS - ns.leading_zeros()).saturating_sub(11);
         *self.0.entry(ns >> rest << rest).or_default() += 1;
+    }
+
+    /// Adds all values of others.
+    pub(super) fn merge(&mut self, others: Self) {
+        for (ns, n) in others.0 {
+            *self.0.entry(ns).or_default() += n;
+        }
     }
 
     /// As if they had been added to these.

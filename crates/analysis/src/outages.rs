@@ -29,6 +29,13 @@ impl<'a> Outages<'a> {
         }
     }
 
+    /// Adds the answers that another one of the same failures was given.
+    pub(super) fn merge(&mut self, other: Self) {
+        for (own, other) in self.0.iter_mut().zip(other.0) {
+            own.answered = own.answered.into_iter().chain(other.answered).min();
+        }
+    }
+
     /// From the first request of a row of failures to the next success.
     pub(super) fn longest_s(&self) -> f64 {
         let mut longest = 0.0f64;

@@ -31,10 +31,9 @@ pub(super) struct Reached {
 }
 
 impl Reached {
-    /// What is known before the requests are read.
-    pub(super) fn of(requests: &Requests) -> Self {
-        let (strangers, unmatched) = (requests.strangers, requests.unmatched.clone());
-        Self { strangers, unmatched, ..Self::default() }
+    /// Adds what was known before the requests were read.
+    pub(super) fn know(&mut self, requests: &Requests) {
+        (self.strangers, self.unmatched) = (requests.strangers, requests.unmatched.clone());
     }
 
     /// Adds a request; `is_ok` says whether it succeeded for its client.
@@ -45,6 +44,16 @@ impl Reached {
         if is_ok && failed.peek().is_some() {
             self.saved += 1;
             failed.for_each(|attempt| *self.hidden.entry(Arc::clone(&attempt.pod)).or_default() += 1);
+        }
+    }
+
+    /// Adds what other requests add up to.
+    pub(super) fn merge(&mut self, other: Self) {
+        self.named += other.named;
+        self.impossible_rows += other.impossible_rows;
+        self.saved += other.saved;
+        for (pod, failed) in other.hidden {
+            *self.hidden.entry(pod).or_default() += failed;
         }
     }
 
@@ -127,7 +136,7 @@ impl Reached {
                 "give another pattern (--pod-body) or header (--pod-header); nothing to do if these are other pods",
             ),
         };
-        let some: Vec<String> = values.keys().take(MAX_NAMED).map(|value| format!("{value:?}")).collect();
+        let some: Vec<String> = values.iter().take(MAX_NAMED).map(|value| format!("{value:?}")).collect();
         let (n, name) = (counted(*answers, "answer"), either(*answers, "names", "name"));
         let what =
             format!("{n} {name} a pod in {place} that the run did not watch, such as {}", some.join(", "));
@@ -184,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_name_that_is_no_pods_is_told_with_the_place_where_it_stood() {
-        let unmatched = Unmatched { answers: 12, values: BTreeMap::from([("edge-7".into(), 12)]) };
+        let unmatched = Unmatched { answers: 12, values: ["edge-7".into()].into() };
         let reached = Reached { unmatched, ..Reached::default() };
         let told = |further: Value| {
             let mut load = json!({

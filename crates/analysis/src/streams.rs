@@ -86,6 +86,18 @@ impl Streams {
         met.for_each(|lost| lost.is_shared = true);
     }
 
+    /// Adds what requests showed that another one of the same lost ones was given.
+    pub(super) fn merge(&mut self, mut other: Self) {
+        for (connection, carrier) in &mut self.0 {
+            let Some(others) = other.0.remove(connection) else { continue };
+            carrier.is_used |= others.is_used;
+            carrier.has_answered |= others.has_answered;
+            for (own, other) in carrier.lost.iter_mut().zip(others.lost) {
+                own.is_shared |= other.is_shared;
+            }
+        }
+    }
+
     fn of_lost(&self, row: &RequestRow) -> Option<&Carrier> {
         self.0.get(&connection(row)?)
     }

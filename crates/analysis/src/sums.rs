@@ -11,6 +11,7 @@ use super::outages::Outages;
 use super::reached::Reached;
 use super::streams::Streams;
 use super::validity;
+use crate::timeline::lanes::add_counts;
 use crate::timeline::{Request, Requests, Timeline};
 use rolldrop_record::parts::PartError;
 use rolldrop_record::{Outcome, Phase, ServedEnd, Stamp};
@@ -25,8 +26,8 @@ pub(super) struct Sums<'a> {
     pub recorded: u64,
     /// Send lags.
     pub lag: Values,
-    /// By second of the intended send time, and the times of the answered ones.
-    pub seconds: Vec<(Second, FewValues)>,
+    /// By second of the intended send time.
+    pub seconds: Vec<OneSecond>,
     /// The last intended send time, in seconds since the counted part began.
     pub end_s: f64,
     /// Answered new connections to pods that were ending.
@@ -46,6 +47,25 @@ pub(super) struct Sums<'a> {
     /// Requests that were reset although the app's listener was gone.
     pub reset_for_refused: u64,
     incomplete: BTreeSet<&'a str>,
+    /// Rows of load sources that did not hand over all of them.
+    of_tallied: BTreeMap<&'a str, BTreeMap<Outcome, u64>>,
+}
+
+/// The requests of one second.
+#[derive(Debug)]
+pub(super) struct OneSecond {
+    pub counts: Second,
+    /// Response times of the answered ones.
+    pub times: FewValues,
+}
+
+impl OneSecond {
+    fn merge(&mut self, other: Self) {
+        self.counts.ok += other.counts.ok;
+        add_counts(&mut self.counts.dropped, other.counts.dropped);
+        self.counts.other += other.counts.other;
+        self.times.merge(other.times);
+    }
 }
 
 /// Sums over the requests to all targets, or to one.
@@ -71,6 +91,26 @@ pub(super) struct Part<'a> {
 impl<'a> Part<'a> {
     fn of(failed: impl Iterator<Item = &'a Request>) -> Self {
         Self { outages: Outages::of(failed), ..Self::default() }
+    }
+
+    /// Adds the sums of other requests.
+    fn merge(&mut self, other: Self) {
+        let (own, others) = (&mut self.counts, other.counts);
+        own.warmup += others.warmup;
+        own.total += others.total;
+        own.ok += others.ok;
+        own.dropped += others.dropped;
+        own.app_errors += others.app_errors;
+        own.not_sent += others.not_sent;
+        own.cancelled += others.cancelled;
+        add_counts(&mut own.by_outcome, others.by_outcome);
+        self.response.merge(&other.response);
+        self.service.merge(&other.service);
+        self.steady.merge(&other.steady);
+        self.disrupted.merge(&other.disrupted);
+        self.outside_ok += other.outside_ok;
+        self.outside_app_errors += other.outside_app_errors;
+        self.outages.merge(other.outages);
     }
 
     /// Adds a request of the counted part, which was sent near a termination or not.
@@ -126,51 +166,96 @@ impl<'a> Sums<'a> {
             counted.filter(move |r| classes.contains(&Class::of(&r.row)))
         };
         let failed = || of_class(&[Class::Dropped, Class::AppError]);
-        let mut all = Part::of(failed());
-        all.counts.without_rows = timeline.tallies.clone();
         let targets = match timeline.info.targets.len() {
             0 | 1 => 0..0,
             several => 0..several,
         };
         let part =
             |target: usize| Part::of(failed().filter(move |r| timeline.target_of(&r.row) == Some(target)));
-        let mut sums = Self {
-            all,
-            targets: targets.map(part).collect(),
-            recorded: requests.all,
+        let begin = || Self {
+            all: Part::of(failed()),
+            targets: targets.clone().map(part).collect(),
             seen: vec![0; timeline.ends.len()],
             streams: Streams::of(of_class(&[Class::Dropped]).map(|r| &r.row)),
-            reached: Reached::of(requests),
             last_reached: vec![None; timeline.withdrawals.len()],
             incomplete: validity::incomplete(timeline),
             ..Self::default()
         };
-        requests.each(|r| {
-            sums.add_any(timeline, r);
-            sums.reached.add(r, Class::of(&r.row) == Class::Ok);
-            match r.row.phase {
-                Phase::Warmup => sums.all.counts.warmup += 1,
-                Phase::Main => {
-                    let class = Class::of(&r.row);
-                    sums.count(timeline, class, r, disrupted);
-                    sums.time(timeline, class, r);
-                    if r.row.outcome == Outcome::Ok
-                        && let Some(pod) = evidence.pod(r)
-                        && let Some(e) = evidence::ending(timeline, pod, r)
-                    {
-                        sums.seen[e] += 1;
-                    }
-                    if class == Class::Ok {
-                        sums.late_ok.extend(late_arrival(timeline, r));
-                    }
-                }
-            }
-        })?;
-        let without_rows = &mut sums.all.counts.without_rows;
-        without_rows.values_mut().for_each(|tally| tally.retain(|_, count| *count > 0));
-        without_rows.retain(|_, tally| !tally.is_empty());
+        let add = |sums: &mut Self, r: &Request| sums.add(timeline, evidence, disrupted, r);
+        let mut sums = requests.all(begin, add, Self::merge)?;
+        sums.recorded = requests.all;
+        sums.reached.know(requests);
+        sums.all.counts.without_rows = sums.without_rows(timeline);
         sums.late_ok.sort_by(|a, b| a.begun_s.total_cmp(&b.begun_s).then(a.termination.cmp(&b.termination)));
         Ok(sums)
+    }
+
+    fn add(
+        &mut self,
+        timeline: &'a Timeline,
+        evidence: &Evidence,
+        disrupted: &[(Stamp, Stamp)],
+        r: &Request,
+    ) {
+        let class = Class::of(&r.row);
+        self.add_any(timeline, r);
+        self.reached.add(r, class == Class::Ok);
+        if r.row.phase == Phase::Warmup {
+            self.all.counts.warmup += 1;
+            return;
+        }
+        self.count(timeline, class, r, disrupted);
+        self.time(timeline, class, r);
+        if r.row.outcome == Outcome::Ok
+            && let Some(pod) = evidence.pod(r)
+            && let Some(e) = evidence::ending(timeline, pod, r)
+        {
+            self.seen[e] += 1;
+        }
+        if class == Class::Ok {
+            self.late_ok.extend(late_arrival(timeline, r));
+        }
+    }
+
+    /// Adds the sums of other requests of the run.
+    fn merge(&mut self, other: Self) {
+        self.all.merge(other.all);
+        for (own, other) in self.targets.iter_mut().zip(other.targets) {
+            own.merge(other);
+        }
+        self.lag.merge(&other.lag);
+        for (second, other) in other.seconds.into_iter().enumerate() {
+            self.second(second).merge(other);
+        }
+        self.end_s = self.end_s.max(other.end_s);
+        self.late_ok.extend(other.late_ok);
+        self.seen.iter_mut().zip(other.seen).for_each(|(own, other)| *own += other);
+        self.streams.merge(other.streams);
+        self.reached.merge(other.reached);
+        self.connects.merge(&other.connects);
+        self.reuses.merge(other.reuses);
+        for (own, other) in self.last_reached.iter_mut().zip(other.last_reached) {
+            *own = (*own).max(other);
+        }
+        add_counts(&mut self.unrecorded, other.unrecorded);
+        self.reset_for_refused += other.reset_for_refused;
+        for (source, counts) in other.of_tallied {
+            add_counts(self.of_tallied.entry(source).or_default(), counts);
+        }
+    }
+
+    /// What load sources counted, without what their rows show.
+    fn without_rows(&self, timeline: &Timeline) -> BTreeMap<String, BTreeMap<Outcome, u64>> {
+        let mut all = timeline.tallies.clone();
+        for (source, tally) in &mut all {
+            for (outcome, count) in tally.iter_mut() {
+                let rows = self.of_tallied.get(source.as_str()).and_then(|rows| rows.get(outcome));
+                *count = count.saturating_sub(rows.copied().unwrap_or(0));
+            }
+            tally.retain(|_, count| *count > 0);
+        }
+        all.retain(|_, tally| !tally.is_empty());
+        all
     }
 
     /// A request of the warm-up or of the counted part.
@@ -198,7 +283,7 @@ impl<'a> Sums<'a> {
         self.reset_for_refused += u64::from(was_refused && r.row.outcome == Outcome::ResetBeforeResponse);
     }
 
-    fn count(&mut self, timeline: &Timeline, class: Class, r: &Request, disrupted: &[(Stamp, Stamp)]) {
+    fn count(&mut self, timeline: &'a Timeline, class: Class, r: &Request, disrupted: &[(Stamp, Stamp)]) {
         let is_closed_loop = timeline.info.load.is_closed_loop();
         let is_near = disrupted.iter().any(|(from, to)| r.row.scheduled <= *to && r.row.end >= *from);
         self.all.add(class, r, is_near, is_closed_loop);
@@ -208,10 +293,8 @@ impl<'a> Sums<'a> {
         {
             part.add(class, r, is_near, is_closed_loop);
         }
-        // What load sources counted, without what their rows show.
-        let tally = self.all.counts.without_rows.get_mut(&*r.row.source);
-        if let Some(count) = tally.and_then(|tally| tally.get_mut(&r.row.outcome)) {
-            *count = count.saturating_sub(1);
+        if let Some((source, _)) = timeline.tallies.get_key_value(&*r.row.source) {
+            *self.of_tallied.entry(source).or_default().entry(r.row.outcome).or_default() += 1;
         }
         if let Some(ns) = r.row.send_lag_ns() {
             self.lag.add(ns);
@@ -222,20 +305,24 @@ impl<'a> Sums<'a> {
     fn time(&mut self, timeline: &Timeline, class: Class, r: &Request) {
         let row = &r.row;
         self.end_s = self.end_s.max(timeline.seconds(row.scheduled));
-        let second = timeline.second_of(row.scheduled);
-        while self.seconds.len() <= second {
-            let at_s = self.seconds.len() as f64;
-            self.seconds.push((Second { at_s, ..Second::default() }, FewValues::default()));
-        }
-        let (entry, times) = &mut self.seconds[second];
+        let OneSecond { counts, times } = self.second(timeline.second_of(row.scheduled));
         match class {
             Class::Ok => {
-                entry.ok += 1;
+                counts.ok += 1;
                 times.add(row.response_ns());
             }
-            Class::Dropped => *entry.dropped.entry(row.outcome).or_default() += 1,
-            _ => entry.other += 1,
+            Class::Dropped => *counts.dropped.entry(row.outcome).or_default() += 1,
+            _ => counts.other += 1,
         }
+    }
+
+    fn second(&mut self, number: usize) -> &mut OneSecond {
+        while self.seconds.len() <= number {
+            let at_s = self.seconds.len() as f64;
+            let counts = Second { at_s, ..Second::default() };
+            self.seconds.push(OneSecond { counts, times: FewValues::default() });
+        }
+        &mut self.seconds[number]
     }
 }
 

@@ -14,6 +14,7 @@ mod consumer;
 pub mod endpoints;
 mod explain;
 pub mod integrity;
+pub(crate) mod lanes;
 mod load;
 mod names;
 mod phases;

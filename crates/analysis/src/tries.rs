@@ -105,6 +105,17 @@ impl Tries {
         self.losses.push(loss);
     }
 
+    /// Adds the connections of others that were answered.
+    pub(super) fn merge(&mut self, others: &Self) {
+        let bins = self.zones.iter_mut().zip(&others.zones);
+        for (own, other) in bins.flat_map(|(own, other)| own.answered.iter_mut().zip(&other.answered)) {
+            own.named += other.named;
+            own.unnamed += other.unnamed;
+        }
+        let all = self.all.into_iter().chain(others.all);
+        self.all = all.reduce(|a, b| (a.0 + b.0, a.1.min(b.1), a.2.max(b.2)));
+    }
+
     fn count(&mut self, at: Stamp) {
         let (n, first, last) = self.all.unwrap_or((0, at, at));
         self.all = Some((n + 1, first.min(at), last.max(at)));

@@ -8,8 +8,10 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::mem::take;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
+use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 use parquet::basic::{Encoding, Type as PhysicalType};
@@ -22,8 +24,9 @@ use parquet::schema::types::{ColumnPath, Type};
 
 use super::{Clock, Stamp};
 use checksum::Summed;
-use columns::{GroupReader, GroupWriter};
+use columns::GroupWriter;
 use csv::CsvWriter;
+use read::{GroupReader, KnownTexts};
 
 mod cells;
 pub(crate) mod checksum;
@@ -31,6 +34,7 @@ mod columns;
 pub mod csv;
 #[cfg(test)]
 mod earlier;
+mod read;
 mod tables;
 
 pub use tables::{RequestRow, ServedRow};
@@ -67,7 +71,7 @@ pub enum PartError {
 /// A row type with its table: a directory of parts and a schema.
 ///
 /// Sealed: the tables are [`RequestRow`] and [`ServedRow`].
-pub trait Row: Sized + Send + 'static + sealed::Columns {
+pub trait Row: Clone + Send + 'static + sealed::Columns {
     /// The table's directory in the run directory.
     const TABLE: &'static str;
 }
@@ -220,27 +224,109 @@ pub fn read_table<R: Row>(run_dir: &Path) -> Result<Vec<R>, PartError> {
     }
     // At once: a vector that grows would be there twice.
     let mut rows = Vec::with_capacity(usize::try_from(expected).unwrap_or(0));
-    for path in &paths {
-        scan(path, |group| rows.extend(group))?;
-    }
+    each_row_of(&paths, |row: &R| rows.push(row.clone()))?;
     Ok(rows)
 }
 
-/// Goes through the rows of these parts, in their order. Few groups of rows are in memory at a time: one is
-/// read while the caller handles the one before.
+/// Takes rows one after the other: whoever has them writes each into `row`, and then says so.
+pub trait Lane<R>: Send {
+    /// Where the next row goes. What is in it may be anything.
+    fn row(&mut self) -> &mut R;
+    /// The row is there.
+    fn take(&mut self);
+}
+
+/// A lane that shows each row to a function.
+pub fn each<R: Row>(each: impl FnMut(&R) + Send) -> impl Lane<R> {
+    Each { row: R::blank(), each }
+}
+
+struct Each<R, F> {
+    row: R,
+    each: F,
+}
+
+impl<R: Send, F: FnMut(&R) + Send> Lane<R> for Each<R, F> {
+    fn row(&mut self) -> &mut R {
+        &mut self.row
+    }
+
+    fn take(&mut self) {
+        (self.each)(&self.row);
+    }
+}
+
+/// Goes through the rows of these parts, in their order.
 ///
 /// # Errors
 /// When a file cannot be read, or is no part of this table.
-pub fn each_row_of<R: Row>(paths: &[PathBuf], each: impl FnMut(R)) -> Result<(), PartError> {
+pub fn each_row_of<R: Row>(paths: &[PathBuf], each: impl FnMut(&R) + Send) -> Result<(), PartError> {
+    let mut lane = self::each(each);
+    let mut known = KnownTexts::default();
+    paths.iter().try_for_each(|path| read_groups::<R>(path, 0..usize::MAX, &mut known, &mut lane))
+}
+
+/// A closed part, and the rows of each of its groups.
+#[derive(Debug)]
+pub(crate) struct Part {
+    path: PathBuf,
+    groups: Vec<u64>,
+}
+
+impl Part {
+    /// Finds the groups.
+    pub(crate) fn open(path: PathBuf) -> Result<Self, PartError> {
+        let reader = open_to_read(&path)?;
+        let rows = reader.metadata().row_groups().iter().map(|group| group.num_rows());
+        let groups = rows.map(|rows| u64::try_from(rows).unwrap_or(0)).collect();
+        Ok(Self { path, groups })
+    }
+}
+
+/// Goes through the rows of these parts, side by side. Each lane gets about as many; the first lane has the first ones.
+pub(crate) fn read_side_by_side<R: Row>(
+    parts: &[Part],
+    lanes: &mut [&mut dyn Lane<R>],
+) -> Result<(), PartError> {
+    let shares = shares(parts, lanes.len());
     std::thread::scope(|scope| {
-        let (read, groups) = mpsc::sync_channel::<Vec<R>>(0);
-        let reading = scope.spawn(move || {
-            // Nobody takes a group only where this side has panicked.
-            paths.iter().try_for_each(|path| scan(path, |group| drop(read.send(group))))
+        let reading = shares.into_iter().zip(lanes).map(|(share, lane)| {
+            scope.spawn(move || {
+                let mut known = KnownTexts::default();
+                let mut read = |(path, groups)| read_groups::<R>(path, groups, &mut known, *lane);
+                share.into_iter().try_for_each(&mut read)
+            })
         });
-        groups.into_iter().flatten().for_each(each);
-        reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        let reading: Vec<_> = reading.collect();
+        let join = |lane: ScopedJoinHandle<'_, _>| match lane.join() {
+            Ok(read) => read,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        reading.into_iter().map(join).collect()
     })
+}
+
+/// Groups of a part.
+type Groups<'a> = (&'a Path, Range<usize>);
+
+/// The groups of these parts in as many shares, of about as many rows.
+fn shares(parts: &[Part], lanes: usize) -> Vec<Vec<Groups<'_>>> {
+    let all: u64 = parts.iter().flat_map(|part| &part.groups).sum();
+    let per_lane = all.div_ceil(lanes.max(1) as u64).max(1);
+    let mut shares: Vec<Vec<Groups<'_>>> = vec![Vec::new(); lanes];
+    let mut before = 0;
+    for Part { path, groups } in parts {
+        for (number, rows) in groups.iter().enumerate() {
+            let lane = usize::try_from(before / per_lane).unwrap_or(usize::MAX).min(lanes.saturating_sub(1));
+            before += rows;
+            let Some(share) = shares.get_mut(lane) else { continue };
+            match share.last_mut() {
+                Some((last, groups)) if *last == path.as_path() => groups.end = number + 1,
+                _ => share.push((path, number..number + 1)),
+            }
+        }
+    }
+    shares
 }
 
 /// The closed parts of one table, in the order of their names.
@@ -265,11 +351,13 @@ pub fn parts_of<R: Row>(run_dir: &Path) -> Result<Vec<PathBuf>, PartError> {
     Ok(paths)
 }
 
-/// Reads one part in groups of rows, as they were written.
-///
-/// # Errors
-/// When the file cannot be read, or is no part of this table.
-pub fn scan<R: Row>(path: &Path, mut each: impl FnMut(Vec<R>)) -> Result<(), PartError> {
+/// Reads these groups of a part, as far as there are so many.
+fn read_groups<R: Row>(
+    path: &Path,
+    groups: Range<usize>,
+    known: &mut KnownTexts,
+    lane: &mut dyn Lane<R>,
+) -> Result<(), PartError> {
     let reader = open_to_read(path)?;
     let parquet = |source| PartError::Parquet { path: path.to_owned(), source };
     let expected = parse_message_type(&R::schema()).map_err(parquet)?;
@@ -278,9 +366,14 @@ pub fn scan<R: Row>(path: &Path, mut each: impl FnMut(Vec<R>)) -> Result<(), Par
         return Err(parquet(ParquetError::General(why.into())));
     }
     let mut read = || {
-        for index in 0..reader.num_row_groups() {
+        for index in groups.start..groups.end.min(reader.num_row_groups()) {
             let group = reader.get_row_group(index)?;
-            each(R::read(&GroupReader::begin(group.as_ref())?)?);
+            let mut group = GroupReader::begin(group.as_ref(), known)?;
+            let mut columns = R::open(&mut group)?;
+            for _ in 0..group.rows {
+                lane.row().read(&mut columns)?;
+                lane.take();
+            }
         }
         Ok(())
     };
@@ -378,8 +471,14 @@ mod sealed {
         fn push(&self, columns: &mut Self::Buffer) -> Result<(), ParquetError>;
         /// Writes the rows as one row group. The columns are empty afterwards.
         fn write(columns: &mut Self::Buffer, group: &mut GroupWriter<'_>) -> Result<(), ParquetError>;
-        /// Reads the rows of one row group.
-        fn read(group: &GroupReader<'_>) -> Result<Vec<Self>, ParquetError>;
+        /// The columns of a row group that is read.
+        type Open;
+        /// Finds the columns of a row group.
+        fn open(group: &mut GroupReader<'_>) -> Result<Self::Open, ParquetError>;
+        /// A row before the first is read.
+        fn blank() -> Self;
+        /// Takes the values of the next row.
+        fn read(&mut self, columns: &mut Self::Open) -> Result<(), ParquetError>;
         /// The names of the columns.
         fn names() -> Vec<&'static str>;
         /// Writes the row's values as a line of CSV.

@@ -5,43 +5,65 @@ use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::parts::{self, PartError, Row, checksum};
+use super::parts::{self, Lane, Part, PartError, Row, checksum};
 use super::run_dir::LIVE_DIR;
 use super::{Records, RequestRow, ServedRow};
 
 /// Where the rows of a run are. They are the same each time.
-pub trait RowSource: Debug + Send {
-    /// Goes through the rows of the load sources.
-    ///
-    /// # Errors
-    /// When they cannot be read.
-    fn requests(&self, each: &mut dyn FnMut(RequestRow)) -> Result<(), PartError>;
+pub trait RowSource: Debug + Send + Sync {
+    /// How many lanes it takes to use all processors.
+    fn lanes(&self) -> usize;
 
-    /// Goes through the rows of the proxies.
+    /// Goes through the rows of the load sources. The lanes share them, side by side: the first one gets the first rows.
     ///
     /// # Errors
     /// When they cannot be read.
-    fn served(&self, each: &mut dyn FnMut(ServedRow)) -> Result<(), PartError>;
+    fn requests(&self, lanes: &mut [&mut dyn Lane<RequestRow>]) -> Result<(), PartError>;
+
+    /// Goes through the rows of the proxies, likewise.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    fn served(&self, lanes: &mut [&mut dyn Lane<ServedRow>]) -> Result<(), PartError>;
 }
 
 impl RowSource for Records {
-    fn requests(&self, each: &mut dyn FnMut(RequestRow)) -> Result<(), PartError> {
-        self.requests.iter().cloned().for_each(each);
+    /// More than one, so that whoever tests with few rows adds up lanes as well.
+    fn lanes(&self) -> usize {
+        3
+    }
+
+    fn requests(&self, lanes: &mut [&mut dyn Lane<RequestRow>]) -> Result<(), PartError> {
+        give(&self.requests, lanes);
         Ok(())
     }
 
-    fn served(&self, each: &mut dyn FnMut(ServedRow)) -> Result<(), PartError> {
-        self.served.iter().cloned().for_each(each);
+    fn served(&self, lanes: &mut [&mut dyn Lane<ServedRow>]) -> Result<(), PartError> {
+        give(&self.served, lanes);
         Ok(())
     }
 }
+
+/// Gives each lane about as many of the rows.
+fn give<R: Row>(rows: &[R], lanes: &mut [&mut dyn Lane<R>]) {
+    let each = rows.len().div_ceil(lanes.len().max(1)).max(1);
+    for (rows, lane) in rows.chunks(each).zip(lanes) {
+        for row in rows {
+            lane.row().clone_from(row);
+            lane.take();
+        }
+    }
+}
+
+/// Each lane has sums of its own in memory.
+const MOST_LANES: usize = 8;
 
 /// The tables of a run directory.
 #[derive(Debug)]
 pub struct Tables {
     /// The parts of each table that can be read.
-    requests: Vec<PathBuf>,
-    served: Vec<PathBuf>,
+    requests: Vec<Part>,
+    served: Vec<Part>,
     /// Rows that crossed while the load lasted, of sources whose others were not fetched.
     live: Vec<RequestRow>,
 }
@@ -62,7 +84,7 @@ impl Tables {
             let id = |row: &RequestRow| (Arc::clone(&row.source), row.seq);
             let mut missing: HashSet<(Arc<str>, u64)> = live.iter().map(id).collect();
             parts::each_row_of::<RequestRow>(&requests, |row| {
-                missing.remove(&id(&row));
+                missing.remove(&id(row));
             })?;
             live.retain(|row| missing.contains(&id(row)));
         }
@@ -74,7 +96,8 @@ impl Tables {
                 sources.len()
             ));
         }
-        Ok(Self { requests, served, live })
+        let open = |paths: Vec<PathBuf>| paths.into_iter().map(Part::open).collect::<Result<_, _>>();
+        Ok(Self { requests: open(requests)?, served: open(served)?, live })
     }
 }
 
@@ -114,14 +137,18 @@ fn whole_parts<R: Row>(
 }
 
 impl RowSource for Tables {
-    fn requests(&self, each: &mut dyn FnMut(RequestRow)) -> Result<(), PartError> {
-        parts::each_row_of::<RequestRow>(&self.requests, &mut *each)?;
-        self.live.iter().cloned().for_each(each);
+    fn lanes(&self) -> usize {
+        std::thread::available_parallelism().map_or(1, usize::from).min(MOST_LANES)
+    }
+
+    fn requests(&self, lanes: &mut [&mut dyn Lane<RequestRow>]) -> Result<(), PartError> {
+        parts::read_side_by_side(&self.requests, lanes)?;
+        give(&self.live, lanes);
         Ok(())
     }
 
-    fn served(&self, each: &mut dyn FnMut(ServedRow)) -> Result<(), PartError> {
-        parts::each_row_of::<ServedRow>(&self.served, each)
+    fn served(&self, lanes: &mut [&mut dyn Lane<ServedRow>]) -> Result<(), PartError> {
+        parts::read_side_by_side(&self.served, lanes)
     }
 }
 
@@ -149,7 +176,7 @@ mod tests {
         let (mut requests, mut torn) = (Vec::new(), Vec::new());
         let mut corrupt = Vec::new();
         let tables = Tables::open(dir.path(), Checksums::Written, &mut torn, &mut corrupt).unwrap();
-        tables.requests(&mut |row| requests.push(row)).unwrap();
+        tables.requests(&mut [&mut parts::each(|row: &RequestRow| requests.push(row.clone()))]).unwrap();
         assert_eq!(requests, rows(0..9));
         assert!(corrupt.is_empty(), "{corrupt:?}");
         assert_eq!(
@@ -173,7 +200,7 @@ mod tests {
         let open = || {
             let (mut torn, mut corrupt, mut rows) = (Vec::new(), Vec::new(), 0);
             let tables = Tables::open(dir.path(), Checksums::Written, &mut torn, &mut corrupt).unwrap();
-            tables.requests(&mut |_| rows += 1).unwrap();
+            tables.requests(&mut [&mut parts::each(|_: &RequestRow| rows += 1)]).unwrap();
             (rows, corrupt)
         };
         assert_eq!(open(), (100, Vec::new()));

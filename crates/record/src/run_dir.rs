@@ -6,7 +6,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use super::event::{EVENT_VERSION, EventKind};
-use super::parts::{PartError, PartWriter, Row};
+use super::parts::{self, PartError, PartWriter, Row};
 use super::rows::Checksums;
 use super::run_info::{FORMAT_VERSION, OLDEST_FORMAT};
 use super::{Clock, Event, RequestRow, RowSource, RunInfo, ServedRow, Tables};
@@ -259,8 +259,8 @@ impl RunDir {
     pub fn read(&self) -> Result<Records, RunDirError> {
         let (RunLog { info, events, torn, corrupt }, tables) = self.recorded()?;
         let (mut requests, mut served) = (Vec::new(), Vec::new());
-        tables.requests(&mut |row| requests.push(row))?;
-        tables.served(&mut |row| served.push(row))?;
+        tables.requests(&mut [&mut parts::each(|row: &RequestRow| requests.push(row.clone()))])?;
+        tables.served(&mut [&mut parts::each(|row: &ServedRow| served.push(row.clone()))])?;
         Ok(Records { info, events, requests, served, torn, corrupt })
     }
 

@@ -9,6 +9,7 @@ use crate::class::Class;
 use crate::gate::{self, Figures};
 use crate::model::{Analysis, CheckVerdict, Mode, RunResult, Verdict};
 use crate::stats;
+use crate::timeline::lanes::add_counts;
 use crate::timeline::{Request, Requests, Timeline};
 use rolldrop_record::parts::PartError;
 use rolldrop_record::{Outcome, Phase, Stamp};
@@ -154,6 +155,12 @@ pub struct Block {
 }
 
 impl Block {
+    fn merge(&mut self, other: Self) {
+        self.total += other.total;
+        add_counts(&mut self.dropped, other.dropped);
+        add_counts(&mut self.latency, other.latency);
+    }
+
     /// The number of dropped requests.
     pub fn lost(&self) -> u64 {
         self.dropped.values().sum()
@@ -176,8 +183,7 @@ impl Sample {
         let [.., longest] = BLOCK_LENGTHS;
         let end_s = analysis.charts.end_s;
         let block_s = BLOCK_LENGTHS.into_iter().find(|s| end_s / s <= MOST_BLOCKS).unwrap_or(longest);
-        let mut blocks: Vec<Block> = Vec::new();
-        requests.each(|request| {
+        let add = |blocks: &mut Vec<Block>, request: &Request| {
             let class = Class::of(&request.row);
             if request.row.phase != Phase::Main || matches!(class, Class::NotSent | Class::Cancelled) {
                 return;
@@ -193,6 +199,11 @@ impl Sample {
                 Class::Dropped => *block.dropped.entry(request.row.outcome).or_default() += 1,
                 _ => {}
             }
+        };
+        let blocks = requests.all(Vec::new, add, |blocks, others| {
+            let missing = others.len().saturating_sub(blocks.len());
+            blocks.extend(std::iter::repeat_with(Block::default).take(missing));
+            blocks.iter_mut().zip(others).for_each(|(block, other)| block.merge(other));
         })?;
         Ok(Self {
             name: name.into(),

@@ -133,8 +133,9 @@ fn behind_the_recorded_ingress_every_failure_has_its_pod_among_few() {
         result.findings
     );
 
-    let mut watching = Watching::new(&timeline, 0, &requests.others);
-    requests.plain(|r| watching.answered(&r.row)).unwrap();
+    let begin = || Watching::new(&timeline, 0, &requests.others);
+    let add = |watching: &mut Watching, r: &Request| watching.answered(&r.row);
+    let watching = requests.plain(begin, add, |own, other| own.merge(&other)).unwrap();
     let gateway = watching.done();
     let pods = std::fs::read_to_string(recorded.join("pods.csv")).unwrap();
     let ends: HashMap<&str, usize> = pods

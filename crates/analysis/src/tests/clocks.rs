@@ -50,13 +50,12 @@ fn windows_stay_right_within_the_stated_uncertainty_of_a_skewed_or_drifting_cloc
         let (records, true_rows) = (on_another_clock(offset_ns, drift_ppm), three_pods().requests);
         let (timeline, requests) = Timeline::build(records.log(), records).unwrap();
         let mut stated_ns = 0;
-        let placed = requests.each(|placed| {
+        for placed in requests.in_memory() {
             stated_ns = placed.uncertainty_ns.max(stated_ns);
             let true_row = &true_rows[usize::try_from(placed.row.seq).unwrap()];
             let off_ns = placed.row.scheduled.ns_since(true_row.scheduled).abs();
             assert!(off_ns <= placed.uncertainty_ns, "{said}: {placed:?}");
-        });
-        placed.unwrap();
+        }
         assert!(stated_ns <= most_ms * MS, "{said}: ± {stated_ns}");
         let result = analyse(&timeline, &requests).unwrap().result;
         // Which requests are near the termination shifts by those that come within the uncertainty of its two ends.

@@ -100,7 +100,7 @@ impl Client<'_> {
 }
 
 /// The proxies' rows of all requests that may have been plainly answered: eight bytes for each request.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Proxied {
     /// The random part of the run's ids; `None` in runs of earlier versions.
     run: Option<RunId>,
@@ -178,17 +178,14 @@ impl Seen {
 impl Proxied {
     /// No row yet, of a run whose ids share `run`.
     pub(super) fn new(run: Option<RunId>) -> Self {
-        Self {
-            run,
-            sources: HashMap::new(),
-            further: HashMap::new(),
-            further_rows: 0,
-            highest_seq: 0,
-            last: None,
-            pods: Vec::new(),
-            numbers: HashMap::new(),
-            base: Stamp::default(),
-            strangers: Strangers::default(),
+        Self { run, ..Self::default() }
+    }
+
+    /// Expects what others expect, which have taken no row yet.
+    pub(super) fn expect_all(&mut self, others: Self) {
+        self.highest_seq = self.highest_seq.max(others.highest_seq);
+        for (source, of) in others.sources {
+            self.sources.entry(source).or_default().is_compared |= of.is_compared;
         }
     }
 

@@ -11,6 +11,7 @@
 //!
 //! What the scenario or the command line states is never changed, and a Service is never treated as a gateway.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -47,6 +48,23 @@ impl KeptConnections {
             *first = Arc::clone(pod);
         } else if pod > last {
             *last = Arc::clone(pod);
+        }
+    }
+
+    pub(super) fn merge(&mut self, later: Self) {
+        for (key, [first, last]) in later.pods {
+            match self.pods.entry(key) {
+                Entry::Vacant(entry) => _ = entry.insert([first, last]),
+                Entry::Occupied(mut entry) => {
+                    let [own_first, own_last] = entry.get_mut();
+                    if first < *own_first {
+                        *own_first = first;
+                    }
+                    if last > *own_last {
+                        *own_last = last;
+                    }
+                }
+            }
         }
     }
 

@@ -108,6 +108,11 @@ impl Count {
         self.n += 1;
         self.first.get_or_insert(number);
     }
+
+    fn merge(&mut self, later: Self) {
+        self.n += later.n;
+        self.first = self.first.or(later.first);
+    }
 }
 
 /// A set of numbers, a bit for each.
@@ -129,6 +134,26 @@ impl Numbers {
         self.words[word] |= bit;
         self.n += u64::from(is_new);
         is_new
+    }
+
+    /// Adds others; returns those that were there already.
+    fn merge(&mut self, others: &Self) -> Count {
+        let mut twice = Count::default();
+        if self.words.len() < others.words.len() {
+            self.words.resize(others.words.len(), 0);
+        }
+        for (word, (own, other)) in (0..).zip(self.words.iter_mut().zip(&others.words)) {
+            let both = *own & other;
+            if both != 0 {
+                twice.merge(Count {
+                    n: u64::from(both.count_ones()),
+                    first: Some(word * 64 + u64::from(both.trailing_zeros())),
+                });
+            }
+            *own |= other;
+        }
+        self.n += others.n - twice.n;
+        twice
     }
 
     fn has(&self, number: u64) -> bool {
@@ -161,7 +186,25 @@ impl Numbers {
     }
 }
 
+impl OfSource {
+    fn merge(&mut self, later: Self) {
+        self.twice.merge(self.numbers.merge(&later.numbers));
+        self.twice.merge(later.twice);
+        self.warmup += later.warmup;
+        self.main += later.main;
+        self.disordered.merge(later.disordered);
+        self.compared.extend(later.compared);
+    }
+}
+
 impl Rows {
+    /// Adds the requests of later rows.
+    pub(super) fn merge(&mut self, later: Self) {
+        for (source, of) in later.sources {
+            self.sources.entry(source).or_default().merge(of);
+        }
+    }
+
     /// Adds a request, on the coordinator's clock.
     pub(super) fn add(&mut self, row: &RequestRow, uncertainty_ns: i64) {
         let of = match self.sources.get_mut(&row.source) {
@@ -334,7 +377,7 @@ pub(super) fn look<E>(
     rows: &Rows,
     (info, events, clocks): (&RunInfo, &[Event], &Clocks),
     (began, ended): (Stamp, Stamp),
-    stamps: impl FnOnce(&mut dyn FnMut(&RequestRow)) -> Result<(), E>,
+    stamps: impl FnOnce(&mut (dyn FnMut(&RequestRow) + Send)) -> Result<(), E>,
 ) -> Result<Integrity, E> {
     let mut found = if info.has_checks() { rows.judge(info, events, clocks) } else { Integrity::default() };
     let gaps = rows.gaps(&scheduled(events));

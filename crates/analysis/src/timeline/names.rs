@@ -5,7 +5,7 @@
 //! none: it may be a cache or a gateway.
 
 use core::net::{IpAddr, SocketAddr};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use super::addresses::Addresses;
@@ -84,6 +84,11 @@ impl Relays {
         self.behind.extend(others.cloned());
     }
 
+    pub(super) fn merge(&mut self, later: Self) {
+        self.behind.extend(later.behind);
+        self.first.extend(later.first);
+    }
+
     /// Those of a whole run.
     pub(super) fn finish(self) -> HashSet<Arc<str>> {
         self.behind.difference(&self.first).cloned().collect()
@@ -95,24 +100,30 @@ impl Relays {
 pub struct Unmatched {
     /// Answers with such a value.
     pub answers: u64,
-    /// Some of the values, with their numbers.
-    pub values: BTreeMap<Arc<str>, u64>,
+    /// Some of the values.
+    pub values: BTreeSet<Arc<str>>,
 }
 
 impl Unmatched {
     pub(super) fn add(&mut self, value: &Arc<str>) {
         self.answers += 1;
-        let known = self.values.len();
-        match self.values.get_mut(value) {
-            Some(count) => *count += 1,
-            None if known < MAX_UNMATCHED => _ = self.values.insert(Arc::clone(value), 1),
-            None => {}
+        if self.values.len() < MAX_UNMATCHED && !self.values.contains(value) {
+            self.values.insert(Arc::clone(value));
         }
+    }
+
+    pub(super) fn merge(&mut self, later: Self) {
+        self.answers += later.answers;
+        let room = MAX_UNMATCHED - self.values.len();
+        let new: Vec<_> = later.values.difference(&self.values).take(room).cloned().collect();
+        self.values.extend(new);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use serde_json::json;
 
     use super::*;
@@ -185,6 +196,5 @@ mod tests {
         let mut unmatched = Unmatched::default();
         (0..100).for_each(|n| unmatched.add(&format!("cache-{}", n % 10).into()));
         assert_eq!((unmatched.answers, unmatched.values.len()), (100, MAX_UNMATCHED));
-        assert_eq!(unmatched.values.values().sum::<u64>(), 80);
     }
 }

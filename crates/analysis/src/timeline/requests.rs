@@ -7,14 +7,15 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::addresses::Addresses;
+use super::attempts::Proxied;
 pub use super::attempts::{Attempt, Strangers};
-use super::attempts::{Joined, Proxied};
 use super::clocks::Clocks;
 use super::consumer::KeptConnections;
 use super::integrity::{self, Integrity};
+use super::lanes;
 pub use super::names::Unmatched;
 use super::names::{PodNames, Relays};
-use rolldrop_record::parts::PartError;
+use rolldrop_record::parts::{self, PartError};
 use rolldrop_record::{ClockOffset, Event, Outcome, RequestRow, RowSource, RunId, RunInfo, ServedRow, Stamp};
 
 /// A connection: its load source, and its number there.
@@ -157,6 +158,13 @@ impl Agreement {
         self.agreed >= Self::PROOF && self.disagreed == 0
     }
 
+    fn merge(&mut self, other: Self) {
+        self.routed += other.routed;
+        self.to_pods += other.to_pods;
+        self.agreed += other.agreed;
+        self.disagreed += other.disagreed;
+    }
+
     fn add(&mut self, request: &Request) {
         self.routed += u64::from(request.row.routed_to.is_some());
         let Some(routed) = &request.routed else { return };
@@ -181,70 +189,103 @@ fn by_id(requests: &[Request]) -> HashMap<Arc<str>, HashMap<u64, usize>> {
     by_id
 }
 
+/// What the first pass over the rows collects.
+#[derive(Debug, Default)]
+struct Seen {
+    others: Vec<Request>,
+    all: u64,
+    unnamed: HashSet<Connection>,
+    first_scheduled: Option<Stamp>,
+    last_end: Option<Stamp>,
+    looked_at: integrity::Rows,
+    unmatched: Unmatched,
+    proxied: Proxied,
+    agreement: Agreement,
+    kept: KeptConnections,
+    relays: Relays,
+}
+
+impl Seen {
+    fn add(&mut self, request: &mut Request, clocks: &Clocks, joins: &Joins) {
+        place_request(request, clocks, Some(&joins.addresses));
+        let says = request.row.pod.clone();
+        if let Some(value) = name_pod(&mut request.row, joins) {
+            self.unmatched.add(&value);
+        }
+        self.agreement.add(request);
+        let row = &request.row;
+        if let Some((says, pod)) = says.zip(row.pod.as_ref()).filter(|_| row.outcome == Outcome::Ok) {
+            self.relays.see(&joins.names, &says, pod);
+        }
+        self.all += 1;
+        self.looked_at.add(row, request.uncertainty_ns);
+        self.first_scheduled = earliest(self.first_scheduled, Some(row.scheduled));
+        self.last_end = self.last_end.max(Some(row.end));
+        self.proxied.expect(row, clocks);
+        self.kept.see(row);
+        let is_named = row.pod.is_some() || (request.routed.is_some() && !joins.needs_proof);
+        if row.conn_reused && !is_named {
+            self.unnamed.extend(request.connection());
+        }
+        if !is_plain(row) {
+            self.others.push(request.clone());
+        }
+    }
+
+    /// Adds what later rows showed.
+    fn merge(&mut self, later: Self) {
+        self.others.extend(later.others);
+        self.all += later.all;
+        self.unnamed.extend(later.unnamed);
+        self.first_scheduled = earliest(self.first_scheduled, later.first_scheduled);
+        self.last_end = self.last_end.max(later.last_end);
+        self.looked_at.merge(later.looked_at);
+        self.unmatched.merge(later.unmatched);
+        self.proxied.expect_all(later.proxied);
+        self.agreement.merge(later.agreement);
+        self.kept.merge(later.kept);
+        self.relays.merge(later.relays);
+    }
+}
+
+/// The earlier of two times that may be unknown.
+fn earliest(a: Option<Stamp>, b: Option<Stamp>) -> Option<Stamp> {
+    a.into_iter().chain(b).min()
+}
+
 impl Requests {
     /// Goes through the rows for the first time.
-    #[expect(clippy::too_many_lines, reason = "two passes over the rows share their sums")]
     pub(super) fn open(
         rows: Box<dyn RowSource>,
         clocks: Clocks,
         mut joins: Joins,
     ) -> Result<Self, PartError> {
-        let mut others = Vec::new();
-        let mut all = 0;
-        let mut unnamed = HashSet::new();
-        let (mut first_scheduled, mut last_end) = (None::<Stamp>, None::<Stamp>);
-        let mut looked_at = integrity::Rows::default();
-        let mut unmatched = Unmatched::default();
-        let mut proxied = Proxied::new(joins.run.clone());
-        let mut agreement = Agreement::default();
-        let mut kept = KeptConnections::default();
-        let mut relays = Relays::default();
-        rows.requests(&mut |row| {
-            let mut request = place_request(row, &clocks, Some(&joins.addresses));
-            let says = request.row.pod.clone();
-            if let Some(value) = name_pod(&mut request.row, &joins) {
-                unmatched.add(&value);
-            }
-            agreement.add(&request);
-            let row = &request.row;
-            if let Some((says, pod)) = says.zip(row.pod.as_ref()).filter(|_| row.outcome == Outcome::Ok) {
-                relays.see(&joins.names, &says, pod);
-            }
-            all += 1;
-            looked_at.add(row, request.uncertainty_ns);
-            first_scheduled = Some(first_scheduled.map_or(row.scheduled, |first| first.min(row.scheduled)));
-            last_end = last_end.max(Some(row.end));
-            proxied.expect(row, &clocks);
-            kept.see(row);
-            let is_named = row.pod.is_some() || (request.routed.is_some() && !joins.needs_proof);
-            if row.conn_reused && !is_named {
-                unnamed.extend(request.connection());
-            }
-            if !is_plain(row) {
-                others.push(request);
-            }
-        })?;
+        let begin = || Seen { proxied: Proxied::new(joins.run.clone()), ..Seen::default() };
+        let add = |seen: &mut Seen, request: &mut Request| seen.add(request, &clocks, &joins);
+        let seen = lanes::add_up(&*rows, begin, add, Seen::merge)?;
+        let Seen { mut others, first_scheduled, relays, mut looked_at, mut proxied, mut agreement, .. } =
+            seen;
         joins.relays = relays.finish();
         others.iter_mut().for_each(|request| joins.forget_relays(&mut request.row));
         others.sort_unstable_by(|a: &Request, b| a.order().cmp(&b.order()));
         let by_id = by_id(&others);
         proxied.begin_at(first_scheduled.unwrap_or_default());
         let mut served: HashMap<usize, Vec<(ServedRow, Option<i64>)>> = HashMap::new();
-        rows.served(&mut |row| {
-            looked_at.add_served(&row);
-            if !proxied.is_own(&row) || joins.relays.contains(&row.pod) {
+        rows.served(&mut [&mut parts::each(|row: &ServedRow| {
+            looked_at.add_served(row);
+            if !proxied.is_own(row) || joins.relays.contains(&row.pod) {
                 return;
             }
-            looked_at.compare(&row, &clocks);
+            looked_at.compare(row, &clocks);
             let uncertainty_ns = clocks.uncertainty_ns(&row.source, row.end);
-            let row = place_served(row, &clocks);
+            let row = place_served(row.clone(), &clocks);
             let Some(id) = &row.request else { return };
             let number = by_id.get(id.source()).and_then(|of_source| of_source.get(&id.seq));
             match number {
                 Some(number) => served.entry(*number).or_default().push((row, uncertainty_ns)),
                 None => proxied.put(&row, uncertainty_ns),
             }
-        })?;
+        })])?;
         for (number, rows) in served {
             let request = &mut others[number];
             let joined = proxied.choose(&request.row, request.uncertainty_ns, rows);
@@ -259,14 +300,14 @@ impl Requests {
         let strangers = proxied.strangers;
         Ok(Self {
             others,
-            all,
+            all: seen.all,
             strangers,
-            unmatched,
-            unnamed,
-            kept,
+            unmatched: seen.unmatched,
+            unnamed: seen.unnamed,
+            kept: seen.kept,
             agreement,
             first_scheduled,
-            last_end,
+            last_end: seen.last_end,
             rows,
             clocks,
             joins,
@@ -282,35 +323,61 @@ impl Requests {
         lasted: (Stamp, Stamp),
     ) -> Result<Integrity, PartError> {
         integrity::look(&self.looked_at, (info, events, &self.clocks), lasted, |each| {
-            self.rows.requests(&mut |row| each(&place_request(row, &self.clocks, None).row))
+            let mut request = lanes::blank();
+            let mut lane = parts::each(|row: &RequestRow| {
+                request.row.clone_from(row);
+                place_request(&mut request, &self.clocks, None);
+                each(&request.row);
+            });
+            self.rows.requests(&mut [&mut lane])
         })
     }
 
-    /// Goes through those that were plainly answered, in any order.
+    /// Adds up those that were plainly answered.
     ///
     /// # Errors
     /// When they cannot be read.
-    pub fn plain(&self, mut each: impl FnMut(&Request)) -> Result<(), PartError> {
-        self.rows.requests(&mut |row| {
-            if is_plain(&row) {
-                let addresses = self.agreement.is_relied_on.then_some(&self.joins.addresses);
-                let mut request = place_request(row, &self.clocks, addresses);
-                name_pod(&mut request.row, &self.joins);
-                self.joins.forget_relays(&mut request.row);
-                let joined = self.proxied.of(&request.row, request.uncertainty_ns);
-                let Joined { last: proxy, others: other_attempts, impossible: impossible_rows } = joined;
-                each(&Request { proxy, other_attempts, impossible_rows, ..request });
+    pub(crate) fn plain<S: Send>(
+        &self,
+        begin: impl Fn() -> S,
+        add: impl Fn(&mut S, &Request) + Sync,
+        merge: impl FnMut(&mut S, S),
+    ) -> Result<S, PartError> {
+        let addresses = self.agreement.is_relied_on.then_some(&self.joins.addresses);
+        let place = |sum: &mut S, request: &mut Request| {
+            if !is_plain(&request.row) {
+                return;
             }
-        })
+            place_request(request, &self.clocks, addresses);
+            name_pod(&mut request.row, &self.joins);
+            self.joins.forget_relays(&mut request.row);
+            let joined = self.proxied.of(&request.row, request.uncertainty_ns);
+            (request.proxy, request.other_attempts) = (joined.last, joined.others);
+            request.impossible_rows = joined.impossible;
+            add(sum, request);
+        };
+        lanes::add_up(&*self.rows, begin, place, merge)
     }
 
-    /// Goes through all of them, in any order.
+    /// Adds up all of them.
     ///
     /// # Errors
     /// When they cannot be read.
-    pub fn each(&self, mut each: impl FnMut(&Request)) -> Result<(), PartError> {
-        self.others.iter().for_each(&mut each);
-        self.plain(each)
+    pub(crate) fn all<S: Send>(
+        &self,
+        begin: impl Fn() -> S,
+        add: impl Fn(&mut S, &Request) + Sync,
+        merge: impl FnMut(&mut S, S),
+    ) -> Result<S, PartError> {
+        let mut sum = self.plain(begin, &add, merge)?;
+        self.others.iter().for_each(|request| add(&mut sum, request));
+        Ok(sum)
+    }
+
+    /// All of them, in memory.
+    #[cfg(test)]
+    pub(crate) fn in_memory(&self) -> Vec<Request> {
+        self.all(Vec::new, |all, request| all.push(request.clone()), Vec::extend).unwrap()
     }
 }
 
@@ -327,8 +394,10 @@ fn name_pod(row: &mut RequestRow, joins: &Joins) -> Option<Arc<str>> {
     }
 }
 
-/// A request's stamps lie close together, so one offset serves for all, and keeps their distances.
-fn place_request(mut row: RequestRow, clocks: &Clocks, addresses: Option<&Addresses>) -> Request {
+/// Brings a row that was just read onto the coordinator's clock. A request's stamps lie close together, so one offset
+/// serves for all, and keeps their distances.
+fn place_request(request: &mut Request, clocks: &Clocks, addresses: Option<&Addresses>) {
+    let row = &mut request.row;
     let ClockOffset { offset_ns, uncertainty_ns } = clocks.offset(&row.source, row.end);
     let stages = [&mut row.connect_start, &mut row.connected, &mut row.tls, &mut row.sent, &mut row.head];
     for stamp in stages.into_iter().flatten() {
@@ -336,9 +405,8 @@ fn place_request(mut row: RequestRow, clocks: &Clocks, addresses: Option<&Addres
     }
     row.scheduled = row.scheduled.shifted_ns(-offset_ns);
     row.end = row.end.shifted_ns(-offset_ns);
-    let mut request = Request { uncertainty_ns, ..Request::of(row) };
+    request.uncertainty_ns = uncertainty_ns;
     request.routed = addresses.and_then(|all| all.routed_to(&request.row, request.begun())).cloned();
-    request
 }
 
 /// A connection may have been accepted long before the request.

@@ -1,17 +1,17 @@
 //! How the fields of a row are columns of its table: numbers, texts, names of enums, request ids.
 
-use std::collections::HashSet;
 use std::fmt::Display;
 use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::vec::IntoIter;
 
-use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
+use parquet::data_type::{BoolType, DataType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
 
-use super::columns::{GroupReader, GroupWriter, Numbers, OptionalNumbers, Texts};
+use super::columns::{GroupWriter, Numbers, OptionalNumbers, Texts};
 use super::csv::CsvWriter;
+use super::read::{GroupReader, OptionalColumn, TextColumn, ended, next_text};
 use crate::{Outcome, Phase, Protocol, RequestId, ServedEnd, Stamp, TlsSession};
 
 /// A field of a row. It is one column as a rule; a request id is three.
@@ -28,9 +28,11 @@ pub(super) trait Cell: Sized {
     /// Writes the rows as the next columns. The buffer is empty afterwards.
     fn write(buffer: &mut Self::Buffer, group: &mut GroupWriter<'_>) -> Result<(), ParquetError>;
     /// Finds its columns in a row group. An optional one may be missing.
-    fn open(name: &str, group: &GroupReader<'_>) -> Result<Self::Column, ParquetError>;
-    /// The next row's value.
-    fn next(column: &mut Self::Column) -> Result<Self, ParquetError>;
+    fn open(name: &str, group: &mut GroupReader<'_>) -> Result<Self::Column, ParquetError>;
+    /// The value of a row before the first is read.
+    fn blank() -> Self;
+    /// Takes the next row's value.
+    fn read(&mut self, column: &mut Self::Column) -> Result<(), ParquetError>;
     /// Whether a row as JSON leaves it out.
     fn is_absent(&self) -> bool {
         false
@@ -85,12 +87,17 @@ macro_rules! number {
                 buffer.write(group)
             }
 
-            fn open(name: &str, group: &GroupReader<'_>) -> Result<Self::Column, ParquetError> {
+            fn open(name: &str, group: &mut GroupReader<'_>) -> Result<Self::Column, ParquetError> {
                 group.required::<$physical>(name)
             }
 
-            fn next(column: &mut Self::Column) -> Result<Self, ParquetError> {
-                Self::of_file(value(column.next())?)
+            fn blank() -> Self {
+                Self::default()
+            }
+
+            fn read(&mut self, column: &mut Self::Column) -> Result<(), ParquetError> {
+                *self = Self::of_file(column.next().ok_or_else(ended)?)?;
+                Ok(())
             }
 
             fn csv<W: Write>(&self, line: &mut CsvWriter<W>) -> io::Result<()> {
@@ -115,7 +122,7 @@ where
     <N::Physical as DataType>::T: Send + Display,
 {
     type Buffer = OptionalNumbers<N::Physical>;
-    type Column = IntoIter<Option<<N::Physical as DataType>::T>>;
+    type Column = OptionalColumn<N::Physical>;
 
     fn declare(name: &str, schema: &mut String) {
         schema.push_str(&format!("optional {} {name};", N::TYPE));
@@ -130,12 +137,17 @@ where
         buffer.write(group)
     }
 
-    fn open(name: &str, group: &GroupReader<'_>) -> Result<Self::Column, ParquetError> {
+    fn open(name: &str, group: &mut GroupReader<'_>) -> Result<Self::Column, ParquetError> {
         group.optional::<N::Physical>(name)
     }
 
-    fn next(column: &mut Self::Column) -> Result<Self, ParquetError> {
-        value(column.next())?.map(N::of_file).transpose()
+    fn blank() -> Self {
+        None
+    }
+
+    fn read(&mut self, column: &mut Self::Column) -> Result<(), ParquetError> {
+        *self = column.next()?.map(N::of_file).transpose()?;
+        Ok(())
     }
 
     fn is_absent(&self) -> bool {
@@ -147,42 +159,11 @@ where
     }
 }
 
-/// A column of texts that is read. Texts that repeat from row to row share one allocation.
-pub(super) struct TextColumn<V> {
-    values: IntoIter<V>,
-    known: HashSet<Arc<str>>,
-    /// That of the row before, which is most often the next one's.
-    last: Option<Arc<str>>,
-}
-
-impl<V> TextColumn<V> {
-    fn new(values: IntoIter<V>) -> Self {
-        Self { values, known: HashSet::new(), last: None }
-    }
-
-    fn shared(&mut self, bytes: &ByteArray) -> Result<Arc<str>, ParquetError> {
-        if let Some(last) = self.last.as_ref().filter(|last| last.as_bytes() == bytes.data()) {
-            return Ok(Arc::clone(last));
-        }
-        let name = text(bytes)?;
-        let name = match self.known.get(name) {
-            Some(known) => Arc::clone(known),
-            None => {
-                let new: Arc<str> = name.into();
-                self.known.insert(Arc::clone(&new));
-                new
-            }
-        };
-        self.last = Some(Arc::clone(&name));
-        Ok(name)
-    }
-}
-
 macro_rules! text {
-    ($($type:ty: $value:ident => $to:expr, $of:path;)*) => {$(
+    ($($type:ty: $value:ident => $to:expr, $of:path, $blank:expr, $same:expr;)*) => {$(
         impl Cell for $type {
             type Buffer = Texts;
-            type Column = TextColumn<ByteArray>;
+            type Column = TextColumn<$type>;
 
             fn declare(name: &str, schema: &mut String) {
                 schema.push_str(&format!("required binary {name} (STRING);"));
@@ -197,13 +178,20 @@ macro_rules! text {
                 buffer.write(group)
             }
 
-            fn open(name: &str, group: &GroupReader<'_>) -> Result<Self::Column, ParquetError> {
-                group.required::<ByteArrayType>(name).map(TextColumn::new)
+            fn open(name: &str, group: &mut GroupReader<'_>) -> Result<Self::Column, ParquetError> {
+                group.texts(name, $of)?.ok_or_else(|| ParquetError::General(format!("column {name} is missing")))
             }
 
-            fn next(column: &mut Self::Column) -> Result<Self, ParquetError> {
-                let bytes = value(column.values.next())?;
-                column.shared(&bytes).and_then($of)
+            fn blank() -> Self {
+                $blank
+            }
+
+            fn read(&mut self, column: &mut Self::Column) -> Result<(), ParquetError> {
+                let value = column.next()?.ok_or_else(ended)?;
+                if !$same(value, self) {
+                    self.clone_from(value);
+                }
+                Ok(())
             }
 
             fn csv<W: Write>(&self, line: &mut CsvWriter<W>) -> io::Result<()> {
@@ -214,7 +202,7 @@ macro_rules! text {
 
         impl Cell for Option<$type> {
             type Buffer = Texts;
-            type Column = TextColumn<Option<ByteArray>>;
+            type Column = Option<TextColumn<$type>>;
 
             fn declare(name: &str, schema: &mut String) {
                 schema.push_str(&format!("optional binary {name} (STRING);"));
@@ -228,13 +216,22 @@ macro_rules! text {
                 buffer.write(group)
             }
 
-            fn open(name: &str, group: &GroupReader<'_>) -> Result<Self::Column, ParquetError> {
-                group.optional::<ByteArrayType>(name).map(TextColumn::new)
+            fn open(name: &str, group: &mut GroupReader<'_>) -> Result<Self::Column, ParquetError> {
+                group.texts(name, $of)
             }
 
-            fn next(column: &mut Self::Column) -> Result<Self, ParquetError> {
-                let Some(bytes) = value(column.values.next())? else { return Ok(None) };
-                column.shared(&bytes).and_then($of).map(Some)
+            fn blank() -> Self {
+                None
+            }
+
+            fn read(&mut self, column: &mut Self::Column) -> Result<(), ParquetError> {
+                let value = next_text(column)?;
+                match (self.as_ref(), value) {
+                    (Some(before), Some(value)) if $same(value, before) => {}
+                    (None, None) => {}
+                    _ => *self = value.cloned(),
+                }
+                Ok(())
             }
 
             fn is_absent(&self) -> bool {
@@ -249,13 +246,13 @@ macro_rules! text {
 }
 
 text! {
-    Arc<str>: text => text, Ok;
-    Outcome: outcome => outcome.as_str(), parse;
-    Phase: phase => phase.as_str(), parse;
-    Protocol: protocol => protocol.as_str(), parse;
-    ServedEnd: end => end.as_str(), parse;
-    TlsSession: session => session.as_str(), parse;
-    SocketAddr: address => address.to_string(), parse;
+    Arc<str>: text => text, kept, "".into(), Arc::ptr_eq;
+    Outcome: outcome => outcome.as_str(), parse, Self::ALL[0], PartialEq::eq;
+    Phase: phase => phase.as_str(), parse, Self::ALL[0], PartialEq::eq;
+    Protocol: protocol => protocol.as_str(), parse, Self::ALL[0], PartialEq::eq;
+    ServedEnd: end => end.as_str(), parse, Self::ALL[0], PartialEq::eq;
+    TlsSession: session => session.as_str(), parse, Self::ALL[0], PartialEq::eq;
+    SocketAddr: address => address.to_string(), parse, (Ipv4Addr::UNSPECIFIED, 0).into(), PartialEq::eq;
 }
 
 /// The columns of a request's id: its three parts.
@@ -271,9 +268,9 @@ pub(super) struct IdBuffer {
 
 /// The same, of a row group that is read.
 pub(super) struct IdColumns {
-    run: IntoIter<Option<ByteArray>>,
-    source: IntoIter<Option<ByteArray>>,
-    seq: IntoIter<Option<i64>>,
+    run: Option<TextColumn<Arc<str>>>,
+    source: Option<TextColumn<Arc<str>>>,
+    seq: OptionalColumn<Int64Type>,
 }
 
 impl Cell for Option<RequestId> {
@@ -299,21 +296,27 @@ impl Cell for Option<RequestId> {
         buffer.seq.write(group)
     }
 
-    fn open(_: &str, group: &GroupReader<'_>) -> Result<IdColumns, ParquetError> {
+    fn open(_: &str, group: &mut GroupReader<'_>) -> Result<IdColumns, ParquetError> {
         let [run, source, seq] = ID_COLUMNS;
         Ok(IdColumns {
-            run: group.optional::<ByteArrayType>(run)?,
-            source: group.optional::<ByteArrayType>(source)?,
+            run: group.texts(run, kept)?,
+            source: group.texts(source, kept)?,
             seq: group.optional::<Int64Type>(seq)?,
         })
     }
 
-    fn next(IdColumns { run, source, seq }: &mut IdColumns) -> Result<Self, ParquetError> {
-        let (run, source, seq) = (value(run.next())?, value(source.next())?, value(seq.next())?);
-        let Some((source, seq)) = source.zip(seq) else { return Ok(None) };
-        let run = run.as_ref().map(text).transpose()?;
-        let id = RequestId::of_parts(run, text(&source)?, narrow(seq)?);
-        id.map(Some).map_err(|e| ParquetError::General(e.to_string()))
+    fn blank() -> Self {
+        None
+    }
+
+    fn read(&mut self, IdColumns { run, source, seq }: &mut IdColumns) -> Result<(), ParquetError> {
+        let (run, source, seq) = (next_text(run)?, next_text(source)?, seq.next()?);
+        *self = None;
+        if let Some((source, seq)) = source.zip(seq) {
+            let id = RequestId::of_parts(run.map(AsRef::as_ref), source, narrow(seq)?);
+            *self = Some(id.map_err(|e| ParquetError::General(e.to_string()))?);
+        }
+        Ok(())
     }
 
     fn csv<W: Write>(&self, line: &mut CsvWriter<W>) -> io::Result<()> {
@@ -327,17 +330,13 @@ impl Cell for Option<RequestId> {
     }
 }
 
-fn text(bytes: &ByteArray) -> Result<&str, ParquetError> {
-    std::str::from_utf8(bytes.data()).map_err(|e| ParquetError::General(e.to_string()))
+#[expect(clippy::unnecessary_wraps, reason = "the other functions of its kind may fail")]
+fn kept(text: &Arc<str>) -> Result<Arc<str>, ParquetError> {
+    Ok(Arc::clone(text))
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "the other functions of its kind keep the text")]
-fn parse<T: std::str::FromStr<Err: Display>>(text: Arc<str>) -> Result<T, ParquetError> {
+fn parse<T: std::str::FromStr<Err: Display>>(text: &Arc<str>) -> Result<T, ParquetError> {
     text.parse().map_err(|e: T::Err| ParquetError::General(e.to_string()))
-}
-
-fn value<T>(value: Option<T>) -> Result<T, ParquetError> {
-    value.ok_or_else(|| ParquetError::General("a column ends before its row group".into()))
 }
 
 fn narrow<N, T: TryFrom<N, Error: Display>>(n: N) -> Result<T, ParquetError> {

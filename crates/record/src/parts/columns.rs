@@ -1,4 +1,4 @@
-//! The columns of a table: filled row by row in memory, written and read as Parquet column chunks.
+//! The columns of a table: filled row by row in memory, written as Parquet column chunks. `read` reads them.
 //!
 //! This layout is ours because it is on the hot path of the recorders. Rows are split into columns as they arrive, while they
 //! are in the processor's cache. Numbers are
@@ -11,21 +11,16 @@ use std::mem::take;
 use bytes::Bytes;
 use parquet::basic::{Compression, Encoding};
 use parquet::column::page::{CompressedPage, Page, PageWriter};
-use parquet::column::reader::get_typed_column_reader;
 use parquet::column::writer::ColumnCloseResult;
 use parquet::data_type::DataType;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ColumnChunkMetaData;
-use parquet::file::reader::RowGroupReader;
 use parquet::file::writer::{
     SerializedFileWriter, SerializedPageWriter, SerializedRowGroupWriter, TrackedWrite,
 };
 use parquet::schema::types::ColumnDescPtr;
 
 use super::checksum::Summed;
-
-/// Values of a column, and for each row whether it has one.
-type Levelled<T> = (Vec<<T as DataType>::T>, Vec<i16>);
 
 /// Writes the columns of one row group, in the schema's order.
 pub struct GroupWriter<'a> {
@@ -267,61 +262,4 @@ fn put_run(out: &mut Vec<u8>, value: u32, width: usize, rows: usize) {
     }
     out.push(header.to_le_bytes()[0]);
     out.extend(value.to_le_bytes().iter().take(width));
-}
-
-/// Reads the columns of one row group, by their names.
-pub struct GroupReader<'a> {
-    group: &'a dyn RowGroupReader,
-    /// Its rows.
-    pub(super) rows: usize,
-}
-
-impl<'a> GroupReader<'a> {
-    /// The columns of a row group.
-    pub(super) fn begin(group: &'a dyn RowGroupReader) -> Result<Self, ParquetError> {
-        let rows =
-            usize::try_from(group.metadata().num_rows()).map_err(|e| ParquetError::General(e.to_string()))?;
-        Ok(Self { group, rows })
-    }
-
-    /// Values and definition levels of a column; `None` where the file does not have it.
-    fn column<T: DataType>(&self, name: &str, optional: bool) -> Result<Option<Levelled<T>>, ParquetError> {
-        let columns = self.group.metadata().columns();
-        let Some(index) = columns.iter().position(|column| column.column_descr().name() == name) else {
-            return Ok(None);
-        };
-        let mut reader = get_typed_column_reader::<T>(self.group.get_column_reader(index)?);
-        let (mut values, mut levels) = (Vec::new(), Vec::new());
-        let mut read = 0;
-        while read < self.rows {
-            let levels = optional.then_some(&mut levels);
-            let (records, _, _) = reader.read_records(self.rows - read, levels, None, &mut values)?;
-            if records == 0 {
-                return Err(ParquetError::General("a column ends before its row group".into()));
-            }
-            read += records;
-        }
-        Ok(Some((values, levels)))
-    }
-
-    /// A column that has a value in every row.
-    pub(super) fn required<T: DataType>(&self, name: &str) -> Result<std::vec::IntoIter<T::T>, ParquetError> {
-        let column = self.column::<T>(name, false)?;
-        let missing = || ParquetError::General(format!("column {name} is missing"));
-        Ok(column.ok_or_else(missing)?.0.into_iter())
-    }
-
-    /// A column that has a value in some rows, or in none where the file does not have it.
-    pub(super) fn optional<T: DataType>(
-        &self,
-        name: &str,
-    ) -> Result<std::vec::IntoIter<Option<T::T>>, ParquetError> {
-        let Some((values, levels)) = self.column::<T>(name, true)? else {
-            return Ok(vec![None; self.rows].into_iter());
-        };
-        let mut values = values.into_iter();
-        let spread: Vec<_> =
-            levels.into_iter().map(|level| if level == 1 { values.next() } else { None }).collect();
-        Ok(spread.into_iter())
-    }
 }

@@ -13,8 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Row;
 use super::cells::Cell;
-use super::columns::{GroupReader, GroupWriter};
+use super::columns::GroupWriter;
 use super::csv::CsvWriter;
+use super::read::GroupReader;
 use super::sealed::Columns;
 use crate::{Outcome, Phase, Protocol, RequestId, ServedEnd, Stamp, TlsSession};
 
@@ -39,7 +40,7 @@ macro_rules! row {
 macro_rules! table {
     (
         $(#[$of_row:meta])*
-        pub struct $row:ident in $buffer:ident as $table:literal, with $added:expr, json by $json:ident {
+        pub struct $row:ident in $buffer:ident, read from $open:ident as $table:literal, with $added:expr, json by $json:ident {
             $($(#[$meta:meta])* $column:literal => $field:ident: $cell:ty,)*
         }
     ) => {
@@ -51,12 +52,18 @@ macro_rules! table {
             $($field: <$cell as Cell>::Buffer,)*
         }
 
+        #[doc = concat!("The columns of a row group of the table `", $table, "`.")]
+        pub struct $open {
+            $($field: <$cell as Cell>::Column,)*
+        }
+
         impl Row for $row {
             const TABLE: &'static str = $table;
         }
 
         impl Columns for $row {
             type Buffer = $buffer;
+            type Open = $open;
 
             const ADDED: &'static [&'static str] = &$added;
 
@@ -76,10 +83,17 @@ macro_rules! table {
                 Ok(())
             }
 
-            fn read(group: &GroupReader<'_>) -> Result<Vec<Self>, ParquetError> {
-                $(let mut $field = <$cell as Cell>::open($column, group)?;)*
-                let row = |_| Ok($row { $($field: <$cell as Cell>::next(&mut $field)?,)* });
-                (0..group.rows).map(row).collect()
+            fn open(group: &mut GroupReader<'_>) -> Result<$open, ParquetError> {
+                Ok($open { $($field: <$cell as Cell>::open($column, group)?,)* })
+            }
+
+            fn blank() -> Self {
+                Self { $($field: <$cell as Cell>::blank(),)* }
+            }
+
+            fn read(&mut self, columns: &mut $open) -> Result<(), ParquetError> {
+                $(Cell::read(&mut self.$field, &mut columns.$field)?;)*
+                Ok(())
             }
 
             fn names() -> Vec<&'static str> {
@@ -102,7 +116,7 @@ table! {
     /// This is the flat form that goes to disk, so a stage that was not reached is
     /// `None`. All stamps are on the clock of `source`. As JSON it is an object with the table's columns,
     /// without those that are null.
-    pub struct RequestRow in RequestColumns as "requests", with ["routed_to", "headers"], json by columns {
+    pub struct RequestRow in RequestColumns, read from RequestGroup as "requests", with ["routed_to", "headers"], json by columns {
         /// The load worker.
         "source" => source: Arc<str>,
         /// The request's number within its source, from 0.
@@ -173,7 +187,7 @@ table! {
     /// columns of `served/*.parquet`.
     ///
     /// All stamps are on the clock of `source`.
-    pub struct ServedRow in ServedColumns as "served", with ["request_run"], json by fields {
+    pub struct ServedRow in ServedColumns, read from ServedGroup as "served", with ["request_run"], json by fields {
         /// The proxy, named like its pod.
         "source" => source: Arc<str>,
         /// The request's id, where the client sent one.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::timeline::Joins;
+use crate::timeline::Request;
 use crate::timeline::names::PodNames;
 use crate::timeline::requests::Requests;
 use rolldrop_record::run_info::Rows;
@@ -107,14 +108,12 @@ fn joined_among(pods: &[&str], requests: Vec<RequestRow>, served: Vec<ServedRow>
 type Found = (Option<String>, Vec<String>, u32);
 
 fn found(requests: &Requests) -> BTreeMap<u64, Found> {
-    let mut all = BTreeMap::new();
-    let went = requests.each(|request| {
+    let found = |request: Request| {
         let others = request.other_attempts.iter().map(|attempt| attempt.pod.to_string()).collect();
         let pod = request.proxy.as_ref().map(ToString::to_string);
-        all.insert(request.row.seq, (pod, others, request.impossible_rows));
-    });
-    went.unwrap();
-    all
+        (request.row.seq, (pod, others, request.impossible_rows))
+    };
+    requests.in_memory().into_iter().map(found).collect()
 }
 
 #[test]
@@ -134,11 +133,8 @@ fn a_pod_that_passes_requests_on_neither_serves_nor_loses_them() {
     let requests = joined_among(&["web", "gate"], rows.to_vec(), served);
     let web = |seq: u64| (seq, (Some("web".to_owned()), Vec::new(), 0));
     assert_eq!(found(&requests), [web(1), web(2), (3, (None, Vec::new(), 0))].into());
-    let mut named = BTreeMap::new();
-    let went = requests.each(|request| {
-        named.insert(request.row.seq, request.row.pod.as_ref().map(ToString::to_string));
-    });
-    went.unwrap();
+    let name = |request: Request| (request.row.seq, request.row.pod.map(|pod| pod.to_string()));
+    let named: BTreeMap<u64, Option<String>> = requests.in_memory().into_iter().map(name).collect();
     let web = Some("web".to_owned());
     assert_eq!(named, [(1, web.clone()), (2, None), (3, web)].into());
 }

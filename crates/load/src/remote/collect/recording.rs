@@ -94,32 +94,34 @@ pub(super) fn keep(run_dir: &RunDir, clock: Clock, sources: &HashSet<String>) ->
         let mut known: HashSet<(String, u64)> = HashSet::new();
         for path in parts::parts_of::<RequestRow>(run_dir.path())? {
             if is_of(&path, sources) {
-                parts::scan(&path, |rows: Vec<RequestRow>| {
-                    let lost = rows.into_iter().filter(|row| row.outcome != Outcome::Ok);
-                    known.extend(lost.map(|row| (row.source.to_string(), row.seq)));
+                parts::each_row_of(&[path], |row: &RequestRow| {
+                    if row.outcome != Outcome::Ok {
+                        known.insert((row.source.to_string(), row.seq));
+                    }
                 })?;
             }
         }
         let mut writers: BTreeMap<String, PartWriter<RequestRow>> = BTreeMap::new();
         for path in parts::parts_of::<RequestRow>(&live)? {
             let mut written = Ok(());
-            parts::scan(&path, |rows: Vec<RequestRow>| {
+            let mut write = |row: &RequestRow| {
+                let source = row.source.to_string();
+                if !sources.contains(&source) || !known.insert((source.clone(), row.seq)) {
+                    return Ok(());
+                }
+                *kept.entry(source.clone()).or_default() += 1;
+                let writer = match writers.entry(source) {
+                    Entry::Occupied(writer) => writer.into_mut(),
+                    Entry::Vacant(entry) => {
+                        let name = format!("{}-live", entry.key());
+                        entry.insert(PartWriter::create(run_dir.path(), &name, clock)?)
+                    }
+                };
+                writer.extend([row])
+            };
+            parts::each_row_of(&[path], |row| {
                 if written.is_ok() {
-                    written = rows.iter().try_for_each(|row| {
-                        let source = row.source.to_string();
-                        if !sources.contains(&source) || !known.insert((source.clone(), row.seq)) {
-                            return Ok(());
-                        }
-                        *kept.entry(source.clone()).or_default() += 1;
-                        let writer = match writers.entry(source) {
-                            Entry::Occupied(writer) => writer.into_mut(),
-                            Entry::Vacant(entry) => {
-                                let name = format!("{}-live", entry.key());
-                                entry.insert(PartWriter::create(run_dir.path(), &name, clock)?)
-                            }
-                        };
-                        writer.extend([row])
-                    });
+                    written = write(row);
                 }
             })?;
             written?;

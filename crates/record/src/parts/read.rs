@@ -1,0 +1,342 @@
+//! Reads the columns of a row group, a row at a time.
+//!
+//! Numbers are unpacked by the parquet crate, a column at once. Texts repeat for thousands of rows: each different one is
+//! made once, and the rows that have it are read as runs of its code. A column of texts that is not written so, by
+//! another program, is read value by value.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::vec::IntoIter;
+
+use bytes::Bytes;
+use parquet::basic::Encoding;
+use parquet::column::page::Page;
+use parquet::column::reader::get_typed_column_reader;
+use parquet::data_type::{ByteArray, ByteArrayType, DataType};
+use parquet::errors::ParquetError;
+use parquet::file::reader::RowGroupReader;
+
+/// Values of a column, and for each row whether it has one.
+type Levelled<T> = (Vec<<T as DataType>::T>, Vec<i16>);
+
+/// Texts that were read. The same text is there once, however many files and columns have it.
+#[derive(Debug, Default)]
+pub(super) struct KnownTexts(HashSet<Arc<str>>);
+
+impl KnownTexts {
+    fn get(&mut self, bytes: &[u8]) -> Result<Arc<str>, ParquetError> {
+        let text = std::str::from_utf8(bytes).map_err(|e| ParquetError::General(e.to_string()))?;
+        if let Some(known) = self.0.get(text) {
+            return Ok(Arc::clone(known));
+        }
+        let new: Arc<str> = text.into();
+        self.0.insert(Arc::clone(&new));
+        Ok(new)
+    }
+}
+
+/// Reads the columns of one row group, by their names.
+pub struct GroupReader<'a> {
+    group: &'a dyn RowGroupReader,
+    known: &'a mut KnownTexts,
+    /// Its rows.
+    pub(super) rows: usize,
+}
+
+impl<'a> GroupReader<'a> {
+    /// The columns of a row group.
+    pub(super) fn begin(
+        group: &'a dyn RowGroupReader,
+        known: &'a mut KnownTexts,
+    ) -> Result<Self, ParquetError> {
+        let rows = whole(group.metadata().num_rows())?;
+        Ok(Self { group, known, rows })
+    }
+
+    /// Where a column is; `None` if the file does not have it.
+    fn find(&self, name: &str) -> Option<usize> {
+        self.group.metadata().columns().iter().position(|column| column.column_descr().name() == name)
+    }
+
+    fn column<T: DataType>(&self, index: usize) -> Result<Levelled<T>, ParquetError> {
+        let is_optional = self.group.metadata().column(index).column_descr().max_def_level() > 0;
+        let mut reader = get_typed_column_reader::<T>(self.group.get_column_reader(index)?);
+        let mut values = Vec::with_capacity(self.rows);
+        let mut levels = Vec::with_capacity(if is_optional { self.rows } else { 0 });
+        let mut read = 0;
+        while read < self.rows {
+            let levels = is_optional.then_some(&mut levels);
+            let (records, _, _) = reader.read_records(self.rows - read, levels, None, &mut values)?;
+            if records == 0 {
+                return Err(ended());
+            }
+            read += records;
+        }
+        Ok((values, levels))
+    }
+
+    /// A column of numbers, one in every row.
+    pub(super) fn required<T: DataType>(&self, name: &str) -> Result<IntoIter<T::T>, ParquetError> {
+        let missing = || ParquetError::General(format!("column {name} is missing"));
+        let (values, _) = self.column::<T>(self.find(name).ok_or_else(missing)?)?;
+        Ok(values.into_iter())
+    }
+
+    /// A column of numbers in some rows, or in none where the file does not have it.
+    pub(super) fn optional<T: DataType>(&self, name: &str) -> Result<OptionalColumn<T>, ParquetError> {
+        let (values, levels) = match self.find(name) {
+            Some(index) => self.column::<T>(index)?,
+            None => (Vec::new(), Vec::new()),
+        };
+        let form = match values.len() {
+            0 => Form::None,
+            n if n == self.rows => Form::All,
+            _ => Form::Some(levels.into_iter()),
+        };
+        Ok(OptionalColumn { form, values: values.into_iter() })
+    }
+
+    /// A column of texts, each different one made into a value by `make`. `None` if the file does not have it.
+    pub(super) fn texts<V>(
+        &mut self,
+        name: &str,
+        make: impl Fn(&Arc<str>) -> Result<V, ParquetError>,
+    ) -> Result<Option<TextColumn<V>>, ParquetError> {
+        let Some(index) = self.find(name) else { return Ok(None) };
+        let (texts, runs) = match self.coded(index)? {
+            Some(coded) => coded,
+            None => self.plain(index)?,
+        };
+        let mut values = Vec::with_capacity(texts.len());
+        for text in &texts {
+            values.push(make(&self.known.get(text.data())?)?);
+        }
+        if runs.iter().any(|run| run.code.is_some_and(|code| code as usize >= values.len())) {
+            return Err(ParquetError::General(format!("column {name} has a code without a text")));
+        }
+        Ok(Some(TextColumn { values, runs: runs.into_iter(), code: None, left: 0 }))
+    }
+
+    /// The texts and the runs of a column that has codes only.
+    fn coded(&self, index: usize) -> Result<Option<(Vec<ByteArray>, Vec<Run>)>, ParquetError> {
+        let is_optional = self.group.metadata().column(index).column_descr().max_def_level() > 0;
+        let mut pages = self.group.get_column_page_reader(index)?;
+        let (mut texts, mut runs) = (Vec::new(), Vec::new());
+        while let Some(page) = pages.get_next_page()? {
+            match page {
+                Page::DictionaryPage { buf, num_values, .. } => texts = dictionary(&buf, num_values)?,
+                Page::DataPage { buf, num_values, encoding, def_level_encoding: Encoding::RLE, .. } => {
+                    let rows = num_values as usize;
+                    let (levels, codes) = split_levels(&buf, is_optional)?;
+                    let levels = match levels {
+                        Some(levels) => hybrid(levels, 1, rows)?,
+                        None => vec![(1, rows)],
+                    };
+                    let with_text =
+                        levels.iter().filter(|(level, _)| *level == 1).map(|(_, rows)| rows).sum();
+                    let codes = match (encoding, codes.split_first()) {
+                        _ if with_text == 0 => Vec::new(),
+                        (Encoding::RLE_DICTIONARY | Encoding::PLAIN_DICTIONARY, Some((bits, codes))) => {
+                            hybrid(codes, *bits, with_text)?
+                        }
+                        _ => return Ok(None),
+                    };
+                    join(&levels, codes, &mut runs);
+                }
+                _ => return Ok(None),
+            }
+        }
+        Ok((runs.iter().map(|run| run.rows).sum::<usize>() == self.rows).then_some((texts, runs)))
+    }
+
+    /// The same of any other column.
+    fn plain(&self, index: usize) -> Result<(Vec<ByteArray>, Vec<Run>), ParquetError> {
+        let (values, levels) = self.column::<ByteArrayType>(index)?;
+        let count = u32::try_from(values.len()).map_err(|e| ParquetError::General(e.to_string()))?;
+        let codes = (0..count).map(|code| (code, 1)).collect();
+        let mut runs = Vec::new();
+        match levels.is_empty() {
+            true => join(&[(1, self.rows)], codes, &mut runs),
+            false => {
+                let levels: Vec<(u32, usize)> =
+                    levels.iter().map(|level| (u32::from(*level > 0), 1)).collect();
+                join(&levels, codes, &mut runs);
+            }
+        }
+        Ok((values, runs))
+    }
+}
+
+/// A column of numbers that some rows have.
+pub(super) struct OptionalColumn<T: DataType> {
+    form: Form,
+    values: IntoIter<T::T>,
+}
+
+/// Which rows have a value.
+enum Form {
+    None,
+    All,
+    /// Those with a level of 1.
+    Some(IntoIter<i16>),
+}
+
+impl<T: DataType> OptionalColumn<T> {
+    /// The next row's value.
+    pub(super) fn next(&mut self) -> Result<Option<T::T>, ParquetError> {
+        let has_value = match &mut self.form {
+            Form::None => false,
+            Form::All => true,
+            Form::Some(levels) => levels.next().ok_or_else(ended)? > 0,
+        };
+        if has_value { self.values.next().ok_or_else(ended).map(Some) } else { Ok(None) }
+    }
+}
+
+/// Rows that have the same text, or none.
+struct Run {
+    code: Option<u32>,
+    rows: usize,
+}
+
+/// A column of texts, or of values that are texts in the file.
+pub(super) struct TextColumn<V> {
+    /// By code.
+    values: Vec<V>,
+    runs: IntoIter<Run>,
+    /// That of the run that is under way.
+    code: Option<u32>,
+    /// Its remaining rows.
+    left: usize,
+}
+
+impl<V> TextColumn<V> {
+    /// The next row's value.
+    pub(super) fn next(&mut self) -> Result<Option<&V>, ParquetError> {
+        while self.left == 0 {
+            let Run { code, rows } = self.runs.next().ok_or_else(ended)?;
+            (self.code, self.left) = (code, rows);
+        }
+        self.left -= 1;
+        Ok(self.code.map(|code| &self.values[code as usize]))
+    }
+}
+
+/// The next row's value of a column that a file may not have.
+pub(super) fn next_text<V>(column: &mut Option<TextColumn<V>>) -> Result<Option<&V>, ParquetError> {
+    column.as_mut().map_or(Ok(None), TextColumn::next)
+}
+
+/// Joins runs of levels with the runs of codes of the rows that have one.
+fn join(levels: &[(u32, usize)], codes: Vec<(u32, usize)>, runs: &mut Vec<Run>) {
+    let mut codes = codes.into_iter();
+    let mut current = (0, 0);
+    for (level, rows) in levels {
+        let mut rows = *rows;
+        if *level == 0 {
+            runs.push(Run { code: None, rows });
+            continue;
+        }
+        while rows > 0 {
+            if current.1 == 0 {
+                let Some(next) = codes.next() else { return };
+                current = next;
+            }
+            let both = rows.min(current.1);
+            runs.push(Run { code: Some(current.0), rows: both });
+            rows -= both;
+            current.1 -= both;
+        }
+    }
+}
+
+/// The texts of a dictionary page: the length of each, and its bytes.
+fn dictionary(page: &Bytes, texts: u32) -> Result<Vec<ByteArray>, ParquetError> {
+    let mut at = 0;
+    let mut take = |bytes: usize| {
+        let end = at + bytes;
+        let taken = (end <= page.len()).then(|| page.slice(at..end)).ok_or_else(ended);
+        at = end;
+        taken
+    };
+    let mut found = Vec::new();
+    for _ in 0..texts {
+        let length = take(4)?;
+        let length = length.iter().rev().fold(0, |length, byte| length << 8 | usize::from(*byte));
+        found.push(take(length)?.into());
+    }
+    Ok(found)
+}
+
+/// The levels of a data page, if the column has some, and what follows them.
+fn split_levels(page: &[u8], is_optional: bool) -> Result<(Option<&[u8]>, &[u8]), ParquetError> {
+    if !is_optional {
+        return Ok((None, page));
+    }
+    let (length, rest) = page.split_first_chunk::<4>().ok_or_else(ended)?;
+    let (levels, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or_else(ended)?;
+    Ok((Some(levels), rest))
+}
+
+/// Numbers of so many bits in Parquet's hybrid of runs and bit-packed groups of eight, as runs of `wanted` numbers in all.
+fn hybrid(mut bytes: &[u8], bits: u8, wanted: usize) -> Result<Vec<(u32, usize)>, ParquetError> {
+    if bits > 32 {
+        return Err(ParquetError::General(format!("numbers of {bits} bits")));
+    }
+    let width = usize::from(bits.div_ceil(8));
+    let mut runs = Vec::new();
+    let mut found = 0;
+    while found < wanted {
+        let header = varint(&mut bytes)?;
+        if header & 1 == 0 {
+            let (value, rest) = bytes.split_at_checked(width).ok_or_else(ended)?;
+            let value = value.iter().rev().fold(0, |value, byte| value << 8 | u32::from(*byte));
+            let rows = (header >> 1).min(wanted - found);
+            if rows == 0 {
+                return Err(ParquetError::General("a run without rows".into()));
+            }
+            runs.push((value, rows));
+            (found, bytes) = (found + rows, rest);
+        } else {
+            let groups = header >> 1;
+            let packed = groups.saturating_mul(usize::from(bits)).min(bytes.len());
+            let (packed, rest) = bytes.split_at(packed);
+            let rows = groups.saturating_mul(8).min(wanted - found);
+            if packed.len() * 8 < rows * usize::from(bits) || rows == 0 {
+                return Err(ended());
+            }
+            runs.extend((0..rows).map(|row| (unpacked(packed, bits, row), 1)));
+            (found, bytes) = (found + rows, rest);
+        }
+    }
+    Ok(runs)
+}
+
+/// The number at a place of numbers of so many bits, the lowest bits first. All its bytes are there.
+fn unpacked(packed: &[u8], bits: u8, place: usize) -> u32 {
+    let first = place * usize::from(bits);
+    let bit = |bit: usize| u32::from(packed[bit / 8] >> (bit % 8) & 1);
+    (0..usize::from(bits)).fold(0, |number, n| number | bit(first + n) << n)
+}
+
+fn varint(bytes: &mut &[u8]) -> Result<usize, ParquetError> {
+    let mut number = 0_usize;
+    for shift in (0..35).step_by(7) {
+        let (byte, rest) = bytes.split_first().ok_or_else(ended)?;
+        *bytes = rest;
+        number |= usize::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Ok(number);
+        }
+    }
+    Err(ParquetError::General("a length that is too long".into()))
+}
+
+fn whole(number: i64) -> Result<usize, ParquetError> {
+    usize::try_from(number).map_err(|e| ParquetError::General(e.to_string()))
+}
+
+/// A column that has fewer values than its row group has rows.
+pub(super) fn ended() -> ParquetError {
+    ParquetError::General("a column ends before its row group".into())
+}
