@@ -8,8 +8,9 @@
 //! A connection that existed before t0 and was cut off with its pod shows nothing about the routing after t0, only
 //! about that before: it is one of the arrivals whose rate says how long a silence must be.
 
-use std::collections::HashMap;
 use std::sync::Arc;
+
+use foldhash::HashMap;
 
 use super::class::Class;
 use super::death::Death;
@@ -270,7 +271,7 @@ impl Gathered {
             tails: vec![vec![Tail::default(); targets]; ends],
             before: vec![vec![Arrivals::default(); targets]; ends],
             tries: vec![Tries::new(timeline); targets],
-            first_served: HashMap::new(),
+            first_served: HashMap::default(),
             quiet: vec![vec![None; timeline.pods.len()]; targets],
             connections: Connections::default(),
             observed: vec![(None, 0); targets],

@@ -1,8 +1,10 @@
 //! Source ports that were used again: an earlier connection from the same port to the same address may have left a
 //! connection-tracking entry, which routes the next one.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use foldhash::{HashMap, HashSet};
 
 use crate::timeline::Request;
 use rolldrop_record::{Outcome, RequestRow, Stamp};
@@ -51,7 +53,7 @@ fn order(r: &Request) -> (Stamp, Stamp, u64) {
 impl Flows {
     /// Of all requests that were not plainly answered.
     pub(super) fn of(others: &[Request]) -> Self {
-        let mut flows: HashMap<Flow, Vec<Use>> = HashMap::new();
+        let mut flows: HashMap<Flow, Vec<Use>> = HashMap::default();
         for (request, r) in others.iter().enumerate() {
             if let Some(flow) = flow(r) {
                 flows.entry(flow).or_default().push(Use { order: order(r), request });
@@ -223,7 +225,7 @@ mod tests {
 
     /// Each connect compared with the one before it from the same port.
     fn one_by_one(requests: &[Request]) -> (Vec<bool>, u64) {
-        let mut before: HashMap<u16, (Stamp, Option<Stamp>)> = HashMap::new();
+        let mut before: HashMap<u16, (Stamp, Option<Stamp>)> = HashMap::default();
         let (mut stale, mut reuses) = (Vec::new(), 0);
         for r in requests {
             let port = r.row.local_port.unwrap();

@@ -1,7 +1,6 @@
 //! Latencies and send lag, by HDR histogram with three digits.
 
-use std::collections::HashMap;
-
+use foldhash::HashMap;
 use hdrhistogram::Histogram;
 
 use super::model::{LatencyBucket, Percentiles, SendLag};

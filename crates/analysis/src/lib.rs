@@ -90,7 +90,8 @@ pub fn analyse(timeline: &Timeline, requests: &Requests) -> Result<Analysis, Par
     let not_working = requests.outside_terminations.finding(&requests);
 
     let load = load_result(timeline, &requests, &sums);
-    let measured = validity::Measured::of(&terminations, &sums.all.response.percentiles());
+    let latency_ms = sums.all.latencies(timeline.info.load.is_closed_loop());
+    let measured = validity::Measured::of(&terminations, &latency_ms.response);
     let invalid = validity::invalid(timeline, &load, measured, &terminations);
     let partial = validity::partial(timeline, &sums);
     let why = |reasons: &[Reason]| reasons.iter().map(|reason| reason.what.clone()).collect();
@@ -99,7 +100,6 @@ pub fn analyse(timeline: &Timeline, requests: &Requests) -> Result<Analysis, Par
         (true, false) => Verdict::Partial { why: why(&partial) },
         (true, true) => Verdict::Valid,
     };
-    let latency_ms = sums.all.latencies();
     let ground = recommend::Ground {
         timeline,
         terminations: &terminations,
@@ -295,7 +295,7 @@ fn targets(
             name: target.name.clone(),
             consumer: target.consumer.clone(),
             requests: count(timeline, part, &its, disrupted),
-            latency_ms: part.latencies(),
+            latency_ms: part.latencies(timeline.info.load.is_closed_loop()),
             longest_outage_s: part.outages.longest_s(),
             terminations: shares::requests(terminations.len(), &its),
             groups: shares::groups(timeline, terminations, &its),

@@ -73,11 +73,10 @@ impl OneSecond {
 pub(super) struct Part<'a> {
     /// By outcome and class, and what is known only as counts; not by cause.
     pub counts: RequestCounts,
-    /// Response times of answered requests.
-    pub response: Values,
-    /// Service times of the same.
+    /// Service times of answered requests.
     pub service: Values,
-    /// The one that counts, away from any termination.
+    /// The time that counts, away from any termination: the response time, or in a closed loop, which has none, the
+    /// service time.
     pub steady: Values,
     /// The same near one.
     pub disrupted: Values,
@@ -104,7 +103,6 @@ impl<'a> Part<'a> {
         own.not_sent += others.not_sent;
         own.cancelled += others.cancelled;
         add_counts(&mut own.by_outcome, others.by_outcome);
-        self.response.merge(&other.response);
         self.service.merge(&other.service);
         self.steady.merge(&other.steady);
         self.disrupted.merge(&other.disrupted);
@@ -130,9 +128,6 @@ impl<'a> Part<'a> {
             if let Some(ns) = service_ns {
                 self.service.add(ns);
             }
-            if !is_closed_loop {
-                self.response.add(response_ns);
-            }
             self.outside_ok += u64::from(!is_near && class == Class::Ok);
             self.outside_app_errors += u64::from(!is_near && class == Class::AppError);
             let values = if is_near { &mut self.disrupted } else { &mut self.steady };
@@ -143,9 +138,14 @@ impl<'a> Part<'a> {
         }
     }
 
-    pub(super) fn latencies(&self) -> Latencies {
+    pub(super) fn latencies(&self, is_closed_loop: bool) -> Latencies {
+        let mut response = Values::default();
+        if !is_closed_loop {
+            response.merge(&self.steady);
+            response.merge(&self.disrupted);
+        }
         Latencies {
-            response: self.response.percentiles(),
+            response: response.percentiles(),
             service: self.service.percentiles(),
             steady: self.steady.percentiles(),
             disrupted: self.disrupted.percentiles(),

@@ -23,7 +23,9 @@ pub mod requests;
 pub mod restarts;
 mod watches;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
+
+use foldhash::{HashMap, HashSet};
 
 pub use actions::{Call, Refused, Withdrawal};
 use addresses::Addresses;
@@ -133,7 +135,7 @@ impl Timeline {
         let joins = Joins {
             names: PodNames::of(&events),
             addresses: Addresses::of(&info, &events, &clocks),
-            relays: HashSet::new(),
+            relays: HashSet::default(),
             run: info.run.clone(),
             needs_proof: info.cluster.dataplane == ServiceProxy::Ipvs,
         };
@@ -251,7 +253,7 @@ impl Timeline {
 
 /// For each name the lives of the pods that bore it, in order: when they began, and their ends under load.
 fn ends_by_name(pods: &[PodLife], ends: &[PodEnd]) -> HashMap<String, Vec<(Stamp, Option<usize>)>> {
-    let mut lives: HashMap<String, Vec<_>> = HashMap::new();
+    let mut lives: HashMap<String, Vec<_>> = HashMap::default();
     for life in pods {
         let end = ends.iter().position(|end| end.uid == life.uid);
         lives.entry(life.name.clone()).or_default().push((life.created, end));

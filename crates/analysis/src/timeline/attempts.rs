@@ -8,9 +8,10 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
+
+use foldhash::HashMap;
 
 use super::clocks::Clocks;
 use rolldrop_record::{Outcome, RequestRow, RunId, ServedEnd, ServedRow, Stamp};

@@ -6,9 +6,11 @@
 //! them.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+
+use foldhash::HashMap;
 
 use super::clocks::Clocks;
 use crate::figures::either;
@@ -384,7 +386,7 @@ pub(super) fn look<E>(
     if gaps.is_empty() {
         return Ok(found);
     }
-    let mut beside: HashMap<Arc<str>, HashMap<u64, Option<Stamp>>> = HashMap::new();
+    let mut beside: HashMap<Arc<str>, HashMap<u64, Option<Stamp>>> = HashMap::default();
     for (source, gaps) in &gaps {
         let neighbours = gaps.iter().flat_map(|gap| [gap.start().checked_sub(1), Some(gap.end() + 1)]);
         beside.insert(Arc::clone(source), neighbours.flatten().map(|number| (number, None)).collect());

@@ -5,8 +5,10 @@
 //! none: it may be a cache or a gateway.
 
 use core::net::{IpAddr, SocketAddr};
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
+
+use foldhash::HashSet;
 
 use super::addresses::Addresses;
 use rolldrop_record::{Event, EventKind, Stamp};

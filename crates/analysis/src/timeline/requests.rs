@@ -3,8 +3,9 @@
 //! Nearly all were answered, and there may be more of these than fit into memory. Each only adds to sums, so it is
 //! enough to read them in passes. The others are the subject of a run, and are held in memory.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+
+use foldhash::{HashMap, HashSet};
 
 use super::addresses::Addresses;
 use super::attempts::Proxied;
@@ -182,7 +183,7 @@ pub fn is_plain(row: &RequestRow) -> bool {
 
 /// The numbers of requests by source and number within it; the first counts.
 fn by_id(requests: &[Request]) -> HashMap<Arc<str>, HashMap<u64, usize>> {
-    let mut by_id: HashMap<Arc<str>, HashMap<u64, usize>> = HashMap::new();
+    let mut by_id: HashMap<Arc<str>, HashMap<u64, usize>> = HashMap::default();
     for (number, Request { row, .. }) in requests.iter().enumerate() {
         by_id.entry(Arc::clone(&row.source)).or_default().entry(row.seq).or_insert(number);
     }
@@ -270,7 +271,7 @@ impl Requests {
         others.sort_unstable_by(|a: &Request, b| a.order().cmp(&b.order()));
         let by_id = by_id(&others);
         proxied.begin_at(first_scheduled.unwrap_or_default());
-        let mut served: HashMap<usize, Vec<(ServedRow, Option<i64>)>> = HashMap::new();
+        let mut served: HashMap<usize, Vec<(ServedRow, Option<i64>)>> = HashMap::default();
         rows.served(&mut [&mut parts::each(|row: &ServedRow| {
             looked_at.add_served(row);
             if !proxied.is_own(row) || joins.relays.contains(&row.pod) {
