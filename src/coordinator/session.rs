@@ -59,6 +59,8 @@ pub(crate) struct Session {
     pub(super) tasks: JoinSet<()>,
     pub(super) tasks_stop: CancellationToken,
     pub(super) journal: Mutex<Journal>,
+    /// What was undone before the end of the run.
+    pub(super) taken_back: Mutex<Vec<Undone>>,
     /// The owner of everything that the run creates, once it has created something.
     pub(super) owner: OnceCell<OwnerReference>,
     /// The pods that actions have chosen. Locked while an action chooses: otherwise several at once would take the
@@ -116,6 +118,7 @@ impl Session {
             tasks,
             tasks_stop,
             journal,
+            taken_back: Mutex::default(),
             gitops,
             owner: OnceCell::new(),
             claims: tokio::sync::Mutex::default(),
@@ -271,7 +274,9 @@ impl Session {
         }];
         sources.extend(self.collector.sources());
         self.recorder.finish().await?;
-        Ok((sources, undone?))
+        let mut undone = undone?;
+        undone.extend(self.taken_back.into_inner().unwrap_or_else(PoisonError::into_inner));
+        Ok((sources, undone))
     }
 
     pub(super) fn journal(&self) -> MutexGuard<'_, Journal> {

@@ -108,6 +108,7 @@ fn session(client: Client, limits: Limits) -> (Session, RunDir, TempDir) {
         tasks: JoinSet::new(),
         tasks_stop: CancellationToken::new(),
         journal: Mutex::new(Journal::begin(run_dir.path(), clock, "my-run", None).unwrap()),
+        taken_back: Mutex::default(),
         owner: OnceCell::new(),
         claims: tokio::sync::Mutex::default(),
         gitops: GitOps::Refuse,
