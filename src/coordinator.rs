@@ -55,4 +55,4 @@ pub(crate) use rollout::Workloads;
 pub(crate) use routes::services_behind_in;
 pub(crate) use session::{Session, Settings};
 pub(crate) use targets::{Ready, at_node};
-pub(crate) use undo::LeftOver;
+pub(crate) use undo::{LeftOver, Undone};

@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
+use tokio_util::sync::CancellationToken;
 
 use super::exit::Exit;
 use super::report::print;
 use super::say::say;
 use crate::cluster::{Choice, Cluster};
-use crate::coordinator::LeftOver;
+use crate::coordinator::{Caller, LeftOver, Limits};
 
 /// Arguments of `rolldrop cleanup`.
 #[derive(Debug, clap::Args)]
@@ -20,8 +21,10 @@ use crate::coordinator::LeftOver;
 A run undoes its changes itself, also after a failure and after Ctrl-C. This is for a run that was
 killed, or a tuning: it removes what was created and restores what was changed, as changes.jsonl in
 each run directory says. What others have changed since stays, and is named. It can be repeated.
+Then it waits until the run's own pods are gone and rollouts back have finished. Ctrl-C ends the wait.
 
-Exit status: 0 nothing is left; 2 something could not be undone, or was changed by others.")]
+Exit status: 0 nothing is left; 2 something could not be undone, was changed by others, or takes
+longer than the wait.")]
 pub(super) struct CleanupArgs {
     /// The directory of the run, or of the tuning.
     #[arg(value_name = "DIR")]
@@ -50,21 +53,26 @@ impl CleanupArgs {
         let context = if self.kubeconfig.is_some() { self.context } else { self.context.or(origin.context) };
         let choice = Choice::Kubeconfig { path: self.kubeconfig.or(origin.kubeconfig), context };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let undone = runtime.block_on(async {
+        let is_left = runtime.block_on(async {
             let cluster = Cluster::connect(choice).await.context("failed to find the run's cluster")?;
             if let Some(title) = cluster.title() {
                 say(&format!("undoing what the run changed on {title}"));
             }
-            let mut undone = Vec::new();
+            let (client, limits, stop) = (cluster.client(), Limits::default(), CancellationToken::new());
+            let caller = Caller { client, namespace: String::new(), limits, stop };
+            let mut all = Vec::new();
             for run in left_over {
-                undone.extend(run.undo(&cluster.client()).await?);
+                let undone = run.undo(&caller).await?;
+                undone.iter().try_for_each(|undone| print(&format!("{undone}\n")))?;
+                all.extend(undone);
             }
-            anyhow::Ok(undone)
+            let tell = |what: &str| say(&format!("waiting until all is as before the run: {what}"));
+            let waited = caller.await_effect(&all, tell).await;
+            if let Err(not_yet) = &waited {
+                say(&format!("warning: {not_yet}"));
+            }
+            anyhow::Ok(waited.is_err() || all.iter().any(|undone| undone.is_left()))
         })?;
-        for undone in &undone {
-            print(&format!("{undone}\n"))?;
-        }
-        let is_left = undone.iter().any(|undone| undone.is_left());
         Ok(if is_left { Exit::Error } else { Exit::Ok }.into())
     }
 }

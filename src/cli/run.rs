@@ -41,7 +41,7 @@ use super::report;
 use super::say::say;
 use super::signals::Interrupts;
 use crate::cluster::{Choice, Cluster};
-use crate::coordinator::{Caller, CoordinatorError, GitOps, Limits, Ready, Session, Settings};
+use crate::coordinator::{Caller, CoordinatorError, GitOps, Limits, Ready, Session, Settings, Undone};
 use crate::inject::ending::{Ending, Sleepers};
 use crate::scenario::{Loaded, Scenario};
 use admin_secret::AdminSecret;
@@ -54,7 +54,7 @@ pub(super) use ports::check_here;
 use rolldrop_kubernetes::guard::names::is_dns_label;
 use rolldrop_load as load;
 use rolldrop_load::process::Process;
-use rolldrop_record::run_info::RunInfo;
+use rolldrop_record::run_info::{RunInfo, Source};
 use rolldrop_record::wire::AdminToken;
 use rolldrop_record::{Clock, EventKind, Looks, Policy, RunDir, Stamp};
 use sending::Sending;
@@ -329,7 +329,7 @@ impl Run<'_> {
         let run = run_name(&scenario.name, self.clock.now());
         let halt = caller.stop.clone();
         let session = Session::begin(Settings {
-            caller,
+            caller: caller.clone(),
             run: &run,
             cluster: cluster.origin(),
             run_dir: self.run_dir,
@@ -344,23 +344,49 @@ impl Run<'_> {
         // Also after an error, so that what the session created is removed.
         self.progress.step("undoing what was changed");
         let finished = session.finish(give_up.clone()).await;
-        let (sources, mut left) = closed(finished, loaded.is_err(), |error| self.progress.warn(error))?;
-        if cluster.origin().is_none() {
-            // It is removed together with the cluster.
-            left.clear();
+        let (sources, undone) = closed(finished, loaded.is_err(), |error| self.progress.warn(error))?;
+        let written = loaded.and_then(|info| self.write(info, sources, give_up));
+        // What is on a cluster that ends with the run is removed together with it.
+        if cluster.origin().is_some() {
+            self.leave(&undone, caller, give_up).await;
         }
-        left.iter().for_each(|undone| self.progress.warn(&undone.to_string()));
-        if !left.is_empty() {
-            let run = self.run_dir.path().display();
-            self.progress.warn(&format!("`rolldrop cleanup {run}` undoes what could not be undone"));
-        }
-        let mut info = loaded?;
+        written
+    }
+
+    /// Writes down what the run was, and returns whether it was interrupted.
+    fn write(
+        &self,
+        mut info: RunInfo,
+        sources: Vec<Source>,
+        give_up: &CancellationToken,
+    ) -> anyhow::Result<bool> {
         info.sources.extend(sources);
         info.ended = Some(self.clock.now());
         info.interrupted = self.interrupts.stop.is_cancelled();
         info.complete = !info.interrupted && info.aborted.is_none() && !give_up.is_cancelled();
         self.run_dir.write_info(&info)?;
         Ok(info.interrupted)
+    }
+
+    /// Says what could not be undone, and waits until the rest has taken effect. The record is whole by now: an
+    /// interruption ends only the wait.
+    async fn leave(&self, undone: &[Undone], caller: Caller, give_up: &CancellationToken) {
+        let mut left = undone.iter().filter(|undone| undone.is_left()).peekable();
+        let is_left = left.peek().is_some();
+        left.for_each(|undone| self.progress.warn(&undone.to_string()));
+        if is_left {
+            let run = self.run_dir.path().display();
+            self.progress.warn(&format!("`rolldrop cleanup {run}` undoes what could not be undone"));
+        }
+        let stop = match self.interrupts.stop.is_cancelled() {
+            true => give_up.clone(),
+            false => self.interrupts.stop.clone(),
+        };
+        let tell =
+            |what: &str| self.progress.step(&format!("waiting until all is as before the run: {what}"));
+        if let Err(not_yet) = (Caller { stop, ..caller }).await_effect(undone, tell).await {
+            self.progress.warn(&not_yet.to_string());
+        }
     }
 
     async fn load_and_disrupt(

@@ -4,6 +4,8 @@
 //! deleting it deletes everything that the run has created there. It cannot own an object of another namespace, or of
 //! none; such an object has only the run's label.
 
+use std::sync::PoisonError;
+
 use http::{Request, header};
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -221,12 +223,14 @@ impl Session {
         let Some(open) = open else { return Ok(()) };
         let deadline = Instant::now() + self.caller.limits.undo;
         let undone = undo::one(&self.caller, &run, open, deadline).await;
-        match &undone.outcome {
-            Outcome::Failed(why) => {
-                Err(CoordinatorError::Api { what: "change it back".into(), why: why.clone() })
-            }
-            _ => Ok(self.journal().undone(id, undone.to_string())?),
+        if let Outcome::Failed(why) = &undone.outcome {
+            return Err(CoordinatorError::Api { what: "change it back".into(), why: why.clone() });
         }
+        self.journal().undone(id, undone.to_string())?;
+        if !undone.is_left() {
+            self.taken_back.lock().unwrap_or_else(PoisonError::into_inner).push(undone);
+        }
+        Ok(())
     }
 
     /// Leaves a change as it is, also at the end of the run.

@@ -38,7 +38,8 @@ pub(crate) struct Limits {
     pub recovery: Duration,
     /// For the ends of pods after the load, beyond their grace period.
     pub settle: Duration,
-    /// For a command's changes to settle, once the command has ended.
+    /// For a command's changes to settle, once the command has ended; at the end of a run, for what was undone to take
+    /// effect, beyond the grace periods of pods.
     pub rollout: Duration,
     /// For a proxy's last rows.
     pub hand_over: Duration,

@@ -28,6 +28,7 @@ use super::apply::is_ownable;
 use super::caller::Caller;
 use super::error::CoordinatorError;
 use super::live::{Live, LiveChanges};
+use super::undo::effect::has_pods;
 use super::watch::Need;
 use super::{preflight, routes, service_proxy, versions};
 use crate::inject::ADMIN_PORT_NAME;
@@ -163,6 +164,7 @@ impl Caller {
         checks.targets(&mut plan).await?;
         checks.disruptions(disruptions, &mut plan).await?;
         undo.calls.reverse();
+        self.plan_effect(&mut undo);
         plan.calls.append(&mut undo.calls);
         Ok(plan)
     }
@@ -255,6 +257,19 @@ impl Caller {
              with --no-beats)"
                 .to_owned(),
         );
+    }
+
+    /// The wait for what is undone to take effect.
+    fn plan_effect(&self, undo: &mut Plan) {
+        let with_pods = |verb| undo.calls.iter().any(|call| call.is_about(verb, has_pods));
+        let (removes, restores) = (with_pods("delete"), with_pods("patch"));
+        if removes || restores {
+            let why = "until the run's own pods are gone; not on a cluster that ends with the run";
+            undo.must("list", &self.own::<Pod>(), why);
+        }
+        for kind in self.workload_kinds().iter().filter(|_| restores) {
+            undo.helps("list", kind, "until what was changed back has rolled out; the same");
+        }
     }
 
     async fn plan_manifest(

@@ -100,48 +100,12 @@ impl Workloads {
 }
 
 impl Session {
-    /// The workloads as they are now. A kind that the cluster does not know or does not show counts as none.
+    /// The workloads as they are now; see [`Caller::workloads`].
     ///
     /// # Errors
     /// When the API server does not answer.
     pub(crate) async fn workloads(&self) -> Result<Workloads, CoordinatorError> {
-        let of_deployment = |deployment: Deployment| {
-            let (spec, status) = (deployment.spec?, deployment.status.unwrap_or_default());
-            let have = [
-                ("pods updated", status.updated_replicas),
-                ("pods in all", status.replicas),
-                ("pods available", status.available_replicas),
-            ];
-            let (meta, replicas) = (&deployment.metadata, spec.replicas.unwrap_or(1));
-            let observed = status.observed_generation;
-            Some(Workload::new("Deployment", meta, observed, replicas, &spec.template, &have))
-        };
-        let of_stateful_set = |set: StatefulSet| {
-            let (spec, status) = (set.spec?, set.status?);
-            // With a partition or OnDelete some pods are not meant to be replaced.
-            let strategy = spec.update_strategy.unwrap_or_default();
-            let held_back = strategy.type_.as_deref() == Some("OnDelete")
-                || strategy.rolling_update.and_then(|r| r.partition).is_some_and(|p| p > 0);
-            let have = [("pods ready", status.ready_replicas), ("pods updated", status.updated_replicas)];
-            let have = if held_back { &have[..1] } else { &have[..] };
-            let (meta, replicas) = (&set.metadata, spec.replicas.unwrap_or(1));
-            let observed = status.observed_generation;
-            Some(Workload::new("StatefulSet", meta, observed, replicas, &spec.template, have))
-        };
-        let of_daemon_set = |set: DaemonSet| {
-            let (spec, status) = (set.spec?, set.status?);
-            let have = [
-                ("pods updated", status.updated_number_scheduled),
-                ("pods available", status.number_available),
-            ];
-            let (meta, wanted) = (&set.metadata, status.desired_number_scheduled);
-            let observed = status.observed_generation;
-            Some(Workload::new("DaemonSet", meta, observed, wanted, &spec.template, &have))
-        };
-        let deployments = self.caller.list_kind_as(of_deployment).await?;
-        let stateful_sets = self.caller.list_kind_as(of_stateful_set).await?;
-        let daemon_sets = self.caller.list_kind_as(of_daemon_set).await?;
-        Ok(Workloads(deployments.into_iter().chain(stateful_sets).chain(daemon_sets).flatten().collect()))
+        self.caller.workloads().await
     }
 
     /// Waits until the workloads have settled after changes since `before`, and no pod is terminating; records how
@@ -231,6 +195,50 @@ impl Session {
 }
 
 impl Caller {
+    /// The workloads as they are now. A kind that the cluster does not know or does not show counts as none.
+    ///
+    /// # Errors
+    /// When the API server does not answer.
+    pub(super) async fn workloads(&self) -> Result<Workloads, CoordinatorError> {
+        let of_deployment = |deployment: Deployment| {
+            let (spec, status) = (deployment.spec?, deployment.status.unwrap_or_default());
+            let have = [
+                ("pods updated", status.updated_replicas),
+                ("pods in all", status.replicas),
+                ("pods available", status.available_replicas),
+            ];
+            let (meta, replicas) = (&deployment.metadata, spec.replicas.unwrap_or(1));
+            let observed = status.observed_generation;
+            Some(Workload::new("Deployment", meta, observed, replicas, &spec.template, &have))
+        };
+        let of_stateful_set = |set: StatefulSet| {
+            let (spec, status) = (set.spec?, set.status?);
+            // With a partition or OnDelete some pods are not meant to be replaced.
+            let strategy = spec.update_strategy.unwrap_or_default();
+            let held_back = strategy.type_.as_deref() == Some("OnDelete")
+                || strategy.rolling_update.and_then(|r| r.partition).is_some_and(|p| p > 0);
+            let have = [("pods ready", status.ready_replicas), ("pods updated", status.updated_replicas)];
+            let have = if held_back { &have[..1] } else { &have[..] };
+            let (meta, replicas) = (&set.metadata, spec.replicas.unwrap_or(1));
+            let observed = status.observed_generation;
+            Some(Workload::new("StatefulSet", meta, observed, replicas, &spec.template, have))
+        };
+        let of_daemon_set = |set: DaemonSet| {
+            let (spec, status) = (set.spec?, set.status?);
+            let have = [
+                ("pods updated", status.updated_number_scheduled),
+                ("pods available", status.number_available),
+            ];
+            let (meta, wanted) = (&set.metadata, status.desired_number_scheduled);
+            let observed = status.observed_generation;
+            Some(Workload::new("DaemonSet", meta, observed, wanted, &spec.template, &have))
+        };
+        let deployments = self.list_kind_as(of_deployment).await?;
+        let stateful_sets = self.list_kind_as(of_stateful_set).await?;
+        let daemon_sets = self.list_kind_as(of_daemon_set).await?;
+        Ok(Workloads(deployments.into_iter().chain(stateful_sets).chain(daemon_sets).flatten().collect()))
+    }
+
     /// The Deployments, without the templates and annotations that make up most of each.
     pub(super) async fn deployments_without_templates(&self) -> Result<Vec<Deployment>, CoordinatorError> {
         let known = |mut deployment: Deployment| {

@@ -59,6 +59,8 @@ pub(crate) struct Session {
     pub(super) tasks: JoinSet<()>,
     pub(super) tasks_stop: CancellationToken,
     pub(super) journal: Mutex<Journal>,
+    /// What was undone before the end of the run.
+    pub(super) taken_back: Mutex<Vec<Undone>>,
     /// The owner of everything that the run creates, once it has created something.
     pub(super) owner: OnceCell<OwnerReference>,
     /// The pods that actions have chosen. Locked while an action chooses: otherwise several at once would take the
@@ -116,6 +118,7 @@ impl Session {
             tasks,
             tasks_stop,
             journal,
+            taken_back: Mutex::default(),
             gitops,
             owner: OnceCell::new(),
             claims: tokio::sync::Mutex::default(),
@@ -246,7 +249,7 @@ impl Session {
     }
 
     /// Removes what the session created, restores what it changed, ends its tasks, and closes the records. Returns
-    /// the recorders, and what is left in the cluster for somebody to look after. `give_up` cuts the undoing short.
+    /// the recorders, and what was undone, or could not be. `give_up` cuts the undoing short.
     ///
     /// # Errors
     /// When the records could not be written.
@@ -256,8 +259,7 @@ impl Session {
     ) -> Result<(Vec<Source>, Vec<Undone>), CoordinatorError> {
         let mut journal = self.journal.into_inner().unwrap_or_else(PoisonError::into_inner);
         let undone = undo::all(&Caller { stop: give_up, ..self.caller.clone() }, &mut journal).await;
-        let left: Vec<_> = undone.iter().flatten().filter(|undone| undone.is_left()).cloned().collect();
-        for undone in &left {
+        for undone in undone.iter().flatten().filter(|undone| undone.is_left()) {
             let message = format!("after the run: {undone}");
             self.recorder.handle().event(self.clock.now(), EventKind::Warning { message });
         }
@@ -272,8 +274,9 @@ impl Session {
         }];
         sources.extend(self.collector.sources());
         self.recorder.finish().await?;
-        undone?;
-        Ok((sources, left))
+        let mut undone = undone?;
+        undone.extend(self.taken_back.into_inner().unwrap_or_else(PoisonError::into_inner));
+        Ok((sources, undone))
     }
 
     pub(super) fn journal(&self) -> MutexGuard<'_, Journal> {

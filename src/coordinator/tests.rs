@@ -35,10 +35,12 @@ use rolldrop_record::event::{Change, ContainerState, EndpointSliceEvent, Endpoin
 use rolldrop_record::{Clock, EventKind, Protocol, RunDir, ServedEnd, ServedRow, Stamp};
 
 /// The calls that an API server got: method, path, body.
-type Calls = Arc<Mutex<Vec<(Method, String, Value)>>>;
+pub(super) type Calls = Arc<Mutex<Vec<(Method, String, Value)>>>;
 
 /// A client whose API server answers with `answer(method, path)`: a status and the body's text.
-fn api(answer: impl Fn(&Method, &str) -> (u16, String) + Clone + Send + Sync + 'static) -> (Client, Calls) {
+pub(super) fn api(
+    answer: impl Fn(&Method, &str) -> (u16, String) + Clone + Send + Sync + 'static,
+) -> (Client, Calls) {
     let calls = Calls::default();
     let seen = Arc::clone(&calls);
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -106,6 +108,7 @@ fn session(client: Client, limits: Limits) -> (Session, RunDir, TempDir) {
         tasks: JoinSet::new(),
         tasks_stop: CancellationToken::new(),
         journal: Mutex::new(Journal::begin(run_dir.path(), clock, "my-run", None).unwrap()),
+        taken_back: Mutex::default(),
         owner: OnceCell::new(),
         claims: tokio::sync::Mutex::default(),
         gitops: GitOps::Refuse,

@@ -3,6 +3,8 @@
 //! It can be repeated. What others have changed since stays as it is, and is named. An object that was replaced in
 //! the meantime belongs to somebody else as a whole.
 
+pub(super) mod effect;
+
 use std::fmt;
 use std::path::Path;
 use std::time::Duration;
@@ -12,9 +14,8 @@ use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout_at};
-use tokio_util::sync::CancellationToken;
 
-use super::caller::{Caller, Limits};
+use super::caller::Caller;
 use super::edits::{self, Edit};
 use super::error::CoordinatorError;
 use super::journal::{Change, Journal, JournalError, ObjectRef, Open, RUN_LABEL};
@@ -126,14 +127,8 @@ impl LeftOver {
     ///
     /// # Errors
     /// When the journal cannot be written.
-    pub(crate) async fn undo(mut self, client: &Client) -> Result<Vec<Undone>, JournalError> {
-        let caller = Caller {
-            client: client.clone(),
-            namespace: String::new(),
-            limits: Limits::default(),
-            stop: CancellationToken::new(),
-        };
-        all(&caller, &mut self.journal).await
+    pub(crate) async fn undo(mut self, caller: &Caller) -> Result<Vec<Undone>, JournalError> {
+        all(caller, &mut self.journal).await
     }
 }
 

@@ -39,6 +39,9 @@ builtin![
     "websocket",
     "stale-flows",
     "consumers",
+    "gateway-rollout",
+    "gateway-tuned",
+    "load-balancer",
     // Hooks, signals and grace periods
     "lifecycle-hooks",
     "prestop-over-grace",

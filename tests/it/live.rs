@@ -126,6 +126,21 @@ impl Shop {
         items.iter().map(|item| json!([item["spec"], item["metadata"]["labels"]])).collect()
     }
 
+    /// So many pods are there, all ready, and none has the sidecar.
+    fn is_as_before(&self, pods: usize) {
+        let list: Value = serde_json::from_str(&self.0.ok("get pods -l app=web -o json")).expect("JSON");
+        let items = list["items"].as_array().expect("items");
+        let is_ready = |pod: &Value| {
+            let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+            conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+        };
+        assert_eq!(items.len(), pods, "{list}");
+        for pod in items {
+            let is_whole = pod["metadata"]["deletionTimestamp"].is_null() && is_ready(pod);
+            assert!(is_whole && pod["spec"]["initContainers"].is_null(), "{pod}");
+        }
+    }
+
     /// The token of the run that is under way, which a Secret holds; it has no other of the name.
     fn token(&self) -> String {
         let secrets = "secrets -l rolldrop.dev/run";
@@ -171,7 +186,9 @@ fn the_sidecar_stands_beside_live_pods_as_long_as_the_run_lasts() {
         every_answer_has_its_row(&run);
         assert_eq!(shop.specs(), before, "{finished}");
         shop.0.fails("get configmap/notes");
-        shop.0.ok(ROLLED_OUT);
+        shop.is_as_before(2);
+        let waited = "waiting until all is as before the run: Deployment web: ";
+        assert!(finished.stderr().contains(waited), "{finished}");
 
         // What a GitOps controller would change back is left alone.
         shop.0.ok("annotate deployment/web argocd.argoproj.io/tracking-id=shop:apps/Deployment:shop/web");
@@ -219,7 +236,7 @@ fn a_run_that_is_interrupted_undoes_its_changes_and_one_that_is_killed_has_them_
     every_answer_has_its_row(&dir.path().join("run"));
     assert_eq!(shop.specs(), before);
     assert_eq!(shop.0.ok("get secrets -l rolldrop.dev/run -o name"), "");
-    shop.0.ok(ROLLED_OUT);
+    shop.is_as_before(2);
 
     let (mut child, dir) = shop.run(SCENARIO, &["--set", "load.duration=60s"]).start();
     wait_for_load(&dir);
@@ -256,7 +273,38 @@ fn a_run_that_is_interrupted_undoes_its_changes_and_one_that_is_killed_has_them_
     let mut expected = before;
     expected[0][0]["replicas"] = 3.into();
     assert_eq!(shop.specs(), expected);
+    shop.is_as_before(3);
     assert_eq!(cleanup().expect_code(0).stdout(), "nothing is left of the run\n");
+}
+
+#[test]
+fn a_run_returns_when_its_own_pods_are_gone_or_the_wait_for_them_is_interrupted() {
+    let kubectl = Kubectl::in_namespace("gone");
+    let run = |sleep_s: u64| {
+        let hook = json!({"preStop": {"sleep": {"seconds": sleep_s}}});
+        let web =
+            Web::new(4).pod(json!({"terminationGracePeriodSeconds": 90})).app(json!({"lifecycle": hook}));
+        let scenario = web.scenario("gone", "  target: {service: web}\n  load: {rate: 10, duration: 1s}");
+        let run = Rolldrop::run(&scenario).args(["--yes", "-n", kubectl.namespace(), "--kubeconfig"]);
+        run.args([SharedCluster::get().kubeconfig()])
+    };
+    let pods = "get pods -o name";
+    let finished = run(3).finish();
+    assert_eq!(kubectl.ok(pods), "", "{finished}");
+    let waited = "waiting until all is as before the run: 4 pods of the run are still there (web-";
+    assert!(finished.stderr().contains(waited), "{finished}");
+    assert!(finished.stderr().contains(", 1 more)"), "{finished}");
+
+    let (mut child, dir) = run(80).start();
+    let said = || std::fs::read_to_string(dir.path().join("stderr.log")).unwrap_or_default();
+    wait_for("the wait", LIMIT, || said().contains(waited).then_some(()));
+    signal(&child, Signal::SIGINT);
+    // The record was whole before.
+    assert_eq!(child.wait().expect("an end").code(), finished.code(), "{}", said());
+    let word = "not everything is as before the run, and the wait for it was interrupted: 4 pods of the run";
+    assert!(said().contains(word), "{}", said());
+    assert!(result(&dir.path().join("run")).complete, "{}", said());
+    assert_eq!(kubectl.ok(pods).lines().count(), 4);
 }
 
 #[test]

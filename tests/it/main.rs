@@ -36,6 +36,7 @@ mod kernel;
 mod kube_client;
 mod kubectl;
 mod lab;
+mod library;
 mod live;
 mod load;
 mod load_alpn;

@@ -67,6 +67,11 @@ impl fmt::Display for Right {
 }
 
 impl Call {
+    /// Whether it needs the right to do this to objects of such a kind.
+    pub(super) fn is_about(&self, verb: &str, kind: impl Fn(&str) -> bool) -> bool {
+        self.right.as_ref().is_some_and(|right| right.verb == verb && kind(&right.about.resource.kind))
+    }
+
     /// The HTTP method; `RUN` for a program that the run starts, whose own calls are not listed.
     pub(crate) fn method(&self) -> &'static str {
         match self.verb {

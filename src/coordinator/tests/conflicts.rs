@@ -148,6 +148,26 @@ async fn a_change_whose_answer_was_lost_is_known_again_and_its_rollout_awaited()
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_rollout_back_that_began_before_the_end_of_the_run_is_waited_for_too() {
+    let patched = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&patched);
+    let image = |n: usize| if n == 1 { "app:2" } else { "app:1" };
+    let (client, _) = api(move |method, path| {
+        let n = count.fetch_add(usize::from(*method == Method::PATCH), Ordering::SeqCst);
+        read(path, &deployment(image(n + usize::from(*method == Method::PATCH)), 7))
+    });
+    let (session, _, _dir) = session(client, Limits::default());
+    let (resource, scope) = session.caller.kind_of("apps/v1", "Deployment").await.unwrap();
+    let api = session.caller.api_of(&resource, &scope, "shop");
+    let change = session.change(&api, &deployment("app:1", 7), &deployment("app:2", 7)).await.unwrap();
+    session.take_back(change.unwrap()).await.unwrap();
+    assert_eq!(patched.load(Ordering::SeqCst), 2);
+    let (_, undone) = session.finish(CancellationToken::new()).await.unwrap();
+    let undone: Vec<String> = undone.iter().map(ToString::to_string).collect();
+    assert_eq!(undone, ["Deployment web in shop: restored"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_rollout_that_does_not_end_is_recorded_with_what_is_missing() {
     let restarts = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&restarts);

@@ -1,0 +1,292 @@
+//! Waits until what was undone has taken effect: the pods of what was removed are gone, and workloads that were changed
+//! back have rolled out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use kube::ResourceExt;
+use kube::api::ListParams;
+use tokio::time::{Instant, sleep};
+
+use super::{Change, Outcome, Undone};
+use crate::coordinator::caller::Caller;
+use crate::coordinator::error::CoordinatorError;
+use rolldrop_kubernetes::pods::Candidate;
+use rolldrop_proxy::observed::controller;
+
+/// From one look to the next.
+const PERIOD: Duration = Duration::from_millis(500);
+/// What is waited for is said again when it has changed, but not more often than this.
+const SAID: Duration = Duration::from_secs(5);
+/// So many pods are named; the others are counted.
+const NAMED: usize = 3;
+/// The kinds of what has pods. Other objects are gone once they are removed.
+const WITH_PODS: [&str; 6] = ["Pod", "ReplicaSet", "Deployment", "StatefulSet", "DaemonSet", "Job"];
+
+/// Whether what is done to an object of this kind takes effect on pods, some time later.
+pub(in crate::coordinator) fn has_pods(kind: &str) -> bool {
+    WITH_PODS.contains(&kind)
+}
+
+/// The label with the hash of the template of a Deployment's pod.
+const TEMPLATE_HASH: &str = "pod-template-hash";
+
+/// What has not taken effect, when the wait for it has ended.
+#[derive(Debug)]
+pub(crate) struct NotYet {
+    what: String,
+    /// How long that was; `None` if the wait was interrupted.
+    after: Option<Duration>,
+}
+
+impl fmt::Display for NotYet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, after } = self;
+        match after {
+            Some(after) => {
+                write!(f, "not everything is as before the run, {after:?} after it was undone: {what}")
+            }
+            None => {
+                write!(f, "not everything is as before the run, and the wait for it was interrupted: {what}")
+            }
+        }
+    }
+}
+
+/// What is waited for in one namespace, as kinds with names, such as `Deployment web`.
+#[derive(Debug, Default, PartialEq)]
+struct Awaited {
+    /// What was removed.
+    removed: BTreeSet<String>,
+    /// What was changed back.
+    restored: Vec<String>,
+}
+
+impl Awaited {
+    /// By namespace.
+    fn of(undone: &[Undone]) -> BTreeMap<String, Self> {
+        let mut awaited: BTreeMap<String, Self> = BTreeMap::new();
+        for Undone { object, change, outcome } in undone {
+            let is_undone = matches!(outcome, Outcome::Undone { .. } | Outcome::Nothing(_));
+            let Some(namespace) = object.namespace.clone().filter(|_| is_undone) else { continue };
+            if has_pods(&object.kind) {
+                let title = format!("{} {}", object.kind, object.name);
+                let awaited = awaited.entry(namespace).or_default();
+                match change {
+                    Change::Create => drop(awaited.removed.insert(title)),
+                    Change::Edit { .. } => awaited.restored.push(title),
+                    Change::ShutDown => {}
+                }
+            }
+        }
+        awaited
+    }
+
+    /// What is not as before, as text, and the longest grace period of the pods in it.
+    async fn pending(&self, caller: &Caller) -> Result<Option<(String, Duration)>, CoordinatorError> {
+        let pods: Vec<Candidate> = caller.list("list pods", &caller.api(), &ListParams::default()).await?;
+        let missing = match self.restored[..] {
+            [] => None,
+            _ => caller.workloads().await?.missing_of(&self.restored),
+        };
+        let of_removed = |pod: &&Candidate| {
+            self.removed.contains(&format!("Pod {}", pod.name_any()))
+                || workload_of(pod).is_some_and(|workload| self.removed.contains(&workload))
+        };
+        let of_restored = |pod: &&Candidate| {
+            pod.metadata.deletion_timestamp.is_some()
+                && workload_of(pod).is_some_and(|workload| self.restored.contains(&workload))
+        };
+        let own: Vec<&Candidate> = pods.iter().filter(of_removed).collect();
+        let replaced: Vec<&Candidate> = pods.iter().filter(of_restored).collect();
+        let what = [in_words(&own, "of the run"), missing, in_words(&replaced, "being replaced")];
+        let what: Vec<String> = what.into_iter().flatten().collect();
+        let grace_s = |pod: &&Candidate| pod.metadata.deletion_grace_period_seconds;
+        let longest_s = own.iter().chain(&replaced).filter_map(grace_s).max().unwrap_or(0);
+        let grace = Duration::from_secs(longest_s.max(0).unsigned_abs());
+        Ok((!what.is_empty()).then(|| (what.join("; "), grace)))
+    }
+}
+
+/// The pods, as text; `None` if there are none.
+fn in_words(pods: &[&Candidate], which: &str) -> Option<String> {
+    let mut names: Vec<String> = pods.iter().take(NAMED).map(|pod| pod.name_any()).collect();
+    if pods.len() > NAMED {
+        names.push(format!("{} more", pods.len() - NAMED));
+    }
+    let (s, are) = if pods.len() == 1 { ("", "is") } else { ("s", "are") };
+    let number = pods.len();
+    (!names.is_empty()).then(|| format!("{number} pod{s} {which} {are} still there ({})", names.join(", ")))
+}
+
+/// The workload that a pod belongs to, such as `Deployment web`: also when that is gone, and its ReplicaSet with it.
+fn workload_of(pod: &Candidate) -> Option<String> {
+    let controller = controller(pod)?;
+    let (kind, name) = controller.split_once('/')?;
+    // A Deployment names each of its ReplicaSets after itself and the hash of its template (getReplicaSetName of
+    // pkg/controller/deployment/sync.go).
+    let hash = pod.labels().get(TEMPLATE_HASH).filter(|_| kind == "ReplicaSet");
+    let of_deployment = hash.and_then(|hash| name.strip_suffix(hash.as_str())?.strip_suffix('-'));
+    Some(of_deployment.map_or_else(|| format!("{kind} {name}"), |name| format!("Deployment {name}")))
+}
+
+impl Caller {
+    /// Waits until what was undone has taken effect. What it waits for goes to `tell`, in words.
+    ///
+    /// # Errors
+    /// When the limit for a rollout, and the longest grace period of a pod beyond that, have passed, or the wait is
+    /// interrupted.
+    pub(crate) async fn await_effect(&self, undone: &[Undone], tell: impl Fn(&str)) -> Result<(), NotYet> {
+        let began = Instant::now();
+        let mut limit = self.limits.rollout;
+        let (mut last, mut told): (String, Option<(Instant, String)>) = Default::default();
+        let mut awaited = Awaited::of(undone);
+        while let Some((namespace, first)) = awaited.first_key_value() {
+            let of_namespace = Self { namespace: namespace.clone(), ..self.clone() };
+            let what = match first.pending(&of_namespace).await {
+                Ok(None) => {
+                    awaited.pop_first();
+                    continue;
+                }
+                Ok(Some((what, grace))) => {
+                    limit = limit.max(self.limits.rollout + grace);
+                    what
+                }
+                Err(CoordinatorError::Interrupted) => return Err(NotYet { what: last, after: None }),
+                // The API server may be available again before the limit.
+                Err(error) => error.to_string(),
+            };
+            let now = Instant::now();
+            if now >= began + limit {
+                return Err(NotYet { what, after: Some(limit) });
+            }
+            if told.as_ref().is_none_or(|(at, said)| *at + SAID <= now && *said != what) {
+                tell(&what);
+                told = Some((now, what.clone()));
+            }
+            last = what;
+            if self.stoppable(sleep(PERIOD)).await.is_err() {
+                return Err(NotYet { what: last, after: None });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, Mutex};
+
+    use serde_json::{Value, json};
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::coordinator::Limits;
+    use crate::coordinator::journal::ObjectRef;
+    use crate::coordinator::tests::api;
+
+    fn undone(kind: &str, name: &str, change: Change, outcome: Outcome) -> Undone {
+        let object = ObjectRef::new("apps/v1", kind, Some("shop".into()), name);
+        Undone { object, change, outcome }
+    }
+
+    /// What a run did: it made a Deployment and a StatefulSet, and changed another Deployment.
+    fn changes() -> Vec<Undone> {
+        let done = || Outcome::Undone { others: Vec::new() };
+        vec![
+            undone("Deployment", "web", Change::Edit { edits: Vec::new() }, done()),
+            undone("Deployment", "own", Change::Create, done()),
+            undone("StatefulSet", "db", Change::Create, Outcome::Nothing("gone already".into())),
+            undone("Deployment", "left", Change::Create, Outcome::LeftAlone("replaced".into())),
+            undone("Service", "web", Change::Create, done()),
+        ]
+    }
+
+    /// A pod of this controller that ends within 40 s.
+    fn ending(name: &str, kind: &str, controller: &str) -> Value {
+        let owner = json!({"apiVersion": "apps/v1", "kind": kind, "name": controller, "uid": "u", "controller": true});
+        json!({"metadata": {"name": name, "labels": {TEMPLATE_HASH: "7f9"}, "ownerReferences": [owner],
+            "deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 40}})
+    }
+
+    fn all_pods() -> Vec<Value> {
+        let of = |name: &str| ending(&format!("{name}-1"), "ReplicaSet", &format!("{name}-7f9"));
+        let more = (2..5).map(|n| ending(&format!("own-{n}"), "ReplicaSet", "own-7f9"));
+        let mut pods =
+            vec![ending("db-0", "StatefulSet", "db"), of("own"), of("web"), of("left"), of("others")];
+        pods.extend(more);
+        pods
+    }
+
+    /// A caller of a cluster that shows these pods, and a Deployment with so many updated pods of two.
+    fn caller(pods: Arc<Mutex<Vec<Value>>>, updated: Arc<AtomicUsize>) -> Caller {
+        let (client, _) = api(move |_, path| {
+            let items = match path.rsplit('/').next() {
+                Some("pods") => pods.lock().unwrap().clone(),
+                Some("deployments") => {
+                    let n = updated.load(Ordering::SeqCst);
+                    let status = json!({"observedGeneration": 3, "updatedReplicas": n, "replicas": 2, "availableReplicas": 2});
+                    let spec = json!({"replicas": 2, "selector": {}, "template": {}});
+                    vec![
+                        json!({"metadata": {"name": "web", "generation": 3}, "spec": spec, "status": status}),
+                    ]
+                }
+                _ => Vec::new(),
+            };
+            (200, json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items}).to_string())
+        });
+        Caller { client, namespace: String::new(), limits: Limits::default(), stop: CancellationToken::new() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_runs_pods_and_those_of_a_rollout_back_are_waited_for_and_no_others() {
+        let (pods, updated) = (Arc::new(Mutex::new(all_pods())), Arc::new(AtomicUsize::new(1)));
+        let told = Mutex::new(Vec::new());
+        let tell = |what: &str| {
+            let mut told = told.lock().unwrap();
+            told.push(what.to_owned());
+            // What it says first is done next.
+            match told.len() {
+                1 => pods.lock().unwrap().truncate(5),
+                2 => drop(pods.lock().unwrap().drain(..2)),
+                3 => updated.store(2, Ordering::SeqCst),
+                _ => drop(pods.lock().unwrap().remove(0)),
+            }
+        };
+        let waited = caller(Arc::clone(&pods), Arc::clone(&updated)).await_effect(&changes(), tell).await;
+        assert!(waited.is_ok(), "{waited:?}");
+        let rolling = "Deployment web: 1 pods updated, 2 wanted";
+        let replaced = "1 pod being replaced is still there (web-1)";
+        assert_eq!(
+            told.into_inner().unwrap(),
+            [
+                format!(
+                    "5 pods of the run are still there (db-0, own-1, own-2, 2 more); {rolling}; {replaced}"
+                ),
+                format!("2 pods of the run are still there (db-0, own-1); {rolling}; {replaced}"),
+                format!("{rolling}; {replaced}"),
+                replaced.to_owned(),
+            ]
+        );
+        assert_eq!(pods.lock().unwrap().len(), 2, "pods of others stay");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_wait_has_a_limit_beyond_grace_periods_and_can_be_interrupted() {
+        let caller = caller(Arc::new(Mutex::new(all_pods())), Arc::new(AtomicUsize::new(2)));
+        let began = Instant::now();
+        let not_yet = caller.await_effect(&changes(), |_| {}).await.unwrap_err();
+        assert_eq!(began.elapsed().as_secs(), 340);
+        let word = "not everything is as before the run, 340s after it was undone: 5 pods of the run are still there";
+        assert!(not_yet.to_string().starts_with(word), "{not_yet}");
+        let stop = caller.stop.clone();
+        let not_yet = caller.await_effect(&changes(), |_| stop.cancel()).await.unwrap_err();
+        let word =
+            "not everything is as before the run, and the wait for it was interrupted: 5 pods of the run";
+        assert!(not_yet.to_string().starts_with(word), "{not_yet}");
+        let nothing = caller.await_effect(&changes()[4..], |_| {}).await;
+        assert!(nothing.is_ok(), "a Service has no pods: {nothing:?}");
+    }
+}
