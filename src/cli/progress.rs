@@ -282,7 +282,8 @@ impl Progress {
                     self.tell_news();
                     self.tell_state(now);
                 }
-                Form::Quiet => {}
+                // So that it does not heap up.
+                Form::Quiet => self.tell_news(),
             }
         }
     }

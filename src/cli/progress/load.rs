@@ -141,6 +141,13 @@ impl Figures {
         format!("offered {offered_per_s:.0}/s, sent {sent_per_s:.0}/s, {in_flight} in flight")
     }
 
+    /// The same in fewer words.
+    pub(super) fn rate(&self) -> String {
+        let [offered, sent] =
+            [self.rate.offered_per_s, self.rate.sent_per_s].map(|per_s| format!("{per_s:.0}/s"));
+        if offered == sent { offered } else { format!("offered {offered}, sent {sent}") }
+    }
+
     /// The outcomes of the counted requests.
     pub(super) fn outcomes(&self) -> String {
         let counted = self.progress.counted();
@@ -197,6 +204,8 @@ pub(super) mod tests {
     fn rates_failures_latency_and_time_left_are_told_and_the_warmup_counts_nowhere() {
         let busy = busy();
         assert_eq!(busy.rates(), "offered 220/s, sent 215/s, 3 in flight");
+        assert_eq!(busy.rate(), "offered 220/s, sent 215/s");
+        assert_eq!(Figures { rate: Rate::begin(), ..busy.clone() }.rate(), "0/s");
         assert_eq!(busy.outcomes(), "380 ok, failed: 7 connect_refused, 10 not_sent");
         assert_eq!(busy.latencies().unwrap(), "p50 1.5 ms, p99 20.0 ms");
         assert_eq!(

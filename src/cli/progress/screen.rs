@@ -56,8 +56,8 @@ impl Screen<'_> {
             None => self.step.to_owned(),
         };
         let pods = self.state.pod_counts().map(|counts| format!("pods: {counts}"));
-        let [outcomes, rates] = [self.load.map(Figures::outcomes), self.load.map(Figures::rates)];
-        let parts = [Some(head), outcomes, pods, self.load.and_then(Figures::latencies), rates];
+        let [outcomes, rate] = [self.load.map(Figures::outcomes), self.load.map(Figures::rate)];
+        let parts = [Some(head), outcomes, pods, rate, self.load.and_then(Figures::latencies)];
         let parts = parts.into_iter().flatten().chain(self.state.actions(self.now));
         shown::one_line(&joined(parts, width)).into_owned()
     }
