@@ -1,5 +1,7 @@
 //! How many requests of a load, as its counters stand, ended in which class. No analysis has seen them yet.
 
+use std::collections::BTreeMap;
+
 use rolldrop_analysis::Class;
 use rolldrop_load::{Counts, ErrorStatuses};
 use rolldrop_record::Outcome;
@@ -32,6 +34,20 @@ impl ByClass {
             *all.counter(class) += count;
         }
         all
+    }
+
+    /// What was dropped, by outcome; an answer by its status.
+    pub(super) fn dropped(outcomes: &Counts, errors: &ErrorStatuses) -> BTreeMap<String, u64> {
+        let is_dropped = |of, status, grpc| Class::of_answer(of, status, grpc) == Class::Dropped;
+        let others = outcomes.iter().filter(|(of, _)| is_dropped(*of, None, None));
+        let others = others.map(|(of, count)| (of.to_string(), count));
+        let http =
+            errors.http.iter().filter(|(status, _)| is_dropped(Outcome::HttpError, Some(**status), None));
+        let http = http.map(|(status, count)| (format!("status {status}"), *count));
+        let grpc =
+            errors.grpc.iter().filter(|(status, _)| is_dropped(Outcome::HttpError, None, Some(**status)));
+        let grpc = grpc.map(|(status, count)| (format!("gRPC status {status}"), *count));
+        others.chain(http).chain(grpc).collect()
     }
 
     /// The requests that ended as their user sees it: without those that the load generator did not send or cut off.

@@ -66,7 +66,7 @@ impl LoadArgs {
         let clock = Clock::start();
         let (load_plan, targets) = (plan.load_plan(), plan.targets());
         let title = title(&targets);
-        let (interrupts, progress) = (Interrupts::listen()?, Progress::new(self.quiet));
+        let (interrupts, progress) = (Interrupts::listen()?, Progress::new(self.quiet, clock));
         let (planned, stages, warmup) = (Planned::of(&plan), plan.stages(), plan.warmup());
         if self.evidence.is_some() {
             check_conntrack()?;
@@ -118,7 +118,7 @@ impl LoadArgs {
         let summary = tokio::select! {
             biased;
             never = stopping => match never {},
-            summary = progress.follow(running.join(), &control, planned, &interrupts) => {
+            summary = progress.show(progress.follow(running.join(), &control, planned, &interrupts)) => {
                 summary.with_context(|| self.cut_off())?
             }
             never = announced => match never {},

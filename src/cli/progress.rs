@@ -1,162 +1,228 @@
-//! Progress on stderr: a bar on a terminal, plain lines elsewhere, nothing when quiet.
+//! Progress on stderr: a block on a terminal, lines elsewhere, nothing when quiet.
+//!
+//! [`live`] derives the state of a run from what it records, [`load`] puts the figures of a load into words, [`screen`]
+//! makes a block or a line of both, and [`news`] says what has happened in lines.
 
 mod echo;
+mod live;
+mod load;
+mod news;
+mod screen;
 
+use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::io::IsTerminal;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tokio::time::{Instant, interval_at};
+use tokio::time::{Instant, interval};
 use tokio_util::sync::CancellationToken;
 
+use super::classes::ByClass;
 use super::signals::Interrupts;
+use crate::coordinator::{Standing, Viewer};
+use crate::scenario::Disruption;
 use echo::NoControlEcho;
-use rolldrop_load as load;
-use rolldrop_record::{Outcome, shown};
+use live::LiveState;
+pub(super) use load::Planned;
+use load::{End, Figures, Rate};
+use rolldrop_analysis::figures::count;
+use rolldrop_load::Control;
+use rolldrop_record::{Clock, Event, shown};
+use screen::Screen;
 
-/// How often a bar is redrawn.
+/// How often a block is redrawn, and a load is looked at.
 const REDRAWN: Duration = Duration::from_millis(200);
-/// How often the state of a load is told in a line.
-const TOLD: Duration = Duration::from_secs(1);
-/// The same for one that is part of a longer task.
-const PART_TOLD: Duration = Duration::from_secs(10);
+/// What happens within this time is told together.
+const FOLDED: Duration = Duration::from_secs(1);
+/// How often the state is told in a line.
+const TOLD: Duration = Duration::from_secs(10);
+/// What each line begins with.
+const PREFIX: &str = "rolldrop: ";
 
-/// What is known of a load before it starts.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Planned<'a> {
-    /// How many requests there will be.
-    requests: Option<u64>,
-    /// How long they will take to be sent.
-    length: Option<Duration>,
-    /// What the load is part of: said in place of these, and less often.
-    part_of: Option<&'a dyn Fn() -> String>,
-}
-
-impl<'a> Planned<'a> {
-    /// What a plan says.
-    pub(super) fn of(plan: &load::Plan) -> Self {
-        Self { requests: plan.requests(), length: plan.length(), part_of: None }
-    }
-
-    /// A load whose end is not known, as part of what this says.
-    pub(super) fn part_of(what: Option<&'a dyn Fn() -> String>) -> Self {
-        Self { requests: None, length: None, part_of: what }
-    }
-
-    /// The remaining time. Requests are counted a moment late: as long as some are missing, so is time.
-    fn left(self, scheduled: u64, elapsed: Duration) -> Option<Duration> {
-        let left = self.length?.saturating_sub(elapsed);
-        let is_complete = self.requests.is_none_or(|all| scheduled >= all);
-        Some(if is_complete { left } else { left.max(Duration::from_nanos(1)) })
-    }
-}
-
-/// Shows the progress of a command. The bar is removed with it, also when the command fails.
+/// Shows the progress of a command. The block is removed with it, also when the command fails.
 #[derive(Debug)]
-pub(super) enum Progress {
+pub(super) struct Progress {
+    form: Form,
+    clock: Clock,
+    live: Arc<Live>,
+    said: Mutex<Said>,
+}
+
+#[derive(Debug)]
+enum Form {
     /// A block that is redrawn.
-    Bar {
-        /// The block.
-        bar: ProgressBar,
-        _terminal: NoControlEcho,
-    },
-    /// A line for each step, and one a second while the load runs.
+    Block { bar: ProgressBar, _terminal: NoControlEcho },
+    /// A line when something happens, and one now and then.
     Lines,
     /// Nothing.
     Quiet,
 }
 
+/// What the command itself has said.
+#[derive(Debug, Default)]
+struct Said {
+    step: String,
+    load: Option<Figures>,
+    /// Somebody else uses the terminal, until the next step.
+    is_hidden: bool,
+    /// When the state is told next.
+    told_next: Option<Instant>,
+    /// How often each warning came.
+    warnings: BTreeMap<String, u64>,
+}
+
+impl Said {
+    /// Counts a warning. Whether it is the first of its text.
+    fn is_new_warning(&mut self, message: &str) -> bool {
+        let times = self.warnings.entry(message.to_owned()).or_default();
+        *times += 1;
+        *times == 1
+    }
+
+    /// The warnings that came more than once, with how often.
+    fn take_repeated(&mut self) -> Vec<String> {
+        let warnings = std::mem::take(&mut self.warnings).into_iter().filter(|(_, times)| *times > 1);
+        warnings
+            .map(|(message, times)| format!("{} times in all: warning: {message}", count(times)))
+            .collect()
+    }
+}
+
+/// The state of the run, which its tasks keep up to date.
+#[derive(Debug, Default)]
+struct Live(Mutex<LiveState>);
+
+impl Live {
+    fn state(&self) -> MutexGuard<'_, LiveState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Viewer for Live {
+    fn recorded(&self, event: &Event) {
+        self.state().apply(event);
+    }
+
+    fn stands(&self, index: u32, disruption: &Disruption, standing: Standing) {
+        self.state().stands(index, disruption, standing);
+    }
+
+    fn unsettled(&self, what: Option<&str>) {
+        self.state().unsettled(what);
+    }
+}
+
 impl Progress {
     /// The form that fits stderr.
-    pub(super) fn new(quiet: bool) -> Self {
-        if quiet {
-            Self::Quiet
+    pub(super) fn new(quiet: bool, clock: Clock) -> Self {
+        let form = if quiet {
+            Form::Quiet
         } else if std::io::stderr().is_terminal() {
             let bar = ProgressBar::no_length().with_style(ProgressStyle::default_spinner());
             bar.enable_steady_tick(REDRAWN);
-            Self::Bar { bar, _terminal: NoControlEcho::begin() }
+            Form::Block { bar, _terminal: NoControlEcho::begin() }
         } else {
-            Self::Lines
-        }
+            Form::Lines
+        };
+        Self { form, clock, live: Arc::default(), said: Mutex::default() }
+    }
+
+    /// Who views the run whose progress this is.
+    pub(super) fn viewer(&self) -> Arc<dyn Viewer> {
+        Arc::clone(&self.live) as Arc<dyn Viewer>
     }
 
     /// A step begins.
     pub(super) fn step(&self, what: &str) {
         let what = shown::one_line(what);
-        match self {
-            Self::Bar { bar, .. } => {
-                bar.unset_length();
+        self.tell_news();
+        let mut said = self.said();
+        said.step = what.clone().into_owned();
+        said.is_hidden = false;
+        drop(said);
+        match &self.form {
+            Form::Block { bar, .. } => {
                 bar.set_style(ProgressStyle::default_spinner());
                 bar.enable_steady_tick(REDRAWN);
-                bar.set_message(what.into_owned());
+                self.draw(bar);
             }
-            Self::Lines => eprintln!("rolldrop: {what}"),
-            Self::Quiet => {}
+            Form::Lines => eprintln!("{PREFIX}{what}"),
+            Form::Quiet => {}
         }
     }
 
     /// A notice, which stays on the screen and is shown even when quiet.
     pub(super) fn note(&self, what: &str) {
-        let line = format!("rolldrop: {}", shown::lines(what));
-        match self {
-            Self::Bar { bar, .. } => bar.suspend(|| eprintln!("{line}")),
-            Self::Lines | Self::Quiet => eprintln!("{line}"),
+        self.tell_news();
+        let line = format!("{PREFIX}{}", shown::lines(what));
+        match &self.form {
+            Form::Block { bar, .. } => bar.suspend(|| eprintln!("{line}")),
+            Form::Lines | Form::Quiet => eprintln!("{line}"),
         }
     }
 
-    /// Runs `act` while the progress does not draw on stderr.
+    /// Runs `act`, which uses the terminal: nothing is drawn there until the next step.
     pub(super) fn hidden<T>(&self, act: impl FnOnce() -> T) -> T {
-        match self {
-            Self::Bar { bar, .. } => {
+        self.said().is_hidden = true;
+        match &self.form {
+            Form::Block { bar, .. } => {
                 // Its steady tick would draw over a question.
                 bar.disable_steady_tick();
                 bar.suspend(act)
             }
-            Self::Lines | Self::Quiet => act(),
+            Form::Lines | Form::Quiet => act(),
         }
     }
 
-    /// Shows the load's progress until `running` ends, and passes interruptions on to it: the first ends the
-    /// schedule, the second cuts off what is in flight.
+    /// Shows how a run fares until it ends.
+    pub(super) async fn show<T>(&self, run: impl Future<Output = T>) -> T {
+        *self.live.state() = LiveState::default();
+        self.said().told_next = Some(Instant::now() + TOLD);
+        let ended = tokio::select! {
+            biased;
+            ended = run => ended,
+            never = self.keep_showing() => match never {},
+        };
+        self.tell_news();
+        *self.live.state() = LiveState::default();
+        ended
+    }
+
+    /// Follows a load until `running` ends, and passes interruptions on to it: the first ends the schedule, the second
+    /// cuts off what is in flight.
     pub(super) async fn follow<T>(
         &self,
         running: impl Future<Output = T>,
-        control: &load::Control,
+        control: &Control,
         planned: Planned<'_>,
         interrupts: &Interrupts,
     ) -> T {
-        let period = match (self, planned.part_of) {
-            (Self::Bar { .. }, _) => REDRAWN,
-            (_, Some(_)) => PART_TOLD,
-            (_, None) => TOLD,
-        };
-        let mut ticks = interval_at(Instant::now() + period, period);
-        let began = Instant::now();
-        let mut rate = Rate::begin();
-        let mut is_stopped = false;
+        let mut ticks = interval(REDRAWN);
+        let (began, mut rate, mut end) = (Instant::now(), Rate::begin(), End::Planned);
         let never = CancellationToken::new();
         let (mut stop, mut abort) = (&interrupts.stop, &interrupts.abort);
         let mut running = std::pin::pin!(running);
-        loop {
+        if let Form::Block { bar, .. } = &self.form {
+            bar.set_style(template("{msg}"));
+        }
+        let ended = loop {
             tokio::select! {
-                ended = &mut running => return ended,
+                ended = &mut running => break ended,
                 _ = ticks.tick() => {
                     let progress = control.progress();
                     rate.follow(Instant::now(), &progress);
-                    let left = match is_stopped {
-                        true => Some(Duration::ZERO),
-                        false => planned.left(progress.scheduled, began.elapsed()),
-                    };
-                    let position = match planned.part_of {
-                        Some(what) => what(),
-                        None => position(progress.scheduled, planned.requests, left),
-                    };
-                    self.load(&progress, &rate, planned.requests, &position);
+                    let dropped = ByClass::dropped(&progress.outcomes, &progress.error_statuses);
+                    self.live.state().dropped(self.clock.now(), dropped, planned.is_warmup(began.elapsed()));
+                    let position =
+                        planned.position(progress.scheduled, progress.warmup.total(), began.elapsed(), end);
+                    self.said().load = Some(Figures { position, progress, rate });
                 }
                 () = stop.cancelled() => {
                     control.stop();
                     stop = &never;
-                    is_stopped = true;
+                    end = End::Stopped;
                     self.say("stopping: waiting for requests in flight; Ctrl-C again cuts them off");
                 }
                 () = abort.cancelled() => {
@@ -164,179 +230,129 @@ impl Progress {
                     abort = &never;
                 }
             }
-        }
+        };
+        self.live.state().tell_loss();
+        self.said().load = None;
+        ended
     }
 
-    /// A warning, which is shown even when quiet.
+    /// The run waits until nothing has been lost for this long, or no longer.
+    pub(super) fn awaits_silence(&self, silence: Option<Duration>) {
+        self.live.state().awaits_silence(silence);
+    }
+
+    /// A warning, which is shown even when quiet: once, and how often it came at the end.
     pub(super) fn warn(&self, message: &str) {
-        self.note(&format!("warning: {message}"));
+        let is_new = self.said().is_new_warning(message);
+        if is_new {
+            self.note(&format!("warning: {message}"));
+        }
     }
 
     /// A line that stays.
     pub(super) fn say(&self, message: &str) {
+        self.tell_news();
         let message = shown::lines(message);
-        match self {
-            Self::Bar { bar, .. } => bar.println(&*message),
-            Self::Lines => eprintln!("rolldrop: {message}"),
-            Self::Quiet => {}
-        }
-    }
-
-    fn load(&self, progress: &load::Progress, rate: &Rate, planned: Option<u64>, position: &str) {
-        match self {
-            Self::Bar { bar, .. } => {
-                let (_, columns) = console::Term::stderr().size();
-                let columns = usize::from(columns);
-                // Where there is little room, words go before pictures.
-                let (template, bar_width) = match planned {
-                    Some(_) if columns >= 70 => ("{bar:20} {msg}", 21),
-                    _ => ("{msg}", 0),
-                };
-                let style = ProgressStyle::with_template(template);
-                bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-                if let Some(planned) = planned {
-                    bar.set_length(planned);
-                }
-                bar.set_position(progress.scheduled.min(planned.unwrap_or(u64::MAX)));
-                bar.set_message(block(position, &parts(progress, rate), columns, bar_width));
-            }
-            Self::Lines => eprintln!("rolldrop: {position}; {}", parts(progress, rate).join("; ")),
-            Self::Quiet => {}
+        match &self.form {
+            Form::Block { bar, .. } => bar.println(&*message),
+            Form::Lines => eprintln!("{PREFIX}{message}"),
+            Form::Quiet => {}
         }
     }
 
     /// Nothing more to show.
     pub(super) fn done(&self) {
-        if let Self::Bar { bar, .. } = self {
+        let repeated = self.said().take_repeated();
+        repeated.iter().for_each(|text| self.note(text));
+        if let Form::Block { bar, .. } = &self.form {
             bar.finish_and_clear();
         }
     }
-}
 
-/// The rates of about the last second, so that they can be read.
-struct Rate {
-    since: Instant,
-    due: u64,
-    not_sent: u64,
-    offered_per_s: f64,
-    sent_per_s: f64,
-}
-
-impl Rate {
-    const INTERVAL: Duration = Duration::from_millis(900);
-
-    fn begin() -> Self {
-        Self { since: Instant::now(), due: 0, not_sent: 0, offered_per_s: 0.0, sent_per_s: 0.0 }
-    }
-
-    fn follow(&mut self, now: Instant, progress: &load::Progress) {
-        let elapsed = now.duration_since(self.since);
-        if elapsed < Self::INTERVAL {
-            return;
+    async fn keep_showing(&self) -> Infallible {
+        let mut ticks = interval(if matches!(self.form, Form::Block { .. }) { REDRAWN } else { FOLDED });
+        loop {
+            let now = ticks.tick().await;
+            if self.said().is_hidden {
+                continue;
+            }
+            match &self.form {
+                Form::Block { bar, .. } => self.draw(bar),
+                Form::Lines => {
+                    self.tell_news();
+                    self.tell_state(now);
+                }
+                // So that it does not heap up.
+                Form::Quiet => self.tell_news(),
+            }
         }
-        let not_sent = progress.outcomes.of(Outcome::NotSent);
-        let per_s = |requests: u64| requests as f64 / elapsed.as_secs_f64();
-        let offered = progress.scheduled.saturating_sub(self.due);
-        self.offered_per_s = per_s(offered);
-        self.sent_per_s = per_s(offered.saturating_sub(not_sent.saturating_sub(self.not_sent)));
-        (self.since, self.due, self.not_sent) = (now, progress.scheduled, not_sent);
+    }
+
+    /// Says what has happened since it did so last, where that is said in lines.
+    fn tell_news(&self) {
+        let news = self.live.state().take_news();
+        if matches!(self.form, Form::Lines) {
+            for line in news::lines(&news, news::COLUMNS - PREFIX.len()) {
+                eprintln!("{PREFIX}{}", shown::one_line(&line));
+            }
+        }
+    }
+
+    fn tell_state(&self, now: Instant) {
+        let line = {
+            let mut said = self.said();
+            if said.told_next.is_none_or(|next| now < next) {
+                return;
+            }
+            said.told_next = Some(now + TOLD);
+            self.screen(&said, &self.live.state()).line(news::COLUMNS - PREFIX.len())
+        };
+        eprintln!("{PREFIX}{line}");
+    }
+
+    fn draw(&self, bar: &ProgressBar) {
+        let (rows, columns) = console::Term::stderr().size();
+        let block = {
+            let (said, mut state) = (self.said(), self.live.state());
+            // The block shows it.
+            state.take_news();
+            // A spinner precedes the first line of a step.
+            let spinner = if said.load.is_none() { 2 } else { 0 };
+            self.screen(&said, &state).block(usize::from(columns).saturating_sub(spinner), rows.into())
+        };
+        // Without the locks: a terminal may be slow, and the tasks of the run do not wait for it.
+        bar.set_message(block.join("\n"));
+    }
+
+    fn screen<'a>(&self, said: &'a Said, state: &'a LiveState) -> Screen<'a> {
+        Screen { step: &said.step, load: said.load.as_ref(), state, now: self.clock.now() }
+    }
+
+    fn said(&self) -> MutexGuard<'_, Said> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// How many requests of a load are done, and the remaining time.
-fn position(scheduled: u64, planned: Option<u64>, left: Option<Duration>) -> String {
-    let of = planned.map(|planned| format!("/{planned}")).unwrap_or_default();
-    let left = match left {
-        Some(left) if left.is_zero() => ", waiting for the last answers".to_owned(),
-        Some(left) => format!(", {} s left", left.as_secs() + u64::from(left.subsec_nanos() > 0)),
-        None => String::new(),
-    };
-    format!("{scheduled}{of} requests{left}")
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.done();
+    }
 }
 
-/// The state of a load: its rates, the outcomes of its requests, its latest latencies.
-fn parts(progress: &load::Progress, rate: &Rate) -> Vec<String> {
-    let failed = |(outcome, n): (Outcome, u64)| (outcome != Outcome::Ok).then(|| format!("{n} {outcome}"));
-    let failed: Vec<_> = progress.outcomes.iter().filter_map(failed).collect();
-    let failed =
-        if failed.is_empty() { "none failed".to_owned() } else { format!("failed: {}", failed.join(", ")) };
-    let Rate { offered_per_s, sent_per_s, .. } = rate;
-    let mut parts = vec![
-        format!("offered {offered_per_s:.0}/s, sent {sent_per_s:.0}/s, {} in flight", progress.in_flight),
-        format!("{} ok, {failed}", progress.outcomes.of(Outcome::Ok)),
-    ];
-    let ms = |time: Duration| time.as_secs_f64() * 1e3;
-    parts.extend(
-        progress.recent.map(|recent| format!("p50 {:.1} ms, p99 {:.1} ms", ms(recent.p50), ms(recent.p99))),
-    );
-    parts
-}
-
-/// The parts on lines of their own, none wider than the terminal; a bar precedes the first.
-fn block(position: &str, parts: &[String], columns: usize, bar_width: usize) -> String {
-    let fit = |text: &str, width: usize| console::truncate_str(text, width.max(1), "…").into_owned();
-    let mut lines = vec![fit(position, columns.saturating_sub(bar_width + 1))];
-    lines.extend(parts.iter().map(|part| fit(part, columns.saturating_sub(1))));
-    lines.join("\n")
+fn template(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn busy() -> load::Progress {
-        let mut progress = load::Progress { scheduled: 400, in_flight: 3, ..load::Progress::default() };
-        progress.outcomes.add(Outcome::Ok, 380);
-        progress.outcomes.add(Outcome::ConnectRefused, 7);
-        progress.outcomes.add(Outcome::NotSent, 10);
-        progress.recent =
-            Some(load::Recent { p50: Duration::from_micros(1500), p99: Duration::from_millis(20) });
-        progress
-    }
-
     #[test]
-    fn rates_failures_by_class_latency_and_time_left_are_told() {
-        let mut rate = Rate::begin();
-        rate.follow(rate.since + Duration::from_secs(2), &busy());
-        assert_eq!(
-            parts(&busy(), &rate),
-            [
-                "offered 200/s, sent 195/s, 3 in flight",
-                "380 ok, failed: 7 connect_refused, 10 not_sent",
-                "p50 1.5 ms, p99 20.0 ms"
-            ]
-        );
-        assert_eq!(parts(&load::Progress::default(), &rate)[1], "0 ok, none failed");
-        let left = |ms| position(400, Some(600), Some(Duration::from_millis(ms)));
-        assert_eq!(left(9_100), "400/600 requests, 10 s left");
-        assert_eq!(left(0), "400/600 requests, waiting for the last answers");
-        assert_eq!(position(400, None, None), "400 requests");
-        let planned = Planned { requests: Some(600), length: Some(Duration::from_secs(3)), part_of: None };
-        let left = |scheduled, s| position(scheduled, None, planned.left(scheduled, Duration::from_secs(s)));
-        assert_eq!(left(400, 3), "400 requests, 1 s left");
-        assert_eq!(left(600, 3), "600 requests, waiting for the last answers");
-    }
-
-    #[test]
-    fn no_line_is_wider_than_the_terminal() {
-        let rate = Rate::begin();
-        for columns in [10, 30, 40, 80, 200] {
-            let block = block("400/600 requests, 10 s left", &parts(&busy(), &rate), columns, 0);
-            let widths: Vec<usize> = block.lines().map(|line| line.chars().count()).collect();
-            assert_eq!(widths.len(), 4);
-            assert!(widths.iter().all(|width| *width < columns.max(2)), "{columns}: {block}");
-        }
-    }
-
-    #[test]
-    fn the_rate_is_that_of_about_a_second() {
-        let mut rate = Rate::begin();
-        let start = rate.since;
-        let mut at = |ms, scheduled| {
-            let progress = load::Progress { scheduled, ..load::Progress::default() };
-            rate.follow(start + Duration::from_millis(ms), &progress);
-            rate.offered_per_s
-        };
-        assert_eq!([at(200, 50), at(1000, 300), at(1200, 400), at(2000, 500)], [0.0, 300.0, 300.0, 200.0]);
+    fn a_warning_that_comes_again_is_said_once_and_counted_at_the_end() {
+        let mut said = Said::default();
+        let new = ["busy", "late", "busy", "busy"].map(|message| said.is_new_warning(message));
+        assert_eq!(new, [true, true, false, false]);
+        assert_eq!(said.take_repeated(), ["3 times in all: warning: busy"]);
+        assert_eq!(said.take_repeated(), Vec::<String>::new(), "it is said once");
     }
 }

@@ -75,7 +75,7 @@ impl RunArgs {
         let clock = Clock::start();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         if self.dry_run {
-            let progress = Progress::new(self.measure.quiet);
+            let progress = Progress::new(self.measure.quiet, clock);
             let planned = runtime.block_on(async {
                 let interrupts = Interrupts::listen()?;
                 job.dry_run(|logs| self.choice(cluster, logs), &interrupts, &progress).await
@@ -89,7 +89,7 @@ impl RunArgs {
         let choice = self.choice(cluster, &out);
         let measured = runtime.block_on(async {
             let interrupts = Interrupts::listen()?;
-            let progress = Progress::new(self.measure.quiet);
+            let progress = Progress::new(self.measure.quiet, clock);
             let measured = job.carry_out(choice, &run_dir, clock, &interrupts, &progress).await;
             progress.done();
             measured
@@ -215,7 +215,7 @@ impl<'a> Job<'a> {
     ) -> anyhow::Result<bool> {
         let admin_token = self.admin_token.clone();
         let run = Run { clock, run_dir, interrupts, progress, admin_token, intent: self.intent() };
-        run.carry_out(&self.scenario, choice, self.measure.namespace.clone()).await
+        progress.show(run.carry_out(&self.scenario, choice, self.measure.namespace.clone())).await
     }
 }
 
@@ -336,13 +336,15 @@ impl Run<'_> {
             clock: self.clock,
             admin_token: self.admin_token.clone(),
             gitops: self.intent.gitops,
+            viewer: self.progress.viewer(),
         })
         .await
         .map_err(interruption)?;
         plan.findings.iter().for_each(|finding| self.warn(&session, finding));
         let loaded = self.load_and_disrupt(scenario, cluster, &session, &halt, load_workers).await;
         // Also after an error, so that what the session created is removed.
-        self.progress.step("undoing what was changed");
+        let last = if session.has_changes() { "undoing what was changed" } else { "closing the record" };
+        self.progress.step(last);
         let finished = session.finish(give_up.clone()).await;
         let (sources, undone) = closed(finished, loaded.is_err(), |error| self.progress.warn(error))?;
         let written = loaded.and_then(|info| self.write(info, sources, give_up));
@@ -439,9 +441,12 @@ impl Run<'_> {
 
     /// Deploys the target, and waits until it is ready.
     async fn deploy(&self, scenario: &Scenario, session: &Session) -> anyhow::Result<Ready> {
-        self.progress.step("deploying");
         // Secrets first, so that they are removed last: pods may still need them while they end.
         let secrets = self.intent.secrets(scenario, session.namespace());
+        let deploys = !scenario.manifests.is_empty();
+        if deploys || !secrets.is_empty() {
+            self.progress.step("deploying");
+        }
         session.deploy(&secrets).await.map_err(interruption)?;
         session.deploy(&scenario.manifests).await.map_err(interruption)?;
         if let Some(changes) = self.intent.live(scenario) {
@@ -449,7 +454,8 @@ impl Run<'_> {
             let notes = session.change_workloads(&changes).await.map_err(interruption)?;
             notes.iter().for_each(|note| self.progress.say(note));
         }
-        self.progress.step("waiting for the pods to be ready");
+        let last = if deploys { "waiting for the pods to be ready" } else { "looking at the target" };
+        self.progress.step(last);
         let disruptions = if self.intent.extras.command.is_some() { &[][..] } else { &scenario.disruptions };
         let ready = session.await_ready(scenario, disruptions).await;
         let mut ready = ready.map_err(interruption)?;

@@ -126,8 +126,9 @@ impl TuneArgs {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let exit = runtime.block_on(async {
             let interrupts = Interrupts::listen()?;
-            let progress = Progress::new(self.measure.quiet);
-            let tuned = self.tune(&interrupts, &progress).await;
+            let clock = Clock::start();
+            let progress = Progress::new(self.measure.quiet, clock);
+            let tuned = self.tune(clock, &interrupts, &progress).await;
             progress.done();
             tuned
         })?;
@@ -140,8 +141,7 @@ impl TuneArgs {
         self.scenario.as_deref().or(demo)
     }
 
-    async fn tune(&self, interrupts: &Interrupts, progress: &Progress) -> anyhow::Result<Exit> {
-        let clock = Clock::start();
+    async fn tune(&self, clock: Clock, interrupts: &Interrupts, progress: &Progress) -> anyhow::Result<Exit> {
         let subject = Subject::find(self, interrupts).await?;
         if let Some(controller) = subject.managed_by().filter(|_| !self.measure.change_gitops) {
             bail!(handover::to_a_repository(&subject, controller, self.max_sleep));

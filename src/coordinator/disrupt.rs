@@ -19,6 +19,7 @@ use tokio::time::{sleep, sleep_until};
 
 use super::error::CoordinatorError;
 use super::session::Session;
+use super::viewer::Standing;
 use crate::scenario::{Action, Disruption, Repeat, Until};
 use acting::{Acting, Refusal};
 pub(crate) use acting::{Disrupted, UnderLoad};
@@ -81,6 +82,7 @@ impl Acting<'_> {
                 // What is not as asked already is not waited for.
                 whole.workloads = self.session.workloads().await.unwrap_or_default();
             }
+            self.stands(Standing::Acts);
             let (ended_before, accepted_before) = (self.pods_ended(), done.accepted);
             done += self.act(repetition, &mut whole).await;
             let until = match self.disruption.repeat {
@@ -115,6 +117,7 @@ impl Acting<'_> {
                 break;
             }
         }
+        self.stands(Standing::Done);
         done
     }
 
@@ -148,10 +151,13 @@ impl Acting<'_> {
         let is_again = repetition > 0 && self.disruption.every.is_zero();
         let period = self.session.period();
         if is_again {
-            return self.session.caller.stoppable(sleep(self.disruption.phase(repetition, period))).await;
+            let pause = self.disruption.phase(repetition, period);
+            self.stands(Standing::Due { repetition, at: self.session.clock.now() + pause });
+            return self.session.caller.stoppable(sleep(pause)).await;
         }
         let due = self.load.zero + self.disruption.due(repetition, period);
         let due = if repetition > 0 { due.min(self.load.end) } else { due };
+        self.stands(Standing::Due { repetition, at: due });
         let due = self.session.clock.instant(due).unwrap_or_else(std::time::Instant::now);
         self.session.caller.stoppable(sleep_until(due.into())).await
     }

@@ -1,7 +1,8 @@
-//! The one thread that writes what the coordinator's process records.
+//! The one thread that writes what the coordinator's process records. Whoever views the run sees each event first.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TrySendError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 
 use super::error::CoordinatorError;
+use super::viewer::Viewer;
 use rolldrop_record::parts::PartWriter;
 use rolldrop_record::run_dir::EventLog;
 use rolldrop_record::{Clock, Event, EventKind, RunDir, RunDirError, ServedRow, Stamp};
@@ -38,13 +40,20 @@ pub(crate) struct Recorder {
 
 /// Sends to the recorder thread; cheap to clone.
 #[derive(Clone, Debug)]
-pub(super) struct RecorderHandle(mpsc::SyncSender<Message>);
+pub(super) struct RecorderHandle {
+    messages: mpsc::SyncSender<Message>,
+    viewer: Arc<dyn Viewer>,
+}
 
 impl Recorder {
-    pub(super) fn start(run_dir: &RunDir, clock: Clock) -> Result<Self, RunDirError> {
+    pub(super) fn start(
+        run_dir: &RunDir,
+        clock: Clock,
+        viewer: Arc<dyn Viewer>,
+    ) -> Result<Self, RunDirError> {
         let log = run_dir.event_log()?;
         let run_dir = run_dir.clone();
-        let (sender, receiver) = mpsc::sync_channel(WAITING);
+        let (messages, receiver) = mpsc::sync_channel(WAITING);
         let (done, result) = oneshot::channel();
         let thread = std::thread::Builder::new()
             .name("recorder".into())
@@ -54,7 +63,7 @@ impl Recorder {
                 let _ = done.send(files.write(&receiver));
             })
             .map_err(|source| RunDirError::Io { path: "recorder thread".into(), source })?;
-        Ok(Self { handle: RecorderHandle(sender), thread: Some(thread), result })
+        Ok(Self { handle: RecorderHandle { messages, viewer }, thread: Some(thread), result })
     }
 
     pub(super) fn handle(&self) -> RecorderHandle {
@@ -120,7 +129,9 @@ impl RecorderHandle {
     }
 
     pub(super) fn event_of(&self, source: &str, at: Stamp, kind: EventKind) {
-        self.send(Message::Event(Box::new(Event::new(at, source, kind))));
+        let event = Event::new(at, source, kind);
+        self.viewer.recorded(&event);
+        self.send(Message::Event(Box::new(event)));
     }
 
     pub(super) fn served(&self, source: &str, rows: Vec<ServedRow>) {
@@ -129,9 +140,9 @@ impl RecorderHandle {
 
     fn send(&self, message: Message) {
         // The thread ends early only on a write error, which `finish` reports.
-        let Err(TrySendError::Full(message)) = self.0.try_send(message) else { return };
+        let Err(TrySendError::Full(message)) = self.messages.try_send(message) else { return };
         let wait = || {
-            let _ = self.0.send(message);
+            let _ = self.messages.send(message);
         };
         // What else this thread of the runtime has to do, signals for example, goes on in another.
         match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
@@ -144,18 +155,18 @@ impl RecorderHandle {
 #[cfg(all(test, unix))]
 mod tests {
     use std::io::Read;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
     use crate::coordinator::tests::served;
+    use crate::coordinator::viewer::Nobody;
 
     #[test]
     fn a_source_that_has_ended_is_on_disk_while_others_go_on() {
         let dir = tempfile::tempdir().unwrap();
         let run_dir = RunDir::create(&dir.path().join("run")).unwrap();
         let clock = Clock::start();
-        let recorder = Recorder::start(&run_dir, clock).unwrap();
+        let recorder = Recorder::start(&run_dir, clock, Arc::new(Nobody)).unwrap();
         let handle = recorder.handle();
         handle.served("web-1", vec![served(0)]);
         let deadline = Instant::now() + Duration::from_secs(60);
@@ -180,7 +191,7 @@ mod tests {
         nix::unistd::mkfifo(&log, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let mut reader = std::fs::OpenOptions::new().read(true).write(true).open(&log).unwrap();
         let clock = Clock::start();
-        let recorder = Recorder::start(&run_dir, clock).unwrap();
+        let recorder = Recorder::start(&run_dir, clock, Arc::new(Nobody)).unwrap();
         let (handle, sent) = (recorder.handle(), Arc::new(AtomicUsize::new(0)));
         let count = Arc::clone(&sent);
         let sender = std::thread::spawn(move || {

@@ -165,6 +165,7 @@ impl Session {
                 let terminating = self.views.read(|view| view.terminating().next().map(|p| p.name.clone()));
                 terminating.map(|pod| format!("pod {pod} is terminating"))
             });
+            self.viewer.unsettled(missing.as_deref());
             let at = Instant::now();
             if missing.is_some() {
                 settled_since = None;

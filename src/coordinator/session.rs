@@ -1,7 +1,7 @@
 //! One run's access to one cluster, from its first look to its last row.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -22,6 +22,7 @@ use super::journal::Journal;
 use super::recorder::{Recorder, SOURCE};
 use super::undo::{self, Undone};
 use super::view::Views;
+use super::viewer::Viewer;
 use super::{server_clock, sinks, watch};
 use crate::cluster::Origin;
 use rolldrop_kubernetes::pods::Candidate;
@@ -47,6 +48,8 @@ pub(crate) struct Settings<'a> {
     pub admin_token: Option<AdminToken>,
     /// What to do about objects that a GitOps controller keeps as they are.
     pub gitops: GitOps,
+    /// Who views the run.
+    pub viewer: Arc<dyn Viewer>,
 }
 
 /// One run's access to one cluster.
@@ -67,6 +70,7 @@ pub(crate) struct Session {
     /// same pods.
     pub(super) claims: tokio::sync::Mutex<Claims>,
     pub(super) gitops: GitOps,
+    pub(super) viewer: Arc<dyn Viewer>,
     /// The longest time for which the load keeps a DNS answer, once it is known.
     pub(super) period: Mutex<Duration>,
 }
@@ -77,10 +81,10 @@ impl Session {
     /// # Errors
     /// When the API server does not answer, or the run directory cannot be written.
     pub(crate) async fn begin(settings: Settings<'_>) -> Result<Self, CoordinatorError> {
-        let Settings { caller, run, cluster, run_dir, clock, admin_token, gitops } = settings;
+        let Settings { caller, run, cluster, run_dir, clock, admin_token, gitops, viewer } = settings;
         let Caller { client, namespace, .. } = &caller;
         let journal = Mutex::new(Journal::begin(run_dir.path(), clock, run, cluster)?);
-        let recorder = Recorder::start(run_dir, clock)?;
+        let recorder = Recorder::start(run_dir, clock, Arc::clone(&viewer))?;
         let views = Views::new();
         let tasks_stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
@@ -120,6 +124,7 @@ impl Session {
             journal,
             taken_back: Mutex::default(),
             gitops,
+            viewer,
             owner: OnceCell::new(),
             claims: tokio::sync::Mutex::default(),
             period: Mutex::default(),
@@ -172,6 +177,11 @@ impl Session {
     /// How many pods the watch has seen end.
     pub(crate) fn pods_ended(&self) -> usize {
         self.views.read(|view| view.ended.len())
+    }
+
+    /// Whether something in the cluster is to be changed back, or removed.
+    pub(crate) fn has_changes(&self) -> bool {
+        !self.journal().open_changes().is_empty()
     }
 
     /// Creates the manifests' objects, labelled with the run's name.

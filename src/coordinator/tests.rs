@@ -29,6 +29,7 @@ use super::disrupt::NoPrograms;
 use super::journal::Journal;
 use super::recorder::Recorder;
 use super::view::Views;
+use super::viewer::Nobody;
 use super::*;
 use crate::scenario;
 use rolldrop_record::event::{Change, ContainerState, EndpointSliceEvent, EndpointState, PodEvent};
@@ -102,7 +103,7 @@ fn session(client: Client, limits: Limits) -> (Session, RunDir, TempDir) {
     let session = Session {
         caller: Caller { client, namespace: "shop".into(), limits, stop: CancellationToken::new() },
         clock,
-        recorder: Recorder::start(&run_dir, clock).unwrap(),
+        recorder: Recorder::start(&run_dir, clock, Arc::new(Nobody)).unwrap(),
         views: Views::new(),
         collector: collect::Collector::default(),
         tasks: JoinSet::new(),
@@ -112,6 +113,7 @@ fn session(client: Client, limits: Limits) -> (Session, RunDir, TempDir) {
         owner: OnceCell::new(),
         claims: tokio::sync::Mutex::default(),
         gitops: GitOps::Refuse,
+        viewer: Arc::new(Nobody),
         period: Mutex::default(),
     };
     (session, run_dir, dir)

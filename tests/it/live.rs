@@ -339,6 +339,11 @@ fn a_rollout_of_what_is_there_is_measured_from_a_cold_start() {
             let observed = run(&[&words[..], more].concat());
             // Entries of connections that the first run lost may still route some of these to a dead pod.
             assert!(matches!(observed.code(), Some(0 | 3)), "{observed}");
+            let said = observed.stderr();
+            assert!(
+                said.contains("rolldrop: watching what others do") && !said.contains("deploying"),
+                "{observed}"
+            );
             std::fs::read_to_string(observed.dir().join("run/changes.jsonl")).expect("changes.jsonl")
         };
         let unchanged = changes(&["--no-beats"]);

@@ -151,8 +151,9 @@ fn of_the_measurement(known: Known<'_>) -> Vec<Finding> {
     }
     findings.extend(sums.reached.findings(timeline));
     findings.extend(timeline.tracked.iter().flat_map(|said| conntrack::findings(said, timeline)));
-    for message in &timeline.notes.warnings {
-        findings.push(finding(Severity::Warning, message.clone(), "recorded during the run", ""));
+    for (message, times) in folded(&timeline.notes.warnings) {
+        let times = if times > 1 { format!(" ({} times)", count(times)) } else { String::new() };
+        findings.push(finding(Severity::Warning, message.to_owned() + &times, "recorded during the run", ""));
     }
     if sums.reset_for_refused > 0 {
         findings.push(finding(
@@ -193,6 +194,18 @@ fn nothing_lost(known: Known<'_>) -> Option<Finding> {
             "measure more terminations for a tighter bound",
         )
     })
+}
+
+/// Each text once, in the order in which they came first, with how often it came.
+fn folded(texts: &[String]) -> Vec<(&str, u64)> {
+    let mut folded: Vec<(&str, u64)> = Vec::new();
+    for text in texts {
+        match folded.iter_mut().find(|(known, _)| known == text) {
+            Some((_, times)) => *times += 1,
+            None => folded.push((text, 1)),
+        }
+    }
+    folded
 }
 
 pub(super) fn finding(severity: Severity, what: String, why: &str, remedy: &str) -> Finding {
@@ -387,4 +400,15 @@ fn lived_on(withdrawal: &Withdrawal, last: Option<Stamp>) -> Finding {
     );
     let why = "such a pod still answers, so this is not a termination and has no window";
     finding(Severity::Info, what, why, "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_warning_is_one_finding_with_a_count() {
+        let said = ["no rows", "late", "no rows", "no rows"].map(str::to_owned);
+        assert_eq!(folded(&said), [("no rows", 3), ("late", 1)]);
+    }
 }

@@ -1,5 +1,6 @@
 //! What may be known and asked of a load while it runs.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,11 +19,22 @@ pub struct Progress {
     pub in_flight: u64,
     /// Requests that ended, by outcome.
     pub outcomes: Counts,
+    /// Those of the warm-up among them.
+    #[serde(default)]
+    pub warmup: Counts,
     /// Statuses of complete answers outside the success set.
     #[serde(flatten)]
     pub error_statuses: ErrorStatuses,
     /// Response times of the answered requests of the last second, if there were any.
     pub recent: Option<Recent>,
+}
+
+impl Progress {
+    /// Requests of the counted part that ended, by outcome.
+    pub fn counted(&self) -> Counts {
+        let without = |(outcome, count): (_, u64)| (outcome, count.saturating_sub(self.warmup.of(outcome)));
+        self.outcomes.iter().map(without).collect::<BTreeMap<_, _>>().into()
+    }
 }
 
 /// Times of the requests of about a second.

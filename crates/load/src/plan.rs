@@ -174,6 +174,14 @@ impl Plan {
         }
     }
 
+    /// The requests of the warm-up among them; `None` where only time ends it.
+    pub fn warmup_requests(&self) -> Option<u64> {
+        match &self.timing {
+            Timing::Schedule(schedule) => Some(schedule.warmup()),
+            Timing::OnDemand(_) => self.settings.warmup.is_zero().then_some(0),
+        }
+    }
+
     /// The most requests that an HTTP/2 connection carries at a time.
     pub(super) fn streams(&self) -> usize {
         let default = match &self.settings.pace {

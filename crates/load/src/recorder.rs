@@ -212,6 +212,7 @@ struct Live<'a> {
     /// How far each worker is.
     workers: Vec<Reached>,
     outcomes: Counts,
+    warmup: Counts,
     error_statuses: ErrorStatuses,
     recent: Histogram<u64>,
     recent_since: Stamp,
@@ -224,6 +225,7 @@ impl<'a> Live<'a> {
             progress,
             workers: sources.iter().map(reached).collect(),
             outcomes: Counts::default(),
+            warmup: Counts::default(),
             error_statuses: ErrorStatuses::default(),
             recent: tally::histogram(),
             recent_since: zero,
@@ -236,8 +238,9 @@ impl<'a> Live<'a> {
         worker.rows += batch.rows.len() as u64;
         for row in &batch.rows {
             self.outcomes.add(row.outcome, 1);
-            if row.phase == Phase::Main {
-                worker.main.add(row.outcome, 1);
+            match row.phase {
+                Phase::Warmup => self.warmup.add(row.outcome, 1),
+                Phase::Main => worker.main.add(row.outcome, 1),
             }
             self.error_statuses.add(row);
             if tally::is_answered(row) {
@@ -248,6 +251,7 @@ impl<'a> Live<'a> {
         progress.scheduled = self.workers.iter().map(|worker| worker.scheduled).sum();
         progress.in_flight = self.workers.iter().map(|worker| worker.in_flight).sum();
         progress.outcomes.clone_from(&self.outcomes);
+        progress.warmup.clone_from(&self.warmup);
         progress.error_statuses.clone_from(&self.error_statuses);
     }
 

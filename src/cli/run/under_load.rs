@@ -140,12 +140,20 @@ impl Measuring<'_> {
         let zero = started + scenario.load.settings.warmup;
         session.record_at(started, EventKind::LoadStarted { rate, duration_s, warmup_s });
         let control = sending.control().clone();
-        let has_open_end = run.intent.open_end(scenario).is_some() || scenario.ends_with_its_disruptions();
+        let lasts_for_others = run.intent.open_end(scenario).is_some();
+        let has_open_end = lasts_for_others || scenario.ends_with_its_disruptions();
         let told = run.intent.extras.told.map(|told| move || told(session.pods_ended()));
-        let planned = match has_open_end {
-            true => Planned::part_of(told.as_ref().map(|told| told as &dyn Fn() -> String)),
-            false => Planned::of(plan),
+        let planned = match Planned::of(plan) {
+            planned if lasts_for_others || told.is_some() => {
+                planned.part_of(told.as_ref().map(|told| told as &dyn Fn() -> String))
+            }
+            planned if has_open_end => planned.may_end_before(),
+            planned => planned,
         };
+        run.progress.step(match (has_command, scenario.disruptions.as_slice()) {
+            (false, []) => "watching what others do",
+            _ => "sending the load",
+        });
         let loading = run.progress.follow(sending.join(), &control, planned, run.interrupts);
         let stages = plan.stages();
         let stages = stages::announce(run.clock, zero, &stages, |at, kind| session.record_at(at, kind));
@@ -326,7 +334,9 @@ impl Measuring<'_> {
         let Settle { silence, most } = settle(scenario);
         let silence = silence.unwrap_or(AFTERMATH + known_after(scenario));
         let losses = abort::Lost::of(control);
+        run.progress.awaits_silence(Some(silence));
         let waited = halt.run_until_cancelled(until_silent(&losses, silence, most)).await;
+        run.progress.awaits_silence(None);
         if waited == Some(Silence::NeverCame) {
             let limit_s = most.as_secs_f64();
             session.record(EventKind::Unsettled { limit_s });

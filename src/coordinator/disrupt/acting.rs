@@ -13,6 +13,7 @@ use super::silence::{Losses, NoLosses, Settle};
 use crate::coordinator::caller::{Pauses, is_passing, may_have_been_done, retry_after};
 use crate::coordinator::error::CoordinatorError;
 use crate::coordinator::session::Session;
+use crate::coordinator::viewer::{Standing, Wait};
 use crate::scenario::{Action, Disruption, Restore};
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::{EventKind, Mode, Stamp, event};
@@ -160,6 +161,19 @@ impl Acting<'_> {
         }
     }
 
+    /// Says how far it has come.
+    pub(super) fn stands(&self, standing: Standing) {
+        self.session.viewer.stands(self.index, self.disruption, standing);
+    }
+
+    /// Waits for this, and says so.
+    pub(super) async fn waits<T>(&self, wait: Wait, until: impl Future<Output = T>) -> T {
+        self.stands(Standing::Waits(wait));
+        let waited = until.await;
+        self.stands(Standing::Acts);
+        waited
+    }
+
     /// How many pods the watch has seen end.
     pub(super) fn pods_ended(&self) -> usize {
         self.session.pods_ended()
@@ -300,7 +314,8 @@ impl Acting<'_> {
             }
             // If the load ends first, the end of the run does it.
             Restore::After(after) => {
-                if self.while_loaded(sleep(after)).await.is_some() {
+                let due = self.session.clock.now() + after;
+                if self.waits(Wait::Restore(due), self.while_loaded(sleep(after))).await.is_some() {
                     for change in changes {
                         self.noted(mode, None, self.session.take_back(*change)).await;
                     }

@@ -7,6 +7,7 @@ use tokio::time::sleep;
 use super::acting::{Acting, Disrupted, Refusal};
 use super::programs::codes;
 use crate::coordinator::error::CoordinatorError;
+use crate::coordinator::viewer::Wait;
 use crate::scenario::{Repeat, Until};
 use rolldrop_record::EventKind;
 
@@ -27,7 +28,7 @@ impl Acting<'_> {
         if let Err(why) = status {
             return Err(Refusal(format!("failed to run {}: {why}", words.join(" "))));
         }
-        match self.session.await_rollout(&before, disruption).await {
+        match self.waits(Wait::Rollout, self.session.await_rollout(&before, disruption)).await {
             // If the run is stopped, that is reported elsewhere.
             Ok(()) | Err(CoordinatorError::Interrupted) => {}
             Err(error) => self.session.warn(error.to_string()),

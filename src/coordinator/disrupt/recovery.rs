@@ -14,6 +14,7 @@ use super::acting::{Acting, UnderLoad};
 use super::silence::{Silence, until_silent};
 use crate::coordinator::rollout::Workloads;
 use crate::coordinator::view::View;
+use crate::coordinator::viewer::Wait;
 use crate::scenario::{Action, Pods, Repeat};
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::EventKind;
@@ -71,11 +72,12 @@ impl Acting<'_> {
                 | Action::Evict(pods)
                 | Action::Crash { pods, .. }
                 | Action::Relabel { pods, .. } => {
-                    self.pods_recovered(pods, whole).await;
+                    self.waits(Wait::Pods, self.pods_recovered(pods, whole)).await;
                     true
                 }
                 action if action.is_rollout() => {
-                    matches!(self.session.until_settled(&whole.workloads).await, Ok((_, None)))
+                    let settled = self.session.until_settled(&whole.workloads);
+                    matches!(self.waits(Wait::Rollout, settled).await, Ok((_, None)))
                 }
                 // They wait themselves.
                 _ => true,
@@ -129,7 +131,8 @@ impl Acting<'_> {
         let silence = PROXY_LAG + if self.load.rate > 0.0 { silence } else { Duration::ZERO };
         let UnderLoad { settle, known_after, losses, .. } = self.load;
         let silence = settle.silence.unwrap_or(silence + known_after);
-        if until_silent(losses, silence, settle.most).await == Silence::NeverCame {
+        let silent = until_silent(losses, silence, settle.most);
+        if self.waits(Wait::Silence(silence), silent).await == Silence::NeverCame {
             self.session.record(EventKind::Unsettled { limit_s: settle.most.as_secs_f64() });
         }
     }

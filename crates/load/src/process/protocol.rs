@@ -118,7 +118,10 @@ mod tests {
         assert_eq!(line(&Order::Clock { n: 3 }), r#"{"clock":{"n":3}}"#);
         let progress = Report::Progress(Progress { scheduled: 7, ..Progress::default() });
         let text = serde_json::to_string(&progress).unwrap();
-        assert_eq!(text, r#"{"progress":{"scheduled":7,"in_flight":0,"outcomes":{},"recent":null}}"#);
+        assert_eq!(
+            text,
+            r#"{"progress":{"scheduled":7,"in_flight":0,"outcomes":{},"warmup":{},"recent":null}}"#
+        );
         assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), progress);
         let error_statuses =
             ErrorStatuses { http: BTreeMap::from([(503, 2)]), grpc: BTreeMap::from([(14, 1)]) };

@@ -256,6 +256,7 @@ fn sum(all: &[Progress]) -> Progress {
         sum.scheduled += progress.scheduled;
         sum.in_flight += progress.in_flight;
         sum.outcomes.merge(&progress.outcomes);
+        sum.warmup.merge(&progress.warmup);
         sum.error_statuses.merge(&progress.error_statuses);
         sum.recent = match (sum.recent, progress.recent) {
             (Some(a), Some(b)) => Some(Recent { p50: a.p50.max(b.p50), p99: a.p99.max(b.p99) }),

@@ -1,0 +1,344 @@
+//! What a run is doing at this moment, derived from the very events that it records.
+//!
+//! Nothing here reads a clock or waits. [`super::screen`] shows it on a terminal, [`super::news`] tells elsewhere what
+//! has changed. What explains a lost request is the analysis' to find out: here stands only which pods were terminating
+//! or starting when the loss became known.
+
+mod action;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use super::news::{News, PodNews};
+use crate::coordinator::{Standing, Wait};
+use crate::scenario::Disruption;
+pub(super) use action::Action;
+use rolldrop_record::event::{self, Change, PodEvent, ProxyPhase};
+use rolldrop_record::{Event, EventKind, Stamp};
+
+/// How long a pod that is gone is named beside a loss.
+const JUST_GONE_S: f64 = 2.0;
+/// A loss that nothing was added to for this long is told.
+const TOLD_AFTER_S: f64 = 1.0;
+/// Losses that are kept to be shown.
+const LOSSES: usize = 16;
+/// Pods that are named in a sentence; others are counted.
+const NAMED: usize = 2;
+
+/// What a run is doing.
+#[derive(Debug, Default)]
+pub(super) struct LiveState {
+    /// By UID.
+    pods: BTreeMap<String, Pod>,
+    /// When pods were gone, the latest last.
+    gone: VecDeque<(Stamp, String)>,
+    /// By the number of the disruption; the user's command has none.
+    actions: BTreeMap<Option<u32>, Action>,
+    /// What has not settled of a rollout.
+    unsettled: Option<String>,
+    /// How long nothing may be lost before the run goes on, if that is waited for.
+    silence: Option<Duration>,
+    /// When the counted part of the load began.
+    zero: Option<Stamp>,
+    /// Dropped requests by outcome, as last seen.
+    dropped: BTreeMap<String, u64>,
+    losses: VecDeque<Loss>,
+    news: Vec<News>,
+}
+
+/// A pod as it was last seen.
+#[derive(Debug)]
+pub(super) struct Pod {
+    pub(super) name: String,
+    pub(super) phase: Phase,
+    /// When it came into that phase; `None` if that was not seen.
+    pub(super) since: Option<Stamp>,
+    /// How far its proxy says that its termination is.
+    pub(super) stage: Option<&'static str>,
+}
+
+/// The order in which pods are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    Terminating,
+    NotReady,
+    Starting,
+    Ready,
+    /// It has failed or succeeded, and is still there.
+    Ended,
+}
+
+impl Phase {
+    pub(super) const ALL: [Self; 5] =
+        [Self::Ready, Self::Starting, Self::NotReady, Self::Terminating, Self::Ended];
+
+    fn of(pod: &PodEvent, before: Option<Self>) -> Self {
+        match (pod.phase.as_str(), before) {
+            _ if pod.deletion_timestamp.is_some() => Self::Terminating,
+            ("Failed" | "Succeeded", _) => Self::Ended,
+            _ if pod.ready => Self::Ready,
+            (_, None | Some(Self::Starting)) => Self::Starting,
+            _ => Self::NotReady,
+        }
+    }
+
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Terminating => "terminating",
+            Self::NotReady => "not ready",
+            Self::Starting => "starting",
+            Self::Ready => "ready",
+            Self::Ended => "ended",
+        }
+    }
+}
+
+/// Requests that were dropped while the same pods were terminating or starting.
+#[derive(Debug)]
+struct Loss {
+    first: Stamp,
+    last: Stamp,
+    /// By outcome.
+    dropped: BTreeMap<String, u64>,
+    /// What was seen at the same time.
+    meanwhile: String,
+    /// Whether it is news no more: nothing is added to it.
+    is_told: bool,
+}
+
+impl LiveState {
+    /// Takes in what is recorded.
+    pub(super) fn apply(&mut self, event: &Event) {
+        let at = event.at;
+        match &event.kind {
+            EventKind::LoadStarted { warmup_s, .. } => {
+                self.zero = Some(at + Duration::try_from_secs_f64(*warmup_s).unwrap_or_default());
+            }
+            EventKind::Pod(pod) => self.pod(at, pod),
+            EventKind::ProxyPhase { pod, phase } => {
+                let named = self.pods.values_mut().find(|seen| seen.name == *pod);
+                if let (Some(pod), Some(stage)) = (named, in_words(*phase)) {
+                    pod.stage = Some(stage);
+                }
+            }
+            EventKind::Action(action) => self.call(action),
+            EventKind::CommandStarted { command, disruption: None } => {
+                self.actions.insert(None, Action::command(command));
+            }
+            EventKind::CommandEnded { disruption: None, .. } => self.command(Standing::Waits(Wait::Rollout)),
+            EventKind::CommandSettled { disruption: None, .. } => self.command(Standing::Done),
+            // What happened meanwhile is unknown, and a list follows.
+            EventKind::WatchGap { resource, .. } if resource == "pods" => self.pods.clear(),
+            _ => {}
+        }
+    }
+
+    /// Takes in how far a disruption has come.
+    pub(super) fn stands(&mut self, index: u32, disruption: &Disruption, standing: Standing) {
+        let action = self.actions.entry(Some(index)).or_insert_with(|| Action::of(disruption));
+        self.news.extend(action.stands(disruption, standing).map(News::Said));
+    }
+
+    /// What has not settled of a rollout that is waited for.
+    pub(super) fn unsettled(&mut self, what: Option<&str>) {
+        self.unsettled = what.map(str::to_owned);
+    }
+
+    /// The run waits until nothing has been lost for this long, or no longer.
+    pub(super) fn awaits_silence(&mut self, silence: Option<Duration>) {
+        self.silence = silence;
+        self.news.extend(self.last_wait().map(News::Said));
+    }
+
+    /// Takes in how many requests were dropped so far, by outcome. Those of the warm-up are no news, nor those of a load
+    /// that is not part of a run.
+    pub(super) fn dropped(&mut self, at: Stamp, dropped: BTreeMap<String, u64>, is_warmup: bool) {
+        let before = std::mem::replace(&mut self.dropped, dropped);
+        if is_warmup || self.zero.is_none() {
+            return;
+        }
+        let more = self.dropped.iter().filter_map(|(outcome, count)| {
+            let more = count.saturating_sub(before.get(outcome).copied().unwrap_or(0));
+            (more > 0).then(|| (outcome.clone(), more))
+        });
+        let more: BTreeMap<_, _> = more.collect();
+        if more.is_empty() {
+            if self.losses.back().is_some_and(|loss| at.seconds_since(loss.last) > TOLD_AFTER_S) {
+                self.tell_loss();
+            }
+            return;
+        }
+        let meanwhile = self.meanwhile(at);
+        if self.losses.back().is_none_or(|loss| loss.is_told || loss.meanwhile != meanwhile) {
+            self.tell_loss();
+            let dropped = BTreeMap::new();
+            self.losses.push_back(Loss { first: at, last: at, dropped, meanwhile, is_told: false });
+            if self.losses.len() > LOSSES {
+                self.losses.pop_front();
+            }
+        }
+        let Some(loss) = self.losses.back_mut() else { return };
+        loss.last = at;
+        for (outcome, count) in more {
+            if !before.contains_key(&outcome) {
+                self.news.push(News::Said(format!("first {outcome}{}", loss.meanwhile)));
+            }
+            *loss.dropped.entry(outcome).or_default() += count;
+        }
+    }
+
+    /// Tells the last loss, if that is not done.
+    pub(super) fn tell_loss(&mut self) {
+        let Some(loss) = self.losses.back().filter(|loss| !loss.is_told) else { return };
+        let told = News::Said(self.loss_in_words(loss));
+        self.news.push(told);
+        if let Some(loss) = self.losses.back_mut() {
+            loss.is_told = true;
+        }
+    }
+
+    /// The pods, those that change first.
+    pub(super) fn pods(&self) -> Vec<&Pod> {
+        let mut pods: Vec<&Pod> = self.pods.values().collect();
+        pods.sort_by_key(|pod| (pod.phase, pod.since, &pod.name));
+        pods
+    }
+
+    /// The actions, those that are over last.
+    pub(super) fn actions(&self, now: Stamp) -> Vec<String> {
+        let mut actions: Vec<&Action> = self.actions.values().collect();
+        actions.sort_by_key(|action| action.is_over());
+        let in_words = |action: &Action| action.in_words(now, self.unsettled.as_deref());
+        self.last_wait().into_iter().chain(actions.into_iter().map(in_words)).collect()
+    }
+
+    /// The losses, the last one first.
+    pub(super) fn losses(&self) -> impl Iterator<Item = String> {
+        self.losses.iter().rev().map(|loss| self.loss_in_words(loss))
+    }
+
+    fn loss_in_words(&self, loss: &Loss) -> String {
+        let zero = self.zero.unwrap_or(loss.first);
+        let [first, last] = [loss.first, loss.last].map(|at| at.seconds_since(zero).floor());
+        let when = if first == last { format!("{first:.0}") } else { format!("{first:.0} to {last:.0}") };
+        let dropped = loss.dropped.iter().map(|(outcome, count)| format!("{count} {outcome}"));
+        let dropped = dropped.collect::<Vec<_>>().join(", ");
+        format!("lost at {when} s: {dropped}{}", loss.meanwhile)
+    }
+
+    /// How many pods are in each phase: `10 ready, 1 terminating`.
+    pub(super) fn pod_counts(&self) -> Option<String> {
+        let count = |phase| self.pods.values().filter(|pod| pod.phase == phase).count();
+        let counts = Phase::ALL.map(|phase| (count(phase), phase));
+        let counts = counts.iter().filter(|(count, _)| *count > 0);
+        let counts: Vec<_> = counts.map(|(count, phase)| format!("{count} {}", phase.as_str())).collect();
+        (!counts.is_empty()).then(|| counts.join(", "))
+    }
+
+    /// What has happened since the last call.
+    pub(super) fn take_news(&mut self) -> Vec<News> {
+        std::mem::take(&mut self.news)
+    }
+
+    fn pod(&mut self, at: Stamp, event: &PodEvent) {
+        // Pods that run to an end serve nobody.
+        if event.owner.as_deref().is_some_and(|owner| owner.starts_with("Job/")) {
+            return;
+        }
+        let mut news = |news| self.news.push(News::Pod(news, event.name.clone()));
+        if event.change == Change::Deleted {
+            if self.pods.remove(&event.uid).is_some() {
+                news(PodNews::Gone);
+                self.gone.push_back((at, event.name.clone()));
+            }
+            return;
+        }
+        let before = self.pods.get(&event.uid).map(|pod| pod.phase);
+        let phase = Phase::of(event, before);
+        if before == Some(phase) {
+            return;
+        }
+        let is_seen = event.change == Change::Applied;
+        let since = is_seen.then_some(at);
+        self.pods.insert(event.uid.clone(), Pod { name: event.name.clone(), phase, since, stage: None });
+        match phase {
+            _ if !is_seen => {}
+            Phase::Terminating => news(PodNews::Terminates),
+            Phase::NotReady => news(PodNews::NotReady),
+            Phase::Ready => news(PodNews::Ready),
+            Phase::Ended => news(PodNews::Ended),
+            Phase::Starting => {}
+        }
+    }
+
+    /// A call of a disruption, which was accepted or refused.
+    fn call(&mut self, call: &event::Action) {
+        let Some(action) = self.actions.get_mut(&Some(call.disruption)) else { return };
+        let pod = call.pod.clone().unwrap_or_default();
+        match action.called(call, &pod) {
+            action::Called::Held => self.news.push(News::Pod(PodNews::Held, pod)),
+            action::Called::Refused(why) => self.news.push(News::Said(why)),
+            action::Called::Nothing => {}
+        }
+    }
+
+    fn command(&mut self, standing: Standing) {
+        if let Some(command) = self.actions.get_mut(&None) {
+            command.standing = standing;
+        }
+    }
+
+    /// What the run waits for when its disruptions are over.
+    fn last_wait(&self) -> Option<String> {
+        let silence_s = self.silence?.as_secs_f64();
+        Some(format!("waiting until no request has been lost for {silence_s:.1} s"))
+    }
+
+    /// Which pods were terminating, gone or starting at a moment at which a loss became known.
+    fn meanwhile(&mut self, at: Stamp) -> String {
+        self.gone.retain(|(gone, _)| at.seconds_since(*gone) <= JUST_GONE_S);
+        let of = |phase| {
+            let pods = self.pods.values().filter(move |pod| pod.phase == phase);
+            let mut names: Vec<&str> = pods.map(|pod| pod.name.as_str()).collect();
+            names.sort_unstable();
+            names
+        };
+        let was = |names: Vec<&str>, what: &str, when: &str| match names.len() {
+            0 => None,
+            1 => Some(format!("{when} {} was {what}", names[0])),
+            NAMED => Some(format!("{when} {} were {what}", names.join(" and "))),
+            number => Some(format!("{when} {number} pods were {what}")),
+        };
+        let gone = self.gone.iter().map(|(_, name)| name.as_str()).collect();
+        let mut seen: Vec<String> =
+            [was(of(Phase::Terminating), "terminating", "while"), was(gone, "gone", "just after")]
+                .into_iter()
+                .flatten()
+                .collect();
+        if seen.is_empty() {
+            let others = [(Phase::NotReady, "not ready"), (Phase::Starting, "starting")];
+            seen.extend(others.into_iter().filter_map(|(phase, what)| was(of(phase), what, "while")));
+        }
+        match (seen.is_empty(), self.pods.is_empty()) {
+            (false, _) => format!(" {}", seen.join(", ")),
+            (true, false) => " while no pod was terminating or starting".to_owned(),
+            // A target whose pods nobody knows.
+            (true, true) => String::new(),
+        }
+    }
+}
+
+/// How far a termination is, in words; `None` where that says nothing of it.
+const fn in_words(stage: ProxyPhase) -> Option<&'static str> {
+    match stage {
+        ProxyPhase::PreStop => Some("in preStop"),
+        ProxyPhase::ListenerClosed => Some("refuses connections"),
+        ProxyPhase::Sigterm => Some("after SIGTERM"),
+        ProxyPhase::Drained => Some("nothing in flight"),
+        ProxyPhase::Exit => Some("exits"),
+        ProxyPhase::DeletionSeen | ProxyPhase::LastConnection | ProxyPhase::LastRequest => None,
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

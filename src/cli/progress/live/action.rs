@@ -1,0 +1,161 @@
+//! A disruption while it goes on, in words.
+
+use std::collections::BTreeSet;
+
+use crate::coordinator::{Standing, Wait};
+use crate::scenario::{self, Disruption, Repeat};
+use rolldrop_record::event::ActionName;
+use rolldrop_record::{Stamp, event};
+
+/// A disruption, or the user's command.
+#[derive(Debug)]
+pub(in crate::cli::progress) struct Action {
+    what: String,
+    /// The repetition, counted from 0, and how many there will be, if there are several.
+    repetition: (u32, Option<u32>),
+    pub(super) standing: Standing,
+    /// Whether others act.
+    is_watch: bool,
+    /// What is said of it when it is over.
+    over: &'static str,
+    /// Pods whose eviction a budget does not allow yet.
+    held: BTreeSet<String>,
+}
+
+/// What a call has shown.
+pub(super) enum Called {
+    Nothing,
+    /// A budget does not allow it yet, since this call.
+    Held,
+    /// It was not accepted, in words.
+    Refused(String),
+}
+
+impl Action {
+    pub(super) fn of(disruption: &Disruption) -> Self {
+        let times = match disruption.repeat {
+            Repeat::Times(times) => Some(times),
+            Repeat::Until(_) => None,
+        };
+        // Nobody waits for the only rollout of a disruption.
+        let over = match (times, disruption.action.is_rollout()) {
+            (Some(1), true) => "has been asked for",
+            _ => "is done",
+        };
+        let is_watch = matches!(disruption.action, scenario::Action::Observe { .. });
+        let (what, standing, held) = (what(&disruption.action), Standing::Done, BTreeSet::new());
+        Self { what, repetition: (0, times), standing, is_watch, over, held }
+    }
+
+    pub(super) fn command(words: &[String]) -> Self {
+        let (what, standing, held) = (words.join(" "), Standing::Acts, BTreeSet::new());
+        Self { what, repetition: (0, Some(1)), standing, is_watch: false, over: "is done", held }
+    }
+
+    /// Takes in how far it has come. Returns what is new in that.
+    pub(super) fn stands(&mut self, disruption: &Disruption, standing: Standing) -> Option<String> {
+        if let Standing::Due { repetition, .. } = standing {
+            // In another round it may end with something else.
+            *self =
+                Self { repetition: (repetition, Self::of(disruption).repetition.1), ..Self::of(disruption) };
+        }
+        let before = std::mem::replace(&mut self.standing, standing);
+        let title = self.title();
+        match (&before, &self.standing) {
+            (Standing::Due { .. }, Standing::Acts) if self.is_watch => Some(title),
+            (Standing::Due { .. }, Standing::Acts) => Some(format!("{title} begins")),
+            (before, Standing::Waits(wait)) if before != &self.standing => match wait {
+                Wait::Restore(_) => None,
+                wait => Some(format!("{title} {}", waits(wait, None))),
+            },
+            (before, Standing::Done) if *before != Standing::Done => Some(format!("{title} {}", self.over)),
+            _ => None,
+        }
+    }
+
+    /// Takes in the answer to one of its calls, about this pod.
+    pub(super) fn called(&mut self, call: &event::Action, pod: &str) -> Called {
+        let evicts = matches!(call.action, ActionName::Evict | ActionName::Drain);
+        if evicts && call.status == Some(429) {
+            return if self.held.insert(pod.to_owned()) { Called::Held } else { Called::Nothing };
+        }
+        self.held.remove(pod);
+        match &call.error {
+            Some(error) => Called::Refused(format!("{} was not accepted: {error}", self.title())),
+            None => Called::Nothing,
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.standing == Standing::Done
+    }
+
+    /// What it is, and how it stands; `unsettled` is what a rollout lacks.
+    pub(super) fn in_words(&self, now: Stamp, unsettled: Option<&str>) -> String {
+        let title = self.title();
+        let left_s = |at: Stamp| at.seconds_since(now).ceil().max(0.0);
+        match &self.standing {
+            Standing::Due { at, .. } => format!("{title} begins in {:.0} s", left_s(*at)),
+            Standing::Acts if !self.held.is_empty() => {
+                format!("{title} waits for a budget to allow {}", self.held())
+            }
+            Standing::Acts if self.is_watch => title,
+            Standing::Acts => format!("{title}, under way"),
+            Standing::Waits(Wait::Restore(at)) => format!("{title} is changed back in {:.0} s", left_s(*at)),
+            Standing::Waits(wait) => format!("{title} {}", waits(wait, unsettled)),
+            Standing::Done => format!("{title} {}", self.over),
+        }
+    }
+
+    fn held(&self) -> String {
+        let first = self.held.first().map(String::as_str).unwrap_or_default();
+        match self.held.len() {
+            0 | 1 => format!("the eviction of {first}"),
+            number => format!("the eviction of {number} pods"),
+        }
+    }
+
+    fn title(&self) -> String {
+        let Self { what, .. } = self;
+        match self.repetition {
+            (_, Some(1)) | (0, None) => what.clone(),
+            (repetition, Some(times)) => format!("{what} ({} of {times})", repetition + 1),
+            (repetition, None) => format!("{what} ({})", repetition + 1),
+        }
+    }
+}
+
+/// The action and its object.
+fn what(action: &scenario::Action) -> String {
+    use scenario::Action;
+    let object = match action {
+        Action::DeletePod(pods) | Action::Evict(pods) => format!("{} of {}", pods.count, pods.selector),
+        Action::Crash { pods, .. } | Action::Relabel { pods, .. } => {
+            format!("{} of {}", pods.count, pods.selector)
+        }
+        Action::RollingRestart(workload)
+        | Action::SetImage { workload, .. }
+        | Action::Scale { workload, .. } => workload.to_string(),
+        Action::Patch { object, .. } => object.to_string(),
+        Action::Drain { node, .. }
+        | Action::NodeShutdown { node, .. }
+        | Action::RestartNodeAgent { node } => node.clone(),
+        Action::Exec { command } => command.join(" "),
+        Action::Observe { .. } => return "watching what others do".to_owned(),
+    };
+    format!("{} {object}", action.name())
+}
+
+fn waits(wait: &Wait, unsettled: Option<&str>) -> String {
+    match wait {
+        Wait::Pods => "waits until as many pods are ready as before".to_owned(),
+        Wait::Rollout => {
+            let what = unsettled.map(|what| format!(" ({what})")).unwrap_or_default();
+            format!("waits for the rollout{what}")
+        }
+        Wait::Silence(silence) => {
+            format!("waits until no request has been lost for {:.1} s", silence.as_secs_f64())
+        }
+        Wait::Restore(_) => "waits until it is changed back".to_owned(),
+    }
+}

@@ -1,0 +1,240 @@
+//! States of runs, made of events.
+
+use std::path::Path;
+
+use super::*;
+use crate::cli::progress::news;
+use crate::coordinator::Wait;
+use crate::scenario;
+use rolldrop_record::event::ActionName;
+
+/// This long after the counted part of the load began.
+pub(in crate::cli::progress) fn at(s: f64) -> Stamp {
+    Stamp::from_unix_ns(0) + Duration::from_secs_f64(1_000.0 + s)
+}
+
+/// A run whose load has begun, with these pods.
+pub(in crate::cli::progress) struct Run(pub(in crate::cli::progress) LiveState);
+
+impl Run {
+    pub(in crate::cli::progress) fn begin(ready: &[&str]) -> Self {
+        let mut run = Self(LiveState::default());
+        for pod in ready {
+            run.pod(-3.0, pod, Change::Listed, Phase::Ready);
+        }
+        let load = EventKind::LoadStarted { rate: 200.0, duration_s: 3.0, warmup_s: 2.0 };
+        run.event(-2.0, load);
+        run.0.take_news();
+        run
+    }
+
+    pub(in crate::cli::progress) fn event(&mut self, s: f64, kind: EventKind) {
+        self.0.apply(&Event::new(at(s), "coordinator", kind));
+    }
+
+    fn pod(&mut self, s: f64, name: &str, change: Change, phase: Phase) {
+        let event = PodEvent {
+            change,
+            namespace: "shop".into(),
+            name: name.into(),
+            uid: format!("uid-{name}"),
+            resource_version: "1".into(),
+            node: None,
+            ip: None,
+            phase: if phase == Phase::Ended { "Failed" } else { "Running" }.into(),
+            ready: phase == Phase::Ready,
+            deletion_timestamp: (phase == Phase::Terminating).then(|| at(s)),
+            deletion_grace_s: None,
+            grace_s: 30,
+            disruption_target: None,
+            disruption_message: None,
+            reason: None,
+            owner: Some("ReplicaSet/web".into()),
+            containers: Vec::new(),
+        };
+        self.event(s, EventKind::Pod(event));
+    }
+
+    /// A pod as a watch shows it.
+    pub(in crate::cli::progress) fn sees(&mut self, s: f64, name: &str, phase: Phase) {
+        self.pod(s, name, Change::Applied, phase);
+    }
+
+    pub(in crate::cli::progress) fn gone(&mut self, s: f64, name: &str) {
+        self.pod(s, name, Change::Deleted, Phase::Terminating);
+    }
+
+    pub(in crate::cli::progress) fn lost(&mut self, s: f64, dropped: &[(&str, u64)]) {
+        let dropped = dropped.iter().map(|(outcome, count)| ((*outcome).to_owned(), *count)).collect();
+        self.0.dropped(at(s), dropped, false);
+    }
+
+    /// The answer of the API server to an eviction.
+    pub(in crate::cli::progress) fn evicts(&mut self, s: f64, disruption: u32, pod: &str, status: u16) {
+        let error = (status >= 300).then(|| "it would violate the pod's disruption budget".to_owned());
+        self.event(
+            s,
+            EventKind::Action(event::Action {
+                disruption,
+                action: ActionName::Drain,
+                mode: None,
+                pod: Some(pod.to_owned()),
+                uid: None,
+                answered: at(s),
+                status: Some(status),
+                error,
+                is_undone: false,
+            }),
+        );
+    }
+
+    fn news(&mut self) -> Vec<String> {
+        news::lines(&self.0.take_news(), 200)
+    }
+}
+
+/// A disruption as scenario files have it.
+pub(in crate::cli::progress) fn disruption(text: &str) -> Disruption {
+    let text = format!(
+        "{{apiVersion: rolldrop.dev/v1, kind: Scenario, metadata: {{name: x}}, spec: {{target: {{service: web}}, \
+         disruptions: [{text}]}}}}"
+    );
+    let loaded = scenario::parse::<serde_json::Value>(&text, "x.yaml", Path::new("."), &[]).unwrap();
+    loaded.scenario.disruptions.into_iter().next().unwrap()
+}
+
+#[test]
+fn a_pod_goes_through_its_phases_and_each_is_news_once() {
+    let mut run = Run::begin(&["web-a"]);
+    run.sees(1.0, "web-a", Phase::Terminating);
+    run.sees(1.1, "web-a", Phase::Terminating);
+    run.sees(1.2, "web-b", Phase::Starting);
+    assert_eq!(run.0.pod_counts().unwrap(), "1 starting, 1 terminating");
+    run.sees(3.0, "web-b", Phase::Ready);
+    run.gone(4.0, "web-a");
+    // Not ready again is not the same as not ready yet.
+    run.sees(5.0, "web-b", Phase::Starting);
+    assert_eq!(run.0.pod_counts().unwrap(), "1 not ready");
+    run.sees(6.0, "web-b", Phase::Ended);
+    assert_eq!(
+        run.news(),
+        [
+            "web-a begins to terminate",
+            "web-b is ready",
+            "web-a is gone",
+            "web-b is not ready any more",
+            "web-b has ended"
+        ]
+    );
+}
+
+#[test]
+fn after_a_gap_of_the_watch_no_transition_is_invented() {
+    let mut run = Run::begin(&["web-a", "web-b"]);
+    run.event(1.0, EventKind::WatchGap { resource: "pods".into(), from: at(0.0) });
+    run.pod(1.0, "web-a", Change::Listed, Phase::Terminating);
+    assert_eq!(run.0.pod_counts().unwrap(), "1 terminating");
+    assert_eq!(run.news(), Vec::<String>::new());
+    assert_eq!(run.0.pods()[0].since, None, "when it began to terminate is unknown");
+}
+
+#[test]
+fn a_loss_names_the_pods_that_were_terminating_and_claims_nothing_else() {
+    let mut run = Run::begin(&["web-a", "web-b"]);
+    run.0.dropped(at(-1.0), BTreeMap::from([("reset".to_owned(), 5)]), true);
+    run.lost(0.5, &[("reset", 6)]);
+    run.sees(1.0, "web-a", Phase::Terminating);
+    run.lost(1.5, &[("reset", 6), ("connect_refused", 2)]);
+    run.lost(1.7, &[("reset", 6), ("connect_refused", 5)]);
+    run.gone(2.0, "web-a");
+    run.sees(2.0, "web-b", Phase::Terminating);
+    run.lost(2.5, &[("reset", 7), ("connect_refused", 5)]);
+    run.gone(6.0, "web-b");
+    run.sees(9.5, "web-c", Phase::Starting);
+    run.lost(9.6, &[("reset", 8), ("connect_refused", 5)]);
+    run.lost(9.8, &[("reset", 8), ("connect_refused", 5)]);
+    run.lost(11.0, &[("reset", 8), ("connect_refused", 5)]);
+    let losses = [
+        "lost at 0 s: 1 reset while no pod was terminating or starting",
+        "lost at 1 s: 5 connect_refused while web-a was terminating",
+        "lost at 2 s: 1 reset while web-b was terminating, just after web-a was gone",
+        "lost at 9 s: 1 reset while web-c was starting",
+    ];
+    assert_eq!(run.0.losses().collect::<Vec<_>>(), losses.iter().rev().copied().collect::<Vec<_>>());
+    let news = run.news();
+    let told: Vec<_> = news.iter().filter(|line| line.starts_with("lost ")).collect();
+    assert_eq!(told, losses.iter().collect::<Vec<_>>());
+    let first: Vec<_> = news.iter().filter(|line| line.starts_with("first ")).collect();
+    assert_eq!(first, ["first connect_refused while web-a was terminating"], "once for each class");
+    let mut url = Run::begin(&[]);
+    url.lost(1.0, &[("reset", 1)]);
+    url.0.tell_loss();
+    assert_eq!(url.news(), ["first reset", "lost at 1 s: 1 reset"], "nobody knows its pods");
+}
+
+#[test]
+fn an_action_begins_waits_and_is_done_and_each_is_news() {
+    let mut run = Run::begin(&["web-a"]);
+    let delete = disruption("{at: 2s, action: deletePod, selector: app=web, count: 1, every: 6s, repeat: 2}");
+    let mut stands = |standing| {
+        run.0.stands(0, &delete, standing);
+        (run.news().concat(), run.0.actions(at(1.0)).concat())
+    };
+    let due = Standing::Due { repetition: 0, at: at(2.0) };
+    assert_eq!(stands(due), (String::new(), "deletePod 1 pod of app=web (1 of 2) begins in 1 s".into()));
+    let (news, words) = stands(Standing::Acts);
+    assert_eq!(news, "deletePod 1 pod of app=web (1 of 2) begins");
+    assert_eq!(words, "deletePod 1 pod of app=web (1 of 2), under way");
+    let waits = "deletePod 1 pod of app=web (1 of 2) waits until no request has been lost for 4.2 s";
+    let silence = Standing::Waits(Wait::Silence(Duration::from_millis(4_200)));
+    assert_eq!(stands(silence), (waits.into(), waits.into()));
+    assert_eq!(stands(Standing::Acts).0, "");
+    stands(Standing::Due { repetition: 1, at: at(8.0) });
+    assert_eq!(stands(Standing::Acts).0, "deletePod 1 pod of app=web (2 of 2) begins");
+    assert_eq!(stands(Standing::Done).0, "deletePod 1 pod of app=web (2 of 2) is done");
+    let observe = disruption("{at: 0s, action: observe, for: 5s}");
+    run.0.stands(1, &observe, Standing::Due { repetition: 0, at: at(0.0) });
+    run.0.stands(1, &observe, Standing::Acts);
+    assert_eq!(run.news(), ["watching what others do"]);
+    assert_eq!(run.0.actions(at(1.0))[0], "watching what others do");
+}
+
+#[test]
+fn an_eviction_that_a_budget_refuses_waits_for_it() {
+    let mut run = Run::begin(&["web-a", "web-b"]);
+    let drain = disruption("{at: 2s, action: drain, node: node-1}");
+    run.0.stands(0, &drain, Standing::Due { repetition: 0, at: at(2.0) });
+    run.0.stands(0, &drain, Standing::Acts);
+    run.news();
+    for s in [2.0, 7.0] {
+        run.evicts(s, 0, "web-a", 429);
+        run.evicts(s, 0, "web-b", 429);
+    }
+    assert_eq!(run.news(), ["2 pods wait: a budget does not allow their eviction yet: web-a, web-b"]);
+    run.evicts(12.0, 0, "web-a", 201);
+    let waits = "drain node-1 waits for a budget to allow the eviction of web-b";
+    assert_eq!(run.0.actions(at(12.0)), [waits]);
+    run.evicts(17.0, 0, "web-b", 404);
+    assert_eq!(run.news(), ["drain node-1 was not accepted: it would violate the pod's disruption budget"]);
+    assert_eq!(run.0.actions(at(17.0)), ["drain node-1, under way"]);
+}
+
+#[test]
+fn the_users_command_waits_for_its_rollout() {
+    let mut run = Run::begin(&["web-a"]);
+    let command = vec!["helm".to_owned(), "upgrade".to_owned(), "web".to_owned()];
+    run.event(1.0, EventKind::CommandStarted { command, disruption: None });
+    assert_eq!(run.0.actions(at(1.0)), ["helm upgrade web, under way"]);
+    run.event(2.0, EventKind::CommandEnded { code: Some(0), signal: None, disruption: None });
+    run.0.unsettled(Some("Deployment web: 1 pods updated, 3 wanted"));
+    let waits = "helm upgrade web waits for the rollout (Deployment web: 1 pods updated, 3 wanted)";
+    assert_eq!(run.0.actions(at(2.0)), [waits]);
+    let mode = rolldrop_record::Mode::Rollout;
+    run.event(9.0, EventKind::CommandSettled { mode, disruption: None, unsettled: None });
+    run.0.awaits_silence(Some(Duration::from_secs(4)));
+    let waits = "waiting until no request has been lost for 4.0 s";
+    assert_eq!(run.0.actions(at(9.0)), [waits, "helm upgrade web is done"]);
+    assert_eq!(run.news(), [waits]);
+    run.0.awaits_silence(None);
+    assert_eq!((run.0.actions(at(9.0)).len(), run.news().len()), (1, 0));
+}

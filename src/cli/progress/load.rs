@@ -1,0 +1,247 @@
+//! The figures of a load while it runs, in words.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use rolldrop_load as load;
+use rolldrop_record::Outcome;
+
+/// What is known of a load before it starts.
+#[derive(Clone, Copy, Default)]
+pub(in crate::cli) struct Planned<'a> {
+    /// How many requests will be counted.
+    requests: Option<u64>,
+    /// How many the warm-up sends before them.
+    warmup_requests: Option<u64>,
+    /// How long that takes.
+    warmup: Duration,
+    /// How long all of them will take to be sent.
+    length: Option<Duration>,
+    /// Whether something else may end it before.
+    may_end_before: bool,
+    /// What the load is part of: said in place of these.
+    part_of: Option<&'a dyn Fn() -> String>,
+}
+
+impl<'a> Planned<'a> {
+    /// What a plan says.
+    pub(in crate::cli) fn of(plan: &load::Plan) -> Self {
+        let warmup_requests = plan.warmup_requests();
+        let requests = plan.requests().zip(warmup_requests).map(|(all, warmup)| all.saturating_sub(warmup));
+        Self { requests, warmup_requests, warmup: plan.warmup(), length: plan.length(), ..Self::default() }
+    }
+
+    /// A load that something else ends, within that length.
+    pub(in crate::cli) fn may_end_before(self) -> Self {
+        Self { requests: None, may_end_before: true, ..self }
+    }
+
+    /// A load whose end is not known, as part of what this says.
+    pub(in crate::cli) fn part_of(self, what: Option<&'a dyn Fn() -> String>) -> Self {
+        Self { requests: None, length: None, part_of: what, ..self }
+    }
+
+    pub(super) fn is_warmup(self, elapsed: Duration) -> bool {
+        elapsed < self.warmup
+    }
+
+    /// How far the load has come, and the requests of it that count.
+    pub(super) fn position(self, scheduled: u64, warmup_ended: u64, elapsed: Duration, end: End) -> Position {
+        if let Some(what) = self.part_of {
+            return Position { text: what(), of: None };
+        }
+        let left_s = |left: Duration| left.as_secs() + u64::from(left.subsec_nanos() > 0);
+        if self.is_warmup(elapsed) && end == End::Planned {
+            return Position { text: format!("warm-up, {} s left", left_s(self.warmup - elapsed)), of: None };
+        }
+        let counted = scheduled.saturating_sub(self.warmup_requests.unwrap_or(warmup_ended));
+        let of = self.requests.map(|requests| (counted.min(requests), requests));
+        let left = match end {
+            End::Stopped => Some(Duration::ZERO),
+            End::Planned => self.left(counted, elapsed),
+        };
+        let left = match left {
+            Some(left) if left.is_zero() => ", waiting for the last answers".to_owned(),
+            Some(left) if self.may_end_before => format!(", at most {} s left", left_s(left)),
+            Some(left) => format!(", {} s left", left_s(left)),
+            None => String::new(),
+        };
+        let planned = self.requests.map(|requests| format!("/{requests}")).unwrap_or_default();
+        Position { text: format!("{counted}{planned} requests{left}"), of }
+    }
+
+    /// The remaining time. Requests are counted a moment late: as long as some are missing, so is time.
+    fn left(self, counted: u64, elapsed: Duration) -> Option<Duration> {
+        let left = self.length?.saturating_sub(elapsed);
+        let is_complete = self.requests.is_none_or(|all| counted >= all);
+        Some(if is_complete { left } else { left.max(Duration::from_nanos(1)) })
+    }
+}
+
+/// What ends a load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Planned,
+    /// It was stopped, and waits for what is in flight.
+    Stopped,
+}
+
+/// How far a load has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Position {
+    pub(super) text: String,
+    /// Requests that were due, and how many there will be, if that is known.
+    pub(super) of: Option<(u64, u64)>,
+}
+
+/// The rates of about the last second, so that they can be read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rate {
+    since: Instant,
+    due: u64,
+    not_sent: u64,
+    offered_per_s: f64,
+    sent_per_s: f64,
+}
+
+impl Rate {
+    const INTERVAL: Duration = Duration::from_millis(900);
+
+    pub(super) fn begin() -> Self {
+        Self { since: Instant::now(), due: 0, not_sent: 0, offered_per_s: 0.0, sent_per_s: 0.0 }
+    }
+
+    pub(super) fn follow(&mut self, now: Instant, progress: &load::Progress) {
+        let elapsed = now.duration_since(self.since);
+        if elapsed < Self::INTERVAL {
+            return;
+        }
+        let not_sent = progress.outcomes.of(Outcome::NotSent);
+        let per_s = |requests: u64| requests as f64 / elapsed.as_secs_f64();
+        let offered = progress.scheduled.saturating_sub(self.due);
+        self.offered_per_s = per_s(offered);
+        self.sent_per_s = per_s(offered.saturating_sub(not_sent.saturating_sub(self.not_sent)));
+        (self.since, self.due, self.not_sent) = (now, progress.scheduled, not_sent);
+    }
+}
+
+/// The state of a load at one moment.
+#[derive(Clone, Debug)]
+pub(super) struct Figures {
+    pub(super) position: Position,
+    pub(super) progress: load::Progress,
+    pub(super) rate: Rate,
+}
+
+impl Figures {
+    pub(super) fn rates(&self) -> String {
+        let Rate { offered_per_s, sent_per_s, .. } = self.rate;
+        let in_flight = self.progress.in_flight;
+        format!("offered {offered_per_s:.0}/s, sent {sent_per_s:.0}/s, {in_flight} in flight")
+    }
+
+    /// The same in fewer words.
+    pub(super) fn rate(&self) -> String {
+        let [offered, sent] =
+            [self.rate.offered_per_s, self.rate.sent_per_s].map(|per_s| format!("{per_s:.0}/s"));
+        if offered == sent { offered } else { format!("offered {offered}, sent {sent}") }
+    }
+
+    /// The outcomes of the counted requests.
+    pub(super) fn outcomes(&self) -> String {
+        let counted = self.progress.counted();
+        let failed =
+            |(outcome, n): (Outcome, u64)| (outcome != Outcome::Ok).then(|| format!("{n} {outcome}"));
+        let failed: Vec<_> = counted.iter().filter_map(failed).collect();
+        let failed = if failed.is_empty() {
+            "none failed".to_owned()
+        } else {
+            format!("failed: {}", failed.join(", "))
+        };
+        format!("{} ok, {failed}", counted.of(Outcome::Ok))
+    }
+
+    /// The latest latencies, if there are any.
+    pub(super) fn latencies(&self) -> Option<String> {
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let recent = self.progress.recent?;
+        Some(format!("p50 {:.1} ms, p99 {:.1} ms", ms(recent.p50), ms(recent.p99)))
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A load that has been running for a while, after a warm-up of 40 requests.
+    pub(in crate::cli::progress) fn busy() -> Figures {
+        let mut progress = load::Progress { scheduled: 440, in_flight: 3, ..load::Progress::default() };
+        progress.outcomes.add(Outcome::Ok, 419);
+        progress.outcomes.add(Outcome::ConnectRefused, 8);
+        progress.outcomes.add(Outcome::NotSent, 10);
+        progress.warmup.add(Outcome::Ok, 39);
+        progress.warmup.add(Outcome::ConnectRefused, 1);
+        progress.recent =
+            Some(load::Recent { p50: Duration::from_micros(1500), p99: Duration::from_millis(20) });
+        let mut rate = Rate::begin();
+        rate.follow(rate.since + Duration::from_secs(2), &progress);
+        let position = planned().position(440, 40, Duration::from_secs(3), End::Planned);
+        Figures { position, progress, rate }
+    }
+
+    fn planned() -> Planned<'static> {
+        Planned {
+            requests: Some(600),
+            warmup_requests: Some(40),
+            warmup: Duration::from_secs(1),
+            length: Some(Duration::from_secs(4)),
+            ..Planned::default()
+        }
+    }
+
+    #[test]
+    fn rates_failures_latency_and_time_left_are_told_and_the_warmup_counts_nowhere() {
+        let busy = busy();
+        assert_eq!(busy.rates(), "offered 220/s, sent 215/s, 3 in flight");
+        assert_eq!(busy.rate(), "offered 220/s, sent 215/s");
+        assert_eq!(Figures { rate: Rate::begin(), ..busy.clone() }.rate(), "0/s");
+        assert_eq!(busy.outcomes(), "380 ok, failed: 7 connect_refused, 10 not_sent");
+        assert_eq!(busy.latencies().unwrap(), "p50 1.5 ms, p99 20.0 ms");
+        assert_eq!(
+            busy.position,
+            Position { text: "400/600 requests, 1 s left".into(), of: Some((400, 600)) }
+        );
+        let idle = Figures { progress: load::Progress::default(), ..busy };
+        assert_eq!((idle.outcomes().as_str(), idle.latencies()), ("0 ok, none failed", None));
+    }
+
+    #[test]
+    fn the_position_is_that_of_the_counted_part() {
+        let at = |scheduled, ms| planned().position(scheduled, 12, Duration::from_millis(ms), End::Planned);
+        assert_eq!(at(20, 400), Position { text: "warm-up, 1 s left".into(), of: None });
+        assert_eq!(at(40, 1_000).text, "0/600 requests, 3 s left");
+        assert_eq!(at(630, 4_000).text, "590/600 requests, 1 s left", "as long as some are missing");
+        assert_eq!(at(640, 4_000).text, "600/600 requests, waiting for the last answers");
+        let stopped = planned().position(240, 40, Duration::from_secs(2), End::Stopped);
+        assert_eq!(stopped.text, "200/600 requests, waiting for the last answers");
+        let ended = planned().may_end_before().position(240, 40, Duration::from_secs(2), End::Planned);
+        assert_eq!(ended, Position { text: "200 requests, at most 2 s left".into(), of: None });
+        let closed = Planned { requests: None, warmup_requests: None, length: None, ..planned() };
+        assert_eq!(closed.position(500, 60, Duration::from_secs(2), End::Planned).text, "440 requests");
+        let part = closed.part_of(Some(&|| "3 of 12".to_owned()));
+        assert_eq!(part.position(500, 60, Duration::ZERO, End::Planned).text, "3 of 12");
+    }
+
+    #[test]
+    fn the_rate_is_that_of_about_a_second() {
+        let mut rate = Rate::begin();
+        let start = rate.since;
+        let mut at = |ms, scheduled| {
+            let progress = load::Progress { scheduled, ..load::Progress::default() };
+            rate.follow(start + Duration::from_millis(ms), &progress);
+            rate.offered_per_s
+        };
+        assert_eq!([at(200, 50), at(1000, 300), at(1200, 400), at(2000, 500)], [0.0, 300.0, 300.0, 200.0]);
+    }
+}

@@ -1,0 +1,128 @@
+//! What has happened, in lines for a pipe or a log: no line is wider than [`COLUMNS`], and what many pods do at the same
+//! time is one line.
+
+/// The widest line, in columns.
+pub(super) const COLUMNS: usize = 120;
+
+/// Something that has happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    /// To the pod of this name.
+    Pod(PodNews, String),
+    /// What is said as it stands.
+    Said(String),
+}
+
+/// What has happened to a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PodNews {
+    Ready,
+    NotReady,
+    Terminates,
+    Gone,
+    Ended,
+    /// A budget does not allow its eviction yet.
+    Held,
+}
+
+impl PodNews {
+    /// In words, for one pod and for several.
+    const fn words(self) -> [&'static str; 2] {
+        match self {
+            Self::Ready => ["is ready", "are ready"],
+            Self::NotReady => ["is not ready any more", "are not ready any more"],
+            Self::Terminates => ["begins to terminate", "begin to terminate"],
+            Self::Gone => ["is gone", "are gone"],
+            Self::Ended => ["has ended", "have ended"],
+            Self::Held => [
+                "waits: a budget does not allow its eviction yet",
+                "wait: a budget does not allow their eviction yet",
+            ],
+        }
+    }
+}
+
+/// The lines for what has happened since the last ones, each at most `width` columns wide.
+pub(super) fn lines(news: &[News], width: usize) -> Vec<String> {
+    let mut folded: Vec<(Option<PodNews>, Vec<&str>)> = Vec::new();
+    for one in news {
+        match one {
+            News::Said(text) => folded.push((None, vec![text])),
+            News::Pod(what, pod) => match folded.iter_mut().find(|(of, _)| *of == Some(*what)) {
+                Some((_, pods)) => pods.push(pod),
+                None => folded.push((Some(*what), vec![pod])),
+            },
+        }
+    }
+    let lines =
+        |(what, names): (Option<PodNews>, Vec<&str>)| match (what.map(PodNews::words), names.as_slice()) {
+            (Some([one, _]), [pod]) => vec![fit(&format!("{pod} {one}"), width)],
+            (Some([_, many]), pods) => vec![listed(&format!("{} pods {many}: ", pods.len()), pods, width)],
+            (None, said) => wrapped(&said.concat(), width),
+        };
+    folded.into_iter().flat_map(lines).collect()
+}
+
+/// As many names as fit on a line after its beginning; the others are counted.
+fn listed(beginning: &str, names: &[&str], width: usize) -> String {
+    let with = |number: usize| {
+        let more =
+            if number < names.len() { format!(" and {} more", names.len() - number) } else { String::new() };
+        format!("{beginning}{}{more}", names[..number].join(", "))
+    };
+    let fits = |number: &usize| console::measure_text_width(&with(*number)) <= width;
+    let number = (1..=names.len()).rev().find(fits);
+    fit(&with(number.unwrap_or(1)), width)
+}
+
+/// A text on lines that are no wider than this.
+pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let options = textwrap::Options::new(width.max(1)).word_splitter(textwrap::WordSplitter::NoHyphenation);
+    let lines = textwrap::wrap(text, options.subsequent_indent("  "));
+    lines.into_iter().map(std::borrow::Cow::into_owned).collect()
+}
+
+/// As many of the parts as fit on a line, those that come first before others.
+pub(super) fn joined(parts: impl IntoIterator<Item = String>, width: usize) -> String {
+    let mut line = String::new();
+    for part in parts {
+        let more = if line.is_empty() { fit(&part, width) } else { format!("; {part}") };
+        if console::measure_text_width(&line) + console::measure_text_width(&more) <= width {
+            line.push_str(&more);
+        }
+    }
+    line
+}
+
+/// A text that is no wider than this.
+pub(super) fn fit(text: &str, width: usize) -> String {
+    console::truncate_str(text, width.max(1), "…").into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_many_pods_do_at_once_is_one_line_that_fits() {
+        let pod = |what, n: usize| News::Pod(what, format!("web-5f7d8c9b4-{n:05}"));
+        let mut news = vec![News::Said("drain node-2 begins".into()), pod(PodNews::Terminates, 0)];
+        assert_eq!(lines(&news, COLUMNS), ["drain node-2 begins", "web-5f7d8c9b4-00000 begins to terminate"]);
+        for n in 1..40 {
+            news.extend([pod(PodNews::Terminates, n), pod(PodNews::Gone, n)]);
+        }
+        insta::assert_snapshot!(lines(&news, 70).join("\n"), @r"
+        drain node-2 begins
+        40 pods begin to terminate: web-5f7d8c9b4-00000 and 39 more
+        39 pods are gone: web-5f7d8c9b4-00001, web-5f7d8c9b4-00002 and 37 more
+        ");
+    }
+
+    #[test]
+    fn parts_that_do_not_fit_are_left_out() {
+        let parts = ["a long beginning", "which is followed", "end"].map(str::to_owned);
+        assert_eq!(joined(parts.clone(), 80), "a long beginning; which is followed; end");
+        assert_eq!(joined(parts.clone(), 22), "a long beginning; end");
+        assert_eq!(joined(parts, 10), "a long be…");
+    }
+}
