@@ -134,7 +134,7 @@ impl Desk {
             let line = written.line;
             write!(
                 script,
-                "echo \"--- line {line}\" | tee /dev/stderr\n{as_run}\nstatus=$?\n\
+                "echo '--- line {line}'; echo '--- line {line}' >&2\n{as_run}\nstatus=$?\n\
                  [[ '{allowed}' == *\" $status \"* ]] || {{ echo \"{page}, line {line}: exit status $status, \
                  not{allowed}\" >&2; exit {NOT_AS_WRITTEN}; }}\n"
             )
