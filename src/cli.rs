@@ -200,6 +200,57 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// The words of a command of a shell, up to what is the shell's own: a comment, a pipe, a redirection.
+    fn words(command: &str) -> Vec<String> {
+        let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+        for c in command.chars().chain([' ']) {
+            match quote {
+                Some(end) if c == end => quote = None,
+                None if c == '\'' || c == '"' => {
+                    quote = Some(c);
+                    word.get_or_insert_default();
+                }
+                None if c.is_whitespace() => words.extend(word.take()),
+                None if word.is_none() && "#|>&;".contains(c) => break,
+                _ => word.get_or_insert_default().push(c),
+            }
+        }
+        words
+    }
+
+    /// The commands of this program in a page's `sh` blocks.
+    fn commands(page: &str) -> Vec<Vec<String>> {
+        let blocks = page.split("\n```sh\n").skip(1).filter_map(|rest| rest.split("\n```").next());
+        let text: String = blocks.map(|block| format!("{block}\n").replace("\\\n", " ")).collect();
+        let own = text.lines().filter_map(|line| {
+            let prefixes = ["rolldrop ", "kubectl rolldrop ", "cargo run --release -- "];
+            Some(words(&format!(
+                "rolldrop {}",
+                prefixes.iter().find_map(|prefix| line.strip_prefix(prefix))?
+            )))
+        });
+        own.collect()
+    }
+
+    #[test]
+    fn every_command_of_the_docs_is_well_formed() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let docs = std::fs::read_dir(root.join("docs")).unwrap().flatten().map(|entry| entry.path());
+        let pages = docs.chain(["README.md", "charts/README.md"].map(|page| root.join(page)));
+        let mut checked = 0;
+        for page in pages.filter(|path| path.extension().is_some_and(|extension| extension == "md")) {
+            for command in commands(&std::fs::read_to_string(&page).unwrap()) {
+                if let Err(error) = Cli::try_parse_from(&command) {
+                    panic!("{}: {}\n{error}", page.display(), command.join(" "));
+                }
+                checked += 1;
+            }
+        }
+        assert!(checked > 60, "{checked} commands");
+        let quoted = words("rolldrop run a --set 'b={c: \"d e\"}' --out \"f g\" > h  # i");
+        assert_eq!(quoted, ["rolldrop", "run", "a", "--set", "b={c: \"d e\"}", "--out", "f g"]);
+    }
+
     #[cfg(unix)]
     #[test]
     fn a_temporary_directory_is_its_owners_alone_and_cannot_be_foreseen() {

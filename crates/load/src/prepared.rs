@@ -283,7 +283,7 @@ impl Prepared {
                 context: Context {
                     ports: ports.as_ref().map(|ports| {
                         let own = &plan.settings.source_addresses;
-                        SourcePorts::share(ports, own, worker, sources.len())
+                        SourcePorts::share(ports, own, (worker, sources.len()), zero)
                     }),
                     plan: plan.clone(),
                     clock,

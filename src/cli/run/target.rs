@@ -6,6 +6,10 @@ use serde_json::{Value, json};
 
 use rolldrop_record::run_info::Balances;
 
+/// The warm-up of a run that has a target and no scenario. The last pod of a rollout that somebody has just finished may
+/// be routed to for another second (`kubectl rollout status` does not wait for that): its losses are not this run's.
+const WARMUP: &str = "2s";
+
 /// What `--target` says.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::cli) enum TargetArg {
@@ -68,7 +72,7 @@ impl TargetArg {
         }
     }
 
-    /// As a scenario that says nothing else. It is named after the target.
+    /// As a scenario that says nothing else but the warm-up. It is named after the target.
     pub(in crate::cli) fn as_scenario(&self) -> String {
         let name = match self {
             Self::Service { name, .. } => name.clone(),
@@ -91,7 +95,7 @@ impl TargetArg {
             "apiVersion": "rolldrop.dev/v1",
             "kind": "Scenario",
             "metadata": {"name": name},
-            "spec": {"target": self.as_value()},
+            "spec": {"target": self.as_value(), "load": {"warmup": WARMUP}},
         });
         scenario.to_string()
     }
@@ -122,6 +126,7 @@ mod tests {
             let loaded =
                 scenario::parse::<Value>(&target.as_scenario(), "--target", Path::new("."), &overrides);
             let scenario = loaded.unwrap().scenario;
+            assert_eq!(scenario.load.settings.warmup.as_secs(), 2);
             (scenario.name.clone(), scenario.targets[0].place.clone())
         };
         let service = |name: &str, port: Option<&str>| Place::Service {

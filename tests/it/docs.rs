@@ -1,0 +1,148 @@
+//! The docs against themselves and against the source: links lead somewhere, and quoted messages exist.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Folders whose pages are not ours, or are made.
+const NOT_OURS: [&str; 3] = ["target", ".git", "corpus"];
+
+/// A message's parts stand this close to each other in the source, in bytes.
+const NEAR: usize = 600;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// All files with this extension below a folder.
+fn files(folder: PathBuf, extension: &str) -> Vec<PathBuf> {
+    let (mut found, mut folders) = (Vec::new(), vec![folder]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder").flatten() {
+            let (path, name) = (entry.path(), entry.file_name());
+            if path.is_dir() && !NOT_OURS.iter().any(|other| name == *other) {
+                folders.push(path);
+            } else if path.extension().is_some_and(|own| own == extension) {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// The lines of a page that are no code.
+fn prose(page: &str) -> impl Iterator<Item = &str> {
+    let mut is_code = false;
+    page.lines().filter(move |line| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        !is_code && !is_fence
+    })
+}
+
+/// The names by which a page's headings are linked to, as GitHub makes them.
+fn anchors(page: &str) -> Vec<String> {
+    let mut seen: HashMap<String, usize> = HashMap::new();
+    let headings = prose(page).filter(|line| line.starts_with('#'));
+    let anchors = headings.map(|line| {
+        let kept = line.trim_start_matches('#').trim().chars().filter_map(|c| match c {
+            ' ' => Some('-'),
+            '-' | '_' => Some(c),
+            c => c.is_alphanumeric().then_some(c),
+        });
+        let name = kept.collect::<String>().to_lowercase();
+        let before = seen.entry(name.clone()).and_modify(|n| *n += 1).or_default();
+        if *before == 0 { name } else { format!("{name}-{before}") }
+    });
+    anchors.collect()
+}
+
+/// What a line links to, code aside.
+fn links(line: &str) -> Vec<&str> {
+    line.split('`')
+        .step_by(2)
+        .flat_map(|text| text.split("](").skip(1))
+        .filter_map(|rest| rest.split([')', ' ']).next())
+        .collect()
+}
+
+#[test]
+fn every_link_of_the_docs_leads_somewhere() {
+    let mut checked = 0;
+    for file in files(root().to_owned(), "md") {
+        let page = fs::read_to_string(&file).expect("a page");
+        let here = file.parent().expect("a folder");
+        for link in prose(&page).flat_map(links).filter(|link| !link.contains(':')) {
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let to = if path.is_empty() { file.clone() } else { here.join(path) };
+            assert!(to.exists(), "{}: {link} leads nowhere", file.display());
+            if !anchor.is_empty() {
+                let there = fs::read_to_string(&to).expect("a page");
+                let is_there = anchors(&there).iter().any(|name| name == anchor);
+                assert!(is_there, "{}: {link}: no such heading", file.display());
+            }
+            checked += 1;
+        }
+    }
+    assert!(checked > 300, "{checked} links");
+}
+
+#[test]
+fn every_picture_of_the_docs_is_shown_on_a_page() {
+    let pages: String = files(root().to_owned(), "md")
+        .into_iter()
+        .map(|file| fs::read_to_string(file).expect("a page"))
+        .collect();
+    for picture in files(root().join("docs/images"), "png") {
+        let name = picture.file_name().expect("a name").to_string_lossy().into_owned();
+        assert!(pages.contains(&format!("images/{name})")), "no page shows {name}");
+    }
+}
+
+/// A source as one would read it: literals that go on in the next line are whole.
+fn whole_literals(source: &str) -> String {
+    let mut pieces = source.split("\\\n");
+    let first = pieces.next().unwrap_or_default().to_owned();
+    pieces.fold(first, |whole, piece| whole + piece.trim_start())
+}
+
+/// Whether a text has these parts in this order, near to each other.
+fn has_in_order(text: &str, parts: &[&str]) -> bool {
+    let [first, others @ ..] = parts else { return true };
+    text.match_indices(first).any(|(at, _)| {
+        let mut rest = &text[at + first.len()..text.ceil_char_boundary((at + NEAR).min(text.len()))];
+        others.iter().all(|part| match rest.split_once(part) {
+            Some((_, behind)) => {
+                rest = behind;
+                true
+            }
+            None => false,
+        })
+    })
+}
+
+#[test]
+fn every_message_of_the_page_troubleshooting_is_in_the_source() {
+    let sources = ["src", "crates"].into_iter().flat_map(|folder| files(root().join(folder), "rs"));
+    let sources: Vec<String> = sources
+        .filter(|path| {
+            !path.components().any(|part| part.as_os_str() == "tests" || part.as_os_str() == "tests.rs")
+        })
+        .map(|path| whole_literals(&fs::read_to_string(path).expect("a source")).to_lowercase())
+        .collect();
+    let page = fs::read_to_string(root().join("docs/troubleshooting.md")).expect("the page");
+    let messages: Vec<&str> =
+        page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    assert!(messages.len() >= 30, "{messages:?}");
+    for message in messages {
+        let lower = message.to_lowercase();
+        let parts: Vec<&str> = lower
+            .split('…')
+            .map(|part| part.trim().trim_end_matches('.'))
+            .filter(|part| part.len() > 2)
+            .collect();
+        assert!(!parts.is_empty(), "{message} says nothing");
+        let is_there = sources.iter().any(|source| has_in_order(source, &parts));
+        assert!(is_there, "docs/troubleshooting.md quotes {message:?}, which no source says");
+    }
+}
