@@ -1,5 +1,9 @@
 //! The sums over all requests, once it is known when the run was disrupted.
 
+mod by_time;
+mod heat;
+mod traffic;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::class::Class;
@@ -12,8 +16,10 @@ use super::reached::Reached;
 use super::streams::Streams;
 use super::validity;
 use crate::timeline::{Request, Requests, Timeline};
+use heat::Heat;
 use rolldrop_record::parts::PartError;
 use rolldrop_record::{Outcome, Phase, ServedEnd, Stamp};
+use traffic::ByPod;
 
 /// The sums. They count requests of the counted part, unless stated otherwise.
 #[derive(Debug, Default)]
@@ -27,6 +33,10 @@ pub(super) struct Sums<'a> {
     pub lag: Values,
     /// By second of the intended send time, and the times of the answered ones.
     pub seconds: Vec<(Second, FewValues)>,
+    /// Latencies by time.
+    pub heat: Heat,
+    /// Who answered, by time.
+    pub traffic: ByPod<'a>,
     /// The last intended send time, in seconds since the counted part began.
     pub end_s: f64,
     /// Answered new connections to pods that were ending.
@@ -85,18 +95,17 @@ impl<'a> Part<'a> {
             Class::Cancelled => &mut counts.cancelled,
             Class::Dropped => &mut counts.dropped,
         } += 1;
-        if matches!(r.row.outcome, Outcome::Ok | Outcome::HttpError) {
-            let (response_ns, service_ns) = (r.row.response_ns(), r.row.service_ns());
-            if let Some(ns) = service_ns {
+        if was_answered(r) {
+            if let Some(ns) = r.row.service_ns() {
                 self.service.add(ns);
             }
             if !is_closed_loop {
-                self.response.add(response_ns);
+                self.response.add(r.row.response_ns());
             }
             self.outside_ok += u64::from(!is_near && class == Class::Ok);
             self.outside_app_errors += u64::from(!is_near && class == Class::AppError);
             let values = if is_near { &mut self.disrupted } else { &mut self.steady };
-            values.add(service_ns.filter(|_| is_closed_loop).unwrap_or(response_ns));
+            values.add(latency_ns(r, is_closed_loop));
         }
         if class == Class::Ok {
             self.outages.answered(r);
@@ -141,6 +150,7 @@ impl<'a> Sums<'a> {
             seen: vec![0; timeline.ends.len()],
             streams: Streams::of(of_class(&[Class::Dropped]).map(|r| &r.row)),
             reached: Reached::of(requests),
+            traffic: ByPod::of(timeline),
             last_reached: vec![None; timeline.withdrawals.len()],
             incomplete: validity::incomplete(timeline),
             ..Self::default()
@@ -161,6 +171,8 @@ impl<'a> Sums<'a> {
                         sums.seen[e] += 1;
                     }
                     if class == Class::Ok {
+                        let since_ns = r.row.scheduled.ns_since(timeline.origin);
+                        sums.traffic.add(since_ns, evidence.pod(r).map(|pod| &**pod));
                         sums.late_ok.extend(late_arrival(timeline, r));
                     }
                 }
@@ -208,6 +220,9 @@ impl<'a> Sums<'a> {
         {
             part.add(class, r, is_near, is_closed_loop);
         }
+        if was_answered(r) {
+            self.heat.add(r.row.scheduled.ns_since(timeline.origin), latency_ns(r, is_closed_loop));
+        }
         // What load sources counted, without what their rows show.
         let tally = self.all.counts.without_rows.get_mut(&*r.row.source);
         if let Some(count) = tally.and_then(|tally| tally.get_mut(&r.row.outcome)) {
@@ -237,6 +252,17 @@ impl<'a> Sums<'a> {
             _ => entry.other += 1,
         }
     }
+}
+
+/// Whether a request has a latency.
+fn was_answered(r: &Request) -> bool {
+    matches!(r.row.outcome, Outcome::Ok | Outcome::HttpError)
+}
+
+/// The latency that counts.
+fn latency_ns(r: &Request, is_closed_loop: bool) -> i64 {
+    let service_ns = r.row.service_ns().filter(|_| is_closed_loop);
+    service_ns.unwrap_or_else(|| r.row.response_ns())
 }
 
 /// A new connection to a pod that was ending, if it is one.
