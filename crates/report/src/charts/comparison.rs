@@ -9,7 +9,7 @@ use super::latency::{self, Mark};
 use super::timeline::{self, Column};
 use super::{Chart, ChartError, palette};
 use crate::comparison::headline;
-use crate::format::{count, counted, len, list, millis, seconds_unit};
+use crate::format::{count, counted, len, list, millis, plain, seconds_unit};
 use rolldrop_analysis::compare::model::{Comparison, SideChart};
 use rolldrop_analysis::model::LatencyHistograms;
 use rolldrop_record::Outcome;
@@ -174,7 +174,7 @@ fn draw_dropped(canvas: &mut Canvas, sides: Sides<'_>, area: Rect) {
         let ticks = x.ticks(7);
         frame::x_grid(canvas, plot, &ticks, &x);
         let all: u64 = columns.iter().flat_map(|(_, stack)| stack.values()).sum();
-        let name = format!("{name}: {} dropped, per {}", count(all), seconds_unit(side.step_s));
+        let name = format!("{name}: {} dropped, per {} s", count(all), plain(side.step_s));
         timeline::draw_columns(canvas, columns, side.step_s, most, plot, &x, &name);
         let title = "seconds since the counted part of the load began";
         frame::x_axis(canvas, plot, &ticks, &x, Some(title));

@@ -221,13 +221,18 @@ fn draw_row(
 fn labels(row: &Row, x: &Axis) -> Vec<(f64, String)> {
     let mut labels: Vec<(f64, String)> = Vec::new();
     for &(at, i) in &row.marks {
-        let text = format!("{} {}", MARKS[i].1, seconds_unit(at));
+        let text = stage(at, i);
         match labels.last_mut() {
             Some((px, label)) if x.px(at) - *px < 2.0 => *label = format!("{label}, {text}"),
             _ => labels.push((x.px(at), text)),
         }
     }
     labels
+}
+
+/// A stage with its time, which may lie before the deletion took effect.
+fn stage(at_s: f64, mark: usize) -> String {
+    format!("{} {}", MARKS[mark].1, seconds_unit(at_s).replace('-', "−"))
 }
 
 /// What a row is about: its pods, and figures of them.
@@ -260,7 +265,7 @@ fn header(row: &Row, result: &RunResult, with_marks: bool) -> (String, Vec<Strin
         parts.push(format!("exit code {code}"));
     }
     if with_marks {
-        parts.extend(row.marks.iter().map(|&(at, i)| format!("{} {}", MARKS[i].1, seconds_unit(at))));
+        parts.extend(row.marks.iter().map(|&(at, i)| stage(at, i)));
     }
     if row.beyond > 0 {
         parts.push(format!("{} outside this axis", counted(row.beyond, "drop")));
