@@ -15,6 +15,8 @@ pub(super) fn charts(timeline: &Timeline, sums: Sums<'_>) -> ChartData {
             steady: sums.all.steady.buckets(),
             disrupted: sums.all.disrupted.buckets(),
         },
+        heat: sums.heat.finish(),
+        traffic: sums.traffic.finish(),
         end_s: sums.end_s,
         origin: timeline.origin,
         pods: pods(timeline),

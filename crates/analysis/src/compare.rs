@@ -121,8 +121,20 @@ pub fn charts(baseline: &[Sample], candidate: &[Sample]) -> [SideChart; 2] {
     let [first, second] = &blocks;
     [(baseline, first), (candidate, second)].map(|(side, of)| {
         let (step_s, dropped) = dropped_over_time(side);
-        SideChart { latency: of.latency(), marks_ms: marks_ms(of), dropped, step_s }
+        let windows_s = windows_s(side);
+        SideChart { latency: of.latency(), marks_ms: marks_ms(of), dropped, step_s, windows_s }
     })
+}
+
+fn windows_s(side: &[Sample]) -> BTreeMap<String, Vec<Option<f64>>> {
+    let mut windows: BTreeMap<String, Vec<Option<f64>>> = BTreeMap::new();
+    for (consumer, upper_s) in side.iter().flat_map(|s| &s.terminations).flat_map(|ended| &ended.windows_s) {
+        windows.entry(consumer.clone()).or_default().push(*upper_s);
+    }
+    for all in windows.values_mut() {
+        all.sort_by(|a, b| a.unwrap_or(f64::INFINITY).total_cmp(&b.unwrap_or(f64::INFINITY)));
+    }
+    windows
 }
 
 /// The dropped requests of a side, by steps of so many seconds, one run after the other.

@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 
 pub use aim::Aim;
 pub use charts::{
-    Act, ChartData, Deed, LateArrival, LatencyBucket, LatencyHistograms, PodSpan, Second, SleepNeeded,
+    Act, ChartData, Deed, HeatMap, LateArrival, LatencyBucket, LatencyHistograms, PodSpan, PodTraffic,
+    Second, SleepNeeded, Traffic,
 };
 pub use findings::{Check, CheckVerdict, Figure, Finding, FindingKind, Severity, Unit};
 pub use losses::{Bounded, Candidate, GroupWindow, LossGroup, Lost, TerminationRequests, Why};

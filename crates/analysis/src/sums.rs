@@ -1,5 +1,9 @@
 //! The sums over all requests, once it is known when the run was disrupted.
 
+mod by_time;
+mod heat;
+mod traffic;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::class::Class;
@@ -13,8 +17,11 @@ use super::streams::Streams;
 use super::validity;
 use crate::timeline::lanes::add_counts;
 use crate::timeline::{Request, Requests, Timeline};
+use by_time::Sum as _;
+use heat::Heat;
 use rolldrop_record::parts::PartError;
 use rolldrop_record::{Outcome, Phase, ServedEnd, Stamp};
+use traffic::ByPod;
 
 /// The sums. They count requests of the counted part, unless stated otherwise.
 #[derive(Debug, Default)]
@@ -28,6 +35,10 @@ pub(super) struct Sums<'a> {
     pub lag: Values,
     /// By second of the intended send time.
     pub seconds: Vec<OneSecond>,
+    /// Latencies by time.
+    pub heat: Heat,
+    /// Who answered, by time.
+    pub traffic: ByPod<'a>,
     /// The last intended send time, in seconds since the counted part began.
     pub end_s: f64,
     /// Answered new connections to pods that were ending.
@@ -123,15 +134,14 @@ impl<'a> Part<'a> {
             Class::Cancelled => &mut counts.cancelled,
             Class::Dropped => &mut counts.dropped,
         } += 1;
-        if matches!(r.row.outcome, Outcome::Ok | Outcome::HttpError) {
-            let (response_ns, service_ns) = (r.row.response_ns(), r.row.service_ns());
-            if let Some(ns) = service_ns {
+        if was_answered(r) {
+            if let Some(ns) = r.row.service_ns() {
                 self.service.add(ns);
             }
             self.outside_ok += u64::from(!is_near && class == Class::Ok);
             self.outside_app_errors += u64::from(!is_near && class == Class::AppError);
             let values = if is_near { &mut self.disrupted } else { &mut self.steady };
-            values.add(service_ns.filter(|_| is_closed_loop).unwrap_or(response_ns));
+            values.add(latency_ns(r, is_closed_loop));
         }
         if class == Class::Ok {
             self.outages.answered(r);
@@ -177,6 +187,7 @@ impl<'a> Sums<'a> {
             targets: targets.clone().map(part).collect(),
             seen: vec![0; timeline.ends.len()],
             streams: Streams::of(of_class(&[Class::Dropped]).map(|r| &r.row)),
+            traffic: ByPod::of(timeline),
             last_reached: vec![None; timeline.withdrawals.len()],
             incomplete: validity::incomplete(timeline),
             ..Self::default()
@@ -213,6 +224,8 @@ impl<'a> Sums<'a> {
             self.seen[e] += 1;
         }
         if class == Class::Ok {
+            let since_ns = r.row.scheduled.ns_since(timeline.origin);
+            self.traffic.add(since_ns, evidence.pod(r).map(|pod| &**pod));
             self.late_ok.extend(late_arrival(timeline, r));
         }
     }
@@ -227,6 +240,8 @@ impl<'a> Sums<'a> {
         for (second, other) in other.seconds.into_iter().enumerate() {
             self.second(second).merge(other);
         }
+        self.heat.merge(other.heat);
+        self.traffic.merge(other.traffic);
         self.end_s = self.end_s.max(other.end_s);
         self.late_ok.extend(other.late_ok);
         self.seen.iter_mut().zip(other.seen).for_each(|(own, other)| *own += other);
@@ -293,6 +308,9 @@ impl<'a> Sums<'a> {
         {
             part.add(class, r, is_near, is_closed_loop);
         }
+        if was_answered(r) {
+            self.heat.add(r.row.scheduled.ns_since(timeline.origin), latency_ns(r, is_closed_loop));
+        }
         if let Some((source, _)) = timeline.tallies.get_key_value(&*r.row.source) {
             *self.of_tallied.entry(source).or_default().entry(r.row.outcome).or_default() += 1;
         }
@@ -324,6 +342,17 @@ impl<'a> Sums<'a> {
         }
         &mut self.seconds[number]
     }
+}
+
+/// Whether a request has a latency.
+fn was_answered(r: &Request) -> bool {
+    matches!(r.row.outcome, Outcome::Ok | Outcome::HttpError)
+}
+
+/// The latency that counts.
+fn latency_ns(r: &Request, is_closed_loop: bool) -> i64 {
+    let service_ns = r.row.service_ns().filter(|_| is_closed_loop);
+    service_ns.unwrap_or_else(|| r.row.response_ns())
 }
 
 /// A new connection to a pod that was ending, if it is one.

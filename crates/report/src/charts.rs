@@ -1,4 +1,4 @@
-//! The charts as PNG, drawn by plotters.
+//! The charts as PNG and SVG.
 //!
 //! Each chart has two halves: a series, computed from the analysis and tested,
 //! and the drawing of it. The size is that of a picture in a document, 1600
@@ -10,14 +10,18 @@ mod canvas;
 pub(super) mod comparison;
 mod drops;
 mod frame;
+mod heat;
 mod latency;
 mod palette;
 mod rollout;
 mod timeline;
+mod traffic;
 pub(super) mod tune;
 mod what_if;
 mod windows;
 
+use super::ReportFile;
+use canvas::Canvas;
 use rolldrop_analysis::Analysis;
 
 /// A finished chart.
@@ -31,6 +35,22 @@ pub struct Chart {
     pub alt: String,
     /// The picture.
     pub png: Vec<u8>,
+    /// The same picture as SVG.
+    pub svg: String,
+}
+
+impl Chart {
+    fn of(name: &'static str, title: String, alt: String, canvas: &Canvas) -> Result<Self, ChartError> {
+        let (png, svg) = (canvas.png()?, canvas.svg(&title, &alt));
+        Ok(Self { name, title, alt, png, svg })
+    }
+
+    /// Both forms, with their paths in a report.
+    pub(super) fn files(self, folder: &str) -> [ReportFile; 2] {
+        let path = format!("{folder}{}", self.name);
+        let svg_path = path.replace(".png", ".svg");
+        [ReportFile { path, bytes: self.png }, ReportFile { path: svg_path, bytes: self.svg.into_bytes() }]
+    }
 }
 
 /// Why a chart could not be drawn.
@@ -56,7 +76,8 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Vec<Chart>, ChartError> {
     let fitting = [drops::draw(analysis)?, rollout::draw(analysis)?];
     let mut charts: Vec<Chart> = fitting.into_iter().flatten().collect();
     charts.push(timeline::draw(analysis)?);
-    charts.extend([windows::draw(analysis)?, what_if::draw(analysis)?].into_iter().flatten());
-    charts.push(latency::draw(analysis)?);
+    let fitting = [traffic::draw(analysis)?, windows::draw(analysis)?, what_if::draw(analysis)?];
+    charts.extend(fitting.into_iter().flatten());
+    charts.extend([latency::draw(analysis)?, heat::draw(analysis)?]);
     Ok(charts)
 }

@@ -13,12 +13,13 @@ const COLUMNS: [&str; 6] = ["figure", "baseline", "now", "change", "verdict", "h
 pub(super) fn files(comparison: &Comparison, chart: Chart) -> Vec<ReportFile> {
     let file = |path: &str, bytes: Vec<u8>| ReportFile { path: path.to_owned(), bytes };
     let page = html(comparison, std::slice::from_ref(&chart));
-    vec![
+    let mut files = vec![
         file("comparison.json", json(comparison)),
         file("comparison.md", markdown(comparison).into_bytes()),
         file("comparison.html", page.into_bytes()),
-        file(&format!("charts/{}", chart.name), chart.png),
-    ]
+    ];
+    files.extend(chart.files("charts/"));
+    files
 }
 
 /// `comparison.json`, as `docs/comparison.schema.json` describes it.

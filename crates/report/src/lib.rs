@@ -1,4 +1,4 @@
-//! Analysis to bytes: text, JSON, Markdown, JUnit, HTML, PNG. Pure.
+//! Analysis to bytes: text, JSON, Markdown, JUnit, HTML, PNG, SVG. Pure.
 //!
 //! All forms share the sentences in `words` and the number formats in `format`. Nothing here reads or writes a file,
 //! measures, or judges: the caller stores the bytes, [`rolldrop_analysis`] computes the numbers, and
@@ -64,8 +64,9 @@ fn as_shown(analysis: &Analysis) -> Cow<'_, Analysis> {
 }
 
 fn charts_are_plain(analysis: &Analysis) -> bool {
-    let (pods, actions) = (analysis.charts.pods.clone(), analysis.charts.actions.clone());
-    let mut charts = ChartData { pods, actions, ..ChartData::default() };
+    let ChartData { pods, actions, traffic, .. } = &analysis.charts;
+    let (pods, actions, traffic) = (pods.clone(), actions.clone(), traffic.clone());
+    let mut charts = ChartData { pods, actions, traffic, ..ChartData::default() };
     let mut is_plain = true;
     chart_texts(&mut charts, |text| is_plain &= matches!(shown::one_line(text), Cow::Borrowed(_)));
     is_plain
@@ -74,6 +75,7 @@ fn charts_are_plain(analysis: &Analysis) -> bool {
 /// Visits each text of the charts that comes from a cluster or a user.
 fn chart_texts(charts: &mut ChartData, mut visit: impl FnMut(&mut String)) {
     charts.pods.iter_mut().for_each(|pod| visit(&mut pod.name));
+    charts.traffic.pods.iter_mut().for_each(|pod| visit(&mut pod.name));
     for act in &mut charts.actions {
         match &mut act.what {
             Deed::Action(_, pod) | Deed::Refused(_, pod) => pod.iter_mut().for_each(&mut visit),
@@ -110,7 +112,7 @@ pub fn junit(result: &RunResult) -> String {
     junit::render(&shown::values(result))
 }
 
-/// Every file of a tuning: `tune.json`, `tune.md` and `tune.png`.
+/// Every file of a tuning: `tune.json`, `tune.md`, `tune.png` and `tune.svg`.
 ///
 /// # Errors
 ///
@@ -118,7 +120,7 @@ pub fn junit(result: &RunResult) -> String {
 pub fn tuning(tuning: &Tuning) -> Result<Vec<ReportFile>, ChartError> {
     let tuning = shown::values(tuning);
     let chart = charts::tune::draw(&tuning)?;
-    Ok(tune::files(&tuning, chart.png))
+    Ok(tune::files(&tuning, chart))
 }
 
 /// A tuning for a terminal.
@@ -161,8 +163,8 @@ pub fn charts(analysis: &Analysis) -> Result<Vec<Chart>, ChartError> {
     charts::draw(&as_shown(analysis))
 }
 
-/// Every file of the report: `result.json`, `lost.csv`, `summary.md`, `junit.xml`, `report.html` and
-/// `charts/*.png`.
+/// Every file of the report: `result.json`, `lost.csv`, `summary.md`, `junit.xml`, `report.html`, `charts/*.png` and
+/// `charts/*.svg`.
 ///
 /// # Errors
 ///
@@ -177,11 +179,7 @@ pub fn all(analysis: &Analysis) -> Result<Vec<ReportFile>, ChartError> {
         file("junit.xml", junit(&analysis.result).into_bytes()),
         file("report.html", html(analysis, &charts).into_bytes()),
     ];
-    files.extend(
-        charts
-            .into_iter()
-            .map(|chart| ReportFile { path: format!("charts/{}", chart.name), bytes: chart.png }),
-    );
+    files.extend(charts.into_iter().flat_map(|chart| chart.files("charts/")));
     Ok(files)
 }
 
@@ -199,7 +197,7 @@ pub fn comparison_json(comparison: &Comparison) -> Vec<u8> {
     comparison::json(&shown::values(comparison))
 }
 
-/// Every file of a comparison: `comparison.json`, `.md` and `.html`, and `charts/comparison.png`.
+/// Every file of a comparison: `comparison.json`, `.md` and `.html`, and `charts/comparison.png` and `.svg`.
 ///
 /// # Errors
 ///

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use rolldrop_analysis::model::{
-    Aim, Analysis, Candidate, ChartData, Check, CheckVerdict, Finding, IntegrityStatus, LateArrival,
-    Latencies, LatencyBucket, LatencyHistograms, LoadResult, Lost, Mode, Percentiles, Recommendation,
-    RequestCounts, RetryHidden, RunResult, SCHEMA_VERSION, Second, SendLag, Severity, Stage, Start,
-    StartStage, T0Basis, Termination, TerminationRequests, Verdict, WhatIf, Why, Window, WindowBasis,
-    WindowSummary,
+    Aim, Analysis, Candidate, ChartData, Check, CheckVerdict, Finding, HeatMap, IntegrityStatus, LateArrival,
+    Latencies, LatencyBucket, LatencyHistograms, LoadResult, Lost, Mode, Percentiles, PodTraffic,
+    Recommendation, RequestCounts, RetryHidden, RunResult, SCHEMA_VERSION, Second, SendLag, Severity, Stage,
+    Start, StartStage, T0Basis, Termination, TerminationRequests, Traffic, Verdict, WhatIf, Why, Window,
+    WindowBasis, WindowSummary,
 };
 use rolldrop_record::run_info::{ClusterInfo, Pacing, Tool};
 use rolldrop_record::{Cause, Outcome, Stamp};
@@ -410,8 +410,42 @@ impl Sample {
             self.analysis.charts.latency.disrupted = histogram(1.9, near);
         }
         assert_eq!(self.analysis.charts.seconds.len(), self.seconds as usize);
+        self.analysis.charts.heat = heat(&self.analysis.charts.seconds);
+        self.analysis.charts.traffic = traffic(&self.analysis);
         self.analysis
     }
+}
+
+/// What was answered, in eighths of a second.
+fn eighths(seconds: &[Second]) -> impl Iterator<Item = u64> {
+    seconds.iter().flat_map(|second| (0..8).map(|i| second.ok * (i + 1) / 8 - second.ok * i / 8))
+}
+
+/// One request of each step is slow.
+fn heat(seconds: &[Second]) -> HeatMap {
+    let column = |n: u64| {
+        let fast = LatencyBucket { from_ms: 1.05, to_ms: 1.31, count: n.saturating_sub(1) };
+        let slow = LatencyBucket { from_ms: 8.39, to_ms: 10.49, count: n.min(1) };
+        [fast, slow].into_iter().filter(|bucket| bucket.count > 0).collect()
+    };
+    HeatMap { step_s: 0.125, columns: eighths(seconds).map(column).collect() }
+}
+
+/// The pods that end answer until then, and one that stays answers the rest.
+fn traffic(analysis: &Analysis) -> Traffic {
+    let ends = &analysis.result.terminations;
+    let each = |n: u64| n / (ends.len() as u64 + 1);
+    let steps: Vec<(f64, u64)> =
+        eighths(&analysis.charts.seconds).enumerate().map(|(i, n)| (i as f64 / 8.0, n)).collect();
+    let pod = |t: &Termination| PodTraffic {
+        name: t.pod.clone(),
+        answered: steps.iter().map(|(at, n)| if *at < t.t0_s { each(*n) } else { 0 }).collect(),
+    };
+    let mut pods: Vec<PodTraffic> = ends.iter().map(pod).collect();
+    let others = |i: usize| pods.iter().map(|pod| pod.answered[i]).sum::<u64>();
+    let answered = steps.iter().enumerate().map(|(i, (_, n))| n - others(i)).collect();
+    pods.push(PodTraffic { name: "web-7d4b9c6f5-stays".into(), answered });
+    Traffic { step_s: 0.125, pods, unknown: vec![0; steps.len()] }
 }
 
 fn percentiles(n: u64, factor: f64) -> Percentiles {

@@ -286,8 +286,13 @@ fn markdown_and_html_show_hostile_names_as_text() {
 
 #[test]
 fn html_needs_no_other_resource() {
-    let chart =
-        Chart { name: "drops.png", title: "t".into(), alt: "what is seen".into(), png: vec![1, 2, 3] };
+    let chart = Chart {
+        name: "drops.png",
+        title: "t".into(),
+        alt: "what is seen".into(),
+        png: vec![1, 2, 3],
+        svg: String::new(),
+    };
     for (name, analysis) in every_sample() {
         let html = html(&analysis, std::slice::from_ref(&chart));
         assert!(html.contains("<img src=\"data:image/png;base64,AQID\" alt=\"what is seen\">"), "{name}");
@@ -369,20 +374,10 @@ fn the_first_picture_fits_the_run() {
 fn all_files_of_a_report_are_made() {
     let files = all(&samples::prestop_sleep()).unwrap();
     let paths: Vec<&str> = files.iter().map(|f| f.path.as_str()).collect();
-    assert_eq!(
-        paths,
-        [
-            "result.json",
-            "lost.csv",
-            "summary.md",
-            "junit.xml",
-            "report.html",
-            "charts/drops.png",
-            "charts/timeline.png",
-            "charts/windows.png",
-            "charts/latency.png"
-        ]
-    );
+    let charts = ["drops", "timeline", "traffic", "windows", "latency", "latency-heatmap"];
+    let charts = charts.iter().flat_map(|name| ["png", "svg"].map(|form| format!("charts/{name}.{form}")));
+    let texts = ["result.json", "lost.csv", "summary.md", "junit.xml", "report.html"].map(str::to_owned);
+    assert_eq!(paths, texts.into_iter().chain(charts).collect::<Vec<_>>());
     for file in files.iter().filter(|f| f.path.ends_with(".png")) {
         let reader = png::Decoder::new(std::io::Cursor::new(&file.bytes)).read_info().unwrap();
         assert_eq!(reader.info().width, 1600, "{}", file.path);
@@ -396,7 +391,7 @@ fn charts_are_drawn_of_an_analysis_that_holds_nothing() {
     analysis.lost.clear();
     analysis.result.latency_ms = Default::default();
     let names: Vec<&str> = charts(&analysis).unwrap().iter().map(|chart| chart.name).collect();
-    assert_eq!(names, ["timeline.png", "latency.png"]);
+    assert_eq!(names, ["timeline.png", "latency.png", "latency-heatmap.png"]);
 }
 
 #[test]
@@ -414,8 +409,10 @@ fn numbers_that_are_none_break_no_form() {
     analysis.lost[0].begun_s = f64::NAN;
     analysis.charts.seconds[3].p99_ms = Some(f64::NAN);
     analysis.charts.latency.steady[0].to_ms = f64::INFINITY;
+    analysis.charts.heat.columns[0][0].to_ms = f64::INFINITY;
     let names: Vec<&str> = charts(&analysis).unwrap().iter().map(|chart| chart.name).collect();
-    assert_eq!(names, ["drops.png", "timeline.png", "windows.png", "what-if.png", "latency.png"]);
+    let fitting = ["drops", "timeline", "traffic", "windows", "what-if", "latency", "latency-heatmap"];
+    assert_eq!(names, fitting.map(|name| format!("{name}.png")));
     for text in [plain_text(&analysis), markdown(&analysis), html(&analysis, &[])] {
         assert!(!text.contains("NaN") && !text.contains("inf ") && !text.contains("inf<"), "{text}");
     }
@@ -483,6 +480,11 @@ fn a_comparison() -> (Comparison, SideChart, SideChart) {
         marks_ms: vec![("p50", 1.0), ("p99", 9.0)],
         dropped: analysis.charts.seconds.iter().map(|s| s.dropped.clone()).collect(),
         step_s: 1.0,
+        windows_s: [(
+            "web".to_owned(),
+            analysis.result.terminations.iter().map(|t| t.windows[0].upper_s).collect(),
+        )]
+        .into(),
     };
     (comparison, chart(&samples::prestop_sleep()), chart(&samples::naive_exit()))
 }
@@ -510,7 +512,9 @@ fn a_comparison_is_told_in_every_form() {
     ");
     let files = super::comparison(&comparison, &before, &after).unwrap();
     let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
-    assert_eq!(paths, ["comparison.json", "comparison.md", "comparison.html", "charts/comparison.png"]);
+    let charts = ["charts/comparison.png", "charts/comparison.svg"];
+    assert_eq!(paths[..3], ["comparison.json", "comparison.md", "comparison.html"]);
+    assert_eq!(paths[3..], charts);
     let text = |i: usize| String::from_utf8(files[i].bytes.clone()).unwrap();
     let row = "| response time p99 | 9.00 ms | 12.1 ms | +34 % (+20 % to +51 %) | worse |";
     assert!(text(1).contains(row), "{}", text(1));

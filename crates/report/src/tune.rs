@@ -4,7 +4,7 @@ use super::format::{NONE, count, counted, len, list, percent, seconds_unit};
 use super::markdown::{escape, section, table};
 use super::text::{Page, Paint, columns};
 use super::words::sentence;
-use super::{ReportFile, TextOptions};
+use super::{Chart, ReportFile, TextOptions};
 use rolldrop_analysis::tune::{Choice, Consumer, LostTo, Outcome, Price, Purpose, Settings, Step, Tuning};
 
 const COLUMNS: [&str; 6] = ["run", "preStop sleep", "grace period", "terminations", "requests", "lost"];
@@ -231,14 +231,12 @@ pub(super) fn markdown(tuning: &Tuning) -> String {
     out
 }
 
-/// `tune.json`, `tune.md` and `tune.png`.
-pub(super) fn files(tuning: &Tuning, png: Vec<u8>) -> Vec<ReportFile> {
+/// `tune.json`, `tune.md` and the picture.
+pub(super) fn files(tuning: &Tuning, chart: Chart) -> Vec<ReportFile> {
     let file = |path: &str, bytes: Vec<u8>| ReportFile { path: path.to_owned(), bytes };
-    vec![
-        file("tune.json", json(tuning)),
-        file("tune.md", markdown(tuning).into_bytes()),
-        file("tune.png", png),
-    ]
+    let mut files = vec![file("tune.json", json(tuning)), file("tune.md", markdown(tuning).into_bytes())];
+    files.extend(chart.files(""));
+    files
 }
 
 #[cfg(test)]

@@ -198,4 +198,6 @@ pub struct SideChart {
     pub dropped: Vec<BTreeMap<Outcome, u64>>,
     /// Length of one element of `dropped`, in seconds.
     pub step_s: f64,
+    /// The upper bounds of the windows towards each consumer, in seconds, shortest first; those without one come last.
+    pub windows_s: BTreeMap<String, Vec<Option<f64>>>,
 }

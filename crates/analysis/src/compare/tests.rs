@@ -398,3 +398,15 @@ fn counts_that_scale_by_themselves_are_no_reason_to_refuse() {
     let comparison = compare(&[a], &[b], &quick()).unwrap();
     assert!(comparison.caveats.contains(&"nodes: 3 in the baseline, 5 here".to_owned()), "{comparison:?}");
 }
+
+#[test]
+fn the_picture_has_every_window_of_a_side_shortest_first() {
+    let mut before = totals(100, 0, 3);
+    let windows = [Some(0.4), None, Some(0.2)];
+    for (ended, window_s) in before.terminations.iter_mut().zip(windows) {
+        ended.windows_s = BTreeMap::from([("service web".to_owned(), window_s)]);
+    }
+    let [baseline, candidate] = charts(&[before], &[totals(100, 0, 0)]);
+    assert_eq!(baseline.windows_s["service web"], [Some(0.2), Some(0.4), None]);
+    assert!(candidate.windows_s.is_empty());
+}

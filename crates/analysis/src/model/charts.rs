@@ -12,6 +12,10 @@ pub struct ChartData {
     pub late_ok: Vec<LateArrival>,
     /// Response times of answered requests, steady against disrupted.
     pub latency: LatencyHistograms,
+    /// The same by time.
+    pub heat: HeatMap,
+    /// Who answered.
+    pub traffic: Traffic,
     /// Requests by second of the run.
     pub seconds: Vec<Second>,
     /// The load's stages, where there are several: when each began, in seconds since the counted part of the load
@@ -107,6 +111,36 @@ pub struct LatencyBucket {
     pub to_ms: f64,
     /// Number of values.
     pub count: u64,
+}
+
+/// Latencies of answered requests by intended send time: those whose percentiles are in `latency_ms.steady` and
+/// `latency_ms.disrupted`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HeatMap {
+    /// Length of a column, in seconds. The first begins with the counted part of the load.
+    pub step_s: f64,
+    /// The columns in order of time: their buckets that hold requests, fastest first.
+    pub columns: Vec<Vec<LatencyBucket>>,
+}
+
+/// Requests that were answered with success, by pod and intended send time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Traffic {
+    /// Length of a step, in seconds. The first begins with the counted part of the load.
+    pub step_s: f64,
+    /// The pods that answered any, as the run watched them.
+    pub pods: Vec<PodTraffic>,
+    /// Requests whose pod is not known, by step.
+    pub unknown: Vec<u64>,
+}
+
+/// The requests that one pod answered.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PodTraffic {
+    /// Its name. Pods of a StatefulSet that follow each other share one.
+    pub name: String,
+    /// By step.
+    pub answered: Vec<u64>,
 }
 
 /// The requests scheduled in one second of the run, by how they ended.

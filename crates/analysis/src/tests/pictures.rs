@@ -76,3 +76,25 @@ fn a_pod_that_a_label_took_out_is_out_until_it_is_back() {
     let out: BTreeMap<&str, _> = charts.pods.iter().map(|pod| (pod.name.as_str(), &pod.out_s)).collect();
     assert_eq!((out["b"], out["a"]), (&vec![(5.1, Some(8.0))], &Vec::new()));
 }
+
+#[test]
+fn every_answered_request_has_a_place_in_the_heat_map_and_in_the_traffic_of_its_pod() {
+    let mut records = three_pods();
+    request(&mut records, 9_990 * MS, Outcome::Ok, None);
+    request(&mut records, 9_991 * MS, Outcome::HttpError, Some("a"));
+    let named = records.requests.iter().filter(|r| r.outcome == Outcome::Ok && r.pod.as_deref() == Some("a"));
+    let of_a = named.count() as u64;
+    let analysis = analysed(records);
+    let (result, charts) = (&analysis.result, &analysis.charts);
+    let cells: u64 = charts.heat.columns.iter().flatten().map(|cell| cell.count).sum();
+    assert_eq!(cells, result.latency_ms.steady.n + result.latency_ms.disrupted.n);
+    let of_pod = |name: &str| {
+        let pod = charts.traffic.pods.iter().find(|pod| pod.name == name).unwrap();
+        pod.answered.iter().sum::<u64>()
+    };
+    let unknown: u64 = charts.traffic.unknown.iter().sum();
+    assert_eq!((of_pod("a"), unknown), (of_a, 1));
+    assert_eq!(of_pod("a") + of_pod("b") + of_pod("c") + unknown, result.requests.ok);
+    assert_eq!((charts.heat.step_s, charts.heat.columns.len()), (0.125, 80));
+    assert_eq!(charts.traffic.unknown.iter().position(|n| *n > 0), Some(79));
+}

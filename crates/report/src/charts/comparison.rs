@@ -1,24 +1,32 @@
-//! Two sides: their latencies in one plot, their dropped requests over time in one each.
+//! Two sides: their latencies in one plot; their windows and their dropped requests over time side by side.
 
 use std::collections::BTreeSet;
 
 use super::axis::Axis;
 use super::canvas::{Canvas, Dash, Pattern, Rect};
-use super::frame::{self, Key, LEFT, Look, RIGHT, WIDTH};
+use super::frame::{self, Key, LEFT, Look, RIGHT, SMALL, WIDTH, bold};
 use super::latency::{self, Mark};
 use super::timeline::{self, Column};
 use super::{Chart, ChartError, palette};
 use crate::comparison::headline;
-use crate::format::{counted, list, millis};
+use crate::format::{count, counted, len, list, millis, plain, seconds_unit};
 use rolldrop_analysis::compare::model::{Comparison, SideChart};
 use rolldrop_analysis::model::LatencyHistograms;
 use rolldrop_record::Outcome;
 
-const HEIGHT: u32 = 1150;
+/// Height of the plot of latencies with its labels, of the windows towards one consumer, and of the dropped requests.
+const LATENCIES: f64 = 440.0;
+const WINDOWS: f64 = 150.0;
+const DROPPED: f64 = 230.0;
 /// Room for the scale and the title below a plot.
 const BELOW: f64 = 60.0;
 /// Room for a plot's name above it.
 const ABOVE: f64 = 34.0;
+/// Room for the head, and for the foot.
+const HEAD: f64 = 260.0;
+const FOOT: f64 = 50.0;
+/// Between the two sides.
+const BETWEEN: f64 = 80.0;
 
 fn columns(side: &SideChart) -> Vec<Column> {
     side.dropped.iter().enumerate().map(|(i, stack)| (i as f64 * side.step_s, stack.clone())).collect()
@@ -52,10 +60,20 @@ pub(crate) fn draw(
         .flat_map(|stack| stack.keys().copied())
         .collect();
     legend.extend(outcomes.into_iter().map(Key::outcome));
-    let mut canvas = Canvas::new(WIDTH, HEIGHT)?;
-    let top = frame::head(&mut canvas, None, &title, &subtitle, &legend)?;
-    let end = f64::from(HEIGHT) - 50.0;
-    let full = Rect { left: LEFT, top, right: RIGHT, bottom: top + (end - top) * 0.48 };
+    let consumers: BTreeSet<&String> =
+        [baseline, candidate].iter().flat_map(|side| side.windows_s.keys()).collect();
+    if !consumers.is_empty() {
+        legend.push(Key::new("a window, at most", Look::Area(palette::IN_RULES, Pattern::Plain)));
+    }
+    let sides = [("baseline", baseline), ("now", candidate)];
+    if sides.iter().any(|(_, side)| side.windows_s.values().flatten().any(Option::is_none)) {
+        legend.push(Key::new("a window without an upper bound", Look::Dots(palette::IN_RULES)));
+    }
+    let windows = consumers.len() as f64 * (ABOVE + WINDOWS) + if consumers.is_empty() { 0.0 } else { BELOW };
+    let height = HEAD + LATENCIES + windows + ABOVE + DROPPED + BELOW + FOOT;
+    let mut canvas = Canvas::new(WIDTH, frame::pixels(height))?;
+    let top = frame::head(&mut canvas, None, &title, &subtitle, &legend);
+    let full = Rect { left: LEFT, top, right: RIGHT, bottom: top + LATENCIES - BELOW };
 
     let mut marks = Vec::new();
     for (name, side, color, dash) in [
@@ -69,28 +87,112 @@ pub(crate) fn draw(
     }
     let histograms =
         LatencyHistograms { steady: baseline.latency.clone(), disrupted: candidate.latency.clone() };
-    let bottom = full.bottom - BELOW;
-    latency::draw_plot(&mut canvas, latency::series(&histograms).as_ref(), marks, Rect { bottom, ..full })?;
+    latency::draw_plot(&mut canvas, latency::series(&histograms).as_ref(), marks, full);
 
-    let sides = [("baseline", columns(baseline)), ("now", columns(candidate))];
-    let step_s = baseline.step_s.max(candidate.step_s);
-    let most = sides.iter().map(|(_, columns)| timeline::tallest(columns)).max().unwrap_or(0);
-    let end_s =
-        sides.iter().filter_map(|(_, columns)| columns.last()).map(|c| c.0 + step_s).fold(0.0, f64::max);
-    let x = Axis::linear(0.0, end_s, LEFT, RIGHT);
-    let height = (end - BELOW - full.bottom) / 2.0;
-    for (i, (name, columns)) in sides.iter().enumerate() {
-        let top = full.bottom + i as f64 * height + ABOVE;
-        let plot = Rect { top, bottom: full.bottom + (i + 1) as f64 * height, ..full };
-        let ticks = x.ticks(15);
-        frame::x_grid(&mut canvas, plot, &ticks, &x);
-        let own_step_s = if i == 0 { baseline.step_s } else { candidate.step_s };
-        let name = format!("{name}: dropped per {own_step_s} s");
-        timeline::draw_columns(&mut canvas, columns, own_step_s, most, plot, &x, &name);
-        let title = (i == 1).then_some("seconds since the counted part of the load began");
-        frame::x_axis(&mut canvas, plot, &ticks, &x, title);
+    let mut below = Rect { top: full.bottom + BELOW, bottom: full.bottom + BELOW, ..full };
+    for (i, consumer) in consumers.iter().enumerate() {
+        below = Rect { top: below.bottom + ABOVE, bottom: below.bottom + ABOVE + WINDOWS, ..below };
+        draw_windows(&mut canvas, sides, consumer, below, i + 1 == consumers.len());
     }
-    frame::foot(&mut canvas, concat!("rolldrop ", env!("CARGO_PKG_VERSION")), HEIGHT);
-    let alt = format!("Latencies of both sides, and dropped requests of both over time. {title}");
-    Ok(Chart { name: "comparison.png", title, alt, png: canvas.into_png()? })
+    let top = full.bottom + BELOW + windows + ABOVE;
+    let bottom = top + DROPPED;
+    draw_dropped(&mut canvas, sides, Rect { top, bottom, ..full });
+    let height = frame::pixels(bottom + BELOW + FOOT);
+    frame::foot(&mut canvas, concat!("rolldrop ", env!("CARGO_PKG_VERSION")), height);
+    let alt =
+        format!("Latencies of both sides, and their windows and dropped requests side by side. {title}");
+    Chart::of("comparison.png", title, alt, &canvas.cut(height))
+}
+
+/// The sides with their names, the baseline first.
+type Sides<'a> = [(&'static str, &'a SideChart); 2];
+
+/// The left and the right half of an area.
+fn halves(area: Rect) -> [Rect; 2] {
+    let middle = f64::midpoint(area.left, area.right);
+    [Rect { right: middle - BETWEEN / 2.0, ..area }, Rect { left: middle + BETWEEN / 2.0, ..area }]
+}
+
+/// What the windows of a side amount to, in words.
+fn windows_name(name: &str, consumer: &str, windows: &[Option<f64>]) -> String {
+    let longest = windows.iter().copied().collect::<Option<Vec<f64>>>();
+    let longest = match longest.map(|all| all.into_iter().fold(0.0, f64::max)) {
+        _ if windows.is_empty() => "no window was measured".to_owned(),
+        Some(longest) => {
+            format!("{}, at most {}", counted(len(windows.len()), "window"), seconds_unit(longest))
+        }
+        None => {
+            let unbounded = windows.iter().filter(|window| window.is_none()).count();
+            let all = counted(len(windows.len()), "window");
+            format!("{all}, {unbounded} of them without an upper bound")
+        }
+    };
+    format!("{name}: {longest}, {consumer}")
+}
+
+/// The windows of both sides towards one consumer, shortest first.
+fn draw_windows(canvas: &mut Canvas, sides: Sides<'_>, consumer: &String, area: Rect, is_last: bool) {
+    let of = |side: &SideChart| side.windows_s.get(consumer).cloned().unwrap_or_default();
+    let bounds = sides.iter().flat_map(|(_, side)| side.windows_s.values()).flatten().flatten();
+    let longest = bounds.copied().filter(|s| s.is_finite()).fold(0.0, f64::max);
+    for (plot, (name, side)) in halves(area).into_iter().zip(sides) {
+        let windows = of(side);
+        let x = Axis::linear(0.0, if longest > 0.0 { longest * 1.05 } else { 1.0 }, plot.left, plot.right);
+        let ticks = x.ticks(7);
+        frame::x_grid(canvas, plot, &ticks, &x);
+        let name = canvas.fit(&windows_name(name, consumer, &windows), &bold(SMALL), plot.width());
+        canvas.text(plot.left, plot.top - 9.0, &name, &bold(SMALL));
+        let each = (plot.bottom - plot.top) / windows.len().max(1) as f64;
+        let thick = (each * 0.8).clamp(1.0, 14.0);
+        for (i, window) in windows.iter().enumerate() {
+            let middle = plot.top + (i as f64 + 0.5) * each;
+            match window {
+                Some(upper_s) => {
+                    let (top, bottom) = (middle - thick / 2.0, middle + thick / 2.0);
+                    let right = x.px(*upper_s).max(plot.left + 2.0);
+                    canvas.fill(Rect { top, bottom, right, ..plot }, palette::IN_RULES, Pattern::Plain);
+                }
+                None => {
+                    let (from, to) = ((plot.left, middle), (plot.right, middle));
+                    canvas.rule(from, to, thick.min(3.0), palette::IN_RULES, Dash::Dotted);
+                }
+            }
+        }
+        let title = "seconds from the deletion to the last new connection, at most";
+        frame::x_axis(canvas, plot, &ticks, &x, is_last.then_some(title));
+    }
+}
+
+/// The dropped requests of both sides over time, on one scale.
+fn draw_dropped(canvas: &mut Canvas, sides: Sides<'_>, area: Rect) {
+    let stacks = sides.map(|(_, side)| columns(side));
+    let most = stacks.iter().map(|columns| timeline::tallest(columns)).max().unwrap_or(0);
+    let end_s =
+        sides.map(|(_, side)| side.dropped.len() as f64 * side.step_s).into_iter().fold(0.0, f64::max);
+    for ((plot, (name, side)), columns) in halves(area).into_iter().zip(sides).zip(&stacks) {
+        let x = Axis::linear(0.0, end_s, plot.left, plot.right);
+        let ticks = x.ticks(7);
+        frame::x_grid(canvas, plot, &ticks, &x);
+        let all: u64 = columns.iter().flat_map(|(_, stack)| stack.values()).sum();
+        let name = format!("{name}: {} dropped, per {} s", count(all), plain(side.step_s));
+        timeline::draw_columns(canvas, columns, side.step_s, most, plot, &x, &name);
+        let title = "seconds since the counted part of the load began";
+        frame::x_axis(canvas, plot, &ticks, &x, Some(title));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_windows_are_named_by_the_longest() {
+        let name = |windows: &[Option<f64>]| windows_name("now", "Service web", windows);
+        assert_eq!(name(&[]), "now: no window was measured, Service web");
+        assert_eq!(name(&[Some(0.25), Some(1.5)]), "now: 2 windows, at most 1.500 s, Service web");
+        assert_eq!(
+            name(&[Some(0.25), None]),
+            "now: 2 windows, 1 of them without an upper bound, Service web"
+        );
+    }
 }

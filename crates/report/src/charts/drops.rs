@@ -79,8 +79,10 @@ fn subtitle(series: &Series, result: &RunResult) -> String {
             "pods that may have lost the same requests share a row, from the first deletion on".to_owned(),
         );
     }
-    if series.rows.iter().any(|row| matches!(row.pods, Pods::Apart(_))) {
-        parts.push("other pods of a kind share a row, each from its own deletion on".to_owned());
+    let is_apart = |row: &Row| matches!(row.pods, Pods::Apart(_));
+    if series.rows.iter().any(is_apart) {
+        let which = if series.rows.iter().all(is_apart) { "pods" } else { "other pods" };
+        parts.push(format!("{which} of a kind share a row, each from its own deletion on"));
     }
     if series.elsewhere > 0 {
         parts.push(format!("{} that no pod's end explains, see the run timeline", count(series.elsewhere)));
@@ -111,7 +113,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
         &title,
         &subtitle(&series, result),
         &legend(&series),
-    )?;
+    );
     let bottom = f64::from(height) - 100.0;
     let x = match series.left_out_s {
         Some(left_out) => Axis::broken(series.from_s, left_out, series.to_s, LEFT, RIGHT),
@@ -127,7 +129,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
         }
         let last = i + 1 == series.rows.len();
         let area = Rect { left: LEFT, top: row_top, right: RIGHT, bottom: row_top + row_height };
-        draw_row(&mut canvas, &series, row, result, area, &x, last)?;
+        draw_row(&mut canvas, &series, row, result, area, &x, last);
         row_top += row_height;
     }
     let unit = if series.bin_s >= 1.0 {
@@ -138,7 +140,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
     frame::y_title(&mut canvas, top, bottom, &format!("dropped requests per {unit}"));
     frame::foot(&mut canvas, &words::provenance(result), height);
     let alt = format!("Dropped requests by class over the time since each pod's deletion. {title}.");
-    Ok(Some(Chart { name: "drops.png", title, alt, png: canvas.into_png()? }))
+    Chart::of("drops.png", title, alt, &canvas).map(Some)
 }
 
 fn legend(series: &Series) -> Vec<Key> {
@@ -172,7 +174,7 @@ fn draw_row(
     area: Rect,
     x: &Axis,
     last: bool,
-) -> Result<(), ChartError> {
+) {
     const HEADER: f64 = 24.0;
     let labels = if series.rows.len() > LABELLED { Vec::new() } else { labels(row, x) };
     let sizes: Vec<(f64, f64)> =
@@ -219,13 +221,18 @@ fn draw_row(
 fn labels(row: &Row, x: &Axis) -> Vec<(f64, String)> {
     let mut labels: Vec<(f64, String)> = Vec::new();
     for &(at, i) in &row.marks {
-        let text = format!("{} {}", MARKS[i].1, seconds_unit(at));
+        let text = stage(at, i);
         match labels.last_mut() {
             Some((px, label)) if x.px(at) - *px < 2.0 => *label = format!("{label}, {text}"),
             _ => labels.push((x.px(at), text)),
         }
     }
     labels
+}
+
+/// A stage with its time, which may lie before the deletion took effect.
+fn stage(at_s: f64, mark: usize) -> String {
+    format!("{} {}", MARKS[mark].1, seconds_unit(at_s).replace('-', "−"))
 }
 
 /// What a row is about: its pods, and figures of them.
@@ -258,7 +265,7 @@ fn header(row: &Row, result: &RunResult, with_marks: bool) -> (String, Vec<Strin
         parts.push(format!("exit code {code}"));
     }
     if with_marks {
-        parts.extend(row.marks.iter().map(|&(at, i)| format!("{} {}", MARKS[i].1, seconds_unit(at))));
+        parts.extend(row.marks.iter().map(|&(at, i)| stage(at, i)));
     }
     if row.beyond > 0 {
         parts.push(format!("{} outside this axis", counted(row.beyond, "drop")));

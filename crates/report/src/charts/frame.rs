@@ -2,7 +2,6 @@
 
 use plotters::style::RGBColor;
 
-use super::ChartError;
 use super::axis::Axis;
 use super::canvas::{Anchor, Canvas, Dash, Pattern, Rect, Text, Weight};
 use super::palette;
@@ -17,7 +16,7 @@ pub(super) const LEFT: f64 = 110.0;
 /// Right edge of the plots.
 pub(super) const RIGHT: f64 = 1560.0;
 /// Left edge of titles and footer.
-const MARGIN: f64 = 40.0;
+pub(super) const MARGIN: f64 = 40.0;
 /// Height of a row of labels.
 pub(super) const LANE: f64 = 20.0;
 
@@ -95,7 +94,7 @@ pub(super) fn head(
     title: &str,
     subtitle: &str,
     legend: &[Key],
-) -> Result<f64, ChartError> {
+) -> f64 {
     let large = Text { size: 30.0, weight: Weight::Bold, color: palette::INK, anchor: Anchor::Start };
     let mut size = large.size;
     while size > 20.0 && canvas.text_width(title, &Text { size, ..large }) > RIGHT - MARGIN {
@@ -155,6 +154,13 @@ pub(super) fn foot(canvas: &mut Canvas, provenance: &str, height: u32) {
     canvas.text(MARGIN, f64::from(height) - 16.0, &text, &style);
 }
 
+/// A length in whole pixels.
+pub(super) fn pixels(length: f64) -> u32 {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "some thousand pixels")]
+    let pixels = length as u32;
+    pixels
+}
+
 /// A message in the middle of an otherwise empty plot.
 pub(super) fn message(canvas: &mut Canvas, plot: Rect, text: &str) {
     let style = Text { size: 22.0, ..anchored(colored(SMALL, palette::MUTED), Anchor::Middle) };
@@ -181,15 +187,14 @@ pub(super) fn x_axis(
 }
 
 /// The gap in a scale that omits a part, across a plot.
-pub(super) fn break_marks(canvas: &mut Canvas, plot: Rect, x: &Axis) -> Result<(), ChartError> {
-    let Some((left, right)) = x.gap_px() else { return Ok(()) };
+pub(super) fn break_marks(canvas: &mut Canvas, plot: Rect, x: &Axis) {
+    let Some((left, right)) = x.gap_px() else { return };
     let gap = Rect { left: left + 1.0, right: right - 1.0, top: plot.top - 1.0, bottom: plot.bottom + 2.0 };
     canvas.fill(gap, palette::WHITE, Pattern::Plain);
     for edge in [gap.left, gap.right] {
         let points = [(edge - 4.0, plot.bottom + 7.0), (edge + 4.0, plot.bottom - 7.0)];
-        canvas.path(&points, 2, palette::AXIS)?;
+        canvas.path(&points, 2, palette::AXIS);
     }
-    Ok(())
 }
 
 /// Horizontal grid lines with the labels of the y axis.
@@ -229,7 +234,7 @@ pub(super) fn lanes(marks: &[(f64, f64)]) -> Vec<usize> {
     rows
 }
 
-fn draw_legend(canvas: &mut Canvas, top: f64, legend: &[Key]) -> Result<f64, ChartError> {
+fn draw_legend(canvas: &mut Canvas, top: f64, legend: &[Key]) -> f64 {
     const SWATCH: f64 = 26.0;
     let style = Text { size: 17.0, ..SMALL };
     let (mut x, mut y) = (MARGIN, top);
@@ -242,7 +247,7 @@ fn draw_legend(canvas: &mut Canvas, top: f64, legend: &[Key]) -> Result<f64, Cha
         let swatch = Rect { left: x, top: y - 15.0, right: x + SWATCH, bottom: y + 2.0 };
         match look {
             Look::Area(color, pattern) => canvas.fill(swatch, *color, *pattern),
-            Look::Outlined(color) => canvas.outline(swatch, *color)?,
+            Look::Outlined(color) => canvas.outline(swatch, *color),
             Look::Dots(color) => {
                 canvas.rule((x, y - 6.5), (x + SWATCH, y - 6.5), 3.0, *color, Dash::Dotted);
             }
@@ -250,7 +255,7 @@ fn draw_legend(canvas: &mut Canvas, top: f64, legend: &[Key]) -> Result<f64, Cha
             Look::Window => canvas.shade(swatch, palette::WINDOW, false),
             Look::WindowMaybe => {
                 canvas.shade(swatch, palette::WINDOW_MAYBE, true);
-                canvas.outline(swatch, palette::WINDOW)?;
+                canvas.outline(swatch, palette::WINDOW);
             }
             Look::Tick(color) => {
                 for offset in [7.0, 13.0, 19.0] {
@@ -263,14 +268,12 @@ fn draw_legend(canvas: &mut Canvas, top: f64, legend: &[Key]) -> Result<f64, Cha
             Look::Thick => {
                 canvas.rule((x + 13.0, y - 17.0), (x + 13.0, y + 5.0), 3.0, palette::INK, Dash::Solid)
             }
-            Look::Line(color, width) => {
-                canvas.path(&[(x, y - 6.5), (x + SWATCH, y - 6.5)], *width, *color)?
-            }
+            Look::Line(color, width) => canvas.path(&[(x, y - 6.5), (x + SWATCH, y - 6.5)], *width, *color),
         }
         canvas.text(x + SWATCH + 8.0, y, label, &style);
         x += width;
     }
-    Ok(if legend.is_empty() { top - 20.0 } else { y + 16.0 })
+    if legend.is_empty() { top - 20.0 } else { y + 16.0 }
 }
 
 #[cfg(test)]

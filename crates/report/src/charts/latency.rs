@@ -110,7 +110,7 @@ impl Tail {
 /// Fewer values than this are drawn one by one, and have no 99th percentile.
 const FEW: u64 = 100;
 
-fn is_few(n: u64) -> bool {
+pub(super) fn is_few(n: u64) -> bool {
     n < FEW
 }
 
@@ -164,26 +164,21 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
         Key::new(format!("{} ({})", tail.name, counted(tail.n, "request")), look)
     };
     let legend: Vec<Key> = tails.iter().map(key).collect();
-    let top = frame::head(&mut canvas, words::warning(result), &title, subtitle, &legend)?;
+    let top = frame::head(&mut canvas, words::warning(result), &title, subtitle, &legend);
     let plot = Rect { left: LEFT, top: top + 10.0, right: RIGHT, bottom: f64::from(HEIGHT) - 110.0 };
-    draw_tails(&mut canvas, &tails, what, plot)?;
+    draw_tails(&mut canvas, &tails, what, plot);
     frame::foot(&mut canvas, &words::provenance(result), HEIGHT);
     let alt = format!("Percentiles of {what}s, steady against disrupted. {title}.");
-    Ok(Chart { name: "latency.png", title, alt, png: canvas.into_png()? })
+    Chart::of("latency.png", title, alt, &canvas)
 }
 
-fn draw_tails(
-    canvas: &mut Canvas,
-    tails: &[(Tail, RGBColor)],
-    what: &str,
-    plot: Rect,
-) -> Result<(), ChartError> {
+fn draw_tails(canvas: &mut Canvas, tails: &[(Tail, RGBColor)], what: &str, plot: Rect) {
     let points = || tails.iter().flat_map(|(tail, _)| &tail.points);
     let (Some(least), Some(most)) =
         (points().map(|p| p.1).reduce(f64::min), points().map(|p| p.1).reduce(f64::max))
     else {
         frame::message(canvas, plot, "No request was answered.");
-        return Ok(());
+        return;
     };
     let end = points().map(|p| p.0).fold(2.0, f64::max);
     let x = Axis::linear(0.0, end * 1.04, LEFT, RIGHT);
@@ -207,7 +202,7 @@ fn draw_tails(
             }
         } else {
             let line: Vec<(f64, f64)> = tail.points.iter().map(|(at, ms)| (x.px(*at), y.px(*ms))).collect();
-            canvas.path(&line, 4, *color)?;
+            canvas.path(&line, 4, *color);
         }
         for (at, name, ms) in &tail.marks {
             let (px, py) = (x.px(*at), y.px(*ms));
@@ -233,7 +228,6 @@ fn draw_tails(
         Some("share of requests that were faster (each further nine takes as much room)"),
     );
     frame::y_title(canvas, plot.top, plot.bottom, &format!("{what} in ms (logarithmic)"));
-    Ok(())
 }
 
 /// A value to mark in the plot.
@@ -245,15 +239,10 @@ pub(super) struct Mark {
 }
 
 /// Draws both histograms of a series, with its marks in rows of their own above.
-pub(super) fn draw_plot(
-    canvas: &mut Canvas,
-    series: Option<&Series>,
-    marks: Vec<Mark>,
-    area: Rect,
-) -> Result<(), ChartError> {
+pub(super) fn draw_plot(canvas: &mut Canvas, series: Option<&Series>, marks: Vec<Mark>, area: Rect) {
     let Some(series) = series else {
         frame::message(canvas, area, "No request was answered.");
-        return Ok(());
+        return;
     };
     let (top, bottom) = (area.top, area.bottom);
     let x = Axis::log(series.from_ms, series.to_ms, LEFT, RIGHT);
@@ -300,7 +289,7 @@ pub(super) fn draw_plot(
             steps.push((edge(bar), y.px(share)));
             steps.push((edge(bar + 1), y.px(share)));
         }
-        canvas.path(&steps, 3, palette::DISRUPTED)?;
+        canvas.path(&steps, 3, palette::DISRUPTED);
     }
     for ((Mark { label, color, dash, .. }, (px, _)), lane) in marks.iter().zip(&sizes).zip(&lanes) {
         let baseline = plot.top - 8.0 - *lane as f64 * LANE;
@@ -309,7 +298,6 @@ pub(super) fn draw_plot(
     }
     frame::x_axis(canvas, plot, &ticks, &x, Some("ms (logarithmic)"));
     frame::y_title(canvas, plot.top, plot.bottom, "share of requests in %");
-    Ok(())
 }
 
 #[cfg(test)]

@@ -17,6 +17,15 @@ pub(super) const WINDOW: RGBColor = RGBColor(205, 217, 232);
 /// The window from its lower to its upper bound: possible. Drawn in stripes.
 pub(super) const WINDOW_MAYBE: RGBColor = RGBColor(214, 224, 236);
 
+/// How many, from few to many: each is darker than the one before it.
+pub(super) const SHADES: [RGBColor; 6] = [
+    RGBColor(158, 202, 225),
+    RGBColor(107, 174, 214),
+    RGBColor(66, 146, 198),
+    RGBColor(33, 113, 181),
+    RGBColor(8, 81, 156),
+    RGBColor(8, 40, 90),
+];
 /// Between two bounds.
 pub(super) const BAND: RGBColor = RGBColor(247, 205, 173);
 /// A consumer still routes to a pod that is ending.

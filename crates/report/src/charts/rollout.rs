@@ -51,9 +51,9 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
     let rows: f64 = series.rows.iter().map(|row| height(row, strips(&series))).sum();
     let lost_height = if series.lost.len() > 1 { LOST_EACH } else { LOST };
     let plots = rows + ANSWERED + BETWEEN + series.lost.len() as f64 * (lost_height + BETWEEN);
-    let mut canvas = Canvas::new(WIDTH, pixels(HEAD + plots))?;
+    let mut canvas = Canvas::new(WIDTH, frame::pixels(HEAD + plots))?;
     let subtitle = subtitle(&series, result);
-    let top = frame::head(&mut canvas, words::warning(result), &title, &subtitle, &legend(&series))?;
+    let top = frame::head(&mut canvas, words::warning(result), &title, &subtitle, &legend(&series));
     let placed = Placed::on(&canvas, &acts::marks(&analysis.charts), &x);
     let top = top + placed.height().max(18.0);
     let pods = Rect { left: LEFT, right: RIGHT, top, bottom: top + rows };
@@ -69,7 +69,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
         frame::x_grid(&mut canvas, *plot, &ticks, &x);
     }
     placed.lines(&mut canvas, pods);
-    draw_rows(&mut canvas, &series, pods, &x)?;
+    draw_rows(&mut canvas, &series, pods, &x);
     let name = format!("answered per {}", step(series.answered_step_s));
     let ok = &series.answered;
     timeline::draw_columns(
@@ -95,16 +95,10 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
         }
         frame::x_axis(&mut canvas, *plot, &ticks, &x, (i + 1 == areas.len()).then_some(axis.as_str()));
     }
-    let bottom = pixels(areas[areas.len() - 1].bottom + 110.0);
+    let bottom = frame::pixels(areas[areas.len() - 1].bottom + 110.0);
     frame::foot(&mut canvas, &words::provenance(result), bottom);
     let alt = format!("Pods over the run by phase, with the lost requests that each may explain. {title}.");
-    Ok(Some(Chart { name: "rollout.png", title, alt, png: canvas.cut(bottom).into_png()? }))
-}
-
-fn pixels(length: f64) -> u32 {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "some thousand pixels")]
-    let pixels = length as u32;
-    pixels
+    Chart::of("rollout.png", title, alt, &canvas.cut(bottom)).map(Some)
 }
 
 fn step(step_s: f64) -> String {
@@ -147,6 +141,9 @@ fn title(analysis: &Analysis, series: &Series) -> String {
 fn subtitle(series: &Series, result: &RunResult) -> String {
     let mut lines = vec![frame::answer(result)];
     let bars = match series.together_s {
+        None if result.terminations.is_empty() || result.requests.lost() == 0 => {
+            "Each row is a pod".to_owned()
+        }
         None => "Each row is a pod; above its bar are the lost requests that its end may explain".to_owned(),
         Some(within_s) if within_s.is_finite() && within_s < f64::MAX => format!(
             "Each line is a pod. Pods that began and ended within {} of each other share a row; above it are the \
@@ -251,7 +248,7 @@ fn legend(series: &Series) -> Vec<Key> {
     keys
 }
 
-fn draw_rows(canvas: &mut Canvas, series: &Series, area: Rect, x: &Axis) -> Result<(), ChartError> {
+fn draw_rows(canvas: &mut Canvas, series: &Series, area: Rect, x: &Axis) {
     let name_style = Text { size: 15.0, ..anchored(SMALL, Anchor::End) };
     let lost_style = Text { size: 15.0, ..SMALL };
     canvas.text(RIGHT + 12.0, area.top - 6.0, "lost", &bold(lost_style));
@@ -274,19 +271,19 @@ fn draw_rows(canvas: &mut Canvas, series: &Series, area: Rect, x: &Axis) -> Resu
                 draw_window(canvas, window, strip, x);
             }
         }
-        draw_losses(canvas, series, &row.losses, Rect { top, bottom: bars.top, ..area }, x)?;
+        draw_losses(canvas, series, &row.losses, Rect { top, bottom: bars.top, ..area }, x);
         let lost = match row.lost.at_most {
             0 => colored(lost_style, palette::MUTED),
             _ => bold(lost_style),
         };
         let text = match (row.lost.at_least, row.lost.at_most) {
+            _ if !row.has_losses => String::new(),
             (least, most) if least == most => count(most),
             (least, most) => format!("{} to {}", count(least), count(most)),
         };
         canvas.text(RIGHT + 12.0, middle, &text, &lost);
         top += height(row, strips(series));
     }
-    Ok(())
 }
 
 fn draw_line(canvas: &mut Canvas, line: &Line, bar: Rect, x: &Axis) {
@@ -322,13 +319,7 @@ fn draw_window(canvas: &mut Canvas, window: &series::InRules, strip: Rect, x: &A
     }
 }
 
-fn draw_losses(
-    canvas: &mut Canvas,
-    series: &Series,
-    losses: &Losses,
-    lane: Rect,
-    x: &Axis,
-) -> Result<(), ChartError> {
+fn draw_losses(canvas: &mut Canvas, series: &Series, losses: &Losses, lane: Rect, x: &Axis) {
     for (bin, kinds) in losses {
         let from_s = *bin as f64 * series.row_bin_s;
         let left = x.px(from_s);
@@ -345,13 +336,12 @@ fn draw_losses(
                 Whose::Own => canvas.fill(rect, color, pattern),
                 Whose::Shared => {
                     canvas.fill(rect, palette::WHITE, Pattern::Plain);
-                    canvas.outline(rect, color)?;
+                    canvas.outline(rect, color);
                 }
             }
             bottom = top;
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]

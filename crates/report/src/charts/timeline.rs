@@ -117,17 +117,17 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
         _ => format!("Requests by {by}, second by second"),
     };
     let mut canvas = Canvas::new(WIDTH, HEIGHT)?;
-    let top = frame::head(&mut canvas, words::warning(result), &title, &subtitle, &legend(&series))?;
+    let top = frame::head(&mut canvas, words::warning(result), &title, &subtitle, &legend(&series));
     let bottom = f64::from(HEIGHT) - 100.0;
     let full = Rect { left: LEFT, top, right: RIGHT, bottom };
     if series.columns.is_empty() {
         frame::message(&mut canvas, full, "No request was recorded.");
     } else {
-        draw_plots(&mut canvas, analysis, &series, full)?;
+        draw_plots(&mut canvas, analysis, &series, full);
     }
     frame::foot(&mut canvas, &words::provenance(result), HEIGHT);
     let alt = format!("Requests answered and dropped over the run, and {}s. {title}.", series.latency);
-    Ok(Chart { name: "timeline.png", title, alt, png: canvas.into_png()? })
+    Chart::of("timeline.png", title, alt, &canvas)
 }
 
 fn legend(series: &Series) -> Vec<Key> {
@@ -159,12 +159,7 @@ fn is_few(column: &Second) -> bool {
     column.ok < FEW
 }
 
-fn draw_plots(
-    canvas: &mut Canvas,
-    analysis: &Analysis,
-    series: &Series,
-    full: Rect,
-) -> Result<(), ChartError> {
+fn draw_plots(canvas: &mut Canvas, analysis: &Analysis, series: &Series, full: Rect) {
     const GAP: f64 = 34.0;
     let x = Axis::linear(0.0, series.end_s, LEFT, RIGHT);
     let acts = Placed::on(canvas, &acts::marks(&analysis.charts), &x);
@@ -191,7 +186,7 @@ fn draw_plots(
     let lost = stacks(|s| s.dropped.clone());
     draw_columns(canvas, &rest, series.step_s, tallest(&rest), answered, &x, &format!("answered {per}"));
     draw_columns(canvas, &lost, series.step_s, tallest(&lost), dropped, &x, &format!("dropped {per}"));
-    draw_latency(canvas, series, latency, &x)?;
+    draw_latency(canvas, series, latency, &x);
     for plot in [answered, dropped, latency] {
         acts.lines(canvas, plot);
     }
@@ -217,7 +212,6 @@ fn draw_plots(
         frame::x_axis(canvas, plot, &ticks, &x, None);
     }
     frame::x_axis(canvas, latency, &ticks, &x, Some(&origin(analysis)));
-    Ok(())
 }
 
 /// The end of the counted part, in seconds since it began.
@@ -300,7 +294,7 @@ pub(super) fn draw_columns(
     }
 }
 
-fn draw_latency(canvas: &mut Canvas, series: &Series, plot: Rect, x: &Axis) -> Result<(), ChartError> {
+fn draw_latency(canvas: &mut Canvas, series: &Series, plot: Rect, x: &Axis) {
     let values = || {
         series
             .columns
@@ -313,7 +307,7 @@ fn draw_latency(canvas: &mut Canvas, series: &Series, plot: Rect, x: &Axis) -> R
     canvas.text(plot.left, plot.top - 9.0, &name, &bold(SMALL));
     let (Some(least), Some(most)) = (values().reduce(f64::min), values().reduce(f64::max)) else {
         frame::message(canvas, plot, "no request was answered");
-        return Ok(());
+        return;
     };
     let y = Axis::log(least * 0.8, (most * 1.3).max(least * 4.0), plot.bottom, plot.top);
     frame::y_grid(canvas, plot, &y.ticks(6), &y);
@@ -328,11 +322,10 @@ fn draw_latency(canvas: &mut Canvas, series: &Series, plot: Rect, x: &Axis) -> R
                     .filter_map(|s| Some((s.at_s, value(s)?)))
                     .flat_map(|(at, v)| [(x.px(at), y.px(v)), (x.px(at + series.step_s), y.px(v))])
                     .collect();
-                canvas.path(&points, width, color)?;
+                canvas.path(&points, width, color);
             }
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]

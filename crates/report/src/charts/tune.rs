@@ -29,7 +29,7 @@ pub(crate) fn draw(tuning: &Tuning) -> Result<Chart, ChartError> {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few thousand pixels")]
     let height = height as u32;
     let mut canvas = Canvas::new(WIDTH, height)?;
-    let mut top = frame::head(&mut canvas, None, &title, &subtitle, &legend)?;
+    let mut top = frame::head(&mut canvas, None, &title, &subtitle, &legend);
     let sleep_s = tuning.chosen.as_ref().map(|choice| choice.settings.pre_stop_seconds as f64);
     let longest = consumers.iter().filter_map(|c| c.windows_seconds.last().copied()).fold(0.0, f64::max);
     let x = Axis::linear(0.0, sleep_s.unwrap_or(0.0).max(longest).max(1.0) * 1.1, LEFT, RIGHT);
@@ -65,7 +65,7 @@ pub(crate) fn draw(tuning: &Tuning) -> Result<Chart, ChartError> {
     frame::foot(&mut canvas, concat!("rolldrop ", env!("CARGO_PKG_VERSION")), height);
     let alt =
         format!("How long each consumer kept routing to pods that ended, with the chosen sleep. {title}");
-    Ok(Chart { name: "tune.png", title, alt, png: canvas.into_png()? })
+    Chart::of("tune.png", title, alt, &canvas)
 }
 
 /// What was lost before and with the chosen settings, per termination.

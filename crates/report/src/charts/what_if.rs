@@ -1,15 +1,18 @@
 //! How many of the lost requests a preStop sleep would have saved, and what it costs.
 
 use super::axis::Axis;
-use super::canvas::{Canvas, Dash, Pattern, Rect};
-use super::frame::{self, Key, LEFT, Look, RIGHT, SMALL, WIDTH, bold};
+use super::canvas::{Anchor, Canvas, Dash, Pattern, Rect};
+use super::frame::{self, Key, LEFT, Look, RIGHT, SMALL, WIDTH, anchored, bold, colored};
 use super::{Chart, ChartError, palette};
 use crate::format::{count, counted, either, len};
 use crate::words;
 use rolldrop_analysis::Analysis;
 use rolldrop_analysis::model::{Recommendation, RunResult, SleepNeeded};
+use rolldrop_analysis::tune::{Rollout, Settings, Strategy};
 
-const HEIGHT: u32 = 760;
+const HEIGHT: u32 = 826;
+/// Room for a scale of what a sleep costs.
+const SCALE: f64 = 22.0;
 /// A band that is narrower than this share of the axis is not to be seen.
 const VISIBLE: f64 = 0.004;
 /// The longest sleep that is drawn, in seconds, if a longer one saves nothing that is certain.
@@ -94,15 +97,31 @@ fn title(series: &Series) -> String {
     }
 }
 
+/// By how many seconds a rollout takes longer if another sleep is set: of a Deployment, and of what replaces these pods
+/// one by one, if there are several.
+fn costs(pods: u64, from_s: u64, to_s: u64) -> Vec<(&'static str, i64)> {
+    let settings = |pre_stop_seconds| Settings {
+        pre_stop_seconds,
+        termination_grace_period_seconds: 0,
+        min_ready_seconds: 0,
+        readiness_delay_seconds: None,
+    };
+    let strategies =
+        [("Deployment", Strategy::Rolling { at_once: 1 }), ("StatefulSet", Strategy::InPlace { at_once: 1 })];
+    let price = |strategy| Rollout { pods, strategy }.price(settings(from_s), settings(to_s));
+    let shown = strategies.into_iter().take(if pods > 1 { 2 } else { 1 });
+    shown.map(|(name, strategy)| (name, price(strategy).seconds_each_rollout)).collect()
+}
+
 /// What a second of sleep costs, and what the picture is.
 fn subtitle(result: &RunResult) -> String {
-    let n = result.cluster.endpoints;
-    let each = match n {
-        0 | 1 => String::new(),
-        n => format!(
-            "; a StatefulSet or DaemonSet that replaces {} one by one takes {n} s more",
-            counted(len(n), "pod")
+    let pods = len(result.cluster.endpoints);
+    let each = match costs(pods, 0, 1)[..] {
+        [_, (_, more_s)] => format!(
+            "; a StatefulSet or DaemonSet that replaces {} one by one takes {more_s} s more",
+            counted(pods, "pod")
         ),
+        _ => String::new(),
     };
     format!(
         "What a sleep would have done to the terminations of this run; it is no prediction\nEach second of sleep ends \
@@ -126,15 +145,15 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
         legend.push(Key::new("preStop sleep that the run supports", Look::Mark(Dash::Dashed)));
     }
     let head = words::warning(result);
-    let top = frame::head(&mut canvas, head, &title, &subtitle(result), &legend)? + 34.0;
-    let plot = Rect { left: LEFT, top, right: RIGHT, bottom: f64::from(HEIGHT) - 110.0 };
-    draw_plot(&mut canvas, &series, plot)?;
+    let top = frame::head(&mut canvas, head, &title, &subtitle(result), &legend) + 34.0;
+    let plot = Rect { left: LEFT, top, right: RIGHT, bottom: f64::from(HEIGHT) - 176.0 };
+    draw_plot(&mut canvas, &series, len(result.cluster.endpoints), plot);
     frame::foot(&mut canvas, &words::provenance(result), HEIGHT);
     let alt = format!("Lost requests that are left with a longer preStop sleep. {title}.");
-    Ok(Some(Chart { name: "what-if.png", title, alt, png: canvas.into_png()? }))
+    Chart::of("what-if.png", title, alt, &canvas).map(Some)
 }
 
-fn draw_plot(canvas: &mut Canvas, series: &Series, plot: Rect) -> Result<(), ChartError> {
+fn draw_plot(canvas: &mut Canvas, series: &Series, pods: u64, plot: Rect) {
     let set_s = series.set_s as f64;
     let x = Axis::linear((set_s - 0.04 * (series.to_s - set_s)).max(0.0), series.to_s, LEFT, RIGHT);
     let y = Axis::linear(0.0, series.dropped.max(2) as f64 * 1.08, plot.bottom, plot.top);
@@ -158,7 +177,7 @@ fn draw_plot(canvas: &mut Canvas, series: &Series, plot: Rect) -> Result<(), Cha
         (from, most_before) = (to, most);
     }
     points.push((x.px(series.to_s), most_before));
-    canvas.path(&points, 4, palette::DISRUPTED)?;
+    canvas.path(&points, 4, palette::DISRUPTED);
     for (s, what, dash, width) in marks(series) {
         let px = x.px(s as f64);
         canvas.rule((px, plot.top - 20.0), (px, plot.bottom), width, palette::INK, dash);
@@ -169,8 +188,29 @@ fn draw_plot(canvas: &mut Canvas, series: &Series, plot: Rect) -> Result<(), Cha
         canvas.text((px + 8.0).min(f64::from(WIDTH) - width - 10.0), plot.top - 8.0, &text, &bold(SMALL));
     }
     frame::x_axis(canvas, plot, &ticks, &x, Some("seconds of preStop sleep"));
+    draw_costs(canvas, series, pods, plot, &x);
     frame::y_title(canvas, plot.top, plot.bottom, "lost requests left");
-    Ok(())
+}
+
+/// Below the scale of the sleep, by how much a rollout takes longer.
+fn draw_costs(canvas: &mut Canvas, series: &Series, pods: u64, plot: Rect, x: &Axis) {
+    let style = colored(SMALL, palette::MUTED);
+    let first = plot.bottom + 50.0 + SCALE;
+    for (i, (name, _)) in costs(pods, 0, 1).iter().enumerate() {
+        let baseline = first + (i + 1) as f64 * SCALE;
+        canvas.text(frame::MARGIN, baseline, name, &style);
+    }
+    canvas.text(frame::MARGIN, first, "a rollout takes longer by", &style);
+    // The one that is set costs nothing more, and the names stand there.
+    let is_whole = |at_s: f64| at_s.fract().abs() < 1e-9 && at_s > series.set_s as f64;
+    for (at_s, _) in x.ticks(14).into_iter().filter(|(at_s, _)| is_whole(*at_s)) {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "seconds of a sleep")]
+        let sleep_s = at_s.max(0.0) as u64;
+        for (i, (_, more_s)) in costs(pods, series.set_s, sleep_s).into_iter().enumerate() {
+            let baseline = first + (i + 1) as f64 * SCALE;
+            canvas.text(x.px(at_s), baseline, &format!("{more_s} s"), &anchored(style, Anchor::Middle));
+        }
+    }
 }
 
 /// The sleeps to mark.
@@ -233,6 +273,12 @@ mod tests {
         assert!(said.ends_with(
                 "a rollout of a Deployment takes 1 s more; a StatefulSet or DaemonSet that replaces 3 pods one by one \
                  takes 3 s more"), "{said}");
+    }
+
+    #[test]
+    fn a_sleep_costs_a_deployment_its_length_and_a_stateful_set_that_of_each_pod() {
+        assert_eq!(costs(6, 2, 5), [("Deployment", 3), ("StatefulSet", 18)]);
+        assert_eq!(costs(1, 0, 5), [("Deployment", 5)]);
     }
 
     #[test]

@@ -135,7 +135,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
     let subtitle = "Each line is the endpoint-propagation window of one termination: how long new connections were \
                     still routed to the pod after its deletion took effect";
     let head = words::warning(result);
-    let mut top = frame::head(&mut canvas, head, &title, subtitle, &legend(&series))? + 10.0;
+    let mut top = frame::head(&mut canvas, head, &title, subtitle, &legend(&series)) + 10.0;
     let sleeps: Vec<f64> = series.panels.iter().flat_map(sleeps).map(|(s, ..)| s as f64).collect();
     let windows = series.panels.iter().flat_map(|panel| &panel.windows);
     let end = windows.map(|(lower, upper)| upper.unwrap_or(*lower)).fold(0.05, f64::max);
@@ -147,14 +147,14 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
     for (i, panel) in series.panels.iter().enumerate() {
         let plot =
             Rect { left: LEFT, top: top + ABOVE, right: RIGHT, bottom: top + ABOVE + self::height(panel) };
-        draw_panel(&mut canvas, panel, plot, &x, i + 1 == series.panels.len())?;
+        draw_panel(&mut canvas, panel, plot, &x, i + 1 == series.panels.len());
         top = plot.bottom + BELOW;
     }
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "some thousand pixels")]
     let cut = (top + 80.0) as u32;
     frame::foot(&mut canvas, &words::provenance(result), cut);
     let alt = format!("The endpoint-propagation window of each termination, by consumer. {title}.");
-    Ok(Some(Chart { name: "windows.png", title, alt, png: canvas.cut(cut).into_png()? }))
+    Chart::of("windows.png", title, alt, &canvas.cut(cut)).map(Some)
 }
 
 fn height(panel: &Panel) -> f64 {
@@ -199,13 +199,7 @@ fn legend(series: &Series) -> Vec<Key> {
     keys
 }
 
-fn draw_panel(
-    canvas: &mut Canvas,
-    panel: &Panel,
-    plot: Rect,
-    x: &Axis,
-    is_last: bool,
-) -> Result<(), ChartError> {
+fn draw_panel(canvas: &mut Canvas, panel: &Panel, plot: Rect, x: &Axis, is_last: bool) {
     let n = panel.windows.len();
     let name = format!("{}, {}: {}", panel.consumer, words::mode(panel.mode), counted(len(n), "window"));
     canvas.text(LEFT, plot.top - LANE - 12.0, &name, &bold(SMALL));

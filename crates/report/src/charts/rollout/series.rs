@@ -65,6 +65,8 @@ pub(super) struct Row {
     pub(super) windows: Vec<Vec<InRules>>,
     pub(super) losses: Losses,
     pub(super) lost: Bounded,
+    /// Whether lost requests are attributed to it at all: only to pods that ended.
+    pub(super) has_losses: bool,
 }
 
 /// The phases of one pod.
@@ -140,8 +142,14 @@ pub(super) fn series(analysis: &Analysis) -> Option<Series> {
     let unexplained: Vec<&Lost> = analysis.lost.iter().filter(|lost| lost.candidates.is_empty()).collect();
     if !unexplained.is_empty() {
         rows.push(Row {
-            name: "no pod's end explains".to_owned(),
+            name: if analysis.result.terminations.is_empty() {
+                "lost requests"
+            } else {
+                "no pod's end explains"
+            }
+            .to_owned(),
             lines: Vec::new(),
+            has_losses: true,
             windows: Vec::new(),
             losses: bins(unexplained.iter().map(|lost| (*lost, Whose::Own)), row_bin_s),
             lost: Bounded::exactly(unexplained.len() as u64),
@@ -268,6 +276,7 @@ fn row(analysis: &Analysis, pods: &[&PodSpan], (from_s, to_s, bin_s): (f64, f64,
         windows: (0..consumers).map(|consumer| in_rules(&terminations, consumer)).collect(),
         losses: bins(marked.into_iter(), bin_s),
         lost,
+        has_losses: !terminations.is_empty(),
     }
 }
 

@@ -114,6 +114,8 @@ fn a_crash_and_a_withdrawal_are_phases_of_a_pod_that_stays() {
         series.rows.iter().map(|row| row.lines[0].phases.iter().map(|span| span.phase).collect()).collect();
     assert_eq!(phases, [vec![Phase::Ready, Phase::Down, Phase::Ready], vec![Phase::Ready, Phase::Out]]);
     assert_eq!((series.quiet, series.restarted, series.withdrawn), (1, 1, 1));
+    assert!(series.rows.iter().all(|row| !row.has_losses), "losses are those of pods that ended");
+    assert!(!subtitle(&series, &analysis.result).contains("its end"));
     assert_eq!(
         title(&analysis, &series),
         "0 of 4,000 requests were dropped as 1 container restarted and 1 pod left its Services"

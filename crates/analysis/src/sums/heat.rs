@@ -1,0 +1,101 @@
+//! Latencies by time: how many answered requests took how long, for the heat map.
+
+use super::by_time::{ByTime, Sum};
+use crate::model::{HeatMap, LatencyBucket};
+
+/// Buckets over a factor of two.
+const PER_OCTAVE: usize = 4;
+/// What is faster than 2^10 ns, about a microsecond, is in the first bucket.
+const FIRST_OCTAVE: usize = 10;
+/// What is slower than 2^38 ns, about 275 s, is in the last one.
+const OCTAVES: usize = 28;
+
+/// The answered requests of a step, by bucket of their latency.
+#[derive(Debug)]
+pub(crate) struct Buckets([u64; OCTAVES * PER_OCTAVE]);
+
+impl Default for Buckets {
+    fn default() -> Self {
+        Self([0; OCTAVES * PER_OCTAVE])
+    }
+}
+
+impl Sum for Buckets {
+    fn merge(&mut self, other: Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(count, its)| *count += its);
+    }
+}
+
+/// The answered requests of the counted part, by intended send time and latency.
+#[derive(Debug, Default)]
+pub(crate) struct Heat(ByTime<Buckets>);
+
+impl Heat {
+    /// Adds a request that was to be sent so long after the counted part began, and took `ns`.
+    pub(crate) fn add(&mut self, since_ns: i64, ns: i64) {
+        self.0.at(since_ns).0[bucket(ns)] += 1;
+    }
+
+    pub(crate) fn finish(self) -> HeatMap {
+        let (step_s, steps) = self.0.finish();
+        let of = |step: Buckets| {
+            let filled = step.0.into_iter().enumerate().filter(|(_, count)| *count > 0);
+            let of = |(i, count)| LatencyBucket { from_ms: edge_ms(i), to_ms: edge_ms(i + 1), count };
+            filled.map(of).collect()
+        };
+        HeatMap { step_s, columns: steps.into_iter().map(of).collect() }
+    }
+}
+
+impl Sum for Heat {
+    fn merge(&mut self, other: Self) {
+        self.0.merge(other.0);
+    }
+}
+
+/// The bucket of a latency: by the highest bit of its nanoseconds and the two after it.
+fn bucket(ns: i64) -> usize {
+    let ns = u64::try_from(ns).unwrap_or(0).max(1 << FIRST_OCTAVE);
+    let octave = ns.ilog2() as usize;
+    let quarter = usize::try_from(ns >> (octave - 2) & 3).unwrap_or(0);
+    ((octave - FIRST_OCTAVE) * PER_OCTAVE + quarter).min(OCTAVES * PER_OCTAVE - 1)
+}
+
+/// The lower edge of a bucket, in milliseconds.
+fn edge_ms(bucket: usize) -> f64 {
+    let quarters = (PER_OCTAVE + bucket % PER_OCTAVE) as u64;
+    (quarters << (FIRST_OCTAVE - 2 + bucket / PER_OCTAVE)) as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_latency_lies_between_the_edges_of_its_bucket() {
+        for shift in 10..37 {
+            for quarter in [0, 1, 2, 3] {
+                let edge = (4_i64 + quarter) << (shift - 2);
+                for ns in [edge, edge + (1 << (shift - 2)) - 1] {
+                    let ms = ns as f64 / 1e6;
+                    let i = bucket(ns);
+                    assert!(edge_ms(i) <= ms && ms < edge_ms(i + 1), "{ns}: {i}");
+                }
+            }
+        }
+        assert_eq!([bucket(-5), bucket(0), bucket(1025)], [0, 0, 0]);
+        assert_eq!(bucket(i64::MAX), OCTAVES * PER_OCTAVE - 1);
+    }
+
+    #[test]
+    fn every_request_is_in_the_column_of_its_time() {
+        let mut heat = Heat::default();
+        [(0, 2_000_000), (100_000_000, 2_000_001), (130_000_000, 900_000_000)]
+            .iter()
+            .for_each(|(at, ns)| heat.add(*at, *ns));
+        let map = heat.finish();
+        let counts: Vec<Vec<u64>> =
+            map.columns.iter().map(|column| column.iter().map(|bucket| bucket.count).collect()).collect();
+        assert_eq!((map.step_s, counts), (0.125, vec![vec![2], vec![1]]));
+    }
+}

@@ -1,0 +1,72 @@
+//! Who answered: the requests that each pod answered, by time.
+
+use foldhash::HashMap;
+
+use super::by_time::{ByTime, Sum};
+use crate::model::{PodTraffic, Traffic};
+use crate::timeline::Timeline;
+
+/// Pods that are counted one by one. Those that a run watched later are counted like unknown ones.
+const PODS: usize = 1000;
+
+/// Requests by pod; those of unknown pods first.
+#[derive(Debug, Default)]
+struct Answered(Vec<u64>);
+
+impl Sum for Answered {
+    fn merge(&mut self, other: Self) {
+        if self.0.len() < other.0.len() {
+            self.0.resize(other.0.len(), 0);
+        }
+        self.0.iter_mut().zip(other.0).for_each(|(count, its)| *count += its);
+    }
+}
+
+/// The requests of the counted part that were answered with success, by intended send time and pod.
+#[derive(Debug, Default)]
+pub(crate) struct ByPod<'a> {
+    /// By name, the place among those of a step.
+    places: HashMap<&'a str, usize>,
+    answered: ByTime<Answered>,
+}
+
+impl<'a> ByPod<'a> {
+    pub(crate) fn of(timeline: &'a Timeline) -> Self {
+        let mut places = HashMap::default();
+        for pod in timeline.pods.iter().take(PODS) {
+            let next = places.len() + 1;
+            places.entry(pod.name.as_str()).or_insert(next);
+        }
+        Self { places, answered: ByTime::default() }
+    }
+
+    /// Adds a request that was to be sent so long after the counted part began, and that this pod answered.
+    pub(crate) fn add(&mut self, since_ns: i64, pod: Option<&str>) {
+        let place = pod.and_then(|pod| self.places.get(pod)).copied().unwrap_or(0);
+        let counts = &mut self.answered.at(since_ns).0;
+        if counts.len() <= place {
+            counts.resize(place + 1, 0);
+        }
+        counts[place] += 1;
+    }
+
+    pub(crate) fn finish(self) -> Traffic {
+        let (step_s, steps) = self.answered.finish();
+        let of = |place: usize| -> Vec<u64> {
+            steps.iter().map(|counts| counts.0.get(place).copied().unwrap_or(0)).collect()
+        };
+        let mut places: Vec<(&str, usize)> = self.places.into_iter().collect();
+        places.sort_by_key(|(_, place)| *place);
+        let pods = places
+            .into_iter()
+            .map(|(name, place)| PodTraffic { name: name.to_owned(), answered: of(place) })
+            .filter(|pod| pod.answered.iter().any(|n| *n > 0));
+        Traffic { step_s, pods: pods.collect(), unknown: of(0) }
+    }
+}
+
+impl Sum for ByPod<'_> {
+    fn merge(&mut self, other: Self) {
+        self.answered.merge(other.answered);
+    }
+}

@@ -1,0 +1,267 @@
+//! A canvas as PNG. Everything is drawn at [`SCALE`] times the size of the picture and averaged down, which smooths all
+//! edges equally; then it has at most 256 colours, the commonest ones.
+
+use std::collections::HashMap;
+
+use ab_glyph::{Font, FontRef, PxScale, point};
+use plotters::backend::{BitMapBackend, DrawingBackend};
+use plotters::style::{Color, RGBColor, ShapeStyle};
+
+use super::{Canvas, Fonts, Line, Pattern, Rect, Runs, Shape, em};
+use crate::charts::{ChartError, palette};
+
+/// Samples per pixel, in each direction.
+const SCALE: u32 = 2;
+/// Colours of the picture at most.
+const COLORS: usize = 256;
+
+type Pixel = [u8; 3];
+
+pub(super) fn png(canvas: &Canvas) -> Result<Vec<u8>, ChartError> {
+    let mut bitmap = Bitmap::new(canvas.width, canvas.height);
+    for shape in &canvas.shapes {
+        bitmap.draw(shape, &canvas.fonts)?;
+    }
+    encode(&bitmap.averaged(), canvas.width, canvas.height)
+}
+
+struct Bitmap {
+    /// Of the picture.
+    width: u32,
+    height: u32,
+    samples: Vec<Pixel>,
+}
+
+impl Bitmap {
+    fn new(width: u32, height: u32) -> Self {
+        let samples = as_len(width * SCALE) * as_len(height * SCALE);
+        Self { width, height, samples: vec![[255; 3]; samples] }
+    }
+
+    fn draw(&mut self, shape: &Shape, fonts: &Fonts) -> Result<(), ChartError> {
+        match shape {
+            Shape::Area(rect, color, Pattern::Plain) => self.fill(*rect, *color),
+            Shape::Area(rect, color, pattern) => {
+                let ink = palette::ink_on(*color);
+                self.cover(*rect, |x, y| Some(if pattern.hits(x, y) { ink } else { *color }));
+            }
+            Shape::Stripes(rect, color) => self.cover(*rect, |x, y| ((x + y) % 16 < 6).then_some(*color)),
+            Shape::Outline(rect, color) => {
+                let style = ShapeStyle { color: color.to_rgba(), filled: false, stroke_width: SCALE };
+                let from = (sample(rect.left), sample(rect.top));
+                let to = (sample(rect.right), sample(rect.bottom));
+                self.backend()?.draw_rect(from, to, &style, false).map_err(failed)?;
+            }
+            Shape::Path(points, width, color) => {
+                let style = ShapeStyle { color: color.to_rgba(), filled: false, stroke_width: width * SCALE };
+                let points = points.iter().map(|&(x, y)| (sample(x), sample(y)));
+                self.backend()?.draw_path(points, &style).map_err(failed)?;
+            }
+            Shape::Text(line) => self.write(line, fonts),
+        }
+        Ok(())
+    }
+
+    fn fill(&mut self, rect: Rect, color: RGBColor) {
+        let (left, right) = clip(rect.left, rect.right, self.width);
+        let (top, bottom) = clip(rect.top, rect.bottom, self.height);
+        let columns = left..right.max(left);
+        for y in top..bottom {
+            let row = as_len(y) * as_len(self.width * SCALE);
+            self.samples[row + as_len(columns.start)..row + as_len(columns.end)].fill(pixel(color));
+        }
+    }
+
+    /// Gives each sample of a rectangle its colour, if it has one.
+    fn cover(&mut self, rect: Rect, color: impl Fn(u32, u32) -> Option<RGBColor>) {
+        let (left, right) = clip(rect.left, rect.right, self.width);
+        let (top, bottom) = clip(rect.top, rect.bottom, self.height);
+        for y in top..bottom {
+            let row = as_len(y) * as_len(self.width * SCALE);
+            for x in left..right {
+                if let Some(color) = color(x, y) {
+                    self.samples[row + as_len(x)] = pixel(color);
+                }
+            }
+        }
+    }
+
+    fn backend(&mut self) -> Result<BitMapBackend<'_>, ChartError> {
+        let size = (self.width * SCALE, self.height * SCALE);
+        BitMapBackend::with_buffer_and_format(self.samples.as_flattened_mut(), size)
+            .map_err(|e| ChartError::Draw(e.to_string()))
+    }
+
+    fn write(&mut self, line: &Line, fonts: &Fonts) {
+        let font = fonts.of(line.style.weight);
+        let scale = em_scale(font, line.style.size);
+        let per_pixel = f64::from(SCALE);
+        for (id, x) in fonts.place(line) {
+            #[expect(clippy::cast_possible_truncation, reason = "pictures are small")]
+            let pen = (x * per_pixel) as f32;
+            let glyph = id.with_scale_and_position(scale, point(pen, 0.0));
+            let Some(outline) = font.outline_glyph(glyph) else { continue };
+            let bounds = outline.px_bounds();
+            outline.draw(|gx, gy, coverage| {
+                let dx = f64::from(bounds.min.x) + f64::from(gx) + 0.5;
+                let dy = f64::from(bounds.min.y) + f64::from(gy) + 0.5;
+                let (px, py) = match line.runs {
+                    Runs::Right => (line.at.0 * per_pixel + dx, line.at.1 * per_pixel + dy),
+                    Runs::Upwards => (line.at.0 * per_pixel + dy, line.at.1 * per_pixel - dx),
+                };
+                if px >= 0.0 && py >= 0.0 {
+                    self.blend(whole(px), whole(py), line.style.color, f64::from(coverage.min(1.0)));
+                }
+            });
+        }
+    }
+
+    /// Lays `color` over a sample.
+    fn blend(&mut self, x: u32, y: u32, color: RGBColor, opacity: f64) {
+        if x >= self.width * SCALE || y >= self.height * SCALE {
+            return;
+        }
+        let sample = &mut self.samples[as_len(y) * as_len(self.width * SCALE) + as_len(x)];
+        for (channel, ink) in sample.iter_mut().zip(pixel(color)) {
+            let mixed = f64::from(*channel) * (1.0 - opacity) + f64::from(ink) * opacity;
+            *channel = u8::try_from(whole(mixed.round())).unwrap_or(u8::MAX);
+        }
+    }
+
+    /// The pixels of the picture.
+    fn averaged(&self) -> Vec<Pixel> {
+        let scale = as_len(SCALE);
+        let stride = as_len(self.width) * scale;
+        let mut pixels = Vec::with_capacity(as_len(self.width) * as_len(self.height));
+        for rows in self.samples.chunks_exact(stride * scale) {
+            for x in (0..stride).step_by(scale) {
+                let mut sum = [0_usize; 3];
+                for row in rows.chunks_exact(stride) {
+                    for sample in &row[x..x + scale] {
+                        sum.iter_mut().zip(sample).for_each(|(sum, v)| *sum += usize::from(*v));
+                    }
+                }
+                pixels.push(sum.map(|sum| u8::try_from(sum / (scale * scale)).unwrap_or(u8::MAX)));
+            }
+        }
+        pixels
+    }
+}
+
+/// The picture with a palette.
+fn encode(pixels: &[Pixel], width: u32, height: u32) -> Result<Vec<u8>, ChartError> {
+    let (colors, indices) = indexed(pixels);
+    let mut png = Vec::new();
+    let mut encoder = png::Encoder::new(&mut png, width, height);
+    encoder.set_color(png::ColorType::Indexed);
+    encoder.set_depth(png::BitDepth::Eight);
+    encoder.set_palette(colors.into_flattened());
+    let mut writer = encoder.write_header()?;
+    writer.write_image_data(&indices)?;
+    writer.finish()?;
+    Ok(png)
+}
+
+/// The commonest colours, and for each pixel the nearest of them. The others are shades at the edges of glyphs.
+fn indexed(pixels: &[Pixel]) -> (Vec<Pixel>, Vec<u8>) {
+    let mut counts: HashMap<Pixel, usize> = HashMap::new();
+    for same in pixels.chunk_by(|a, b| a == b) {
+        *counts.entry(same[0]).or_default() += same.len();
+    }
+    let mut colors: Vec<(Pixel, usize)> = counts.into_iter().collect();
+    colors.sort_unstable_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
+    let kept: Vec<Pixel> = colors.iter().take(COLORS).map(|(color, _)| *color).collect();
+    let distance = |a: &Pixel, b: &Pixel| -> u32 {
+        a.iter().zip(b).map(|(a, b)| u32::from(a.abs_diff(*b)).pow(2)).sum()
+    };
+    let nearest = |color: &Pixel| kept.iter().enumerate().min_by_key(|(_, other)| distance(color, other));
+    let index = |color: &Pixel| nearest(color).map_or(0, |(i, _)| u8::try_from(i).unwrap_or(u8::MAX));
+    let indices: HashMap<Pixel, u8> = colors.iter().map(|(color, _)| (*color, index(color))).collect();
+    let mut out = Vec::with_capacity(pixels.len());
+    for same in pixels.chunk_by(|a, b| a == b) {
+        out.resize(out.len() + same.len(), indices[&same[0]]);
+    }
+    (kept, out)
+}
+
+const fn pixel(color: RGBColor) -> Pixel {
+    [color.0, color.1, color.2]
+}
+
+impl Pattern {
+    /// Whether a sample is part of the pattern's lines.
+    fn hits(self, x: u32, y: u32) -> bool {
+        const STEP: u32 = 12;
+        const LINE: u32 = 4;
+        let rising = (x + y) % STEP < LINE;
+        let falling = (x + STEP - y % STEP) % STEP < LINE;
+        match self {
+            Pattern::Plain => false,
+            Pattern::Rising => rising,
+            Pattern::Falling => falling,
+            Pattern::Crossed => rising || falling,
+            Pattern::Level => y % STEP < LINE,
+            Pattern::Upright => x % STEP < LINE,
+            Pattern::Dotted => x % STEP < LINE + 2 && y % STEP < LINE + 2,
+        }
+    }
+}
+
+/// The scale at which one em is `size` pixels of the picture.
+fn em_scale(font: &FontRef<'_>, size: f64) -> PxScale {
+    let height = f64::from(font.height_unscaled());
+    #[expect(clippy::cast_possible_truncation, reason = "a font size needs no more digits")]
+    let scale = (size * f64::from(SCALE) * height / em(font)) as f32;
+    PxScale::from(scale)
+}
+
+/// The samples from one coordinate to another, in a picture that is so many pixels long.
+fn clip(from: f64, to: f64, length: u32) -> (u32, u32) {
+    let sample = |v: f64| whole((v * f64::from(SCALE)).round().clamp(0.0, f64::from(length * SCALE)));
+    (sample(from), sample(to))
+}
+
+/// The sample at a coordinate.
+fn sample(v: f64) -> i32 {
+    #[expect(clippy::cast_possible_truncation, reason = "saturates, and pictures are small")]
+    let sample = (v * f64::from(SCALE)).round() as i32;
+    sample
+}
+
+fn whole(v: f64) -> u32 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "saturates, and pictures are small"
+    )]
+    let whole = v as u32;
+    whole
+}
+
+fn as_len(n: u32) -> usize {
+    n as usize
+}
+
+fn failed(error: impl std::fmt::Display) -> ChartError {
+    ChartError::Draw(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_picture_keeps_its_commonest_colours_and_the_nearest_to_the_others() {
+        let shades = (0..=255).map(|v| [v, 0, 0]);
+        let pixels: Vec<Pixel> = std::iter::repeat_n([9, 200, 9], 50)
+            .chain(shades.clone().chain(shades).chain([[9, 201, 9]]))
+            .collect();
+        let (colors, indices) = indexed(&pixels);
+        assert_eq!((colors.len(), colors[0]), (COLORS, [9, 200, 9]));
+        let seen: Vec<Pixel> = indices.iter().map(|i| colors[usize::from(*i)]).collect();
+        assert_eq!(seen.len(), pixels.len());
+        assert_eq!(seen.last(), Some(&[9, 200, 9]));
+        let apart = |(a, b): (&Pixel, &Pixel)| a.iter().zip(b).any(|(a, b)| a.abs_diff(*b) > 1);
+        assert!(!seen.iter().zip(&pixels).any(apart));
+    }
+}
