@@ -18,6 +18,9 @@ pub(super) mod tune;
 mod what_if;
 mod windows;
 
+pub use canvas::Reading;
+
+use canvas::Canvas;
 use rolldrop_analysis::Analysis;
 
 /// A finished chart.
@@ -31,6 +34,14 @@ pub struct Chart {
     pub alt: String,
     /// The picture.
     pub png: Vec<u8>,
+    /// The values that it shows, where it shows them.
+    pub readings: Vec<Reading>,
+}
+
+impl Chart {
+    fn of(name: &'static str, title: String, alt: String, canvas: &Canvas) -> Result<Self, ChartError> {
+        Ok(Self { name, title, alt, png: canvas.png()?, readings: canvas.readings().to_vec() })
+    }
 }
 
 /// Why a chart could not be drawn.

@@ -77,10 +77,20 @@ impl Rect {
     }
 }
 
+/// A value that a picture shows, and where.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reading {
+    /// The area, in pixels of the picture: left, top, width and height.
+    pub area: [i32; 4],
+    /// The value, in a line.
+    pub text: String,
+}
+
 /// A picture in the making. Coordinates are pixels of the finished picture.
 pub(super) struct Canvas {
     width: u32,
     height: u32,
+    readings: Vec<Reading>,
     rgb: Vec<u8>,
     regular: FontRef<'static>,
     bold: FontRef<'static>,
@@ -92,7 +102,20 @@ impl Canvas {
         let load = |bytes| FontRef::try_from_slice(bytes).map_err(|_| ChartError::Font);
         let samples = usize::try_from(u64::from(width * SCALE) * u64::from(height * SCALE) * 3)
             .map_err(|_| ChartError::Draw("the picture is too large".into()))?;
-        Ok(Self { width, height, rgb: vec![255; samples], regular: load(REGULAR)?, bold: load(BOLD)? })
+        let (regular, bold) = (load(REGULAR)?, load(BOLD)?);
+        Ok(Self { width, height, readings: Vec::new(), rgb: vec![255; samples], regular, bold })
+    }
+
+    /// States the value that is drawn in an area, for the page, which tells it under the pointer.
+    pub(super) fn tell(&mut self, rect: Rect, text: String) {
+        let [left, top, right, bottom] =
+            [rect.left.floor(), rect.top.floor(), rect.right.ceil(), rect.bottom.ceil()].map(pixel);
+        self.readings.push(Reading { area: [left, top, right - left, bottom - top], text });
+    }
+
+    /// The values that were stated, in the order of drawing.
+    pub(super) fn readings(&self) -> &[Reading] {
+        &self.readings
     }
 
     /// A filled rectangle.
@@ -204,7 +227,7 @@ impl Canvas {
     }
 
     /// The finished picture.
-    pub(super) fn into_png(self) -> Result<Vec<u8>, ChartError> {
+    pub(super) fn png(&self) -> Result<Vec<u8>, ChartError> {
         let [columns, rows, scale] = [self.width, self.height, SCALE].map(as_len);
         let stride = columns * scale * 3;
         let mut small = Vec::with_capacity(columns * rows * 3);
@@ -336,9 +359,13 @@ fn clip(from: f64, to: f64, length: u32) -> (u32, u32) {
 
 /// The sample at a coordinate.
 fn sample(v: f64) -> i32 {
+    pixel((v * f64::from(SCALE)).round())
+}
+
+fn pixel(v: f64) -> i32 {
     #[expect(clippy::cast_possible_truncation, reason = "saturates, and pictures are small")]
-    let sample = (v * f64::from(SCALE)).round() as i32;
-    sample
+    let pixel = v as i32;
+    pixel
 }
 
 fn whole(v: f64) -> u32 {

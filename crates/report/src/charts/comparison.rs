@@ -70,7 +70,8 @@ pub(crate) fn draw(
     let histograms =
         LatencyHistograms { steady: baseline.latency.clone(), disrupted: candidate.latency.clone() };
     let bottom = full.bottom - BELOW;
-    latency::draw_plot(&mut canvas, latency::series(&histograms).as_ref(), marks, Rect { bottom, ..full })?;
+    let (series, area) = (latency::series(&histograms), Rect { bottom, ..full });
+    latency::draw_plot(&mut canvas, series.as_ref(), ["baseline", "now"], marks, area)?;
 
     let sides = [("baseline", columns(baseline)), ("now", columns(candidate))];
     let step_s = baseline.step_s.max(candidate.step_s);
@@ -92,5 +93,5 @@ pub(crate) fn draw(
     }
     frame::foot(&mut canvas, concat!("rolldrop ", env!("CARGO_PKG_VERSION")), HEIGHT);
     let alt = format!("Latencies of both sides, and dropped requests of both over time. {title}");
-    Ok(Chart { name: "comparison.png", title, alt, png: canvas.into_png()? })
+    Chart::of("comparison.png", title, alt, &canvas)
 }

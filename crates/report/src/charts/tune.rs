@@ -65,7 +65,7 @@ pub(crate) fn draw(tuning: &Tuning) -> Result<Chart, ChartError> {
     frame::foot(&mut canvas, concat!("rolldrop ", env!("CARGO_PKG_VERSION")), height);
     let alt =
         format!("How long each consumer kept routing to pods that ended, with the chosen sleep. {title}");
-    Ok(Chart { name: "tune.png", title, alt, png: canvas.into_png()? })
+    Chart::of("tune.png", title, alt, &canvas)
 }
 
 /// What was lost before and with the chosen settings, per termination.

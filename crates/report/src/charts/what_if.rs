@@ -12,6 +12,8 @@ use rolldrop_analysis::model::{Recommendation, RunResult, SleepNeeded};
 const HEIGHT: u32 = 760;
 /// A band that is narrower than this share of the axis is not to be seen.
 const VISIBLE: f64 = 0.004;
+/// For so many sleeps the page tells what is left.
+const STEPS: u32 = 120;
 /// The longest sleep that is drawn, in seconds, if a longer one saves nothing that is certain.
 const LONGEST_S: f64 = 120.0;
 
@@ -131,7 +133,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
     draw_plot(&mut canvas, &series, plot)?;
     frame::foot(&mut canvas, &words::provenance(result), HEIGHT);
     let alt = format!("Lost requests that are left with a longer preStop sleep. {title}.");
-    Ok(Some(Chart { name: "what-if.png", title, alt, png: canvas.into_png()? }))
+    Chart::of("what-if.png", title, alt, &canvas).map(Some)
 }
 
 fn draw_plot(canvas: &mut Canvas, series: &Series, plot: Rect) -> Result<(), ChartError> {
@@ -159,18 +161,30 @@ fn draw_plot(canvas: &mut Canvas, series: &Series, plot: Rect) -> Result<(), Cha
     }
     points.push((x.px(series.to_s), most_before));
     canvas.path(&points, 4, palette::DISRUPTED)?;
+    for i in 0..STEPS {
+        let [from, middle, to] = [0.0, 0.5, 1.0]
+            .map(|part| set_s + (series.to_s - set_s) * (f64::from(i) + part) / f64::from(STEPS));
+        let told = format!("sleep of {middle:.2} s: {} lost", left(series, middle));
+        canvas.tell(Rect { left: x.px(from), right: x.px(to), ..plot }, told);
+    }
     for (s, what, dash, width) in marks(series) {
         let px = x.px(s as f64);
         canvas.rule((px, plot.top - 20.0), (px, plot.bottom), width, palette::INK, dash);
-        let (least, most) = series.left(s as f64);
-        let left = if least == most { count(most) } else { format!("{} to {}", count(least), count(most)) };
-        let text = format!("{what}: {s} s, {left} lost");
+        let text = format!("{what}: {s} s, {} lost", left(series, s as f64));
         let width = canvas.text_width(&text, &bold(SMALL));
         canvas.text((px + 8.0).min(f64::from(WIDTH) - width - 10.0), plot.top - 8.0, &text, &bold(SMALL));
     }
     frame::x_axis(canvas, plot, &ticks, &x, Some("seconds of preStop sleep"));
     frame::y_title(canvas, plot.top, plot.bottom, "lost requests left");
     Ok(())
+}
+
+/// What is left with a sleep, in words.
+fn left(series: &Series, sleep_s: f64) -> String {
+    match series.left(sleep_s) {
+        (least, most) if least == most => count(most),
+        (least, most) => format!("{} to {}", count(least), count(most)),
+    }
 }
 
 /// The sleeps to mark.

@@ -154,7 +154,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
     let cut = (top + 80.0) as u32;
     frame::foot(&mut canvas, &words::provenance(result), cut);
     let alt = format!("The endpoint-propagation window of each termination, by consumer. {title}.");
-    Ok(Some(Chart { name: "windows.png", title, alt, png: canvas.cut(cut).into_png()? }))
+    Chart::of("windows.png", title, alt, &canvas.cut(cut)).map(Some)
 }
 
 fn height(panel: &Panel) -> f64 {
@@ -235,6 +235,9 @@ fn draw_panel(
         }
         let right = x.px(*lower);
         canvas.fill(Rect { left: x.px(0.0), right, ..line }, palette::IN_RULES, Pattern::Plain);
+        let told = words::bounds(*lower, *upper);
+        let right = upper.map_or(plot.right, |upper| x.px(upper).max(right));
+        canvas.tell(Rect { left: x.px(0.0), right, ..line }, format!("{}: window {told}", panel.consumer));
     }
     canvas.rule((plot.left, plot.top), (plot.left, plot.bottom), 1.5, palette::AXIS, Dash::Solid);
     if n > 1 {
