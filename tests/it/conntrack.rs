@@ -145,7 +145,7 @@ fn the_pod_of_each_connection_is_the_one_that_the_kernel_names_lost_ones_include
             confirmed += 1;
         }
     };
-    requests.each(&mut each).expect("the rows read");
+    requests.in_memory().expect("the rows read").iter().for_each(&mut each);
     assert!(lost > 0 && lost_with_entry > 0, "{lost} lost, {lost_with_entry} with an entry");
     assert!(confirmed > 1_000 && with_entry > confirmed, "{confirmed} of {with_entry}");
     assert!(connections >= with_entry && routed <= connections, "{routed} of {connections}");

@@ -72,6 +72,7 @@ mod sample_server;
 mod soak;
 mod stale_flows;
 mod strangers;
+mod synthetic;
 mod terminal;
 mod termination;
 mod tidy;

@@ -302,7 +302,7 @@ pub(crate) fn read_side_by_side<R: Row>(
             Ok(read) => read,
             Err(panic) => std::panic::resume_unwind(panic),
         };
-        reading.into_iter().map(join).collect()
+        reading.into_iter().try_for_each(join)
     })
 }
 

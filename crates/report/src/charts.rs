@@ -20,6 +20,8 @@ pub(super) mod tune;
 mod what_if;
 mod windows;
 
+pub use canvas::Reading;
+
 use super::ReportFile;
 use canvas::Canvas;
 use rolldrop_analysis::Analysis;
@@ -37,12 +39,14 @@ pub struct Chart {
     pub png: Vec<u8>,
     /// The same picture as SVG.
     pub svg: String,
+    /// The values that it shows, where it shows them.
+    pub readings: Vec<Reading>,
 }
 
 impl Chart {
     fn of(name: &'static str, title: String, alt: String, canvas: &Canvas) -> Result<Self, ChartError> {
         let (png, svg) = (canvas.png()?, canvas.svg(&title, &alt));
-        Ok(Self { name, title, alt, png, svg })
+        Ok(Self { name, title, alt, png, svg, readings: canvas.readings().to_vec() })
     }
 
     /// Both forms, with their paths in a report.

@@ -6,10 +6,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use maud::{DOCTYPE, Markup, PreEscaped, Render, html};
 
-use super::charts::Chart;
+use super::charts::{Chart, Reading};
 use super::format::{count, len, list, millis, or_none, percent, plain, seconds};
 use super::words::{self, Remedy};
-use rolldrop_analysis::model::{Check, Mode, RunResult, Stage, StartStage, Verdict, WhatIf, WindowSummary};
+use rolldrop_analysis::model::{Check, Finding, Mode, RunResult, StartStage, Verdict, WhatIf, WindowSummary};
 use rolldrop_analysis::standing::Standing;
 
 const STYLE: &str = include_str!("html/style.css");
@@ -18,20 +18,8 @@ const SCRIPT: &str = include_str!("html/page.js");
 /// More pods than this, or pods that did not end one by one, are best seen over the time of the run.
 const ALIGNED: usize = 8;
 
-/// The stages of a termination, in the columns of their table.
-const STAGES: [(Stage, &str); 11] = [
-    (Stage::DeleteSent, "delete sent"),
-    (Stage::DeletionSeen, "deletion seen"),
-    (Stage::EndpointTerminating, "endpoint terminating"),
-    (Stage::KillBegan, "preStop began"),
-    (Stage::AppSigterm, "SIGTERM not before"),
-    (Stage::ListenerClosed, "listener closed"),
-    (Stage::AppExited, "app exited"),
-    (Stage::LastConnection, "last connection"),
-    (Stage::ContainersTerminated, "containers terminated"),
-    (Stage::EndpointRemoved, "endpoint removed"),
-    (Stage::PodDeleted, "pod deleted"),
-];
+/// Findings that are alike fold up if they are more than this.
+const FEW_ALIKE: usize = 3;
 
 /// The stages of a start.
 const START_STAGES: [(StartStage, &str); 5] = [
@@ -118,34 +106,48 @@ pub(super) fn page(title: &str, body: &Markup, footer: &str) -> String {
     page.into_string() + "\n"
 }
 
-/// A picture, inside the page.
+/// A picture, inside the page, with the values that it shows: a line each with their area.
 pub(super) fn figure(chart: &Chart) -> Markup {
+    let told = |reading: &Reading| {
+        let [left, top, width, height] = reading.area;
+        format!("{left} {top} {width} {height} {}", reading.text)
+    };
+    let readings: Vec<String> = chart.readings.iter().map(told).collect();
     html! {
         figure {
-            figcaption {
-                button.zoom type="button" aria-pressed="false" { "Full size" }
-            }
-            div.picture tabindex="0" role="region" aria-label=(chart.title) {
+            div.picture tabindex="0" role="region" aria-label=(chart.title) data-readings=(readings.join("\n")) {
                 img src={ "data:image/png;base64," (STANDARD.encode(&chart.png)) } alt=(chart.alt);
+            }
+            figcaption {
+                @if !readings.is_empty() {
+                    span { "Point at the picture, tap it, or focus it and press the arrow keys to read its values." }
+                }
+                button.zoom type="button" { "Zoom" }
             }
         }
     }
 }
 
-/// Lines to copy.
-fn code(of: &str, text: &str) -> Markup {
+/// Something to copy.
+fn copyable(of: &str, text: Markup) -> Markup {
     html! {
-        div.code {
-            pre id=(of) tabindex="0" { (text) }
+        div.copyable {
+            (text)
             button.copy type="button" data-of=(of) { "Copy" }
         }
     }
 }
 
+/// Lines of YAML to copy.
+fn code(of: &str, text: &str) -> Markup {
+    copyable(of, html! { pre id=(of) tabindex="0" { (text) } })
+}
+
 /// Verdict, answer, cause and remedy: the first screen.
 fn answer(result: &RunResult) -> Markup {
-    let (word, meaning, _) = words::verdict(&result.verdict);
-    let look = match Standing::of(result) {
+    let (_, meaning, _) = words::verdict(&result.verdict);
+    let standing = Standing::of(result);
+    let look = match standing {
         Standing::Measured => "info",
         Standing::Passed => "good",
         Standing::Failed | Standing::Invalid => "bad",
@@ -153,7 +155,8 @@ fn answer(result: &RunResult) -> Markup {
     };
     html! {
         p {
-            strong.state.(look) { (word) }
+            strong.state.(look) { (standing.as_str().replace('_', " ")) }
+            " "
             (words::sentence(&format!("the run {}", words::standing(result))))
             @if result.verdict == Verdict::Valid { " " (words::sentence(meaning)) }
         }
@@ -170,7 +173,9 @@ fn answer(result: &RunResult) -> Markup {
                 p { strong { "Remedy" } " (" (note) "):" }
                 (code("remedy", &yaml))
             },
-            Some(Remedy::Words(text)) => { p { strong { "Remedy: " } (text) } },
+            Some(Remedy::Words(text)) => {
+                (copyable("remedy", html! { p { strong { "Remedy: " } span #remedy { (text) } } }))
+            },
             None => {},
         }
     }
@@ -188,15 +193,34 @@ fn checks(result: &RunResult) -> Markup {
 }
 
 fn findings(result: &RunResult) -> Markup {
+    // Each cause stands for itself.
+    let is_alike = |a: &Finding, b: &Finding| {
+        a.cause.is_none() && b.cause.is_none() && (a.severity, &a.remedy) == (b.severity, &b.remedy)
+    };
     html! {
         @if !result.findings.is_empty() {
             h2 #findings { "Findings" }
             dl {
-                @for finding in &result.findings {
-                    @let severity = finding.severity.as_str();
-                    dt { span class=(severity) { (severity) } " " (words::sentence(&finding.what)) }
-                    dd { (words::sentence(&finding.why)) }
-                    dd.remedy { (words::sentence(&finding.remedy)) }
+                @for alike in result.findings.chunk_by(is_alike) {
+                    @let (shown, folded) = alike.split_at(if alike.len() > FEW_ALIKE { 1 } else { alike.len() });
+                    @for finding in shown {
+                        @let severity = finding.severity.as_str();
+                        dt { span class=(severity) { (severity) } " " (words::sentence(&finding.what)) }
+                        dd { (words::sentence(&finding.why)) }
+                        dd.remedy { (words::sentence(&finding.remedy)) }
+                    }
+                    @if !folded.is_empty() {
+                        dd {
+                            details {
+                                summary { (count(len(folded.len()))) " more with the same remedy" }
+                                ul {
+                                    @for finding in folded {
+                                        li { (words::sentence(&finding.what)) " " (words::sentence(&finding.why)) }
+                                    }
+                                }
+                            }
+                        }
+                    }
                 }
             }
         }
@@ -341,6 +365,11 @@ impl Cell {
 
     pub(super) fn text(text: &str) -> Self {
         Self { text: text.to_owned(), class: "", head: false, value: None }
+    }
+
+    /// A line for each item.
+    fn lines(lines: &[String]) -> Self {
+        Self { text: lines.join("\n"), class: "lines", head: false, value: None }
     }
 
     pub(super) fn seconds(value: Option<f64>) -> Self {

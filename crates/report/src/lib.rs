@@ -20,7 +20,7 @@ mod text;
 mod tune;
 mod words;
 
-pub use charts::{Chart, ChartError};
+pub use charts::{Chart, ChartError, Reading};
 pub use github::Github;
 pub use text::TextOptions;
 

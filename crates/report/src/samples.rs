@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rolldrop_analysis::model::{
     Aim, Analysis, Candidate, ChartData, Check, CheckVerdict, Finding, HeatMap, IntegrityStatus, LateArrival,
-    Latencies, LatencyBucket, LatencyHistograms, LoadResult, Lost, Mode, Percentiles, PodTraffic,
+    Latencies, LatencyBucket, LatencyHistograms, LoadResult, Lost, Mode, Percentiles, PodSpan, PodTraffic,
     Recommendation, RequestCounts, RetryHidden, RunResult, SCHEMA_VERSION, Second, SendLag, Severity, Stage,
     Start, StartStage, T0Basis, Termination, TerminationRequests, Traffic, Verdict, WhatIf, Why, Window,
     WindowBasis, WindowSummary,
@@ -138,6 +138,24 @@ pub(super) fn rollout() -> Analysis {
         run.terminate(at, &pod, Mode::Rollout, &shape);
     }
     run.finish()
+}
+
+/// So many terminations one by one, with ten million requests.
+pub(super) fn many(terminations: u32) -> Analysis {
+    let mut run = Sample::new("many", 16_667, 600);
+    for i in 0..terminations {
+        let at = 1.0 + f64::from(i) * 598.0 / f64::from(terminations);
+        let shape = Shape { dropped: 4 + u64::from(i % 9), ..Shape::NAIVE };
+        run.terminate(at, &format!("checkout-service-7d4b9c6f58-{i:05}"), Mode::Isolated, &shape);
+    }
+    let mut analysis = run.finish();
+    let pod = |(i, t): (usize, &Termination)| PodSpan {
+        termination: Some(i),
+        name: t.pod.clone(),
+        ..PodSpan::default()
+    };
+    analysis.charts.pods = analysis.result.terminations.iter().enumerate().map(pod).collect();
+    analysis
 }
 
 /// One termination that lost ten thousand requests, and some that belong to no pod.

@@ -212,6 +212,16 @@ pub(super) fn window(window: &Window) -> String {
     }
 }
 
+/// A window between its bounds, of which the lower may be none.
+pub(super) fn bounds(lower_s: f64, upper_s: Option<f64>) -> String {
+    match upper_s {
+        Some(upper) if lower_s > 0.0 => format!("{} to {}", seconds(lower_s), seconds_unit(upper)),
+        Some(upper) => format!("at most {}", seconds_unit(upper)),
+        None if lower_s > 0.0 => format!("at least {}, no upper bound", seconds_unit(lower_s)),
+        None => "not known".to_owned(),
+    }
+}
+
 /// What the bounds of a window rest on.
 pub(super) fn basis(w: &Window) -> String {
     match (w.lower_basis, w.upper_basis) {

@@ -6,6 +6,8 @@ use super::{
     Finding, Judged, Known, RESTART_REMEDY, Recommendation, Severity, Termination, count, counted, finding,
 };
 use rolldrop_record::Cause;
+use rolldrop_record::load::Http;
+use rolldrop_record::run_info::RunInfo;
 
 /// Each cause of lost requests, and whether several pods share some of them.
 ///
@@ -17,7 +19,7 @@ pub(super) fn findings(known: Known<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (&cause, &n) in &known.requests.by_cause {
         let of_restarts = of_restarts.get(&cause).copied().unwrap_or(0);
-        let (why, remedy) = explain(cause, &sleep);
+        let (why, remedy) = explain(cause, &sleep, &known.timeline.info);
         // The generator's own fault is not an error of the measured system.
         let severity = if cause == Cause::StaleFlow { Severity::Warning } else { Severity::Error };
         let lost = |n| format!("{cause}: {}", counted(n, "request"));
@@ -76,8 +78,18 @@ fn sleep_in_words(terminations: &[Termination], recommendation: &[Recommendation
     }
 }
 
+/// How a server says that it closes a connection: HTTP/2 has no `Connection` header.
+fn announces_close(info: &RunInfo) -> &'static str {
+    let is_tls = info.targets.iter().any(|target| target.url.starts_with("https:"));
+    match info.load.http {
+        Some(Http::Http2) => "send GOAWAY one round trip before the connection is closed",
+        Some(Http::Auto) if is_tls => "answer with Connection: close (HTTP/2: send GOAWAY) while draining",
+        _ => "answer with Connection: close while draining",
+    }
+}
+
 /// Why such drops happen, and the remedy; `sleep` is the sleep that helps.
-fn explain(cause: Cause, sleep: &str) -> (&'static str, String) {
+fn explain(cause: Cause, sleep: &str, info: &RunInfo) -> (&'static str, String) {
     match cause {
         Cause::RoutedToDeadPod => (
             "the app stops as soon as it gets SIGTERM, and nothing waits until the Service routes elsewhere",
@@ -94,7 +106,7 @@ fn explain(cause: Cause, sleep: &str) -> (&'static str, String) {
         ),
         Cause::IdleCloseRace => (
             "a server may close an idle connection at any time, also while a request is on its way",
-            "answer with Connection: close while draining; set a client idle timeout below the server's".into(),
+            format!("{}; set a client idle timeout below the server's", announces_close(info)),
         ),
         Cause::H2Unprocessed => (
             "the server closed an HTTP/2 connection while requests were on their way, and said that it had not \

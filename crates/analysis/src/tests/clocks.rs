@@ -50,7 +50,7 @@ fn windows_stay_right_within_the_stated_uncertainty_of_a_skewed_or_drifting_cloc
         let (records, true_rows) = (on_another_clock(offset_ns, drift_ppm), three_pods().requests);
         let (timeline, requests) = Timeline::build(records.log(), records).unwrap();
         let mut stated_ns = 0;
-        for placed in requests.in_memory() {
+        for placed in requests.in_memory().unwrap() {
             stated_ns = placed.uncertainty_ns.max(stated_ns);
             let true_row = &true_rows[usize::try_from(placed.row.seq).unwrap()];
             let off_ns = placed.row.scheduled.ns_since(true_row.scheduled).abs();

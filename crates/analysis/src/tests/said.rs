@@ -3,6 +3,7 @@
 use super::*;
 use crate::compare::episodes::episodes;
 use crate::model::Recommendation;
+use rolldrop_record::load::Http;
 
 #[test]
 fn all_advice_names_one_sleep_and_none_below_what_is_set() {
@@ -382,4 +383,30 @@ fn a_rollout_that_does_not_end_is_a_finding_and_fails_the_gate() {
         "the changes of kubectl rollout restart deploy/web had not settled: Deployment web: 1 of 3 pods updated, \
          after 300s"
     );
+}
+
+#[test]
+fn a_server_is_told_to_announce_a_close_in_the_protocol_that_is_spoken() {
+    let remedy = |http: Option<Http>, url: &str| {
+        let mut records = three_pods();
+        request(&mut records, 5010 * MS, Outcome::ResetBeforeResponse, Some("b"));
+        let row = records.requests.last_mut().unwrap();
+        (row.conn_reused, row.connect_start, row.connected) = (true, None, None);
+        row.end = row.end.shifted_ns(49 * MS);
+        records.info.load.http = http;
+        records.info.targets[0].url = url.to_owned();
+        let findings = analysed(records).result.findings;
+        findings.into_iter().find(|f| f.cause == Some(Cause::IdleCloseRace)).unwrap().remedy
+    };
+    for http in [None, Some(Http::Http1), Some(Http::Auto)] {
+        assert!(remedy(http, "http://web").starts_with("answer with Connection: close while draining;"));
+    }
+    let both = remedy(Some(Http::Auto), "https://web");
+    assert!(
+        both.starts_with("answer with Connection: close (HTTP/2: send GOAWAY) while draining;"),
+        "{both}"
+    );
+    let goaway = remedy(Some(Http::Http2), "https://web");
+    assert!(goaway.starts_with("send GOAWAY one round trip before the connection is closed;"), "{goaway}");
+    assert!(!goaway.contains("Connection:"), "{goaway}");
 }

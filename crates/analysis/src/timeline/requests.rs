@@ -375,10 +375,12 @@ impl Requests {
         Ok(sum)
     }
 
-    /// All of them, in memory.
-    #[cfg(test)]
-    pub(crate) fn in_memory(&self) -> Vec<Request> {
-        self.all(Vec::new, |all, request| all.push(request.clone()), Vec::extend).unwrap()
+    /// All of them, in memory: half a kilobyte for each.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn in_memory(&self) -> Result<Vec<Request>, PartError> {
+        self.all(Vec::new, |all, request| all.push(request.clone()), Vec::extend)
     }
 }
 

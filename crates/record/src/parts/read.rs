@@ -118,7 +118,7 @@ impl<'a> GroupReader<'a> {
     }
 
     /// The texts and the runs of a column that has codes only.
-    fn coded(&self, index: usize) -> Result<Option<(Vec<ByteArray>, Vec<Run>)>, ParquetError> {
+    fn coded(&self, index: usize) -> Result<Option<Coded>, ParquetError> {
         let is_optional = self.group.metadata().column(index).column_descr().max_def_level() > 0;
         let mut pages = self.group.get_column_page_reader(index)?;
         let (mut texts, mut runs) = (Vec::new(), Vec::new());
@@ -150,7 +150,7 @@ impl<'a> GroupReader<'a> {
     }
 
     /// The same of any other column.
-    fn plain(&self, index: usize) -> Result<(Vec<ByteArray>, Vec<Run>), ParquetError> {
+    fn plain(&self, index: usize) -> Result<Coded, ParquetError> {
         let (values, levels) = self.column::<ByteArrayType>(index)?;
         let count = u32::try_from(values.len()).map_err(|e| ParquetError::General(e.to_string()))?;
         let codes = (0..count).map(|code| (code, 1)).collect();
@@ -192,6 +192,9 @@ impl<T: DataType> OptionalColumn<T> {
         if has_value { self.values.next().ok_or_else(ended).map(Some) } else { Ok(None) }
     }
 }
+
+/// The texts of a column by code, and its rows.
+type Coded = (Vec<ByteArray>, Vec<Run>);
 
 /// Rows that have the same text, or none.
 struct Run {

@@ -103,10 +103,20 @@ enum Runs {
     Upwards,
 }
 
+/// A value that a picture shows, and where.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reading {
+    /// The area, in pixels of the picture: left, top, width and height.
+    pub area: [i32; 4],
+    /// The value, in a line.
+    pub text: String,
+}
+
 /// A picture in the making. Coordinates are pixels of the finished picture.
 pub(super) struct Canvas {
     width: u32,
     height: u32,
+    readings: Vec<Reading>,
     shapes: Vec<Shape>,
     fonts: Fonts,
 }
@@ -114,7 +124,20 @@ pub(super) struct Canvas {
 impl Canvas {
     /// A white canvas.
     pub(super) fn new(width: u32, height: u32) -> Result<Self, ChartError> {
-        Ok(Self { width, height, shapes: Vec::new(), fonts: Fonts::bundled()? })
+        let (shapes, readings) = (Vec::new(), Vec::new());
+        Ok(Self { width, height, readings, shapes, fonts: Fonts::bundled()? })
+    }
+
+    /// States the value that is drawn in an area, for the page, which tells it under the pointer.
+    pub(super) fn tell(&mut self, rect: Rect, text: String) {
+        let [left, top, right, bottom] =
+            [rect.left.floor(), rect.top.floor(), rect.right.ceil(), rect.bottom.ceil()].map(pixel);
+        self.readings.push(Reading { area: [left, top, right - left, bottom - top], text });
+    }
+
+    /// The values that were stated, in the order of drawing.
+    pub(super) fn readings(&self) -> &[Reading] {
+        &self.readings
     }
 
     /// A filled rectangle.
@@ -269,4 +292,10 @@ impl Fonts {
 /// Units of the font in one em.
 fn em(font: &FontRef<'_>) -> f64 {
     f64::from(font.units_per_em().unwrap_or(2048.0))
+}
+
+fn pixel(v: f64) -> i32 {
+    #[expect(clippy::cast_possible_truncation, reason = "saturates, and pictures are small")]
+    let pixel = v as i32;
+    pixel
 }

@@ -87,7 +87,7 @@ pub(crate) fn draw(
     }
     let histograms =
         LatencyHistograms { steady: baseline.latency.clone(), disrupted: candidate.latency.clone() };
-    latency::draw_plot(&mut canvas, latency::series(&histograms).as_ref(), marks, full);
+    latency::draw_plot(&mut canvas, latency::series(&histograms).as_ref(), ["baseline", "now"], marks, full);
 
     let mut below = Rect { top: full.bottom + BELOW, bottom: full.bottom + BELOW, ..full };
     for (i, consumer) in consumers.iter().enumerate() {

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use super::axis::Axis;
 use super::canvas::{Anchor, Canvas, Dash, Rect, Text};
 use super::frame::{self, Key, LANE, LEFT, Look, RIGHT, SMALL, WIDTH, anchored, bold, colored};
+use super::timeline;
 use super::{Chart, ChartError, palette};
 use crate::format::{count, counted, len, seconds, seconds_unit};
 use crate::words;
@@ -198,10 +199,14 @@ fn draw_row(
     for &at in &row.late {
         let (from, to) = ((x.px(at), rug.top + 3.0), (x.px(at), rug.bottom - 2.0));
         canvas.rule(from, to, 2.0, palette::ANSWERED_MARK, Dash::Solid);
+        let area = Rect { left: from.0 - 1.0, right: from.0 + 1.0, ..rug };
+        canvas.tell(area, format!("answered, on a new connection: {}", seconds_unit(at)));
     }
     canvas.rule((plot.left, plot.bottom), (plot.right, plot.bottom), 1.0, palette::AXIS, Dash::Solid);
     for &(at, mark) in &row.marks {
         canvas.rule((x.px(at), plot.top - 4.0), (x.px(at), rug.bottom), 2.0, palette::INK, MARKS[mark].2);
+        let area = Rect { left: x.px(at) - 3.0, right: x.px(at) + 3.0, bottom: rug.bottom, ..plot };
+        canvas.tell(area, format!("{} {}", MARKS[mark].1, seconds_unit(at)));
     }
     for ((px, label), lane) in labels.iter().zip(&lanes) {
         let baseline = lane_top + lane_height - len_px(*lane) * LANE - 3.0;
@@ -241,23 +246,16 @@ fn header(row: &Row, result: &RunResult, with_marks: bool) -> (String, Vec<Strin
     let (first, last) = (terminations().next(), terminations().next_back());
     let ends = [first, last].map(|t| t.map_or("", |t| words::short_pod(&t.pod))).join(" … ");
     let n = counted(len(row.pods.all().len()), "pod");
-    let (name, which) = match (&row.pods, first) {
-        (Pods::One(_), Some(t)) => (t.pod.clone(), "window"),
-        (Pods::Apart(_), Some(t)) => (format!("{n}, {}: {ends}", words::mode(t.mode)), "longest window"),
-        _ => (format!("{n}: {ends}"), "windows"),
+    let name = match (&row.pods, first) {
+        (Pods::One(_), Some(t)) => t.pod.clone(),
+        (Pods::Apart(_), Some(t)) => format!("{n}, {}: {ends}", words::mode(t.mode)),
+        _ => format!("{n}: {ends}"),
     };
     let mut parts = vec![match (&row.pods, first, &row.consumer) {
         (Pods::One(_), Some(t), None) => format!("{} dropped", words::dropped_of(t)),
         _ => format!("{} dropped", count(row.dropped)),
     }];
-    if let Some((lower, upper)) = row.window {
-        parts.push(match (lower > 0.0, upper) {
-            (true, Some(upper)) => format!("{which} {} to {} s", seconds(lower), seconds(upper)),
-            (false, Some(upper)) => format!("{which} at most {}", seconds_unit(upper)),
-            (true, None) => format!("{which} at least {}, no upper bound", seconds_unit(lower)),
-            (false, None) => format!("{which} not known"),
-        });
-    }
+    parts.extend(window_in_words(row));
     if let Some(lower_s) = row.group_window_s {
         parts.push(format!("at least one of the windows lasted {}", seconds_unit(lower_s)));
     }
@@ -271,6 +269,17 @@ fn header(row: &Row, result: &RunResult, with_marks: bool) -> (String, Vec<Strin
         parts.push(format!("{} outside this axis", counted(row.beyond, "drop")));
     }
     (name, parts)
+}
+
+/// The window that a row draws: of several pods the longest.
+fn window_in_words(row: &Row) -> Option<String> {
+    let which = match row.pods {
+        Pods::One(_) => "window",
+        Pods::Apart(_) => "longest window",
+        Pods::Group(_) => "windows",
+    };
+    let (lower_s, upper_s) = row.window?;
+    Some(format!("{which} {}", words::bounds(lower_s, upper_s)))
 }
 
 fn draw_header(canvas: &mut Canvas, row: &Row, result: &RunResult, baseline: f64, with_marks: bool) {
@@ -289,6 +298,10 @@ fn draw_header(canvas: &mut Canvas, row: &Row, result: &RunResult, baseline: f64
 fn draw_window(canvas: &mut Canvas, row: &Row, area: Rect, x: &Axis) {
     let Some((lower_s, upper_s)) = row.window else { return };
     let lower = x.px(lower_s);
+    if let Some(told) = window_in_words(row) {
+        let right = upper_s.map_or(area.right, |s| x.px(s));
+        canvas.tell(Rect { left: x.px(0.0), right, ..area }, told);
+    }
     canvas.shade(Rect { left: x.px(0.0), right: lower, ..area }, palette::WINDOW, false);
     if let Some(upper) = upper_s.map(|s| x.px(s)).filter(|upper| *upper > lower) {
         canvas.shade(Rect { left: lower, right: upper, ..area }, palette::WINDOW_MAYBE, true);
@@ -314,6 +327,10 @@ fn draw_bars(canvas: &mut Canvas, series: &Series, row: &Row, plot: Rect, x: &Ax
                 height += step;
             }
         }
+        canvas.tell(
+            Rect { left, right, ..plot },
+            format!("{}: {}", timeline::span(from, series.bin_s), timeline::counts(counts)),
+        );
     }
 }
 

@@ -6,7 +6,7 @@ use super::axis::Axis;
 use super::canvas::{Anchor, Canvas, Dash, Pattern, Rect};
 use super::frame::{self, Key, LANE, LEFT, Look, RIGHT, SMALL, WIDTH, anchored, bold, colored};
 use super::{Chart, ChartError, palette};
-use crate::format::{counted, millis};
+use crate::format::{counted, millis, percent};
 use crate::words;
 use rolldrop_analysis::Analysis;
 use rolldrop_analysis::model::{LatencyBucket, LatencyHistograms, Percentiles, RunResult};
@@ -120,6 +120,19 @@ fn nines(below: u64, n: u64) -> f64 {
     -(above.max(0.5) / n as f64).log10()
 }
 
+/// A number of nines as a share.
+fn share(nines: f64) -> String {
+    let decimals: usize = if nines < 2.0 {
+        1
+    } else if nines < 3.0 {
+        2
+    } else {
+        4
+    };
+    let share = format!("{:.decimals$}", 100.0 * (1.0 - 10_f64.powf(-nines)));
+    format!("{} %", share.trim_end_matches('0').trim_end_matches('.'))
+}
+
 /// A percentile in words; of few values the slowest.
 fn slowest(p: &Percentiles) -> String {
     match p.n {
@@ -199,10 +212,15 @@ fn draw_tails(canvas: &mut Canvas, tails: &[(Tail, RGBColor)], what: &str, plot:
                 let (px, py) = (x.px(*at), y.px(*ms));
                 let dot = Rect { left: px - 4.0, right: px + 4.0, top: py - 4.0, bottom: py + 4.0 };
                 canvas.fill(dot, *color, Pattern::Plain);
+                canvas.tell(dot, format!("{}: {} ms", tail.name, millis(*ms)));
             }
         } else {
             let line: Vec<(f64, f64)> = tail.points.iter().map(|(at, ms)| (x.px(*at), y.px(*ms))).collect();
             canvas.path(&line, 4, *color);
+            for (&(px, py), (at, ms)) in line.iter().zip(&tail.points) {
+                let area = Rect { left: px - 2.0, right: px + 2.0, top: py - 2.0, bottom: py + 2.0 };
+                canvas.tell(area, format!("{}: {} below {} ms", tail.name, share(*at), millis(*ms)));
+            }
         }
         for (at, name, ms) in &tail.marks {
             let (px, py) = (x.px(*at), y.px(*ms));
@@ -238,8 +256,14 @@ pub(super) struct Mark {
     pub(super) dash: Dash,
 }
 
-/// Draws both histograms of a series, with its marks in rows of their own above.
-pub(super) fn draw_plot(canvas: &mut Canvas, series: Option<&Series>, marks: Vec<Mark>, area: Rect) {
+/// Draws both histograms of a series, called by their names, with its marks in rows of their own above.
+pub(super) fn draw_plot(
+    canvas: &mut Canvas,
+    series: Option<&Series>,
+    names: [&str; 2],
+    marks: Vec<Mark>,
+    area: Rect,
+) {
     let Some(series) = series else {
         frame::message(canvas, area, "No request was answered.");
         return;
@@ -270,6 +294,23 @@ pub(super) fn draw_plot(canvas: &mut Canvas, series: Option<&Series>, marks: Vec
     let bars = series.steady.len();
     let width = plot.width() / bars as f64;
     let edge = |bar: usize| plot.left + bar as f64 * width;
+    for (bar, (steady, disrupted)) in series.steady.iter().zip(&series.disrupted).enumerate() {
+        if steady + disrupted > 0.0 {
+            let ms =
+                |bar: usize| series.from_ms * (series.to_ms / series.from_ms).powf(bar as f64 / bars as f64);
+            let shares = names
+                .iter()
+                .zip([steady, disrupted])
+                .map(|(name, share)| format!("{name} {}", percent(share / 100.0)));
+            let told = format!(
+                "{} to {} ms: {}",
+                millis(ms(bar)),
+                millis(ms(bar + 1)),
+                shares.collect::<Vec<_>>().join(", ")
+            );
+            canvas.tell(Rect { left: edge(bar), right: edge(bar + 1), ..plot }, told);
+        }
+    }
     for (bar, &share) in series.steady.iter().enumerate().filter(|(_, share)| **share > 0.0) {
         let rect = Rect {
             left: edge(bar) + 1.0,

@@ -2,7 +2,7 @@
 
 mod series;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::acts::{self, Placed};
 use super::axis::Axis;
@@ -10,13 +10,13 @@ use super::canvas::{Anchor, Canvas, Dash, Pattern, Rect, Text};
 use super::frame::{self, Key, Look, SMALL, WIDTH, anchored, bold, colored};
 use super::timeline;
 use super::{Chart, ChartError, palette};
-use crate::format::{self, count, counted, either, len, seconds_unit};
+use crate::format::{self, count, counted, either, len, plain, seconds_unit};
 use crate::words;
 use plotters::style::RGBColor;
 use rolldrop_analysis::Analysis;
 use rolldrop_analysis::model::RunResult;
 use rolldrop_record::Outcome;
-use series::{Line, Losses, Phase, Row, Series, Whose};
+use series::{Line, Phase, Row, Series, Whose};
 
 /// Left and right edge of the bars: pods' names are before them, their losses after.
 const LEFT: f64 = 250.0;
@@ -199,10 +199,8 @@ fn look(phase: Phase) -> (RGBColor, Pattern) {
     }
 }
 
-fn legend(series: &Series) -> Vec<Key> {
-    let lines = || series.rows.iter().flat_map(|row| &row.lines);
-    let phases: BTreeSet<Phase> = lines().flat_map(|line| &line.phases).map(|span| span.phase).collect();
-    let name = |phase| match phase {
+const fn name(phase: Phase) -> &'static str {
+    match phase {
         Phase::Starting => "starting",
         Phase::Ready => "ready",
         Phase::Sleeping => "ending: preStop sleep",
@@ -212,7 +210,25 @@ fn legend(series: &Series) -> Vec<Key> {
         Phase::Gone => "exited",
         Phase::Down => "container down",
         Phase::Out => "out of its Services",
+    }
+}
+
+fn from_to(from_s: f64, to_s: f64) -> String {
+    format!("{} to {} s", plain(from_s), plain(to_s))
+}
+
+fn in_rules(window: &series::InRules, consumer: &str) -> String {
+    let certain = from_to(window.from_s, window.certain_s);
+    let possible = match window.possible_s {
+        Some(possible_s) => format!("perhaps to {} s", plain(possible_s)),
+        None => "and then for an unknown time".to_owned(),
     };
+    format!("in the rules of {consumer}: {certain}, {possible}")
+}
+
+fn legend(series: &Series) -> Vec<Key> {
+    let lines = || series.rows.iter().flat_map(|row| &row.lines);
+    let phases: BTreeSet<Phase> = lines().flat_map(|line| &line.phases).map(|span| span.phase).collect();
     let mut keys: Vec<Key> = phases
         .into_iter()
         .map(|phase| {
@@ -264,14 +280,20 @@ fn draw_rows(canvas: &mut Canvas, series: &Series, area: Rect, x: &Axis) {
             let gap = if row.lines.len() > 1 { 0.5 } else { 0.0 };
             draw_line(canvas, line, Rect { top, bottom: top + each - gap, ..bars }, x);
         }
-        for (i, windows) in row.windows.iter().take(STRIPS).enumerate() {
+        for (i, (windows, consumer)) in row.windows.iter().zip(&series.consumers).take(STRIPS).enumerate() {
             let top = bars.bottom + i as f64 * STRIP + 0.5;
             let strip = Rect { top, bottom: top + STRIP - 1.0, ..bars };
             for window in windows {
                 draw_window(canvas, window, strip, x);
+                let right =
+                    x.px(window.possible_s.unwrap_or(window.certain_s)).max(x.px(window.from_s) + STRIP);
+                canvas.tell(
+                    Rect { left: x.px(window.from_s), right, ..strip },
+                    format!("{}, {}", row.name, in_rules(window, consumer)),
+                );
             }
         }
-        draw_losses(canvas, series, &row.losses, Rect { top, bottom: bars.top, ..area }, x);
+        draw_losses(canvas, series, row, Rect { top, bottom: bars.top, ..area }, x);
         let lost = match row.lost.at_most {
             0 => colored(lost_style, palette::MUTED),
             _ => bold(lost_style),
@@ -299,6 +321,8 @@ fn draw_line(canvas: &mut Canvas, line: &Line, bar: Rect, x: &Axis) {
         };
         if right > left {
             canvas.fill(Rect { left, right, ..bar }, color, pattern);
+            let told = format!("{}: {}, {}", line.pod, name(span.phase), from_to(span.from_s, span.to_s));
+            canvas.tell(Rect { left, right, ..bar }, told);
         }
     }
 }
@@ -319,8 +343,8 @@ fn draw_window(canvas: &mut Canvas, window: &series::InRules, strip: Rect, x: &A
     }
 }
 
-fn draw_losses(canvas: &mut Canvas, series: &Series, losses: &Losses, lane: Rect, x: &Axis) {
-    for (bin, kinds) in losses {
+fn draw_losses(canvas: &mut Canvas, series: &Series, row: &Row, lane: Rect, x: &Axis) {
+    for (bin, kinds) in &row.losses {
         let from_s = *bin as f64 * series.row_bin_s;
         let left = x.px(from_s);
         let right = x.px(from_s + series.row_bin_s).max(left + 3.0) - 0.5;
@@ -328,7 +352,9 @@ fn draw_losses(canvas: &mut Canvas, series: &Series, losses: &Losses, lane: Rect
         let full = lane.bottom - lane.top - 2.0;
         let all: u64 = kinds.values().sum();
         let tall = (full * (all as f64 / series.most.max(1) as f64).sqrt()).max(4.0);
+        let mut told = BTreeMap::new();
         for (&(whose, outcome), &n) in kinds {
+            *told.entry(outcome).or_default() += n;
             let (color, pattern) = palette::outcome(outcome);
             let top = (bottom - tall * n as f64 / all as f64).max(lane.top);
             let rect = Rect { left, right, top, bottom };
@@ -341,6 +367,11 @@ fn draw_losses(canvas: &mut Canvas, series: &Series, losses: &Losses, lane: Rect
             }
             bottom = top;
         }
+        let shared =
+            if kinds.keys().any(|kind| kind.0 == Whose::Shared) { ", of this row or of others" } else { "" };
+        let when = timeline::span(from_s, series.row_bin_s);
+        let told = format!("{}, {when}: {}{shared}", row.name, timeline::counts(&told));
+        canvas.tell(Rect { left, right, ..lane }, told);
     }
 }
 

@@ -7,7 +7,7 @@ use super::axis::Axis;
 use super::canvas::{Canvas, Dash, Pattern, Rect};
 use super::frame::{self, Key, LEFT, Look, RIGHT, SMALL, WIDTH, bold};
 use super::{Chart, ChartError, palette};
-use crate::format::{self, counted, either, len, plain, seconds_unit};
+use crate::format::{self, counted, either, len, millis, plain, seconds_unit};
 use crate::words;
 use rolldrop_analysis::Analysis;
 use rolldrop_analysis::model::{RunResult, Second};
@@ -18,6 +18,8 @@ const HEIGHT: u32 = 900;
 const COLUMNS: usize = 300;
 /// Fewer values than this have no 99th percentile that says more than the slowest.
 const FEW: u64 = 100;
+/// What is neither answered nor dropped.
+const OTHER: &str = "app error, not sent or cancelled";
 /// Height of the marks of the deletions.
 const TICKS: f64 = 14.0;
 
@@ -134,7 +136,7 @@ fn legend(series: &Series) -> Vec<Key> {
     let outcomes: BTreeSet<Outcome> = series.columns.iter().flat_map(|s| s.dropped.keys().copied()).collect();
     let mut keys = vec![Key::new("answered", Look::Area(palette::ANSWERED, Pattern::Plain))];
     if series.columns.iter().any(|s| s.other > 0) {
-        keys.push(Key::new("app error, not sent or cancelled", Look::Area(palette::GRID, Pattern::Rising)));
+        keys.push(Key::new(OTHER, Look::Area(palette::GRID, Pattern::Rising)));
     }
     keys.extend(outcomes.into_iter().map(Key::outcome));
     let answered = || series.columns.iter().filter(|s| s.p99_ms.is_some());
@@ -287,11 +289,43 @@ pub(super) fn draw_columns(
             );
             height += n;
         }
+        if height > 0 {
+            let area = Rect { left, right, ..plot };
+            canvas.tell(area, format!("{}: {}", span(*at_s, step_s), counts(stack)));
+        }
     }
     canvas.text(plot.left, plot.top - 9.0, name, &bold(SMALL));
     if tallest(columns) == 0 {
         frame::message(canvas, plot, "none");
     }
+}
+
+/// From when to when a column counts: `12 to 13 s`.
+pub(super) fn span(from_s: f64, step_s: f64) -> String {
+    let decimals = if step_s < 1.0 { 3 } else { 0 };
+    format!("{from_s:.decimals$} to {:.decimals$} s", from_s + step_s)
+}
+
+/// What is stacked in a column: `300 answered, 2 connect_refused`.
+pub(super) fn counts(stack: &BTreeMap<Outcome, u64>) -> String {
+    let name = |outcome: Outcome| match outcome {
+        Outcome::Ok => "answered",
+        Outcome::NotSent => OTHER,
+        lost => lost.as_str(),
+    };
+    let told = stack.iter().filter(|(_, n)| **n > 0);
+    told.map(|(outcome, n)| format!("{} {}", format::count(*n), name(*outcome)))
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// The percentiles of a column.
+fn percentiles(column: &Second, step_s: f64) -> Option<String> {
+    let p50 = column.p50_ms.map(|ms| format!("p50 {} ms", millis(ms)));
+    let p99 = column.p99_ms.map(|ms| format!("p99 {} ms", millis(ms)));
+    let told: Vec<String> = p50.into_iter().chain(p99).collect();
+    let few = if is_few(column) { format!(", of {} values", column.ok) } else { String::new() };
+    (!told.is_empty()).then(|| format!("{}: {}{few}", span(column.at_s, step_s), told.join(", ")))
 }
 
 fn draw_latency(canvas: &mut Canvas, series: &Series, plot: Rect, x: &Axis) {
@@ -324,6 +358,14 @@ fn draw_latency(canvas: &mut Canvas, series: &Series, plot: Rect, x: &Axis) {
                     .collect();
                 canvas.path(&points, width, color);
             }
+        }
+    }
+    for column in &series.columns {
+        if let Some(told) = percentiles(column, series.step_s) {
+            canvas.tell(
+                Rect { left: x.px(column.at_s), right: x.px(column.at_s + series.step_s), ..plot },
+                told,
+            );
         }
     }
 }

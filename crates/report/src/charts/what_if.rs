@@ -15,6 +15,8 @@ const HEIGHT: u32 = 826;
 const SCALE: f64 = 22.0;
 /// A band that is narrower than this share of the axis is not to be seen.
 const VISIBLE: f64 = 0.004;
+/// For so many sleeps the page tells what is left.
+const STEPS: u32 = 120;
 /// The longest sleep that is drawn, in seconds, if a longer one saves nothing that is certain.
 const LONGEST_S: f64 = 120.0;
 
@@ -178,12 +180,16 @@ fn draw_plot(canvas: &mut Canvas, series: &Series, pods: u64, plot: Rect) {
     }
     points.push((x.px(series.to_s), most_before));
     canvas.path(&points, 4, palette::DISRUPTED);
+    for i in 0..STEPS {
+        let [from, middle, to] = [0.0, 0.5, 1.0]
+            .map(|part| set_s + (series.to_s - set_s) * (f64::from(i) + part) / f64::from(STEPS));
+        let told = format!("sleep of {middle:.2} s: {} lost", left(series, middle));
+        canvas.tell(Rect { left: x.px(from), right: x.px(to), ..plot }, told);
+    }
     for (s, what, dash, width) in marks(series) {
         let px = x.px(s as f64);
         canvas.rule((px, plot.top - 20.0), (px, plot.bottom), width, palette::INK, dash);
-        let (least, most) = series.left(s as f64);
-        let left = if least == most { count(most) } else { format!("{} to {}", count(least), count(most)) };
-        let text = format!("{what}: {s} s, {left} lost");
+        let text = format!("{what}: {s} s, {} lost", left(series, s as f64));
         let width = canvas.text_width(&text, &bold(SMALL));
         canvas.text((px + 8.0).min(f64::from(WIDTH) - width - 10.0), plot.top - 8.0, &text, &bold(SMALL));
     }
@@ -210,6 +216,14 @@ fn draw_costs(canvas: &mut Canvas, series: &Series, pods: u64, plot: Rect, x: &A
             let baseline = first + (i + 1) as f64 * SCALE;
             canvas.text(x.px(at_s), baseline, &format!("{more_s} s"), &anchored(style, Anchor::Middle));
         }
+    }
+}
+
+/// What is left with a sleep, in words.
+fn left(series: &Series, sleep_s: f64) -> String {
+    match series.left(sleep_s) {
+        (least, most) if least == most => count(most),
+        (least, most) => format!("{} to {}", count(least), count(most)),
     }
 }
 

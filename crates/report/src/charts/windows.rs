@@ -229,6 +229,9 @@ fn draw_panel(canvas: &mut Canvas, panel: &Panel, plot: Rect, x: &Axis, is_last:
         }
         let right = x.px(*lower);
         canvas.fill(Rect { left: x.px(0.0), right, ..line }, palette::IN_RULES, Pattern::Plain);
+        let told = words::bounds(*lower, *upper);
+        let right = upper.map_or(plot.right, |upper| x.px(upper).max(right));
+        canvas.tell(Rect { left: x.px(0.0), right, ..line }, format!("{}: window {told}", panel.consumer));
     }
     canvas.rule((plot.left, plot.top), (plot.left, plot.bottom), 1.5, palette::AXIS, Dash::Solid);
     if n > 1 {

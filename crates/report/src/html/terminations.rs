@@ -1,13 +1,31 @@
-//! The terminations: a table that sorts and filters, whose rows unfold to windows and stages.
+//! The terminations: a table that sorts and filters, whose rows unfold to timelines.
 
 use std::fmt::Display;
 
 use maud::{Markup, html};
 
-use super::{Cell, STAGES, scrolled};
-use crate::format::{NONE, bounded, count, list, or_none, plain, seconds};
+use super::{Cell, scrolled};
+use crate::format::{NONE, bounded, count, counted, list, or_none, plain, seconds_unit};
 use crate::words;
-use rolldrop_analysis::model::{Bounded, RunResult, Termination, Window};
+use rolldrop_analysis::model::{Bounded, RunResult, Stage, Termination, Window};
+
+/// The stages of a termination.
+const STAGES: [(Stage, &str); 11] = [
+    (Stage::DeleteSent, "delete sent"),
+    (Stage::DeletionSeen, "deletion seen"),
+    (Stage::EndpointTerminating, "endpoint terminating"),
+    (Stage::KillBegan, "preStop began"),
+    (Stage::AppSigterm, "SIGTERM not before"),
+    (Stage::ListenerClosed, "listener closed"),
+    (Stage::AppExited, "app exited"),
+    (Stage::LastConnection, "last connection"),
+    (Stage::ContainersTerminated, "containers terminated"),
+    (Stage::EndpointRemoved, "endpoint removed"),
+    (Stage::PodDeleted, "pod deleted"),
+];
+
+/// On paper, no more terminations than this are unfolded.
+const FEW: usize = 30;
 
 /// A column: its name, its cell, and the value by which it sorts, if that is no text.
 type Column = (&'static str, fn(&Termination) -> Cell, Option<fn(&Termination) -> f64>);
@@ -16,27 +34,27 @@ type Column = (&'static str, fn(&Termination) -> Cell, Option<fn(&Termination) -
 const MISSING: f64 = -1e9;
 
 const COLUMNS: [Column; 9] = [
-    ("node", |t| Cell::text(t.node.as_deref().unwrap_or(NONE)), None),
-    ("mode", |t| Cell::text(words::mode(t.mode)), None),
-    ("deleted at", |t| Cell::number(format!("{} s", seconds(t.t0_s))), Some(|t| t.t0_s)),
     ("dropped", |t| Cell::number(range(&t.requests.dropped)), Some(|t| t.requests.dropped.estimate)),
+    ("window", |t| Cell::number(words::longest(t)), Some(reach)),
+    ("deleted at", |t| Cell::number(seconds_unit(t.t0_s)), Some(|t| t.t0_s)),
+    (
+        "dead time",
+        |t| Cell::number(or_none(t.dead_seconds, seconds_unit)),
+        Some(|t| t.dead_seconds.unwrap_or(MISSING)),
+    ),
     (
         "requests",
         |t| Cell::number(or_none(t.requests.seen, count)),
         Some(|t| t.requests.seen.map_or(MISSING, |n| n as f64)),
-    ),
-    ("window", |t| Cell::number(words::longest(t)), Some(reach)),
-    (
-        "dead time",
-        |t| Cell::number(or_none(t.dead_seconds, |v| format!("{} s", seconds(v)))),
-        Some(|t| t.dead_seconds.unwrap_or(MISSING)),
     ),
     (
         "exit code",
         |t| Cell::number(or_none(t.exit_code, |code| code.to_string())),
         Some(|t| t.exit_code.map_or(MISSING, f64::from)),
     ),
-    ("classes", |t| Cell::text(&each(words::by_estimate(&t.requests.by_outcome))), None),
+    ("mode", |t| Cell::text(words::mode(t.mode)), None),
+    ("node", |t| Cell::text(t.node.as_deref().unwrap_or(NONE)), None),
+    ("classes", |t| Cell::lines(&each(words::by_estimate(&t.requests.by_outcome))), None),
 ];
 
 /// How far the longest window reaches; one without an end reaches furthest.
@@ -55,8 +73,8 @@ fn range(n: &Bounded) -> String {
     }
 }
 
-fn each<K: Display>(counts: Vec<(K, Bounded)>) -> String {
-    counts.iter().map(|(what, n)| format!("{} {what}", range(n))).collect::<Vec<_>>().join("; ")
+fn each<K: Display>(counts: Vec<(K, Bounded)>) -> Vec<String> {
+    counts.iter().map(|(what, n)| format!("{} {what}", range(n))).collect()
 }
 
 /// The section; empty if no pod ended.
@@ -70,7 +88,7 @@ pub(super) fn section(result: &RunResult) -> Markup {
     html! {
         h2 #terminations { "Terminations" }
         p {
-            "Each row unfolds to its windows and stages. Windows count from t0, when the deletion took effect. Dead time: the \
+            "Each row unfolds to its timeline. Windows count from t0, when the deletion took effect. Dead time: the \
              best estimate of the new connections that the pod dropped, divided by the rate at which it got new connections \
              before."
         }
@@ -80,11 +98,13 @@ pub(super) fn section(result: &RunResult) -> Markup {
             output #shown for="filter" { (all.len()) " of " (all.len()) }
         }
         (scrolled("Terminations", html! {
-            table.rows data-filter="filter" data-count="shown" {
+            table.rows.few[all.len() <= FEW] data-filter="filter" data-count="shown" {
                 thead {
                     tr {
                         th scope="col" { button type="button" { "pod" } }
-                        @for (name, ..) in &COLUMNS { th scope="col" { button type="button" { (name) } } }
+                        @for (name, _, value) in &COLUMNS {
+                            th.number[value.is_some()] scope="col" { button type="button" { (name) } }
+                        }
                     }
                 }
                 @for (i, t) in all.iter().enumerate() { (row(i, t)) }
@@ -114,40 +134,63 @@ fn row(number: usize, t: &Termination) -> Markup {
                 @for (_, cell, value) in &COLUMNS { (cell(t).sorted_by(value.map(|value| value(t)))) }
             }
             tr.detail id=(detail) {
-                td colspan=(COLUMNS.len() + 1) { (windows(t)) (stages(t)) (losses(t)) }
+                td colspan=(COLUMNS.len() + 1) { div.unfolded { (timeline(t)) (losses(t)) } }
             }
         }
     }
 }
 
-fn windows(t: &Termination) -> Markup {
-    let columns: [super::Column<&Window>; 7] = [
-        ("consumer", |w| Cell::head(&w.consumer)),
-        ("lower bound", |w| Cell::seconds(w.lower_s)),
-        ("upper bound", |w| Cell::seconds(w.upper_s)),
-        ("known by", |w| Cell::text(&words::basis(w))),
-        ("censored because", |w| Cell::text(w.censored.as_deref().unwrap_or_default())),
-        ("late arrivals", |w| Cell::number(count(w.late_arrivals))),
-        ("new connections/s before", |w| Cell::number(plain(w.rate_before))),
-    ];
-    html! {
-        @if !t.windows.is_empty() {
-            table {
-                thead { tr { @for (name, _) in &columns { th scope="col" { (name) } } } }
-                tbody { @for w in &t.windows { tr { @for (_, cell) in &columns { (cell(w)) } } } }
-            }
-        }
-    }
-}
-
-fn stages(t: &Termination) -> Markup {
+/// Windows and stages over the time since t0, on one scale.
+fn timeline(t: &Termination) -> Markup {
     let seen = STAGES.iter().filter_map(|(stage, name)| Some((*name, *t.timeline.get(stage)?)));
-    let mut seen: Vec<(&str, f64)> = seen.collect();
+    let mut seen: Vec<(&str, f64)> = seen.filter(|(_, at)| at.is_finite()).collect();
     seen.sort_by(|a, b| a.1.total_cmp(&b.1));
-    let told: Vec<String> = seen.iter().map(|(name, at)| format!("{name} {} s", seconds(*at))).collect();
+    let bounds = t.windows.iter().flat_map(|w| [w.lower_s, w.upper_s]).flatten().filter(|s| s.is_finite());
+    let all = || seen.iter().map(|(_, at)| *at).chain(bounds.clone());
+    let (from, to) = (all().fold(0.0, f64::min), all().fold(0.0, f64::max));
+    let at = |s: f64| format!("{:.1}%", 100.0 * (s - from) / (to - from).max(f64::MIN_POSITIVE));
+    let bar = |w: &Window| {
+        let [lower, upper] = [w.lower_s, w.upper_s].map(|bound| bound.filter(|s| s.is_finite()));
+        let certain = lower.unwrap_or(0.0).max(0.0);
+        let possible = upper.unwrap_or(to).max(certain);
+        html! {
+            span.track {
+                i.possible style={ "left:" (at(0.0)) ";right:calc(100% - " (at(possible)) ")" } {}
+                i.certain style={ "left:" (at(0.0)) ";right:calc(100% - " (at(certain)) ")" } {}
+            }
+        }
+    };
     html! {
-        p { "Since t0, known within " (seconds(t.t0_uncertainty_s)) " s: " (told.join(" · ")) }
+        p { "Time since t0, which is known within " (seconds_unit(t.t0_uncertainty_s)) ":" }
+        ul.steps {
+            @for w in &t.windows {
+                li {
+                    span { "window of " (w.consumer) }
+                    span.number { (words::window(w)) }
+                    (bar(w))
+                    span.note { (note(w)) }
+                }
+            }
+            @for (name, s) in &seen {
+                li {
+                    span { (name) }
+                    span.number { (seconds_unit(*s)) }
+                    span.track { i.at style={ "left:" (at(*s)) } {} }
+                }
+            }
+        }
     }
+}
+
+/// What a window rests on.
+fn note(w: &Window) -> String {
+    let basis = words::basis(w);
+    let mut parts: Vec<String> = Vec::new();
+    parts.extend((!basis.is_empty()).then(|| format!("known by {basis}")));
+    parts.extend(w.censored.as_ref().map(|why| format!("not bounded fully: {why}")));
+    parts.push(counted(w.late_arrivals, "late arrival"));
+    parts.push(format!("{} new connections/s before", plain(w.rate_before)));
+    parts.join("; ")
 }
 
 fn losses(t: &Termination) -> Markup {

@@ -97,7 +97,7 @@ fn joined_among(pods: &[&str], requests: Vec<RequestRow>, served: Vec<ServedRow>
     let joins = Joins {
         names: PodNames::of(&pods.iter().map(ended).collect::<Vec<_>>()),
         addresses: crate::timeline::addresses::Addresses::of(&records.info, &[], &clocks),
-        relays: std::collections::HashSet::new(),
+        relays: foldhash::HashSet::default(),
         run: records.info.run.clone(),
         needs_proof: false,
     };
@@ -113,7 +113,7 @@ fn found(requests: &Requests) -> BTreeMap<u64, Found> {
         let pod = request.proxy.as_ref().map(ToString::to_string);
         (request.row.seq, (pod, others, request.impossible_rows))
     };
-    requests.in_memory().into_iter().map(found).collect()
+    requests.in_memory().unwrap().into_iter().map(found).collect()
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn a_pod_that_passes_requests_on_neither_serves_nor_loses_them() {
     let web = |seq: u64| (seq, (Some("web".to_owned()), Vec::new(), 0));
     assert_eq!(found(&requests), [web(1), web(2), (3, (None, Vec::new(), 0))].into());
     let name = |request: Request| (request.row.seq, request.row.pod.map(|pod| pod.to_string()));
-    let named: BTreeMap<u64, Option<String>> = requests.in_memory().into_iter().map(name).collect();
+    let named: BTreeMap<u64, Option<String>> = requests.in_memory().unwrap().into_iter().map(name).collect();
     let web = Some("web".to_owned());
     assert_eq!(named, [(1, web.clone()), (2, None), (3, web)].into());
 }

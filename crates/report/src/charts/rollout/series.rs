@@ -72,6 +72,7 @@ pub(super) struct Row {
 /// The phases of one pod.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Line {
+    pub(super) pod: String,
     pub(super) phases: Vec<Span>,
 }
 
@@ -350,7 +351,7 @@ fn line(analysis: &Analysis, pod: &PodSpan, from_s: f64, to_s: f64) -> Line {
             phases.push(Span { phase: *phase, from_s: from, to_s: to });
         }
     }
-    Line { phases }
+    Line { pod: pod.name.clone(), phases }
 }
 
 /// The phases of a pod's end, with the time at which each began, in seconds since t0.
