@@ -181,8 +181,12 @@ impl Evidence {
 
 /// The termination of the pod that a request reached, if it had started.
 pub(super) fn ending(timeline: &Timeline, pod: &str, r: &Request) -> Option<usize> {
-    let end = timeline.end_of(pod, r.begun());
-    end.filter(|&e| r.row.end.shifted_ns(r.uncertainty_ns) >= timeline.ends[e].t0.earliest)
+    timeline.end_of(pod, r.begun()).filter(|e| has_met(timeline, *e, r))
+}
+
+/// Whether a request was under way when this termination had started.
+pub(super) fn has_met(timeline: &Timeline, termination: usize, r: &Request) -> bool {
+    r.row.end.shifted_ns(r.uncertainty_ns) >= timeline.ends[termination].t0.earliest
 }
 
 /// The seconds within which an arrival at `rate` would have come, except with a chance of `alpha`.

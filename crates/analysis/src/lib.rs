@@ -24,6 +24,7 @@ mod judge;
 mod latency;
 pub mod model;
 mod outages;
+mod periods;
 mod phase;
 mod reached;
 mod recommend;
@@ -53,6 +54,7 @@ use model::{
     LoadResult, Mode, OutsideCounts, RequestCounts, Stage, Start, StartStage, TargetName, TargetResult,
     Termination, Verdict, Window,
 };
+use periods::Periods;
 pub use recommend::MAX_COARSENESS_S;
 use sums::{Part, Sums};
 use validity::Reason;
@@ -228,12 +230,7 @@ fn window_end(end: &PodEnd, window: &Window, tail_last: Option<Stamp>) -> Stamp 
 }
 
 /// The counts with what was concluded about the dropped requests.
-fn count(
-    timeline: &Timeline,
-    part: &Part<'_>,
-    judged: &[&Judged<'_>],
-    disrupted: &[(Stamp, Stamp)],
-) -> RequestCounts {
+fn count(timeline: &Timeline, part: &Part<'_>, judged: &[&Judged<'_>], disrupted: &Periods) -> RequestCounts {
     let load = &timeline.info.load;
     let method = |row: &RequestRow| {
         let own = load.methods.as_ref().and_then(|methods| methods.get(&*row.target));
@@ -286,7 +283,7 @@ fn targets(
     sums: &Sums<'_>,
     terminations: &[Termination],
     judged: &[&Judged<'_>],
-    disrupted: &[(Stamp, Stamp)],
+    disrupted: &Periods,
 ) -> Vec<TargetResult> {
     let of = |(index, (target, part)): (usize, (&Target, &Part<'_>))| {
         let is_its = |j: &&&Judged<'_>| timeline.target_of(&j.request.row) == Some(index);
@@ -429,13 +426,13 @@ fn starts(timeline: &Timeline, evidence: &Evidence, judged: &[Judged<'_>]) -> Ve
         .collect()
 }
 
-/// From each t0 to the end of that pod or of its window, whichever is later.
-fn disrupted(timeline: &Timeline, windows: &[Vec<Window>]) -> Vec<(Stamp, Stamp)> {
+/// The times from each t0 to the end of that pod or of its window, whichever is later.
+fn disrupted(timeline: &Timeline, windows: &[Vec<Window>]) -> Periods {
     let until = |(end, windows): (&PodEnd, &Vec<Window>)| {
         let window = windows.iter().map(|w| window_end(end, w, None)).max();
         (end.t0.earliest, window.max(end.gone()).unwrap_or(end.t0.latest))
     };
-    timeline.ends.iter().zip(windows).map(until).collect()
+    Periods::of(timeline.ends.iter().zip(windows).map(until))
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use super::flows::Reuses;
 use super::latency::{FewValues, Values};
 use super::model::{LateArrival, Latencies, RequestCounts, Second};
 use super::outages::Outages;
+use super::periods::Periods;
 use super::reached::Reached;
 use super::streams::Streams;
 use super::validity;
@@ -169,7 +170,7 @@ impl<'a> Sums<'a> {
         timeline: &'a Timeline,
         requests: &'a Requests,
         evidence: &Evidence,
-        disrupted: &[(Stamp, Stamp)],
+        disrupted: &Periods,
     ) -> Result<Self, PartError> {
         let of_class = |classes: &'static [Class]| {
             let counted = requests.others.iter().filter(|r| r.row.phase == Phase::Main);
@@ -201,13 +202,7 @@ impl<'a> Sums<'a> {
         Ok(sums)
     }
 
-    fn add(
-        &mut self,
-        timeline: &'a Timeline,
-        evidence: &Evidence,
-        disrupted: &[(Stamp, Stamp)],
-        r: &Request,
-    ) {
+    fn add(&mut self, timeline: &'a Timeline, evidence: &Evidence, disrupted: &Periods, r: &Request) {
         let class = Class::of(&r.row);
         self.add_any(timeline, r);
         self.reached.add(r, class == Class::Ok);
@@ -217,16 +212,18 @@ impl<'a> Sums<'a> {
         }
         self.count(timeline, class, r, disrupted);
         self.time(timeline, class, r);
+        let pod = evidence.pod(r);
+        let ending = pod.and_then(|pod| timeline.end_of(pod, r.begun()));
         if r.row.outcome == Outcome::Ok
-            && let Some(pod) = evidence.pod(r)
-            && let Some(e) = evidence::ending(timeline, pod, r)
+            && let Some(e) = ending
+            && evidence::has_met(timeline, e, r)
         {
             self.seen[e] += 1;
         }
         if class == Class::Ok {
             let since_ns = r.row.scheduled.ns_since(timeline.origin);
-            self.traffic.add(since_ns, evidence.pod(r).map(|pod| &**pod));
-            self.late_ok.extend(late_arrival(timeline, r));
+            self.traffic.add(since_ns, pod.map(|pod| &**pod));
+            self.late_ok.extend(ending.and_then(|e| late_arrival(timeline, e, r)));
         }
     }
 
@@ -298,9 +295,9 @@ impl<'a> Sums<'a> {
         self.reset_for_refused += u64::from(was_refused && r.row.outcome == Outcome::ResetBeforeResponse);
     }
 
-    fn count(&mut self, timeline: &'a Timeline, class: Class, r: &Request, disrupted: &[(Stamp, Stamp)]) {
+    fn count(&mut self, timeline: &'a Timeline, class: Class, r: &Request, disrupted: &Periods) {
         let is_closed_loop = timeline.info.load.is_closed_loop();
-        let is_near = disrupted.iter().any(|(from, to)| r.row.scheduled <= *to && r.row.end >= *from);
+        let is_near = disrupted.meet(r.row.scheduled, r.row.end);
         self.all.add(class, r, is_near, is_closed_loop);
         if !self.targets.is_empty()
             && let Some(target) = timeline.target_of(&r.row)
@@ -355,12 +352,11 @@ fn latency_ns(r: &Request, is_closed_loop: bool) -> i64 {
     service_ns.unwrap_or_else(|| r.row.response_ns())
 }
 
-/// A new connection to a pod that was ending, if it is one.
-fn late_arrival(timeline: &Timeline, r: &Request) -> Option<LateArrival> {
+/// A new connection to a pod of this termination, if the pod was ending.
+fn late_arrival(timeline: &Timeline, termination: usize, r: &Request) -> Option<LateArrival> {
     if !r.is_new_connection() {
         return None;
     }
-    let termination = timeline.end_of(r.pod()?, r.begun())?;
     let begun_s = timeline.seconds(r.begun());
     let t0_s = timeline.seconds(timeline.ends[termination].t0.latest);
     (begun_s > t0_s).then(|| LateArrival { termination, target: timeline.target_of(&r.row), begun_s })

@@ -3,9 +3,10 @@
 use super::Judged;
 use super::figures::count;
 use super::model::{Cause, Finding, FindingKind, OutsideCounts, RequestCounts, Severity};
+use super::periods::Periods;
 use super::sums::Part;
 use crate::timeline::Timeline;
-use rolldrop_record::{Outcome, Stamp};
+use rolldrop_record::Outcome;
 
 /// At least this share of the requests outside terminations must succeed.
 pub(crate) const WORKING_SHARE: f64 = 0.90;
@@ -16,12 +17,12 @@ impl OutsideCounts {
         timeline: &Timeline,
         part: &Part<'_>,
         judged: &[&Judged<'_>],
-        disrupted: &[(Stamp, Stamp)],
+        disrupted: &Periods,
     ) -> Self {
         let first_end = timeline.ends.iter().map(|end| end.t0.earliest).min();
         let is_outside = |judged: &&&Judged<'_>| {
             let row = &judged.request.row;
-            let is_near = disrupted.iter().any(|(from, to)| (*from..=*to).contains(&row.scheduled));
+            let is_near = disrupted.meet(row.scheduled, row.scheduled);
             // What follows from the end of all pods may last for longer than their windows.
             let follows =
                 matches!(judged.cause, Cause::NoReadyEndpoint | Cause::NotReadyYet | Cause::StaleFlow)

@@ -22,6 +22,8 @@ mod windows;
 
 pub use canvas::Reading;
 
+use std::thread::ScopedJoinHandle;
+
 use super::ReportFile;
 use canvas::Canvas;
 use rolldrop_analysis::Analysis;
@@ -71,17 +73,40 @@ pub enum ChartError {
     Encode(#[from] png::EncodingError),
 }
 
+/// Draws a chart, if it fits the run.
+type Draw = fn(&Analysis) -> Result<Option<Chart>, ChartError>;
+
+/// So many charts are drawn at the same time: each takes some 20 MB of memory while it is drawn.
+const SIDE_BY_SIDE: usize = 2;
+
 /// Draws the charts that fit the run.
 ///
 /// # Errors
 ///
 /// None that an analysis can cause; see [`ChartError`].
 pub(super) fn draw(analysis: &Analysis) -> Result<Vec<Chart>, ChartError> {
-    let fitting = [drops::draw(analysis)?, rollout::draw(analysis)?];
-    let mut charts: Vec<Chart> = fitting.into_iter().flatten().collect();
-    charts.push(timeline::draw(analysis)?);
-    let fitting = [traffic::draw(analysis)?, windows::draw(analysis)?, what_if::draw(analysis)?];
-    charts.extend(fitting.into_iter().flatten());
-    charts.extend([latency::draw(analysis)?, heat::draw(analysis)?]);
+    let all: [Draw; 8] = [
+        drops::draw,
+        rollout::draw,
+        |analysis| timeline::draw(analysis).map(Some),
+        traffic::draw,
+        windows::draw,
+        what_if::draw,
+        |analysis| latency::draw(analysis).map(Some),
+        |analysis| heat::draw(analysis).map(Some),
+    ];
+    let mut charts = Vec::new();
+    for side_by_side in all.chunks(SIDE_BY_SIDE) {
+        let drawn: Result<Vec<_>, _> = std::thread::scope(|scope| {
+            let drawing: Vec<_> =
+                side_by_side.iter().map(|draw| scope.spawn(move || draw(analysis))).collect();
+            let join = |chart: ScopedJoinHandle<'_, _>| match chart.join() {
+                Ok(chart) => chart,
+                Err(panic) => std::panic::resume_unwind(panic),
+            };
+            drawing.into_iter().map(join).collect()
+        });
+        charts.extend(drawn?.into_iter().flatten());
+    }
     Ok(charts)
 }

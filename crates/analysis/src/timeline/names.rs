@@ -82,8 +82,10 @@ impl Relays {
         if !self.first.contains(first) {
             self.first.insert(Arc::clone(first));
         }
-        let others = value.split(", ").skip(1).filter_map(|one| names.0.get(one));
-        self.behind.extend(others.cloned());
+        if value.contains(',') {
+            let others = value.split(", ").skip(1).filter_map(|one| names.0.get(one));
+            self.behind.extend(others.cloned());
+        }
     }
 
     pub(super) fn merge(&mut self, later: Self) {

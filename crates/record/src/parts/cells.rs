@@ -95,6 +95,7 @@ macro_rules! number {
                 Self::default()
             }
 
+            #[inline]
             fn read(&mut self, column: &mut Self::Column) -> Result<(), ParquetError> {
                 *self = Self::of_file(column.next().ok_or_else(ended)?)?;
                 Ok(())
@@ -145,6 +146,7 @@ where
         None
     }
 
+    #[inline]
     fn read(&mut self, column: &mut Self::Column) -> Result<(), ParquetError> {
         *self = column.next()?.map(N::of_file).transpose()?;
         Ok(())
@@ -186,6 +188,7 @@ macro_rules! text {
                 $blank
             }
 
+            #[inline]
             fn read(&mut self, column: &mut Self::Column) -> Result<(), ParquetError> {
                 let value = column.next()?.ok_or_else(ended)?;
                 if !$same(value, self) {
@@ -224,6 +227,7 @@ macro_rules! text {
                 None
             }
 
+            #[inline]
             fn read(&mut self, column: &mut Self::Column) -> Result<(), ParquetError> {
                 let value = next_text(column)?;
                 match (self.as_ref(), value) {

@@ -183,6 +183,7 @@ enum Form {
 
 impl<T: DataType> OptionalColumn<T> {
     /// The next row's value.
+    #[inline]
     pub(super) fn next(&mut self) -> Result<Option<T::T>, ParquetError> {
         let has_value = match &mut self.form {
             Form::None => false,
@@ -215,6 +216,7 @@ pub(super) struct TextColumn<V> {
 
 impl<V> TextColumn<V> {
     /// The next row's value.
+    #[inline]
     pub(super) fn next(&mut self) -> Result<Option<&V>, ParquetError> {
         while self.left == 0 {
             let Run { code, rows } = self.runs.next().ok_or_else(ended)?;
@@ -226,6 +228,7 @@ impl<V> TextColumn<V> {
 }
 
 /// The next row's value of a column that a file may not have.
+#[inline]
 pub(super) fn next_text<V>(column: &mut Option<TextColumn<V>>) -> Result<Option<&V>, ParquetError> {
     column.as_mut().map_or(Ok(None), TextColumn::next)
 }

@@ -171,9 +171,8 @@ fn indexed(pixels: &[Pixel]) -> (Vec<Pixel>, Vec<u8>) {
     let mut colors: Vec<(Pixel, usize)> = counts.into_iter().collect();
     colors.sort_unstable_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
     let kept: Vec<Pixel> = colors.iter().take(COLORS).map(|(color, _)| *color).collect();
-    let distance = |a: &Pixel, b: &Pixel| -> u32 {
-        a.iter().zip(b).map(|(a, b)| u32::from(a.abs_diff(*b)).pow(2)).sum()
-    };
+    let square = |a: u8, b: u8| u32::from(a.abs_diff(b)).pow(2);
+    let distance = |a: &Pixel, b: &Pixel| square(a[0], b[0]) + square(a[1], b[1]) + square(a[2], b[2]);
     let nearest = |color: &Pixel| kept.iter().enumerate().min_by_key(|(_, other)| distance(color, other));
     let index = |color: &Pixel| nearest(color).map_or(0, |(i, _)| u8::try_from(i).unwrap_or(u8::MAX));
     let indices: HashMap<Pixel, u8> = colors.iter().map(|(color, _)| (*color, index(color))).collect();
