@@ -16,6 +16,9 @@ use parquet::data_type::{ByteArray, ByteArrayType, DataType};
 use parquet::errors::ParquetError;
 use parquet::file::reader::RowGroupReader;
 
+/// For so many rows room is made at once.
+const MOST_ROOM: usize = 1 << 16;
+
 /// Values of a column, and for each row whether it has one.
 type Levelled<T> = (Vec<<T as DataType>::T>, Vec<i16>);
 
@@ -61,8 +64,10 @@ impl<'a> GroupReader<'a> {
     fn column<T: DataType>(&self, index: usize) -> Result<Levelled<T>, ParquetError> {
         let is_optional = self.group.metadata().column(index).column_descr().max_def_level() > 0;
         let mut reader = get_typed_column_reader::<T>(self.group.get_column_reader(index)?);
-        let mut values = Vec::with_capacity(self.rows);
-        let mut levels = Vec::with_capacity(if is_optional { self.rows } else { 0 });
+        // What the file says of its rows need not be so.
+        let room = self.rows.min(MOST_ROOM);
+        let mut values = Vec::with_capacity(room);
+        let mut levels = Vec::with_capacity(if is_optional { room } else { 0 });
         let mut read = 0;
         while read < self.rows {
             let levels = is_optional.then_some(&mut levels);
@@ -345,4 +350,77 @@ fn whole(number: i64) -> Result<usize, ParquetError> {
 /// A column that has fewer values than its row group has rows.
 pub(super) fn ended() -> ParquetError {
     ParquetError::General("a column ends before its row group".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use parquet::file::properties::{WriterProperties, WriterVersion};
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+    use parquet::file::writer::SerializedFileWriter;
+    use parquet::schema::parser::parse_message_type;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A file with one column, as another program may write it.
+    fn written(texts: &[Option<String>], properties: WriterProperties) -> Bytes {
+        let schema = Arc::new(parse_message_type("message m { optional binary pod (STRING); }").unwrap());
+        let mut file = SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties)).unwrap();
+        let mut group = file.next_row_group().unwrap();
+        let mut column = group.next_column().unwrap().unwrap();
+        let values: Vec<ByteArray> = texts.iter().flatten().map(|text| text.as_str().into()).collect();
+        let levels: Vec<i16> = texts.iter().map(|text| text.is_some().into()).collect();
+        column.typed::<ByteArrayType>().write_batch(&values, Some(&levels), None).unwrap();
+        column.close().unwrap();
+        group.close().unwrap();
+        file.into_inner().unwrap().into()
+    }
+
+    fn read(file: Bytes) -> Vec<Option<String>> {
+        let file = SerializedFileReader::new(file).unwrap();
+        let group = file.get_row_group(0).unwrap();
+        let mut known = KnownTexts::default();
+        let mut group = GroupReader::begin(group.as_ref(), &mut known).unwrap();
+        let mut column = group.texts("pod", |text| Ok(Arc::clone(text))).unwrap();
+        (0..group.rows).map(|_| next_text(&mut column).unwrap().map(|text| text.to_string())).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+        #[test]
+        fn texts_that_another_program_wrote_read_back(
+            runs in prop::collection::vec((prop::option::of(0..300_u32), 1..40_usize), 0..60),
+            has_dictionary in any::<bool>(),
+            is_second_version in any::<bool>(),
+            page_rows in 1..500_usize,
+            dictionary_bytes in 50..5000_usize,
+        ) {
+            let texts: Vec<Option<String>> = runs
+                .iter()
+                .flat_map(|(pod, rows)| std::iter::repeat_n(pod.map(|pod| format!("web-{pod}")), *rows))
+                .collect();
+            let version = [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0][usize::from(is_second_version)];
+            // A dictionary that is full is followed by pages without codes.
+            let properties = WriterProperties::builder()
+                .set_writer_version(version)
+                .set_dictionary_enabled(has_dictionary)
+                .set_dictionary_page_size_limit(dictionary_bytes)
+                .set_write_batch_size(7)
+                .set_data_page_row_count_limit(page_rows)
+                .build();
+            prop_assert_eq!(read(written(&texts, properties)), texts);
+        }
+    }
+
+    #[test]
+    fn what_is_no_column_is_an_error() {
+        for (bytes, bits) in
+            [(&[][..], 1), (&[0][..], 1), (&[2][..], 8), (&[3, 1][..], 8), (&[0x80; 9][..], 1)]
+        {
+            assert!(hybrid(bytes, bits, 8).is_err(), "{bytes:?}");
+        }
+        assert!(hybrid(&[2, 0], 33, 1).is_err());
+        assert_eq!(hybrid(&[3, 0b1010_0101], 1, 3).unwrap(), [(1, 1), (0, 1), (1, 1)]);
+        assert!(dictionary(&Bytes::from_static(&[9, 0, 0, 0, b'x']), 1).is_err());
+    }
 }
