@@ -93,9 +93,10 @@ fn every_picture_of_the_docs_is_shown_on_a_page() {
         .into_iter()
         .map(|file| fs::read_to_string(file).expect("a page"))
         .collect();
-    for picture in files(root().join("docs/images"), "png") {
-        let name = picture.file_name().expect("a name").to_string_lossy().into_owned();
-        assert!(pages.contains(&format!("images/{name})")), "no page shows {name}");
+    let docs = root().join("docs");
+    for picture in files(docs.join("images"), "png") {
+        let name = picture.strip_prefix(&docs).expect("a picture of the docs").to_string_lossy();
+        assert!(pages.contains(&*name), "no page shows {name}");
     }
 }
 
