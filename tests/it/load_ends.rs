@@ -91,8 +91,9 @@ fn the_second_signal_cuts_off_what_is_in_flight() {
         Rolldrop::new(["load", &url, "-r", "50", "-d", "10m", "--response-timeout", "10m"])
             .args(["-c", "10000", "--out", "run"])
             .start();
-    wait_for("requests in flight", LIMIT, || {
-        read(dir.path(), "stderr.log").contains(" in flight").then_some(())
+    // The first line about the state of the load comes after 10 s.
+    wait_for("requests that were sent", LIMIT, || {
+        read(dir.path(), "stderr.log").contains(" requests, ").then_some(())
     });
     signal(&child, Signal::SIGINT);
     wait_for("an answer to the first", LIMIT, || {
