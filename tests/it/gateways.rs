@@ -251,7 +251,7 @@ fn what_a_gateway_lost_is_that_of_the_pod_that_its_own_log_names() {
                 of_balancer.insert(lost.seq);
             }
         }
-        assert!(unexplained * 5 <= of_balancer.len(), "{unexplained} of {}\n{finished}", of_balancer.len());
+        finished.figure(unexplained * 5 <= of_balancer.len());
         assert!(
             of_ingress >= 10 && of_balancer.len() >= 10,
             "{of_ingress}, {}\n{finished}",

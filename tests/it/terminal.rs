@@ -99,8 +99,10 @@ fn no_color_leaves_colours_out_and_quiet_leaves_all_out() {
 #[test]
 fn a_terminal_shows_pods_the_action_and_what_was_lost_meanwhile() {
     let _turn = turn();
-    let (typescript, _) =
-        shown_by("run naive-exit --set load.duration=9s --set disruptions.0.repeat=1 --set expect={}", 80);
+    // The pod that exits is working on some requests, which are lost however soon its endpoint goes.
+    let sets = "load.duration=9s disruptions.0.repeat=1 expect={} target.path=/slow?ms=300";
+    let sets: Vec<String> = sets.split(' ').map(|set| format!("--set {set}")).collect();
+    let (typescript, _) = shown_by(&format!("run naive-exit {}", sets.join(" ")), 80);
     let lines = lines(&typescript);
     let shown = |parts: &[&str]| lines.iter().any(|line| parts.iter().all(|part| line.contains(part)));
     for parts in [

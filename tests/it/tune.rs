@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::ci::meets;
 use crate::harness::{LIMIT, Rolldrop, signal, wait_for};
 use crate::kubectl::{Kubectl, ROLLED_OUT, SharedCluster};
-use crate::machine::measured;
+use crate::machine::{Meanwhile, figure, measured};
 use crate::runs::turn;
 use crate::web::Web;
 
@@ -136,22 +136,26 @@ fn a_tuning_of_pods_that_do_not_name_themselves_finds_what_does() {
 
 #[test]
 fn a_tuning_ends_when_others_change_the_workload() {
-    let _turn = turn();
-    let shop = Shop::open("tune-others");
-    let before = shop.spec();
-    let (child, dir) = shop.tune(&[]).start();
-    wait_for("the first restart", LIMIT, || {
-        (shop.spec()["template"]["metadata"] != before["template"]["metadata"]).then_some(())
+    measured(|| {
+        let _turn = turn();
+        let meanwhile = Meanwhile::begins();
+        let shop = Shop::open("tune-others");
+        let before = shop.spec();
+        let (child, dir) = shop.tune(&[]).start();
+        wait_for("the first restart", LIMIT, || {
+            (shop.spec()["template"]["metadata"] != before["template"]["metadata"]).then_some(())
+        });
+        shop.0.ok("scale deployment/web --replicas=3");
+        let ended = child.wait_with_output().expect("an end");
+        assert_eq!(ended.status.code(), Some(3), "{ended:?}");
+        let found = tuning(dir.path());
+        let why = found["outcome"]["why"][0].as_str().expect("why").to_owned();
+        figure(meanwhile.taken(), !why.contains("the load generator fell behind"), || why.clone());
+        assert!(why.contains("others changed spec.replicas of the workload in mid-run"), "{why}");
+        let mut expected = before;
+        expected["replicas"] = json!(3);
+        assert_eq!(shop.spec(), expected);
     });
-    shop.0.ok("scale deployment/web --replicas=3");
-    let ended = child.wait_with_output().expect("an end");
-    assert_eq!(ended.status.code(), Some(3), "{ended:?}");
-    let found = tuning(dir.path());
-    let why = found["outcome"]["why"][0].as_str().expect("why");
-    assert!(why.contains("others changed spec.replicas of the workload in mid-run"), "{why}");
-    let mut expected = before;
-    expected["replicas"] = json!(3);
-    assert_eq!(shop.spec(), expected);
 }
 
 #[test]

@@ -8,10 +8,12 @@
 //! A connection that existed before t0 and was cut off with its pod shows nothing about the routing after t0, only
 //! about that before: it is one of the arrivals whose rate says how long a silence must be.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use foldhash::HashMap;
 
+use super::by_name::ByName;
 use super::class::Class;
 use super::death::Death;
 use super::flows::{EndedFlows, Flows};
@@ -20,7 +22,7 @@ use super::route::{self, Reach, Route};
 use super::suspects::{LAG_NS, Suspects, Verdict};
 use super::tries::{Loss, Tries};
 use crate::timeline::requests::Connection;
-use crate::timeline::{Request, Requests, Timeline};
+use crate::timeline::{Lives, Request, Requests, Timeline};
 use rolldrop_record::parts::PartError;
 use rolldrop_record::routing::Balancing;
 use rolldrop_record::run_info::Balances;
@@ -165,7 +167,7 @@ impl Connections {
     }
 }
 
-impl Gathered {
+impl Gathered<'_> {
     /// The pod that a request reached, as far as it is known.
     pub(super) fn pod<'a>(&'a self, r: &'a Request) -> Option<&'a Arc<str>> {
         self.connections.pod(r)
@@ -208,16 +210,21 @@ pub(super) struct Arrivals {
     n: usize,
     first: Option<Stamp>,
     /// The last [`RECENT`], in order.
-    recent: Vec<Stamp>,
+    recent: VecDeque<Stamp>,
 }
 
 impl Arrivals {
     pub(super) fn add(&mut self, at: Stamp) {
         self.n += 1;
         self.first = Some(self.first.map_or(at, |first| first.min(at)));
-        self.recent.insert(self.recent.partition_point(|other| *other <= at), at);
+        // As a rule it is the last one.
+        let place = match self.recent.back().is_none_or(|last| *last <= at) {
+            true => self.recent.len(),
+            false => self.recent.partition_point(|other| *other <= at),
+        };
+        self.recent.insert(place, at);
         if self.recent.len() > RECENT {
-            self.recent.remove(0);
+            self.recent.pop_front();
         }
     }
 
@@ -225,7 +232,7 @@ impl Arrivals {
         self.n += other.n;
         self.first = self.first.into_iter().chain(other.first).min();
         self.recent.extend(&other.recent);
-        self.recent.sort_unstable();
+        self.recent.make_contiguous().sort_unstable();
         self.recent.drain(..self.recent.len().saturating_sub(RECENT));
     }
 
@@ -241,7 +248,7 @@ impl Arrivals {
 
     /// The best estimate of their rate at `t0`, that of the last [`RECENT`] of them; 0 for fewer than two.
     pub(super) fn recent_rate_at(&self, t0: Stamp) -> f64 {
-        rate(self.recent.len(), self.recent.first().copied(), t0)
+        rate(self.recent.len(), self.recent.front().copied(), t0)
     }
 }
 
@@ -253,14 +260,23 @@ fn rate(n: usize, first: Option<Stamp>, t0: Stamp) -> f64 {
     }
 }
 
+/// A pod that requests reached.
+#[derive(Debug)]
+struct Met<'a> {
+    /// When it was first sent one that it answered with success.
+    first_served: Option<Stamp>,
+    lives: Lives<'a>,
+}
+
 /// What is collected while the requests are read.
 #[derive(Debug)]
-pub(super) struct Gathered {
+pub(super) struct Gathered<'a> {
     pub tails: Vec<Vec<Tail>>,
     /// Arrivals before t0, by termination and target.
     pub before: Vec<Vec<Arrivals>>,
     pub tries: Vec<Tries>,
     pub first_served: HashMap<Arc<str>, Stamp>,
+    met: ByName<Met<'a>>,
     /// By target and pod: when a starting pod had surely begun to serve, if nothing names pods.
     pub quiet: Vec<Vec<Option<Stamp>>>,
     connections: Connections,
@@ -268,7 +284,7 @@ pub(super) struct Gathered {
     observed: Vec<(Option<Stamp>, i64)>,
 }
 
-impl Gathered {
+impl<'a> Gathered<'a> {
     fn new(timeline: &Timeline) -> Self {
         let (ends, targets) = (timeline.ends.len(), timeline.info.targets.len());
         Self {
@@ -276,6 +292,7 @@ impl Gathered {
             before: vec![vec![Arrivals::default(); targets]; ends],
             tries: vec![Tries::new(timeline); targets],
             first_served: HashMap::default(),
+            met: ByName::default(),
             quiet: vec![vec![None; timeline.pods.len()]; targets],
             connections: Connections::default(),
             observed: vec![(None, 0); targets],
@@ -283,7 +300,7 @@ impl Gathered {
     }
 
     /// Adds any request; `is_unnamed` says whether some request of its connection does not name its pod.
-    fn add(&mut self, timeline: &Timeline, target: Option<usize>, r: &Request, is_unnamed: bool) {
+    fn add(&mut self, timeline: &'a Timeline, target: Option<usize>, r: &Request, is_unnamed: bool) {
         let balances = target.map_or(Balances::Connections, |t| timeline.info.targets[t].balances);
         if balances == Balances::Connections
             && is_unnamed
@@ -291,14 +308,15 @@ impl Gathered {
         {
             self.connections.add(connection, pod, (r.row.scheduled, r.row.seq));
         }
-        if r.row.outcome == Outcome::Ok
-            && let Some(pod) = r.pod()
-        {
-            match self.first_served.get_mut(pod) {
-                Some(at) => *at = r.begun().min(*at),
-                None => _ = self.first_served.insert(Arc::clone(pod), r.begun()),
+        let met = r
+            .pod()
+            .map(|pod| self.met.get(pod, || Met { first_served: None, lives: timeline.lives_of(pod) }));
+        let end = met.and_then(|met| {
+            if r.row.outcome == Outcome::Ok {
+                met.first_served = Some(met.first_served.map_or(r.begun(), |first| first.min(r.begun())));
             }
-        }
+            met.lives.end_at(r.begun())
+        });
         let Some(target) = target else { return };
         if r.row.outcome == Outcome::NotSent || !arrives(r, balances) {
             return;
@@ -306,7 +324,7 @@ impl Gathered {
         let (until, uncertainty_ns) = &mut self.observed[target];
         *until = (*until).max(Some(r.begun()));
         *uncertainty_ns = r.uncertainty_ns.max(*uncertainty_ns);
-        let Some(end) = r.pod().and_then(|pod| timeline.end_of(pod, r.begun())) else { return };
+        let Some(end) = end else { return };
         let t0 = timeline.ends[end].t0;
         if r.begun() < t0.earliest {
             self.before[end][target].add(r.begun());
@@ -329,10 +347,7 @@ impl Gathered {
         for (own, later) in self.tries.iter_mut().zip(&later.tries) {
             own.merge(later);
         }
-        for (pod, at) in later.first_served {
-            let first = self.first_served.entry(pod).or_insert(at);
-            *first = at.min(*first);
-        }
+        self.served(later.met);
         self.connections.merge(later.connections);
         for ((until, uncertainty_ns), later) in self.observed.iter_mut().zip(later.observed) {
             (*until, *uncertainty_ns) = ((*until).max(later.0), later.1.max(*uncertainty_ns));
@@ -348,7 +363,18 @@ impl Gathered {
         }
     }
 
+    /// Adds when pods were first sent a request that they answered.
+    fn served(&mut self, met: ByName<Met<'_>>) {
+        for (pod, met) in met.into_all() {
+            let Some(at) = met.first_served else { continue };
+            let first = self.first_served.entry(pod).or_insert(at);
+            *first = at.min(*first);
+        }
+    }
+
     fn finish(&mut self, timeline: &Timeline) {
+        let met = std::mem::take(&mut self.met);
+        self.served(met);
         for tails in &mut self.tails {
             for (tail, (until, uncertainty_ns)) in tails.iter_mut().zip(&self.observed) {
                 (tail.observed_until, tail.uncertainty_ns) = (*until, *uncertainty_ns);
@@ -375,7 +401,11 @@ impl Gathered {
 }
 
 /// Finds out where requests went. `alpha` is, by termination, the chance that an upper bound may be too small.
-pub(super) fn gather(timeline: &Timeline, requests: &Requests, alpha: &[f64]) -> Result<Evidence, PartError> {
+pub(super) fn gather<'a>(
+    timeline: &'a Timeline,
+    requests: &Requests,
+    alpha: &[f64],
+) -> Result<Evidence, PartError> {
     let target_of = |r: &Request| timeline.target_of(&r.row);
     let is_unnamed = |r: &Request| {
         !requests.unnamed.is_empty() && r.connection().is_some_and(|c| requests.unnamed.contains(&c))
@@ -384,7 +414,7 @@ pub(super) fn gather(timeline: &Timeline, requests: &Requests, alpha: &[f64]) ->
     let flows = Flows::of(&requests.others);
     let gateways = gateway::watch(timeline, &requests.others);
     let begin = || (Gathered::new(timeline), EndedFlows::default(), gateways.clone());
-    let add = |(gathered, ended, gateways): &mut (Gathered, EndedFlows, Vec<Option<Watching>>),
+    let add = |(gathered, ended, gateways): &mut (Gathered<'a>, EndedFlows, Vec<Option<Watching>>),
                r: &Request| {
         let target = target_of(r);
         gathered.add(timeline, target, r, is_unnamed(r));

@@ -14,19 +14,16 @@ const STALE_FOR_NS: i64 = 120_000_000_000;
 /// The same for a connection that the other side reset: `nf_conntrack_tcp_timeout_close`.
 const RESET_FOR_NS: i64 = 10_000_000_000;
 
-/// Load source, source port and address.
-type Flow = (Arc<str>, u16, Arc<str>);
-
-/// The flow of a request that opened a connection.
-fn flow(r: &Request) -> Option<Flow> {
+/// The flow of a request that opened a connection: load source, source port and address.
+fn flow(r: &Request) -> Option<(&Arc<str>, u16, &Arc<str>)> {
     let RequestRow { source, local_port, remote_addr, .. } = &r.row;
-    let (port, to) = ((*local_port)?, remote_addr.as_ref()?);
-    r.is_new_connection().then(|| (Arc::clone(source), port, Arc::clone(to)))
+    let flow = (source, (*local_port)?, remote_addr.as_ref()?);
+    r.is_new_connection().then_some(flow)
 }
 
-/// Connects that were not plainly answered, by flow.
+/// Connects that were not plainly answered, by load source and source port, and by address.
 #[derive(Debug)]
-pub(super) struct Flows(HashMap<Flow, Vec<Use>>);
+pub(super) struct Flows(HashMap<Arc<str>, HashMap<u16, Vec<(Arc<str>, Vec<Use>)>>>);
 
 #[derive(Debug)]
 struct Use {
@@ -53,32 +50,39 @@ fn order(r: &Request) -> (Stamp, Stamp, u64) {
 impl Flows {
     /// Of all requests that were not plainly answered.
     pub(super) fn of(others: &[Request]) -> Self {
-        let mut flows: HashMap<Flow, Vec<Use>> = HashMap::default();
+        let mut flows = Self(HashMap::default());
         for (request, r) in others.iter().enumerate() {
-            if let Some(flow) = flow(r) {
-                flows.entry(flow).or_default().push(Use { order: order(r), request });
+            let Some((source, port, to)) = flow(r) else { continue };
+            let used = Use { order: order(r), request };
+            let by_address = flows.0.entry(Arc::clone(source)).or_default().entry(port).or_default();
+            match by_address.iter_mut().find(|(address, _)| address == to) {
+                Some((_, uses)) => uses.push(used),
+                None => by_address.push((Arc::clone(to), vec![used])),
             }
         }
-        flows.values_mut().for_each(|uses| uses.sort_unstable_by_key(|used| used.order));
-        Self(flows)
+        let all = flows.0.values_mut().flat_map(HashMap::values_mut).flatten();
+        all.for_each(|(_, uses)| uses.sort_unstable_by_key(|used| used.order));
+        flows
     }
 
     /// An established connection that was closed starts its own entry.
     pub(super) fn answered(&self, r: &Request, ended: &mut EndedFlows) {
-        if self.0.is_empty() {
-            return;
-        }
-        if let Some(uses) = flow(r).and_then(|flow| self.0.get(&flow)) {
+        if let Some(uses) = flow(r).and_then(|flow| self.uses(flow)) {
             let before = uses.partition_point(|used| used.order < order(r));
             ended.0.extend(before.checked_sub(1).map(|last| uses[last].request));
         }
+    }
+
+    fn uses(&self, (source, port, to): (&Arc<str>, u16, &Arc<str>)) -> Option<&[Use]> {
+        let by_address = self.0.get(source)?.get(&port)?;
+        by_address.iter().find(|(address, _)| address == to).map(|(_, uses)| &**uses)
     }
 
     /// Which of the requests a connection-tracking entry misrouted: connects that failed from the source port of an
     /// earlier connect to the same address that was unanswered, or was reset, while its entry exists.
     pub(super) fn stale(&self, others: &[Request], ended: &EndedFlows) -> Vec<bool> {
         let mut stale = vec![false; others.len()];
-        for uses in self.0.values() {
+        for (_, uses) in self.0.values().flat_map(HashMap::values).flatten() {
             let mut entry_until: Option<Stamp> = None;
             for used in uses {
                 let r = &others[used.request];
@@ -175,7 +179,7 @@ fn extends(earlier: &mut Period, later: Period) -> bool {
 pub(super) struct Reuses {
     connects: u64,
     /// By load source and address. The first connect of each is no reuse.
-    periods: HashMap<(Arc<str>, Arc<str>), Periods>,
+    periods: HashMap<Arc<str>, HashMap<Arc<str>, Periods>>,
 }
 
 impl Reuses {
@@ -184,21 +188,31 @@ impl Reuses {
         let Some((source, port, to)) = flow(r) else { return };
         self.connects += 1;
         let at = r.begun().unix_ns();
-        self.periods.entry((source, to)).or_default().add(port, [at, at]);
+        match self.periods.get_mut(source).and_then(|of| of.get_mut(to)) {
+            Some(periods) => periods.add(port, [at, at]),
+            None => self.of(source, to).add(port, [at, at]),
+        }
     }
 
     /// Adds what others found.
     pub(super) fn merge(&mut self, others: Self) {
         self.connects += others.connects;
-        for (of, periods) in others.periods {
-            let own = self.periods.entry(of).or_default();
-            periods.all().for_each(|(port, period)| own.add(port, period));
+        for (source, by_address) in others.periods {
+            for (to, periods) in by_address {
+                let own = self.of(&source, &to);
+                periods.all().for_each(|(port, period)| own.add(port, period));
+            }
         }
+    }
+
+    fn of(&mut self, source: &Arc<str>, to: &Arc<str>) -> &mut Periods {
+        self.periods.entry(Arc::clone(source)).or_default().entry(Arc::clone(to)).or_default()
     }
 
     /// How many there were.
     pub(super) fn count(&self) -> u64 {
-        self.connects - self.periods.values().map(|periods| periods.all().count() as u64).sum::<u64>()
+        let periods = self.periods.values().flat_map(HashMap::values);
+        self.connects - periods.map(|periods| periods.all().count() as u64).sum::<u64>()
     }
 }
 

@@ -9,6 +9,7 @@
 //! the windows follow (`evidence`), and then for the sums over all of them (`sums`).
 
 mod aim;
+mod by_name;
 mod cause;
 mod charts;
 mod class;

@@ -1,14 +1,22 @@
 //! How long requests failed one after the other, by intended send time.
 
+use std::cmp::Ordering;
+
 use crate::timeline::Request;
 use rolldrop_record::Stamp;
 
 /// The failures of a run, and where answers came between them.
 #[derive(Debug, Default)]
-pub(super) struct Outages<'a>(Vec<Failure<'a>>);
+pub(super) struct Outages<'a> {
+    failures: Vec<Failure<'a>>,
+    /// How many of them were before the last answer that was added: as a rule as many are before the next one.
+    before: usize,
+}
 
 #[derive(Debug)]
 struct Failure<'a> {
+    /// Its intended send time, which as a rule decides the order.
+    at: Stamp,
     request: &'a Request,
     /// The first that was answered between this failure and the next.
     answered: Option<Stamp>,
@@ -17,21 +25,30 @@ struct Failure<'a> {
 impl<'a> Outages<'a> {
     /// Of failures, in order.
     pub(super) fn of(failures: impl Iterator<Item = &'a Request>) -> Self {
-        Self(failures.map(|request| Failure { request, answered: None }).collect())
+        let of = |request: &'a Request| Failure { at: request.row.scheduled, request, answered: None };
+        Self { failures: failures.map(of).collect(), before: 0 }
     }
 
     /// Adds a request that was answered.
     pub(super) fn answered(&mut self, r: &Request) {
-        let before = self.0.partition_point(|failure| failure.request.order() < r.order());
-        if let Some(last) = before.checked_sub(1).and_then(|last| self.0.get_mut(last)) {
-            let at = r.row.scheduled;
+        let at = r.row.scheduled;
+        let is_before = |failure: &Failure<'_>| match failure.at.cmp(&at) {
+            Ordering::Equal => failure.request.order() < r.order(),
+            order => order.is_lt(),
+        };
+        let Self { failures, before } = self;
+        let (earlier, later) = failures.split_at(*before);
+        if !earlier.last().is_none_or(is_before) || later.first().is_some_and(is_before) {
+            *before = failures.partition_point(is_before);
+        }
+        if let Some(last) = before.checked_sub(1).and_then(|last| failures.get_mut(last)) {
             last.answered = Some(last.answered.map_or(at, |first| first.min(at)));
         }
     }
 
     /// Adds the answers that another one of the same failures was given.
     pub(super) fn merge(&mut self, other: Self) {
-        for (own, other) in self.0.iter_mut().zip(other.0) {
+        for (own, other) in self.failures.iter_mut().zip(other.failures) {
             own.answered = own.answered.into_iter().chain(other.answered).min();
         }
     }
@@ -40,10 +57,9 @@ impl<'a> Outages<'a> {
     pub(super) fn longest_s(&self) -> f64 {
         let mut longest = 0.0f64;
         let mut since = None;
-        for Failure { request, answered } in &self.0 {
-            let at = request.row.scheduled;
-            let from = *since.get_or_insert(at);
-            longest = longest.max(answered.unwrap_or(at).seconds_since(from));
+        for Failure { at, answered, .. } in &self.failures {
+            let from = *since.get_or_insert(*at);
+            longest = longest.max(answered.unwrap_or(*at).seconds_since(from));
             if answered.is_some() {
                 since = None;
             }

@@ -6,6 +6,7 @@ mod traffic;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::by_name::ByName;
 use super::class::Class;
 use super::evidence::{self, Evidence};
 use super::flows::Reuses;
@@ -17,12 +18,12 @@ use super::reached::Reached;
 use super::streams::Streams;
 use super::validity;
 use crate::timeline::lanes::add_counts;
-use crate::timeline::{Request, Requests, Timeline};
+use crate::timeline::{Lives, Request, Requests, Timeline};
 use by_time::Sum as _;
 use heat::Heat;
 use rolldrop_record::parts::PartError;
 use rolldrop_record::{Outcome, Phase, ServedEnd, Stamp};
-use traffic::ByPod;
+use traffic::{ByPod, UNKNOWN};
 
 /// The sums. They count requests of the counted part, unless stated otherwise.
 #[derive(Debug, Default)]
@@ -59,8 +60,17 @@ pub(super) struct Sums<'a> {
     /// Requests that were reset although the app's listener was gone.
     pub reset_for_refused: u64,
     incomplete: BTreeSet<&'a str>,
+    met: ByName<Met<'a>>,
     /// Rows of load sources that did not hand over all of them.
     of_tallied: BTreeMap<&'a str, BTreeMap<Outcome, u64>>,
+}
+
+/// A pod that requests reached.
+#[derive(Clone, Copy, Debug)]
+struct Met<'a> {
+    /// Its place in the traffic.
+    place: usize,
+    lives: Lives<'a>,
 }
 
 /// The requests of one second.
@@ -212,8 +222,11 @@ impl<'a> Sums<'a> {
         }
         self.count(timeline, class, r, disrupted);
         self.time(timeline, class, r);
-        let pod = evidence.pod(r);
-        let ending = pod.and_then(|pod| timeline.end_of(pod, r.begun()));
+        let Self { met, traffic, .. } = self;
+        let pod = evidence
+            .pod(r)
+            .map(|pod| *met.get(pod, || Met { place: traffic.place(pod), lives: timeline.lives_of(pod) }));
+        let ending = pod.and_then(|pod| pod.lives.end_at(r.begun()));
         if r.row.outcome == Outcome::Ok
             && let Some(e) = ending
             && evidence::has_met(timeline, e, r)
@@ -222,7 +235,7 @@ impl<'a> Sums<'a> {
         }
         if class == Class::Ok {
             let since_ns = r.row.scheduled.ns_since(timeline.origin);
-            self.traffic.add(since_ns, pod.map(|pod| &**pod));
+            self.traffic.add(since_ns, pod.map_or(UNKNOWN, |pod| pod.place));
             self.late_ok.extend(ending.and_then(|e| late_arrival(timeline, e, r)));
         }
     }

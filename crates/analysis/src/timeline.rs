@@ -222,10 +222,12 @@ impl Timeline {
 
     /// The end of the pod with this name at `at`, if it ended under load.
     pub fn end_of(&self, pod: &str, at: Stamp) -> Option<usize> {
-        // StatefulSets reuse names: the life that had begun counts.
-        let lives = self.ends_by_name.get(pod)?;
-        let begun = lives.partition_point(|(created, _)| *created <= at);
-        lives.get(begun.saturating_sub(1))?.1
+        self.lives_of(pod).end_at(at)
+    }
+
+    /// The lives of the pods with this name.
+    pub(crate) fn lives_of(&self, pod: &str) -> Lives<'_> {
+        Lives(self.ends_by_name.get(pod).map_or(&[], Vec::as_slice))
     }
 
     /// How long clients of this target keep a DNS answer, in seconds: the longest that was seen. `None` if they use
@@ -251,7 +253,20 @@ impl Timeline {
     }
 }
 
-/// For each name the lives of the pods that bore it, in order: when they began, and their ends under load.
+/// The lives of the pods that bore one name, in order: when they began, and their ends under load.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lives<'a>(&'a [(Stamp, Option<usize>)]);
+
+impl Lives<'_> {
+    /// The end of the one that there was at `at`, if it ended under load.
+    pub(crate) fn end_at(self, at: Stamp) -> Option<usize> {
+        // StatefulSets reuse names: the life that had begun counts.
+        let begun = self.0.partition_point(|(created, _)| *created <= at);
+        self.0.get(begun.saturating_sub(1))?.1
+    }
+}
+
+/// For each name the lives of the pods that bore it.
 fn ends_by_name(pods: &[PodLife], ends: &[PodEnd]) -> HashMap<String, Vec<(Stamp, Option<usize>)>> {
     let mut lives: HashMap<String, Vec<_>> = HashMap::default();
     for life in pods {

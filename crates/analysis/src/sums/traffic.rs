@@ -9,6 +9,9 @@ use crate::timeline::Timeline;
 /// Pods that are counted one by one. Those that a run watched later are counted like unknown ones.
 const PODS: usize = 1000;
 
+/// The place of those whose pod is not known.
+pub(crate) const UNKNOWN: usize = 0;
+
 /// Requests by pod; those of unknown pods first.
 #[derive(Debug, Default)]
 struct Answered(Vec<u64>);
@@ -40,9 +43,13 @@ impl<'a> ByPod<'a> {
         Self { places, answered: ByTime::default() }
     }
 
-    /// Adds a request that was to be sent so long after the counted part began, and that this pod answered.
-    pub(crate) fn add(&mut self, since_ns: i64, pod: Option<&str>) {
-        let place = pod.and_then(|pod| self.places.get(pod)).copied().unwrap_or(0);
+    /// The place of a pod.
+    pub(crate) fn place(&self, pod: &str) -> usize {
+        self.places.get(pod).copied().unwrap_or(UNKNOWN)
+    }
+
+    /// Adds a request that was to be sent so long after the counted part began, and that the pod of this place answered.
+    pub(crate) fn add(&mut self, since_ns: i64, place: usize) {
         let counts = &mut self.answered.at(since_ns).0;
         if counts.len() <= place {
             counts.resize(place + 1, 0);
@@ -61,7 +68,7 @@ impl<'a> ByPod<'a> {
             .into_iter()
             .map(|(name, place)| PodTraffic { name: name.to_owned(), answered: of(place) })
             .filter(|pod| pod.answered.iter().any(|n| *n > 0));
-        Traffic { step_s, pods: pods.collect(), unknown: of(0) }
+        Traffic { step_s, pods: pods.collect(), unknown: of(UNKNOWN) }
     }
 }
 

@@ -16,6 +16,7 @@ use super::integrity::{self, Integrity};
 use super::lanes;
 pub use super::names::Unmatched;
 use super::names::{PodNames, Relays};
+use crate::by_name::ByName;
 use rolldrop_record::parts::{self, PartError};
 use rolldrop_record::{ClockOffset, Event, Outcome, RequestRow, RowSource, RunId, RunInfo, ServedRow, Stamp};
 
@@ -204,13 +205,15 @@ struct Seen {
     agreement: Agreement,
     kept: KeptConnections,
     relays: Relays,
+    /// Those of answers that the relays have seen.
+    own_names: OwnNames,
 }
 
 impl Seen {
     fn add(&mut self, request: &mut Request, clocks: &Clocks, joins: &Joins) {
         place_request(request, clocks, Some(&joins.addresses));
-        let says = request.row.pod.clone();
-        if let Some(value) = name_pod(&mut request.row, joins) {
+        let says = request.row.pod.as_ref().filter(|value| !self.own_names.has(value)).cloned();
+        if let Some(value) = name_pod(&mut request.row, joins, &mut self.own_names) {
             self.unmatched.add(&value);
         }
         self.agreement.add(request);
@@ -342,22 +345,24 @@ impl Requests {
         &self,
         begin: impl Fn() -> S,
         add: impl Fn(&mut S, &Request) + Sync,
-        merge: impl FnMut(&mut S, S),
+        mut merge: impl FnMut(&mut S, S),
     ) -> Result<S, PartError> {
         let addresses = self.agreement.is_relied_on.then_some(&self.joins.addresses);
-        let place = |sum: &mut S, request: &mut Request| {
+        let begin = || (OwnNames::default(), begin());
+        let place = |(own_names, sum): &mut (OwnNames, S), request: &mut Request| {
             if !is_plain(&request.row) {
                 return;
             }
             place_request(request, &self.clocks, addresses);
-            name_pod(&mut request.row, &self.joins);
+            name_pod(&mut request.row, &self.joins, own_names);
             self.joins.forget_relays(&mut request.row);
             let joined = self.proxied.of(&request.row, request.uncertainty_ns);
             (request.proxy, request.other_attempts) = (joined.last, joined.others);
             request.impossible_rows = joined.impossible;
             add(sum, request);
         };
-        lanes::add_up(&*self.rows, begin, place, merge)
+        let merge = |own: &mut (OwnNames, S), later: (OwnNames, S)| merge(&mut own.1, later.1);
+        Ok(lanes::add_up(&*self.rows, begin, place, merge)?.1)
     }
 
     /// Adds up all of them.
@@ -384,11 +389,20 @@ impl Requests {
     }
 }
 
+/// Values of answers that are a pod's own name, as most are.
+type OwnNames = ByName<()>;
+
 /// Replaces the header's value in the row by the name of the pod. Clears it, and returns it, if it names no pod that was
 /// watched.
-fn name_pod(row: &mut RequestRow, joins: &Joins) -> Option<Arc<str>> {
-    let value = row.pod.as_ref().filter(|_| !joins.names.is_empty())?;
+fn name_pod(row: &mut RequestRow, joins: &Joins, own_names: &mut OwnNames) -> Option<Arc<str>> {
+    let value = row.pod.as_ref().filter(|value| !joins.names.is_empty() && !own_names.has(value))?;
     match joins.names.find(&joins.addresses, value, row.end) {
+        Some(name) if name == value => {
+            if row.outcome == Outcome::Ok {
+                own_names.get(value, || ());
+            }
+            None
+        }
         Some(name) => {
             row.pod = Some(Arc::clone(name));
             None

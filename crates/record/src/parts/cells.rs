@@ -72,7 +72,7 @@ macro_rules! number {
 
         impl Cell for $type {
             type Buffer = Numbers<$physical>;
-            type Column = IntoIter<<$physical as DataType>::T>;
+            type Column = IntoIter<Self>;
 
             fn declare(name: &str, schema: &mut String) {
                 schema.push_str(&format!("required {} {name};", $name));
@@ -88,7 +88,7 @@ macro_rules! number {
             }
 
             fn open(name: &str, group: &mut GroupReader<'_>) -> Result<Self::Column, ParquetError> {
-                group.required::<$physical>(name)
+                group.required::<$physical, _>(name, Self::of_file)
             }
 
             fn blank() -> Self {
@@ -97,7 +97,7 @@ macro_rules! number {
 
             #[inline]
             fn read(&mut self, column: &mut Self::Column) -> Result<(), ParquetError> {
-                *self = Self::of_file(column.next().ok_or_else(ended)?)?;
+                *self = column.next().ok_or_else(ended)?;
                 Ok(())
             }
 
@@ -123,7 +123,7 @@ where
     <N::Physical as DataType>::T: Send + Display,
 {
     type Buffer = OptionalNumbers<N::Physical>;
-    type Column = OptionalColumn<N::Physical>;
+    type Column = OptionalColumn<N>;
 
     fn declare(name: &str, schema: &mut String) {
         schema.push_str(&format!("optional {} {name};", N::TYPE));
@@ -139,7 +139,7 @@ where
     }
 
     fn open(name: &str, group: &mut GroupReader<'_>) -> Result<Self::Column, ParquetError> {
-        group.optional::<N::Physical>(name)
+        group.optional::<N::Physical, _>(name, N::of_file)
     }
 
     fn blank() -> Self {
@@ -148,7 +148,7 @@ where
 
     #[inline]
     fn read(&mut self, column: &mut Self::Column) -> Result<(), ParquetError> {
-        *self = column.next()?.map(N::of_file).transpose()?;
+        *self = column.next();
         Ok(())
     }
 
@@ -190,7 +190,7 @@ macro_rules! text {
 
             #[inline]
             fn read(&mut self, column: &mut Self::Column) -> Result<(), ParquetError> {
-                let value = column.next()?.ok_or_else(ended)?;
+                let value = column.next().ok_or_else(ended)?;
                 if !$same(value, self) {
                     self.clone_from(value);
                 }
@@ -229,7 +229,7 @@ macro_rules! text {
 
             #[inline]
             fn read(&mut self, column: &mut Self::Column) -> Result<(), ParquetError> {
-                let value = next_text(column)?;
+                let value = next_text(column);
                 match (self.as_ref(), value) {
                     (Some(before), Some(value)) if $same(value, before) => {}
                     (None, None) => {}
@@ -274,7 +274,7 @@ pub(super) struct IdBuffer {
 pub(super) struct IdColumns {
     run: Option<TextColumn<Arc<str>>>,
     source: Option<TextColumn<Arc<str>>>,
-    seq: OptionalColumn<Int64Type>,
+    seq: OptionalColumn<u64>,
 }
 
 impl Cell for Option<RequestId> {
@@ -305,7 +305,7 @@ impl Cell for Option<RequestId> {
         Ok(IdColumns {
             run: group.texts(run, kept)?,
             source: group.texts(source, kept)?,
-            seq: group.optional::<Int64Type>(seq)?,
+            seq: group.optional::<Int64Type, _>(seq, narrow)?,
         })
     }
 
@@ -314,10 +314,10 @@ impl Cell for Option<RequestId> {
     }
 
     fn read(&mut self, IdColumns { run, source, seq }: &mut IdColumns) -> Result<(), ParquetError> {
-        let (run, source, seq) = (next_text(run)?, next_text(source)?, seq.next()?);
+        let (run, source, seq) = (next_text(run), next_text(source), seq.next());
         *self = None;
         if let Some((source, seq)) = source.zip(seq) {
-            let id = RequestId::of_parts(run.map(AsRef::as_ref), source, narrow(seq)?);
+            let id = RequestId::of_parts(run.map(AsRef::as_ref), source, seq);
             *self = Some(id.map_err(|e| ParquetError::General(e.to_string()))?);
         }
         Ok(())

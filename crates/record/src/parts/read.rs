@@ -80,15 +80,23 @@ impl<'a> GroupReader<'a> {
         Ok((values, levels))
     }
 
-    /// A column of numbers, one in every row.
-    pub(super) fn required<T: DataType>(&self, name: &str) -> Result<IntoIter<T::T>, ParquetError> {
+    /// A column of numbers, one in every row, each made into a value by `make`.
+    pub(super) fn required<T: DataType, V>(
+        &self,
+        name: &str,
+        make: impl Fn(T::T) -> Result<V, ParquetError>,
+    ) -> Result<IntoIter<V>, ParquetError> {
         let missing = || ParquetError::General(format!("column {name} is missing"));
         let (values, _) = self.column::<T>(self.find(name).ok_or_else(missing)?)?;
-        Ok(values.into_iter())
+        made(values, make)
     }
 
     /// A column of numbers in some rows, or in none where the file does not have it.
-    pub(super) fn optional<T: DataType>(&self, name: &str) -> Result<OptionalColumn<T>, ParquetError> {
+    pub(super) fn optional<T: DataType, V>(
+        &self,
+        name: &str,
+        make: impl Fn(T::T) -> Result<V, ParquetError>,
+    ) -> Result<OptionalColumn<V>, ParquetError> {
         let (values, levels) = match self.find(name) {
             Some(index) => self.column::<T>(index)?,
             None => (Vec::new(), Vec::new()),
@@ -96,12 +104,13 @@ impl<'a> GroupReader<'a> {
         let form = match values.len() {
             0 => Form::None,
             n if n == self.rows => Form::All,
-            _ => Form::Some(levels.into_iter()),
+            n if levels.iter().filter(|level| **level > 0).count() == n => Form::Some(levels.into_iter()),
+            _ => return Err(ended()),
         };
-        Ok(OptionalColumn { form, values: values.into_iter() })
+        Ok(OptionalColumn { form, values: made(values, make)? })
     }
 
-    /// A column of texts, each different one made into a value by `make`. `None` if the file does not have it.
+    /// A column of texts, each different one made into a value by `make`. `None` if no row has one.
     pub(super) fn texts<V>(
         &mut self,
         name: &str,
@@ -118,6 +127,12 @@ impl<'a> GroupReader<'a> {
         }
         if runs.iter().any(|run| run.code.is_some_and(|code| code as usize >= values.len())) {
             return Err(ParquetError::General(format!("column {name} has a code without a text")));
+        }
+        if rows_of(&runs) != self.rows {
+            return Err(ended());
+        }
+        if runs.iter().all(|run| run.code.is_none()) {
+            return Ok(None);
         }
         Ok(Some(TextColumn { values, runs: runs.into_iter(), code: None, left: 0 }))
     }
@@ -151,7 +166,7 @@ impl<'a> GroupReader<'a> {
                 _ => return Ok(None),
             }
         }
-        Ok((runs.iter().map(|run| run.rows).sum::<usize>() == self.rows).then_some((texts, runs)))
+        Ok((rows_of(&runs) == self.rows).then_some((texts, runs)))
     }
 
     /// The same of any other column.
@@ -172,10 +187,18 @@ impl<'a> GroupReader<'a> {
     }
 }
 
+/// Makes numbers into values, in the memory that they take.
+fn made<N, V>(
+    numbers: Vec<N>,
+    make: impl Fn(N) -> Result<V, ParquetError>,
+) -> Result<IntoIter<V>, ParquetError> {
+    numbers.into_iter().map(make).collect::<Result<Vec<V>, _>>().map(Vec::into_iter)
+}
+
 /// A column of numbers that some rows have.
-pub(super) struct OptionalColumn<T: DataType> {
+pub(super) struct OptionalColumn<V> {
     form: Form,
-    values: IntoIter<T::T>,
+    values: IntoIter<V>,
 }
 
 /// Which rows have a value.
@@ -186,21 +209,25 @@ enum Form {
     Some(IntoIter<i16>),
 }
 
-impl<T: DataType> OptionalColumn<T> {
+impl<V> OptionalColumn<V> {
     /// The next row's value.
     #[inline]
-    pub(super) fn next(&mut self) -> Result<Option<T::T>, ParquetError> {
+    pub(super) fn next(&mut self) -> Option<V> {
         let has_value = match &mut self.form {
             Form::None => false,
             Form::All => true,
-            Form::Some(levels) => levels.next().ok_or_else(ended)? > 0,
+            Form::Some(levels) => levels.next().is_some_and(|level| level > 0),
         };
-        if has_value { self.values.next().ok_or_else(ended).map(Some) } else { Ok(None) }
+        if has_value { self.values.next() } else { None }
     }
 }
 
 /// The texts of a column by code, and its rows.
 type Coded = (Vec<ByteArray>, Vec<Run>);
+
+fn rows_of(runs: &[Run]) -> usize {
+    runs.iter().map(|run| run.rows).sum()
+}
 
 /// Rows that have the same text, or none.
 struct Run {
@@ -222,20 +249,23 @@ pub(super) struct TextColumn<V> {
 impl<V> TextColumn<V> {
     /// The next row's value.
     #[inline]
-    pub(super) fn next(&mut self) -> Result<Option<&V>, ParquetError> {
+    pub(super) fn next(&mut self) -> Option<&V> {
         while self.left == 0 {
-            let Run { code, rows } = self.runs.next().ok_or_else(ended)?;
+            let Run { code, rows } = self.runs.next()?;
             (self.code, self.left) = (code, rows);
         }
         self.left -= 1;
-        Ok(self.code.map(|code| &self.values[code as usize]))
+        self.code.map(|code| &self.values[code as usize])
     }
 }
 
 /// The next row's value of a column that a file may not have.
 #[inline]
-pub(super) fn next_text<V>(column: &mut Option<TextColumn<V>>) -> Result<Option<&V>, ParquetError> {
-    column.as_mut().map_or(Ok(None), TextColumn::next)
+pub(super) fn next_text<V>(column: &mut Option<TextColumn<V>>) -> Option<&V> {
+    match column {
+        Some(column) => column.next(),
+        None => None,
+    }
 }
 
 /// Joins runs of levels with the runs of codes of the rows that have one.
@@ -382,7 +412,7 @@ mod tests {
         let mut known = KnownTexts::default();
         let mut group = GroupReader::begin(group.as_ref(), &mut known).unwrap();
         let mut column = group.texts("pod", |text| Ok(Arc::clone(text))).unwrap();
-        (0..group.rows).map(|_| next_text(&mut column).unwrap().map(|text| text.to_string())).collect()
+        (0..group.rows).map(|_| next_text(&mut column).map(|text| text.to_string())).collect()
     }
 
     proptest! {
