@@ -25,6 +25,8 @@ KINDS = {
     "endpointSlice": "EndpointSlice",
     "podDisruptionBudget": "PodDisruptionBudget",
     "job": "Job",
+    "roleBindings": "RoleBinding",
+    "clusterRoleBindings": "ClusterRoleBinding",
 }
 PACKAGES = {
     "apiv1": "api/core/v1",
@@ -36,6 +38,7 @@ PACKAGES = {
     "metav1": "apimachinery/pkg/apis/meta/v1",
     "networkingv1": "api/networking/v1",
     "policyv1": "api/policy/v1",
+    "rbacv1beta1": "api/rbac/v1beta1",
 }
 
 

@@ -23,6 +23,7 @@ PACKAGES = {
     "discovery": "api/discovery/v1",
     "networking": "api/networking/v1",
     "policy": "api/policy/v1",
+    "rbac": "api/rbac/v1",
 }
 ROOTS = [
     ("v1", ["Namespace", "Node", "Pod", "Service", "Endpoints", "Event", "ConfigMap", "Secret", "ServiceAccount"]),
@@ -32,6 +33,7 @@ ROOTS = [
     ("policy", ["PodDisruptionBudget", "Eviction"]),
     ("batch", ["Job"]),
     ("coordination", ["Lease"]),
+    ("rbac", ["Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"]),
     ("authentication", ["SelfSubjectReview"]),
     ("authorization", ["SelfSubjectAccessReview", "SelfSubjectRulesReview"]),
     ("autoscaling", ["Scale"]),

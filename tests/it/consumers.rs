@@ -7,7 +7,7 @@ use rolldrop_record::{EventKind, RunDir};
 use serde_json::json;
 
 use crate::harness::VENV;
-use crate::lab::Setup;
+use crate::lab::{Setup, trust_default_account};
 use crate::machine::measured;
 use crate::runs::{Dataplane, json_lines, result, seconds, turn};
 use crate::web::Web;
@@ -69,7 +69,7 @@ fn each_consumer_has_a_window_of_its_own() {
     measured(|| {
         let _turn = turn();
         let cluster = Setup::on(Dataplane::Kernel).nodes(2).start();
-        cluster.apply(&INGRESS.replace("BIN", VENV));
+        cluster.apply(&format!("{}\n---\n{INGRESS}", trust_default_account()).replace("BIN", VENV));
         let address = cluster.address_of("traefik");
         let finished = cluster.run(&scenario(&address)).measured().expect_code(0);
 

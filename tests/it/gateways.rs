@@ -11,7 +11,7 @@ use rolldrop_record::{Cause, Event, EventKind, RunDir};
 use serde_json::{Value, json};
 
 use crate::harness::VENV;
-use crate::lab::{Cluster, Setup};
+use crate::lab::{Cluster, Setup, trust_default_account};
 use crate::machine::measured;
 use crate::runs::{Dataplane, turn};
 use crate::web::Web;
@@ -127,6 +127,7 @@ fn gateways() -> (Cluster, [String; 2]) {
     };
     let config = HAPROXY.replace("NODE-1", &node("node-1")).replace("NODE-2", &node("node-2"));
     std::fs::write(cluster.dir().join("haproxy.cfg"), config).expect("a file");
+    cluster.apply(&trust_default_account().to_string());
     cluster.apply(&GATEWAYS.replace("BIN", VENV).replace("DIR", &cluster.dir().display().to_string()));
     let addresses = ["traefik", "haproxy"].map(|pod| cluster.address_of(pod));
     (cluster, addresses)

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::lab::trust_default_account;
 use crate::pods::{PODS, log_with, on_with, run, shell};
 use crate::termination::lab::{LIMIT, Lab};
 
@@ -44,6 +45,7 @@ async fn ask_through_traefik(lab: &Lab) {
     let ingress = lab.create(&format!("{networking}/namespaces/default/ingresses"), &ingress).await.body;
     assert_eq!(ingress["spec"]["ingressClassName"], "traefik", "the default one: {ingress}");
 
+    lab.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &trust_default_account()).await;
     let mut env = vec![field("POD_IP", "status.podIP")];
     let mut command = vec![];
     if lab.dataplane == "userspace" {

@@ -11,6 +11,7 @@ mod describe;
 mod get;
 mod logs;
 mod nodes;
+mod rights;
 mod rollout;
 mod unsupported;
 

@@ -14,6 +14,18 @@ use crate::runs::Dataplane;
 use crate::termination::lab::Lab;
 use crate::web::Web;
 
+/// Lets pods of the namespace `default` that name no service account do everything.
+pub(crate) fn trust_default_account() -> Value {
+    let group = "rbac.authorization.k8s.io";
+    json!({
+        "apiVersion": format!("{group}/v1"),
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "trust-default-account"},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": "default"}],
+    })
+}
+
 /// A cluster to be started: one node, the userspace dataplane, and a directory of its own for the logs.
 pub(crate) struct Setup<'a> {
     dataplane: &'static str,

@@ -79,7 +79,18 @@ metadata: {{name: ends}}
 spec:
   cluster: {{embedded: {{nodes: 1}}}}
   manifests:
-    - inline: {{apiVersion: v1, kind: Secret, metadata: {{name: admin}}, stringData: {{token: {TOKEN}}}}}{workloads}
+    - inline: {{apiVersion: v1, kind: Secret, metadata: {{name: admin}}, stringData: {{token: {TOKEN}}}}}
+    - inline:
+        apiVersion: rbac.authorization.k8s.io/v1
+        kind: Role
+        metadata: {{name: own-pod}}
+        rules: [{{apiGroups: [""], resources: [pods], verbs: [list, watch]}}]
+    - inline:
+        apiVersion: rbac.authorization.k8s.io/v1
+        kind: RoleBinding
+        metadata: {{name: own-pod}}
+        roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: own-pod}}
+        subjects: [{{kind: ServiceAccount, name: default}}]{workloads}
     - inline:
         apiVersion: v1
         kind: Service

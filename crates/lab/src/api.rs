@@ -1,7 +1,8 @@
 //! The Kubernetes API over HTTPS on loopback, for those who hold a token.
 //!
 //! HTTP/1.1 and JSON only. Here a request becomes a call of the [registry](super::registry) and
-//! its result an answer; the semantics are the registry's. Paths are read in `route`, verbs on
+//! its result an answer; the semantics are the registry's. Paths are read in `route`, users authorized in `auth`
+//! by [RBAC](super::rbac), verbs on
 //! objects served in `objects`, watches in `watch`, pods' own ports in `proxy`, their logs in
 //! `log`.
 //!
@@ -147,6 +148,7 @@ async fn dispatch(request: Request<Incoming>, server: &Arc<Server>) -> Result<An
     let user = auth::authenticate(&request, server).ok_or_else(Status::unauthorized)?;
     let query = Query::of(request.uri());
     let Some(route) = Route::of(request.uri().path()) else { return Ok(respond::unknown_path()) };
+    auth::authorize(&request, &shared.registry, &query, &route, &user)?;
     match route {
         Route::Document(document) => {
             if request.method() != Method::GET {
@@ -154,7 +156,7 @@ async fn dispatch(request: Request<Incoming>, server: &Arc<Server>) -> Result<An
             }
             Ok(discovery::answer(document, negotiate::accept(&request)))
         }
-        Route::Review(review) => review::answer(request, review, &user).await,
+        Route::Review(review) => review::answer(request, &shared.registry, review, &user).await,
         Route::Collection { resource, namespace } => {
             objects::collection(request, server, &query, resource, namespace).await
         }

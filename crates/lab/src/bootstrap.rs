@@ -1,5 +1,7 @@
 //! The objects that every cluster has from the start.
 
+mod roles;
+
 use std::net::{Ipv4Addr, SocketAddr};
 
 use serde_json::{Value, json};
@@ -34,6 +36,7 @@ pub(super) fn create_objects(
         )?;
         registry.create(Resource::ServiceAccounts, namespace, json!({"metadata": {"name": "default"}}))?;
     }
+    roles::create(registry)?;
     create_kubernetes_service(registry, server)?;
     // Where clients look up how Services are proxied; kubeadm puts kube-proxy's settings there.
     let settings = format!(

@@ -29,6 +29,7 @@ mod network;
 mod node;
 mod object;
 pub mod parameters;
+mod rbac;
 mod readiness;
 mod registry;
 mod resource;

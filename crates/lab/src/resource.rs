@@ -55,6 +55,10 @@ resources! {
     PodDisruptionBudgets: "policy/v1" "PodDisruptionBudget" "poddisruptionbudgets" ["pdb"];
     Jobs: "batch/v1" "Job" "jobs" [];
     Leases: "coordination.k8s.io/v1" "Lease" "leases" [];
+    Roles: "rbac.authorization.k8s.io/v1" "Role" "roles" [];
+    RoleBindings: "rbac.authorization.k8s.io/v1" "RoleBinding" "rolebindings" [];
+    ClusterRoles: "rbac.authorization.k8s.io/v1" "ClusterRole" "clusterroles" [];
+    ClusterRoleBindings: "rbac.authorization.k8s.io/v1" "ClusterRoleBinding" "clusterrolebindings" [];
 }
 
 use Resource::*;
@@ -103,7 +107,7 @@ impl Resource {
 
     /// Whether its objects live in namespaces.
     pub const fn namespaced(self) -> bool {
-        !matches!(self, Namespaces | Nodes | IngressClasses)
+        !matches!(self, Namespaces | Nodes | IngressClasses | ClusterRoles | ClusterRoleBindings)
     }
 
     /// Whether it has a `status` subresource, which plain updates leave alone.

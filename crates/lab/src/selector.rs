@@ -48,6 +48,14 @@ impl Selection {
     }
 }
 
+/// The name that a `fieldSelector` asks for; none if it leaves the name open.
+pub(crate) fn required_name(fields: &str) -> Option<&str> {
+    fields
+        .split(',')
+        .filter_map(split_equality)
+        .find_map(|(path, value, equal)| (equal && path.trim() == "metadata.name").then(|| value.trim()))
+}
+
 /// A conjunction of requirements on labels; the empty one matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LabelSelector {

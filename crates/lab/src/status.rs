@@ -43,6 +43,22 @@ impl Status {
         Self::new(403, "Forbidden", message).about(resource, name)
     }
 
+    /// 403: the user has no right to it. Without a resource, `why` names a path.
+    pub fn not_authorized(group: &str, resource: &str, name: &str, why: &str) -> Self {
+        let subject = match (qualified_kind(group, resource), name) {
+            (_, _) if resource.is_empty() => String::new(),
+            (qualified, "") => format!("{qualified} is "),
+            (qualified, name) => format!("{qualified} {name:?} is "),
+        };
+        let mut status = Self::new(403, "Forbidden", format!("{subject}forbidden: {why}"));
+        for (field, text) in [("name", name), ("group", group), ("kind", resource)] {
+            if !text.is_empty() {
+                status.details[field] = json!(text);
+            }
+        }
+        status
+    }
+
     /// 403: the namespace is being deleted.
     pub fn namespace_terminating(resource: Resource, name: &str, namespace: &str) -> Self {
         let why =

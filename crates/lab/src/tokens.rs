@@ -1,8 +1,7 @@
 //! Who may use the API: bearer tokens and whom they stand for.
 //!
-//! Every valid token may do everything: this cluster has no authorization. A token is kept as
-//! its digest alone, so neither a look into memory nor the time that a comparison takes tells
-//! anything about it.
+//! What they may do is decided by [RBAC](super::rbac). A token is kept as its digest alone, so neither a look into
+//! memory nor the time that a comparison takes tells anything about it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

@@ -87,16 +87,27 @@ impl Asker {
             ticks.tick().await;
             match self.ask().await {
                 Ok(()) => log.write(Entry::ApiAnswered),
-                Err(why) => log.write(Entry::ApiFailed { why: &why }),
+                Err(AskError::Refused(why)) => log.write(Entry::ApiRefused { why: &why }),
+                Err(AskError::Failed(why)) => log.write(Entry::ApiFailed { why: &why }),
             }
         }
     }
 
-    async fn ask(&self) -> Result<(), String> {
-        let request = Request::get(&self.path).body(Vec::new()).map_err(|error| error.to_string())?;
+    async fn ask(&self) -> Result<(), AskError> {
+        let request =
+            Request::get(&self.path).body(Vec::new()).map_err(|error| AskError::Failed(error.to_string()))?;
         match timeout(LONGEST_ANSWER, self.client.request_text(request)).await {
-            Ok(answer) => answer.map(drop).map_err(|error| error.to_string()),
-            Err(_) => Err(format!("no answer within {LONGEST_ANSWER:?}")),
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(kube::Error::Api(status))) if status.code == 403 => Err(AskError::Refused(status.message)),
+            Ok(Err(error)) => Err(AskError::Failed(error.to_string())),
+            Err(_) => Err(AskError::Failed(format!("no answer within {LONGEST_ANSWER:?}"))),
         }
     }
+}
+
+/// Why there is no answer to what was asked.
+enum AskError {
+    /// The API server answered 403.
+    Refused(String),
+    Failed(String),
 }

@@ -41,7 +41,9 @@ pub(super) enum Entry<'a> {
     Continued,
     /// The API server answered what the server asked.
     ApiAnswered,
-    /// It did not.
+    /// It answered that the server has no right to ask that.
+    ApiRefused { why: &'a str },
+    /// It did not answer, or with another error.
     ApiFailed { why: &'a str },
     /// The listener was closed.
     StoppedAccepting,

@@ -27,6 +27,7 @@ fn tables_have_the_usual_columns() {
     assert_eq!(header("get nodes"), "NAME STATUS ROLES AGE VERSION");
     assert_eq!(header("get namespaces"), "NAME STATUS AGE");
     assert_eq!(header("get serviceaccounts"), "NAME AGE");
+    assert_eq!(header("get clusterrolebindings -o wide"), "NAME ROLE AGE USERS GROUPS SERVICEACCOUNTS");
     assert_eq!(header("get events"), "LAST SEEN TYPE REASON OBJECT MESSAGE");
 
     let deployments = kubectl.ok("get deploy --no-headers");

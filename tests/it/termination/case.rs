@@ -228,7 +228,11 @@ impl Case {
 
     /// The path of something in the case's namespace.
     fn path(&self, below: &str) -> String {
-        let group = if below.starts_with("poddisruptionbudgets") { "apis/policy/v1" } else { "api/v1" };
+        let group = match below.split('/').next() {
+            Some("poddisruptionbudgets") => "apis/policy/v1",
+            Some("roles" | "rolebindings") => "apis/rbac.authorization.k8s.io/v1",
+            _ => "api/v1",
+        };
         format!("/{group}/namespaces/{}/{below}", self.namespace())
     }
 

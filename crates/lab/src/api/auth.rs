@@ -1,10 +1,17 @@
-//! Who sends a request: authentication by token.
+//! Who sends a request, and whether they may: authentication by token, authorization by RBAC.
 
-use http::{Request, header};
+use http::{Method, Request, header};
 use hyper::body::Incoming;
 
+use super::super::rbac::{self, Attributes, Decision, ResourceTarget, Target};
+use super::super::registry::{PatchKind, Registry};
 use super::super::resource::Resource;
+use super::super::selector::required_name;
+use super::super::status::Status;
 use super::super::tokens::User;
+use super::body::content_type;
+use super::query::Query;
+use super::route::{Route, Subresource};
 use super::server::Server;
 
 /// Whom the request's bearer token stands for. A service account's is worth nothing without it.
@@ -19,4 +26,157 @@ pub(super) fn authenticate(request: &Request<Incoming>, server: &Server) -> Opti
         }
     }
     Some(user)
+}
+
+/// Lets a request pass if `user` may make it.
+///
+/// # Errors
+///
+/// 403 if no rule allows it.
+pub(super) fn authorize<B>(
+    request: &Request<B>,
+    registry: &Registry,
+    query: &Query,
+    route: &Route,
+    user: &User,
+) -> Result<(), Status> {
+    let mut attributes = attributes_of(request.method(), request.uri().path(), query, route);
+    require(registry, user, &attributes)?;
+    if let Route::Object { resource, namespace, name, subresource: Subresource::None } = route
+        && request.method() == Method::PATCH
+        && PatchKind::from_content_type(&content_type(request)) == Some(PatchKind::Apply)
+        && registry.get(*resource, namespace, name).is_err()
+    {
+        // Applied, it comes to exist.
+        attributes.verb = "create".to_owned();
+        require(registry, user, &attributes)?;
+    }
+    Ok(())
+}
+
+fn require(registry: &Registry, user: &User, attributes: &Attributes) -> Result<(), Status> {
+    match rbac::decide(registry, user, attributes) {
+        Decision::Allowed => Ok(()),
+        Decision::Denied { reason } => Err(attributes.refuse(user, &reason)),
+    }
+}
+
+/// What a request wants to do, in the words of RBAC
+/// (Kubernetes staging/src/k8s.io/apiserver/pkg/endpoints/request/requestinfo.go).
+fn attributes_of(method: &Method, path: &str, query: &Query, route: &Route) -> Attributes {
+    let verb = match *method {
+        Method::POST => "create",
+        Method::GET | Method::HEAD => "get",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::DELETE => "delete",
+        _ => "",
+    };
+    let (verb, target) = match route {
+        Route::Document(_) => {
+            let verb = method.as_str().to_ascii_lowercase();
+            return Attributes { verb, target: Target::Path(path.to_owned()) };
+        }
+        Route::Review(review) => {
+            let (group, resource) = (review.group().to_owned(), review.plural().to_owned());
+            (verb, ResourceTarget { group, resource, ..ResourceTarget::default() })
+        }
+        Route::Collection { resource, namespace } => {
+            let name = || required_name(query.get("fieldSelector")).unwrap_or_default();
+            let (verb, name) = match verb {
+                "get" if query.is_set("watch") => ("watch", name()),
+                "get" => ("list", name()),
+                "delete" => ("deletecollection", ""),
+                verb => (verb, ""),
+            };
+            (verb, target(*resource, namespace.as_deref().unwrap_or_default(), name))
+        }
+        Route::Object { resource, namespace, name, subresource } => {
+            let verb = if verb == "get" && query.is_set("watch") { "watch" } else { verb };
+            // A namespace lies in itself.
+            let namespace = if *resource == Resource::Namespaces { name } else { namespace };
+            let mut target = target(*resource, namespace, name);
+            target.subresource = subresource.name().to_owned();
+            if let Subresource::Proxy { port: Some(port), .. } = subresource {
+                target.name = format!("{name}:{port}");
+            }
+            (verb, target)
+        }
+    };
+    Attributes { verb: verb.to_owned(), target: Target::Resource(target) }
+}
+
+fn target(resource: Resource, namespace: &str, name: &str) -> ResourceTarget {
+    ResourceTarget {
+        group: resource.group().to_owned(),
+        resource: resource.plural().to_owned(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        ..ResourceTarget::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What RBAC is asked, in one line: the verb, then the path, or `GROUP/RESOURCE[/SUBRESOURCE]`, the namespace and
+    /// the name.
+    fn asked(method: Method, uri: &str) -> String {
+        let uri: http::Uri = uri.parse().unwrap();
+        let route = Route::of(uri.path()).unwrap();
+        let Attributes { verb, target } = attributes_of(&method, uri.path(), &Query::of(&uri), &route);
+        match target {
+            Target::Path(path) => format!("{verb} {path}"),
+            Target::Resource(ResourceTarget { group, resource, subresource, namespace, name }) => {
+                let part = if subresource.is_empty() { String::new() } else { format!("/{subresource}") };
+                format!("{verb} {group}/{resource}{part} {namespace:?} {name:?}")
+            }
+        }
+    }
+
+    #[test]
+    fn a_request_is_what_it_does_to_which_resource() {
+        let pods = "/api/v1/namespaces/shop/pods";
+        for (method, uri, expected) in [
+            (Method::GET, pods.to_owned(), r#"list /pods "shop" """#),
+            (Method::GET, format!("{pods}?watch=true"), r#"watch /pods "shop" """#),
+            (Method::GET, format!("{pods}?watch=0"), r#"list /pods "shop" """#),
+            (Method::GET, format!("{pods}?fieldSelector=metadata.name%3Da"), r#"list /pods "shop" "a""#),
+            (
+                Method::GET,
+                format!("{pods}?watch=1&fieldSelector=metadata.name=a"),
+                r#"watch /pods "shop" "a""#,
+            ),
+            (Method::GET, format!("{pods}?fieldSelector=metadata.name!=a"), r#"list /pods "shop" """#),
+            (Method::POST, format!("{pods}?fieldSelector=metadata.name=a"), r#"create /pods "shop" """#),
+            (Method::DELETE, pods.to_owned(), r#"deletecollection /pods "shop" """#),
+            (Method::GET, "/api/v1/pods".to_owned(), r#"list /pods "" """#),
+            (Method::GET, format!("{pods}/a"), r#"get /pods "shop" "a""#),
+            (Method::GET, format!("{pods}/a?watch"), r#"watch /pods "shop" "a""#),
+            (Method::PUT, format!("{pods}/a/status"), r#"update /pods/status "shop" "a""#),
+            (Method::DELETE, format!("{pods}/a"), r#"delete /pods "shop" "a""#),
+            (Method::POST, format!("{pods}/a/eviction"), r#"create /pods/eviction "shop" "a""#),
+            (Method::GET, format!("{pods}/a/log"), r#"get /pods/log "shop" "a""#),
+            (Method::GET, format!("{pods}/a/exec"), r#"get /pods/exec "shop" "a""#),
+            (Method::GET, format!("{pods}/a:80/proxy/rows"), r#"get /pods/proxy "shop" "a:80""#),
+            (Method::POST, "/api/v1/nodes/n/proxy/stop".to_owned(), r#"create /nodes/proxy "" "n""#),
+            (Method::GET, "/api/v1/namespaces/shop".to_owned(), r#"get /namespaces "shop" "shop""#),
+            (Method::GET, "/api/v1/namespaces".to_owned(), r#"list /namespaces "" """#),
+            (
+                Method::PATCH,
+                "/apis/apps/v1/namespaces/shop/deployments/web/scale".to_owned(),
+                r#"patch apps/deployments/scale "shop" "web""#,
+            ),
+            (
+                Method::POST,
+                "/apis/authentication.k8s.io/v1/selfsubjectreviews".to_owned(),
+                r#"create authentication.k8s.io/selfsubjectreviews "" """#,
+            ),
+            (Method::GET, "/apis/apps/v1".to_owned(), "get /apis/apps/v1"),
+            (Method::POST, "/version".to_owned(), "post /version"),
+        ] {
+            assert_eq!(asked(method.clone(), &uri), expected, "{method} {uri}");
+        }
+    }
 }

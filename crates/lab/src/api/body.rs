@@ -126,7 +126,8 @@ fn format_of(request: &Request<Incoming>) -> Result<Format, Status> {
     }
 }
 
-fn content_type(request: &Request<Incoming>) -> String {
+/// The `Content-Type`, without its parameters.
+pub(super) fn content_type<B>(request: &Request<B>) -> String {
     let value = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     value.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }

@@ -53,6 +53,7 @@ fn ignored(resource: Resource, object: &Value) -> BTreeSet<String> {
         Resource::Deployments | Resource::ReplicaSets => vec![template],
         Resource::Jobs => vec![template, ("spec", &OF_JOBS)],
         Resource::Services => vec![("spec", &OF_SERVICES)],
+        Resource::ClusterRoles => vec![("aggregationRule", &["clusterRoleSelectors"])],
         _ => Vec::new(),
     };
     let paths =

@@ -1,11 +1,14 @@
-//! Reviews: what a client may ask about itself. Every valid token may do everything.
+//! Reviews: what a client may ask about itself.
 
 use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::super::status::Status;
+use super::super::rbac::{self, Attributes, BoundRoles, Decision, ResourceTarget, Target};
+use super::super::registry::Registry;
+use super::super::status::{FieldError, Status};
 use super::super::tokens::User;
+use super::super::value::{list, text};
 use super::body::read_any;
 use super::respond::{self, Answer};
 
@@ -55,21 +58,17 @@ impl Review {
 /// Serves `user`'s review.
 pub(super) async fn answer(
     request: Request<Incoming>,
+    registry: &Registry,
     review: Review,
     user: &User,
 ) -> Result<Answer, Status> {
     if request.method() != Method::POST {
         return Err(Status::method_not_allowed());
     }
-    let asked = read_any(request).await?;
-    let everything = json!(["*"]);
+    let asked: Value = read_any(request).await?;
     let status = match review {
-        Review::Access => json!({"allowed": true, "reason": "every valid token may do everything"}),
-        Review::Rules => json!({
-            "resourceRules": [{"verbs": everything, "apiGroups": everything, "resources": everything}],
-            "nonResourceRules": [{"verbs": everything, "nonResourceURLs": everything}],
-            "incomplete": false,
-        }),
+        Review::Access => access(registry, user, &asked["spec"])?,
+        Review::Rules => rules(registry, user, text(&asked["spec"]["namespace"]))?,
         Review::Subject => json!({"userInfo": {"username": user.name(), "groups": user.groups()}}),
     };
     let mut answered = json!({
@@ -82,4 +81,67 @@ pub(super) async fn answer(
         answered["spec"] = spec.clone();
     }
     Ok(respond::json(StatusCode::CREATED, &answered))
+}
+
+fn access(registry: &Registry, user: &User, spec: &Value) -> Result<Value, Status> {
+    let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
+    let field = |name: &str| text(&resource[name]).to_owned();
+    let (verb, target) = match (resource.is_object(), path.is_object()) {
+        (true, false) => {
+            let target = ResourceTarget {
+                group: field("group"),
+                resource: field("resource"),
+                subresource: field("subresource"),
+                namespace: field("namespace"),
+                name: field("name"),
+            };
+            (&resource["verb"], Target::Resource(target))
+        }
+        (false, true) => (&path["verb"], Target::Path(text(&path["path"]).to_owned())),
+        (_, is_both) => {
+            let why = if is_both {
+                "cannot be specified in combination with resourceAttributes"
+            } else {
+                "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+            };
+            let error = FieldError::invalid("spec.resourceAttributes", resource, why);
+            let review = Review::Access;
+            return Err(Status::invalid_kind(review.group(), review.kind(), "", &[error]));
+        }
+    };
+    let attributes = Attributes { verb: text(verb).to_owned(), target };
+    Ok(match rbac::decide(registry, user, &attributes) {
+        Decision::Allowed => json!({"allowed": true}),
+        Decision::Denied { reason } if reason.is_empty() => json!({"allowed": false}),
+        Decision::Denied { reason } => json!({"allowed": false, "reason": reason}),
+    })
+}
+
+fn rules(registry: &Registry, user: &User, namespace: &str) -> Result<Value, Status> {
+    if namespace.is_empty() {
+        return Err(Status::bad_request("no namespace on request"));
+    }
+    if *user == User::Admin {
+        let everything = json!(["*"]);
+        return Ok(json!({
+            "resourceRules": [{"verbs": everything, "apiGroups": everything, "resources": everything}],
+            "nonResourceRules": [{"verbs": everything, "nonResourceURLs": everything}],
+            "incomplete": false,
+        }));
+    }
+    let roles = BoundRoles::of(registry, user, namespace);
+    let of = |kind: &str| {
+        let of_kind = roles.rules().filter(|rule| !list(&rule[kind]).is_empty());
+        of_kind.cloned().collect::<Vec<_>>()
+    };
+    let mut status = json!({
+        "resourceRules": of("resources"),
+        "nonResourceRules": of("nonResourceURLs"),
+        "incomplete": false,
+    });
+    let reason = roles.reason();
+    if !reason.is_empty() {
+        status["evaluationError"] = json!(reason);
+    }
+    Ok(status)
 }

@@ -60,6 +60,21 @@ pub(super) enum Subresource {
     },
 }
 
+impl Subresource {
+    /// Its name in paths; empty for the object itself.
+    pub(super) const fn name(&self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Status => "status",
+            Self::Scale => "scale",
+            Self::Eviction => "eviction",
+            Self::Log => "log",
+            Self::Unsupported(unsupported) => unsupported.name(),
+            Self::Proxy { .. } => "proxy",
+        }
+    }
+}
+
 impl Route {
     /// Reads a path; `None` when it names nothing.
     pub(super) fn of(path: &str) -> Option<Self> {
@@ -112,9 +127,11 @@ impl Route {
             return None;
         }
         let name = name.replace("%3A", ":").replace("%3a", ":");
+        // What has ports has no colon in its name; a role may.
+        let has_ports = matches!(resource, Resource::Pods | Resource::Nodes);
         let (name, port) = match name.split_once(':') {
-            Some((name, port)) => (name.to_owned(), Some(port.to_owned())),
-            None => (name, None),
+            Some((name, port)) if has_ports => (name.to_owned(), Some(port.to_owned())),
+            _ => (name, None),
         };
         let subresource = match (segments.next(), segments.next()) {
             (None | Some(""), None) => Subresource::None,
@@ -122,7 +139,7 @@ impl Route {
             (Some("scale"), None) if resource.has_scale() => Subresource::Scale,
             (Some("eviction"), None) if resource == Resource::Pods => Subresource::Eviction,
             (Some("log"), None) if resource == Resource::Pods => Subresource::Log,
-            (Some("proxy"), rest) if matches!(resource, Resource::Pods | Resource::Nodes) => {
+            (Some("proxy"), rest) if has_ports => {
                 Subresource::Proxy { port: port.clone(), path: format!("/{}", rest.unwrap_or_default()) }
             }
             (Some(other), None) if resource == Resource::Pods => {
@@ -200,6 +217,14 @@ mod tests {
         );
         assert_eq!(Route::of("/api/v1/namespaces/a/pods/web-1%3A81/proxy"), proxy(Some("81"), "/"));
         assert_eq!(Route::of("/api/v1/namespaces/a/pods/web-1/proxy/"), proxy(None, "/"));
+    }
+
+    #[test]
+    fn a_role_may_have_a_colon_in_its_name() {
+        assert_eq!(
+            Route::of("/apis/rbac.authorization.k8s.io/v1/clusterroles/system:discovery"),
+            object(Resource::ClusterRoles, "", "system:discovery", Subresource::None)
+        );
     }
 
     #[test]

@@ -78,12 +78,15 @@ fn row(resource: Resource, object: &Value, now: Timestamp) -> Row {
         Resource::ReplicaSets => cells::replica_set(object, now),
         Resource::Jobs => cells::job(object, now),
         Resource::PodDisruptionBudgets => cells::disruption_budget(object, now),
+        Resource::RoleBindings | Resource::ClusterRoleBindings => cells::role_binding(object, now),
         Resource::ConfigMaps
         | Resource::Secrets
         | Resource::ServiceAccounts
         | Resource::Ingresses
         | Resource::IngressClasses
-        | Resource::Leases => cells::plain(object, now),
+        | Resource::Leases
+        | Resource::Roles
+        | Resource::ClusterRoles => cells::plain(object, now),
     };
     Row { cells, completed: None }
 }

@@ -17,16 +17,23 @@ pub(super) enum Unsupported {
 }
 
 impl Unsupported {
+    const ALL: [Self; 5] =
+        [Self::Attach, Self::EphemeralContainers, Self::Exec, Self::PortForward, Self::Resize];
+
+    /// Its name in paths.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Attach => "attach",
+            Self::EphemeralContainers => "ephemeralcontainers",
+            Self::Exec => "exec",
+            Self::PortForward => "portforward",
+            Self::Resize => "resize",
+        }
+    }
+
     /// The one of that name.
     pub(super) fn find(name: &str) -> Option<Self> {
-        Some(match name {
-            "attach" => Self::Attach,
-            "ephemeralcontainers" => Self::EphemeralContainers,
-            "exec" => Self::Exec,
-            "portforward" => Self::PortForward,
-            "resize" => Self::Resize,
-            _ => return None,
-        })
+        Self::ALL.into_iter().find(|unsupported| unsupported.name() == name)
     }
 
     /// Why there is none for the pod `name`.

@@ -74,7 +74,13 @@ pub(super) fn fill_defaults(resource: Resource, object: &mut Value) {
         Resource::Ingresses => default_to(object, "status", json!({"loadBalancer": {}})),
         Resource::IngressClasses => fill_part(&mut object["spec"], "parameters", json!({"scope": "Cluster"})),
         Resource::Secrets => default_secret(object),
-        Resource::Events | Resource::ConfigMaps | Resource::ServiceAccounts | Resource::Leases => {}
+        Resource::RoleBindings | Resource::ClusterRoleBindings => default_binding(object),
+        Resource::Events
+        | Resource::ConfigMaps
+        | Resource::ServiceAccounts
+        | Resource::Leases
+        | Resource::Roles
+        | Resource::ClusterRoles => {}
     }
 }
 
@@ -124,6 +130,17 @@ fn default_secret(secret: &mut Value) {
         secret["data"][&key] = json!(base64::engine::general_purpose::STANDARD.encode(text));
     }
     remove(secret, "stringData");
+}
+
+/// Users and groups are of the API group of roles, service accounts of none.
+fn default_binding(binding: &mut Value) {
+    let group = Resource::Roles.group();
+    fill_part(binding, "roleRef", json!({"apiGroup": group}));
+    for subject in elements(binding, "subjects") {
+        if matches!(subject["kind"].as_str(), Some("User" | "Group")) {
+            default_to(subject, "apiGroup", group);
+        }
+    }
 }
 
 fn default_job(job: &mut Value) {

@@ -7,6 +7,7 @@ mod container;
 mod errors;
 mod metadata;
 mod pod;
+mod rbac;
 mod service;
 mod workload;
 
@@ -65,6 +66,10 @@ pub(super) fn validate(
         Resource::Jobs => workload::validate_job(spec, old, &mut errors),
         Resource::PodDisruptionBudgets => workload::validate_budget(spec, &mut errors),
         Resource::ConfigMaps | Resource::Secrets => validate_data(object, &mut errors),
+        Resource::Roles | Resource::ClusterRoles => rbac::validate_role(resource, object, &mut errors),
+        Resource::RoleBindings | Resource::ClusterRoleBindings => {
+            rbac::validate_binding(resource, object, current, &mut errors);
+        }
         _ => {}
     }
     if errors.list.is_empty() { Ok(()) } else { Err(Status::invalid(resource, name, &errors.list)) }

@@ -244,6 +244,26 @@ pub(super) fn job(object: &Value, now: Timestamp) -> Vec<Value> {
 }
 
 /// Containers, images and selector of a workload.
+pub(super) fn role_binding(object: &Value, now: Timestamp) -> Vec<Value> {
+    let role = &object["roleRef"];
+    let subjects = |kind: &str| {
+        let of_kind = list(&object["subjects"]).iter().filter(|subject| subject["kind"] == kind);
+        let shown = of_kind.map(|subject| match kind {
+            "ServiceAccount" => format!("{}/{}", text(&subject["namespace"]), text(&subject["name"])),
+            _ => text(&subject["name"]).to_owned(),
+        });
+        json!(shown.collect::<Vec<_>>().join(", "))
+    };
+    vec![
+        name(object),
+        json!(format!("{}/{}", text(&role["kind"]), text(&role["name"]))),
+        since_creation(object, now),
+        subjects("User"),
+        subjects("Group"),
+        subjects("ServiceAccount"),
+    ]
+}
+
 fn template(spec: &Value) -> [Value; 3] {
     let containers = list(&spec["template"]["spec"]["containers"]);
     let all = |field: &str| containers.iter().map(|one| text(&one[field])).collect::<Vec<_>>().join(",");

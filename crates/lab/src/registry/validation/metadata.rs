@@ -22,7 +22,11 @@ pub(super) fn validate(resource: Resource, current: Option<&Value>, object: &Val
         match resource {
             Resource::Services => check_label_1035(name, "metadata.name", errors),
             Resource::Namespaces => check_label(name, "metadata.name", errors),
-            Resource::Events => {}
+            Resource::Events
+            | Resource::Roles
+            | Resource::RoleBindings
+            | Resource::ClusterRoles
+            | Resource::ClusterRoleBindings => {}
             _ => check_subdomain(name, "metadata.name", errors),
         }
         // Whatever the rules, a name is one segment of a path.

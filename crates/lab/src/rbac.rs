@@ -1,0 +1,216 @@
+//! Role-based access control: which roles are bound to a user, and whether one of their rules allows a request.
+//!
+//! It follows v1.36 (plugin/pkg/auth/authorizer/rbac/rbac.go, pkg/registry/rbac/validation/rule.go and
+//! pkg/apis/rbac/v1/evaluation_helpers.go). It does not aggregate ClusterRoles, and does not check that whoever writes
+//! a role has the rights that the role gives.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::registry::Registry;
+use super::resource::Resource;
+use super::selector::Selection;
+use super::status::Status;
+use super::tokens::User;
+use super::value::{list, text};
+
+/// What a user wants to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Attributes {
+    pub(crate) verb: String,
+    pub(crate) target: Target,
+}
+
+/// What a user wants to do something with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// Objects, or a part of them.
+    Resource(ResourceTarget),
+    /// A path that names no resource, such as `/version`.
+    Path(String),
+}
+
+/// Objects by their place in the API. What is empty is not given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ResourceTarget {
+    pub(crate) group: String,
+    /// In the plural, such as `pods`.
+    pub(crate) resource: String,
+    pub(crate) subresource: String,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+impl ResourceTarget {
+    /// The resource with its subresource, as rules name it: `pods/log`.
+    fn combined(&self) -> String {
+        match self.subresource.as_str() {
+            "" => self.resource.clone(),
+            subresource => format!("{}/{subresource}", self.resource),
+        }
+    }
+}
+
+impl Attributes {
+    /// 403, in the words of a real API server.
+    pub(crate) fn refuse(&self, user: &User, reason: &str) -> Status {
+        let (user, verb) = (user.name(), &self.verb);
+        let because = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+        match &self.target {
+            Target::Path(path) => {
+                let why = format!("User {user:?} cannot {verb} path {path:?}{because}");
+                Status::not_authorized("", "", "", &why)
+            }
+            Target::Resource(target) => {
+                let ResourceTarget { group, resource, namespace, name, .. } = target;
+                let place = match namespace.as_str() {
+                    "" => "at the cluster scope".to_owned(),
+                    namespace => format!("in the namespace {namespace:?}"),
+                };
+                let combined = target.combined();
+                let why = format!(
+                    "User {user:?} cannot {verb} resource {combined:?} in API group {group:?} {place}{because}"
+                );
+                Status::not_authorized(group, resource, name, &why)
+            }
+        }
+    }
+}
+
+/// Whether a user may do something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Decision {
+    Allowed,
+    /// No rule allows it.
+    Denied {
+        /// Which roles could not be looked at; empty if there are none.
+        reason: String,
+    },
+}
+
+/// Decides whether `user` may do what `attributes` say.
+pub(crate) fn decide(registry: &Registry, user: &User, attributes: &Attributes) -> Decision {
+    if *user == User::Admin {
+        return Decision::Allowed;
+    }
+    let namespace = match &attributes.target {
+        Target::Resource(target) => target.namespace.as_str(),
+        Target::Path(_) => "",
+    };
+    let roles = BoundRoles::of(registry, user, namespace);
+    if roles.rules().any(|rule| allows(rule, attributes)) {
+        return Decision::Allowed;
+    }
+    Decision::Denied { reason: roles.reason() }
+}
+
+/// The roles that are bound to a user in one namespace, or without one.
+#[derive(Debug)]
+pub(crate) struct BoundRoles {
+    roles: Vec<Arc<Value>>,
+    /// Why others are not among them.
+    missing: Vec<String>,
+}
+
+impl BoundRoles {
+    /// Those of ClusterRoleBindings, and those of the namespace's RoleBindings, unless it is empty.
+    pub(crate) fn of(registry: &Registry, user: &User, namespace: &str) -> Self {
+        let everywhere = registry.list(Resource::ClusterRoleBindings, None, &Selection::all()).items;
+        let here = match namespace {
+            "" => Vec::new(),
+            namespace => registry.list(Resource::RoleBindings, Some(namespace), &Selection::all()).items,
+        };
+        let mut bound = Self { roles: Vec::new(), missing: Vec::new() };
+        for binding in everywhere.iter().chain(&here) {
+            if is_bound(binding, user) {
+                bound.add(registry, &binding["roleRef"], namespace);
+            }
+        }
+        bound
+    }
+
+    fn add(&mut self, registry: &Registry, reference: &Value, namespace: &str) {
+        let name = text(&reference["name"]);
+        let (resource, namespace) = match text(&reference["kind"]) {
+            "Role" => (Resource::Roles, namespace),
+            _ => (Resource::ClusterRoles, ""),
+        };
+        match registry.get(resource, namespace, name) {
+            Ok(role) => self.roles.push(role),
+            Err(_) => {
+                let kind = resource.kind().to_lowercase();
+                let why = format!("{kind}.{} {name:?} not found", resource.group());
+                if !self.missing.contains(&why) {
+                    self.missing.push(why);
+                }
+            }
+        }
+    }
+
+    /// The rules of all of them.
+    pub(crate) fn rules(&self) -> impl Iterator<Item = &Value> {
+        self.roles.iter().flat_map(|role| list(&role["rules"]))
+    }
+
+    /// Which roles do not exist though they are bound; empty if all do.
+    pub(crate) fn reason(&self) -> String {
+        match &self.missing[..] {
+            [] => String::new(),
+            [one] => format!("RBAC: {one}"),
+            several => format!("RBAC: [{}]", several.join(", ")),
+        }
+    }
+}
+
+/// Whether a binding names the user, or a group of theirs.
+fn is_bound(binding: &Value, user: &User) -> bool {
+    let groups = user.groups();
+    list(&binding["subjects"]).iter().any(|subject| {
+        let name = text(&subject["name"]);
+        match text(&subject["kind"]) {
+            "User" => name == user.name(),
+            "Group" => groups.iter().any(|group| group == name),
+            "ServiceAccount" => {
+                let namespace = match text(&subject["namespace"]) {
+                    "" => text(&binding["metadata"]["namespace"]),
+                    namespace => namespace,
+                };
+                matches!(user, User::ServiceAccount { namespace: own_namespace, name: own_name }
+                    if own_namespace == namespace && own_name == name)
+            }
+            _ => false,
+        }
+    })
+}
+
+/// Whether one rule of a role allows what `attributes` say.
+fn allows(rule: &Value, attributes: &Attributes) -> bool {
+    let has = |field: &str, wanted: &str| {
+        list(&rule[field]).iter().any(|value| *value == *wanted || *value == *"*")
+    };
+    let is_allowed = match &attributes.target {
+        Target::Path(path) => list(&rule["nonResourceURLs"]).iter().any(|url| matches_url(text(url), path)),
+        Target::Resource(target) => {
+            let names = list(&rule["resourceNames"]);
+            has("apiGroups", &target.group)
+                && list(&rule["resources"]).iter().any(|resource| matches_resource(text(resource), target))
+                && (names.is_empty() || names.iter().any(|name| *name == *target.name))
+        }
+    };
+    is_allowed && has("verbs", &attributes.verb)
+}
+
+/// `*`, `pods`, `pods/log` or `*/log`. A resource does not include its subresources.
+fn matches_resource(pattern: &str, target: &ResourceTarget) -> bool {
+    let of_any = || !target.subresource.is_empty() && pattern.strip_prefix("*/") == Some(&target.subresource);
+    pattern == "*" || pattern == target.combined() || of_any()
+}
+
+/// A path, or the beginning of one before a `*`.
+fn matches_url(pattern: &str, path: &str) -> bool {
+    pattern == path || pattern.ends_with('*') && path.starts_with(pattern.trim_end_matches('*'))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+//! What a pod's token is good for: RBAC as kubectl shows it.
+
+use super::{Kubectl, Ran, pod, rows};
+
+/// A pod of a service account, and kubectl with its token.
+struct Account<'a> {
+    kubectl: &'a Kubectl,
+    name: &'static str,
+    token: String,
+}
+
+impl<'a> Account<'a> {
+    #[track_caller]
+    fn new(kubectl: &'a Kubectl, name: &'static str) -> Self {
+        kubectl.ok(&format!("create serviceaccount {name}"));
+        let script = "cat $ROLLDROP_SERVICE_ACCOUNT/token; echo; exec sleep 1000";
+        let spec = format!("spec:\n  serviceAccountName: {name}\n");
+        kubectl.apply(&pod(name, script).replace("spec:\n", &spec));
+        let token = kubectl.until(&format!("logs {name}"), |log| log.ends_with('\n'));
+        Self { kubectl, name, token: token.trim().to_owned() }
+    }
+
+    fn run(&self, args: &str) -> Ran {
+        // The admin's kubeconfig has a token as well; that of the command line counts.
+        self.kubectl.run(&format!("{args} --token={}", self.token))
+    }
+
+    #[track_caller]
+    fn ok(&self, args: &str) -> String {
+        self.run(args).ok()
+    }
+
+    /// What it is told when it is refused.
+    #[track_caller]
+    fn is_refused(&self, args: &str, what: &str, where_to: &str) {
+        let ran = self.run(args);
+        let (namespace, name) = (self.kubectl.namespace(), self.name);
+        let why = format!(
+            "is forbidden: User \"system:serviceaccount:{namespace}:{name}\" cannot {what} in API group {where_to}\n"
+        );
+        let said = ran.stderr();
+        assert!(said.starts_with("Error from server (Forbidden): ") && said.ends_with(&why), "{ran}");
+    }
+}
+
+#[test]
+fn a_pods_token_may_do_what_its_role_says_and_nothing_else() {
+    let kubectl = Kubectl::in_namespace("rights");
+    let namespace = kubectl.namespace().to_owned();
+    let here = format!("in the namespace \"{namespace}\"");
+    let web = Account::new(&kubectl, "web");
+    web.is_refused("get pod web", "get resource \"pods\"", &format!("\"\" {here}"));
+    assert_eq!(
+        web.ok("auth whoami -o jsonpath={.status.userInfo.username}"),
+        format!("system:serviceaccount:{namespace}:web")
+    );
+    // Discovery is for everybody.
+    assert!(web.ok("api-resources").contains("rolebindings"));
+
+    kubectl.ok("create role reader --verb=get,list --resource=pods,pods/log");
+    kubectl.ok("create role own --verb=delete --resource=pods --resource-name=web");
+    for role in ["reader", "own"] {
+        kubectl.ok(&format!("create rolebinding {role} --role={role} --serviceaccount={namespace}:web"));
+    }
+    assert_eq!(web.ok("get pods -o name"), "pod/web\n");
+    assert_eq!(web.ok("logs web"), format!("{}\n", web.token));
+    assert_eq!(web.ok("auth can-i delete pod/web"), "yes\n");
+    let other = web.run("auth can-i delete pod/other");
+    assert_eq!((other.code(), other.stdout().as_str()), (Some(1), "no\n"));
+    let listed = web.ok("auth can-i --list");
+    assert!(rows(&listed).iter().any(|row| row[..] == ["pods/log", "[]", "[]", "[get", "list]"]), "{listed}");
+
+    web.is_refused("delete pod other", "delete resource \"pods\"", &format!("\"\" {here}"));
+    web.is_refused("get pods --watch", "watch resource \"pods\"", &format!("\"\" {here}"));
+    web.is_refused("get secrets", "list resource \"secrets\"", &format!("\"\" {here}"));
+    web.is_refused("get pods --all-namespaces", "list resource \"pods\"", "\"\" at the cluster scope");
+    web.is_refused("get deployment web", "get resource \"deployments\"", &format!("\"apps\" {here}"));
+    web.is_refused("get pods -n default", "list resource \"pods\"", "\"\" in the namespace \"default\"");
+    web.is_refused("create configmap a", "create resource \"configmaps\"", &format!("\"\" {here}"));
+
+    // Whoever may patch what is there may not thereby make what is not.
+    kubectl.ok("create role patcher --verb=get,patch --resource=configmaps");
+    kubectl
+        .ok(&format!("create rolebinding patcher --role=patcher --group=system:serviceaccounts:{namespace}"));
+    let map = "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {b: c}}";
+    let apply = format!("apply --server-side --token={}", web.token);
+    let refused = kubectl.with_manifest(&apply, map).stderr();
+    assert!(refused.contains("cannot create resource \"configmaps\""), "{refused}");
+    kubectl.ok("create configmap a");
+    kubectl.with_manifest(&apply, map).ok();
+
+    // A role that does not exist is named.
+    kubectl.ok(&format!("create rolebinding later --clusterrole=later --serviceaccount={namespace}:web"));
+    let secrets = format!("\"\" {here}: RBAC: clusterrole.rbac.authorization.k8s.io \"later\" not found");
+    web.is_refused("get secrets", "list resource \"secrets\"", &secrets);
+
+    // Rights end with their binding, and the token with its pod.
+    kubectl.ok("delete rolebinding reader");
+    web.is_refused("get pods", "list resource \"pods\"", &secrets.replace("secrets", "pods"));
+    web.ok("delete pod web");
+    let gone = web.run("get pod web");
+    assert!(gone.stderr().contains("You must be logged in to the server"), "{gone}");
+}
+
+#[test]
+fn a_cluster_role_is_bound_in_one_namespace_or_in_all() {
+    let kubectl = Kubectl::in_namespace("rights");
+    let namespace = kubectl.namespace().to_owned();
+    let viewer = Account::new(&kubectl, "viewer");
+    kubectl.ok(&format!("create rolebinding view --clusterrole=view --serviceaccount={namespace}:viewer"));
+    let can = |what: &str| viewer.run(&format!("auth can-i {what}")).stdout() == "yes\n";
+    for allowed in ["list pods", "get pods --subresource=log", "watch endpointslices.discovery.k8s.io"] {
+        assert!(can(allowed), "{allowed}");
+    }
+    for refused in ["list pods -n default", "list secrets", "create pods", "list nodes", "get /metrics"] {
+        assert!(!can(refused), "{refused}");
+    }
+    kubectl.ok(&format!("create clusterrole {namespace} --verb=list --resource=nodes,pods"));
+    let binding = format!("{namespace} --clusterrole={namespace} --serviceaccount={namespace}:viewer");
+    kubectl.ok(&format!("create clusterrolebinding {binding}"));
+    assert!(can("list nodes") && can("list pods -n default") && !can("get pods -n default"));
+    kubectl.ok(&format!("delete clusterrole,clusterrolebinding {namespace}"));
+}
+
+#[test]
+fn bindings_are_shown_and_what_makes_no_sense_is_refused() {
+    let kubectl = Kubectl::in_namespace("rights");
+    kubectl.ok("create role a:b --verb=get --resource=pods");
+    kubectl.ok("create rolebinding both --role=a:b --serviceaccount=shop:web --group=ops");
+    let bindings = kubectl.ok("get rolebindings -o wide --no-headers");
+    let [row] = &rows(&bindings)[..] else { panic!("{bindings}") };
+    assert_eq!((row[..2].to_vec(), row[3..].to_vec()), (vec!["both", "Role/a:b"], vec!["ops", "shop/web"]));
+    assert!(kubectl.ok("describe role a:b").contains("pods"));
+    let refused = kubectl.fails("patch rolebinding both -p {\"roleRef\":{\"name\":\"c\"}}");
+    assert!(refused.contains("cannot change roleRef"), "{refused}");
+    assert!(
+        kubectl
+            .ok("get clusterroles -o name")
+            .contains("clusterrole.rbac.authorization.k8s.io/system:discovery\n")
+    );
+}
