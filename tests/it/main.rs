@@ -9,6 +9,7 @@
 mod api;
 mod bad_input;
 mod beats;
+mod behaviours;
 mod chart;
 mod churn;
 mod ci;

@@ -1,0 +1,76 @@
+//! The behaviours that are taken away to prove the library (`library/behaviours.yaml`): the list covers each claim, and is
+//! true of the source. `scripts/proofs/behaviours` builds each change and runs the scenarios that must fail.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+/// The claims of docs/sources.md are C1 to this one.
+const LAST_CLAIM: u32 = 19;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Behaviour {
+    name: String,
+    claims: BTreeSet<String>,
+    taken: String,
+    changes: Vec<Change>,
+    /// Scenario -> the check that fails, and behind a colon a command's statement.
+    fails: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Change {
+    file: PathBuf,
+    text: String,
+    becomes: String,
+}
+
+fn read(path: &Path) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The claims that a scenario says it shows.
+fn claims_of(scenario: &str) -> BTreeSet<String> {
+    let source = scenario.lines().find(|line| line.starts_with("# Source: ")).expect("a source");
+    let words = source.split(|c: char| !c.is_ascii_alphanumeric());
+    let is_claim = |word: &&str| word.strip_prefix('C').is_some_and(|number| number.parse::<u32>().is_ok());
+    words.filter(is_claim).map(str::to_owned).collect()
+}
+
+#[test]
+fn each_claim_has_a_behaviour_that_can_be_taken_away() {
+    let listed: Vec<Behaviour> =
+        serde_saphyr::from_str(include_str!("library/behaviours.yaml")).expect("YAML");
+    let names: BTreeSet<&str> = listed.iter().map(|one| one.name.as_str()).collect();
+    assert_eq!(names.len(), listed.len(), "a name is there twice");
+    let claims: BTreeSet<&str> = listed.iter().flat_map(|one| &one.claims).map(String::as_str).collect();
+    for number in 1..=LAST_CLAIM {
+        let claim = format!("C{number}");
+        assert!(claims.contains(claim.as_str()), "{claim} has no behaviour");
+    }
+    for Behaviour { name, claims, taken, changes, fails } in &listed {
+        assert!(taken.ends_with('.') && !changes.is_empty() && !fails.is_empty(), "{name}");
+        for Change { file, text, becomes } in changes {
+            assert_eq!(read(file).matches(text).count(), 1, "{name}: {text:?} in {}", file.display());
+            assert_ne!(text, becomes, "{name}");
+        }
+        let mut shown = BTreeSet::new();
+        for (scenario, check) in fails {
+            let text = read(&Path::new("scenarios").join(format!("{scenario}.yaml")));
+            let of_scenario: BTreeSet<_> = claims_of(&text).intersection(claims).cloned().collect();
+            assert!(!of_scenario.is_empty(), "{name}: {scenario} names none of {claims:?} as its source");
+            shown.extend(of_scenario);
+            // The last word of a check is a limit's, and its first one a key of `expect`.
+            let key = check.split(['.', ':']).next().expect("a key");
+            let is_expected =
+                text.contains(&format!(" {key}:")) || (key == "command" && text.contains("action: exec"));
+            assert!(is_expected, "{name}: {scenario} does not check {check}");
+        }
+        assert_eq!(&shown, claims, "{name}: its scenarios show these");
+    }
+}
