@@ -21,9 +21,12 @@ fn flow(r: &Request) -> Option<(&Arc<str>, u16, &Arc<str>)> {
     r.is_new_connection().then_some(flow)
 }
 
-/// Connects that were not plainly answered, by load source and source port, and by address.
+/// Connects that were not plainly answered, by load source and source port.
 #[derive(Debug)]
-pub(super) struct Flows(HashMap<Arc<str>, HashMap<u16, Vec<(Arc<str>, Vec<Use>)>>>);
+pub(super) struct Flows(HashMap<Arc<str>, HashMap<u16, ByAddress>>);
+
+/// Those from one port, by the address that they went to: it is the same one as a rule.
+type ByAddress = Vec<(Arc<str>, Vec<Use>)>;
 
 #[derive(Debug)]
 struct Use {
