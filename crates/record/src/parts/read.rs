@@ -131,7 +131,7 @@ impl<'a> GroupReader<'a> {
         if rows_of(&runs) != self.rows {
             return Err(ended());
         }
-        if runs.iter().all(|run| run.code.is_none()) {
+        if self.rows > 0 && runs.iter().all(|run| run.code.is_none()) {
             return Ok(None);
         }
         Ok(Some(TextColumn { values, runs: runs.into_iter(), code: None, left: 0 }))
