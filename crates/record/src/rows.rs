@@ -20,6 +20,9 @@ pub trait RowSource: Debug + Send + Sync {
     /// When they cannot be read.
     fn requests(&self, lanes: &mut [&mut dyn Lane<RequestRow>]) -> Result<(), PartError>;
 
+    /// Whether proxies recorded something.
+    fn has_served(&self) -> bool;
+
     /// Goes through the rows of the proxies, likewise.
     ///
     /// # Errors
@@ -36,6 +39,10 @@ impl RowSource for Records {
     fn requests(&self, lanes: &mut [&mut dyn Lane<RequestRow>]) -> Result<(), PartError> {
         give(&self.requests, lanes);
         Ok(())
+    }
+
+    fn has_served(&self) -> bool {
+        !self.served.is_empty()
     }
 
     fn served(&self, lanes: &mut [&mut dyn Lane<ServedRow>]) -> Result<(), PartError> {
@@ -145,6 +152,10 @@ impl RowSource for Tables {
         parts::read_side_by_side(&self.requests, lanes)?;
         give(&self.live, lanes);
         Ok(())
+    }
+
+    fn has_served(&self) -> bool {
+        !self.served.is_empty()
     }
 
     fn served(&self, lanes: &mut [&mut dyn Lane<ServedRow>]) -> Result<(), PartError> {

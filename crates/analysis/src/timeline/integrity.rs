@@ -72,6 +72,8 @@ pub struct Hole {
 pub(super) struct Rows {
     sources: HashMap<Arc<str>, OfSource>,
     served: HashMap<Arc<str>, OfProxy>,
+    /// Whether requests are kept to be compared with what proxies recorded.
+    compares: bool,
 }
 
 /// The rows of a load source.
@@ -200,6 +202,11 @@ impl OfSource {
 }
 
 impl Rows {
+    /// No row yet, of a run that has rows of proxies or not.
+    pub(super) fn new(has_served: bool) -> Self {
+        Self { compares: has_served, ..Self::default() }
+    }
+
     /// Adds the requests of later rows.
     pub(super) fn merge(&mut self, later: Self) {
         for (source, of) in later.sources {
@@ -223,7 +230,7 @@ impl Rows {
         if !is_ordered(row) {
             of.disordered.add(row.seq);
         }
-        if row.seq < ALL_BELOW || row.seq.is_multiple_of(ONE_IN) {
+        if self.compares && (row.seq < ALL_BELOW || row.seq.is_multiple_of(ONE_IN)) {
             let begun = row.actually_sent().unwrap_or(row.scheduled);
             // One that was given up may be read later.
             let end = if row.outcome == Outcome::Ok { row.end } else { Stamp::from_unix_ns(i64::MAX) };

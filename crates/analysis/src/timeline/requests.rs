@@ -264,7 +264,11 @@ impl Requests {
         clocks: Clocks,
         mut joins: Joins,
     ) -> Result<Self, PartError> {
-        let begin = || Seen { proxied: Proxied::new(joins.run.clone()), ..Seen::default() };
+        let begin = || Seen {
+            looked_at: integrity::Rows::new(rows.has_served()),
+            proxied: Proxied::new(joins.run.clone()),
+            ..Seen::default()
+        };
         let add = |seen: &mut Seen, request: &mut Request| seen.add(request, &clocks, &joins);
         let seen = lanes::add_up(&*rows, begin, add, Seen::merge)?;
         let Seen { mut others, first_scheduled, relays, mut looked_at, mut proxied, mut agreement, .. } =
