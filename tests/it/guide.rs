@@ -134,7 +134,7 @@ impl Desk {
             let line = written.line;
             write!(
                 script,
-                "echo '--- line {line}'; echo '--- line {line}' >&2\n{as_run}\nstatus=$?\n\
+                "echo \"--- line {line}, after $SECONDS s\"; echo '--- line {line}' >&2\n{as_run}\nstatus=$?\n\
                  [[ '{allowed}' == *\" $status \"* ]] || {{ echo \"{page}, line {line}: exit status $status, \
                  not{allowed}\" >&2; exit {NOT_AS_WRITTEN}; }}\n"
             )
@@ -170,6 +170,9 @@ impl Desk {
             figure(meanwhile.taken(), status.success(), both);
         }
         assert!(status.success(), "{}", both());
+        let stdout = said("stdout");
+        let times = stdout.lines().filter(|line| line.starts_with("--- line "));
+        println!("{page}\n{}", times.collect::<Vec<_>>().join("\n"));
     }
 }
 

@@ -1,10 +1,9 @@
 //! The Kubernetes API over HTTPS on loopback, for those who hold a token.
 //!
 //! HTTP/1.1 and JSON only. Here a request becomes a call of the [registry](super::registry) and
-//! its result an answer; the semantics are the registry's. Paths are read in `route`, users authorized in `auth`
-//! by [RBAC](super::rbac), verbs on
-//! objects served in `objects`, watches in `watch`, pods' own ports in `proxy`, their logs in
-//! `log`.
+//! its result an answer; the semantics are the registry's. Paths are read in `route`, users are authorized in `auth`
+//! by [RBAC](super::rbac), verbs on objects are served in `objects`, watches in `watch`, pods' own ports in `proxy`,
+//! their logs in `log`.
 //!
 //! A client that is slow costs little and is cut off: it has `HEAD_TIMEOUT` for a TLS
 //! handshake and for the head of each request, and an answer that it does not read for
