@@ -34,8 +34,9 @@ impl Shop {
     /// Applies what this cluster serves of these objects.
     #[track_caller]
     fn apply(&self, objects: &[Value]) {
-        let served =
-            |object: &&Value| ["ConfigMap", "ServiceAccount"].iter().any(|kind| object["kind"] == *kind);
+        let kinds =
+            ["ConfigMap", "ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"];
+        let served = |object: &&Value| kinds.iter().any(|kind| object["kind"] == *kind);
         let manifest: Vec<String> = objects.iter().filter(served).map(Value::to_string).collect();
         self.0.apply(&manifest.join("\n---\n"));
     }
