@@ -165,11 +165,8 @@ impl Desk {
         let meanwhile = Meanwhile::begins();
         let status = bash.status().expect("bash starts");
         let both = || format!("{status}\n--- stdout\n{}\n--- stderr\n{}", said("stdout"), said("stderr"));
-        // Others make a run invalid, and so the gate after it.
-        if said("stdout").contains("INVALID") {
-            figure(meanwhile.taken(), status.success(), both);
-        }
-        assert!(status.success(), "{}", both());
+        // How nearly all of them end rests on what was measured.
+        figure(meanwhile.taken(), status.success(), both);
         let stdout = said("stdout");
         let times = stdout.lines().filter(|line| line.starts_with("--- line "));
         println!("{page}\n{}", times.collect::<Vec<_>>().join("\n"));

@@ -36,7 +36,7 @@ pub(crate) struct Finished {
     output: Output,
     dir: TempDir,
     /// The share of the processors' time that others had meanwhile.
-    taken: f64,
+    pub(crate) taken: f64,
 }
 
 impl Rolldrop {

@@ -105,7 +105,7 @@ pub(crate) fn actions(records: &Records) -> Vec<&Action> {
 }
 
 /// Runs that measure take turns: two at once, which wait most of the time, and no more.
-static TURNS: (Mutex<usize>, Condvar) = (Mutex::new(3), Condvar::new());
+static TURNS: (Mutex<usize>, Condvar) = (Mutex::new(2), Condvar::new());
 
 /// A scenario's run on each dataplane.
 type Both = [MeasuredRun; 2];

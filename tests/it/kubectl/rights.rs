@@ -1,6 +1,7 @@
 //! What a pod's token is good for: RBAC as kubectl shows it.
 
 use super::{Kubectl, Ran, pod, rows};
+use crate::harness::{LIMIT, wait_for};
 
 /// A pod of a service account, and kubectl with its token.
 struct Account<'a> {
@@ -39,7 +40,7 @@ impl<'a> Account<'a> {
             "is forbidden: User \"system:serviceaccount:{namespace}:{name}\" cannot {what} in API group {where_to}\n"
         );
         let said = ran.stderr();
-        assert!(said.starts_with("Error from server (Forbidden): ") && said.ends_with(&why), "{ran}");
+        assert!(ran.code() == Some(1) && said.ends_with(&why), "{ran}");
     }
 }
 
@@ -97,9 +98,13 @@ fn a_pods_token_may_do_what_its_role_says_and_nothing_else() {
     // Rights end with their binding, and the token with its pod.
     kubectl.ok("delete rolebinding reader");
     web.is_refused("get pods", "list resource \"pods\"", &secrets.replace("secrets", "pods"));
-    web.ok("delete pod web");
-    let gone = web.run("get pod web");
-    assert!(gone.stderr().contains("You must be logged in to the server"), "{gone}");
+    // Who may not get it cannot wait for its end.
+    web.ok("delete pod web --wait=false");
+    kubectl.ok("wait --for=delete pod/web --timeout=120s");
+    wait_for("the end of the token", LIMIT, || {
+        let said = web.run("get pod web").stderr().contains("You must be logged in to the server");
+        said.then_some(())
+    });
 }
 
 #[test]
