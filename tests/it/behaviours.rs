@@ -2,10 +2,11 @@
 //! true of the source. `scripts/proofs/behaviours` builds each change and runs the scenarios that must fail.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Deserialize;
+
+use crate::harness::tracked;
 
 /// The claims of docs/sources.md are C1 to this one.
 const LAST_CLAIM: u32 = 19;
@@ -27,11 +28,6 @@ struct Change {
     file: PathBuf,
     text: String,
     becomes: String,
-}
-
-fn read(path: &Path) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
-    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// The claims that a scenario says it shows.
@@ -56,12 +52,12 @@ fn each_claim_has_a_behaviour_that_can_be_taken_away() {
     for Behaviour { name, claims, taken, changes, fails } in &listed {
         assert!(taken.ends_with('.') && !changes.is_empty() && !fails.is_empty(), "{name}");
         for Change { file, text, becomes } in changes {
-            assert_eq!(read(file).matches(text).count(), 1, "{name}: {text:?} in {}", file.display());
+            assert_eq!(tracked(file).matches(text).count(), 1, "{name}: {text:?} in {}", file.display());
             assert_ne!(text, becomes, "{name}");
         }
         let mut shown = BTreeSet::new();
         for (scenario, check) in fails {
-            let text = read(&Path::new("scenarios").join(format!("{scenario}.yaml")));
+            let text = tracked(format!("scenarios/{scenario}.yaml"));
             let of_scenario: BTreeSet<_> = claims_of(&text).intersection(claims).cloned().collect();
             assert!(!of_scenario.is_empty(), "{name}: {scenario} names none of {claims:?} as its source");
             shown.extend(of_scenario);

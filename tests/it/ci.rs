@@ -8,10 +8,7 @@ mod stand_in;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The repository.
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
+use crate::harness::root;
 
 /// A program of the tests' own Python.
 fn python(program: &str) -> PathBuf {

@@ -2,17 +2,15 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+use crate::harness::root;
 
 /// Folders whose pages are not ours, or are made.
 const NOT_OURS: [&str; 3] = ["target", ".git", "corpus"];
 
 /// A message's parts stand this close to each other in the source, in bytes.
 const NEAR: usize = 600;
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
 
 /// All files with this extension below a folder.
 fn files(folder: PathBuf, extension: &str) -> Vec<PathBuf> {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::ci::meets;
-use crate::harness::VENV;
+use crate::harness::{VENV, tracked};
 use crate::lab::{Cluster, Setup};
 use crate::load::Server;
 use crate::machine::{Meanwhile, figure, measured};
@@ -76,7 +76,7 @@ struct Replaced {
 
 /// The table of what is replaced.
 fn replaced() -> Vec<Replaced> {
-    let docs = read("docs/README.md");
+    let docs = tracked("docs/README.md");
     let table = docs.split("## Commands that are tested").nth(1).expect("the section");
     let rows = table.lines().filter(|line| line.starts_with("| README") || line.starts_with("| guide"));
     let rows: Vec<_> = rows
@@ -88,10 +88,6 @@ fn replaced() -> Vec<Replaced> {
         .collect();
     assert!(rows.len() > 3, "no table");
     rows
-}
-
-fn read(path: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).expect(path)
 }
 
 /// A directory in which a page's commands are run.
@@ -192,7 +188,7 @@ fn the_commands_of_the_readme_do_what_it_says() {
         let mut desk = Desk::new();
         let cluster = staging(desk.dir.path());
         desk.kubeconfig = Some(cluster.kubeconfig());
-        desk.run("README", &read("README.md"));
+        desk.run("README", &tracked("README.md"));
         for made in
             ["before/report.html", "after/comparison.html", "after/junit.xml", "mine.yaml", "web.yaml"]
         {
@@ -206,7 +202,7 @@ fn the_commands_of_the_guide_lead_from_nothing_to_a_gate() {
     measured(|| {
         let _turn = turn();
         let desk = Desk::new();
-        desk.run("guide", &read("docs/guide.md"));
+        desk.run("guide", &tracked("docs/guide.md"));
         let made = |name: &str| desk.file("../rolldrop-guide").join(name);
         for name in ["naive/report.html", "before/charts/rollout.png", "tuning/patch.yaml", "gated/junit.xml"]
         {

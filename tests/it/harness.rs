@@ -30,6 +30,18 @@ pub(crate) struct Rolldrop {
     env: Vec<(String, String)>,
 }
 
+/// Where the repository is.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A file of the repository.
+#[track_caller]
+pub(crate) fn tracked(path: impl AsRef<Path>) -> String {
+    let path = root().join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
 /// A finished run of the binary.
 pub(crate) struct Finished {
     line: String,

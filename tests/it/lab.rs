@@ -26,6 +26,18 @@ pub(crate) fn trust_default_account() -> Value {
     })
 }
 
+/// Lets pods that name no service account get the pods of their namespace: a role and its binding, by where they are
+/// created.
+pub(crate) fn may_get_pods() -> [(&'static str, Value); 2] {
+    let rules = json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]);
+    let binding = json!({
+        "metadata": {"name": "default-gets-pods"},
+        "roleRef": {"kind": "Role", "name": "get-pods"},
+        "subjects": [{"kind": "ServiceAccount", "name": "default"}],
+    });
+    [("roles", json!({"metadata": {"name": "get-pods"}, "rules": rules})), ("rolebindings", binding)]
+}
+
 /// A cluster to be started: one node, the userspace dataplane, and a directory of its own for the logs.
 pub(crate) struct Setup<'a> {
     dataplane: &'static str,

@@ -9,7 +9,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
 
 use crate::harness::{wait_for, written};
-use crate::lab::Setup;
+use crate::lab::{Setup, may_get_pods};
 use crate::termination::lab::{LIMIT, Lab, Seen};
 
 pub(crate) const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -152,15 +152,10 @@ fn without_mounts_a_pod_that_needs_one_says_what_to_do() {
 
 /// Lets pods that name no service account get pods.
 async fn let_get_pods(lab: &Lab) {
-    let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
-    let rules = json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]);
-    lab.create(&format!("{rbac}/roles"), &json!({"metadata": {"name": "get-pods"}, "rules": rules})).await;
-    let binding = json!({
-        "metadata": {"name": "default-gets-pods"},
-        "roleRef": {"kind": "Role", "name": "get-pods"},
-        "subjects": [{"kind": "ServiceAccount", "name": "default"}],
-    });
-    lab.create(&format!("{rbac}/rolebindings"), &binding).await;
+    for (path, object) in may_get_pods() {
+        let path = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/default/{path}");
+        lab.create(&path, &object).await;
+    }
 }
 
 #[test]

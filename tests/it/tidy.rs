@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::harness::root;
+
 /// What a part of a crate may use of ours where its crate could use more: module by module in the program's own
 /// package, and all of the lab (`docs/architecture.md`). What a crate may use at all, its manifest says.
 const MAY_USE: &[(&str, &[&str])] = &[
@@ -62,10 +64,6 @@ impl Source {
     fn part(&self) -> &str {
         if self.library == "rolldrop" { &self.module } else { &self.library }
     }
-}
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// The libraries, by name, with their folders.

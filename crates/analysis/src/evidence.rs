@@ -308,14 +308,12 @@ impl<'a> Gathered<'a> {
         {
             self.connections.add(connection, pod, (r.row.scheduled, r.row.seq));
         }
-        let met = r
-            .pod()
-            .map(|pod| self.met.get(pod, || Met { first_served: None, lives: timeline.lives_of(pod) }));
-        let end = met.and_then(|met| {
+        let lives = r.pod().map(|pod| {
+            let met = self.met.get(pod, || Met { first_served: None, lives: timeline.lives_of(pod) });
             if r.row.outcome == Outcome::Ok {
                 met.first_served = Some(met.first_served.map_or(r.begun(), |first| first.min(r.begun())));
             }
-            met.lives.end_at(r.begun())
+            met.lives
         });
         let Some(target) = target else { return };
         if r.row.outcome == Outcome::NotSent || !arrives(r, balances) {
@@ -324,7 +322,7 @@ impl<'a> Gathered<'a> {
         let (until, uncertainty_ns) = &mut self.observed[target];
         *until = (*until).max(Some(r.begun()));
         *uncertainty_ns = r.uncertainty_ns.max(*uncertainty_ns);
-        let Some(end) = end else { return };
+        let Some(end) = lives.and_then(|lives| lives.end_at(r.begun())) else { return };
         let t0 = timeline.ends[end].t0;
         if r.begun() < t0.earliest {
             self.before[end][target].add(r.begun());

@@ -38,7 +38,8 @@ impl<'a> Outages<'a> {
         };
         let Self { failures, before } = self;
         let (earlier, later) = failures.split_at(*before);
-        if !earlier.last().is_none_or(is_before) || later.first().is_some_and(is_before) {
+        let is_here = earlier.last().is_none_or(is_before) && !later.first().is_some_and(is_before);
+        if !is_here {
             *before = failures.partition_point(is_before);
         }
         if let Some(last) = before.checked_sub(1).and_then(|last| failures.get_mut(last)) {

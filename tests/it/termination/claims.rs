@@ -7,6 +7,7 @@ use serde_json::json;
 use super::case::{Act, Case, SERVE_2};
 use super::lab::{Lab, Seen};
 use super::recordings;
+use crate::lab::may_get_pods;
 
 /// The cases that no other module has.
 pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
@@ -17,12 +18,7 @@ pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
         let script = format!("{told}; while :; do sleep 0.1; done");
         Case::script(lab, name, &script).app(|app| app["image"] = json!("docker.io/library/nginx:1.27"))
     };
-    let get_pods = json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]);
-    let binding = json!({
-        "metadata": {"name": "default-gets-pods"},
-        "roleRef": {"kind": "Role", "name": "get-pods"},
-        "subjects": [{"kind": "ServiceAccount", "name": "default"}],
-    });
+    let [role, binding] = may_get_pods();
     let cases = [
         nginx("image-stop-signal").act(0.0, Act::Delete(None)),
         nginx("image-and-own-stop-signal")
@@ -37,8 +33,8 @@ pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
             .act(0.0, Act::Delete(None)),
         Case::new(lab, "c09", &["--on-sigterm", "drain", "--drain-for", "10s", "--ask-api-every", "1s"])
             .grace(8)
-            .object("roles", json!({"metadata": {"name": "get-pods"}, "rules": get_pods}))
-            .object("rolebindings", binding)
+            .object(role.0, role.1)
+            .object(binding.0, binding.1)
             .hook(json!({"sleep": {"seconds": 5}}))
             .act(0.0, Act::Delete(None)),
     ];
@@ -142,7 +138,9 @@ fn c09_the_api_answers_a_pod_through_its_whole_graceful_shutdown() {
             answered >= 4 && ours.last("app api answered") > gone - 2.0 - ours.lag_s,
             "{answered}: {ours}"
         );
-        assert!(!ours.process.iter().any(|(at, what)| *at > 0.0 && ["app api failed", "app api refused"].contains(&what.as_str())), "{ours}");
+        let not_answered = ["app api failed", "app api refused"];
+        let is_not_answered = |(at, what): &(f64, String)| *at > 0.0 && not_answered.contains(&what.as_str());
+        assert!(!ours.process.iter().any(is_not_answered), "{ours}");
     }
 }
 

@@ -212,14 +212,15 @@ struct Seen {
 impl Seen {
     fn add(&mut self, request: &mut Request, clocks: &Clocks, joins: &Joins) {
         place_request(request, clocks, Some(&joins.addresses));
-        let says = request.row.pod.as_ref().filter(|value| !self.own_names.has(value)).cloned();
-        if let Some(value) = name_pod(&mut request.row, joins, &mut self.own_names) {
-            self.unmatched.add(&value);
-        }
+        let said = name_pod(&mut request.row, joins, &mut self.own_names);
         self.agreement.add(request);
         let row = &request.row;
-        if let Some((says, pod)) = says.zip(row.pod.as_ref()).filter(|_| row.outcome == Outcome::Ok) {
-            self.relays.see(&joins.names, &says, pod);
+        match (said, &row.pod) {
+            (Some(value), None) => self.unmatched.add(&value),
+            (Some(value), Some(pod)) if row.outcome == Outcome::Ok => {
+                self.relays.see(&joins.names, &value, pod);
+            }
+            _ => {}
         }
         self.all += 1;
         self.looked_at.add(row, request.uncertainty_ns);
@@ -396,23 +397,18 @@ impl Requests {
 /// Values of answers that are a pod's own name, as most are.
 type OwnNames = ByName<()>;
 
-/// Replaces the header's value in the row by the name of the pod. Clears it, and returns it, if it names no pod that was
-/// watched.
+/// Replaces the header's value in the row by the name of the pod, or clears it if it names none that was watched. Returns
+/// the value, unless it is a pod's own name that an answer had before, or no pod was watched.
 fn name_pod(row: &mut RequestRow, joins: &Joins, own_names: &mut OwnNames) -> Option<Arc<str>> {
     let value = row.pod.as_ref().filter(|value| !joins.names.is_empty() && !own_names.has(value))?;
-    match joins.names.find(&joins.addresses, value, row.end) {
-        Some(name) if name == value => {
-            if row.outcome == Outcome::Ok {
-                own_names.get(value, || ());
-            }
-            None
+    let name = joins.names.find(&joins.addresses, value, row.end);
+    if name == Some(value) {
+        if row.outcome == Outcome::Ok {
+            own_names.get(value, || ());
         }
-        Some(name) => {
-            row.pod = Some(Arc::clone(name));
-            None
-        }
-        None => row.pod.take(),
+        return Some(Arc::clone(value));
     }
+    std::mem::replace(&mut row.pod, name.cloned())
 }
 
 /// Brings a row that was just read onto the coordinator's clock. A request's stamps lie close together, so one offset

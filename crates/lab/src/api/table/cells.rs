@@ -243,7 +243,6 @@ pub(super) fn job(object: &Value, now: Timestamp) -> Vec<Value> {
     cells
 }
 
-/// Containers, images and selector of a workload.
 pub(super) fn role_binding(object: &Value, now: Timestamp) -> Vec<Value> {
     let role = &object["roleRef"];
     let subjects = |kind: &str| {
@@ -264,6 +263,7 @@ pub(super) fn role_binding(object: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
+/// Containers, images and selector of a workload.
 fn template(spec: &Value) -> [Value; 3] {
     let containers = list(&spec["template"]["spec"]["containers"]);
     let all = |field: &str| containers.iter().map(|one| text(&one[field])).collect::<Vec<_>>().join(",");

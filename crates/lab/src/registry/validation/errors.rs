@@ -79,7 +79,7 @@ impl Errors {
         }
     }
 
-    /// A value that has a default and must be one of a few; they are in alphabetical order.
+    /// A value that must be one of a few.
     pub(super) fn check_one_of(&mut self, value: &Value, field: &str, supported: &[&str]) {
         if value.as_str().is_none_or(|value| !supported.contains(&value)) {
             self.unsupported(field, value, supported);

@@ -50,8 +50,8 @@ pub(super) fn validate_binding(
 ) {
     let role = &binding["roleRef"];
     let kinds: &[&str] = if resource.namespaced() { &["Role", "ClusterRole"] } else { &["ClusterRole"] };
-    check_one_of(role, "roleRef.apiGroup", &[Resource::Roles.group()], errors);
-    check_one_of(role, "roleRef.kind", kinds, errors);
+    errors.check_one_of(&given(role, "apiGroup"), "roleRef.apiGroup", &[Resource::Roles.group()]);
+    errors.check_one_of(&given(role, "kind"), "roleRef.kind", kinds);
     if text(&role["name"]).is_empty() {
         errors.required("roleRef.name", "");
     }
@@ -81,17 +81,13 @@ fn validate_subject(resource: Resource, subject: &Value, path: &str, errors: &mu
         "User" | "Group" => Resource::Roles.group(),
         _ => {
             let kinds = ["ServiceAccount", "User", "Group"];
-            return check_one_of(subject, &format!("{path}.kind"), &kinds, errors);
+            return errors.check_one_of(&given(subject, "kind"), &format!("{path}.kind"), &kinds);
         }
     };
-    check_one_of(subject, &format!("{path}.apiGroup"), &[group], errors);
+    errors.check_one_of(&given(subject, "apiGroup"), &format!("{path}.apiGroup"), &[group]);
 }
 
-/// The last part of `path` names a field of `holder`; one that is missing counts as empty.
-fn check_one_of(holder: &Value, path: &str, supported: &[&str], errors: &mut Errors) {
-    let field = path.rsplit('.').next().unwrap_or(path);
-    let value = text(&holder[field]);
-    if !supported.contains(&value) {
-        errors.unsupported(path, &json!(value), supported);
-    }
+/// A text that is missing counts as empty.
+fn given(holder: &Value, field: &str) -> Value {
+    json!(text(&holder[field]))
 }
