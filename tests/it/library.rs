@@ -12,7 +12,7 @@ use crate::runs::{Dataplane, turn};
 /// The runs of these are looked at by other tests (`runs::all`, `expectations`).
 const ELSEWHERE: [&str; 7] =
     ["drain-in-app", "gate", "idle-close", "killed-in-flight", "naive-exit", "no-sidecar", "prestop-sleep"];
-/// So many run side by side: they wait most of the time.
+/// So many of them wait for a turn at once.
 const SIDE_BY_SIDE: usize = 3;
 /// Begins a setting of the embedded cluster that says nothing but how many nodes it has.
 const NODES_ONLY: &str = "  cluster: {embedded: {nodes: ";
@@ -33,10 +33,10 @@ fn each_scenario_of_the_library_shows_what_it_expects() {
     for name in ELSEWHERE {
         assert!(names.remove(name), "{name} is not in the library");
     }
-    let _turn = turn();
     let names = Mutex::new(names);
     let next = || names.lock().expect("a name").pop_first();
     let show = |name: &str| {
+        let _turn = turn();
         let run = Rolldrop::run(name).args(["--quiet"]).on(Dataplane::Kernel).with_tools().measured();
         // What pods do depends on the time that they get.
         run.figure(run.code() == Some(0));

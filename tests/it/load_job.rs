@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Child;
 
 use http::Request;
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use rolldrop_analysis::model::Mode;
@@ -230,11 +230,23 @@ fn workers_that_cannot_be_reached_come_by_themselves_and_those_that_are_not_read
     let _turn = turn();
     let cluster = Setup::on(Dataplane::Kernel).nodes(3).start();
     let kubeconfig = cluster.kubeconfig();
-    // Nobody starts there what is put there.
+    // Nobody starts on the third node what is put there, and nobody ends it before the run removes it.
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    runtime.block_on(async {
-        let stop = Request::post("/api/v1/nodes/node-3/proxy/stop").body(Vec::new()).expect("a request");
-        cluster.client().await.request_text(stop).await.expect("its agent stops");
+    let client = runtime.block_on(cluster.client());
+    let ask = async |client: &kube::Client, what: &str| {
+        let path = format!("/api/v1/nodes/node-3/proxy/{what}");
+        client.request_text(Request::post(path).body(Vec::new()).expect("a request")).await
+    };
+    runtime.block_on(ask(&client, "stop")).expect("its agent stops");
+    let handle = runtime.handle().clone();
+    let back = std::thread::spawn(move || {
+        let pods: Api<Pod> = Api::all(client.clone());
+        let on_node = ListParams::default().fields("spec.nodeName=node-3");
+        wait_for("the removal of the pod there", LIMIT, || {
+            let pods = handle.block_on(pods.list(&on_node)).expect("the pods");
+            pods.iter().any(|pod| pod.metadata.deletion_timestamp.is_some()).then_some(())
+        });
+        handle.block_on(ask(&client, "restart")).expect("the agent is back");
     });
     let scenario = web().pod(json!({"nodeName": "node-1"})).scenario("from-the-cluster", FROM_CLUSTER);
     // On a node of the cluster, to which pods can connect.
@@ -258,6 +270,7 @@ fn workers_that_cannot_be_reached_come_by_themselves_and_those_that_are_not_read
         .file("inside", &as_inside)
         .file("scenario.yaml", &scenario)
         .finish();
+    back.join().expect("the agent is back");
     let records = RunDir::open(&finished.dir().join("run")).and_then(|run| run.read());
     let records = records.unwrap_or_else(|e| panic!("{e}\n{finished}"));
     let loads = records.info.sources.iter().filter(|source| source.role == Role::Load);

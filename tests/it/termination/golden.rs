@@ -20,13 +20,31 @@ const API_SLACK_S: (f64, f64) = (1.5, 2.0);
 /// The same for signals and ends of processes.
 const PROCESS_SLACK_S: (f64, f64) = (0.6, 1.5);
 
-/// A pod that ends so soon after its deletion may have both written as one status: a node agent
-/// writes the newest.
+/// What lasts no longer than this may not be told: a node agent and the controller of EndpointSlices write what is
+/// newest.
 const MERGING_S: f64 = 0.5;
 
-/// How the deletion begins, and a status that was written after the node agent had seen it.
-const DELETED: &str = "Pod MODIFIED generation=2/1 ";
-const OBSERVED: &str = "Pod MODIFIED generation=2/2 ";
+/// What may not be told, between which two it lasts: the status that says that the node agent has seen the deletion
+/// of a pod that ends at once, and the endpoint of a pod that runs and is not ready yet.
+const PASSING: [Passing; 2] = [
+    Passing {
+        begins: "Pod MODIFIED generation=2/1 ",
+        ends: "Pod MODIFIED generation=2/2 ",
+        text: "Pod MODIFIED generation=2/2 ",
+    },
+    Passing {
+        begins: "Pod MODIFIED generation=1/1 Running app=running ",
+        ends: "Pod MODIFIED generation=1/1 Running app=running,ready ",
+        text: "EndpointSlice endpoint ready=false serving=false terminating=false",
+    },
+];
+
+/// How the events begin between which something lasts, and how it is told.
+struct Passing {
+    begins: &'static str,
+    ends: &'static str,
+    text: &'static str,
+}
 
 /// What was recorded of a case.
 #[derive(Debug, Default)]
@@ -85,9 +103,11 @@ impl Golden {
         let texts: Vec<&str> = told.iter().map(|(_, text)| text.as_str()).collect();
         let mut orders = self.orders.clone();
         let first = |begins: &str| told.iter().find(|(_, text)| text.starts_with(begins)).map(|(at, _)| at);
-        let ended_after = first(OBSERVED).zip(first(DELETED)).map(|(observed, deleted)| observed - deleted);
-        if ended_after.is_some_and(|seconds| seconds < MERGING_S + ours.lag_s) {
-            orders.extend(self.orders.iter().map(|order| with_merged_status(order)));
+        for passing in &PASSING {
+            let lasted = first(passing.ends).zip(first(passing.begins)).map(|(ends, begins)| ends - begins);
+            if lasted.is_some_and(|seconds| seconds < MERGING_S + ours.lag_s) {
+                orders.extend(self.orders.iter().map(|order| passing.left_out_of(order)));
+            }
         }
         let same = |order: &&Vec<(f64, f64, String)>| order.iter().map(|(.., text)| text).eq(texts.iter());
         let Some(recorded) = orders.iter().find(same) else {
@@ -151,10 +171,11 @@ impl Golden {
     }
 }
 
-/// The same without the status that says no more than which generation it has observed.
-fn with_merged_status(order: &[(f64, f64, String)]) -> Vec<(f64, f64, String)> {
-    let first = order.iter().position(|(.., text)| text.starts_with(OBSERVED));
-    order.iter().enumerate().filter(|(at, _)| Some(*at) != first).map(|(_, line)| line.clone()).collect()
+impl Passing {
+    fn left_out_of(&self, order: &[(f64, f64, String)]) -> Vec<(f64, f64, String)> {
+        let first = order.iter().position(|(.., text)| text.starts_with(self.text));
+        order.iter().enumerate().filter(|(at, _)| Some(*at) != first).map(|(_, line)| line.clone()).collect()
+    }
 }
 
 /// The API events of one kind, in our order.

@@ -21,7 +21,7 @@ pub(super) fn of_ends(terminations: &[Termination], limits: &BTreeMap<Stage, Bou
 /// When a termination reached a stage. Its timeline counts from the latest t0, so it may have taken longer by t0's
 /// uncertainty. What a watch showed after a gap may have been so since the gap began.
 fn of_end(termination: &Termination, stage: Stage) -> Measured {
-    let Termination { pod, timeline, t0_s, t0_uncertainty_s, watch_gaps, .. } = termination;
+    let Termination { pod, timeline, t0_s, t0_uncertainty_s, watch_gaps, windows, .. } = termination;
     let Some(at) = timeline.get(&stage) else {
         let settle = match stage {
             Stage::KillBegan | Stage::ListenerClosed | Stage::AppExited => {
@@ -30,7 +30,11 @@ fn of_end(termination: &Termination, stage: Stage) -> Measured {
             Stage::LastConnection => "new connections to each pod until it ends",
             _ => "a load that goes on until the pod is gone",
         };
-        return Measured::unknown(Unit::Seconds, format!("pod {pod} has no {stage}"), settle);
+        // Where no new connection came after t0, none came after the windows.
+        let last = windows.iter().map(|window| window.upper_s.filter(|_| stage == Stage::LastConnection));
+        let latest = last.collect::<Option<Vec<f64>>>().and_then(|all| all.into_iter().reduce(f64::max));
+        let measured = Measured::between(Unit::Seconds, None, None, latest);
+        return measured.because(format!("pod {pod} has no {stage}")).settled_by(settle);
     };
     let is_watched =
         !matches!(stage, Stage::KillBegan | Stage::ListenerClosed | Stage::AppExited | Stage::LastConnection);

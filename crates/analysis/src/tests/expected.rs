@@ -454,6 +454,26 @@ fn stages_are_judged_from_t0_within_its_uncertainty() {
 }
 
 #[test]
+fn where_no_new_connection_came_after_t0_the_windows_bound_the_last_one() {
+    let mut result = run(&[0, 0]);
+    result.terminations[0].timeline.insert(Stage::LastConnection, 0.2);
+    result.terminations[1].timeline.remove(&Stage::LastConnection);
+    let max = || json!({"stages": {"last_connection": {"max": "400ms"}}});
+    let mut upper_s = |upper_s: [Option<f64>; 2]| {
+        let window = result.terminations[1].windows[0].clone();
+        let of = |upper_s| Window { upper_s, ..window.clone() };
+        result.terminations[1].windows = upper_s.map(of).to_vec();
+        result.clone()
+    };
+    assert_eq!(verdict(&upper_s([Some(0.3), Some(0.1)]), max()), Pass);
+    assert_eq!(verdict(&upper_s([Some(0.3), Some(0.5)]), max()), Inconclusive);
+    let open = only(&upper_s([Some(0.3), None]), max());
+    assert_eq!((open.verdict, open.why.as_str()), (Inconclusive, "pod pod-1 has no last_connection"));
+    let min = json!({"stages": {"last_connection": {"min": "400ms"}}});
+    assert_eq!(verdict(&upper_s([Some(0.3), Some(0.1)]), min), Fail);
+}
+
+#[test]
 fn starts_are_judged_stage_by_stage() {
     let mut result = run(&[0]);
     let start = |ready: Option<f64>| Start {

@@ -43,6 +43,13 @@ pub(super) struct Bracket {
     pub(super) latest: Option<Stamp>,
 }
 
+impl Bracket {
+    /// From one side to the other, if there are both.
+    pub(super) fn width_ns(&self) -> Option<i64> {
+        Some(self.latest?.ns_since(self.earliest?))
+    }
+}
+
 /// The beats of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Beats {

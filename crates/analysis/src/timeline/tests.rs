@@ -113,6 +113,20 @@ fn the_deletion_of_somebody_else_lies_between_beats_and_else_within_its_second()
 }
 
 #[test]
+fn a_deletion_at_the_beginning_of_a_second_lies_between_beats_too() {
+    let events = |beats: Vec<Event>| {
+        let shown = [pod(-1000, "web", "u", json!({})), deleted(10_045, "web", "u", 10_000, "1005")];
+        beats.into_iter().chain(shown).collect::<Vec<_>>()
+    };
+    let end = only_end(events(beats(9_950, 30)));
+    assert_eq!(end.t0, T0 { earliest: at(10_000), latest: at(10_045), basis: T0Basis::Beats });
+    // Beats that were delayed say less than the second.
+    let mut late = beats(9_950, 30);
+    late[0].at = at(8_500);
+    assert_eq!(only_end(events(late)).t0.basis, T0Basis::Timestamp);
+}
+
+#[test]
 fn a_deletion_that_a_list_showed_has_only_an_upper_end_from_beats() {
     let mut events = beats(10_000, 30);
     events.push(pod(-1000, "web", "u", json!({})));

@@ -93,10 +93,11 @@ impl<'a> Ending<'a> {
         let earliest = bracket.earliest.map_or(second.earliest, |at| at.max(second.earliest));
         let latest = bracket.latest.map_or(second.latest, |at| at.min(second.latest));
         let is_narrower = (earliest, latest) != (second.earliest, second.latest);
+        // Two beats that are closer than the timestamp's seconds say as much, also where it happens to say a little more.
+        let is_between = bracket.width_ns().is_some_and(|ns| ns <= SECOND_NS);
+        let basis = if is_narrower || is_between { T0Basis::Beats } else { T0Basis::Timestamp };
         match bracket.earliest {
-            _ if earliest <= latest => {
-                T0 { earliest, latest, basis: if is_narrower { T0Basis::Beats } else { T0Basis::Timestamp } }
-            }
+            _ if earliest <= latest => T0 { earliest, latest, basis },
             // Between clocks there may be an error, between versions there is none.
             Some(earliest) => {
                 let latest = bracket.latest.map_or(deletion.seen, |at| at.min(deletion.seen));
