@@ -54,6 +54,25 @@ fn a_connection_carries_no_request_beyond_its_age() {
     }
 }
 
+/// A load that began with ports of the one before would meet its stale flows.
+#[test]
+fn a_load_begins_with_the_source_ports_behind_those_of_the_one_before() {
+    let (server, dir) = (Server::start(), tempfile::tempdir().expect("a directory"));
+    let mut used = Vec::new();
+    for _ in 0..4 {
+        let load = Rolldrop::new(["load", &server.url("/"), "-r", "200", "-n", "50", "--out", "run"])
+            .args(["--source-ports", "20000-20299"])
+            .args(PATIENT)
+            .env("TMPDIR", dir.path().to_str().expect("a path"));
+        let rows = rows(&load.finish().expect_code(0));
+        used.extend(rows.iter().map(|row| row.local_port.expect("a port")));
+    }
+    let all = used.len();
+    used.sort_unstable();
+    used.dedup();
+    assert_eq!((all, used.len()), (200, 200));
+}
+
 #[test]
 fn a_header_from_the_environment_is_sent_and_never_written() {
     let server = Server::start();

@@ -395,14 +395,14 @@ mod tests {
         let bind = |port: u16| std::net::TcpListener::bind(("0.0.0.0", port));
         let free: Vec<u16> = (from..32_768).filter(|port| bind(*port).is_ok()).take(4).collect();
         let held = bind(free[1]).unwrap();
-        let ports = SourcePorts::share(&free, &[], (0, 1), Stamp::from_unix_ns(0));
+        let ports = SourcePorts::share((&free, 0), &[], (0, 1));
         let mut used: Vec<u16> =
             (0..3).map(|_| dial(&remote, Some(&ports)).unwrap().local_port.unwrap()).collect();
         used.sort_unstable();
         let mut expected = vec![free[0], free[2], free[3]];
         expected.sort_unstable();
         assert_eq!(used, expected);
-        let busy = SourcePorts::share(&free[1..2], &[], (0, 1), Stamp::from_unix_ns(0));
+        let busy = SourcePorts::share((&free[1..2], 0), &[], (0, 1));
         assert!(matches!(dial(&remote, Some(&busy)), Err(CannotDial::LocalPort(_))));
         drop(held);
     }

@@ -3,14 +3,16 @@
 //! An unanswered SYN leaves a connection-tracking entry for 120 s, and a connection with the same addresses and ports
 //! in that time follows the entry, wherever the rules route by then (TERMINATION: stale flows). The kernel chooses
 //! ports by a hash and may reuse one immediately. Here each port is reused only after all others of the worker's
-//! share.
+//! share, also by the next load ([`walk`]).
+
+mod walk;
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rolldrop_record::Stamp;
 use rolldrop_record::load::PortRange;
+pub(super) use walk::PortWalk;
 
 /// How long Linux keeps the entry of an unanswered connection attempt (`nf_conntrack_tcp_timeout_syn_sent`).
 pub(super) const ENTRY_LIFE: Duration = Duration::from_secs(120);
@@ -67,29 +69,28 @@ pub(super) struct SourcePorts {
     /// Their address; if none is set, the kernel chooses.
     pub(super) address: Option<IpAddr>,
     ports: Vec<u16>,
-    next: AtomicUsize,
+    start: usize,
+    taken: AtomicUsize,
 }
 
 impl SourcePorts {
-    /// Worker `worker`'s share. Workers take the addresses in turn, and those that have the
-    /// same one divide the ports among themselves.
-    ///
-    /// A load that begins at `zero` starts where a walk without end is by then that goes round once while an entry
-    /// lives: behind the ports of the loads that ended just before, unless these were faster ([`used_again_after`]).
+    /// Worker `worker`'s share, beginning at a place among all of them. Workers take the addresses in turn, and those
+    /// that have the same one divide the ports among themselves.
     pub(super) fn share(
-        all: &[u16],
+        (all, place): (&[u16], usize),
         addresses: &[IpAddr],
         (worker, workers): (usize, usize),
-        zero: Stamp,
     ) -> Self {
         let groups = addresses.len().max(1);
         let (group, member) = (worker % groups, worker / groups);
         let members = (workers - group).div_ceil(groups);
         let ports: Vec<u16> = all.iter().skip(member).step_by(members).copied().collect();
-        let round_ns = ENTRY_LIFE.as_nanos();
-        let walked_ns = u128::from(zero.unix_ns().unsigned_abs()) % round_ns;
-        let start = usize::try_from(walked_ns * ports.len() as u128 / round_ns).unwrap_or_default();
-        Self { address: addresses.get(group).copied(), ports, next: AtomicUsize::new(start) }
+        Self {
+            address: addresses.get(group).copied(),
+            ports,
+            start: place / members,
+            taken: AtomicUsize::new(0),
+        }
     }
 
     /// How many there are.
@@ -99,7 +100,13 @@ impl SourcePorts {
 
     /// The next port; there has to be one.
     pub(super) fn next(&self) -> u16 {
-        self.ports[self.next.fetch_add(1, Ordering::Relaxed) % self.ports.len()]
+        let place = self.start + self.taken.fetch_add(1, Ordering::Relaxed);
+        self.ports[place % self.ports.len()]
+    }
+
+    /// How often a port was taken so far.
+    pub(super) fn taken(&self) -> usize {
+        self.taken.load(Ordering::Relaxed)
     }
 }
 
@@ -152,7 +159,7 @@ mod tests {
         for addresses in [&[][..], &[a], &[a, b]] {
             let mut taken = Vec::new();
             for worker in 0..3 {
-                let share = SourcePorts::share(&all, addresses, (worker, 3), Stamp::from_unix_ns(0));
+                let share = SourcePorts::share((&all, 5), addresses, (worker, 3));
                 let round: Vec<u16> = (0..share.len()).map(|_| share.next()).collect();
                 let again: Vec<u16> = (0..share.len()).map(|_| share.next()).collect();
                 assert_eq!(round, again);
@@ -163,23 +170,6 @@ mod tests {
             taken.dedup();
             assert_eq!((taken.len(), uses), (7 * addresses.len().max(1), uses));
             assert_eq!(taken.len(), uses);
-        }
-    }
-
-    #[test]
-    fn loads_one_after_the_other_meet_no_port_again_while_an_entry_lives() {
-        let all: Vec<u16> = (32_768..61_000).collect();
-        let mut last_used = std::collections::BTreeMap::new();
-        // Each at 200/s for 20 s, 25 s after the one before.
-        for load in 0..20 {
-            let zero_s = 1_795_602_424 + load * 25;
-            let share = SourcePorts::share(&all, &[], (0, 1), Stamp::from_unix_ns(zero_s * 1_000_000_000));
-            for request in 0..20 * 200 {
-                let now_s = zero_s as f64 + f64::from(request) / 200.0;
-                if let Some(before_s) = last_used.insert(share.next(), now_s) {
-                    assert!(now_s - before_s > 115.0, "load {load}: {} s later", now_s - before_s);
-                }
-            }
         }
     }
 

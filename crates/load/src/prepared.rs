@@ -20,7 +20,7 @@ use super::first_answer::{self, first_answer};
 use super::latency_log::LogFile;
 use super::live::Journal;
 use super::plan::{self, Plan, PlanError};
-use super::ports::{self, SourcePorts};
+use super::ports::{self, PortWalk};
 use super::recorder::Files;
 use super::records::{Record, RecordWriter};
 use super::request::{self, Persistence, Sender, Template, WebSocket};
@@ -274,6 +274,7 @@ impl Prepared {
             log = Some(LogFile::create(run_dir)?);
         }
         connection::allow_open(plan.max_connections);
+        let walk = ports.map(|ports| PortWalk::begin(ports, &plan.settings.source_addresses));
         let control = Control::default();
         let (batches, received) = sync_channel(WAITING_BATCHES);
         let mut tasks = Vec::with_capacity(sources.len());
@@ -281,10 +282,7 @@ impl Prepared {
             tasks.push(Task {
                 worker,
                 context: Context {
-                    ports: ports.as_ref().map(|ports| {
-                        let own = &plan.settings.source_addresses;
-                        SourcePorts::share(ports, own, (worker, sources.len()), zero)
-                    }),
+                    ports: walk.as_ref().map(|walk| walk.share(worker, sources.len())),
                     plan: plan.clone(),
                     clock,
                     source: source.as_str().into(),
@@ -306,6 +304,7 @@ impl Prepared {
             clock,
             started: zero,
             planned: plan.own_requests(),
+            walk,
             sources,
             tasks,
             received,

@@ -13,6 +13,7 @@ use super::conntrack::Listener;
 use super::control::Control;
 use super::error::LoadError;
 use super::latency_log::LogFile;
+use super::ports::PortWalk;
 use super::recorder::{Files, Recorder};
 use super::resolve::Names;
 use super::series::Second;
@@ -94,6 +95,7 @@ pub(super) struct Run {
     pub(super) clock: Clock,
     pub(super) started: Stamp,
     pub(super) planned: Option<u64>,
+    pub(super) walk: Option<PortWalk>,
     pub(super) names: Names,
     pub(super) sources: Vec<String>,
     pub(super) tasks: Vec<Task>,
@@ -183,14 +185,19 @@ impl Run {
         followed.map_err(LoadError::Worker)?.map_err(|_| LoadError::Panicked)?.map_err(LoadError::Worker)?;
         let is_stopped = control.stop.is_cancelled();
         let (mut scheduled, mut tally, mut answers) = (0, Tally::default(), AllAnswers::default());
+        let mut ports_taken = 0;
         let at = self.clock.now();
         for (of, done) in self.sources.iter().cloned().zip(done) {
             let done = done?;
             scheduled += done.scheduled;
+            ports_taken += done.ports_taken;
             let (warmup, main) = (done.tally.warmup, done.tally.outcomes.total());
             tell_of(&of.clone(), at, EventKind::LoadScheduled { of, warmup, main });
             tally.merge(&done.tally);
             done.answers.iter().for_each(|(target, of_target)| answers.add(target, of_target));
+        }
+        if let Some(walk) = self.walk {
+            walk.end(ports_taken);
         }
         answers.into_events().for_each(|kind| tell(self.clock.now(), kind));
         Ok(Summary {

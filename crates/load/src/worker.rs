@@ -31,6 +31,7 @@ use super::feed::Feed;
 use super::http2;
 use super::not_sent::NotSent;
 use super::pacer::Pacer;
+use super::ports::SourcePorts;
 use super::request::Persistence;
 use super::schedule::Due;
 use super::tally::Tally;
@@ -93,6 +94,8 @@ pub(super) struct Done {
     pub(super) tally: Tally,
     /// What the headers of the answers said, by target.
     pub(super) answers: Vec<(Arc<str>, Answers)>,
+    /// How often it took a source port.
+    pub(super) ports_taken: usize,
 }
 
 impl Task {
@@ -113,7 +116,12 @@ impl Task {
             let mut state = worker.state.borrow_mut();
             let answers = worker.context.endpoints.iter();
             let answers = answers.map(|endpoint| (endpoint.name.clone(), endpoint.answers.take())).collect();
-            Ok(Done { scheduled: state.scheduled, tally: std::mem::take(&mut state.tally), answers })
+            Ok(Done {
+                scheduled: state.scheduled,
+                tally: std::mem::take(&mut state.tally),
+                answers,
+                ports_taken: worker.context.ports.as_ref().map_or(0, SourcePorts::taken),
+            })
         })
     }
 }
