@@ -4,7 +4,7 @@ use rolldrop_analysis::model::{CheckVerdict, RunResult, Verdict};
 
 use crate::harness::{Finished, Rolldrop};
 use crate::machine::measured;
-use crate::runs::{self, Dataplane};
+use crate::runs::{self, Dataplane, turn};
 
 const LIMITS: &str = "\
 dropped: {max: 5%, perTermination: {max: 100}, perGroup: {max: 300}}
@@ -60,6 +60,7 @@ fn a_run_is_judged_by_all_that_can_be_expected() {
 fn a_gate_fails_where_nothing_works() {
     measured(|| {
         // T16: every answer has a status that is no success, so nothing can be dropped.
+        let _turn = turn();
         let run = Rolldrop::run("prestop-sleep")
             .set(&["load.success=[299]"])
             .args(["--quiet"])
@@ -80,6 +81,7 @@ fn a_gate_fails_where_nothing_works() {
 #[test]
 fn a_run_that_was_to_end_pods_and_ended_none_fails() {
     measured(|| {
+        let _turn = turn();
         let run = Rolldrop::run("prestop-sleep")
             .set(&["expect={dropped: {max: 0}}"])
             .args(["--quiet"])
@@ -98,6 +100,7 @@ fn a_run_that_was_to_end_pods_and_ended_none_fails() {
 #[test]
 fn the_built_in_gate_passes_an_app_that_ends_well() {
     measured(|| {
+        let _turn = turn();
         // Three terminations instead of 29, and what so few can show.
         let run = Rolldrop::run("gate")
             .set(&["disruptions.0.repeat=3", "load.duration=24s", "expect.terminations={min: 3, max: 3}"])

@@ -6,7 +6,7 @@ use rolldrop_record::{Phase, RunDir, RunInfo};
 
 use crate::harness::{Finished, Rolldrop};
 use crate::machine::measured;
-use crate::runs::{self, Dataplane};
+use crate::runs::{self, Dataplane, turn};
 
 /// The sample app, of which so many pods end in each round, and this gate.
 fn run(terminations: u32, expect: &str, most: &str) -> Finished {
@@ -15,6 +15,7 @@ fn run(terminations: u32, expect: &str, most: &str) -> Finished {
          until: {{terminations: {terminations}}}}}]"
     );
     let load = "load={rate: 200, warmup: 1s, duration: 60s, connections: {mode: fresh}}";
+    let _turn = turn();
     Rolldrop::run("naive-exit")
         .set(&[&ends, load, "settle=300ms", &format!("expect={expect}")])
         .on(Dataplane::Kernel)

@@ -104,8 +104,8 @@ pub(crate) fn actions(records: &Records) -> Vec<&Action> {
     of.collect()
 }
 
-/// Runs that measure take turns: four at once, which wait most of the time, and no more.
-static TURNS: (Mutex<usize>, Condvar) = (Mutex::new(4), Condvar::new());
+/// Runs that measure take turns: three at once, which wait most of the time, and no more.
+static TURNS: (Mutex<usize>, Condvar) = (Mutex::new(3), Condvar::new());
 
 /// A scenario's run on each dataplane.
 type Both = [MeasuredRun; 2];
