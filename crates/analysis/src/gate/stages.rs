@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::figure::{Measured, each_within};
+use super::figure::{Measured, each_within, largest};
 use super::times::no_start;
 use crate::figures::counted;
 use crate::model::{Check, Stage, Start, StartStage, Termination, Unit};
@@ -31,9 +31,10 @@ fn of_end(termination: &Termination, stage: Stage) -> Measured {
             _ => "a load that goes on until the pod is gone",
         };
         // Where no new connection came after t0, none came after the windows.
-        let last = windows.iter().map(|window| window.upper_s.filter(|_| stage == Stage::LastConnection));
-        let latest = last.collect::<Option<Vec<f64>>>().and_then(|all| all.into_iter().reduce(f64::max));
-        let measured = Measured::between(Unit::Seconds, None, None, latest);
+        let windows = windows.iter().filter(|_| stage == Stage::LastConnection);
+        let windows = windows.map(|window| Measured::between(Unit::Seconds, None, None, window.upper_s));
+        let latest = largest(&windows.collect::<Vec<_>>());
+        let measured = latest.unwrap_or_else(|| Measured::between(Unit::Seconds, None, None, None));
         return measured.because(format!("pod {pod} has no {stage}")).settled_by(settle);
     };
     let is_watched =

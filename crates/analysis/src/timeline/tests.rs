@@ -97,12 +97,15 @@ fn only_end(events: Vec<Event>) -> PodEnd {
     end.clone()
 }
 
+/// A pod with these beats, whose deletion of 10 s a watch shows at `shown_ms`.
+fn deleted_among(beats: Vec<Event>, shown_ms: i64, version: &str) -> Vec<Event> {
+    let pod = [pod(-1000, "web", "u", json!({})), deleted(shown_ms, "web", "u", 10_000, version)];
+    beats.into_iter().chain(pod).collect()
+}
+
 #[test]
 fn the_deletion_of_somebody_else_lies_between_beats_and_else_within_its_second() {
-    let events = |beats: Vec<Event>| {
-        let shown = [pod(-1000, "web", "u", json!({})), deleted(10_600, "web", "u", 10_000, "1055")];
-        beats.into_iter().chain(shown).collect::<Vec<_>>()
-    };
+    let events = |beats| deleted_among(beats, 10_600, "1055");
     let end = only_end(events(beats(10_000, 30)));
     assert_eq!(end.t0, T0 { earliest: at(10_500), latest: at(10_600), basis: T0Basis::Beats });
     let end = only_end(events(Vec::new()));
@@ -114,10 +117,7 @@ fn the_deletion_of_somebody_else_lies_between_beats_and_else_within_its_second()
 
 #[test]
 fn a_deletion_at_the_beginning_of_a_second_lies_between_beats_too() {
-    let events = |beats: Vec<Event>| {
-        let shown = [pod(-1000, "web", "u", json!({})), deleted(10_045, "web", "u", 10_000, "1005")];
-        beats.into_iter().chain(shown).collect::<Vec<_>>()
-    };
+    let events = |beats| deleted_among(beats, 10_045, "1005");
     let end = only_end(events(beats(9_950, 30)));
     assert_eq!(end.t0, T0 { earliest: at(10_000), latest: at(10_045), basis: T0Basis::Beats });
     // Beats that were delayed say less than the second.
