@@ -129,6 +129,15 @@ impl Browser {
                 json!({"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code, "text": text});
             self.call("Input.dispatchKeyEvent", event);
         }
+        self.rest();
+    }
+
+    /// Waits until the page has been drawn twice and is at rest: what follows from an input (a dialog that closes) may
+    /// only be queued when the input is answered.
+    pub(super) fn rest(&mut self) {
+        self.value(
+            "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 50))))",
+        );
     }
 }
 
@@ -144,6 +153,7 @@ impl Browser {
             let event = json!({"type": kind, "x": x, "y": y, "button": "left", "clickCount": 1});
             self.call("Input.dispatchMouseEvent", event);
         }
+        self.rest();
     }
 
     /// From now on, the browser notes what it does.
@@ -186,6 +196,7 @@ impl Browser {
         self.call("Input.dispatchTouchEvent", event);
         self.call("Input.dispatchTouchEvent", json!({"type": "touchEnd", "touchPoints": []}));
         self.call("Emulation.setTouchEmulationEnabled", json!({"enabled": false}));
+        self.rest();
         self.value("document.querySelector('dialog').open") == true
     }
 

@@ -80,10 +80,6 @@ const STEPS: [Step; 10] = [
     },
 ];
 
-/// Until the page has been drawn twice, and is at rest.
-const REST: &str =
-    "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 50))))";
-
 #[test]
 fn a_page_of_300_terminations_does_what_it_is_asked_for() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -126,13 +122,12 @@ fn take(browser: &mut Browser, step: &Step) -> f64 {
     if let Input::Click(element) = step.input {
         browser.mouse(element, Mouse::Point);
     }
-    browser.value(REST);
+    browser.rest();
     browser.start_trace();
     match step.input {
         Input::Click(element) => browser.mouse(element, Mouse::Click),
         Input::Key(key, code) => browser.press(key, code),
     }
-    browser.value(REST);
     let durations = browser.end_trace().into_iter().filter(|event| event["name"] == "EventTiming");
     let durations = durations.filter_map(|event| event["args"]["data"]["duration"].as_f64());
     durations.reduce(f64::max).expect("the browser saw an input")
