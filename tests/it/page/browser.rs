@@ -36,6 +36,7 @@ impl Browser {
             .args(["-c", script, "sh"])
             .args(&pipes)
             .arg(dir.path().join("profile"))
+            .env("TMPDIR", dir.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
