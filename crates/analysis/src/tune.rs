@@ -216,14 +216,14 @@ pub struct LostTo {
     pub requests: u64,
     /// Whether a preStop sleep saves them.
     pub helped_by_sleep: bool,
-    /// What helps.
+    /// What helps. Empty where a sleep does: the length that one run suggests is not the one that the tuning finds.
     pub remedy: String,
 }
 
 /// What a run lost, by cause, the most first. The generator's own stale flows are not the workload's.
 pub fn lost_to(result: &RunResult) -> Vec<LostTo> {
-    let remedies: BTreeMap<Cause, &str> =
-        result.findings.iter().filter_map(|found| Some((found.cause?, found.remedy.as_str()))).collect();
+    let others = result.findings.iter().filter_map(|found| Some((found.cause?, found.remedy.as_str())));
+    let remedies: BTreeMap<Cause, &str> = others.filter(|(cause, _)| !cause.is_helped_by_sleep()).collect();
     let mut lost: Vec<LostTo> = result
         .requests
         .by_cause

@@ -1,6 +1,6 @@
 //! A tuning to bytes: text, JSON, Markdown and one picture.
 
-use super::format::{NONE, count, counted, len, list, percent, seconds_unit};
+use super::format::{count, counted, len, list, percent, seconds_unit};
 use super::markdown::{escape, section, table};
 use super::text::{Page, Paint, columns};
 use super::words::sentence;
@@ -128,9 +128,12 @@ fn row(step: &Step) -> [String; 6] {
 }
 
 fn cause(lost: &LostTo) -> String {
-    let helped = if lost.helped_by_sleep { "a sleep saves them" } else { "not for a sleep to save" };
-    let remedy = if lost.remedy.is_empty() { NONE } else { &lost.remedy };
-    format!("{}: {}, {helped}; {remedy}", lost.cause.as_str(), counted(lost.requests, "request"))
+    let helps = match (lost.helped_by_sleep, lost.remedy.as_str()) {
+        (true, _) => "a sleep saves them".to_owned(),
+        (false, "") => "not for a sleep to save".to_owned(),
+        (false, remedy) => format!("not for a sleep to save; {remedy}"),
+    };
+    format!("{}: {}, {helps}", lost.cause.as_str(), counted(lost.requests, "request"))
 }
 
 /// The tuning for a terminal.
@@ -261,12 +264,20 @@ mod tests {
             "containers": ["app"], "cluster": {"version": "v1.36.2+rolldrop", "dataplane": "nftables", "dataplane_from": "config_map", "nodes": 1, "endpoints": 3, "namespace": "default"},
             "coverageAsked": 0.6, "confidence": 0.95, "before": settings(0),
             "steps": [step("before", 0, 106), step("proof", 2, 0), step("proof", 1, 9)],
-            "lostBefore": [], "chosen": {"settings": settings(2), "consumers": [], "stoppingSeconds": null},
+            "lostBefore": [
+                {"cause": "routed_to_dead_pod", "requests": 100, "helpedBySleep": true, "remedy": ""},
+                {"cause": "killed_in_flight", "requests": 6, "helpedBySleep": false, "remedy": "a longer grace period"},
+            ],
+            "chosen": {"settings": settings(2), "consumers": [], "stoppingSeconds": null},
             "price": null, "limits": [], "outcome": {"state": "proven"},
         }))
         .unwrap();
         assert_eq!(shown(&tuning).map(|(_, proof)| proof.lost), Some(0));
         assert!(headline(&tuning).contains("none of 1,000 requests"));
+        assert!(text(&tuning, &TextOptions::default()).ends_with(
+            "LOST BEFORE\n  routed_to_dead_pod: 100 requests, a sleep saves them\n  \
+             killed_in_flight: 6 requests, not for a sleep to save; a longer grace period\n"
+        ));
         tuning.chosen.as_mut().unwrap().settings.readiness_delay_seconds = Some(4);
         tuning.steps[1].settings.readiness_delay_seconds = Some(4);
         assert!(markdown(&tuning).contains("readinessProbe: {initialDelaySeconds: 4}   # container app"));

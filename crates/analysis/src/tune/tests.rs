@@ -1,5 +1,6 @@
 use super::*;
-use crate::model::{Mode, Window};
+use crate::findings::finding;
+use crate::model::{Finding, Mode, Severity, Window};
 use crate::tests::analysed;
 use crate::tests::rollouts::Service;
 
@@ -133,6 +134,22 @@ fn a_proof_fails_by_what_a_sleep_saves_and_says_how_long_it_must_be() {
     assert_eq!(judged(&result), Proof::TooShort { lost: 2, at_least: 7 });
     result.verdict = Verdict::Invalid { why: vec!["it fell behind".into()] };
     assert_eq!(judged(&result), Proof::Unknown { why: vec!["it fell behind".into()] });
+}
+
+#[test]
+fn what_a_sleep_saves_has_no_remedy_of_the_run_before() {
+    let mut result = windows(&[0.5]);
+    let causes = [(Cause::RoutedToDeadPod, 9), (Cause::KilledInFlight, 2), (Cause::StaleFlow, 1)];
+    result.requests.by_cause = causes.into();
+    result.findings = causes
+        .map(|(cause, _)| {
+            let remedy = format!("what helps against {}", cause.as_str());
+            Finding { cause: Some(cause), ..finding(Severity::Error, String::new(), "", &remedy) }
+        })
+        .into();
+    let lost = lost_to(&result).into_iter().map(|lost| (lost.cause, lost.requests, lost.remedy));
+    let other = (Cause::KilledInFlight, 2, "what helps against killed_in_flight".to_owned());
+    assert_eq!(lost.collect::<Vec<_>>(), [(Cause::RoutedToDeadPod, 9, String::new()), other]);
 }
 
 #[test]
