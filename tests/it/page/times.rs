@@ -119,10 +119,10 @@ fn report_of_many(dir: &TempDir) -> PathBuf {
 /// Takes a step. Returns how long the browser took until a frame showed it, in milliseconds.
 fn take(browser: &mut Browser, step: &Step) -> f64 {
     browser.value(step.before);
-    if let Input::Click(element) = step.input {
-        browser.mouse(element, Mouse::Point);
+    match step.input {
+        Input::Click(element) => browser.mouse(element, Mouse::Point),
+        Input::Key(..) => browser.rest(),
     }
-    browser.rest();
     browser.start_trace();
     match step.input {
         Input::Click(element) => browser.mouse(element, Mouse::Click),
