@@ -15,6 +15,8 @@ const HEIGHT: u32 = 826;
 const SCALE: f64 = 22.0;
 /// A band that is narrower than this share of the axis is not to be seen.
 const VISIBLE: f64 = 0.004;
+/// Changes that are nearer than this are drawn as one, in pixels.
+const APART: f64 = 0.5;
 /// For so many sleeps the page tells what is left.
 const STEPS: u32 = 120;
 /// The longest sleep that is drawn, in seconds, if a longer one saves nothing that is certain.
@@ -39,7 +41,7 @@ struct Series {
 impl Series {
     /// What is left with a sleep: at least, and at most.
     fn left(&self, sleep_s: f64) -> (u64, u64) {
-        let saved = |needed: &[f64]| needed.iter().filter(|s| **s < sleep_s).count() as u64;
+        let saved = |needed: &[f64]| len(needed.partition_point(|s| *s < sleep_s));
         (self.dropped - saved(&self.possible_s), self.dropped - saved(&self.certain_s))
     }
 
@@ -166,6 +168,7 @@ fn draw_plot(canvas: &mut Canvas, series: &Series, pods: u64, plot: Rect) {
     let mut at: Vec<f64> = series.certain_s.iter().chain(&series.possible_s).copied().collect();
     at.retain(|s| *s > set_s && *s < series.to_s);
     at.sort_by(f64::total_cmp);
+    at.dedup_by(|later, earlier| x.px(*later) - x.px(*earlier) < APART);
     let (mut from, mut most_before) = (set_s, y.px(series.dropped as f64));
     let mut points = vec![(x.px(set_s), most_before)];
     for to in at.into_iter().chain([series.to_s]) {
@@ -270,6 +273,22 @@ mod tests {
         );
         assert_eq!(series.advised, Some((1, false)));
         draw(&analysis).unwrap().unwrap();
+    }
+
+    #[test]
+    fn more_losses_than_pixels_make_the_picture_no_larger() {
+        let svg = |losses: u32| {
+            let mut analysis = sample();
+            analysis.lost = vec![analysis.lost[0].clone(); losses as usize];
+            let needed = |n| {
+                let possible_s = f64::from(n) / f64::from(losses);
+                Some(SleepNeeded { certain_s: possible_s + 0.011, possible_s })
+            };
+            analysis.charts.sleeps = (0..losses).map(needed).collect();
+            draw(&analysis).unwrap().unwrap().svg
+        };
+        let [some, many] = [2_000, 100_000].map(|losses| svg(losses).len());
+        assert!(many < 2 * some, "{many} bytes, {some} of fewer losses");
     }
 
     #[test]

@@ -138,8 +138,9 @@ pub(super) fn series(analysis: &Analysis) -> Option<Series> {
     let bin_s = nice_step((to_s - from_s) / BINS);
     let row_bin_s = nice_step((to_s - from_s) / ROW_BINS);
     let (groups, together_s) = together(&pods, created, t0);
-    let mut rows: Vec<Row> =
-        groups.iter().map(|group| row(analysis, group, (from_s, to_s, row_bin_s))).collect();
+    let losses = losses(analysis, &groups, row_bin_s);
+    let row = |(group, losses): (&Vec<&PodSpan>, _)| row(analysis, group, losses, (from_s, to_s));
+    let mut rows: Vec<Row> = groups.iter().zip(losses).map(row).collect();
     let unexplained: Vec<&Lost> = analysis.lost.iter().filter(|lost| lost.candidates.is_empty()).collect();
     if !unexplained.is_empty() {
         rows.push(Row {
@@ -152,7 +153,10 @@ pub(super) fn series(analysis: &Analysis) -> Option<Series> {
             lines: Vec::new(),
             has_losses: true,
             windows: Vec::new(),
-            losses: bins(unexplained.iter().map(|lost| (*lost, Whose::Own)), row_bin_s),
+            losses: unexplained.iter().fold(Losses::new(), |mut losses, lost| {
+                add(&mut losses, lost, Whose::Own, row_bin_s);
+                losses
+            }),
             lost: Bounded::exactly(unexplained.len() as u64),
         });
     }
@@ -252,20 +256,43 @@ fn together<'a>(
     (groups, Some(f64::MAX))
 }
 
-fn row(analysis: &Analysis, pods: &[&PodSpan], (from_s, to_s, bin_s): (f64, f64, f64)) -> Row {
-    let its: Vec<usize> = pods.iter().filter_map(|pod| pod.termination).collect();
-    let terminations: Vec<&Termination> =
-        its.iter().filter_map(|t| analysis.result.terminations.get(*t)).collect();
-    let may_be = |lost: &&Lost| lost.candidates.iter().any(|c| its.contains(&c.termination));
-    let mut lost = Bounded::default();
-    let mut marked = Vec::new();
-    for request in analysis.lost.iter().filter(may_be) {
-        let its = request.candidates.iter().filter(|c| its.contains(&c.termination));
-        let share: f64 = its.map(|c| c.share).sum();
-        let before = lost.at_least;
-        lost.add(share);
-        marked.push((request, if lost.at_least > before { Whose::Own } else { Whose::Shared }));
+/// The lost requests that each of these groups of pods may explain.
+fn losses(analysis: &Analysis, groups: &[Vec<&PodSpan>], bin_s: f64) -> Vec<(Losses, Bounded)> {
+    let mut group_of = vec![None; analysis.result.terminations.len()];
+    for (number, pods) in groups.iter().enumerate() {
+        for termination in pods.iter().filter_map(|pod| pod.termination) {
+            if let Some(group) = group_of.get_mut(termination) {
+                *group = Some(number);
+            }
+        }
     }
+    let mut found = vec![(Losses::new(), Bounded::default()); groups.len()];
+    for request in &analysis.lost {
+        let mut shares: BTreeMap<usize, f64> = BTreeMap::new();
+        for candidate in &request.candidates {
+            if let Some(group) = group_of.get(candidate.termination).copied().flatten() {
+                *shares.entry(group).or_default() += candidate.share;
+            }
+        }
+        for (group, share) in shares {
+            let (losses, lost) = &mut found[group];
+            let before = lost.at_least;
+            lost.add(share);
+            let whose = if lost.at_least > before { Whose::Own } else { Whose::Shared };
+            add(losses, request, whose, bin_s);
+        }
+    }
+    found
+}
+
+fn row(
+    analysis: &Analysis,
+    pods: &[&PodSpan],
+    (losses, lost): (Losses, Bounded),
+    (from_s, to_s): (f64, f64),
+) -> Row {
+    let its = pods.iter().filter_map(|pod| pod.termination);
+    let terminations: Vec<&Termination> = its.filter_map(|t| analysis.result.terminations.get(t)).collect();
     let consumers = terminations.iter().map(|t| t.windows.len()).max().unwrap_or(0);
     Row {
         name: match pods {
@@ -275,7 +302,7 @@ fn row(analysis: &Analysis, pods: &[&PodSpan], (from_s, to_s, bin_s): (f64, f64,
         },
         lines: pods.iter().map(|pod| line(analysis, pod, from_s, to_s)).collect(),
         windows: (0..consumers).map(|consumer| in_rules(&terminations, consumer)).collect(),
-        losses: bins(marked.into_iter(), bin_s),
+        losses,
         lost,
         has_losses: !terminations.is_empty(),
     }
@@ -304,13 +331,10 @@ fn in_rules(terminations: &[&Termination], consumer: usize) -> Vec<InRules> {
     })]
 }
 
-fn bins<'a>(lost: impl Iterator<Item = (&'a Lost, Whose)>, bin_s: f64) -> Losses {
-    let mut bins = Losses::new();
-    for (request, whose) in lost {
-        let bin = bins.entry(bin_of(request.begun_s, bin_s)).or_default();
-        *bin.entry((whose, request.outcome)).or_default() += 1;
-    }
-    bins
+/// Adds a request.
+fn add(losses: &mut Losses, request: &Lost, whose: Whose, bin_s: f64) {
+    let bin = losses.entry(bin_of(request.begun_s, bin_s)).or_default();
+    *bin.entry((whose, request.outcome)).or_default() += 1;
 }
 
 pub(super) fn bin_of(at_s: f64, bin_s: f64) -> i64 {
