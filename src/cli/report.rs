@@ -62,15 +62,19 @@ impl ReportArgs {
             let run_dir = RunDir::open(path)?;
             let given = Given { service_proxy: self.assume.service_proxy(), ..Given::default() };
             let analysed = analyse(&run_dir, &given)?;
-            let folder = self.folder(path);
-            write(&folder, &analysed.analysis)?;
-            if baseline.is_empty() {
-                show(&folder, &analysed.analysis, self.format)?;
-            } else {
+            if !baseline.is_empty() {
                 samples.push(compare::sample(&run_dir, &analysed)?);
             }
+            let Analysed { analysis, requests, .. } = analysed;
+            // They make room for the files.
+            drop(requests);
+            let folder = self.folder(path);
+            write(&folder, &analysis)?;
+            if baseline.is_empty() {
+                show(&folder, &analysis, self.format)?;
+            }
             // The verdict shows an interruption of the run; this command was not interrupted.
-            exit = match Exit::of(&analysed.analysis.result, false) {
+            exit = match Exit::of(&analysis.result, false) {
                 Exit::Ok => exit,
                 other => other,
             };
@@ -165,10 +169,11 @@ pub(super) fn make_quietly(run_dir: &RunDir) -> anyhow::Result<RunResult> {
 }
 
 fn write(folder: &Path, analysis: &Analysis) -> anyhow::Result<()> {
+    const FAILED: &str = "failed to write the report";
     for file in report::all(analysis)? {
-        run_dir::write_file(folder, &file.path, &file.bytes).context("failed to write the report")?;
+        run_dir::write_file(folder, &file.path, &file.bytes).context(FAILED)?;
     }
-    Ok(())
+    run_dir::write_file_with(folder, "lost.csv", |file| report::write_lost(analysis, file)).context(FAILED)
 }
 
 fn show(folder: &Path, analysis: &Analysis, format: ResultFormat) -> anyhow::Result<()> {

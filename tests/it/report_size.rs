@@ -1,5 +1,5 @@
-//! The memory of a report: what was answered is added up, not held. `scripts/proofs/report` is the long form
-//! (docs/performance.md).
+//! The memory of a report: what was answered is added up, and what was lost is held. `scripts/proofs/report` is the long
+//! form (docs/performance.md).
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,10 +8,14 @@ use rolldrop_analysis::RunResult;
 
 use crate::harness::Rolldrop;
 use crate::hostile::memory_kib_if_alive;
-use crate::synthetic::{ONE_LOST_OF, PER_SECOND, Synthetic};
+use crate::synthetic::{PER_SECOND, Synthetic};
 
+/// Of so many requests one is lost.
+const ONE_LOST_OF: u64 = 1000;
 /// What 100,000 more requests may take; held they would take 70,000.
 const MOST_GROWTH_KIB: u64 = 24 * 1024;
+/// What 100,000 more lost requests may take.
+const MOST_GROWTH_OF_LOST_KIB: u64 = 80_000;
 
 #[test]
 fn a_report_takes_no_more_memory_for_more_requests() {
@@ -19,21 +23,34 @@ fn a_report_takes_no_more_memory_for_more_requests() {
         let number = |name| std::env::var(name).map_or(1, |text| text.parse().expect("a number"));
         let [workers, seconds, deletions] =
             ["REPORT_WORKERS", "REPORT_SECONDS", "REPORT_DELETIONS"].map(number);
-        return Synthetic { workers, seconds, deletions }.write(Path::new(&run));
+        return Synthetic { workers, seconds, deletions, one_lost_of: ONE_LOST_OF }.write(Path::new(&run));
     }
-    let [few, many] = [2, 12].map(|seconds| {
-        let dir = tempfile::tempdir().expect("a directory");
-        let run = dir.path().join("run");
-        Synthetic { workers: 1, seconds, deletions: 1 }.write(&run);
-        let peak_kib = report(&run);
-        let result = std::fs::read_to_string(run.join("result.json")).expect("a result");
-        let result: RunResult = serde_json::from_str(&result).expect("a result");
-        let (all, lost) = (seconds * PER_SECOND, seconds * PER_SECOND / ONE_LOST_OF);
-        assert_eq!((result.requests.total, result.requests.dropped), (all, lost));
-        peak_kib
-    });
+    let [few, many] = [2, 12].map(|seconds| peak_kib(seconds, ONE_LOST_OF));
     println!("{few} KiB for 20,000 requests, {many} KiB for 120,000");
     assert!(many < few + MOST_GROWTH_KIB, "{few} KiB for 20,000 requests, {many} KiB for 120,000");
+}
+
+#[test]
+fn a_lost_request_takes_less_than_a_kilobyte() {
+    let [few, many] = [2, 12].map(|seconds| peak_kib(seconds, 1));
+    println!("{few} KiB for 20,000 lost requests, {many} KiB for 120,000");
+    assert!(
+        many < few + MOST_GROWTH_OF_LOST_KIB,
+        "{few} KiB for 20,000 lost requests, {many} KiB for 120,000"
+    );
+}
+
+/// The most memory that the report of so many seconds takes, in KiB.
+fn peak_kib(seconds: u64, one_lost_of: u64) -> u64 {
+    let dir = tempfile::tempdir().expect("a directory");
+    let run = dir.path().join("run");
+    Synthetic { workers: 1, seconds, deletions: 1, one_lost_of }.write(&run);
+    let peak_kib = report(&run);
+    let result = std::fs::read_to_string(run.join("result.json")).expect("a result");
+    let result: RunResult = serde_json::from_str(&result).expect("a result");
+    let (all, lost) = (seconds * PER_SECOND, seconds * PER_SECOND / one_lost_of);
+    assert_eq!((result.requests.total, result.requests.dropped), (all, lost));
+    peak_kib
 }
 
 /// Makes the report, and answers the most memory that was seen in use, in KiB.

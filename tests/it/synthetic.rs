@@ -11,8 +11,6 @@ use crate::runs;
 
 /// Requests per second of one worker.
 pub(crate) const PER_SECOND: u64 = 10_000;
-/// Of so many requests one is lost.
-pub(crate) const ONE_LOST_OF: u64 = 1000;
 /// Pods that serve at a time.
 const PODS: u64 = 10;
 
@@ -22,12 +20,14 @@ pub(crate) struct Synthetic {
     pub(crate) seconds: u64,
     /// Spread evenly over the run.
     pub(crate) deletions: u64,
+    /// Of so many requests one is lost.
+    pub(crate) one_lost_of: u64,
 }
 
 impl Synthetic {
     /// Writes its run directory.
     pub(crate) fn write(&self, path: &Path) {
-        let &Self { workers, seconds, deletions } = self;
+        let &Self { workers, seconds, deletions, one_lost_of } = self;
         let run_dir = RunDir::create(path).expect("a new directory");
         let clock = Clock::start();
         let zero = clock.now();
@@ -46,7 +46,7 @@ impl Synthetic {
                         // Latencies between 1 and 3 ms, without a pattern.
                         let took_us =
                             1000 + i64::try_from(seq.wrapping_mul(2_654_435_761) % 2000).expect("a time");
-                        let is_lost = seq % ONE_LOST_OF == 0;
+                        let is_lost = seq % one_lost_of == 0;
                         // Ten pods serve at a time: a deleted one gets none.
                         let deleted = seq * (deletions + 1) / (seconds * PER_SECOND);
                         let pod = deleted + seq % PODS;
@@ -84,7 +84,7 @@ impl Synthetic {
 
     /// run.json and events.jsonl.
     fn describe(&self, run_dir: &RunDir, zero: Stamp, pods: &[Arc<str>]) {
-        let &Self { workers, seconds, deletions } = self;
+        let &Self { workers, seconds, deletions, .. } = self;
         let rate = (workers * PER_SECOND) as f64;
         let duration = Duration::from_secs(seconds);
         let info = runs::synthetic(rate, duration.as_secs_f64(), (zero, zero + duration));

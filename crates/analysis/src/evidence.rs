@@ -119,8 +119,6 @@ impl Tail {
 /// Everything that was found out.
 #[derive(Debug)]
 pub(super) struct Evidence {
-    /// One per request that was not plainly answered.
-    pub verdicts: Vec<Verdict>,
     /// By termination, then by target.
     pub tails: Vec<Vec<Tail>>,
     /// One per request that was not plainly answered: whether a connection-tracking entry routed it, and not the
@@ -398,12 +396,12 @@ impl<'a> Gathered<'a> {
     }
 }
 
-/// Finds out where requests went. `alpha` is, by termination, the chance that an upper bound may be too small.
+/// Finds out where requests went, and what explains each that was not plainly answered. `alpha` is, by termination, the chance that an upper bound may be too small.
 pub(super) fn gather<'a>(
     timeline: &'a Timeline,
     requests: &Requests,
     alpha: &[f64],
-) -> Result<Evidence, PartError> {
+) -> Result<(Vec<Verdict>, Evidence), PartError> {
     let target_of = |r: &Request| timeline.target_of(&r.row);
     let is_unnamed = |r: &Request| {
         !requests.unnamed.is_empty() && r.connection().is_some_and(|c| requests.unnamed.contains(&c))
@@ -438,7 +436,7 @@ pub(super) fn gather<'a>(
     }
     let gateways: Vec<Option<Gateway>> =
         gateways.into_iter().map(|watching| watching.map(Watching::done)).collect();
-    let stale = flows.stale(&requests.others, &ended);
+    let stale = flows.stale(&ended);
     for (number, (r, stale)) in requests.others.iter().zip(&stale).enumerate() {
         let Some(target) = target_of(r).filter(|_| r.is_new_connection() && !stale) else { continue };
         match Class::of(&r.row) {
@@ -465,10 +463,12 @@ pub(super) fn gather<'a>(
     // Failures that only one pod explains tell from when on it was dead, which sharpens all that rests on that.
     if suspects.found_dead(&verdicts, &mut deaths) {
         reaches(timeline, &mut gathered, &deaths, alpha);
+        // There may not be room for both.
+        drop(verdicts);
         verdicts = suspects.verdicts(&mut gathered, &deaths);
     }
     let Gathered { tails, first_served, connections, .. } = gathered;
-    Ok(Evidence { verdicts, tails, stale, first_served, connections })
+    Ok((verdicts, Evidence { tails, stale, first_served, connections }))
 }
 
 /// What random balancing shows for each pod, if a target's consumer balances so.

@@ -2,6 +2,7 @@
 //! connection-tracking entry, which routes the next one.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use foldhash::{HashMap, HashSet};
@@ -14,26 +15,24 @@ const STALE_FOR_NS: i64 = 120_000_000_000;
 /// The same for a connection that the other side reset: `nf_conntrack_tcp_timeout_close`.
 const RESET_FOR_NS: i64 = 10_000_000_000;
 
-/// The flow of a request that opened a connection: load source, source port and address.
-fn flow(r: &Request) -> Option<(&Arc<str>, u16, &Arc<str>)> {
+/// A load source, its port, and the address that it connected to.
+type Flow<'a> = (&'a Arc<str>, u16, &'a Arc<str>);
+
+/// The flow of a request that opened a connection.
+fn flow(r: &Request) -> Option<Flow<'_>> {
     let RequestRow { source, local_port, remote_addr, .. } = &r.row;
     let flow = (source, (*local_port)?, remote_addr.as_ref()?);
     r.is_new_connection().then_some(flow)
 }
 
-/// Connects that were not plainly answered, by load source and source port.
+/// Connects that were not plainly answered.
 #[derive(Debug)]
-pub(super) struct Flows(HashMap<Arc<str>, HashMap<u16, ByAddress>>);
-
-/// Those from one port, by the address that they went to: it is the same one as a rule.
-type ByAddress = Vec<(Arc<str>, Vec<Use>)>;
-
-#[derive(Debug)]
-struct Use {
-    /// When it began; then by intended send time and number.
-    order: (Stamp, Stamp, u64),
-    /// Which of the requests it is.
-    request: usize,
+pub(super) struct Flows<'a> {
+    others: &'a [Request],
+    /// Which of these they are: those of one flow are beside each other, in order.
+    connects: Vec<usize>,
+    /// By load source and source port, where those of the port are.
+    ports: HashMap<&'a str, HashMap<u16, Range<usize>>>,
 }
 
 /// Which of the connects were followed by an established connection before the next of these: their requests.
@@ -50,55 +49,57 @@ fn order(r: &Request) -> (Stamp, Stamp, u64) {
     (r.begun(), r.row.scheduled, r.row.seq)
 }
 
-impl Flows {
+impl<'a> Flows<'a> {
     /// Of all requests that were not plainly answered.
-    pub(super) fn of(others: &[Request]) -> Self {
-        let mut flows = Self(HashMap::default());
-        for (request, r) in others.iter().enumerate() {
-            let Some((source, port, to)) = flow(r) else { continue };
-            let used = Use { order: order(r), request };
-            let by_address = flows.0.entry(Arc::clone(source)).or_default().entry(port).or_default();
-            match by_address.iter_mut().find(|(address, _)| address == to) {
-                Some((_, uses)) => uses.push(used),
-                None => by_address.push((Arc::clone(to), vec![used])),
-            }
+    pub(super) fn of(others: &'a [Request]) -> Self {
+        let mut connects: Vec<usize> = (0..others.len()).filter(|r| flow(&others[*r]).is_some()).collect();
+        let key = |number: &usize| (flow(&others[*number]), order(&others[*number]));
+        connects.sort_unstable_by(|a, b| key(a).cmp(&key(b)));
+        let mut ports: HashMap<&str, HashMap<u16, Range<usize>>> = HashMap::default();
+        for (place, number) in connects.iter().enumerate() {
+            let Some((source, port, _)) = flow(&others[*number]) else { continue };
+            let of_port = ports.entry(source).or_default().entry(port).or_insert(place..place);
+            of_port.end = place + 1;
         }
-        let all = flows.0.values_mut().flat_map(HashMap::values_mut).flatten();
-        all.for_each(|(_, uses)| uses.sort_unstable_by_key(|used| used.order));
-        flows
+        Self { others, connects, ports }
     }
 
     /// An established connection that was closed starts its own entry.
     pub(super) fn answered(&self, r: &Request, ended: &mut EndedFlows) {
-        if let Some(uses) = flow(r).and_then(|flow| self.uses(flow)) {
-            let before = uses.partition_point(|used| used.order < order(r));
-            ended.0.extend(before.checked_sub(1).map(|last| uses[last].request));
-        }
+        let Some(flow_of_r) = flow(r) else { return };
+        let of_port = self.of_port(flow_of_r);
+        let is_before = |number: &usize| {
+            let other = &self.others[*number];
+            (flow(other), order(other)) < (Some(flow_of_r), order(r))
+        };
+        let last = of_port.partition_point(is_before).checked_sub(1).map(|last| of_port[last]);
+        ended.0.extend(last.filter(|last| flow(&self.others[*last]) == Some(flow_of_r)));
     }
 
-    fn uses(&self, (source, port, to): (&Arc<str>, u16, &Arc<str>)) -> Option<&[Use]> {
-        let by_address = self.0.get(source)?.get(&port)?;
-        by_address.iter().find(|(address, _)| address == to).map(|(_, uses)| &**uses)
+    fn of_port(&self, (source, port, _): Flow<'_>) -> &[usize] {
+        let range = self.ports.get(&**source).and_then(|ports| ports.get(&port));
+        range.map_or(&[], |range| &self.connects[range.clone()])
     }
 
     /// Which of the requests a connection-tracking entry misrouted: connects that failed from the source port of an
     /// earlier connect to the same address that was unanswered, or was reset, while its entry exists.
-    pub(super) fn stale(&self, others: &[Request], ended: &EndedFlows) -> Vec<bool> {
-        let mut stale = vec![false; others.len()];
-        for (_, uses) in self.0.values().flat_map(HashMap::values).flatten() {
+    pub(super) fn stale(&self, ended: &EndedFlows) -> Vec<bool> {
+        let mut stale = vec![false; self.others.len()];
+        let is_one_flow = |a: &usize, b: &usize| flow(&self.others[*a]) == flow(&self.others[*b]);
+        for connects in self.connects.chunk_by(is_one_flow) {
             let mut entry_until: Option<Stamp> = None;
-            for used in uses {
-                let r = &others[used.request];
+            for number in connects {
+                let r = &self.others[*number];
                 let entry_stands = entry_until.is_some_and(|until| r.begun() <= until);
                 entry_until = match r.row.outcome {
                     // The SYN, or its repetition, renews the entry. An unreachable host answers no SYN either.
                     Outcome::ConnectTimeout | Outcome::ConnectUnreachable => {
-                        stale[used.request] = entry_stands;
+                        stale[*number] = entry_stands;
                         Some(r.row.end.shifted_ns(STALE_FOR_NS))
                     }
                     // A refusal ends the entry.
                     Outcome::ConnectRefused => {
-                        stale[used.request] = entry_stands;
+                        stale[*number] = entry_stands;
                         None
                     }
                     // The other side's reset leaves the entry of an established connection.
@@ -107,7 +108,7 @@ impl Flows {
                     }
                     _ => None,
                 };
-                entry_until = entry_until.filter(|_| !ended.0.contains(&used.request));
+                entry_until = entry_until.filter(|_| !ended.0.contains(number));
             }
         }
         stale
@@ -301,7 +302,7 @@ mod tests {
             mixed.iter().filter(|r| is_plain(&r.row)).for_each(|r| flows.answered(r, &mut ended));
             let of_others = requests.iter().zip(stale).filter(|(r, _)| !is_plain(&r.row));
             let expected: Vec<bool> = of_others.map(|(_, stale)| stale).collect();
-            prop_assert_eq!(flows.stale(&others, &ended), expected);
+            prop_assert_eq!(flows.stale(&ended), expected);
         }
     }
 }

@@ -35,10 +35,10 @@ pub(crate) struct Judged<'a> {
     pub(crate) in_window: bool,
 }
 
-/// Judges all requests of the counted part that were dropped.
+/// Judges all requests of the counted part that were dropped. `verdicts` are those of `others`.
 pub(super) fn judge<'a>(
     timeline: &'a Timeline,
-    others: &'a [Request],
+    (others, verdicts): (&'a [Request], Vec<Verdict>),
     evidence: &Evidence,
     windows: &[Vec<Window>],
     sums: &Sums<'_>,
@@ -46,7 +46,7 @@ pub(super) fn judge<'a>(
     let signs = Signs::of(timeline, sums);
     let crossing_ns = crossing_ns(&sums.connects);
     let mut judged = Vec::new();
-    for ((request, verdict), &stale) in others.iter().zip(&evidence.verdicts).zip(&evidence.stale) {
+    for ((request, verdict), &stale) in others.iter().zip(verdicts).zip(&evidence.stale) {
         let row = &request.row;
         if row.phase == Phase::Warmup || Class::of(row) != Class::Dropped {
             continue;
@@ -62,7 +62,7 @@ pub(super) fn judge<'a>(
             crossing_ns,
             served: request.served.as_deref().map(Served::of),
             stale,
-            overloaded: signs.overload(request, verdict),
+            overloaded: signs.overload(request, &verdict),
             restarting: timeline.is_restarting(begun, row.end),
         };
         let target = timeline.target_of(row);
@@ -74,14 +74,14 @@ pub(super) fn judge<'a>(
             })
         };
         let by_the_gateway =
-            target.and_then(|t| behind_a_gateway(timeline, &timeline.info.targets[t], request, verdict));
+            target.and_then(|t| behind_a_gateway(timeline, &timeline.info.targets[t], request, &verdict));
         let cause =
-            by_the_gateway.unwrap_or_else(|| cause::outweighing(&facts, &explanations(timeline, verdict)));
+            by_the_gateway.unwrap_or_else(|| cause::outweighing(&facts, &explanations(timeline, &verdict)));
         judged.push(Judged {
             request,
             cause,
             in_window: !verdict.candidates.is_empty() && verdict.candidates.iter().all(is_inside),
-            candidates: verdict.candidates.clone(),
+            candidates: verdict.candidates,
         });
     }
     judged

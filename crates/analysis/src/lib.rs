@@ -5,8 +5,9 @@
 //! explains the losses, `stats` holds the formulas. When a pod's deletion took effect (t0) is decided in
 //! `timeline::pods::t0`.
 //!
-//! Answered requests are too many to be held in memory. They are read twice: for the arrivals at each pod, from which
-//! the windows follow (`evidence`), and then for the sums over all of them (`sums`).
+//! Answered requests are too many to be held in memory. They are read three times: for what only all of them show
+//! (`timeline::requests`), for the arrivals at each pod, from which the windows follow (`evidence`), and for the sums over
+//! all of them (`sums`).
 
 mod aim;
 mod by_name;
@@ -80,11 +81,11 @@ pub fn windows_needed(coverage: f64, confidence: f64) -> usize {
 pub fn analyse(timeline: &Timeline, requests: &Requests) -> Result<Analysis, PartError> {
     let modes = modes(&timeline.ends);
     let alpha = alpha(timeline, &modes);
-    let evidence = evidence::gather(timeline, requests, &alpha)?;
+    let (verdicts, evidence) = evidence::gather(timeline, requests, &alpha)?;
     let windows = windows(timeline, &evidence, &alpha);
     let disrupted = disrupted(timeline, &windows);
     let sums = Sums::of(timeline, requests, &evidence, &disrupted)?;
-    let judged = judge::judge(timeline, &requests.others, &evidence, &windows, &sums);
+    let judged = judge::judge(timeline, (&requests.others, verdicts), &evidence, &windows, &sums);
     let terminations = terminations(timeline, &modes, &evidence, &sums, &judged, windows);
     let all: Vec<&Judged<'_>> = judged.iter().collect();
     let groups = shares::groups(timeline, &terminations, &all);

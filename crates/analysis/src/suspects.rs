@@ -136,7 +136,8 @@ impl<'a> Suspects<'a> {
             }
             let Some(target) = self.timeline.target_of(&r.row) else { continue };
             let loss = losses[target].get(&number).copied();
-            let verdict = self.weigh(gathered, deaths, target, r, loss);
+            let mut verdict = self.weigh(gathered, deaths, target, r, loss);
+            verdict.candidates.shrink_to_fit();
             self.learn(gathered, &mut before, target, r, &verdict);
             verdicts[number] = verdict;
         }

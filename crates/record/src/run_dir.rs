@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::event::{EVENT_VERSION, EventKind};
@@ -116,6 +116,18 @@ impl Records {
 /// # Errors
 /// When it cannot be written.
 pub fn write_file(folder: &Path, name: &str, contents: &[u8]) -> Result<(), RunDirError> {
+    write_file_with(folder, name, |file| file.write_all(contents))
+}
+
+/// The same of a file that `write` writes bit by bit.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_file_with(
+    folder: &Path,
+    name: &str,
+    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+) -> Result<(), RunDirError> {
     let path = folder.join(name);
     let io = |source| RunDirError::Io { path: path.clone(), source };
     if let Some(parent) = path.parent() {
@@ -123,7 +135,8 @@ pub fn write_file(folder: &Path, name: &str, contents: &[u8]) -> Result<(), RunD
     }
     let mut partial = path.clone().into_os_string();
     partial.push(".part");
-    fs::write(&partial, contents).map_err(io)?;
+    let mut file = BufWriter::new(File::create(&partial).map_err(io)?);
+    write(&mut file).and_then(|()| file.flush()).map_err(io)?;
     fs::rename(&partial, &path).map_err(io)
 }
 

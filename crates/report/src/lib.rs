@@ -25,6 +25,7 @@ pub use github::Github;
 pub use text::TextOptions;
 
 use std::borrow::Cow;
+use std::io;
 use std::sync::Arc;
 
 use rolldrop_analysis::Analysis;
@@ -144,9 +145,13 @@ pub fn prometheus(result: &RunResult) -> String {
     prometheus::render(&shown::values(result))
 }
 
-/// `lost.csv`: one row for each dropped request, as `docs/run-directory.md` describes it.
-pub fn lost(analysis: &Analysis) -> String {
-    lost::render(&as_shown(analysis))
+/// Writes `lost.csv`: one row for each dropped request, as `docs/run-directory.md` describes it.
+///
+/// # Errors
+///
+/// When it cannot be written.
+pub fn write_lost(analysis: &Analysis, out: impl io::Write) -> io::Result<()> {
+    lost::write(&as_shown(analysis), out)
 }
 
 /// `report.html`: one file that needs no other, with the charts inside.
@@ -163,8 +168,8 @@ pub fn charts(analysis: &Analysis) -> Result<Vec<Chart>, ChartError> {
     charts::draw(&as_shown(analysis))
 }
 
-/// Every file of the report: `result.json`, `lost.csv`, `summary.md`, `junit.xml`, `report.html`, `charts/*.png` and
-/// `charts/*.svg`.
+/// The files of the report: `result.json`, `summary.md`, `junit.xml`, `report.html`, `charts/*.png` and `charts/*.svg`. Not
+/// `lost.csv`, which may be larger than memory: [`write_lost`] writes it.
 ///
 /// # Errors
 ///
@@ -174,7 +179,6 @@ pub fn all(analysis: &Analysis) -> Result<Vec<ReportFile>, ChartError> {
     let file = |path: &str, bytes| ReportFile { path: path.to_owned(), bytes };
     let mut files = vec![
         file("result.json", json(&analysis.result)),
-        file("lost.csv", lost(analysis).into_bytes()),
         file("summary.md", markdown(analysis).into_bytes()),
         file("junit.xml", junit(&analysis.result).into_bytes()),
         file("report.html", html(analysis, &charts).into_bytes()),

@@ -3,6 +3,8 @@
 //! For spreadsheets, and for checks of the analysis against another record. `docs/run-directory.md` documents the
 //! columns.
 
+use std::io::{self, Write};
+
 use super::format;
 use rolldrop_analysis::Analysis;
 use rolldrop_analysis::model::{Candidate, Lost};
@@ -35,22 +37,18 @@ const COLUMNS: [(&str, Value); 15] = [
     ("why", |lost, _| list(lost, |c| c.why.as_str().to_owned())),
 ];
 
-/// The file.
-pub(super) fn render(analysis: &Analysis) -> String {
-    const IN_MEMORY: &str = "text in memory, with the same columns in each line";
-    let mut lines = CsvWriter::new(Vec::new());
+/// Writes the file.
+pub(super) fn write(analysis: &Analysis, out: impl Write) -> io::Result<()> {
+    let mut lines = CsvWriter::new(out);
     let mut line = |values: [String; COLUMNS.len()]| {
-        values
-            .iter()
-            .try_for_each(|value| lines.text(value))
-            .and_then(|()| lines.end_line())
-            .expect(IN_MEMORY);
+        values.iter().try_for_each(|value| lines.text(value))?;
+        lines.end_line()
     };
-    line(COLUMNS.map(|(name, _)| name.to_owned()));
+    line(COLUMNS.map(|(name, _)| name.to_owned()))?;
     for lost in &analysis.lost {
-        line(COLUMNS.map(|(_, value)| value(lost, analysis)));
+        line(COLUMNS.map(|(_, value)| value(lost, analysis)))?;
     }
-    String::from_utf8(lines.finish().expect(IN_MEMORY)).expect(IN_MEMORY)
+    lines.finish()?.flush()
 }
 
 fn list(lost: &Lost, each: impl Fn(&Candidate) -> String) -> String {
@@ -89,7 +87,9 @@ mod tests {
             Candidate { termination: 0, share: 0.25, why: Why::Refused },
             Candidate { termination: 1, share: 0.75, why: Why::Time },
         ];
-        insta::assert_snapshot!(render(&analysis), @r#"
+        let mut file = Vec::new();
+        write(&analysis, &mut file).unwrap();
+        insta::assert_snapshot!(String::from_utf8(file).unwrap(), @r#"
         id,source,seq,target,scheduled_ns,begun_ns,end_ns,begun_utc,outcome,status,cause,in_window,pods,shares,why
         9f3c-load-0-0,load-0,0,"web, ""old""",5035400000,5035400000,5036400000,1970-01-01T00:00:05.035400000Z,connect_refused,,routed_to_dead_pod,true,web-7d4b9c6f5-2xkqp,1.000,named
         9f3c-load-0-1,load-0,1,web,5047200000,5047200000,5048200000,1970-01-01T00:00:05.047200000Z,connect_refused,503,routed_to_dead_pod,true,web-7d4b9c6f5-2xkqp;web-7d4b9c6f5-m8zrt,0.250;0.750,refused;time

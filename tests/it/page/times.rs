@@ -109,7 +109,7 @@ fn a_page_of_300_terminations_does_what_it_is_asked_for() {
 /// The report of a run with 300 terminations.
 fn report_of_many(dir: &TempDir) -> PathBuf {
     let run = dir.path().join("run");
-    Synthetic { workers: 1, seconds: 6, deletions: 300 }.write(&run);
+    Synthetic { workers: 1, seconds: 6, deletions: 300, one_lost_of: 1000 }.write(&run);
     let report = Rolldrop::new(["report".as_ref(), run.as_os_str()]).finish();
     let page = run.join("report.html");
     assert!(page.is_file(), "{report}");

@@ -239,6 +239,8 @@ impl Seen {
 
     /// Adds what later rows showed.
     fn merge(&mut self, later: Self) {
+        // They are large: there is no room for as many again.
+        self.others.reserve_exact(later.others.len());
         self.others.extend(later.others);
         self.all += later.all;
         self.unnamed.extend(later.unnamed);
@@ -277,7 +279,7 @@ impl Requests {
         joins.relays = relays.finish();
         others.iter_mut().for_each(|request| joins.forget_relays(&mut request.row));
         others.sort_unstable_by(|a: &Request, b| a.order().cmp(&b.order()));
-        let by_id = by_id(&others);
+        let by_id = if rows.has_served() { by_id(&others) } else { HashMap::default() };
         proxied.begin_at(first_scheduled.unwrap_or_default());
         let mut served: HashMap<usize, Vec<(ServedRow, Option<i64>)>> = HashMap::default();
         rows.served(&mut [&mut parts::each(|row: &ServedRow| {
