@@ -228,8 +228,30 @@ pub fn read_table<R: Row>(run_dir: &Path) -> Result<Vec<R>, PartError> {
     Ok(rows)
 }
 
+/// Which columns of a table are read, by their names. What is not read stays as it was in the row.
+#[derive(Clone, Copy, Debug)]
+pub enum Wanted {
+    /// All of them.
+    All,
+    /// Only these.
+    Only(&'static [&'static str]),
+}
+
+impl Wanted {
+    fn has(self, column: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(columns) => columns.contains(&column),
+        }
+    }
+}
+
 /// Takes rows one after the other: whoever has them writes each into `row`, and then says so.
 pub trait Lane<R>: Send {
+    /// What of the rows it takes.
+    fn wanted(&self) -> Wanted {
+        Wanted::All
+    }
     /// Where the next row goes. What is in it may be anything.
     fn row(&mut self) -> &mut R;
     /// The row is there.
@@ -369,7 +391,7 @@ fn read_groups<R: Row>(
         for index in groups.start..groups.end.min(reader.num_row_groups()) {
             let group = reader.get_row_group(index)?;
             let mut group = GroupReader::begin(group.as_ref(), known)?;
-            let mut columns = R::open(&mut group)?;
+            let mut columns = R::open(&mut group, lane.wanted())?;
             for _ in 0..group.rows {
                 lane.row().read(&mut columns)?;
                 lane.take();
@@ -457,7 +479,7 @@ fn write_columns<R: Row>(
 mod sealed {
     use std::io::{self, Write};
 
-    use super::{CsvWriter, GroupReader, GroupWriter, ParquetError};
+    use super::{CsvWriter, GroupReader, GroupWriter, ParquetError, Wanted};
 
     /// How a row type is laid out in columns.
     pub trait Columns: Sized {
@@ -474,11 +496,13 @@ mod sealed {
         /// The columns of a row group that is read.
         type Open;
         /// Finds the columns of a row group.
-        fn open(group: &mut GroupReader<'_>) -> Result<Self::Open, ParquetError>;
+        fn open(group: &mut GroupReader<'_>, wanted: Wanted) -> Result<Self::Open, ParquetError>;
         /// A row before the first is read.
         fn blank() -> Self;
         /// Takes the values of the next row.
         fn read(&mut self, columns: &mut Self::Open) -> Result<(), ParquetError>;
+        /// The same from a row that is in memory.
+        fn take_from(&mut self, row: &Self, wanted: Wanted);
         /// The names of the columns.
         fn names() -> Vec<&'static str>;
         /// Writes the row's values as a line of CSV.

@@ -56,7 +56,8 @@ fn give<R: Row>(rows: &[R], lanes: &mut [&mut dyn Lane<R>]) {
     let each = rows.len().div_ceil(lanes.len().max(1)).max(1);
     for (rows, lane) in rows.chunks(each).zip(lanes) {
         for row in rows {
-            lane.row().clone_from(row);
+            let wanted = lane.wanted();
+            lane.row().take_from(row, wanted);
             lane.take();
         }
     }
@@ -166,7 +167,7 @@ impl RowSource for Tables {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parts::PartWriter;
+    use crate::parts::{PartWriter, Wanted};
     use crate::{Clock, Phase, Stamp};
 
     #[test]
@@ -194,6 +195,52 @@ mod tests {
             torn,
             ["3 requests of 1 load sources were not ok, and the others of these were not fetched"]
         );
+    }
+
+    /// Takes the numbers and ends of requests.
+    struct Ends {
+        row: RequestRow,
+        taken: Vec<RequestRow>,
+    }
+
+    impl Lane<RequestRow> for Ends {
+        fn wanted(&self) -> Wanted {
+            Wanted::Only(&["seq", "end_ns"])
+        }
+
+        fn row(&mut self) -> &mut RequestRow {
+            &mut self.row
+        }
+
+        fn take(&mut self) {
+            self.taken.push(self.row.clone());
+        }
+    }
+
+    #[test]
+    fn what_nobody_wants_stays_as_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = Stamp::from_unix_ns;
+        let row = |source: &str, seq, ns| {
+            let row = RequestRow::not_sent(source.into(), seq, "web".into(), Phase::Main, at(7), at(ns));
+            RequestRow { pod: Some("web-1".into()), ..row }
+        };
+        let rows: Vec<RequestRow> = (0..30).map(|seq| row("load-0", seq, 50)).collect();
+        let mut writer = PartWriter::<RequestRow>::create(dir.path(), "load-0", Clock::start()).unwrap();
+        writer.extend(&rows).unwrap();
+        writer.finish().unwrap();
+        let before = RequestRow { scheduled: at(3), pod: None, ..row("nobody", 99, 9) };
+        let expected: Vec<RequestRow> =
+            (0..30).map(|seq| RequestRow { seq, end: at(50), ..before.clone() }).collect();
+        let in_memory = Tables { requests: Vec::new(), served: Vec::new(), live: rows };
+        let path = dir.path().join("requests/load-0-00000.parquet");
+        let on_disk =
+            Tables { requests: vec![Part::open(path).unwrap()], served: Vec::new(), live: Vec::new() };
+        for tables in [in_memory, on_disk] {
+            let mut ends = Ends { row: before.clone(), taken: Vec::new() };
+            tables.requests(&mut [&mut ends]).unwrap();
+            assert_eq!(ends.taken, expected);
+        }
     }
 
     #[test]

@@ -11,12 +11,12 @@ use std::sync::Arc;
 use parquet::errors::ParquetError;
 use serde::{Deserialize, Serialize};
 
-use super::Row;
 use super::cells::Cell;
 use super::columns::GroupWriter;
 use super::csv::CsvWriter;
 use super::read::GroupReader;
 use super::sealed::Columns;
+use super::{Row, Wanted};
 use crate::{Outcome, Phase, Protocol, RequestId, ServedEnd, Stamp, TlsSession};
 
 /// A row as it is in memory. In JSON its fields have the names of the `columns`, or their own; absent ones are left out.
@@ -52,9 +52,9 @@ macro_rules! table {
             $($field: <$cell as Cell>::Buffer,)*
         }
 
-        #[doc = concat!("The columns of a row group of the table `", $table, "`.")]
+        #[doc = concat!("The columns of a row group of the table `", $table, "` that are read.")]
         pub struct $open {
-            $($field: <$cell as Cell>::Column,)*
+            $($field: Option<<$cell as Cell>::Column>,)*
         }
 
         impl Row for $row {
@@ -83,8 +83,12 @@ macro_rules! table {
                 Ok(())
             }
 
-            fn open(group: &mut GroupReader<'_>) -> Result<$open, ParquetError> {
-                Ok($open { $($field: <$cell as Cell>::open($column, group)?,)* })
+            fn open(group: &mut GroupReader<'_>, wanted: Wanted) -> Result<$open, ParquetError> {
+                $(let $field = match wanted.has($column) {
+                    true => Some(<$cell as Cell>::open($column, group)?),
+                    false => None,
+                };)*
+                Ok($open { $($field,)* })
             }
 
             fn blank() -> Self {
@@ -92,8 +96,16 @@ macro_rules! table {
             }
 
             fn read(&mut self, columns: &mut $open) -> Result<(), ParquetError> {
-                $(Cell::read(&mut self.$field, &mut columns.$field)?;)*
+                $(if let Some(column) = &mut columns.$field {
+                    Cell::read(&mut self.$field, column)?;
+                })*
                 Ok(())
+            }
+
+            fn take_from(&mut self, row: &Self, wanted: Wanted) {
+                $(if wanted.has($column) {
+                    self.$field.clone_from(&row.$field);
+                })*
             }
 
             fn names() -> Vec<&'static str> {
