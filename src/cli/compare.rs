@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use anyhow::{Context, bail};
 
-use super::report::{Analysed, Given, analyse};
+use super::report::{Given, analyse};
+use rolldrop_analysis::Analysed;
 use rolldrop_analysis::compare::history::{self, FEWEST_RUNS, History, LAST};
 use rolldrop_analysis::compare::model::Comparison;
 use rolldrop_analysis::compare::sample::{Baseline, OLDEST_FORMAT, SAMPLE_FORMAT};

@@ -11,9 +11,7 @@ use super::compare::{self, CompareArgs};
 use super::exit::Exit;
 use super::formats::ResultFormat;
 use super::service_proxy::AssumeArgs;
-use rolldrop_analysis::gate;
-use rolldrop_analysis::timeline::{Requests, Timeline};
-use rolldrop_analysis::{self as analysis, Analysis, RunResult};
+use rolldrop_analysis::{self as analysis, Analysed, Analysis, RunResult, gate};
 use rolldrop_record::service_proxy::ServiceProxy;
 use rolldrop_record::{Expect, RunDir, RunLog, Tables, run_dir, shown};
 use rolldrop_report::{self as report, TextOptions};
@@ -116,14 +114,6 @@ impl ReportArgs {
     }
 }
 
-/// A run on one clock, and its analysis.
-#[derive(Debug)]
-pub(super) struct Analysed {
-    pub(super) timeline: Timeline,
-    pub(super) requests: Requests,
-    pub(super) analysis: Analysis,
-}
-
 /// What the user adds to a run's records.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Given<'a> {
@@ -147,10 +137,9 @@ pub(super) fn analyse(run_dir: &RunDir, given: &Given<'_>) -> anyhow::Result<Ana
 
 /// Analyses what was read of a run.
 pub(super) fn analyse_recorded(log: RunLog, tables: Tables, expect: &Expect) -> anyhow::Result<Analysed> {
-    let (timeline, requests) = Timeline::build(log, tables).context(FAILED)?;
-    let mut analysis = analysis::analyse(&timeline, &requests).context(FAILED)?;
-    analysis.result.checks = gate::check(&analysis.result, expect);
-    Ok(Analysed { timeline, requests, analysis })
+    let mut analysed = Analysed::of(log, tables).context(FAILED)?;
+    analysed.analysis.result.checks = gate::check(&analysed.analysis.result, expect);
+    Ok(analysed)
 }
 
 /// Makes a run's report in its directory, and prints it.

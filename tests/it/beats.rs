@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use rolldrop_analysis::timeline::{BeatsState, T0Basis, Timeline};
+use rolldrop_analysis::Analysed;
+use rolldrop_analysis::timeline::{BeatsState, T0Basis};
 use rolldrop_record::{RunDir, Stamp};
 
 use crate::harness::Rolldrop;
@@ -40,7 +41,7 @@ fn the_deletions_of_a_rollout_lie_between_the_beats_around_them() {
         let log = std::fs::read_to_string(run.join("cluster/cluster.log")).expect("the cluster's log");
         let truth = truth(&log);
         let records = RunDir::open(&run).and_then(|run| run.read()).expect("the run reads");
-        let (timeline, _) = Timeline::build(records.log(), records).expect("a timeline");
+        let Analysed { timeline, .. } = Analysed::of(records.log(), records).expect("a timeline");
         assert_eq!(timeline.beats.state, BeatsState::Usable, "{finished}");
         assert_eq!(timeline.ends.len(), 3, "{finished}");
         for end in &timeline.ends {

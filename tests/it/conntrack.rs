@@ -5,7 +5,8 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use rolldrop_analysis::timeline::{Request, Timeline};
+use rolldrop_analysis::Analysed;
+use rolldrop_analysis::timeline::Request;
 use rolldrop_record::{EventKind, Outcome, RunDir};
 
 use crate::harness::{LIMIT, Rolldrop, wait_for, written};
@@ -115,7 +116,7 @@ fn the_pod_of_each_connection_is_the_one_that_the_kernel_names_lost_ones_include
         _ => None,
     });
     let (connections, routed) = ended.expect("what the kernel said in all");
-    let (timeline, requests) = Timeline::build(log, tables).expect("the rows read");
+    let Analysed { timeline, requests, .. } = Analysed::of(log, tables).expect("the rows read");
     let answered_by = answered_by(&path);
     // Connections of before that program listened are not in its log.
     let first_s = shown.values().flatten().map(|shown| shown.at_s).fold(f64::MAX, f64::min);

@@ -4,9 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use rolldrop_analysis::timeline::Timeline;
-use rolldrop_analysis::{self as analysis, Analysis};
-use rolldrop_record::run_info::{Balances, BalancesBecause, Target};
+use rolldrop_analysis::Analysed;
+use rolldrop_record::run_info::{Balances, BalancesBecause};
 use rolldrop_record::{Cause, Event, EventKind, RunDir};
 use serde_json::{Value, json};
 
@@ -164,19 +163,10 @@ fn failed_by_haproxy(log: &str) -> BTreeSet<u64> {
     failed.collect()
 }
 
-/// A run as it is analysed.
-struct Analysed {
-    events: Vec<Event>,
-    targets: Vec<Target>,
-    analysis: Analysis,
-}
-
-fn analysed(run: &Path) -> Analysed {
+/// A run's events, and the run as it is analysed.
+fn analysed(run: &Path) -> (Vec<Event>, Analysed) {
     let (log, rows) = RunDir::open(run).and_then(|run| run.recorded()).expect("records");
-    let events = log.events.clone();
-    let (timeline, requests) = Timeline::build(log, rows).expect("rows");
-    let analysis = analysis::analyse(&timeline, &requests).expect("rows");
-    Analysed { events, targets: timeline.info.targets, analysis }
+    (log.events.clone(), Analysed::of(log, rows).expect("rows"))
 }
 
 /// The addresses that pods had, by their UIDs.
@@ -217,8 +207,8 @@ fn what_a_gateway_lost_is_that_of_the_pod_that_its_own_log_names() {
 
         // Nobody has said that these balance requests, and nobody waits for the pods but the run.
         let finished = cluster.run(&scenario(&traefik, &haproxy)).measured().expect_code(0);
-        let Analysed { events, targets, analysis } = analysed(&finished.dir().join("run"));
-        for target in &targets {
+        let (events, Analysed { timeline, analysis, .. }) = analysed(&finished.dir().join("run"));
+        for target in &timeline.info.targets {
             let because = target.balances_because.as_ref();
             assert!(
                 matches!(because, Some(BalancesBecause::GatewayStatus { .. })),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 
 use nix::sys::signal::Signal;
-use rolldrop_analysis::timeline::Timeline;
+use rolldrop_analysis::Analysed;
 use rolldrop_analysis::timeline::clocks::Clocks;
 use rolldrop_record::event::{ContainerState, PodEvent, ProxyPhase};
 use rolldrop_record::run_info::{Role, Rows, Source};
@@ -223,7 +223,7 @@ fn rows_lie_between_what_the_client_saw(run: &MeasuredRun) {
     let stamped: HashMap<_, &ServedRow> =
         run.records.served.iter().filter_map(|row| Some((row.request.clone()?, row))).collect();
     let (log, tables) = RunDir::open(&run.path).and_then(|run| run.recorded()).expect("the run reads");
-    let (_, requests) = Timeline::build(log, tables).expect("the rows read");
+    let Analysed { requests, .. } = Analysed::of(log, tables).expect("the rows read");
     let mut compared = BTreeMap::<&str, u32>::new();
     requests.in_memory().expect("the rows read").iter().for_each(|request| {
         let id = run.records.info.request_id(&request.row);

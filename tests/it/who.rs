@@ -10,6 +10,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use rolldrop_analysis::Analysed;
 use rolldrop_record::event::AnswerHeaders;
 use rolldrop_record::{EventKind, Outcome, RequestId, RunDir};
 use serde_json::json;
@@ -194,7 +195,7 @@ fn a_strangers_requests_with_ids_change_nothing_and_are_told_of() {
         assert!(!what.iter().any(|what| what.contains("a time before it was sent")), "{what:?}");
 
         let (log, tables) = RunDir::open(&run.path).and_then(|run| run.recorded()).expect("the run reads");
-        let (_, requests) = rolldrop_analysis::timeline::Timeline::build(log, tables).expect("the rows read");
+        let Analysed { requests, .. } = Analysed::of(log, tables).expect("the rows read");
         let mut joined = 0;
         requests.in_memory().expect("the rows read").iter().for_each(|request| {
             // Both ends name the same pod: a stranger's row would name another one half of the time.

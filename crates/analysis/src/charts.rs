@@ -12,8 +12,8 @@ pub(super) fn charts(timeline: &Timeline, sums: Sums<'_>) -> ChartData {
     let mut charts = ChartData {
         late_ok: sums.late_ok,
         latency: LatencyHistograms {
-            steady: sums.all.steady.buckets(),
-            disrupted: sums.all.disrupted.buckets(),
+            steady: sums.all.apart.steady.buckets(),
+            disrupted: sums.all.apart.disrupted.buckets(),
         },
         heat: sums.heat.finish(),
         traffic: sums.traffic.finish(),

@@ -23,7 +23,7 @@ use super::suspects::{LAG_NS, Suspects, Verdict};
 use super::tries::{Loss, Tries};
 use crate::timeline::requests::Connection;
 use crate::timeline::{Lives, Request, Requests, Timeline};
-use rolldrop_record::parts::PartError;
+use rolldrop_record::parts::{PartError, Wanted};
 use rolldrop_record::routing::Balancing;
 use rolldrop_record::run_info::Balances;
 use rolldrop_record::{Outcome, Stamp};
@@ -130,11 +130,11 @@ pub(super) struct Evidence {
 }
 
 /// The pods of connections on which some request does not name its pod.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Connections(HashMap<Connection, Latest>);
 
 /// The pod that the last naming request of a connection names.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Latest {
     /// The intended send time and number of that request.
     order: (Stamp, u64),
@@ -142,6 +142,22 @@ struct Latest {
 }
 
 impl Connections {
+    /// Adds any request.
+    fn see(&mut self, timeline: &Timeline, requests: &Requests, r: &Request) {
+        let is_routed_whole = || {
+            let target = timeline.target_of(&r.row);
+            target.is_none_or(|target| timeline.info.targets[target].balances == Balances::Connections)
+        };
+        if !requests.unnamed.is_empty()
+            && let Some(pod) = r.pod()
+            && let Some(connection) = r.connection()
+            && requests.unnamed.contains(&connection)
+            && is_routed_whole()
+        {
+            self.add(connection, pod, (r.row.scheduled, r.row.seq));
+        }
+    }
+
     /// Adds a request that names its pod.
     fn add(&mut self, connection: Connection, pod: &Arc<str>, order: (Stamp, u64)) {
         if self.0.get(&connection).is_none_or(|latest| latest.order < order) {
@@ -173,6 +189,11 @@ impl Gathered<'_> {
 }
 
 impl Evidence {
+    /// Whether it knows the pods of plainly answered requests that do not name them.
+    pub(super) fn knows_more_than(&self, requests: &Requests) -> bool {
+        requests.has_unnamed_plain && !self.connections.0.is_empty()
+    }
+
     /// The pod that a request reached, as far as it is known.
     pub(super) fn pod<'a>(&'a self, r: &'a Request) -> Option<&'a Arc<str>> {
         self.connections.pod(r)
@@ -283,7 +304,7 @@ pub(super) struct Gathered<'a> {
 }
 
 impl<'a> Gathered<'a> {
-    fn new(timeline: &Timeline) -> Self {
+    pub(super) fn new(timeline: &Timeline) -> Self {
         let (ends, targets) = (timeline.ends.len(), timeline.info.targets.len());
         Self {
             tails: vec![vec![Tail::default(); targets]; ends],
@@ -297,15 +318,17 @@ impl<'a> Gathered<'a> {
         }
     }
 
-    /// Adds any request; `is_unnamed` says whether some request of its connection does not name its pod.
-    fn add(&mut self, timeline: &'a Timeline, target: Option<usize>, r: &Request, is_unnamed: bool) {
-        let balances = target.map_or(Balances::Connections, |t| timeline.info.targets[t].balances);
-        if balances == Balances::Connections
-            && is_unnamed
-            && let Some((connection, pod)) = r.connection().zip(r.pod())
-        {
-            self.connections.add(connection, pod, (r.row.scheduled, r.row.seq));
+    /// Adds a request that was plainly answered.
+    pub(super) fn answered(&mut self, timeline: &'a Timeline, r: &Request) {
+        let target = timeline.target_of(&r.row);
+        self.add(timeline, target, r);
+        if let Some(target) = target.filter(|_| r.is_new_connection()) {
+            self.tries[target].answered(r.begun(), r.pod().is_some());
         }
+    }
+
+    /// Adds any request.
+    fn add(&mut self, timeline: &'a Timeline, target: Option<usize>, r: &Request) {
         let lives = r.pod().map(|pod| {
             let met = self.met.get(pod, || Met { first_served: None, lives: timeline.lives_of(pod) });
             if r.row.outcome == Outcome::Ok {
@@ -314,6 +337,7 @@ impl<'a> Gathered<'a> {
             met.lives
         });
         let Some(target) = target else { return };
+        let balances = timeline.info.targets[target].balances;
         if r.row.outcome == Outcome::NotSent || !arrives(r, balances) {
             return;
         }
@@ -333,7 +357,7 @@ impl<'a> Gathered<'a> {
     }
 
     /// Adds what later requests showed.
-    fn merge(&mut self, later: Self) {
+    pub(super) fn merge(&mut self, later: Self) {
         for (own, later) in self.tails.iter_mut().flatten().zip(later.tails.iter().flatten()) {
             own.merge(later);
         }
@@ -344,7 +368,6 @@ impl<'a> Gathered<'a> {
             own.merge(later);
         }
         self.served(later.met);
-        self.connections.merge(later.connections);
         for ((until, uncertainty_ns), later) in self.observed.iter_mut().zip(later.observed) {
             (*until, *uncertainty_ns) = ((*until).max(later.0), later.1.max(*uncertainty_ns));
         }
@@ -396,43 +419,86 @@ impl<'a> Gathered<'a> {
     }
 }
 
-/// Finds out where requests went, and what explains each that was not plainly answered. `alpha` is, by termination, the chance that an upper bound may be too small.
+/// What the requests that were not plainly answered ask of those that were.
+#[derive(Clone)]
+struct Asked {
+    connections: Connections,
+    ended: EndedFlows,
+    gateways: Vec<Option<Watching>>,
+}
+
+impl Asked {
+    /// The columns that it takes, and those that tell which pod it was.
+    const COLUMNS: &'static [&'static str] = &[
+        "source",
+        "seq",
+        "target",
+        "scheduled_ns",
+        "connect_start_ns",
+        "connected_ns",
+        "tls_ns",
+        "sent_ns",
+        "end_ns",
+        "outcome",
+        "status",
+        "grpc_status",
+        "conn",
+        "conn_reused",
+        "local_port",
+        "remote_addr",
+        "routed_to",
+        "pod",
+    ];
+
+    /// Goes through the rows, if it asks for anything.
+    fn of(timeline: &Timeline, requests: &Requests, flows: &Flows<'_>) -> Result<Self, PartError> {
+        let nothing = Self {
+            connections: Connections::default(),
+            ended: EndedFlows::default(),
+            gateways: gateway::watch(timeline, &requests.others),
+        };
+        let asks_for_pods = requests.has_named && !requests.unnamed.is_empty();
+        let asks_gateways = nothing.gateways.iter().any(Option::is_some);
+        if !asks_for_pods && !asks_gateways && !flows.may_be_stale() {
+            return Ok(nothing);
+        }
+        let add = |asked: &mut Self, r: &Request| asked.add(timeline, requests, flows, r);
+        requests.plain(Wanted::Only(Self::COLUMNS), || nothing.clone(), add, Self::merge)
+    }
+
+    fn add(&mut self, timeline: &Timeline, requests: &Requests, flows: &Flows<'_>, r: &Request) {
+        self.connections.see(timeline, requests, r);
+        flows.answered(r, &mut self.ended);
+        if let Some(gateway) = timeline.target_of(&r.row).and_then(|target| self.gateways[target].as_mut()) {
+            gateway.answered(&r.row);
+        }
+    }
+
+    /// Adds what later requests showed.
+    fn merge(&mut self, later: Self) {
+        self.connections.merge(later.connections);
+        self.ended.merge(later.ended);
+        for (own, later) in self.gateways.iter_mut().zip(later.gateways) {
+            own.iter_mut().zip(later).for_each(|(own, later)| own.merge(&later));
+        }
+    }
+}
+
+/// Finds out where requests went, and what explains each that was not plainly answered. `alpha` is, by termination, the
+/// chance that an upper bound may be too small; `gathered` is what the requests that were plainly answered show.
 pub(super) fn gather<'a>(
     timeline: &'a Timeline,
     requests: &Requests,
     alpha: &[f64],
+    mut gathered: Gathered<'a>,
 ) -> Result<(Vec<Verdict>, Evidence), PartError> {
     let target_of = |r: &Request| timeline.target_of(&r.row);
-    let is_unnamed = |r: &Request| {
-        !requests.unnamed.is_empty() && r.connection().is_some_and(|c| requests.unnamed.contains(&c))
-    };
-
     let flows = Flows::of(&requests.others);
-    let gateways = gateway::watch(timeline, &requests.others);
-    let begin = || (Gathered::new(timeline), EndedFlows::default(), gateways.clone());
-    let add = |(gathered, ended, gateways): &mut (Gathered<'a>, EndedFlows, Vec<Option<Watching>>),
-               r: &Request| {
-        let target = target_of(r);
-        gathered.add(timeline, target, r, is_unnamed(r));
-        if let Some(target) = target
-            && r.is_new_connection()
-        {
-            gathered.tries[target].answered(r.begun(), r.pod().is_some());
-        }
-        flows.answered(r, ended);
-        if let Some(gateway) = target.and_then(|target| gateways[target].as_mut()) {
-            gateway.answered(&r.row);
-        }
-    };
-    let (mut gathered, ended, gateways) = requests.plain(begin, add, |sum, later| {
-        sum.0.merge(later.0);
-        sum.1.merge(later.1);
-        for (own, later) in sum.2.iter_mut().zip(later.2) {
-            own.iter_mut().zip(later).for_each(|(own, later)| own.merge(&later));
-        }
-    })?;
+    let Asked { connections, ended, gateways } = Asked::of(timeline, requests, &flows)?;
+    gathered.connections = connections;
     for r in &requests.others {
-        gathered.add(timeline, target_of(r), r, is_unnamed(r));
+        gathered.add(timeline, target_of(r), r);
+        gathered.connections.see(timeline, requests, r);
     }
     let gateways: Vec<Option<Gateway>> =
         gateways.into_iter().map(|watching| watching.map(Watching::done)).collect();

@@ -36,7 +36,7 @@ pub(super) struct Flows<'a> {
 }
 
 /// Which of the connects were followed by an established connection before the next of these: their requests.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct EndedFlows(HashSet<usize>);
 
 impl EndedFlows {
@@ -62,6 +62,12 @@ impl<'a> Flows<'a> {
             of_port.end = place + 1;
         }
         Self { others, connects, ports }
+    }
+
+    /// Whether some request would be [stale](Self::stale) if no connection had been established: then it matters where
+    /// some were.
+    pub(super) fn may_be_stale(&self) -> bool {
+        self.stale(&EndedFlows::default()).contains(&true)
     }
 
     /// An established connection that was closed starts its own entry.

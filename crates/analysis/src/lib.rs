@@ -5,9 +5,11 @@
 //! explains the losses, `stats` holds the formulas. When a pod's deletion took effect (t0) is decided in
 //! `timeline::pods::t0`.
 //!
-//! Answered requests are too many to be held in memory. They are read three times: for what only all of them show
+//! Answered requests are too many to be held in memory. They are read once: for what only all of them show
 //! (`timeline::requests`), for the arrivals at each pod, from which the windows follow (`evidence`), and for the sums over
-//! all of them (`sums`).
+//! all of them (`sums`). What depends on all of that is asked afterwards, of some columns of their rows: `evidence` asks what
+//! the failures of a gateway, of a source port or of a kept connection need, if there are some, and `sums` which requests
+//! were near a termination. Where the first look proves not to know enough of them ([`Analysed::of`]), they are read again.
 
 mod aim;
 mod by_name;
@@ -49,7 +51,7 @@ use std::collections::BTreeMap;
 
 use aim::aim;
 pub use class::Class;
-use evidence::Evidence;
+use evidence::{Evidence, Gathered};
 pub(crate) use judge::Judged;
 pub use model::{Analysis, RunResult};
 use model::{
@@ -61,12 +63,12 @@ pub use recommend::MAX_COARSENESS_S;
 use sums::{Part, Sums};
 use validity::Reason;
 
-use crate::timeline::{PodEnd, PodLife, Requests, Timeline};
+use crate::timeline::{PodEnd, PodLife, Request, Requests, Timeline, Unread};
 use rolldrop_record::load::defaults;
-use rolldrop_record::parts::PartError;
+use rolldrop_record::parts::{PartError, Wanted};
 use rolldrop_record::retry;
 use rolldrop_record::run_info::Target;
-use rolldrop_record::{Cause, Looks, Outcome, RequestRow, Stamp};
+use rolldrop_record::{Cause, Looks, Outcome, RequestRow, RowSource, RunLog, Stamp};
 
 /// How many windows that end apart are needed until the longest covers this share of all, at this confidence, both in
 /// (0, 1): Wilks 1941.
@@ -74,17 +76,95 @@ pub fn windows_needed(coverage: f64, confidence: f64) -> usize {
     stats::wilks_needed(coverage, confidence)
 }
 
-/// Analyses one run.
-///
-/// # Errors
-/// When its rows cannot be read.
-pub fn analyse(timeline: &Timeline, requests: &Requests) -> Result<Analysis, PartError> {
+/// A run with what was found out about it.
+#[derive(Debug)]
+pub struct Analysed {
+    /// What happened when.
+    pub timeline: Timeline,
+    /// Its requests.
+    pub requests: Requests,
+    /// What follows.
+    pub analysis: Analysis,
+}
+
+impl Analysed {
+    /// Analyses the records of a run.
+    ///
+    /// # Errors
+    /// When its rows cannot be read.
+    pub fn of(log: RunLog, rows: impl RowSource + 'static) -> Result<Self, PartError> {
+        Self::of_rows(log, Box::new(rows))
+    }
+
+    // Not generic: what goes through all rows is compiled here, with this crate's optimisations.
+    fn of_rows(log: RunLog, rows: Box<dyn RowSource>) -> Result<Self, PartError> {
+        let unread = Unread::of(log);
+        // Where proxies recorded who answered, that is known once their rows are joined with all requests.
+        let draft = if rows.has_served() { None } else { unread.draft() };
+        let (requests, plain) = unread.read(
+            rows,
+            || draft.as_ref().map(Plain::new),
+            |plain, r| plain.iter_mut().for_each(|plain| plain.add(r)),
+            |plain, later| plain.iter_mut().zip(later).for_each(|(plain, later)| plain.merge(later)),
+        )?;
+        let timeline = unread.finish(draft.as_ref(), &requests)?;
+        let plain = plain.filter(|plain| plain.holds(&timeline, &requests));
+        let analysis = analyse(&timeline, &requests, plain)?;
+        Ok(Self { timeline, requests, analysis })
+    }
+}
+
+/// What the requests that were plainly answered add up to.
+struct Plain<'a> {
+    /// As it is known when they are read.
+    timeline: &'a Timeline,
+    gathered: Gathered<'a>,
+    sums: Sums<'a>,
+}
+
+impl<'a> Plain<'a> {
+    /// Those of a run whose rows were read before.
+    fn of(timeline: &'a Timeline, requests: &Requests) -> Result<Self, PartError> {
+        requests.plain(Wanted::All, || Self::new(timeline), Self::add, Self::merge)
+    }
+
+    /// No request yet.
+    fn new(timeline: &'a Timeline) -> Self {
+        Self { timeline, gathered: Gathered::new(timeline), sums: Sums::new(timeline) }
+    }
+
+    fn add(&mut self, r: &Request) {
+        self.gathered.answered(self.timeline, r);
+        self.sums.add(self.timeline, r.pod(), r);
+    }
+
+    /// Adds what later requests add up to.
+    fn merge(&mut self, later: Self) {
+        self.gathered.merge(later.gathered);
+        self.sums.merge(later.sums);
+    }
+
+    /// Whether they add up to the same now that all requests are known.
+    fn holds(&self, timeline: &Timeline, requests: &Requests) -> bool {
+        let [then, now] = [self.timeline, timeline].map(|timeline| &timeline.info.targets);
+        let balances_the_same = then.iter().zip(now).all(|(then, now)| then.balances == now.balances);
+        requests.agreement.is_relied_on && balances_the_same
+    }
+}
+
+/// Analyses one run. Its rows are read again for `plain` if that is not there.
+fn analyse<'a>(
+    timeline: &'a Timeline,
+    requests: &'a Requests,
+    plain: Option<Plain<'a>>,
+) -> Result<Analysis, PartError> {
+    let Plain { gathered, sums, .. } = plain.map_or_else(|| Plain::of(timeline, requests), Ok)?;
     let modes = modes(&timeline.ends);
     let alpha = alpha(timeline, &modes);
-    let (verdicts, evidence) = evidence::gather(timeline, requests, &alpha)?;
+    let (verdicts, evidence) = evidence::gather(timeline, requests, &alpha, gathered)?;
     let windows = windows(timeline, &evidence, &alpha);
     let disrupted = disrupted(timeline, &windows);
-    let sums = Sums::of(timeline, requests, &evidence, &disrupted)?;
+    let sums = Sums::of(timeline, requests, &evidence, &disrupted, sums)?;
     let judged = judge::judge(timeline, (&requests.others, verdicts), &evidence, &windows, &sums);
     let terminations = terminations(timeline, &modes, &evidence, &sums, &judged, windows);
     let all: Vec<&Judged<'_>> = judged.iter().collect();
@@ -152,7 +232,7 @@ pub fn analyse(timeline: &Timeline, requests: &Requests) -> Result<Analysis, Par
         groups,
         only_target: only_target(&timeline.info.targets),
         targets,
-        longest_outage_s: sums.all.outages.longest_s(),
+        longest_outage_s: sums.all.apart.outages.longest_s(),
         checks: Vec::new(),
         looks: timeline.info.looks.clone(),
     };
@@ -295,7 +375,7 @@ fn targets(
             consumer: target.consumer.clone(),
             requests: count(timeline, part, &its, disrupted),
             latency_ms: part.latencies(timeline.info.load.is_closed_loop()),
-            longest_outage_s: part.outages.longest_s(),
+            longest_outage_s: part.apart.outages.longest_s(),
             terminations: shares::requests(terminations.len(), &its),
             groups: shares::groups(timeline, terminations, &its),
         }

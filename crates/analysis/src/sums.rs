@@ -1,10 +1,13 @@
-//! The sums over all requests, once it is known when the run was disrupted.
+//! The sums over all requests.
 
+mod apart;
 mod by_time;
 mod heat;
 mod traffic;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
 
 use super::by_name::ByName;
 use super::class::Class;
@@ -12,16 +15,16 @@ use super::evidence::{self, Evidence};
 use super::flows::Reuses;
 use super::latency::{FewValues, Values};
 use super::model::{LateArrival, Latencies, RequestCounts, Second};
-use super::outages::Outages;
 use super::periods::Periods;
 use super::reached::Reached;
 use super::streams::Streams;
 use super::validity;
 use crate::timeline::lanes::add_counts;
 use crate::timeline::{Lives, Request, Requests, Timeline};
+use apart::{Apart, Later};
 use by_time::Sum as _;
 use heat::Heat;
-use rolldrop_record::parts::PartError;
+use rolldrop_record::parts::{PartError, Wanted};
 use rolldrop_record::{Outcome, Phase, ServedEnd, Stamp};
 use traffic::{ByPod, UNKNOWN};
 
@@ -97,23 +100,11 @@ pub(super) struct Part<'a> {
     pub counts: RequestCounts,
     /// Service times of answered requests.
     pub service: Values,
-    /// The time that counts, away from any termination: the response time, or in a closed loop, which has none, the
-    /// service time.
-    pub steady: Values,
-    /// The same near one.
-    pub disrupted: Values,
-    /// Requests that were answered with success away from any termination.
-    pub outside_ok: u64,
-    /// The same, with an app error.
-    pub outside_app_errors: u64,
-    pub outages: Outages<'a>,
+    /// Away from any termination and near one.
+    pub apart: Apart<'a>,
 }
 
-impl<'a> Part<'a> {
-    fn of(failed: impl Iterator<Item = &'a Request>) -> Self {
-        Self { outages: Outages::of(failed), ..Self::default() }
-    }
-
+impl Part<'_> {
     /// Adds the sums of other requests.
     fn merge(&mut self, other: Self) {
         let (own, others) = (&mut self.counts, other.counts);
@@ -126,15 +117,10 @@ impl<'a> Part<'a> {
         own.cancelled += others.cancelled;
         add_counts(&mut own.by_outcome, others.by_outcome);
         self.service.merge(&other.service);
-        self.steady.merge(&other.steady);
-        self.disrupted.merge(&other.disrupted);
-        self.outside_ok += other.outside_ok;
-        self.outside_app_errors += other.outside_app_errors;
-        self.outages.merge(other.outages);
     }
 
-    /// Adds a request of the counted part, which was sent near a termination or not.
-    fn add(&mut self, class: Class, r: &Request, is_near: bool, is_closed_loop: bool) {
+    /// Adds a request of the counted part.
+    fn add(&mut self, class: Class, r: &Request) {
         let counts = &mut self.counts;
         counts.total += 1;
         *counts.by_outcome.entry(r.row.outcome).or_default() += 1;
@@ -145,66 +131,68 @@ impl<'a> Part<'a> {
             Class::Cancelled => &mut counts.cancelled,
             Class::Dropped => &mut counts.dropped,
         } += 1;
-        if was_answered(r) {
-            if let Some(ns) = r.row.service_ns() {
-                self.service.add(ns);
-            }
-            self.outside_ok += u64::from(!is_near && class == Class::Ok);
-            self.outside_app_errors += u64::from(!is_near && class == Class::AppError);
-            let values = if is_near { &mut self.disrupted } else { &mut self.steady };
-            values.add(latency_ns(r, is_closed_loop));
-        }
-        if class == Class::Ok {
-            self.outages.answered(r);
+        if let Some(ns) = r.row.service_ns().filter(|_| was_answered(r)) {
+            self.service.add(ns);
         }
     }
 
     pub(super) fn latencies(&self, is_closed_loop: bool) -> Latencies {
         let mut response = Values::default();
         if !is_closed_loop {
-            response.merge(&self.steady);
-            response.merge(&self.disrupted);
+            response.merge(&self.apart.steady);
+            response.merge(&self.apart.disrupted);
         }
         Latencies {
             response: response.percentiles(),
             service: self.service.percentiles(),
-            steady: self.steady.percentiles(),
-            disrupted: self.disrupted.percentiles(),
+            steady: self.apart.steady.percentiles(),
+            disrupted: self.apart.disrupted.percentiles(),
         }
     }
 }
 
 impl<'a> Sums<'a> {
-    /// Sums of a run that was disrupted in these periods.
+    /// No request yet.
+    pub(super) fn new(timeline: &'a Timeline) -> Self {
+        Self {
+            targets: targets(timeline).map(|_| Part::default()).collect(),
+            seen: vec![0; timeline.ends.len()],
+            traffic: ByPod::of(timeline),
+            last_reached: vec![None; timeline.withdrawals.len()],
+            incomplete: validity::incomplete(timeline),
+            ..Self::default()
+        }
+    }
+
+    /// Sums of a run that was disrupted in these periods. `plain` are those over the requests that were plainly answered, as
+    /// their own rows tell it.
     pub(super) fn of(
         timeline: &'a Timeline,
         requests: &'a Requests,
         evidence: &Evidence,
         disrupted: &Periods,
+        plain: Self,
     ) -> Result<Self, PartError> {
-        let of_class = |classes: &'static [Class]| {
-            let counted = requests.others.iter().filter(|r| r.row.phase == Phase::Main);
-            counted.filter(move |r| classes.contains(&Class::of(&r.row)))
+        let knows_more = evidence.knows_more_than(requests);
+        let begin = || (knows_more.then(|| Self::new(timeline)), Later::of(timeline, requests));
+        let add = |(sums, later): &mut (Option<Self>, Later<'a>), r: &Request| {
+            if let Some(sums) = sums {
+                sums.add(timeline, evidence.pod(r), r);
+            }
+            later.add(timeline, disrupted, r);
         };
-        let failed = || of_class(&[Class::Dropped, Class::AppError]);
-        let targets = match timeline.info.targets.len() {
-            0 | 1 => 0..0,
-            several => 0..several,
+        let merge = |(sums, later): &mut (Option<Self>, Later<'a>), other: (Option<Self>, Later<'a>)| {
+            sums.iter_mut().zip(other.0).for_each(|(own, other)| own.merge(other));
+            later.merge(other.1);
         };
-        let part =
-            |target: usize| Part::of(failed().filter(move |r| timeline.target_of(&r.row) == Some(target)));
-        let begin = || Self {
-            all: Part::of(failed()),
-            targets: targets.clone().map(part).collect(),
-            seen: vec![0; timeline.ends.len()],
-            streams: Streams::of(of_class(&[Class::Dropped]).map(|r| &r.row)),
-            traffic: ByPod::of(timeline),
-            last_reached: vec![None; timeline.withdrawals.len()],
-            incomplete: validity::incomplete(timeline),
-            ..Self::default()
-        };
-        let add = |sums: &mut Self, r: &Request| sums.add(timeline, evidence, disrupted, r);
-        let mut sums = requests.all(begin, add, Self::merge)?;
+        let wanted = if knows_more { Wanted::All } else { Wanted::Only(Later::COLUMNS) };
+        let (sums, mut later) = requests.plain(wanted, begin, add, merge)?;
+        let mut sums = sums.unwrap_or(plain);
+        for r in &requests.others {
+            sums.add(timeline, evidence.pod(r), r);
+            later.add(timeline, disrupted, r);
+        }
+        later.put_into(&mut sums);
         sums.recorded = requests.all;
         sums.reached.know(requests);
         sums.all.counts.without_rows = sums.without_rows(timeline);
@@ -212,7 +200,8 @@ impl<'a> Sums<'a> {
         Ok(sums)
     }
 
-    fn add(&mut self, timeline: &'a Timeline, evidence: &Evidence, disrupted: &Periods, r: &Request) {
+    /// Adds a request that reached this pod, as far as that is known.
+    pub(super) fn add(&mut self, timeline: &'a Timeline, pod: Option<&Arc<str>>, r: &Request) {
         let class = Class::of(&r.row);
         self.add_any(timeline, r);
         self.reached.add(r, class == Class::Ok);
@@ -220,12 +209,11 @@ impl<'a> Sums<'a> {
             self.all.counts.warmup += 1;
             return;
         }
-        self.count(timeline, class, r, disrupted);
+        self.count(timeline, class, r);
         self.time(timeline, class, r);
         let Self { met, traffic, .. } = self;
-        let pod = evidence
-            .pod(r)
-            .map(|pod| *met.get(pod, || Met { place: traffic.place(pod), lives: timeline.lives_of(pod) }));
+        let met = |pod| *met.get(pod, || Met { place: traffic.place(pod), lives: timeline.lives_of(pod) });
+        let pod = pod.map(met);
         let ending = pod.and_then(|pod| pod.lives.end_at(r.begun()));
         if r.row.outcome == Outcome::Ok
             && let Some(e) = ending
@@ -241,7 +229,7 @@ impl<'a> Sums<'a> {
     }
 
     /// Adds the sums of other requests of the run.
-    fn merge(&mut self, other: Self) {
+    pub(super) fn merge(&mut self, other: Self) {
         self.all.merge(other.all);
         for (own, other) in self.targets.iter_mut().zip(other.targets) {
             own.merge(other);
@@ -255,7 +243,6 @@ impl<'a> Sums<'a> {
         self.end_s = self.end_s.max(other.end_s);
         self.late_ok.extend(other.late_ok);
         self.seen.iter_mut().zip(other.seen).for_each(|(own, other)| *own += other);
-        self.streams.merge(other.streams);
         self.reached.merge(other.reached);
         self.connects.merge(&other.connects);
         self.reuses.merge(other.reuses);
@@ -285,7 +272,6 @@ impl<'a> Sums<'a> {
 
     /// A request of the warm-up or of the counted part.
     fn add_any(&mut self, timeline: &Timeline, r: &Request) {
-        self.streams.add(&r.row);
         if let (Some(start), Some(connected)) = (r.row.connect_start, r.row.connected) {
             self.connects.add(connected.ns_since(start));
         }
@@ -308,18 +294,13 @@ impl<'a> Sums<'a> {
         self.reset_for_refused += u64::from(was_refused && r.row.outcome == Outcome::ResetBeforeResponse);
     }
 
-    fn count(&mut self, timeline: &'a Timeline, class: Class, r: &Request, disrupted: &Periods) {
-        let is_closed_loop = timeline.info.load.is_closed_loop();
-        let is_near = disrupted.meet(r.row.scheduled, r.row.end);
-        self.all.add(class, r, is_near, is_closed_loop);
-        if !self.targets.is_empty()
-            && let Some(target) = timeline.target_of(&r.row)
-            && let Some(part) = self.targets.get_mut(target)
-        {
-            part.add(class, r, is_near, is_closed_loop);
+    fn count(&mut self, timeline: &'a Timeline, class: Class, r: &Request) {
+        self.all.add(class, r);
+        if let Some(part) = of_target(&mut self.targets, timeline, r) {
+            part.add(class, r);
         }
         if was_answered(r) {
-            self.heat.add(r.row.scheduled.ns_since(timeline.origin), latency_ns(r, is_closed_loop));
+            self.heat.add(r.row.scheduled.ns_since(timeline.origin), latency_ns(timeline, r));
         }
         if let Some((source, _)) = timeline.tallies.get_key_value(&*r.row.source) {
             *self.of_tallied.entry(source).or_default().entry(r.row.outcome).or_default() += 1;
@@ -359,10 +340,26 @@ fn was_answered(r: &Request) -> bool {
     matches!(r.row.outcome, Outcome::Ok | Outcome::HttpError)
 }
 
-/// The latency that counts.
-fn latency_ns(r: &Request, is_closed_loop: bool) -> i64 {
-    let service_ns = r.row.service_ns().filter(|_| is_closed_loop);
+/// The latency that counts: the response time, or in a closed loop, which has none, the service time.
+fn latency_ns(timeline: &Timeline, r: &Request) -> i64 {
+    let service_ns = r.row.service_ns().filter(|_| timeline.info.load.is_closed_loop());
     service_ns.unwrap_or_else(|| r.row.response_ns())
+}
+
+/// The targets that have sums of their own: none where there is only one.
+fn targets(timeline: &Timeline) -> Range<usize> {
+    match timeline.info.targets.len() {
+        0 | 1 => 0..0,
+        several => 0..several,
+    }
+}
+
+/// The sum of the target that a request was meant for, if it has its own.
+fn of_target<'s, S>(targets: &'s mut [S], timeline: &Timeline, r: &Request) -> Option<&'s mut S> {
+    if targets.is_empty() {
+        return None;
+    }
+    targets.get_mut(timeline.target_of(&r.row)?)
 }
 
 /// A new connection to a pod of this termination, if the pod was ending.

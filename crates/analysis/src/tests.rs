@@ -5,6 +5,7 @@ mod clocks;
 mod corners;
 mod expected;
 mod looks;
+mod once;
 mod pictures;
 pub(crate) mod rollouts;
 mod said;
@@ -140,6 +141,29 @@ fn request(records: &mut Records, ns: i64, outcome: Outcome, pod: Option<&str>) 
     });
 }
 
+/// A request as the proxy of a pod recorded it.
+fn served(row: &RequestRow, pod: &str, ended: ServedEnd) -> ServedRow {
+    ServedRow {
+        source: pod.into(),
+        request: Some(RequestId::new(None, &row.source, row.seq)),
+        pod: pod.into(),
+        peer_addr: "".into(),
+        protocol: Protocol::Http1,
+        accepted: row.scheduled,
+        head: Some(row.scheduled),
+        end: row.end,
+        status: None,
+        grpc_status: None,
+        ended,
+        detail: None,
+        conn: 0,
+        conn_first_request: true,
+        stream: None,
+        bytes_from_client: None,
+        bytes_from_app: None,
+    }
+}
+
 /// 10 s at 300 requests/s over three pods in turn; `b` is deleted at 5 s, refuses
 /// from 30 ms on and is routed to for 100 ms.
 fn three_pods() -> Records {
@@ -157,9 +181,23 @@ fn three_pods() -> Records {
     records
 }
 
+/// The run with the end of its load, as a run that is whole has it.
+fn ended(mut records: Records) -> Records {
+    if let Some(end) = records.requests.iter().map(|row| row.end).max() {
+        let ended = EventKind::LoadEnded { scheduled: records.requests.len() as u64 };
+        records.events.push(Event::new(end, "coordinator", ended));
+    }
+    records
+}
+
+/// Analyses the run at once, and also step by step, to compare.
 pub(crate) fn analysed(records: Records) -> Analysis {
-    let (timeline, requests) = Timeline::build(records.log(), records).unwrap();
-    analyse(&timeline, &requests).unwrap()
+    let records = ended(records);
+    let (timeline, requests) = Timeline::build(records.log(), records.clone()).unwrap();
+    let read_again = analyse(&timeline, &requests, None).unwrap();
+    let analysis = Analysed::of(records.log(), records).unwrap().analysis;
+    assert_eq!(format!("{analysis:?}"), format!("{read_again:?}"));
+    analysis
 }
 
 #[test]
@@ -283,26 +321,7 @@ fn a_proxy_row_tells_refused_from_killed() {
         [ServedEnd::UpstreamRefused, ServedEnd::UpstreamEof, ServedEnd::UpstreamReset].into_iter().enumerate()
     {
         let row = records.requests.iter().filter(|r| r.outcome == Outcome::ConnectRefused).nth(i).unwrap();
-        let served = ServedRow {
-            source: Arc::from("b"),
-            request: Some(RequestId::new(None, "load-0", row.seq)),
-            pod: Arc::from("b"),
-            peer_addr: "".into(),
-            protocol: Protocol::Http1,
-            accepted: row.scheduled,
-            head: Some(row.scheduled),
-            end: row.end,
-            status: None,
-            grpc_status: None,
-            ended,
-            detail: None,
-            conn: 0,
-            conn_first_request: true,
-            stream: None,
-            bytes_from_client: None,
-            bytes_from_app: None,
-        };
-        records.served.push(served);
+        records.served.push(served(row, "b", ended));
     }
     for row in &mut records.requests {
         if row.outcome == Outcome::ConnectRefused {

@@ -115,87 +115,12 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Assembles the records of a run.
-    ///
-    /// # Errors
-    /// When its rows cannot be read.
-    pub fn build(log: RunLog, rows: impl RowSource + 'static) -> Result<(Self, Requests), PartError> {
-        Self::of(log, Box::new(rows))
-    }
-
-    // Not generic: what goes through all rows is compiled here, with this crate's optimisations.
-    fn of(log: RunLog, rows: Box<dyn RowSource>) -> Result<(Self, Requests), PartError> {
-        let RunLog { mut info, events, torn, corrupt } = log;
-        let clocks = Clocks::new(&info, &events);
-        if !info.cluster.dataplane.is_known()
-            && let Some(mode) = conntrack::service_proxy(&events)
-        {
-            (info.cluster.dataplane, info.cluster.dataplane_from) = (mode, Some(ProxyEvidence::ProxyMode));
-        }
-        let joins = Joins {
-            names: PodNames::of(&events),
-            addresses: Addresses::of(&info, &events, &clocks),
-            relays: HashSet::default(),
-            run: info.run.clone(),
-            needs_proof: info.cluster.dataplane == ServiceProxy::Ipvs,
-        };
-        let requests = Requests::open(rows, clocks.clone(), joins)?;
-
-        let mut seen = Collectors::default();
-        events.iter().for_each(|event| seen.observe(&clocks, event));
-        seen.endpoints.end();
-        let Collectors { load, actions, watches, mut notes, endpoints, pods, .. } = seen;
-        let (beats, commands) = (seen.beats.finish(), seen.commands.0);
-
-        let load_started = load.started.or(requests.first_scheduled).unwrap_or(info.started);
-        let origin = load.counted.unwrap_or(load_started);
-        let load_ended = load.ended.or(requests.last_end).unwrap_or(load_started);
-        consumer::settle(&mut info.targets, &requests, &notes.answers);
-        let integrity = requests.integrity((&info, &events), (load_started, load_ended))?;
-        let ending_before = pods.ending_before(load_started);
-        notes.hand_overs.retain(|proxy| !ending_before.contains(proxy.pod.as_str()));
-        let others = pods::Others {
-            clocks: &clocks,
-            beats: &beats,
-            endpoints: &endpoints,
-            actions: &actions.0,
-            commands: &commands,
-            histories: &seen.histories,
-            phases: &seen.phases,
-            watches: &watches,
-        };
-        let (pods, ends) = pods.finish(&others, &(load_started..=load_ended));
-        let mut unsampled_clocks: Vec<String> = clocks.unsampled().map(str::to_owned).collect();
-        if ends.iter().any(|e| !e.own && e.stages.deletion_seen.is_some()) && !clocks.knows(API_SERVER) {
-            unsampled_clocks.push(API_SERVER.to_owned());
-        }
-        let timeline = Self {
-            info,
-            origin,
-            stages: load.stages,
-            load_ended,
-            announced: load.announced,
-            tallies: load.tallies,
-            ends_by_name: ends_by_name(&pods, &ends),
-            pods,
-            ends,
-            commands,
-            calls: actions.calls(),
-            refused: actions.refused(),
-            restarts: seen.restarts.behind(&endpoints),
-            agent_restarts: actions.agent_restarts(),
-            withdrawals: actions.withdrawals(&endpoints),
-            endpoints,
-            beats,
-            gaps: watches.gaps,
-            pods_listed: watches.pods_listed,
-            tracked: seen.tracked.finish(requests.agreement),
-            notes,
-            torn,
-            corrupt,
-            integrity,
-            unsampled_clocks,
-        };
+    /// That of a run, and its requests.
+    #[cfg(test)]
+    pub(crate) fn build(log: RunLog, rows: impl RowSource + 'static) -> Result<(Self, Requests), PartError> {
+        let unread = Unread::of(log);
+        let (requests, ()) = unread.read(Box::new(rows), || (), |(), _| (), |(), ()| ())?;
+        let timeline = unread.finish(None, &requests)?;
         Ok((timeline, requests))
     }
 
@@ -253,6 +178,122 @@ impl Timeline {
     }
 }
 
+/// The records of a run whose rows were not read yet.
+pub(crate) struct Unread {
+    log: RunLog,
+    clocks: Clocks,
+    load: load::Collector,
+}
+
+impl Unread {
+    pub(crate) fn of(mut log: RunLog) -> Self {
+        let clocks = Clocks::new(&log.info, &log.events);
+        let cluster = &mut log.info.cluster;
+        if !cluster.dataplane.is_known()
+            && let Some(mode) = conntrack::service_proxy(&log.events)
+        {
+            (cluster.dataplane, cluster.dataplane_from) = (mode, Some(ProxyEvidence::ProxyMode));
+        }
+        let mut load = load::Collector::default();
+        log.events.iter().for_each(|event| load.observe(clocks.place(&event.source, event.at), &event.kind));
+        Self { log, clocks, load }
+    }
+
+    /// The timeline without what only rows show; `None` where that is also when the load began and ended.
+    pub(crate) fn draft(&self) -> Option<Timeline> {
+        let lasted = self.load.lasted(&self.log.info, (None, None));
+        self.load.is_timed().then(|| self.timeline(lasted))
+    }
+
+    /// Goes through all rows, and [adds up](Requests::open) those that were plainly answered.
+    pub(crate) fn read<S: Send>(
+        &self,
+        rows: Box<dyn RowSource>,
+        begin: impl Fn() -> S,
+        add: impl Fn(&mut S, &Request) + Sync,
+        merge: impl FnMut(&mut S, S),
+    ) -> Result<(Requests, S), PartError> {
+        let RunLog { info, events, .. } = &self.log;
+        let joins = Joins {
+            names: PodNames::of(events),
+            addresses: Addresses::of(info, events, &self.clocks),
+            relays: HashSet::default(),
+            run: info.run.clone(),
+            needs_proof: info.cluster.dataplane == ServiceProxy::Ipvs,
+        };
+        Requests::open(rows, self.clocks.clone(), joins, begin, add, merge)
+    }
+
+    /// The timeline with what the rows showed, from its [draft](Self::draft) if that was made.
+    pub(crate) fn finish(self, draft: Option<&Timeline>, requests: &Requests) -> Result<Timeline, PartError> {
+        let lasted = self.load.lasted(&self.log.info, (requests.first_scheduled, requests.last_end));
+        let mut timeline = match draft {
+            Some(draft) => draft.clone(),
+            None => self.timeline(lasted),
+        };
+        consumer::settle(&mut timeline.info.targets, requests, &timeline.notes.answers);
+        timeline.integrity = requests.integrity((&timeline.info, &self.log.events), lasted)?;
+        if let Some(tracked) = &mut timeline.tracked {
+            tracked.agreement = requests.agreement;
+        }
+        Ok(timeline)
+    }
+
+    /// The timeline of a load that lasted from the one to the other, without what only rows show.
+    fn timeline(&self, (load_started, load_ended): (Stamp, Stamp)) -> Timeline {
+        let Self { log, clocks, load } = self;
+        let mut seen = Collectors::default();
+        log.events.iter().for_each(|event| seen.observe(clocks, event));
+        seen.endpoints.end();
+        let Collectors { actions, watches, mut notes, endpoints, pods, .. } = seen;
+        let (beats, commands) = (seen.beats.finish(), seen.commands.0);
+        let ending_before = pods.ending_before(load_started);
+        notes.hand_overs.retain(|proxy| !ending_before.contains(proxy.pod.as_str()));
+        let others = pods::Others {
+            clocks,
+            beats: &beats,
+            endpoints: &endpoints,
+            actions: &actions.0,
+            commands: &commands,
+            histories: &seen.histories,
+            phases: &seen.phases,
+            watches: &watches,
+        };
+        let (pods, ends) = pods.finish(&others, &(load_started..=load_ended));
+        let mut unsampled_clocks: Vec<String> = clocks.unsampled().map(str::to_owned).collect();
+        if ends.iter().any(|e| !e.own && e.stages.deletion_seen.is_some()) && !clocks.knows(API_SERVER) {
+            unsampled_clocks.push(API_SERVER.to_owned());
+        }
+        Timeline {
+            info: log.info.clone(),
+            origin: load.counted.unwrap_or(load_started),
+            stages: load.stages.clone(),
+            load_ended,
+            announced: load.announced,
+            tallies: load.tallies.clone(),
+            ends_by_name: ends_by_name(&pods, &ends),
+            pods,
+            ends,
+            commands,
+            calls: actions.calls(),
+            refused: actions.refused(),
+            restarts: seen.restarts.behind(&endpoints),
+            agent_restarts: actions.agent_restarts(),
+            withdrawals: actions.withdrawals(&endpoints),
+            endpoints,
+            beats,
+            gaps: watches.gaps,
+            pods_listed: watches.pods_listed,
+            tracked: seen.tracked.0,
+            notes,
+            torn: log.torn.clone(),
+            corrupt: log.corrupt.clone(),
+            integrity: Integrity::default(),
+            unsampled_clocks,
+        }
+    }
+}
+
 /// The lives of the pods that bore one name, in order: when they began, and their ends under load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lives<'a>(&'a [(Stamp, Option<usize>)]);
@@ -279,7 +320,6 @@ fn ends_by_name(pods: &[PodLife], ends: &[PodEnd]) -> HashMap<String, Vec<(Stamp
 /// The collectors of a run's events; each kind of event goes to one or several of them.
 #[derive(Default)]
 struct Collectors<'a> {
-    load: load::Collector,
     commands: commands::Collector,
     actions: actions::Collector<'a>,
     watches: watches::Collector,
@@ -296,7 +336,6 @@ struct Collectors<'a> {
 impl<'a> Collectors<'a> {
     fn observe(&mut self, clocks: &Clocks, event: &'a Event) {
         let (at, kind) = (clocks.place(&event.source, event.at), &event.kind);
-        self.load.observe(at, kind);
         self.commands.observe(at, kind);
         self.actions.observe(at, kind);
         self.watches.observe(at, kind);

@@ -31,7 +31,7 @@ impl OutsideCounts {
             !is_near && !follows && !restarting && judged.candidates.is_empty()
         };
         let dropped = judged.iter().filter(is_outside).count() as u64;
-        Self { ok: part.outside_ok, app_errors: part.outside_app_errors, dropped }
+        Self { ok: part.apart.outside_ok, app_errors: part.apart.outside_app_errors, dropped }
     }
 
     /// Whether enough of them succeeded; true if there are none.

@@ -4,9 +4,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::time::Duration;
 
-use rolldrop_analysis as analysis;
+use rolldrop_analysis::Analysed;
 use rolldrop_analysis::model::{Bounded, LossGroup, Window};
-use rolldrop_analysis::timeline::{Request, Timeline};
+use rolldrop_analysis::timeline::Request;
 use rolldrop_record::run_info::Balances;
 use rolldrop_record::service_proxy::ServiceProxy;
 use rolldrop_record::{Cause, RunDir, Stamp};
@@ -68,8 +68,7 @@ impl Statements {
     pub(super) fn of(run: &Path) -> Self {
         let (mut log, tables) = RunDir::open(run).and_then(|run| run.recorded()).expect("a run");
         log.info.cluster.assume(&ServiceProxy::Nftables).expect("a mode that the run does not know");
-        let (timeline, requests) = Timeline::build(log, tables).expect("rows");
-        let analysis = analysis::analyse(&timeline, &requests).expect("rows");
+        let Analysed { timeline, requests, analysis } = Analysed::of(log, tables).expect("rows");
         let result = analysis.result;
         let uid = |termination: usize| result.terminations[termination].uid.clone();
         let by_id: HashMap<_, &Request> =

@@ -9,6 +9,7 @@ use flate2::read::GzDecoder;
 
 use super::*;
 use rolldrop_record::RunDir;
+use rolldrop_record::parts::Wanted;
 use rolldrop_record::run_info::{Balances, BalancesBecause};
 
 const MS: i64 = 1_000_000;
@@ -123,7 +124,7 @@ fn behind_the_recorded_ingress_every_failure_has_its_pod_among_few() {
     let because = BalancesBecause::GatewayStatus { status: 502, answers: 126 };
     assert_eq!((target.balances, &target.balances_because), (Balances::Requests, &Some(because)));
 
-    let result = crate::analyse(&timeline, &requests).unwrap().result;
+    let result = crate::analyse(&timeline, &requests, None).unwrap().result;
     assert_eq!(result.requests.by_cause, BTreeMap::from([(Cause::GatewayToDeadPod, 340)]));
     let slept = result.what_if.iter().find(|what_if| what_if.pre_stop_seconds == 10).unwrap();
     assert_eq!((slept.drops_avoided, slept.drops_left), (340, 0), "a sleep helps behind a gateway as well");
@@ -135,7 +136,7 @@ fn behind_the_recorded_ingress_every_failure_has_its_pod_among_few() {
 
     let begin = || Watching::new(&timeline, 0, &requests.others);
     let add = |watching: &mut Watching, r: &Request| watching.answered(&r.row);
-    let watching = requests.plain(begin, add, |own, other| own.merge(&other)).unwrap();
+    let watching = requests.plain(Wanted::All, begin, add, |own, other| own.merge(&other)).unwrap();
     let gateway = watching.done();
     let pods = std::fs::read_to_string(recorded.join("pods.csv")).unwrap();
     let ends: HashMap<&str, usize> = pods

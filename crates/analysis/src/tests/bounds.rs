@@ -22,7 +22,7 @@ fn a_window_that_meets_a_hole_of_the_record_has_no_upper_bound() {
         let (mut timeline, requests) = Timeline::build(records.log(), records).unwrap();
         let hole = Hole { source: "load-0".into(), from: at(from), to: at(to), requests: 9 };
         timeline.integrity.holes.push(hole);
-        let analysis = analyse(&timeline, &requests).unwrap();
+        let analysis = analyse(&timeline, &requests, None).unwrap();
         let window = only_window(&analysis);
         assert_eq!(window.upper_s.is_some(), is_bounded, "{from} to {to}: {window:?}");
         assert!(window.lower_s.is_some(), "what was seen was seen: {window:?}");

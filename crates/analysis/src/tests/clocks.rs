@@ -57,7 +57,7 @@ fn windows_stay_right_within_the_stated_uncertainty_of_a_skewed_or_drifting_cloc
             assert!(off_ns <= placed.uncertainty_ns, "{said}: {placed:?}");
         }
         assert!(stated_ns <= most_ms * MS, "{said}: ± {stated_ns}");
-        let result = analyse(&timeline, &requests).unwrap().result;
+        let result = analyse(&timeline, &requests, None).unwrap().result;
         // Which requests are near the termination shifts by those that come within the uncertainty of its two ends.
         let [outside, truly_outside] = [&result, &truth].map(|result| result.requests.outside_terminations);
         let at_the_ends = 2 * (1 + stated_ns / REQUEST_EVERY_NS).unsigned_abs();

@@ -229,7 +229,7 @@ fn no_steady_request_overlaps_a_termination() {
 fn terminations_that_overlap_are_one_episode_whose_loss_is_exact() {
     let of = |records: Records| {
         let (timeline, requests) = Timeline::build(records.log(), records).unwrap();
-        let result = analyse(&timeline, &requests).unwrap().result;
+        let result = analyse(&timeline, &requests, None).unwrap().result;
         let episodes = episodes(&timeline.ends, &result);
         episodes.iter().map(|e| (e.mode, e.terminations, e.dropped)).collect::<Vec<_>>()
     };

@@ -138,7 +138,7 @@ fn a_record_that_contradicts_itself_is_invalid_and_one_with_gaps_is_partial() {
         let (mut timeline, requests) = Timeline::build(records.log(), records).unwrap();
         assert_eq!((&timeline.integrity.missing, &timeline.integrity.contradictions), (&vec![], &vec![]));
         change(&mut timeline.integrity, &mut timeline.corrupt);
-        analyse(&timeline, &requests).unwrap().result
+        analyse(&timeline, &requests, None).unwrap().result
     };
     let kinds =
         |result: &RunResult| result.findings.iter().filter_map(|found| found.kind).collect::<Vec<_>>();

@@ -39,9 +39,9 @@ pub(super) fn service_proxy(events: &[Event]) -> Option<ServiceProxy> {
     said.all(|other| other == first).then(|| first.clone())
 }
 
-/// Takes what load workers report about it.
+/// Takes what load workers report about it: nothing if connection tracking was not used.
 #[derive(Debug, Default)]
-pub(super) struct Collector(Option<Tracked>);
+pub(super) struct Collector(pub(super) Option<Tracked>);
 
 impl Collector {
     pub(super) fn observe(&mut self, clocks: &Clocks, event: &Event) {
@@ -57,10 +57,5 @@ impl Collector {
             }
             _ => {}
         }
-    }
-
-    /// `None` if connection tracking was not used.
-    pub(super) fn finish(self, agreement: Agreement) -> Option<Tracked> {
-        Some(Tracked { agreement, ..self.0? })
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::requests::Request;
-use rolldrop_record::parts::{Lane, PartError};
+use rolldrop_record::parts::{Lane, PartError, Wanted};
 use rolldrop_record::{Phase, RequestRow, RowSource, Stamp};
 
 /// A lane with its sum.
@@ -15,9 +15,14 @@ struct Summing<'a, S, A> {
     request: Request,
     sum: S,
     add: &'a A,
+    wanted: Wanted,
 }
 
 impl<S: Send, A: Fn(&mut S, &mut Request) + Sync> Lane<RequestRow> for Summing<'_, S, A> {
+    fn wanted(&self) -> Wanted {
+        self.wanted
+    }
+
     fn row(&mut self) -> &mut RequestRow {
         &mut self.request.row
     }
@@ -27,14 +32,15 @@ impl<S: Send, A: Fn(&mut S, &mut Request) + Sync> Lane<RequestRow> for Summing<'
     }
 }
 
-/// Adds up all rows, as they are in the files. `merge` adds the sum of rows that come later.
+/// Adds up all rows with these columns, as they are in the files. `merge` adds the sum of rows that come later.
 pub(super) fn add_up<S: Send>(
     rows: &dyn RowSource,
+    wanted: Wanted,
     begin: impl Fn() -> S,
     add: impl Fn(&mut S, &mut Request) + Sync,
     mut merge: impl FnMut(&mut S, S),
 ) -> Result<S, PartError> {
-    let lane = |_| Summing { request: blank(), sum: begin(), add: &add };
+    let lane = |_| Summing { request: blank(), sum: begin(), add: &add, wanted };
     let mut lanes: Vec<_> = (1..rows.lanes()).map(lane).collect();
     let mut first = lane(0);
     let mut given: Vec<&mut dyn Lane<RequestRow>> = vec![&mut first];

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rolldrop_record::{EventKind, Outcome, Stamp};
+use rolldrop_record::{EventKind, Outcome, RunInfo, Stamp};
 
 /// Takes the events of the load.
 #[derive(Debug, Default)]
@@ -38,5 +38,16 @@ impl Collector {
             }
             _ => {}
         }
+    }
+
+    /// Whether events say when it began and ended.
+    pub(super) fn is_timed(&self) -> bool {
+        self.started.is_some() && self.ended.is_some()
+    }
+
+    /// When it began and ended: if no event says so, by the first and last time of its `rows`, as far as these are known.
+    pub(super) fn lasted(&self, info: &RunInfo, rows: (Option<Stamp>, Option<Stamp>)) -> (Stamp, Stamp) {
+        let started = self.started.or(rows.0).unwrap_or(info.started);
+        (started, self.ended.or(rows.1).unwrap_or(started))
     }
 }

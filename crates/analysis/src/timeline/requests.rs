@@ -1,7 +1,7 @@
 //! The requests of a run as both ends saw them, on the coordinator's clock.
 //!
 //! Nearly all were answered, and there may be more of these than fit into memory. Each only adds to sums, so it is
-//! enough to read them in passes. The others are the subject of a run, and are held in memory.
+//! enough to read them. The others are the subject of a run, and are held in memory.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::lanes;
 pub use super::names::Unmatched;
 use super::names::{PodNames, Relays};
 use crate::by_name::ByName;
-use rolldrop_record::parts::{self, PartError};
+use rolldrop_record::parts::{self, PartError, Wanted};
 use rolldrop_record::{ClockOffset, Event, Outcome, RequestRow, RowSource, RunId, RunInfo, ServedRow, Stamp};
 
 /// A connection: its load source, and its number there.
@@ -122,6 +122,10 @@ pub struct Requests {
     pub unmatched: Unmatched,
     /// Connections that carried a request, not their first, of which the client does not know the pod.
     pub unnamed: HashSet<Connection>,
+    /// Whether some of these requests were plainly answered.
+    pub(crate) has_unnamed_plain: bool,
+    /// Whether the client, or the kernel, knows the pod of some request.
+    pub(crate) has_named: bool,
     /// How the kernel's entries and the answers agree.
     pub agreement: Agreement,
     /// The pods that requests of kept connections reached.
@@ -197,6 +201,8 @@ struct Seen {
     others: Vec<Request>,
     all: u64,
     unnamed: HashSet<Connection>,
+    has_unnamed_plain: bool,
+    has_named: bool,
     first_scheduled: Option<Stamp>,
     last_end: Option<Stamp>,
     looked_at: integrity::Rows,
@@ -231,7 +237,9 @@ impl Seen {
         let is_named = row.pod.is_some() || (request.routed.is_some() && !joins.needs_proof);
         if row.conn_reused && !is_named {
             self.unnamed.extend(request.connection());
+            self.has_unnamed_plain |= is_plain(row);
         }
+        self.has_named |= request.pod().is_some();
         if !is_plain(row) {
             self.others.push(request.clone());
         }
@@ -244,6 +252,8 @@ impl Seen {
         self.others.extend(later.others);
         self.all += later.all;
         self.unnamed.extend(later.unnamed);
+        self.has_unnamed_plain |= later.has_unnamed_plain;
+        self.has_named |= later.has_named;
         self.first_scheduled = earliest(self.first_scheduled, later.first_scheduled);
         self.last_end = self.last_end.max(later.last_end);
         self.looked_at.merge(later.looked_at);
@@ -261,19 +271,34 @@ fn earliest(a: Option<Stamp>, b: Option<Stamp>) -> Option<Stamp> {
 }
 
 impl Requests {
-    /// Goes through the rows for the first time.
-    pub(super) fn open(
+    /// Goes through the rows for the first time. Also adds up those that were plainly answered, as they are read.
+    pub(super) fn open<S: Send>(
         rows: Box<dyn RowSource>,
         clocks: Clocks,
         mut joins: Joins,
-    ) -> Result<Self, PartError> {
-        let begin = || Seen {
-            looked_at: integrity::Rows::new(rows.has_served()),
-            proxied: Proxied::new(joins.run.clone()),
-            ..Seen::default()
+        begin: impl Fn() -> S,
+        add: impl Fn(&mut S, &Request) + Sync,
+        mut merge: impl FnMut(&mut S, S),
+    ) -> Result<(Self, S), PartError> {
+        let begin = || {
+            let seen = Seen {
+                looked_at: integrity::Rows::new(rows.has_served()),
+                proxied: Proxied::new(joins.run.clone()),
+                ..Seen::default()
+            };
+            (seen, begin())
         };
-        let add = |seen: &mut Seen, request: &mut Request| seen.add(request, &clocks, &joins);
-        let seen = lanes::add_up(&*rows, begin, add, Seen::merge)?;
+        let add = |(seen, sum): &mut (Seen, S), request: &mut Request| {
+            seen.add(request, &clocks, &joins);
+            if is_plain(&request.row) {
+                add(sum, request);
+            }
+        };
+        let merge = |(seen, sum): &mut (Seen, S), later: (Seen, S)| {
+            seen.merge(later.0);
+            merge(sum, later.1);
+        };
+        let (seen, sum) = lanes::add_up(&*rows, Wanted::All, begin, add, merge)?;
         let Seen { mut others, first_scheduled, relays, mut looked_at, mut proxied, mut agreement, .. } =
             seen;
         joins.relays = relays.finish();
@@ -309,12 +334,14 @@ impl Requests {
             others.iter_mut().for_each(|request| request.routed = None);
         }
         let strangers = proxied.strangers;
-        Ok(Self {
+        let requests = Self {
             others,
             all: seen.all,
             strangers,
             unmatched: seen.unmatched,
             unnamed: seen.unnamed,
+            has_unnamed_plain: seen.has_unnamed_plain,
+            has_named: seen.has_named,
             kept: seen.kept,
             agreement,
             first_scheduled,
@@ -324,7 +351,8 @@ impl Requests {
             joins,
             proxied,
             looked_at,
-        })
+        };
+        Ok((requests, sum))
     }
 
     /// Whether the record is whole, of a load that lasted from the one to the other.
@@ -344,12 +372,13 @@ impl Requests {
         })
     }
 
-    /// Adds up those that were plainly answered.
+    /// Adds up those that were plainly answered, with these columns of their rows, and what follows from them.
     ///
     /// # Errors
     /// When they cannot be read.
     pub(crate) fn plain<S: Send>(
         &self,
+        wanted: Wanted,
         begin: impl Fn() -> S,
         add: impl Fn(&mut S, &Request) + Sync,
         mut merge: impl FnMut(&mut S, S),
@@ -369,7 +398,7 @@ impl Requests {
             add(sum, request);
         };
         let merge = |own: &mut (OwnNames, S), later: (OwnNames, S)| merge(&mut own.1, later.1);
-        Ok(lanes::add_up(&*self.rows, begin, place, merge)?.1)
+        Ok(lanes::add_up(&*self.rows, wanted, begin, place, merge)?.1)
     }
 
     /// Adds up all of them.
@@ -382,7 +411,7 @@ impl Requests {
         add: impl Fn(&mut S, &Request) + Sync,
         merge: impl FnMut(&mut S, S),
     ) -> Result<S, PartError> {
-        let mut sum = self.plain(begin, &add, merge)?;
+        let mut sum = self.plain(Wanted::All, begin, &add, merge)?;
         self.others.iter().for_each(|request| add(&mut sum, request));
         Ok(sum)
     }

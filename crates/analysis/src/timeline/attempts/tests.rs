@@ -101,7 +101,7 @@ fn joined_among(pods: &[&str], requests: Vec<RequestRow>, served: Vec<ServedRow>
         run: records.info.run.clone(),
         needs_proof: false,
     };
-    Requests::open(Box::new(records), clocks, joins).unwrap()
+    Requests::open(Box::new(records), clocks, joins, || (), |(), _| (), |(), ()| ()).unwrap().0
 }
 
 /// Pod, other attempts' pods, impossible rows.
