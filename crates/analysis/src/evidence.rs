@@ -144,7 +144,7 @@ struct Latest {
 impl Connections {
     /// Adds any request.
     fn see(&mut self, timeline: &Timeline, requests: &Requests, r: &Request) {
-        let is_routed_whole = || {
+        let is_of_connections = || {
             let target = timeline.target_of(&r.row);
             target.is_none_or(|target| timeline.info.targets[target].balances == Balances::Connections)
         };
@@ -152,7 +152,7 @@ impl Connections {
             && let Some(pod) = r.pod()
             && let Some(connection) = r.connection()
             && requests.unnamed.contains(&connection)
-            && is_routed_whole()
+            && is_of_connections()
         {
             self.add(connection, pod, (r.row.scheduled, r.row.seq));
         }

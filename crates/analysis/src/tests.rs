@@ -141,17 +141,23 @@ fn request(records: &mut Records, ns: i64, outcome: Outcome, pod: Option<&str>) 
     });
 }
 
-/// A request as the proxy of a pod recorded it.
+/// A request as the proxy of a pod recorded it, of a run whose ids share nothing.
 fn served(row: &RequestRow, pod: &str, ended: ServedEnd) -> ServedRow {
+    served_at([row.scheduled, row.scheduled, row.end], RequestId::new(None, &row.source, row.seq), pod, ended)
+}
+
+/// A request as the proxy of a pod recorded it, with the times of its connection, its head and its end.
+pub(crate) fn served_at(times: [Stamp; 3], id: RequestId, pod: &str, ended: ServedEnd) -> ServedRow {
+    let [accepted, head, end] = times;
     ServedRow {
         source: pod.into(),
-        request: Some(RequestId::new(None, &row.source, row.seq)),
+        request: Some(id),
         pod: pod.into(),
-        peer_addr: "".into(),
+        peer_addr: "10.0.0.9:4000".into(),
         protocol: Protocol::Http1,
-        accepted: row.scheduled,
-        head: Some(row.scheduled),
-        end: row.end,
+        accepted,
+        head: Some(head),
+        end,
         status: None,
         grpc_status: None,
         ended,

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::tests::served_at;
 use crate::timeline::Joins;
 use crate::timeline::Request;
 use crate::timeline::names::PodNames;
 use crate::timeline::requests::Requests;
 use rolldrop_record::run_info::Rows;
-use rolldrop_record::{Event, EventKind, Phase, Protocol, Records, RequestId};
+use rolldrop_record::{Event, EventKind, Phase, Records, RequestId};
 
 const MS: i64 = 1_000_000;
 
@@ -33,25 +34,8 @@ fn row(seq: u64, from: i64, outcome: Outcome, status: Option<u16>) -> RequestRow
 }
 
 fn served(id: RequestId, pod: &str, head: i64, ended: ServedEnd, status: Option<u16>) -> ServedRow {
-    ServedRow {
-        source: pod.into(),
-        request: Some(id),
-        pod: pod.into(),
-        peer_addr: "10.0.0.9:4000".into(),
-        protocol: Protocol::Http1,
-        accepted: at(head - 1),
-        head: Some(at(head)),
-        end: at(head + 5),
-        status,
-        grpc_status: None,
-        ended,
-        detail: None,
-        conn: 0,
-        conn_first_request: true,
-        stream: None,
-        bytes_from_client: None,
-        bytes_from_app: None,
-    }
+    let times = [at(head - 1), at(head), at(head + 5)];
+    ServedRow { status, ..served_at(times, id, pod, ended) }
 }
 
 fn own(seq: u64) -> RequestId {

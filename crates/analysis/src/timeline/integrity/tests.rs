@@ -1,9 +1,10 @@
 //! Records that are whole, and ways to break them.
 
+use crate::tests::served_at;
 use crate::timeline::Timeline;
 use rolldrop_record::run_info::{ClusterInfo, LoadPlan, Pacing, Role, Rows, Source, Tool};
 use rolldrop_record::{
-    ClockOffset, Event, EventKind, Expect, Outcome, Phase, Protocol, Records, RequestId, RequestRow, RunInfo,
+    ClockOffset, Event, EventKind, Expect, Outcome, Phase, Records, RequestId, RequestRow, RunInfo,
     ServedEnd, ServedRow, Stamp,
 };
 
@@ -30,25 +31,9 @@ fn request(seq: u64) -> RequestRow {
 
 fn served(seq: u64) -> ServedRow {
     let ms = i64::try_from(seq).unwrap() * 10;
-    ServedRow {
-        source: "a".into(),
-        request: Some(RequestId::new(None, "load-0", seq)),
-        pod: "a".into(),
-        peer_addr: "".into(),
-        protocol: Protocol::Http1,
-        accepted: at(ms + 1),
-        head: Some(at(ms + 2)),
-        end: at(ms + 4),
-        status: Some(200),
-        grpc_status: None,
-        ended: ServedEnd::Complete,
-        detail: None,
-        conn: seq,
-        conn_first_request: true,
-        stream: None,
-        bytes_from_client: None,
-        bytes_from_app: None,
-    }
+    let times = [1, 2, 4].map(|later| at(ms + later));
+    let id = RequestId::new(None, "load-0", seq);
+    ServedRow { status: Some(200), conn: seq, ..served_at(times, id, "a", ServedEnd::Complete) }
 }
 
 fn sample(of: &str, ms: i64, offset_ms: i64) -> Event {
