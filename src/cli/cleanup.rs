@@ -78,7 +78,7 @@ impl CleanupArgs {
 }
 
 /// The directory itself, or the runs of a tuning that have changed something, the last first.
-fn runs_in(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
+pub(super) fn runs_in(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     if LeftOver::is_in(dir) || !dir.is_dir() {
         return Ok(vec![dir.to_owned()]);
     }

@@ -51,6 +51,7 @@ pub(super) use consent::{Consent, Naming, confirm, flag_of};
 pub(super) use evidence::why_no_evidence;
 use intent::Intent;
 pub(super) use ports::check_here;
+use rolldrop_analysis::RunResult;
 use rolldrop_kubernetes::guard::names::is_dns_label;
 use rolldrop_load as load;
 use rolldrop_load::process::Process;
@@ -115,20 +116,20 @@ pub(super) struct Extras<'a> {
     pub(super) looks: Option<Looks>,
     /// How sure its recommendation must be.
     pub(super) policy: Policy,
-    /// How far it goes on until its windows cover what the policy asks for, if it does.
-    pub(super) covering: Option<Covering>,
+    /// How it goes on round by round, if it does.
+    pub(super) covering: Option<Covering<'a>>,
     /// What it is part of, as text, once so many pods have ended.
     pub(super) told: Option<&'a dyn Fn(usize) -> String>,
     /// How the pods of a workload that is not the run's own are to end meanwhile.
     pub(super) ending: Option<(&'a Sleepers, Ending)>,
 }
 
-/// How far a run goes on until its windows cover enough.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Covering {
+/// How a run goes on round by round.
+#[derive(Clone, Copy)]
+pub(super) struct Covering<'a> {
     pub(super) most_rounds: usize,
-    /// How long windows can be seen, in seconds. One that lasts as long ends the run.
-    pub(super) seen_s: Option<u64>,
+    /// How many more pods are to end, by what a look after a round shows; 0 ends the run.
+    pub(super) to_go: &'a dyn Fn(&RunResult) -> usize,
 }
 
 /// A run to be made.

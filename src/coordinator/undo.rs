@@ -123,6 +123,26 @@ impl LeftOver {
         self.cluster.is_none() || self.journal.open_changes().is_empty()
     }
 
+    /// An object as it would be once this is undone.
+    ///
+    /// # Errors
+    /// The fields that others have changed since.
+    pub(crate) fn undone_in(&self, object: &Value) -> Result<Value, String> {
+        let mut undone = object.clone();
+        for Open { object: of, change, .. } in self.journal.open_changes() {
+            let is_it = of.kind == object["kind"] && of.name == object["metadata"]["name"];
+            let Change::Edit { edits } = change else { continue };
+            if is_it {
+                let edits::Reverted { object, others, .. } = edits::revert(&edits, &undone);
+                if !others.is_empty() {
+                    return Err(others.join(", "));
+                }
+                undone = object;
+            }
+        }
+        Ok(undone)
+    }
+
     /// Undoes it.
     ///
     /// # Errors

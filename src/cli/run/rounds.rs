@@ -17,9 +17,8 @@ use crate::coordinator::Workloads;
 use crate::scenario::Until;
 use rolldrop_analysis::figures::{counted, len, percent};
 use rolldrop_analysis::gate;
-use rolldrop_analysis::model::{CheckVerdict, Recommendation, RunResult, Verdict};
+use rolldrop_analysis::model::{CheckVerdict, RunResult, Verdict};
 use rolldrop_analysis::spending::ALPHA;
-use rolldrop_analysis::tune;
 use rolldrop_load as load;
 use rolldrop_record::parts::PART_AGE;
 use rolldrop_record::{Expect, Looks, RunDir, RunInfo, Stamp};
@@ -107,14 +106,13 @@ impl Measuring<'_> {
         Ok(looks)
     }
 
-    /// Does the disruptions in rounds until the windows cover what the run's policy asks for, or that cannot be had. The
-    /// load goes on meanwhile, and ends then.
+    /// Does the disruptions in rounds until its looks want no more pods to end. The load goes on meanwhile, and ends then.
     pub(super) async fn until_covered(
         self,
         (mut zero, rate): (Stamp, f64),
         control: &load::Control,
         info: &RunInfo,
-        Covering { most_rounds: most, seen_s }: Covering,
+        Covering { most_rounds: most, to_go }: Covering<'_>,
     ) -> anyhow::Result<()> {
         let Self { run, session, halt, .. } = self;
         let workloads = session.workloads().await.unwrap_or_default();
@@ -131,12 +129,9 @@ impl Measuring<'_> {
                     run.warn(session, &format!("a look at the record: {error:#}"));
                     break;
                 }
-                Ok(result) => match still_needed(&result, seen_s) {
+                Ok(result) => match to_go(&result) {
                     0 => break,
-                    more => {
-                        until = Some(Until::Terminations(more));
-                        run.progress.say(&format!("{} to go", counted(len(more), "termination")));
-                    }
+                    more => until = Some(Until::Terminations(more)),
                 },
             }
             zero = run.clock.now();
@@ -177,27 +172,6 @@ fn judge(run_dir: &RunDir, info: RunInfo, until: Stamp) -> anyhow::Result<(RunRe
     Ok((analysed.analysis.result, is_whole))
 }
 
-/// How many pods have to end in the next round for the windows to cover what is asked for; 0 also where more would not
-/// help. They can be seen for `seen_s`.
-fn still_needed(result: &RunResult, seen_s: Option<u64>) -> usize {
-    match result.verdict {
-        Verdict::Invalid { .. } => 0,
-        _ if seen_s.is_some_and(|seen_s| tune::is_outlasted(result, seen_s)) => 0,
-        _ => {
-            let more =
-                |rec: &Recommendation| next_round(rec.terminations_needed, rec.terminations, rec.units);
-            result.recommendation.iter().map(more).max().unwrap_or(0)
-        }
-    }
-}
-
-/// As many ends as will show the missing windows, if as many of them end together as did before. A few ends tell that
-/// roughly, so a round at most doubles them.
-fn next_round(missing: usize, ended: usize, windows: usize) -> usize {
-    let each = ended.div_ceil(windows.max(1)).max(1);
-    (missing * each).min(ended.max(missing))
-}
-
 fn seen_of_gate(result: &RunResult) -> Seen {
     let after = counted(len(result.terminations.len()), "termination");
     if let Verdict::Invalid { why } = &result.verdict {
@@ -210,31 +184,5 @@ fn seen_of_gate(result: &RunResult) -> Seen {
             let open = result.checks.iter().filter(|check| check.verdict == CheckVerdict::Inconclusive);
             Seen::Open(open.map(|check| check.name.clone()).collect())
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn windows_that_end_together_take_more_ends() {
-        assert_eq!(next_round(29, 0, 0), 29, "nothing is known yet");
-        assert_eq!(next_round(9, 20, 20), 9);
-        assert_eq!(next_round(20, 100, 16), 100, "at most as many as there were");
-        assert_eq!(next_round(2, 260, 34), 16);
-        assert_eq!(next_round(0, 30, 29), 0);
-    }
-
-    #[test]
-    fn few_rounds_show_what_is_needed_even_if_ten_end_together() {
-        let (needed, mut ended) = (59, 10);
-        let rounds = std::iter::from_fn(|| {
-            let windows = ended / 10;
-            let more = next_round(needed - needed.min(windows), ended, windows);
-            ended += more.next_multiple_of(10);
-            (more > 0).then_some(())
-        });
-        assert!(rounds.count() < 9);
     }
 }
