@@ -200,11 +200,6 @@ impl Step {
             requests: result.requests.total,
         }
     }
-
-    /// Whether the pods ended in rollouts, as their users end them.
-    pub fn is_of_rollouts(&self) -> bool {
-        self.rollouts > 0
-    }
 }
 
 /// A request that a proof lost by a cause that no sleep helps, with what is known about it.

@@ -28,7 +28,7 @@ const BEFORE_FIRST_S: f64 = 3.0;
 /// The sleep that is assumed to be chosen, in seconds.
 const ASSUMED_SLEEP_S: u64 = 2;
 /// A pod is known to have left the rules this long after its end where nothing names it, about, in seconds.
-const KNOWN_AFTER_S: f64 = 0.5;
+const KNOWN_AFTER_S: f64 = 0.4;
 
 /// How long rollouts (or deletions) take, and how many units they show.
 #[derive(Clone, Debug)]
@@ -151,7 +151,7 @@ impl Pace {
         let each_ends = if self.disrupt == Disrupt::DeletePod { 1 } else { self.pods };
         let ended = times.saturating_mul(each_ends);
         let measured = self.each_with(sleep_s).saturating_mul(u32::try_from(times).unwrap_or(u32::MAX));
-        let takes = measured + self.besides(sleep_s) + LOOK * looks(ended);
+        let takes = measured + self.besides(purpose, sleep_s) + LOOK * looks(ended);
         Leg { purpose, sleep_s, times, ended, takes }
     }
 
@@ -203,7 +203,7 @@ impl Steps<'_> {
 
 impl Plan {
     fn of(legs: Vec<Leg>, pace: &Pace) -> Self {
-        let rollouts = legs.iter().map(|leg| pace.rollouts_of(leg.times)).sum();
+        let rollouts = legs.iter().map(|leg| pace.rollouts_of(leg)).sum();
         let takes = legs.iter().map(|leg| leg.takes).sum();
         Self { legs, rollouts, takes }
     }
@@ -225,10 +225,9 @@ impl Plan {
 
     /// How much it is.
     fn amount(&self, is_own: bool) -> String {
-        let minutes = (self.takes.as_secs_f64() / 60.0).ceil();
         let changes =
             if is_own { "" } else { ", with those that change the pods' template and change it back" };
-        format!("about {} and {minutes:.0} minutes{changes}", counted(len(self.rollouts), "rollout"))
+        format!("about {} and {minutes}{changes}", counted(len(self.rollouts), "rollout"))
     }
 }
 
@@ -320,12 +319,12 @@ impl Pace {
         let sleep_s = plan.settings.pre_stop_seconds;
         let missing = plan.needed.saturating_sub(position.units);
         let leg = self.leg(plan.purpose, (sleep_s, plan.needed), names);
-        let rollouts = leg.takes.saturating_sub(self.besides(sleep_s));
+        let rollouts = leg.takes.saturating_sub(self.besides(plan.purpose, sleep_s));
         let expected = rollouts.mul_f64(missing as f64 / plan.needed.max(1) as f64);
         // What this run has shown counts the more, the further it is.
         let seen = position.elapsed.div_f64(position.units.max(1) as f64).mul_f64(missing as f64);
         let done = position.units.min(plan.needed) as f64 / plan.needed.max(1) as f64;
-        let after = self.besides(sleep_s) / 2;
+        let after = self.besides(plan.purpose, sleep_s) / 2;
         expected.mul_f64(1.0 - done) + seen.mul_f64(done) + after
     }
 }
@@ -363,7 +362,7 @@ mod tests {
     fn leg_counts_rollouts_by_the_units_that_they_show() {
         let apart = pace(&[0.0, 3.0, 6.0]);
         let leg = apart.leg(Purpose::Proof, (2, 36), Names::Unknown);
-        assert_eq!((leg.times, leg.ended, apart.rollouts_of(leg.times)), (12, 36, 14));
+        assert_eq!((leg.times, leg.ended, apart.rollouts_of(&leg)), (12, 36, 14));
         // 12 of 12 s, two of 12 and 10 s for the template, 20 s around it, three looks.
         assert_eq!(leg.takes, Duration::from_secs(12 * 12 + 22 + 20 + 3 * 8));
         let together = pace(&[0.0, 0.1, 0.2]).leg(Purpose::Proof, (2, 36), Names::Unknown);

@@ -308,6 +308,8 @@ struct Watch<'a> {
     progress: &'a Progress,
     /// Since when its load lasts.
     began: Cell<Option<Instant>>,
+    /// Pods that had ended by then: those of the change of the template.
+    ended_before: Cell<Option<usize>>,
     /// The last look: pods that had ended, and units.
     seen: RefCell<Option<(usize, Units)>>,
     gave_up: Cell<Option<String>>,
@@ -321,8 +323,9 @@ impl<'a> Watch<'a> {
         longest: Duration,
         progress: &'a Progress,
     ) -> Self {
-        let (began, seen, gave_up) = (Cell::default(), RefCell::default(), Cell::default());
-        Self { plan, name, outlook, longest, progress, began, seen, gave_up }
+        let (began, ended_before) = (Cell::default(), Cell::default());
+        let (seen, gave_up) = (RefCell::default(), Cell::default());
+        Self { plan, name, outlook, longest, progress, began, ended_before, seen, gave_up }
     }
 
     /// How long the load has lasted.
@@ -347,7 +350,10 @@ impl<'a> Watch<'a> {
     }
 
     /// How far the run has come, and when the tuning ends if its next proof holds.
-    fn in_words(&self, ended: usize) -> String {
+    fn in_words(&self, ended_in_all: usize) -> String {
+        let before = self.ended_before.get().unwrap_or(ended_in_all);
+        self.ended_before.set(Some(before));
+        let ended = ended_in_all.saturating_sub(before);
         let Self { plan, name, outlook, .. } = self;
         let units = self.units_of(ended).min(plan.needed);
         let position = Position { elapsed: self.elapsed(), units };

@@ -101,7 +101,11 @@ impl<'a> Tuner<'a> {
                 return Err(error);
             }
         };
-        self.so_far(outcome).ok_or_else(|| run::Interrupted.into())
+        let why = match &outcome {
+            Outcome::NotShown { why } => anyhow!(why.join("; ")),
+            _ => run::Interrupted.into(),
+        };
+        self.so_far(outcome).ok_or(why)
     }
 
     async fn find(&mut self) -> Result<Outcome, Halt> {
@@ -297,8 +301,10 @@ impl<'a> Tuner<'a> {
             self.replayed += 1;
             let Some(result) = run.result(self.steps.out)? else { continue };
             let step = run.step.unwrap_or_else(|| Step::of(plan.purpose, &run.name, plan.settings, &result));
-            self.state.runs[self.replayed - 1].step = Some(step.clone());
-            self.learn(step, &result);
+            if step.requests > 0 {
+                self.state.runs[self.replayed - 1].step = Some(step.clone());
+                self.learn(step, &result);
+            }
             if run.is_whole {
                 self.steps.progress.say(&format!("{}: done already", run.name));
                 return Ok(Some(result));
@@ -327,12 +333,16 @@ impl<'a> Tuner<'a> {
         if plan.purpose == Purpose::Proof {
             step.lost_otherwise = lost_otherwise(&analysis);
         }
-        let run = Run { name, plan, step: Some(step.clone()), is_whole: !is_interrupted, took, gave_up };
+        // One that was interrupted before its load shows nothing.
+        let step = Some(step).filter(|step| !is_interrupted || step.requests > 0);
+        let run = Run { name, plan, step: step.clone(), is_whole: !is_interrupted, took, gave_up };
         if let Some(last) = self.state.runs.last_mut() {
             *last = run;
         }
         self.state.write(self.steps.out)?;
-        self.learn(step, &analysis.result);
+        if let Some(step) = step {
+            self.learn(step, &analysis.result);
+        }
         self.first.get_or_insert_with(|| analysis.result.clone());
         self.write(Outcome::Partial { why: vec!["it has not ended".to_owned()] })?;
         if is_interrupted {

@@ -80,29 +80,27 @@ impl Seen {
     pub fn of(result: &RunResult) -> Self {
         let has_rollouts = result.terminations.iter().any(|t| t.mode == Mode::Rollout);
         let counts = |t: &Termination| !has_rollouts || t.mode == Mode::Rollout;
-        let windows = || result.terminations.iter().filter(|t| counts(t)).flat_map(|t| &t.windows);
         // Without names a pod that answers until its end is only known to have left the rules by then.
         let has_lost = for_a_sleep(result) > 0;
-        let is_bounded = |window: &Window| {
+        let tells = |window: &&Window| {
             let by_balance =
                 matches!(window.upper_basis, Some(WindowBasis::Balance | WindowBasis::BalanceAssumed));
-            window.upper_s.is_some() && (has_lost || !by_balance)
+            has_lost || !by_balance
         };
+        let windows =
+            || result.terminations.iter().filter(|t| counts(t)).flat_map(|t| &t.windows).filter(tells);
         let of_groups = result.groups.iter().filter(|group| {
             group.terminations.iter().any(|index| result.terminations.get(*index).is_some_and(counts))
         });
         let of_groups = of_groups.flat_map(|group| &group.windows).filter_map(|window| window.lower_s);
         Self {
             windows: windows().count(),
-            bounded: windows().filter(|window| is_bounded(window)).count(),
+            bounded: windows().filter(|window| window.upper_s.is_some()).count(),
             longest_lower_seconds: windows()
                 .filter_map(|window| window.lower_s)
                 .chain(of_groups)
                 .reduce(f64::max),
-            longest_upper_seconds: windows()
-                .filter(|window| is_bounded(window))
-                .filter_map(|window| window.upper_s)
-                .reduce(f64::max),
+            longest_upper_seconds: windows().filter_map(|window| window.upper_s).reduce(f64::max),
         }
     }
 
