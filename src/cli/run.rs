@@ -57,7 +57,7 @@ use rolldrop_load as load;
 use rolldrop_load::process::Process;
 use rolldrop_record::run_info::{RunInfo, Source};
 use rolldrop_record::wire::AdminToken;
-use rolldrop_record::{Clock, EventKind, Looks, Policy, RunDir, Stamp};
+use rolldrop_record::{Clock, EventKind, Looks, Policy, RoundsEnd, RunDir, Stamp};
 use sending::Sending;
 pub(super) use sending::{Collecting, Resources};
 use settings::{expected_targets, load_settings};
@@ -120,6 +120,8 @@ pub(super) struct Extras<'a> {
     pub(super) covering: Option<Covering<'a>>,
     /// What it is part of, as text, once so many pods have ended.
     pub(super) told: Option<&'a dyn Fn(usize) -> String>,
+    /// The name of the tuning that it is part of, under which workloads are in use.
+    pub(super) holder: Option<&'a str>,
     /// How the pods of a workload that is not the run's own are to end meanwhile.
     pub(super) ending: Option<(&'a Sleepers, Ending)>,
 }
@@ -128,8 +130,20 @@ pub(super) struct Extras<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Covering<'a> {
     pub(super) most_rounds: usize,
-    /// How many more pods are to end, by what a look after a round shows; 0 ends the run.
-    pub(super) to_go: &'a dyn Fn(&RunResult) -> usize,
+    /// Judges what a look after a round shows.
+    pub(super) goal: &'a dyn Fn(&RunResult) -> Look,
+}
+
+/// What a look after a round shows.
+pub(super) struct Look {
+    /// The units that count so far.
+    pub(super) counted: usize,
+    /// How many of these it takes.
+    pub(super) needed: usize,
+    /// How far that is, in words.
+    pub(super) said: String,
+    /// How many pods the next round ends, or why there is none.
+    pub(super) next: Result<usize, (RoundsEnd, String)>,
 }
 
 /// A run to be made.
@@ -329,7 +343,7 @@ impl Run<'_> {
         consent::ask(&plan, cluster, &caller.namespace, intent, progress, interrupts).await?;
         let run = run_name(&scenario.name, self.clock.now());
         let halt = caller.stop.clone();
-        let session = Session::begin(Settings {
+        let mut session = Session::begin(Settings {
             caller: caller.clone(),
             run: &run,
             cluster: cluster.origin(),
@@ -342,7 +356,11 @@ impl Run<'_> {
         .await
         .map_err(interruption)?;
         plan.findings.iter().for_each(|finding| self.warn(&session, finding));
-        let loaded = self.load_and_disrupt(scenario, cluster, &session, &halt, load_workers).await;
+        let held = session.hold(&plan.holds, intent.extras.holder.unwrap_or(&run)).await;
+        let loaded = match held {
+            Ok(()) => self.load_and_disrupt(scenario, cluster, &session, &halt, load_workers).await,
+            Err(error) => Err(interruption(error)),
+        };
         // Also after an error, so that what the session created is removed.
         let last = if session.has_changes() { "undoing what was changed" } else { "closing the record" };
         self.progress.step(last);
@@ -502,7 +520,7 @@ fn interruption(error: CoordinatorError) -> anyhow::Error {
 }
 
 /// A unique name, valid as the value of a label.
-fn run_name(scenario: &str, now: Stamp) -> String {
+pub(super) fn run_name(scenario: &str, now: Stamp) -> String {
     let time = jiff::Timestamp::from_nanosecond(now.unix_ns().into()).unwrap_or_default();
     let scenario: String = scenario.chars().take(40).collect();
     format!("{scenario}-{}", time.strftime("%Y%m%dT%H%M%S.%3fZ"))

@@ -49,7 +49,7 @@ const NO_NAMES: &str = "nothing names the pods that new connections went to";
   rolldrop tune svc/web -n shop --image IMAGE -f web.yaml
                                                 and the lines to change in its manifest
   rolldrop tune --resume rolldrop-tune/web-20260102T150405Z
-                                                go on after Ctrl-C, a kill, or --max-rollouts
+                                                continue after Ctrl-C, a kill, or --max-rollouts
   rolldrop tune --verify rolldrop-tune/web-20260102T150405Z
                                                 prove the chosen settings again, as a nightly job would
 
@@ -116,7 +116,7 @@ pub(super) struct TuneArgs {
     /// The directory to create [default: rolldrop-tune/WORKLOAD-TIME].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Go on with the tuning in this directory, which was interrupted, killed, or used up its --max-rollouts. It first
+    /// Continue the tuning in this directory, which was interrupted, killed, or used up its --max-rollouts. It first
     /// puts back what a killed run had changed. Its arguments are used again; --yes, --quiet and --max-rollouts may be
     /// given anew.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["scenario", "targets", "out", "verify"])]
@@ -133,7 +133,7 @@ impl TuneArgs {
         let (mut args, resumed) = self.resumed()?;
         let verified = args.verify.as_deref().map(resume::verified).transpose()?;
         if let Some(verified) = &verified {
-            args = args.verifying(&verified.arguments)?;
+            args = args.verifying(verified)?;
         }
         if let Some(service) = args.scenario.take_if(|text| text.starts_with("svc/")) {
             args.measure.targets.insert(0, service.parse().map_err(anyhow::Error::msg)?);
@@ -174,6 +174,10 @@ impl TuneArgs {
         if let Some(controller) = subject.managed_by().filter(|_| !self.measure.change_gitops) {
             bail!(handover::to_a_repository(&subject, controller, self.max_sleep));
         }
+        if let Some(why) = subject.why_no_sleep_helps() {
+            print(&format!("{why}\n"))?;
+            return Ok(Exit::GateFailed);
+        }
         if self.apply && subject.is_own() {
             bail!(
                 "--apply needs an existing workload; this scenario deletes its own. Use the printed patch."
@@ -186,7 +190,8 @@ impl TuneArgs {
             .out
             .clone()
             .unwrap_or_else(|| run::default_out("rolldrop-tune", &subject.name(), clock.now()));
-        let steps = Steps { args: self, subject: &subject, out: &out, interrupts, progress, clock };
+        let mut steps =
+            Steps { args: self, subject: &subject, out: &out, interrupts, progress, clock, holder: None };
         let takes = forecast::say(&steps, verified.is_some());
         if self.dry_run {
             return steps.dry_run().await.map(|()| Exit::Ok);
@@ -198,12 +203,32 @@ impl TuneArgs {
             Some(state) => state,
             None => State::begin(cluster, subject.object().clone())?,
         };
-        let tuner = Tuner::new(&steps, state);
+        let tenure = subject.hold(self, interrupts, (&out, clock)).await?;
+        steps.holder = tenure.as_ref().map(|tenure| tenure.run().to_owned());
+        let tuned = self.carry_out(&steps, state, verified).await;
+        if let Some(tenure) = tenure {
+            let released = tenure.end(interrupts.abort.clone()).await?;
+            released
+                .iter()
+                .filter(|undone| undone.is_left())
+                .for_each(|undone| progress.warn(&undone.to_string()));
+        }
+        tuned
+    }
+
+    /// Makes the runs, and says what follows from them.
+    async fn carry_out(
+        &self,
+        steps: &Steps<'_>,
+        state: State,
+        verified: Option<Choice>,
+    ) -> anyhow::Result<Exit> {
+        let tuner = Tuner::new(steps, state);
         let tuning = match verified {
             Some(chosen) => tuner.verify(chosen).await?,
             None => tuner.tune().await?,
         };
-        self.hand_over(&steps, &tuning).await?;
+        self.hand_over(steps, &tuning).await?;
         Ok(exit(&tuning.outcome))
     }
 

@@ -202,6 +202,18 @@ impl Step {
     }
 }
 
+impl Step {
+    /// Requests that were lost by no known cause when their pod's sleep was over: a longer one may save them.
+    pub fn unclear(&self) -> u64 {
+        let slept_s = self.settings.pre_stop_seconds as f64;
+        let is_unclear = |lost: &&LostOtherwise| {
+            lost.cause == Cause::Unattributed
+                && lost.after_deletion_seconds.is_some_and(|after| after >= slept_s)
+        };
+        self.lost_otherwise.iter().filter(is_unclear).count() as u64
+    }
+}
+
 /// A request that a proof lost by a cause that no sleep helps, with what is known about it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

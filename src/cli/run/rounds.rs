@@ -1,12 +1,13 @@
 //! A run that goes on while its gate is inconclusive, or while its windows cover less than is asked: rounds of the same
 //! disruptions under one load, and a look at the record after each.
 //!
-//! A look reads the run directory as far as it is written, while the load goes on. It decides only whether there is
-//! another round: the run is judged by its whole record, as every run is, with the confidence of its last look.
+//! A look reads the run directory as far as it is written, while the load goes on; rows that workers in the cluster have
+//! are fetched for it. It decides only whether there is another round: the run is judged by its whole record, as every
+//! run is, with the confidence of its last look.
 
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -20,15 +21,28 @@ use rolldrop_analysis::gate;
 use rolldrop_analysis::model::{CheckVerdict, RunResult, Verdict};
 use rolldrop_analysis::spending::ALPHA;
 use rolldrop_load as load;
+use rolldrop_load::remote::collect::early::{Arrived, EarlyRows};
 use rolldrop_record::parts::PART_AGE;
-use rolldrop_record::{Expect, Looks, RunDir, RunInfo, Stamp};
+use rolldrop_record::{Expect, Looks, Rounds, RoundsEnd, RunDir, RunInfo, Stamp};
 
 /// How long a row may take from the end of its request until it is in a closed part.
 const WRITTEN_AFTER: Duration = PART_AGE.saturating_add(Duration::from_secs(1));
+/// How long a worker in the cluster may take to report how many requests had ended.
+const REPORTED_AFTER: Duration = Duration::from_secs(3);
 /// From one attempt to find all rows to the next.
 const RETRY: Duration = Duration::from_secs(1);
 /// After this time a look takes the rows that there are, beyond the time that a request may take.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A load that is sent while a run makes its rounds.
+#[derive(Clone, Copy)]
+pub(super) struct Sent<'a> {
+    pub(super) control: &'a load::Control,
+    /// What is known about the run at its beginning.
+    pub(super) info: &'a RunInfo,
+    /// The rows that workers in the cluster have; `None` where the load comes from here.
+    pub(super) early: Option<&'a EarlyRows>,
+}
 
 /// One of several rounds.
 #[derive(Clone, Copy, Debug)]
@@ -63,11 +77,10 @@ impl Measuring<'_> {
     pub(super) async fn in_rounds(
         self,
         (mut zero, rate): (Stamp, f64),
-        control: &load::Control,
-        info: &RunInfo,
+        sent: Sent<'_>,
         mut looks: Looks,
     ) -> anyhow::Result<Looks> {
-        let Self { run, session, halt, .. } = self;
+        let (Self { run, session, halt, .. }, Sent { control, info, .. }) = (self, sent);
         // What is not known to have been whole is waited for as well.
         let workloads = session.workloads().await.unwrap_or_default();
         loop {
@@ -76,7 +89,8 @@ impl Measuring<'_> {
                 break;
             }
             let so_far = RunInfo { looks: Some(looks.clone()), ..info.clone() };
-            let Some(seen) = halt.run_until_cancelled(self.look(&so_far, &workloads)).await else { break };
+            let look = self.look(Sent { info: &so_far, ..sent }, &workloads);
+            let Some(seen) = halt.run_until_cancelled(look).await else { break };
             let look = format!(
                 "look {} of {}, at {} confidence",
                 looks.at,
@@ -106,54 +120,87 @@ impl Measuring<'_> {
         Ok(looks)
     }
 
-    /// Does the disruptions in rounds until its looks want no more pods to end. The load goes on meanwhile, and ends then.
+    /// Does the disruptions in rounds until a look wants no more pods to end. The load goes on meanwhile, and ends then.
+    /// Returns how far they came, and says why there are no more.
     pub(super) async fn until_covered(
         self,
         (mut zero, rate): (Stamp, f64),
-        control: &load::Control,
-        info: &RunInfo,
-        Covering { most_rounds: most, to_go }: Covering<'_>,
-    ) -> anyhow::Result<()> {
-        let Self { run, session, halt, .. } = self;
+        sent: Sent<'_>,
+        Covering { most_rounds: most, goal }: Covering<'_>,
+    ) -> anyhow::Result<Rounds> {
+        let (Self { run, session, halt, .. }, control) = (self, sent.control);
         let workloads = session.workloads().await.unwrap_or_default();
         let alpha = ALPHA / most as f64;
-        let mut until = None;
-        for index in 0..most {
-            self.round((zero, rate), control, Some(Round { index, alpha, until })).await?;
-            if halt.is_cancelled() || index + 1 == most {
-                break;
+        let (mut until, mut done, mut terminations, mut counted, mut needed) = (None, 0, 0, 0, 0);
+        let (ended, why) = loop {
+            self.round((zero, rate), control, Some(Round { index: done, alpha, until })).await?;
+            done += 1;
+            let interrupted = || (RoundsEnd::Halted, "the run was interrupted or given up".to_owned());
+            if halt.is_cancelled() {
+                break interrupted();
             }
-            let Some(seen) = halt.run_until_cancelled(self.look(info, &workloads)).await else { break };
-            match seen {
-                Err(error) => {
-                    run.warn(session, &format!("a look at the record: {error:#}"));
-                    break;
-                }
-                Ok(result) => match to_go(&result) {
-                    0 => break,
-                    more => until = Some(Until::Terminations(more)),
-                },
+            let Some(seen) = halt.run_until_cancelled(self.look(sent, &workloads)).await else {
+                break interrupted();
+            };
+            let result = match seen {
+                Ok(result) => result,
+                Err(error) => break (RoundsEnd::NotSeen, format!("a look at the record: {error:#}")),
+            };
+            if let Verdict::Invalid { why } = &result.verdict {
+                break (RoundsEnd::Invalid, format!("the measurement is invalid: {}", why.join("; ")));
             }
+            let look = goal(&result);
+            (terminations, counted, needed) = (result.terminations.len(), look.counted, look.needed);
+            let next = match look.next {
+                Ok(next) => next,
+                Err(end) => break end,
+            };
+            if done == most {
+                break (RoundsEnd::MostRounds, format!("no round is left after {most}: {}", look.said));
+            }
+            run.progress.say(&format!("{}: another round", look.said));
+            until = Some(Until::Terminations(next));
             zero = run.clock.now();
-        }
+        };
         control.stop();
-        Ok(())
+        match ended {
+            RoundsEnd::Covered | RoundsEnd::Halted => {}
+            RoundsEnd::Outlasted | RoundsEnd::Refuted | RoundsEnd::Invalid => {
+                run.progress.say(&format!("no further round: {why}"))
+            }
+            RoundsEnd::NoneCounted | RoundsEnd::MostRounds | RoundsEnd::NotSeen => {
+                run.warn(session, &format!("no further round: {why}"));
+            }
+        }
+        Ok(Rounds { done, most, terminations, counted, needed, ended, why })
     }
 
-    /// Analyses what is recorded up to now, once it is written.
-    async fn look(self, info: &RunInfo, workloads: &Workloads) -> anyhow::Result<RunResult> {
-        let Self { run, session, .. } = self;
+    /// Analyses what is recorded up to now, once it is written and here.
+    async fn look(self, sent: Sent<'_>, workloads: &Workloads) -> anyhow::Result<RunResult> {
+        let (Self { run, session, .. }, Sent { info, early, .. }) = (self, sent);
         session.await_recovery(workloads).await.map_err(interruption)?;
         session.await_ends().await;
         let (until, began) = (run.clock.now(), Instant::now());
         let request_s = info.load.connect_timeout_s + info.load.response_timeout_s;
         let patience = Duration::try_from_secs_f64(request_s).unwrap_or_default() + PATIENCE;
+        sleep_until(began + REPORTED_AFTER).await;
+        let early = early.map(|early| (early, early.mark()));
         sleep_until(began + WRITTEN_AFTER).await;
         loop {
-            let (run_dir, info) = (run.run_dir.clone(), info.clone());
-            let (result, is_whole) = spawn_blocking(move || judge(&run_dir, info, until)).await??;
-            if is_whole || began.elapsed() >= patience {
-                return Ok(result);
+            let arrived = match &early {
+                Some((early, mark)) => early.fetch(mark).await,
+                None => Arrived::All,
+            };
+            if let Arrived::Lost(worker) = arrived {
+                bail!("load worker {worker} is lost, so the record stays partial");
+            }
+            let is_late = began.elapsed() >= patience;
+            if arrived == Arrived::All || is_late {
+                let (run_dir, info) = (run.run_dir.clone(), info.clone());
+                let (result, is_whole) = spawn_blocking(move || judge(&run_dir, info, until)).await??;
+                if is_whole || is_late {
+                    return Ok(result);
+                }
             }
             sleep(RETRY).await;
         }
@@ -165,7 +212,7 @@ fn judge(run_dir: &RunDir, info: RunInfo, until: Stamp) -> anyhow::Result<(RunRe
     let (mut log, tables) = run_dir.recorded().context("failed to read what is recorded so far")?;
     // Whether the record is complete is known at its end.
     let expect = Expect { validity: None, ..info.expect.clone() };
-    (log.info, log.torn) = (info, Vec::new());
+    (log.info, log.torn) = (RunInfo { complete: true, ..info }, Vec::new());
     let analysed = report::analyse_recorded(log, tables, &expect)?;
     let timeline = &analysed.timeline;
     let is_whole = timeline.load_ended >= until && timeline.hole_in(timeline.origin, until).is_none();

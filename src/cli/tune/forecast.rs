@@ -155,20 +155,24 @@ impl Pace {
         Leg { purpose, sleep_s, times, ended, takes }
     }
 
+    /// Whether a run changes the template and changes it back.
+    fn changes(&self, purpose: Purpose) -> bool {
+        self.is_changed && purpose != Purpose::Before
+    }
+
     /// What a run takes besides its rollouts and its looks.
-    pub(super) fn besides(&self, sleep_s: u64) -> Duration {
-        let changes = if self.is_changed {
-            self.each_with(sleep_s) + self.each_with(self.set_s)
-        } else {
-            Duration::ZERO
+    fn besides(&self, purpose: Purpose, sleep_s: u64) -> Duration {
+        let changes = match self.changes(purpose) {
+            true => self.each_with(sleep_s) + self.each_with(self.set_s),
+            false => Duration::ZERO,
         };
         self.around + changes
     }
 
-    /// How many rollouts a run with so many makes in all.
-    pub(super) fn rollouts_of(&self, times: usize) -> usize {
-        let measured = if self.disrupt == Disrupt::DeletePod { 0 } else { times };
-        measured + if self.is_changed { 2 } else { 0 }
+    /// How many rollouts a run makes in all.
+    fn rollouts_of(&self, leg: &Leg) -> usize {
+        let measured = if self.disrupt == Disrupt::DeletePod { 0 } else { leg.times };
+        measured + if self.changes(leg.purpose) { 2 } else { 0 }
     }
 }
 
@@ -227,6 +231,7 @@ impl Plan {
     fn amount(&self, is_own: bool) -> String {
         let changes =
             if is_own { "" } else { ", with those that change the pods' template and change it back" };
+        let minutes = counted(self.takes.as_secs().div_ceil(60).max(1), "minute");
         format!("about {} and {minutes}{changes}", counted(len(self.rollouts), "rollout"))
     }
 }
@@ -242,6 +247,7 @@ pub(super) fn say(steps: &Steps<'_>, is_verifying: bool) -> Duration {
         set.pre_stop_seconds,
         set.termination_grace_period_seconds,
     ));
+    subject.cautions().iter().for_each(|caution| progress.warn(caution));
     let pace = Pace::assumed(subject, disrupt);
     let (named, unnamed) =
         (steps.plan_after(&pace, Names::Known, None), steps.plan_after(&pace, Names::Unknown, None));

@@ -1,4 +1,4 @@
-//! Going on with a tuning, and proving its choice again.
+//! Resuming a tuning, and proving its choice again.
 
 use std::path::{Path, PathBuf};
 
@@ -9,18 +9,18 @@ use serde_json::Value;
 use super::TuneArgs;
 use super::state::State;
 use super::subject::{Subject, whose, workload};
-use crate::cli::cleanup;
 use crate::cli::progress::Progress;
 use crate::cli::run;
 use crate::cli::signals::Interrupts;
 use crate::cluster::Cluster;
-use crate::coordinator::{LeftOver, changed_by_others};
+use crate::coordinator::{LeftOvers, Since, changed_by_others};
 use crate::scenario::Loaded;
 use rolldrop_analysis::tune::{Choice, Tuning};
 
 /// An earlier tuning, whose choice is to be proven again.
 pub(super) struct Verified {
     pub(super) arguments: Vec<String>,
+    pub(super) directory: PathBuf,
     pub(super) chosen: Choice,
 }
 
@@ -35,15 +35,18 @@ pub(super) fn verified(tuning: &Path) -> anyhow::Result<Verified> {
     let found: Tuning = serde_json::from_slice(&text)
         .with_context(|| format!("failed to read {}: restore it, or tune anew", path.display()))?;
     match found.chosen.filter(|_| found.outcome.is_shown()) {
-        Some(chosen) => Ok(Verified { arguments: state.arguments, chosen }),
+        Some(chosen) => Ok(Verified { arguments: state.arguments, directory: state.directory, chosen }),
         None => {
-            bail!("the tuning in {} has proven nothing: go on with --resume, or tune anew", tuning.display())
+            bail!(
+                "the tuning in {} has proven nothing: continue with --resume, or tune anew",
+                tuning.display()
+            )
         }
     }
 }
 
 impl TuneArgs {
-    /// The arguments of the tuning to go on with, and its state; without `--resume` these.
+    /// The arguments of the tuning to resume, and its state; without `--resume` these.
     pub(super) fn resumed(self) -> anyhow::Result<(Self, Option<State>)> {
         let Some(dir) = &self.resume else { return Ok((self, None)) };
         let dir = absolute(dir)?;
@@ -60,13 +63,20 @@ impl TuneArgs {
     }
 
     /// The arguments of an earlier tuning, whose choice these prove again.
-    pub(super) fn verifying(self, earlier: &[String]) -> anyhow::Result<Self> {
-        let mut args = parse(earlier)?;
+    pub(super) fn verifying(self, earlier: &Verified) -> anyhow::Result<Self> {
+        let mut args = parse(&earlier.arguments)?;
         args.measure.yes |= self.measure.yes;
         args.measure.quiet |= self.measure.quiet;
         args.max_rollouts = self.max_rollouts;
+        // What users run.
         args.disrupt = None;
-        (args.out, args.apply, args.dry_run, args.verify) = (self.out, self.apply, self.dry_run, self.verify);
+        args.out = self.out.map(std::path::absolute).transpose().context("failed to find --out")?;
+        (args.apply, args.dry_run, args.verify) = (self.apply, self.dry_run, self.verify);
+        // Paths of its arguments are relative to where it began, if that is still there.
+        if earlier.directory.is_dir() {
+            std::env::set_current_dir(&earlier.directory)
+                .context("failed to go to where the tuning began")?;
+        }
         Ok(args)
     }
 }
@@ -91,12 +101,8 @@ pub(super) async fn put_back(
     out: &Path,
     (interrupts, progress): (&Interrupts, &Progress),
 ) -> anyhow::Result<()> {
-    let mut left_over = Vec::new();
-    for dir in cleanup::runs_in(out)?.iter().filter(|dir| LeftOver::is_in(dir)) {
-        left_over.push(LeftOver::of(dir)?);
-    }
-    left_over.retain(|run| !run.is_empty());
-    if left_over.is_empty() {
+    let left = LeftOvers::in_dir(out)?;
+    if left.cluster().is_none() {
         return Ok(());
     }
     let name = args.scenario_name();
@@ -107,24 +113,17 @@ pub(super) async fn put_back(
     let is_own = scenario.manifests.iter().any(|object| crate::inject::pod_labels(object).is_some());
     if !is_own {
         let objects = caller.behind(&whose(&scenario)).await?;
-        let mut object = workload(&objects, &scenario)?.clone();
-        for run in &left_over {
-            object = run.undone_in(&object).map_err(|others| differs(state, &others))?;
-        }
-        if let Some(field) = changed_by_others(&state.object, &object) {
-            return Err(differs(state, &field));
+        if let Since::Changed { what } = left.since(&state.object, workload(&objects, &scenario)?) {
+            return Err(differs(state, &what.join("; ")));
         }
     }
     progress.say("putting back what the killed run had changed");
-    let mut all = Vec::new();
-    for run in left_over {
-        all.extend(run.undo(&caller).await?);
-    }
+    let all = left.undo(&caller).await?;
     all.iter().for_each(|undone| progress.say(&undone.to_string()));
     let waited = caller.await_effect(&all, |what: &str| progress.say(what)).await;
     cluster.shut_down().await;
     if let Err(not_yet) = waited {
-        bail!("{not_yet}: go on later");
+        bail!("{not_yet}: resume later");
     }
     if let Some(left) = all.iter().find(|undone| undone.is_left()) {
         bail!("not everything could be put back ({left}): use rolldrop cleanup {}", out.display());
@@ -132,10 +131,10 @@ pub(super) async fn put_back(
     Ok(())
 }
 
-fn differs(state: &State, field: &str) -> anyhow::Error {
+fn differs(state: &State, what: &str) -> anyhow::Error {
     anyhow::anyhow!(
-        "{} {} differs in {field} from what the tuning found and from what it had set: somebody has changed it since. \
-         Nothing is changed. Begin a new tuning",
+        "{} {} is neither as the tuning found it nor as it set it: somebody has changed it since ({what}). Nothing is \
+         changed. Begin a new tuning",
         state.object["kind"].as_str().unwrap_or("the workload").to_lowercase(),
         state.object["metadata"]["name"].as_str().unwrap_or_default(),
     )

@@ -13,7 +13,7 @@ use super::subject::{Subject, whose};
 use super::{CONFIDENCE, TuneArgs};
 use crate::cli::progress::Progress;
 use crate::cli::report;
-use crate::cli::run::{self, Consent, Covering, Extras, Job};
+use crate::cli::run::{self, Consent, Covering, Extras, Job, Look};
 use crate::cli::signals::Interrupts;
 use crate::cluster::Cluster;
 use crate::coordinator::{GitOps, LiveChanges};
@@ -21,10 +21,10 @@ use crate::inject::ending::set_ending;
 use crate::lab;
 use crate::scenario::{ClusterChoice, Loaded};
 use rolldrop_analysis::figures::{counted, len};
-use rolldrop_analysis::model::{Analysis, Verdict};
+use rolldrop_analysis::model::Analysis;
 use rolldrop_analysis::tune::{Names, Purpose, Settings, Units, is_outlasted, refuted};
 use rolldrop_analysis::{RunResult, windows_needed};
-use rolldrop_record::{Clock, Policy, RunDir};
+use rolldrop_record::{Clock, Policy, RoundsEnd, RunDir};
 
 /// The most rounds of a run.
 const MOST_ROUNDS: usize = 12;
@@ -81,6 +81,8 @@ pub(super) struct Steps<'a> {
     pub(super) interrupts: &'a Interrupts,
     pub(super) progress: &'a Progress,
     pub(super) clock: Clock,
+    /// The name under which the tuning uses the workload, once it does.
+    pub(super) holder: Option<String>,
 }
 
 /// A run that is over.
@@ -197,11 +199,12 @@ impl Steps<'_> {
         if subject.is_own() {
             set_ending(&mut scenario.manifests, subject.sleepers(), settings.into())?;
         }
-        let covering = watched.to_go.filter(|_| purpose != Purpose::Before);
+        let covering = watched.goal.filter(|_| purpose != Purpose::Before);
         let extras = Extras {
             policy: Policy { coverage: args.coverage.share(), confidence: plan.confidence, margin_s: 0 },
-            covering: covering.map(|to_go| Covering { most_rounds: MOST_ROUNDS, to_go }),
+            covering: covering.map(|goal| Covering { most_rounds: MOST_ROUNDS, goal }),
             told: watched.told,
+            holder: self.holder.as_deref(),
             ending: (!subject.is_own()).then(|| (subject.sleepers(), settings.into())),
             ..Extras::default()
         };
@@ -225,7 +228,7 @@ impl Steps<'_> {
         if let Some(what) = self.subject.changed_since(args, self.interrupts).await? {
             bail!(
                 "others changed {what} of {} since the tuning began (an autoscaler, or another rollout): keep them away, \
-                 and go on with rolldrop tune --resume {}",
+                 and continue with rolldrop tune --resume {}",
                 self.subject.workload(),
                 self.out.display()
             );
@@ -240,9 +243,9 @@ impl Steps<'_> {
         let out = self.out.join(name);
         let run_dir = RunDir::create(&out).context("failed to make the run directory")?;
         let bound = Self::bound(plan, &outlook);
-        let watch = Watch::new(plan, name, outlook, bound, progress);
-        let (told, to_go) = (|ended| watch.in_words(ended), |result: &RunResult| watch.to_go(result));
-        let watched = Watched { told: Some(&told), to_go: Some(&to_go) };
+        let watch = Watch::new(plan, name, outlook, bound);
+        let (told, goal) = (|ended| watch.in_words(ended), |result: &RunResult| watch.look(result));
+        let watched = Watched { told: Some(&told), goal: Some(&goal) };
         let first = if plan.purpose == Purpose::Before { plan.needed } else { leg.ended.min(FIRST_LOOK) };
         let first = first.min(watch.most_ended(0, 0)).max(1);
         let (job, cluster) = self.job(plan, (first, bound), watched)?;
@@ -294,8 +297,8 @@ impl Steps<'_> {
 struct Watched<'a> {
     /// Says how far it is, once so many pods have ended.
     told: Option<&'a dyn Fn(usize) -> String>,
-    /// How many more pods are to end, by a look.
-    to_go: Option<&'a dyn Fn(&RunResult) -> usize>,
+    /// Judges a look.
+    goal: Option<&'a dyn Fn(&RunResult) -> Look>,
 }
 
 /// Watches one run: how far it is, and when it ends.
@@ -305,7 +308,6 @@ struct Watch<'a> {
     outlook: Outlook,
     /// How long it may take.
     longest: Duration,
-    progress: &'a Progress,
     /// Since when its load lasts.
     began: Cell<Option<Instant>>,
     /// Pods that had ended by then: those of the change of the template.
@@ -316,16 +318,10 @@ struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    fn new(
-        plan: StepPlan,
-        name: &'a str,
-        outlook: Outlook,
-        longest: Duration,
-        progress: &'a Progress,
-    ) -> Self {
+    fn new(plan: StepPlan, name: &'a str, outlook: Outlook, longest: Duration) -> Self {
         let (began, ended_before) = (Cell::default(), Cell::default());
         let (seen, gave_up) = (RefCell::default(), Cell::default());
-        Self { plan, name, outlook, longest, progress, began, ended_before, seen, gave_up }
+        Self { plan, name, outlook, longest, began, ended_before, seen, gave_up }
     }
 
     /// How long the load has lasted.
@@ -379,42 +375,51 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// How many more pods are to end, by what a look shows.
-    fn to_go(&self, result: &RunResult) -> usize {
+    /// Whether more pods are to end, by what a look shows.
+    fn look(&self, result: &RunResult) -> Look {
         let plan = self.plan;
         let (units, ended) = (Units::of(result), result.terminations.len());
         *self.seen.borrow_mut() = Some((ended, units));
         let missing = plan.needed.saturating_sub(units.number);
-        if missing == 0 || is_settled(plan, result) {
-            return 0;
-        }
-        let most = self.most_ended(units.rollouts, ended);
-        let why = if most == 0 {
-            format!(
-                "after {} in {}",
-                counted(len(ended), "termination"),
-                counted(len(units.rollouts), "rollout")
-            )
-        } else if self.elapsed() >= self.longest {
-            format!("after {:.0} minutes", self.elapsed().as_secs_f64() / 60.0)
-        } else {
-            self.progress.say(&format!("{}: {} to go", self.name, units.unit.counted(missing)));
-            return units.ends_for(missing, ended).min(most);
+        let said = format!("{}, {} to go", units.in_words(), units.unit.counted(missing));
+        let next = match self.why_over(result, units) {
+            Some((how, why)) => {
+                if how == RoundsEnd::MostRounds {
+                    self.gave_up.set(Some(why.clone()));
+                }
+                Err((how, why))
+            }
+            None => Ok(units.ends_for(missing, ended).min(self.most_ended(units.rollouts, ended))),
         };
-        let is_by_flag = self.outlook.most_rollouts.is_some_and(|most| most < plan.needed);
-        let helps = if is_by_flag { "more --max-rollouts" } else { "a lower --coverage, which needs fewer" };
-        self.gave_up.set(Some(format!("its bound ended the run {why}: use {helps}")));
-        0
+        Look { counted: units.number, needed: plan.needed, said, next }
     }
-}
 
-/// Whether more pods would not change what a run shows.
-fn is_settled(plan: StepPlan, result: &RunResult) -> bool {
-    let sleep_s = plan.settings.pre_stop_seconds;
-    match (plan.purpose, &result.verdict) {
-        (_, Verdict::Invalid { .. }) => true,
-        (Purpose::Windows, _) => is_outlasted(result, sleep_s),
-        (Purpose::Proof, _) => refuted(result, sleep_s).is_some(),
-        (Purpose::Before, _) => false,
+    /// Why no more pods are to end; `None` if more are.
+    fn why_over(&self, result: &RunResult, units: Units) -> Option<(RoundsEnd, String)> {
+        let Self { plan, outlook, .. } = self;
+        let (sleep_s, ended) = (plan.settings.pre_stop_seconds, result.terminations.len());
+        if plan.purpose == Purpose::Windows && is_outlasted(result, sleep_s) {
+            let why = format!("a window lasted as long as one can be seen, {sleep_s} s");
+            return Some((RoundsEnd::Outlasted, why));
+        }
+        if plan.purpose == Purpose::Proof && refuted(result, sleep_s).is_some() {
+            return Some((RoundsEnd::Refuted, format!("a sleep of {sleep_s} s is too short")));
+        }
+        if units.number >= plan.needed {
+            return Some((RoundsEnd::Covered, units.in_words()));
+        }
+        if ended == 0 {
+            return Some((RoundsEnd::NoneCounted, "no pod ended under load".to_owned()));
+        }
+        let after = if self.most_ended(units.rollouts, ended) == 0 {
+            units.in_words()
+        } else if self.elapsed() >= self.longest {
+            format!("{:.0} minutes, and {}", self.elapsed().as_secs_f64() / 60.0, units.in_words())
+        } else {
+            return None;
+        };
+        let is_by_flag = outlook.most_rollouts.is_some_and(|most| most < plan.needed);
+        let helps = if is_by_flag { "more --max-rollouts" } else { "a lower --coverage, which needs fewer" };
+        Some((RoundsEnd::MostRounds, format!("the run's bound ended it after {after}: use {helps}")))
     }
 }

@@ -1,6 +1,6 @@
 //! The runs of a tuning, one after the other: what each shows decides the next.
 //!
-//! A tuning that goes on takes the same way again, and reads the runs that are done from their directories.
+//! A resumed tuning takes the same way again, and reads the runs that are done from their directories.
 
 use anyhow::anyhow;
 
@@ -92,7 +92,7 @@ impl<'a> Tuner<'a> {
             Ok(outcome) => outcome,
             Err(Halt::NotShown(why)) => Outcome::NotShown { why },
             Err(Halt::Interrupted) => {
-                let resume = format!("go on with rolldrop tune --resume {}", self.steps.out.display());
+                let resume = format!("continue with rolldrop tune --resume {}", self.steps.out.display());
                 Outcome::Partial { why: vec![format!("it was interrupted: {resume}")] }
             }
             Err(Halt::Failed(error)) => {
@@ -213,7 +213,7 @@ impl<'a> Tuner<'a> {
             let settings = self.settings(wish, sleep_s);
             let plan = self.steps.proof(settings, search.error(1.0 - CONFIDENCE));
             let result = self.step(plan).await?;
-            let proof = proof(&result, sleep_s, plan.needed);
+            let proof = self.judged(&result, plan);
             if let Some(why) = lost_at_starts(&result, subject.settings(), settings) {
                 return Err(Halt::NotShown(vec![why]));
             }
@@ -232,13 +232,22 @@ impl<'a> Tuner<'a> {
     async fn verified(&mut self, plan: StepPlan) -> Result<Outcome, Halt> {
         let result = self.step(plan).await?;
         let sleep_s = plan.settings.pre_stop_seconds;
-        match proof(&result, sleep_s, plan.needed) {
+        match self.judged(&result, plan) {
             Proof::Holds if plan.settings == self.steps.subject.settings() => Ok(Outcome::AlreadyRight),
             Proof::Holds => Ok(Outcome::Proven),
             Proof::TooShort { lost, at_least } => {
                 Ok(Outcome::NoLonger { why: vec![too_short(sleep_s, lost, at_least)] })
             }
             Proof::Unknown { why } => Err(Halt::NotShown(self.with_bound(why))),
+        }
+    }
+
+    /// Judges the last run, a proof. What was lost by no known cause after the sleep may be for a longer one to save.
+    fn judged(&self, result: &RunResult, plan: StepPlan) -> Proof {
+        let unclear = self.done.last().map_or(0, Step::unclear);
+        match proof(result, plan.settings.pre_stop_seconds, plan.needed) {
+            Proof::Holds if unclear > 0 => Proof::TooShort { lost: unclear, at_least: None },
+            proof => proof,
         }
     }
 
@@ -293,10 +302,7 @@ impl<'a> Tuner<'a> {
         while let Some(run) = self.state.runs.get(self.replayed).cloned() {
             if !run.plan.is_like(&plan) {
                 let why = "its runs are not those that this program makes with these arguments: begin anew";
-                return Err(Halt::Failed(anyhow!(
-                    "failed to go on with {}: {why}",
-                    self.steps.out.display()
-                )));
+                return Err(Halt::Failed(anyhow!("failed to continue {}: {why}", self.steps.out.display())));
             }
             self.replayed += 1;
             let Some(result) = run.result(self.steps.out)? else { continue };
@@ -368,7 +374,7 @@ impl<'a> Tuner<'a> {
         let changes = self.steps.rollouts_of_changes(&plan);
         match most.saturating_sub(used + changes) {
             0 => Err(Halt::NotShown(vec![format!(
-                "{used} of {} (--max-rollouts) are used: go on with rolldrop tune --resume {} --max-rollouts {}",
+                "{used} of {} (--max-rollouts) are used: continue with rolldrop tune --resume {} --max-rollouts {}",
                 counted(most as u64, "rollout"),
                 self.steps.out.display(),
                 used + changes
@@ -416,7 +422,7 @@ impl<'a> Tuner<'a> {
 
 /// Why a sleep is too short.
 fn too_short(sleep_s: u64, lost: u64, at_least: Option<u64>) -> String {
-    let lost_words = format!("lost {} that a longer one saves", counted(lost, "request"));
+    let lost_words = format!("lost {} that a longer one may save", counted(lost, "request"));
     match (lost, at_least) {
         (0, Some(at_least)) => {
             format!(

@@ -234,6 +234,30 @@ fn search_without_names_begins_at_the_bounded_windows() {
 }
 
 #[test]
+fn unknown_causes_after_the_sleep_may_be_for_a_longer_one() {
+    let result = in_rollouts(windows(&[0.2]), 1, 1);
+    let settings = Settings { pre_stop_seconds: 2, ..BEFORE };
+    let mut step = Step::of(Purpose::Proof, "2-proof", settings, &result);
+    let lost = |cause, after_deletion_seconds| LostOtherwise {
+        seq: 1,
+        source: "load".into(),
+        begun_seconds: 9.0,
+        cause,
+        outcome: rolldrop_record::Outcome::ConnectRefused,
+        pod: Some("a".into()),
+        after_deletion_seconds,
+    };
+    step.lost_otherwise = vec![
+        lost(Cause::Unattributed, Some(1.5)),
+        lost(Cause::Unattributed, None),
+        lost(Cause::RuleSwap, Some(2.5)),
+    ];
+    assert_eq!(step.unclear(), 0, "the pod still served, or there was none");
+    step.lost_otherwise.push(lost(Cause::Unattributed, Some(2.5)));
+    assert_eq!(step.unclear(), 1);
+}
+
+#[test]
 fn choice_is_never_below_a_window_seen_before() {
     let choice = choose(&windows(&[0.2, 1.1]), 20, Wish { least_s: 4, ..WISH }).unwrap();
     assert_eq!(choice.settings.pre_stop_seconds, 4);
