@@ -15,7 +15,7 @@ named! {
         Refuted = "refuted",
         /// The measurement is invalid, and stays so.
         Invalid = "invalid",
-        /// No pod ended under load.
+        /// No pod ended under load, or none whose window has bounds.
         NoneCounted = "none_counted",
         /// The run may make no further one.
         MostRounds = "most_rounds",

@@ -22,7 +22,7 @@ use crate::lab;
 use crate::scenario::{ClusterChoice, Loaded};
 use rolldrop_analysis::figures::{counted, len};
 use rolldrop_analysis::model::Analysis;
-use rolldrop_analysis::tune::{Names, Purpose, Settings, Units, is_outlasted, refuted};
+use rolldrop_analysis::tune::{Names, Purpose, Settings, Unit, Units, is_outlasted, refuted};
 use rolldrop_analysis::{RunResult, windows_needed};
 use rolldrop_record::{Clock, Policy, RoundsEnd, RunDir};
 
@@ -410,6 +410,11 @@ impl<'a> Watch<'a> {
         }
         if ended == 0 {
             return Some((RoundsEnd::NoneCounted, "no pod ended under load".to_owned()));
+        }
+        // More rollouts do not bound windows; a proof does without.
+        if plan.purpose == Purpose::Windows && units.unit == Unit::Rollouts && units.rollouts > 1 {
+            let why = "too few windows have an upper bound: proofs find the sleep".to_owned();
+            return Some((RoundsEnd::NoneCounted, why));
         }
         let after = if self.most_ended(units.rollouts, ended) == 0 {
             units.in_words()
