@@ -65,6 +65,7 @@ impl Intent<'_> {
             has_rounds: self.extras.looks.is_some() || self.extras.covering.is_some(),
             beats: self.beats,
             load_workers,
+            holder: self.extras.holder,
         };
         let mut plan = caller.plan(&work).await.map_err(interruption)?;
         plan.effects.extend(self.extras.looks.as_ref().map(looks::in_words));
