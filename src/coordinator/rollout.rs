@@ -68,7 +68,7 @@ impl Workloads {
         })
     }
 
-    /// What has not settled of the former workloads, or has changed since: which, and what it lacks.
+    /// Returns a former workload that has not settled, or one that has changed since, and what it lacks.
     fn unsettled_since(&self, before: &Workloads) -> Option<(&str, &str)> {
         let mut unsettled = self.0.iter().filter_map(|(name, now)| {
             let counts = match before.0.get(name) {

@@ -1,4 +1,4 @@
-//! Why pods do not get ready: what their status says, or the latest warning about them.
+//! Reasons why pods do not get ready: from their status, or the latest warning about them.
 //!
 //! Rights to read events or logs need not be there: then less is said.
 
@@ -12,8 +12,8 @@ use super::error::CoordinatorError;
 use super::session::Session;
 
 impl Session {
-    /// Why pods with these labels, or those of the namespace that `is_own` chooses, are not ready: the same reason is given
-    /// once. `None` if there is none that is not ready, or nothing can be read.
+    /// Says why pods with these labels, or those of the namespace that `is_own` chooses, are not ready: the same reason is
+    /// given once. `None` if there is none that is not ready, or nothing can be read.
     pub(super) async fn why_unready(
         &self,
         selector: Option<&str>,
@@ -40,7 +40,7 @@ impl Session {
         Some(each.collect::<Vec<_>>().join("; ")).filter(|why| !why.is_empty())
     }
 
-    /// Why a pod is not ready.
+    /// Says why a pod is not ready.
     pub(super) async fn why_pod_unready(&self, pod: &Pod) -> Result<String, CoordinatorError> {
         if let Some(why) = own_reason(pod) {
             let said = self.last_words(pod).await;
@@ -78,7 +78,7 @@ impl Session {
     }
 }
 
-/// Whether a pod is not ready, and is to be.
+/// Returns true if a pod is not ready, and is to be.
 fn is_awaited(pod: &Pod) -> bool {
     let status = pod.status.as_ref();
     let is_ready = status.iter().flat_map(|status| status.conditions.iter().flatten());
@@ -94,13 +94,13 @@ fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     })
 }
 
-/// How a container has ended that is not started at once again.
+/// Returns the end of a container that waits to be started again.
 fn last_end(status: &ContainerStatus) -> Option<&ContainerStateTerminated> {
     status.state.as_ref()?.waiting.as_ref()?;
     status.last_state.as_ref()?.terminated.as_ref()
 }
 
-/// What a pod itself says about why it is not ready.
+/// Returns the reason that a pod itself gives for not being ready.
 pub(super) fn own_reason(pod: &Pod) -> Option<String> {
     let mut conditions = pod.status.as_ref()?.conditions.iter().flatten();
     if let Some(unscheduled) = conditions.find(|c| c.type_ == "PodScheduled" && c.status == "False") {

@@ -17,7 +17,7 @@ pub(crate) trait Viewer: fmt::Debug + Send + Sync {
     /// What has not settled of the changes that are waited for; `None` if all has.
     fn unsettled(&self, what: Option<&str>);
 
-    /// Why pods are not ready that are waited for, while nothing is measured yet.
+    /// Pods that are waited for are not ready for this reason, while nothing is measured yet.
     fn unready(&self, why: &str);
 }
 

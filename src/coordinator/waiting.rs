@@ -40,7 +40,7 @@ impl Waiting {
         Ok(now >= self.deadline)
     }
 
-    /// Whether it is time to ask for the reason of a long wait.
+    /// Returns true when it is time to ask for the reason of a long wait.
     pub(super) fn wants_reason(&mut self) -> bool {
         let now = Instant::now();
         let is_due = now >= self.asked;

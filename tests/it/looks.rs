@@ -94,7 +94,7 @@ fn a_look_sees_the_rows_of_load_workers() {
         ] {
             assert!(said.contains(line), "{line}\n{run}");
         }
-        // What looks have fetched is here once, with the rest.
+        // The rows that looks have fetched are here once, with the rest.
         let workers: Vec<_> = info.sources.iter().filter(|source| source.role == Role::Load).collect();
         assert!(!workers.is_empty(), "{:?}", info.sources);
         for source in workers {

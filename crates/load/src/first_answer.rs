@@ -1,4 +1,4 @@
-//! Whether the target answers at all, from where the load will be sent.
+//! The first answer of the target, from where the load will be sent.
 //!
 //! It is asked as the load will ask: a server may have no answer to another method, or to a call without its content
 //! type. But the request has no id, so that no recorder counts it as part of the load, and a number that the load does not
@@ -112,7 +112,7 @@ pub(super) async fn first_answer(
     }
 }
 
-/// How attempts failed, and how often.
+/// Failures of attempts, with the number of each.
 #[derive(Debug, Default)]
 struct Seen(BTreeMap<String, usize>);
 

@@ -49,7 +49,7 @@ pub struct Prepared {
     names: Names,
     /// The source ports of all workers; `None` if the kernel chooses.
     ports: Option<Vec<u16>>,
-    /// What loads before have left of them, as whoever wants this load says.
+    /// Place that loads before have left, as the run that wants this load says.
     told: Option<PortsBefore>,
     /// Files for rows, in addition to the run directory.
     records: Vec<RecordWriter>,

@@ -62,7 +62,7 @@ pub struct Ended {
     pub at: Stamp,
     /// Requests that were scheduled, warm-up included; each has its row.
     pub scheduled: u64,
-    /// What it leaves of the source ports; `None` if that is not known.
+    /// Place in the source ports that it leaves; `None` if that is not known.
     pub ports: Option<PortsBefore>,
 }
 

@@ -38,7 +38,7 @@ pub struct Summary {
     pub tally: Tally,
     /// The counted part, second by second.
     pub seconds: Vec<Second>,
-    /// What it leaves of the source ports; `None` if the kernel has chosen them.
+    /// Place in the source ports that it leaves; `None` if the kernel has chosen them.
     pub ports: Option<PortsBefore>,
 }
 

@@ -1,4 +1,4 @@
-//! What the pods of a load say about why they will take no orders, or have ended.
+//! Reasons that the pods of a load give for taking no orders, or for having ended.
 
 use crate::coordinator::unready::last_line;
 use crate::coordinator::view::View;

@@ -30,7 +30,7 @@ fn running(name: &str, ready: &str) -> Value {
     listed(name, json!({"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]}))
 }
 
-/// What is said when the wait for these pods is over.
+/// Returns the error of the wait for these pods.
 async fn said(pods: Vec<Value>, warning: Option<Value>) -> String {
     let (client, _) = api(move |_, path| cluster(path, &pods, warning.as_ref()));
     let limits = Limits { ready: Duration::from_secs(60), ..Limits::default() };

@@ -23,18 +23,18 @@ const COMMON: RangeInclusive<u16> = 32768..=60999;
 /// A file with its three numbers is no longer.
 const LONGEST: u64 = 32;
 
-/// What the loads before have left.
+/// Place in the source ports that the loads before have left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortsBefore {
     /// The port behind the last one that was taken.
     pub next: u16,
-    /// How many were taken lately, which may have stale flows still.
+    /// Ports that were taken lately: they may have stale flows still.
     pub taken: usize,
-    /// How long ago the first of these was taken.
+    /// Seconds since the first of these was taken.
     pub since_s: u64,
 }
 
-/// Where a user's loads of one kind leave their last port.
+/// File in which a user's loads of one kind leave their last port.
 #[derive(Clone, Debug)]
 pub struct PortMemory(PathBuf);
 
@@ -53,7 +53,7 @@ impl PortMemory {
         Self(std::env::temp_dir().join(format!("rolldrop-{}-{name}.port", geteuid())))
     }
 
-    /// What the loads before have left; `None` if nothing is known of them.
+    /// Returns the place that the loads before have left; `None` if nothing is known of them.
     pub fn read(&self) -> Option<PortsBefore> {
         read(&self.0).unwrap_or_else(|error| {
             tracing::debug!(%error, "it is not known where the load before ended");
@@ -61,7 +61,7 @@ impl PortMemory {
         })
     }
 
-    /// The same for pods, which all begin with one port. Until their load has ended, another one begins far from it.
+    /// Returns the same for pods, which all begin with one port. Until their load has ended, another one begins far away.
     pub fn begin(&self) -> PortsBefore {
         let before = self.read();
         let anywhere = || PortsBefore { next: rand::random_range(COMMON), taken: 0, since_s: 0 };
@@ -90,7 +90,7 @@ pub(in super::super) struct PortWalk {
     addresses: Vec<IpAddr>,
     /// The place among them with which this load begins.
     place: usize,
-    /// Where it leaves its last port; `None` if whoever started it does that.
+    /// File for its last port; `None` if the run that started it keeps one.
     memory: Option<PortMemory>,
     began: Instant,
 }
@@ -141,7 +141,7 @@ impl PortWalk {
     }
 }
 
-/// How many of so many ports a load of this length took within the life of an entry.
+/// Returns the number of ports, of all that a load of this length took, that it took within the life of an entry.
 fn lately(taken: usize, length: Duration) -> usize {
     #[expect(
         clippy::cast_possible_truncation,

@@ -60,7 +60,7 @@ pub struct Prepare {
     /// The part of the load that is this worker's; `None` for all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<Share>,
-    /// What loads before have left of the source ports; `None` if it knows that itself.
+    /// Place in the source ports that loads before have left; `None` if the worker knows that itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<PortsBefore>,
 }
@@ -100,7 +100,7 @@ pub enum Report {
         t_ns: Stamp,
         /// How many there are.
         scheduled: u64,
-        /// What it leaves of the source ports; `None` if the kernel has chosen them.
+        /// Place in the source ports that it leaves; `None` if the kernel has chosen them.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ports: Option<PortsBefore>,
     },

@@ -70,7 +70,7 @@ pub struct Wanted {
     pub run: RunId,
     /// How long each target's first answer may take.
     pub first_answer_limit: Duration,
-    /// What the loads of pods before have left of the source ports.
+    /// Place in the source ports that the loads of pods before have left.
     pub before: PortsBefore,
 }
 
@@ -83,7 +83,7 @@ pub struct Joined {
     pub scheduled: u64,
     /// The workers that were lost meanwhile.
     pub lost: Vec<Lost>,
-    /// What the worker that took the most source ports leaves of them.
+    /// Place in the source ports that is left by the worker that took the most.
     pub ports: Option<PortsBefore>,
 }
 
