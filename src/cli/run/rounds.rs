@@ -27,7 +27,7 @@ use rolldrop_record::{Expect, Looks, Rounds, RoundsEnd, RunDir, RunInfo, Stamp};
 
 /// How long a row may take from the end of its request until it is in a closed part.
 const WRITTEN_AFTER: Duration = PART_AGE.saturating_add(Duration::from_secs(1));
-/// How long a worker in the cluster may take to report how many requests had ended.
+/// Time that a worker in the cluster may take to report how many requests had ended.
 const REPORTED_AFTER: Duration = Duration::from_secs(3);
 /// From one attempt to find all rows to the next.
 const RETRY: Duration = Duration::from_secs(1);
@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy)]
 pub(super) struct Sent<'a> {
     pub(super) control: &'a load::Control,
-    /// What is known about the run at its beginning.
+    /// run.json as it is at the beginning of the run.
     pub(super) info: &'a RunInfo,
     /// The rows that workers in the cluster have; `None` where the load comes from here.
     pub(super) early: Option<&'a EarlyRows>,
