@@ -204,6 +204,7 @@ impl Sample {
                 version: "v1.36.2".into(),
                 dataplane: "userspace".into(),
                 dataplane_from: None,
+                dataplane_denied: Vec::new(),
                 nodes: 2,
                 endpoints: 3,
                 namespace: "default".into(),
