@@ -27,6 +27,7 @@ mod gateway;
 mod judge;
 mod latency;
 pub mod model;
+pub mod not_sent;
 mod outages;
 mod periods;
 mod phase;
@@ -176,17 +177,13 @@ fn analyse<'a>(
     let load = load_result(timeline, &requests, &sums);
     let latency_ms = sums.all.latencies(timeline.info.load.is_closed_loop());
     let measured = validity::Measured::of(&terminations, &latency_ms.response);
-    let invalid = validity::invalid(timeline, &load, measured, &terminations);
+    let invalid = validity::invalid(timeline, &load, &requests.not_sent_by_reason, measured, &terminations);
     let partial = validity::partial(timeline, &sums);
-    let why = |reasons: &[Reason]| reasons.iter().map(|reason| reason.what.clone()).collect();
-    let verdict = match (invalid.is_empty(), partial.is_empty()) {
-        (false, _) => Verdict::Invalid { why: why(&invalid) },
-        (true, false) => Verdict::Partial { why: why(&partial) },
-        (true, true) => Verdict::Valid,
-    };
+    let verdict = verdict(&invalid, &partial);
     let ground = recommend::Ground {
         timeline,
         terminations: &terminations,
+        groups: &groups,
         judged: &judged,
         verdict: &verdict,
         service_s: latency_ms.service.p99 / 1e3,
@@ -216,6 +213,7 @@ fn analyse<'a>(
                 judged: &judged,
                 latency_ms: &latency_ms,
                 terminations: &terminations,
+                groups: &groups,
                 recommendation: &recommendation,
             }))
             .collect(),
@@ -239,6 +237,16 @@ fn analyse<'a>(
     let charts = model::ChartData { sleeps, ..charts::charts(timeline, sums) };
     let run = timeline.info.run.as_ref().map(ToString::to_string);
     Ok(Analysis { run, result, lost: charts::lost(timeline, judged), charts })
+}
+
+/// Whether the measurement can be believed, and why not.
+fn verdict(invalid: &[Reason], partial: &[Reason]) -> Verdict {
+    let why = |reasons: &[Reason]| reasons.iter().map(|reason| reason.what.clone()).collect();
+    match (invalid, partial) {
+        ([], []) => Verdict::Valid,
+        ([], _) => Verdict::Partial { why: why(partial) },
+        _ => Verdict::Invalid { why: why(invalid) },
+    }
 }
 
 /// The load as it was planned and sent.
