@@ -172,10 +172,7 @@ fn analyse<'a>(
     let terminations = terminations(timeline, &modes, &evidence, &sums, (&judged, &errors), windows);
     let all: Vec<&Judged<'_>> = judged.iter().collect();
     let groups = shares::groups(timeline, &terminations, &all);
-    let requests = RequestCounts {
-        app_errors_while_ending: errors.len() as u64,
-        ..count(timeline, &sums.all, &all, &disrupted)
-    };
+    let requests = count(timeline, &sums.all, (&all, errors.len()), &disrupted);
     let targets = targets(timeline, &sums, &terminations, (&all, &errors), &disrupted);
     let not_working = requests.outside_terminations.finding(&requests);
 
@@ -318,7 +315,12 @@ fn window_end(end: &PodEnd, window: &Window, tail_last: Option<Stamp>) -> Stamp 
 }
 
 /// The counts with what was concluded about the dropped requests.
-fn count(timeline: &Timeline, part: &Part<'_>, judged: &[&Judged<'_>], disrupted: &Periods) -> RequestCounts {
+fn count(
+    timeline: &Timeline,
+    part: &Part<'_>,
+    (judged, errors): (&[&Judged<'_>], usize),
+    disrupted: &Periods,
+) -> RequestCounts {
     let load = &timeline.info.load;
     let method = |row: &RequestRow| {
         let own = load.methods.as_ref().and_then(|methods| methods.get(&*row.target));
@@ -327,6 +329,7 @@ fn count(timeline: &Timeline, part: &Part<'_>, judged: &[&Judged<'_>], disrupted
     let has_key = load.idempotency_key.unwrap_or(false);
     let mut c = RequestCounts {
         outside_terminations: OutsideCounts::of(timeline, part, judged, disrupted),
+        app_errors_while_ending: errors as u64,
         ..part.counts.clone()
     };
     for j in judged {
@@ -379,11 +382,12 @@ fn targets(
         TargetResult {
             name: target.name.clone(),
             consumer: target.consumer.clone(),
-            requests: RequestCounts {
-                app_errors_while_ending: errors.iter().filter(|error| error.target == Some(index)).count()
-                    as u64,
-                ..count(timeline, part, &its, disrupted)
-            },
+            requests: count(
+                timeline,
+                part,
+                (&its, errors.iter().filter(|error| error.target == Some(index)).count()),
+                disrupted,
+            ),
             latency_ms: part.latencies(timeline.info.load.is_closed_loop()),
             longest_outage_s: part.apart.outages.longest_s(),
             terminations: shares::requests(terminations.len(), &its),
