@@ -181,12 +181,7 @@ fn analyse<'a>(
     let measured = validity::Measured::of(&terminations, &latency_ms.response);
     let invalid = validity::invalid(timeline, &load, measured, &terminations);
     let partial = validity::partial(timeline, &sums);
-    let why = |reasons: &[Reason]| reasons.iter().map(|reason| reason.what.clone()).collect();
-    let verdict = match (invalid.is_empty(), partial.is_empty()) {
-        (false, _) => Verdict::Invalid { why: why(&invalid) },
-        (true, false) => Verdict::Partial { why: why(&partial) },
-        (true, true) => Verdict::Valid,
-    };
+    let verdict = verdict(&invalid, &partial);
     let ground = recommend::Ground {
         timeline,
         terminations: &terminations,
@@ -242,6 +237,16 @@ fn analyse<'a>(
     let charts = model::ChartData { sleeps, ..charts::charts(timeline, sums) };
     let run = timeline.info.run.as_ref().map(ToString::to_string);
     Ok(Analysis { run, result, lost: charts::lost(timeline, judged), charts })
+}
+
+/// Whether the measurement can be believed, by what is invalid and what is partial.
+fn verdict(invalid: &[Reason], partial: &[Reason]) -> Verdict {
+    let why = |reasons: &[Reason]| reasons.iter().map(|reason| reason.what.clone()).collect();
+    match (invalid, partial) {
+        ([_, ..], _) => Verdict::Invalid { why: why(invalid) },
+        ([], [_, ..]) => Verdict::Partial { why: why(partial) },
+        ([], []) => Verdict::Valid,
+    }
 }
 
 /// The load as it was planned and sent.
