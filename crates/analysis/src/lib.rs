@@ -239,7 +239,7 @@ fn analyse<'a>(
     Ok(Analysis { run, result, lost: charts::lost(timeline, judged), charts })
 }
 
-/// Whether the measurement can be believed, by what is invalid and what is partial.
+/// The verdict on the measurement, from the reasons against it.
 fn verdict(invalid: &[Reason], partial: &[Reason]) -> Verdict {
     let why = |reasons: &[Reason]| reasons.iter().map(|reason| reason.what.clone()).collect();
     match (invalid, partial) {

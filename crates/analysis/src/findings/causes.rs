@@ -90,7 +90,7 @@ fn announces_close(info: &RunInfo) -> &'static str {
     }
 }
 
-/// Why such drops happen, and the remedy; `sleep` is the sleep that helps, `unclear` why some have no cause.
+/// The reason for such drops, and the remedy; `sleep` is the sleep that helps, `unclear` why some have no cause.
 fn explain<'a>(cause: Cause, (sleep, unclear): (&str, &'a str), info: &RunInfo) -> (&'a str, String) {
     match cause {
         Cause::RoutedToDeadPod => (

@@ -199,7 +199,7 @@ mod tests {
         dying[2].stops = at(10_500);
         dying[1].stops = at(10_500);
         assert_eq!(stretches(&dying, &[[10_500, 13_500]], 1), []);
-        // What began while a pod was well is one state until it ends.
+        // A stretch that began while a pod was well is one state until it ends.
         assert_eq!(stretches(&dying, &[[10_100, 13_500]], 1), [(at(10_100), at(13_490))]);
     }
 
