@@ -3,8 +3,10 @@
 pub(super) mod bounds;
 mod causes;
 mod conntrack;
+mod ending_errors;
 mod ends;
 mod setup;
+mod unclear;
 
 use std::collections::BTreeMap;
 
@@ -49,6 +51,7 @@ pub(super) fn findings(known: Known<'_>) -> Vec<Finding> {
     let mut findings = not_valid(known);
     findings.extend(causes::findings(known, &setup));
     findings.extend(ends::findings(known, &setup));
+    findings.extend(ending_errors::of(known));
     findings.extend(not_whole(known));
     findings.extend(bounds::findings(timeline, terminations));
     findings.extend(bounds::rights(timeline, terminations));
@@ -191,7 +194,7 @@ fn nothing_lost(known: Known<'_>) -> Option<Finding> {
         };
         return Some(finding(Severity::Info, "no pod ended under load".to_owned(), why, remedy));
     }
-    (known.requests.lost() == 0).then(|| {
+    (known.requests.lost() + known.requests.app_errors_while_ending == 0).then(|| {
         let bound = super::stats::share_upper(0, n, 0.95) * 100.0;
         finding(
             Severity::Info,

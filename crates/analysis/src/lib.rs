@@ -45,6 +45,7 @@ pub mod timeline;
 mod tries;
 pub mod tune;
 pub mod validity;
+mod while_ending;
 mod window;
 mod working;
 
@@ -63,6 +64,7 @@ use periods::Periods;
 pub use recommend::MAX_COARSENESS_S;
 use sums::{Part, Sums};
 use validity::Reason;
+use while_ending::EndingError;
 
 use crate::timeline::{PodEnd, PodLife, Request, Requests, Timeline, Unread};
 use rolldrop_record::load::defaults;
@@ -166,12 +168,13 @@ fn analyse<'a>(
     let windows = windows(timeline, &evidence, &alpha);
     let disrupted = disrupted(timeline, &windows);
     let sums = Sums::of(timeline, requests, &evidence, &disrupted, sums)?;
+    let errors = while_ending::errors(timeline, &requests.others, &verdicts);
     let judged = judge::judge(timeline, (&requests.others, verdicts), &evidence, &windows, &sums);
-    let terminations = terminations(timeline, &modes, &evidence, &sums, &judged, windows);
+    let terminations = terminations(timeline, &modes, &evidence, &sums, (&judged, &errors), windows);
     let all: Vec<&Judged<'_>> = judged.iter().collect();
     let groups = shares::groups(timeline, &terminations, &all);
-    let requests = count(timeline, &sums.all, &all, &disrupted);
-    let targets = targets(timeline, &sums, &terminations, &all, &disrupted);
+    let requests = count(timeline, &sums.all, (&all, errors.len()), &disrupted);
+    let targets = targets(timeline, &sums, &terminations, (&all, &errors), &disrupted);
     let not_working = requests.outside_terminations.finding(&requests);
 
     let load = load_result(timeline, &requests, &sums);
@@ -239,13 +242,13 @@ fn analyse<'a>(
     Ok(Analysis { run, result, lost: charts::lost(timeline, judged), charts })
 }
 
-/// Whether the measurement can be believed, and why not.
+/// The verdict on the measurement, from the reasons against it.
 fn verdict(invalid: &[Reason], partial: &[Reason]) -> Verdict {
     let why = |reasons: &[Reason]| reasons.iter().map(|reason| reason.what.clone()).collect();
     match (invalid, partial) {
+        ([_, ..], _) => Verdict::Invalid { why: why(invalid) },
+        ([], [_, ..]) => Verdict::Partial { why: why(partial) },
         ([], []) => Verdict::Valid,
-        ([], _) => Verdict::Partial { why: why(partial) },
-        _ => Verdict::Invalid { why: why(invalid) },
     }
 }
 
@@ -320,7 +323,12 @@ fn window_end(end: &PodEnd, window: &Window, tail_last: Option<Stamp>) -> Stamp 
 }
 
 /// The counts with what was concluded about the dropped requests.
-fn count(timeline: &Timeline, part: &Part<'_>, judged: &[&Judged<'_>], disrupted: &Periods) -> RequestCounts {
+fn count(
+    timeline: &Timeline,
+    part: &Part<'_>,
+    (judged, errors): (&[&Judged<'_>], usize),
+    disrupted: &Periods,
+) -> RequestCounts {
     let load = &timeline.info.load;
     let method = |row: &RequestRow| {
         let own = load.methods.as_ref().and_then(|methods| methods.get(&*row.target));
@@ -329,6 +337,7 @@ fn count(timeline: &Timeline, part: &Part<'_>, judged: &[&Judged<'_>], disrupted
     let has_key = load.idempotency_key.unwrap_or(false);
     let mut c = RequestCounts {
         outside_terminations: OutsideCounts::of(timeline, part, judged, disrupted),
+        app_errors_while_ending: errors as u64,
         ..part.counts.clone()
     };
     for j in judged {
@@ -372,7 +381,7 @@ fn targets(
     timeline: &Timeline,
     sums: &Sums<'_>,
     terminations: &[Termination],
-    judged: &[&Judged<'_>],
+    (judged, errors): (&[&Judged<'_>], &[EndingError]),
     disrupted: &Periods,
 ) -> Vec<TargetResult> {
     let of = |(index, (target, part)): (usize, (&Target, &Part<'_>))| {
@@ -381,7 +390,12 @@ fn targets(
         TargetResult {
             name: target.name.clone(),
             consumer: target.consumer.clone(),
-            requests: count(timeline, part, &its, disrupted),
+            requests: count(
+                timeline,
+                part,
+                (&its, errors.iter().filter(|error| error.target == Some(index)).count()),
+                disrupted,
+            ),
             latency_ms: part.latencies(timeline.info.load.is_closed_loop()),
             longest_outage_s: part.apart.outages.longest_s(),
             terminations: shares::requests(terminations.len(), &its),
@@ -404,7 +418,7 @@ fn terminations(
     modes: &[Mode],
     evidence: &Evidence,
     sums: &Sums<'_>,
-    judged: &[Judged<'_>],
+    (judged, errors): (&[Judged<'_>], &[EndingError]),
     windows: Vec<Vec<Window>>,
 ) -> Vec<Termination> {
     let mut terminations: Vec<Termination> = timeline
@@ -442,6 +456,7 @@ fn terminations(
                 exit_code: end.exit_code,
                 windows,
                 requests: model::TerminationRequests::default(),
+                app_errors_after_t0: None,
                 dead_seconds: None,
             }
         })
@@ -452,11 +467,13 @@ fn terminations(
         .enumerate()
     {
         let names_it = |j: &Judged<'_>| j.candidates.iter().any(|c| c.termination == e && c.why.is_certain());
+        let own_errors = errors.iter().filter(|error| error.termination == Some(e)).count() as u64;
         let is_named = sums.seen[e] > 0
             || evidence.first_served.contains_key(t.pod.as_str())
             || judged.iter().any(names_it);
         let seen = is_named.then(|| sums.seen[e] + lost.dropped.at_least);
         t.requests = model::TerminationRequests { seen, ..lost };
+        t.app_errors_after_t0 = is_named.then_some(own_errors);
     }
     let dead = shares::dead_seconds(timeline, &terminations, judged, &evidence.tails);
     for (t, dead_seconds) in terminations.iter_mut().zip(dead) {

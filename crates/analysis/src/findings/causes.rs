@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::setup::{Hook, Setup};
-use super::{Finding, Judged, Known, RESTART_REMEDY, Recommendation, Severity, count, counted, finding};
+use super::{
+    Finding, Judged, Known, RESTART_REMEDY, Recommendation, Severity, count, counted, finding, unclear,
+};
 use crate::model::lasted_at_least_s;
 use crate::recommend;
 use rolldrop_record::Cause;
@@ -19,9 +21,10 @@ pub(super) fn findings(known: Known<'_>, setup: &Setup<'_>) -> Vec<Finding> {
     let words = Words::of(known, setup);
     let of_restarts = of_restarts(known.judged);
     let mut findings = Vec::new();
+    let unclear = unclear::why(known.judged);
     for (&cause, &n) in &known.requests.by_cause {
         let of_restarts = of_restarts.get(&cause).copied().unwrap_or(0);
-        let (why, remedy) = explain(cause, &words, &known.timeline.info);
+        let (why, remedy) = explain(cause, (&words, &unclear), &known.timeline.info);
         // The generator's own fault is not an error of the measured system.
         let severity = if cause == Cause::StaleFlow { Severity::Warning } else { Severity::Error };
         let lost = |n| format!("{cause}: {}", counted(n, "request"));
@@ -225,8 +228,8 @@ pub(super) fn announces_close(info: &RunInfo) -> &'static str {
     }
 }
 
-/// Why such drops happen, and the remedy.
-fn explain<'a>(cause: Cause, words: &'a Words, info: &RunInfo) -> (&'a str, String) {
+/// The reason for such drops, and the remedy; `unclear` says why some have no cause.
+fn explain<'a>(cause: Cause, (words, unclear): (&'a Words, &'a str), info: &RunInfo) -> (&'a str, String) {
     let sleep = words.sleep.as_str();
     match cause {
         Cause::RoutedToDeadPod => (
@@ -253,8 +256,8 @@ fn explain<'a>(cause: Cause, words: &'a Words, info: &RunInfo) -> (&'a str, Stri
                 .into(),
         ),
         Cause::StaleFlow => (
-            "the generator used a source port again: its earlier connection from there got no answer, and for up to \
-             120 s its connection-tracking entry sends the next one to the same pod, though the rules have changed; \
+            "the generator used a source port again: its earlier connection from there, of this run or of one before, \
+             got no answer, and for up to 120 s its connection-tracking entry sends the next one to the same pod, though the rules have changed; \
              headline and limits do not count these requests",
             "more source ports (net.ipv4.ip_local_port_range, load.sourcePorts) or a lower rate, so that 120 s \
              use none twice"
@@ -277,6 +280,8 @@ fn explain<'a>(cause: Cause, words: &'a Words, info: &RunInfo) -> (&'a str, Stri
             "a gateway sent requests to a pod that was ending, and answered with 502, 503, 504 or nothing",
             format!("{sleep}; and let the gateway retry requests that may be sent twice"),
         ),
+        Cause::GatewayNoServer => no_server(sleep),
+        Cause::RefusedWhileEnding => refused(info),
         Cause::RuleSwap => (
             "a Service proxy replaced its rules, and the connection met one that was just going",
             "no setting of the pod helps; clients that try again after a refused connection".into(),
@@ -286,8 +291,36 @@ fn explain<'a>(cause: Cause, words: &'a Words, info: &RunInfo) -> (&'a str, Stri
             "lower the rate or add capacity; then measure again".into(),
         ),
         Cause::Unattributed => (
-            "no termination explains them, or the terminations that may explain them imply different causes",
-            "see lost.csv: each request with its outcome and the pods that may explain it".into(),
+            unclear,
+            "let responses name their pod (--pod-header, a sidecar) or use --evidence conntrack; lost.csv has each \
+             request with the causes that compete"
+                .into(),
         ),
     }
+}
+
+/// The same where a gateway had no server left.
+fn no_server(sleep: &str) -> (&'static str, String) {
+    (
+        "the gateway's health checks met pods that were ending and took out its last server: until one passed again it \
+         answered at once, though pods were ready; these requests are in no pod's window",
+        format!(
+            "let its checks fail more often before a server is down (fall) and pass fewer times before it is up (rise); \
+             more nodes or pods as its servers; externalTrafficPolicy: Local with a check of healthCheckNodePort, which \
+             knows the pods of each node; {sleep}, so that checks do not fail"
+        ),
+    )
+}
+
+/// The same where the app refused requests itself.
+fn refused(info: &RunInfo) -> (&'static str, String) {
+    (
+        "the app itself answered that it serves no more, after its pod's t0: on connections that it kept, or that it \
+         still accepted",
+        format!(
+            "serve what still arrives until the connections are closed, and {} (Fastify: return503OnClosing: false; \
+             Jetty, Undertow: no handler that refuses at shutdown)",
+            announces_close(info)
+        ),
+    )
 }
