@@ -31,6 +31,7 @@ use super::plan::Work;
 use super::session::Session;
 use super::undo::{self, ATTEMPTS, Outcome, Undone};
 use crate::cluster::Origin;
+use crate::inject::selects;
 use crate::scenario::{Action, Object, Place, Scenario, Workload};
 use rolldrop_kubernetes::guard::names::in_path;
 use rolldrop_record::{Clock, EventKind, Stamp};
@@ -162,7 +163,7 @@ impl Caller {
     ///
     /// # Errors
     /// [`CoordinatorError::InUse`] if another run uses one.
-    pub(super) async fn check_holds(
+    pub(crate) async fn check_holds(
         &self,
         workloads: &[Workload],
         run: Option<&str>,
@@ -210,14 +211,18 @@ impl Caller {
             return Vec::new();
         }
         let clock = Clock::start();
-        let mut services = self.live::<Service>().await.unwrap_or_default();
-        services.retain(|service| named.contains(&service.name()));
+        let api = self.api::<Service>();
+        let mut services = Vec::new();
+        for name in named {
+            let found = self.find(&api, &format!("read Service {name}"), name).await.ok().flatten();
+            services.extend(found.and_then(|service| serde_json::to_value(service).ok()));
+        }
         let mut workloads = self.live::<Deployment>().await.unwrap_or_default();
         workloads.extend(self.live::<StatefulSet>().await.unwrap_or_default());
         workloads.extend(self.live::<DaemonSet>().await.unwrap_or_default());
         let warning = |found: &Live| {
             let workload = found.workload().filter(|workload| !held.contains(workload))?;
-            services.iter().any(|service| service.routes_to(found)).then_some(())?;
+            services.iter().any(|service| selects(service, found.pod_labels())).then_some(())?;
             let holder =
                 Holder::of(found.current()).filter(|holder| Some(holder.run.as_str()) != work.holder)?;
             (!holder.has_expired(clock)).then(|| {

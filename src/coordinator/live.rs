@@ -112,7 +112,7 @@ impl Live {
     }
 
     /// The labels of its pods.
-    fn pod_labels(&self) -> &Value {
+    pub(super) fn pod_labels(&self) -> &Value {
         &self.current["spec"]["template"]["metadata"]["labels"]
     }
 

@@ -314,10 +314,12 @@ impl Caller {
             undo.must("patch", &about, "no longer used");
             undo.must("get", &about, "as it is then");
         }
-        if !hold::services_of(work.scenario).is_empty() {
-            for kind in std::iter::once(self.own::<Service>()).chain(self.workload_kinds()) {
-                plan.helps("list", &kind, "whether another run changes the pods behind a target");
-            }
+        let services = hold::services_of(work.scenario);
+        let services: Vec<About> = services.iter().map(|name| self.own::<Service>().named(name)).collect();
+        let why = "whether another run changes the pods behind a target";
+        services.iter().for_each(|service| plan.helps("get", service, why));
+        if !services.is_empty() {
+            self.workload_kinds().iter().for_each(|kind| plan.helps("list", kind, why));
         }
         plan.warnings.extend(self.check_holds(&plan.holds, work.holder).await?);
         plan.warnings.extend(self.held_by_others(work, &plan.holds).await);

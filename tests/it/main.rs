@@ -32,6 +32,7 @@ mod guide;
 mod harness;
 mod hostile;
 mod http2;
+mod in_use;
 mod ingress;
 mod inject;
 mod interruption;

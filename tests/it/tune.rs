@@ -105,6 +105,7 @@ fn a_tuning_proves_a_sleep_and_leaves_the_workload_as_it_was() {
     });
 }
 
+/// The small form of scripts/proofs/tune-killed.
 #[test]
 fn a_tuning_sees_the_rows_of_load_workers() {
     measured(|| {
@@ -144,17 +145,23 @@ fn a_tuning_that_is_killed_is_undone_by_one_cleanup() {
     let calls = planned.stdout();
     assert!(calls.contains("PATCH") && calls.contains("/deployments/web"), "{planned}");
     assert!(!planned.dir().join("tuning").exists(), "{planned}");
-    let (mut child, dir) = shop.tune(&[]).start();
-    wait_for("a longer sleep", LIMIT, || {
-        (shop.spec()["template"]["spec"] != before["template"]["spec"]).then_some(())
-    });
-    signal(&child, Signal::SIGKILL);
-    child.wait().expect("an end");
-    let cleanup = || Rolldrop::new(["cleanup".as_ref(), dir.path().join("tuning").as_os_str()]).finish();
-    let cleaned = cleanup().expect_code(0);
-    assert!(cleaned.stdout().contains(": restored"), "{cleaned}");
-    assert_eq!(shop.spec(), before);
-    assert_eq!(cleanup().expect_code(0).stdout(), "nothing is left of the run\n");
+    let is_in_use = || {
+        !shop.0.ok(r"get deployment/web -o jsonpath={.metadata.annotations.rolldrop\.dev/in-use}").is_empty()
+    };
+    let is_set = || shop.spec()["template"]["spec"] != before["template"]["spec"];
+    let moments: [(&dyn Fn() -> bool, &str); 2] = [(&is_in_use, "released"), (&is_set, "restored")];
+    for (is_moment, done) in moments {
+        let (mut child, dir) = shop.tune(&[]).start();
+        wait_for("the moment", LIMIT, || is_moment().then_some(()));
+        let cleanup = || Rolldrop::new(["cleanup".as_ref(), dir.path().join("tuning").as_os_str()]).finish();
+        assert!(cleanup().expect_code(2).stderr().contains("has not ended"));
+        signal(&child, Signal::SIGKILL);
+        child.wait().expect("an end");
+        let cleaned = cleanup().expect_code(0);
+        assert!(cleaned.stdout().contains(&format!(": {done}")), "{cleaned}");
+        assert_eq!((shop.spec(), is_in_use()), (before.clone(), false));
+        assert_eq!(cleanup().expect_code(0).stdout(), "nothing is left of the run\n");
+    }
 }
 
 #[test]
@@ -190,11 +197,27 @@ fn a_tuning_ends_when_others_change_the_workload() {
         let found = tuning(dir.path());
         let why = found["outcome"]["why"][0].as_str().expect("why").to_owned();
         figure(meanwhile.taken(), !why.contains("the load generator fell behind"), || why.clone());
-        assert!(why.contains("others changed spec.replicas of the workload in mid-run"), "{why}");
+        assert!(why.contains("others changed spec.replicas of Deployment web in mid-run"), "{why}");
         let mut expected = before;
         expected["replicas"] = json!(3);
         assert_eq!(shop.spec(), expected);
     });
+}
+
+#[test]
+fn a_rollout_that_no_sleep_helps_is_not_made() {
+    let shop = Shop::open("tune-recreate");
+    let recreate = r#"{"spec":{"strategy":{"$retainKeys":["type"],"type":"Recreate"}}}"#;
+    shop.0.ok(&format!("patch deployment/web --patch {recreate}"));
+    let before = shop.spec();
+    let refused = shop.tune(&[]).finish().expect_code(1);
+    assert!(refused.stdout().contains("its strategy is Recreate, which ends its 2 pods"), "{refused}");
+    assert!(!refused.dir().join("tuning").exists(), "{refused}");
+    shop.0.ok("rollout pause deployment/web");
+    let refused = shop.tune(&[]).finish().expect_code(2);
+    assert!(refused.stderr().contains("its rollout is paused: resume it first"), "{refused}");
+    shop.0.ok("rollout resume deployment/web");
+    assert_eq!(shop.spec(), before);
 }
 
 #[test]

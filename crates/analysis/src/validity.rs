@@ -150,8 +150,11 @@ pub(super) fn invalid(
     measured: Measured,
     terminations: &[Termination],
 ) -> Vec<Reason> {
+    // Nothing else says why nothing was recorded.
+    let aborted = timeline.info.aborted.as_deref().filter(|_| load.scheduled == 0).map(was_aborted);
     let unsent = not_all_sent(load, by_reason);
-    let mut why: Vec<Reason> = not_as_planned(load, by_reason).into_iter().map(Reason::invalid).collect();
+    let planned = not_as_planned(load, by_reason);
+    let mut why: Vec<Reason> = aborted.into_iter().chain(planned).map(Reason::invalid).collect();
     for reason in why.iter_mut().filter(|reason| unsent.as_ref() == Some(&reason.what)) {
         reason.remedy = Some(not_sent::remedy(by_reason)).filter(|remedy| !remedy.is_empty());
     }
@@ -222,13 +225,17 @@ fn blind_at_the_end(timeline: &Timeline) -> Option<String> {
     Some(format!("the watch of pods saw nothing in the last {s:.2} s of the load"))
 }
 
+fn was_aborted(why: &str) -> String {
+    format!("the run was aborted: {why}")
+}
+
 /// Each reason why the record is incomplete.
 pub(super) fn partial(timeline: &Timeline, sums: &Sums<'_>) -> Vec<Reason> {
     let mut why = Vec::new();
     if timeline.info.interrupted {
         why.push("the run was interrupted".to_owned());
     } else if let Some(too_much) = &timeline.info.aborted {
-        why.push(format!("the run was aborted: {too_much}"));
+        why.push(was_aborted(too_much));
     } else if !timeline.info.complete {
         why.push("the run did not complete".to_owned());
     }

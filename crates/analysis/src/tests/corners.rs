@@ -114,6 +114,16 @@ fn a_generator_that_falls_behind_makes_the_run_invalid() {
     assert!(why[1].contains("150 ms late"), "{why:?}");
 }
 
+#[test]
+fn run_aborted_before_its_first_request_says_why() {
+    let mut records = three_pods();
+    records.requests.clear();
+    records.info.aborted = Some("others changed spec.replicas of Deployment web in mid-run".into());
+    let Verdict::Invalid { why } = analysed(records).result.verdict else { panic!("valid") };
+    let aborted = "the run was aborted: others changed spec.replicas of Deployment web in mid-run";
+    assert_eq!(why[..2], [aborted, "no request was recorded"]);
+}
+
 /// 29 pods, one after the other, each routed to for 100 ms after its deletion.
 pub(super) fn many(n: i64) -> Records {
     let mut records = records();
