@@ -2,6 +2,8 @@
 
 mod causes;
 mod conntrack;
+mod ending_errors;
+mod unclear;
 
 use std::collections::BTreeMap;
 
@@ -39,6 +41,7 @@ pub(super) fn findings(known: Known<'_>) -> Vec<Finding> {
     let Known { timeline, sums, terminations, .. } = known;
     let mut findings = not_valid(known);
     findings.extend(causes::findings(known));
+    findings.extend(ending_errors::of(known));
     findings.extend(not_whole(known));
     findings.extend(unbounded(terminations));
     findings.extend(in_step(timeline));
@@ -185,7 +188,7 @@ fn nothing_lost(known: Known<'_>) -> Option<Finding> {
         };
         return Some(finding(Severity::Info, "no pod ended under load".to_owned(), why, remedy));
     }
-    (known.requests.lost() == 0).then(|| {
+    (known.requests.lost() + known.requests.app_errors_while_ending == 0).then(|| {
         let bound = super::stats::share_upper(0, n, 0.95) * 100.0;
         finding(
             Severity::Info,

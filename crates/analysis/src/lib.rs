@@ -44,6 +44,7 @@ pub mod timeline;
 mod tries;
 pub mod tune;
 pub mod validity;
+mod while_ending;
 mod window;
 mod working;
 
@@ -62,6 +63,7 @@ use periods::Periods;
 pub use recommend::MAX_COARSENESS_S;
 use sums::{Part, Sums};
 use validity::Reason;
+use while_ending::EndingError;
 
 use crate::timeline::{PodEnd, PodLife, Request, Requests, Timeline, Unread};
 use rolldrop_record::load::defaults;
@@ -165,12 +167,16 @@ fn analyse<'a>(
     let windows = windows(timeline, &evidence, &alpha);
     let disrupted = disrupted(timeline, &windows);
     let sums = Sums::of(timeline, requests, &evidence, &disrupted, sums)?;
+    let errors = while_ending::errors(timeline, &requests.others, &verdicts);
     let judged = judge::judge(timeline, (&requests.others, verdicts), &evidence, &windows, &sums);
-    let terminations = terminations(timeline, &modes, &evidence, &sums, &judged, windows);
+    let terminations = terminations(timeline, &modes, &evidence, &sums, (&judged, &errors), windows);
     let all: Vec<&Judged<'_>> = judged.iter().collect();
     let groups = shares::groups(timeline, &terminations, &all);
-    let requests = count(timeline, &sums.all, &all, &disrupted);
-    let targets = targets(timeline, &sums, &terminations, &all, &disrupted);
+    let requests = RequestCounts {
+        app_errors_while_ending: errors.len() as u64,
+        ..count(timeline, &sums.all, &all, &disrupted)
+    };
+    let targets = targets(timeline, &sums, &terminations, (&all, &errors), &disrupted);
     let not_working = requests.outside_terminations.finding(&requests);
 
     let load = load_result(timeline, &requests, &sums);
@@ -364,7 +370,7 @@ fn targets(
     timeline: &Timeline,
     sums: &Sums<'_>,
     terminations: &[Termination],
-    judged: &[&Judged<'_>],
+    (judged, errors): (&[&Judged<'_>], &[EndingError]),
     disrupted: &Periods,
 ) -> Vec<TargetResult> {
     let of = |(index, (target, part)): (usize, (&Target, &Part<'_>))| {
@@ -373,7 +379,11 @@ fn targets(
         TargetResult {
             name: target.name.clone(),
             consumer: target.consumer.clone(),
-            requests: count(timeline, part, &its, disrupted),
+            requests: RequestCounts {
+                app_errors_while_ending: errors.iter().filter(|error| error.target == Some(index)).count()
+                    as u64,
+                ..count(timeline, part, &its, disrupted)
+            },
             latency_ms: part.latencies(timeline.info.load.is_closed_loop()),
             longest_outage_s: part.apart.outages.longest_s(),
             terminations: shares::requests(terminations.len(), &its),
@@ -396,7 +406,7 @@ fn terminations(
     modes: &[Mode],
     evidence: &Evidence,
     sums: &Sums<'_>,
-    judged: &[Judged<'_>],
+    (judged, errors): (&[Judged<'_>], &[EndingError]),
     windows: Vec<Vec<Window>>,
 ) -> Vec<Termination> {
     let mut terminations: Vec<Termination> = timeline
@@ -434,6 +444,7 @@ fn terminations(
                 exit_code: end.exit_code,
                 windows,
                 requests: model::TerminationRequests::default(),
+                app_errors_after_t0: None,
                 dead_seconds: None,
             }
         })
@@ -444,11 +455,13 @@ fn terminations(
         .enumerate()
     {
         let names_it = |j: &Judged<'_>| j.candidates.iter().any(|c| c.termination == e && c.why.is_certain());
+        let own_errors = errors.iter().filter(|error| error.termination == Some(e)).count() as u64;
         let is_named = sums.seen[e] > 0
             || evidence.first_served.contains_key(t.pod.as_str())
             || judged.iter().any(names_it);
         let seen = is_named.then(|| sums.seen[e] + lost.dropped.at_least);
         t.requests = model::TerminationRequests { seen, ..lost };
+        t.app_errors_after_t0 = is_named.then_some(own_errors);
     }
     let dead = shares::dead_seconds(timeline, &terminations, judged, &evidence.tails);
     for (t, dead_seconds) in terminations.iter_mut().zip(dead) {

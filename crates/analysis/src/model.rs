@@ -19,7 +19,7 @@ pub use charts::{
     Second, SleepNeeded, Traffic,
 };
 pub use findings::{Check, CheckVerdict, Figure, Finding, FindingKind, Severity, Unit};
-pub use losses::{Bounded, Candidate, GroupWindow, LossGroup, Lost, TerminationRequests, Why};
+pub use losses::{Bounded, Candidate, GroupWindow, LossGroup, Lost, TerminationRequests, Unclear, Why};
 pub use outside::OutsideCounts;
 pub use target::{TargetName, TargetResult};
 pub use window::{Window, WindowBasis};
@@ -200,6 +200,9 @@ pub struct RequestCounts {
     pub dropped: u64,
     /// Answered by the app with a status that is neither success nor a gateway's.
     pub app_errors: u64,
+    /// Of those, answers of 5xx while pods were ending: by such pods, or where nothing names the pod, at that time.
+    #[serde(default)]
+    pub app_errors_while_ending: u64,
     /// Not sent, the load generator's own fault.
     pub not_sent: u64,
     /// Cut off by the end of the run.
@@ -340,6 +343,10 @@ pub struct Termination {
     pub windows: Vec<Window>,
     /// The requests that concern this pod from t0 on.
     pub requests: TerminationRequests,
+    /// Answers of 5xx that the app gave after t0 and that policy does not call dropped; `None` where nothing names the
+    /// pod of a request.
+    #[serde(default)]
+    pub app_errors_after_t0: Option<u64>,
     /// The best estimate of the new connections that this pod dropped after t0, divided by the best estimate of the
     /// rate at which it got new connections at t0; in seconds, and never beyond its window's upper bound.
     pub dead_seconds: Option<f64>,

@@ -215,7 +215,7 @@ impl<'a> Sums<'a> {
         let met = |pod| *met.get(pod, || Met { place: traffic.place(pod), lives: timeline.lives_of(pod) });
         let pod = pod.map(met);
         let ending = pod.and_then(|pod| pod.lives.end_at(r.begun()));
-        if r.row.outcome == Outcome::Ok
+        if matches!(class, Class::Ok | Class::AppError)
             && let Some(e) = ending
             && evidence::has_met(timeline, e, r)
         {
@@ -335,8 +335,8 @@ impl<'a> Sums<'a> {
     }
 }
 
-/// Whether a request has a latency.
-fn was_answered(r: &Request) -> bool {
+/// Whether a whole answer came, of whatever status: only such a request has a latency.
+pub(super) fn was_answered(r: &Request) -> bool {
     matches!(r.row.outcome, Outcome::Ok | Outcome::HttpError)
 }
 

@@ -1,5 +1,6 @@
 //! A made-up run with three pods, and what must hold for any run.
 
+mod answers;
 mod bounds;
 mod clocks;
 mod corners;
@@ -7,6 +8,7 @@ mod expected;
 mod looks;
 mod once;
 mod pictures;
+mod recorded;
 pub(crate) mod rollouts;
 mod said;
 mod sound;

@@ -324,6 +324,7 @@ impl Sample {
                 late_arrivals: shape.dropped + 9,
             }],
             requests,
+            app_errors_after_t0: Some(0),
             dead_seconds: Some(shape.dropped as f64 / 99.7),
         });
         self.analysis.result.starts.push(Start {
@@ -355,6 +356,7 @@ impl Sample {
             outcome,
             status: None,
             cause,
+            unclear: None,
             in_window,
             candidates: termination
                 .map(|termination| Candidate { termination, share: 1.0, why: Why::Named })

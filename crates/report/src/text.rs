@@ -168,7 +168,7 @@ fn terminations(page: &mut Page, result: &RunResult) {
     let rows = order.iter().take(LISTED).map(|t| {
         [
             words::mode(t.mode).to_owned(),
-            words::dropped_of(t),
+            words::dropped_of(t) + &words::errors_of(t),
             words::longest(t),
             seconds_unit(t.t0_uncertainty_s),
             or_none(t.exit_code, |code| code.to_string()),

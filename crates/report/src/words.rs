@@ -6,7 +6,8 @@ mod standing;
 use std::collections::BTreeMap;
 
 pub(super) use losses::{
-    by_estimate, dropped_by_cause, dropped_by_outcome, dropped_of, groups, most_lost_first, whereabouts,
+    by_estimate, dropped_by_cause, dropped_by_outcome, dropped_of, errors_of, groups, most_lost_first,
+    whereabouts,
 };
 pub(super) use standing::{by_verdict, dropped_share, standing, undecided};
 
@@ -21,17 +22,30 @@ use rolldrop_record::{Cause, Outcome};
 /// The answer in one sentence.
 pub(super) fn headline(result: &RunResult) -> String {
     let dropped = result.requests.lost();
-    let lost = format!(
-        "{} of {} requests {} dropped",
-        count(dropped),
-        count(result.requests.total),
-        either(dropped, "was", "were")
-    );
+    let lost = lost(result);
     match (result.terminations.len(), dropped) {
         (0, 0) => format!("{lost}; no pod ended during the run."),
         (0, _) => format!("{lost}, and no pod ended during the run."),
         (n, _) => format!("{lost} as {} ended.", counted(len(n), "pod")),
     }
+}
+
+/// How many requests were dropped, and how many ending pods answered with an error.
+pub(super) fn lost(result: &RunResult) -> String {
+    let dropped = result.requests.lost();
+    let lost = format!("{} of {} requests", count(dropped), count(result.requests.total));
+    match errors_of_ends(result) {
+        Some(errors) => format!("{lost} {} dropped and {errors},", either(dropped, "was", "were")),
+        None => format!("{lost} {} dropped", either(dropped, "was", "were")),
+    }
+}
+
+/// How many requests ending pods answered with an error of their own, if any.
+pub(super) fn errors_of_ends(result: &RunResult) -> Option<String> {
+    let n = result.requests.app_errors_while_ending;
+    let named: u64 = result.terminations.iter().filter_map(|t| t.app_errors_after_t0).sum();
+    let who = if named == n { "by pods that were ending" } else { "while pods were ending" };
+    (n > 0).then(|| format!("{} {} answered with 5xx {who}", count(n), either(n, "was", "were")))
 }
 
 /// What the latencies of a load are, and what they count from.
@@ -149,9 +163,11 @@ pub(super) const fn cause(cause: Cause) -> &'static str {
         Cause::NotReadyYet => "sent to a pod that could not serve yet",
         Cause::GatewayError => "a gateway answered with its own error",
         Cause::GatewayToDeadPod => "a gateway sent it to a pod that was ending",
+        Cause::GatewayNoServer => "a gateway had no server left, though pods were ready",
+        Cause::RefusedWhileEnding => "a pod that was ending answered that it serves no more",
         Cause::RuleSwap => "refused or unreachable while a Service proxy changed its rules",
         Cause::Overload => "timed out with no termination near",
-        Cause::Unattributed => "no cause fits",
+        Cause::Unattributed => "no cause fits, or several do",
     }
 }
 

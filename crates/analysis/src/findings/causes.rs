@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     Finding, Judged, Known, RESTART_REMEDY, Recommendation, Severity, Termination, count, counted, finding,
+    unclear,
 };
 use rolldrop_record::Cause;
 use rolldrop_record::load::Http;
@@ -17,9 +18,10 @@ pub(super) fn findings(known: Known<'_>) -> Vec<Finding> {
     let sleep = sleep_in_words(known.terminations, known.recommendation);
     let of_restarts = of_restarts(known.judged);
     let mut findings = Vec::new();
+    let unclear = unclear::why(known.judged);
     for (&cause, &n) in &known.requests.by_cause {
         let of_restarts = of_restarts.get(&cause).copied().unwrap_or(0);
-        let (why, remedy) = explain(cause, &sleep, &known.timeline.info);
+        let (why, remedy) = explain(cause, (&sleep, &unclear), &known.timeline.info);
         // The generator's own fault is not an error of the measured system.
         let severity = if cause == Cause::StaleFlow { Severity::Warning } else { Severity::Error };
         let lost = |n| format!("{cause}: {}", counted(n, "request"));
@@ -88,8 +90,8 @@ fn announces_close(info: &RunInfo) -> &'static str {
     }
 }
 
-/// Why such drops happen, and the remedy; `sleep` is the sleep that helps.
-fn explain(cause: Cause, sleep: &str, info: &RunInfo) -> (&'static str, String) {
+/// Why such drops happen, and the remedy; `sleep` is the sleep that helps, `unclear` why some have no cause.
+fn explain<'a>(cause: Cause, (sleep, unclear): (&str, &'a str), info: &RunInfo) -> (&'a str, String) {
     match cause {
         Cause::RoutedToDeadPod => (
             "the app stops as soon as it gets SIGTERM, and nothing waits until the Service routes elsewhere",
@@ -116,8 +118,8 @@ fn explain(cause: Cause, sleep: &str, info: &RunInfo) -> (&'static str, String) 
                 .into(),
         ),
         Cause::StaleFlow => (
-            "the generator used a source port again: its earlier connection from there got no answer, and for up to \
-             120 s its connection-tracking entry sends the next one to the same pod, though the rules have changed; \
+            "the generator used a source port again: its earlier connection from there, of this run or of one before, \
+             got no answer, and for up to 120 s its connection-tracking entry sends the next one to the same pod, though the rules have changed; \
              headline and limits do not count these requests",
             "more source ports (net.ipv4.ip_local_port_range, load.sourcePorts) or a lower rate, so that 120 s \
              use none twice"
@@ -140,6 +142,24 @@ fn explain(cause: Cause, sleep: &str, info: &RunInfo) -> (&'static str, String) 
             "a gateway sent requests to a pod that was ending, and answered with 502, 503, 504 or nothing",
             format!("{sleep}; and let the gateway retry requests that may be sent twice"),
         ),
+        Cause::GatewayNoServer => (
+            "the gateway's health checks met pods that were ending and took out its last server: until one passed again \
+             it answered at once, though pods were ready; these requests are in no pod's window",
+            format!(
+                "let its checks fail more often before a server is down (fall) and pass fewer times before it is up (rise); \
+                 more nodes or pods as its servers; externalTrafficPolicy: Local with a check of healthCheckNodePort, \
+                 which knows the pods of each node; {sleep}, so that checks do not fail"
+            ),
+        ),
+        Cause::RefusedWhileEnding => (
+            "the app itself answered that it serves no more, after its pod's t0: on connections that it kept, or that it \
+             still accepted",
+            format!(
+                "serve what still arrives until the connections are closed, and {} (Fastify: return503OnClosing: false; \
+                 Jetty, Undertow: no handler that refuses at shutdown)",
+                announces_close(info)
+            ),
+        ),
         Cause::RuleSwap => (
             "a Service proxy replaced its rules, and the connection met one that was just going",
             "no setting of the pod helps; clients that try again after a refused connection".into(),
@@ -149,8 +169,10 @@ fn explain(cause: Cause, sleep: &str, info: &RunInfo) -> (&'static str, String) 
             "lower the rate or add capacity; then measure again".into(),
         ),
         Cause::Unattributed => (
-            "no termination explains them, or the terminations that may explain them imply different causes",
-            "see lost.csv: each request with its outcome and the pods that may explain it".into(),
+            unclear,
+            "let responses name their pod (--pod-header, a sidecar) or use --evidence conntrack; lost.csv has each \
+             request with the causes that compete"
+                .into(),
         ),
     }
 }

@@ -62,6 +62,7 @@ fn windows(seconds: &[f64]) -> RunResult {
             exit_code: Some(0),
             windows: vec![window(*s)],
             requests: crate::model::TerminationRequests::default(),
+            app_errors_after_t0: None,
             dead_seconds: None,
         })
         .collect();
