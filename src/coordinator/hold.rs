@@ -162,7 +162,7 @@ impl Caller {
     ///
     /// # Errors
     /// [`CoordinatorError::InUse`] if another run uses one.
-    pub(super) async fn check_holds(
+    pub(crate) async fn check_holds(
         &self,
         workloads: &[Workload],
         run: Option<&str>,

@@ -47,7 +47,8 @@ fn apart_from_restarts(workload: &Value) -> Value {
 }
 
 impl Session {
-    /// Waits until others have changed this workload, and returns what they have changed.
+    /// Waits until others have changed this workload, and returns what they have done, such as `changed spec.replicas of
+    /// Deployment web`.
     pub(crate) async fn until_others_change(&self, workload: &Workload) -> String {
         let resource = resource_of(workload.kind);
         let api: Api<DynamicObject> =
@@ -56,11 +57,19 @@ impl Session {
         let mut first = None;
         loop {
             // An API server that does not answer shows no change.
-            if let Ok(found) = self.caller.read(&api, &what, &workload.name).await {
-                let now = serde_json::to_value(found).unwrap_or_default();
-                if let Some(field) = changed(first.get_or_insert_with(|| now.clone()), &now) {
-                    return field;
+            match self.caller.find(&api, &what, &workload.name).await {
+                Ok(Some(found)) => {
+                    let now = serde_json::to_value(found).unwrap_or_default();
+                    let first = first.get_or_insert_with(|| now.clone());
+                    if first["metadata"]["uid"] != now["metadata"]["uid"] {
+                        return format!("replaced {workload}");
+                    }
+                    if let Some(field) = changed(first, &now) {
+                        return format!("changed {field} of {workload}");
+                    }
                 }
+                Ok(None) => return format!("deleted {workload}"),
+                Err(_) => {}
             }
             sleep(PERIOD).await;
         }

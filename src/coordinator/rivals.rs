@@ -128,3 +128,75 @@ impl Caller {
         Ok(rivals)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::coordinator::Limits;
+    use crate::coordinator::tests::api;
+
+    async fn rivals(answer: fn(&str) -> (u16, Vec<Value>)) -> Vec<String> {
+        let (client, _) = api(move |_, path| {
+            let (code, items) = answer(path.rsplit('/').next().unwrap());
+            let body = match code {
+                200 => json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items}),
+                code => json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
+                    "reason": "as told", "message": "as told"}),
+            };
+            (code, body.to_string())
+        });
+        let (limits, stop) = (Limits::default(), CancellationToken::new());
+        let caller = Caller { client, namespace: "shop".into(), limits, stop };
+        caller.rivals(&json!({"kind": "Deployment", "metadata": {"name": "web"}})).await.unwrap()
+    }
+
+    fn scaler(spec: Value) -> Value {
+        json!({"metadata": {"name": "web", "namespace": "shop"}, "spec": spec})
+    }
+
+    #[tokio::test]
+    async fn autoscalers_are_named_with_what_keeps_them_away() {
+        let found = rivals(|plural| {
+            let target = json!({"kind": "Deployment", "name": "web"});
+            let items = match plural {
+                "horizontalpodautoscalers" => vec![
+                    scaler(json!({"scaleTargetRef": target, "minReplicas": 2, "maxReplicas": 10})),
+                    scaler(json!({"scaleTargetRef": target, "minReplicas": 3, "maxReplicas": 3})),
+                    scaler(
+                        json!({"scaleTargetRef": {"kind": "Deployment", "name": "other"}, "maxReplicas": 10}),
+                    ),
+                ],
+                "scaledobjects" => vec![scaler(json!({"scaleTargetRef": {"name": "web"}}))],
+                _ => vec![
+                    scaler(json!({"targetRef": target})),
+                    scaler(json!({"targetRef": target,
+                    "updatePolicy": {"updateMode": "Off"}})),
+                ],
+            };
+            (200, items)
+        });
+        let found = found.await;
+        assert_eq!(found.len(), 3, "{found:?}");
+        assert!(
+            found[0].starts_with("HorizontalPodAutoscaler web may change the replicas (2 to 10)"),
+            "{found:?}"
+        );
+        assert!(
+            found[1].contains("kubectl annotate scaledobject web -n shop autoscaling.keda.sh/paused=true")
+        );
+        assert!(found[2].contains("VerticalPodAutoscaler web may evict pods in mid-run (updateMode Auto)"));
+    }
+
+    #[tokio::test]
+    async fn unknown_autoscalers_are_not_none() {
+        let found =
+            rivals(|plural| if plural == "scaledobjects" { (404, Vec::new()) } else { (403, Vec::new()) });
+        let said = "it is not known whether an autoscaler changes it: list horizontalpodautoscalers.autoscaling, \
+            verticalpodautoscalers.autoscaling.k8s.io in namespace shop is refused";
+        assert_eq!(found.await, [said]);
+        assert!(rivals(|_| (404, Vec::new())).await.is_empty());
+    }
+}

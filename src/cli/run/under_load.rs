@@ -207,9 +207,9 @@ impl Measuring<'_> {
         };
         let why = tokio::select! {
             lost = lost => lost,
-            field = changed => format!(
-                "others changed {field} of the workload in mid-run (an autoscaler, or another rollout): keep them away"
-            ),
+            done = changed => {
+                format!("others {done} in mid-run (an autoscaler, or another rollout): keep them away")
+            }
         };
         self.run.progress.warn(&format!("aborting: {why}"));
         self.session.record(EventKind::Warning { message: format!("aborted: {why}") });

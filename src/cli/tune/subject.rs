@@ -97,7 +97,11 @@ impl Subject {
                 } else {
                     let mut objects = caller.behind(&whose(&scenario)).await?;
                     objects.extend(caller.ingresses_to(&objects).await?);
-                    cautions = caller.rivals(workload(&objects, &scenario)?).await?;
+                    let meant = workload(&objects, &scenario)?;
+                    let reference = format!("{}/{}", text(&meant["kind"]), text(&meant["metadata"]["name"]));
+                    cautions =
+                        caller.check_holds(&[reference.parse().map_err(anyhow::Error::msg)?], None).await?;
+                    cautions.extend(caller.rivals(meant).await?);
                     objects
                 };
                 cluster.shut_down().await;
@@ -159,27 +163,7 @@ impl Subject {
 
     /// Why requests are lost whatever the sleep, and what would help; `None` if a sleep may help.
     pub(super) fn why_no_sleep_helps(&self) -> Option<String> {
-        let (workload, pods) = (self.workload(), counted(self.rollout.pods, "pod"));
-        let (why, remedy) = match self.rollout.strategy {
-            Strategy::Recreate => (
-                format!("its strategy is Recreate, which ends its {pods} before it starts new ones"),
-                "set strategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}",
-            ),
-            Strategy::InPlace { at_once } if at_once >= self.rollout.pods => (
-                format!("a rollout ends its {pods} before it starts new ones"),
-                match self.object["kind"].as_str() {
-                    Some("DaemonSet") => {
-                        "set updateStrategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}"
-                    }
-                    _ => "use two replicas or more, and replace fewer at once (maxUnavailable)",
-                },
-            ),
-            Strategy::InPlace { .. } | Strategy::Rolling { .. } => return None,
-        };
-        Some(format!(
-            "no sleep saves the requests that a rollout of {workload} loses: {why}, and nothing answers in between. Nothing \
-             was changed. To lose none, {remedy}"
-        ))
+        why_no_sleep_helps(&self.object, self.workload(), self.rollout)
     }
 
     /// What others have changed in it since then.
@@ -310,6 +294,10 @@ pub(super) fn whose(scenario: &Scenario) -> Whose<'_> {
     whose
 }
 
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
 /// The only workload behind the targets.
 fn workload<'a>(objects: &'a [Value], scenario: &Scenario) -> anyhow::Result<&'a Value> {
     let mut services: Vec<String> = Vec::new();
@@ -339,6 +327,31 @@ fn workload<'a>(objects: &'a [Value], scenario: &Scenario) -> anyhow::Result<&'a
             )
         }
     }
+}
+
+/// Why a rollout loses requests whatever the sleep, and what would help; `None` if a sleep may help.
+fn why_no_sleep_helps(object: &Value, workload: &str, rollout: Rollout) -> Option<String> {
+    let pods = counted(rollout.pods, "pod");
+    let (why, remedy) = match rollout.strategy {
+        Strategy::Recreate => (
+            format!("its strategy is Recreate, which ends its {pods} before it starts new ones"),
+            "set strategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}",
+        ),
+        Strategy::InPlace { at_once } if at_once >= rollout.pods => (
+            format!("it ends its {pods} before it starts new ones"),
+            match object["kind"] == "DaemonSet" {
+                true => {
+                    "set updateStrategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}"
+                }
+                false => "use two replicas or more, and replace fewer at once (maxUnavailable)",
+            },
+        ),
+        Strategy::InPlace { .. } | Strategy::Rolling { .. } => return None,
+    };
+    Some(format!(
+        "no sleep saves what a rollout of {workload} loses: {why}, and nothing answers in between. Nothing was changed. To \
+         lose nothing, {remedy}"
+    ))
 }
 
 /// What to know of a Deployment whose rollouts may end all pods before new ones are ready.
@@ -405,6 +418,62 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn rollouts_that_no_sleep_helps_are_told_from_the_start() {
+        let deployment = |strategy: Value| {
+            let spec = json!({"replicas": 3, "strategy": strategy});
+            (json!({"kind": "Deployment", "metadata": {"name": "web"}, "spec": spec}), "deployment")
+        };
+        let in_place = |kind: &'static str, replicas: u64, rolling: Value| {
+            let spec = json!({"replicas": replicas, "updateStrategy": {"rollingUpdate": rolling}});
+            (json!({"kind": kind, "metadata": {"name": "web"}, "spec": spec}), kind)
+        };
+        let why = |(object, kind): (Value, &str)| {
+            let rollout = rollout(&object, &kind.to_lowercase()).unwrap();
+            why_no_sleep_helps(&object, "deployment/web", rollout)
+        };
+        let recreate = why(deployment(json!({"type": "Recreate"}))).unwrap();
+        assert!(
+            recreate.contains("Recreate, which ends its 3 pods") && recreate.contains("maxSurge: 1"),
+            "{recreate}"
+        );
+        let alone = why(in_place("StatefulSet", 1, Value::Null)).unwrap();
+        assert!(alone.contains("ends its 1 pod before") && alone.contains("two replicas or more"), "{alone}");
+        let all = why(in_place("DaemonSet", 3, json!({"maxUnavailable": "100%"}))).unwrap();
+        assert!(all.contains("ends its 3 pods before") && all.contains("maxSurge: 1"), "{all}");
+        for helped in [
+            deployment(Value::Null),
+            in_place("StatefulSet", 3, Value::Null),
+            in_place("DaemonSet", 3, json!({"maxUnavailable": 0, "maxSurge": 3})),
+        ] {
+            assert_eq!(why(helped), None);
+        }
+        let (all_at_once, _) =
+            deployment(json!({"rollingUpdate": {"maxUnavailable": "100%", "maxSurge": 0}}));
+        let rolling = rollout(&all_at_once, "deployment").unwrap();
+        let caution = ends_all(&all_at_once, rolling).unwrap();
+        assert!(
+            caution.starts_with("a rollout may end all 3 pods at once (maxUnavailable: \"100%\")"),
+            "{caution}"
+        );
+    }
+
+    #[test]
+    fn rollouts_that_are_not_made_are_refused() {
+        let why = |kind: &str, spec: Value| {
+            let object = json!({"metadata": {"name": "web"}, "spec": spec});
+            rollout(&object, kind).unwrap_err().to_string()
+        };
+        assert!(
+            why("deployment", json!({"replicas": 3, "paused": true})).contains("is paused: resume it first")
+        );
+        let on_delete = json!({"replicas": 3, "updateStrategy": {"type": "OnDelete"}});
+        assert!(why("statefulset", on_delete).contains("OnDelete"));
+        let held_back = json!({"replicas": 3, "updateStrategy": {"rollingUpdate": {"partition": 2}}});
+        assert!(why("statefulset", held_back).contains("below number 2: set its partition to 0"));
+        assert!(why("deployment", json!({"replicas": 0})).starts_with("deployment web has 0 pods"));
+    }
 
     #[test]
     fn a_rollout_replaces_as_many_at_once_as_its_surge_and_what_may_be_missing() {
