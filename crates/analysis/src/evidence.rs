@@ -540,7 +540,7 @@ pub(super) fn gather<'a>(
     Ok((verdicts, Evidence { tails, stale, first_served, connections }))
 }
 
-/// Whether a connect got no answer and the kernel made no entry for it: the entry of an earlier connection from its port,
+/// True of a connect that got no answer and for which the kernel made no entry: the entry of an earlier connection from its port,
 /// which may be one of a run before, sent it on.
 fn met_an_old_entry(timeline: &Timeline, r: &Request) -> bool {
     matches!(r.row.outcome, Outcome::ConnectTimeout | Outcome::ConnectUnreachable)

@@ -254,7 +254,7 @@ fn is_within(stretches: &[(Stamp, Stamp)], at: Stamp) -> bool {
 }
 
 impl Gateway {
-    /// Whether it had no server to send this request to. All requests of such a stretch ended alike.
+    /// True if it had no server to send this request to. All requests of such a stretch ended alike.
     pub(super) fn had_no_server(&self, row: &RequestRow) -> bool {
         is_within(&self.without_server, sent(row))
     }

@@ -30,7 +30,7 @@ const SLOW_MS: f64 = 50.0;
 pub(crate) struct Judged<'a> {
     pub(crate) request: &'a Request,
     pub(crate) cause: Cause,
-    /// Why no cause is stated, if none is.
+    /// The reason for stating no cause, if none is stated.
     pub(crate) unclear: Option<Unclear>,
     /// The terminations that may explain it.
     pub(crate) candidates: Vec<Candidate>,

@@ -172,10 +172,7 @@ fn analyse<'a>(
     let terminations = terminations(timeline, &modes, &evidence, &sums, (&judged, &errors), windows);
     let all: Vec<&Judged<'_>> = judged.iter().collect();
     let groups = shares::groups(timeline, &terminations, &all);
-    let requests = RequestCounts {
-        app_errors_while_ending: errors.len() as u64,
-        ..count(timeline, &sums.all, &all, &disrupted)
-    };
+    let requests = count(timeline, &sums.all, (&all, errors.len()), &disrupted);
     let targets = targets(timeline, &sums, &terminations, (&all, &errors), &disrupted);
     let not_working = requests.outside_terminations.finding(&requests);
 
@@ -184,12 +181,7 @@ fn analyse<'a>(
     let measured = validity::Measured::of(&terminations, &latency_ms.response);
     let invalid = validity::invalid(timeline, &load, measured, &terminations);
     let partial = validity::partial(timeline, &sums);
-    let why = |reasons: &[Reason]| reasons.iter().map(|reason| reason.what.clone()).collect();
-    let verdict = match (invalid.is_empty(), partial.is_empty()) {
-        (false, _) => Verdict::Invalid { why: why(&invalid) },
-        (true, false) => Verdict::Partial { why: why(&partial) },
-        (true, true) => Verdict::Valid,
-    };
+    let verdict = verdict(&invalid, &partial);
     let ground = recommend::Ground {
         timeline,
         terminations: &terminations,
@@ -245,6 +237,16 @@ fn analyse<'a>(
     let charts = model::ChartData { sleeps, ..charts::charts(timeline, sums) };
     let run = timeline.info.run.as_ref().map(ToString::to_string);
     Ok(Analysis { run, result, lost: charts::lost(timeline, judged), charts })
+}
+
+/// The verdict on the measurement, from the reasons against it.
+fn verdict(invalid: &[Reason], partial: &[Reason]) -> Verdict {
+    let why = |reasons: &[Reason]| reasons.iter().map(|reason| reason.what.clone()).collect();
+    match (invalid, partial) {
+        ([_, ..], _) => Verdict::Invalid { why: why(invalid) },
+        ([], [_, ..]) => Verdict::Partial { why: why(partial) },
+        ([], []) => Verdict::Valid,
+    }
 }
 
 /// The load as it was planned and sent.
@@ -318,7 +320,12 @@ fn window_end(end: &PodEnd, window: &Window, tail_last: Option<Stamp>) -> Stamp 
 }
 
 /// The counts with what was concluded about the dropped requests.
-fn count(timeline: &Timeline, part: &Part<'_>, judged: &[&Judged<'_>], disrupted: &Periods) -> RequestCounts {
+fn count(
+    timeline: &Timeline,
+    part: &Part<'_>,
+    (judged, errors): (&[&Judged<'_>], usize),
+    disrupted: &Periods,
+) -> RequestCounts {
     let load = &timeline.info.load;
     let method = |row: &RequestRow| {
         let own = load.methods.as_ref().and_then(|methods| methods.get(&*row.target));
@@ -327,6 +334,7 @@ fn count(timeline: &Timeline, part: &Part<'_>, judged: &[&Judged<'_>], disrupted
     let has_key = load.idempotency_key.unwrap_or(false);
     let mut c = RequestCounts {
         outside_terminations: OutsideCounts::of(timeline, part, judged, disrupted),
+        app_errors_while_ending: errors as u64,
         ..part.counts.clone()
     };
     for j in judged {
@@ -379,11 +387,12 @@ fn targets(
         TargetResult {
             name: target.name.clone(),
             consumer: target.consumer.clone(),
-            requests: RequestCounts {
-                app_errors_while_ending: errors.iter().filter(|error| error.target == Some(index)).count()
-                    as u64,
-                ..count(timeline, part, &its, disrupted)
-            },
+            requests: count(
+                timeline,
+                part,
+                (&its, errors.iter().filter(|error| error.target == Some(index)).count()),
+                disrupted,
+            ),
             latency_ms: part.latencies(timeline.info.load.is_closed_loop()),
             longest_outage_s: part.apart.outages.longest_s(),
             terminations: shares::requests(terminations.len(), &its),

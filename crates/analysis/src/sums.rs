@@ -335,7 +335,7 @@ impl<'a> Sums<'a> {
     }
 }
 
-/// Whether a whole answer came, of whatever status: only such a request has a latency.
+/// True if a whole answer came, of any status: only such a request has a latency.
 pub(super) fn was_answered(r: &Request) -> bool {
     matches!(r.row.outcome, Outcome::Ok | Outcome::HttpError)
 }

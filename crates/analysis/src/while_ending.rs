@@ -13,7 +13,7 @@ const GRPC_FAULTS: [i32; 2] = [2, 13];
 /// The steady part of a run explains as many errors if it would give so many with this probability.
 const STEADY_ALPHA: f64 = 0.01;
 
-/// Whether the app answered with its own error, and blamed nobody else.
+/// True if the app answered with its own error, and blamed nobody else.
 pub(super) fn is_server_error(row: &RequestRow) -> bool {
     let is_fault = match row.grpc_status {
         Some(code) => GRPC_FAULTS.contains(&code),

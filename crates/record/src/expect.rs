@@ -191,7 +191,7 @@ pub struct AppErrorLimits {
     /// The most of the whole run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<Amount>,
-    /// How many more than in the baseline.
+    /// Allowed surplus over the baseline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worse: Option<Margin>,
     /// Answers of 5xx by pods that were ending.

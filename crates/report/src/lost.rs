@@ -38,7 +38,7 @@ const COLUMNS: [(&str, Value); 16] = [
     ("unclear", |lost, _| lost.unclear.as_ref().map_or_else(String::new, unclear)),
 ];
 
-/// Why no cause is stated; of several that compete, each with its share.
+/// The reason for stating no cause; of several that compete, each with its share.
 fn unclear(unclear: &Unclear) -> String {
     let kind = unclear.kind().to_owned();
     match unclear {

@@ -30,7 +30,7 @@ pub(super) fn headline(result: &RunResult) -> String {
     }
 }
 
-/// How many requests were dropped, and how many ending pods answered with an error.
+/// The number of dropped requests, and of those that ending pods answered with an error.
 pub(super) fn lost(result: &RunResult) -> String {
     let dropped = result.requests.lost();
     let lost = format!("{} of {} requests", count(dropped), count(result.requests.total));
@@ -40,7 +40,7 @@ pub(super) fn lost(result: &RunResult) -> String {
     }
 }
 
-/// How many requests ending pods answered with an error of their own, if any.
+/// The number of requests that ending pods answered with an error of their own, if any.
 pub(super) fn errors_of_ends(result: &RunResult) -> Option<String> {
     let n = result.requests.app_errors_while_ending;
     let named: u64 = result.terminations.iter().filter_map(|t| t.app_errors_after_t0).sum();

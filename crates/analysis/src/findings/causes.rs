@@ -90,7 +90,7 @@ fn announces_close(info: &RunInfo) -> &'static str {
     }
 }
 
-/// Why such drops happen, and the remedy; `sleep` is the sleep that helps, `unclear` why some have no cause.
+/// The reason for such drops, and the remedy; `sleep` is the sleep that helps, `unclear` why some have no cause.
 fn explain<'a>(cause: Cause, (sleep, unclear): (&str, &'a str), info: &RunInfo) -> (&'a str, String) {
     match cause {
         Cause::RoutedToDeadPod => (
@@ -142,24 +142,8 @@ fn explain<'a>(cause: Cause, (sleep, unclear): (&str, &'a str), info: &RunInfo) 
             "a gateway sent requests to a pod that was ending, and answered with 502, 503, 504 or nothing",
             format!("{sleep}; and let the gateway retry requests that may be sent twice"),
         ),
-        Cause::GatewayNoServer => (
-            "the gateway's health checks met pods that were ending and took out its last server: until one passed again \
-             it answered at once, though pods were ready; these requests are in no pod's window",
-            format!(
-                "let its checks fail more often before a server is down (fall) and pass fewer times before it is up (rise); \
-                 more nodes or pods as its servers; externalTrafficPolicy: Local with a check of healthCheckNodePort, \
-                 which knows the pods of each node; {sleep}, so that checks do not fail"
-            ),
-        ),
-        Cause::RefusedWhileEnding => (
-            "the app itself answered that it serves no more, after its pod's t0: on connections that it kept, or that it \
-             still accepted",
-            format!(
-                "serve what still arrives until the connections are closed, and {} (Fastify: return503OnClosing: false; \
-                 Jetty, Undertow: no handler that refuses at shutdown)",
-                announces_close(info)
-            ),
-        ),
+        Cause::GatewayNoServer => no_server(sleep),
+        Cause::RefusedWhileEnding => refused(info),
         Cause::RuleSwap => (
             "a Service proxy replaced its rules, and the connection met one that was just going",
             "no setting of the pod helps; clients that try again after a refused connection".into(),
@@ -175,4 +159,30 @@ fn explain<'a>(cause: Cause, (sleep, unclear): (&str, &'a str), info: &RunInfo) 
                 .into(),
         ),
     }
+}
+
+/// The same where a gateway had no server left.
+fn no_server(sleep: &str) -> (&'static str, String) {
+    (
+        "the gateway's health checks met pods that were ending and took out its last server: until one passed again it \
+         answered at once, though pods were ready; these requests are in no pod's window",
+        format!(
+            "let its checks fail more often before a server is down (fall) and pass fewer times before it is up (rise); \
+             more nodes or pods as its servers; externalTrafficPolicy: Local with a check of healthCheckNodePort, which \
+             knows the pods of each node; {sleep}, so that checks do not fail"
+        ),
+    )
+}
+
+/// The same where the app refused requests itself.
+fn refused(info: &RunInfo) -> (&'static str, String) {
+    (
+        "the app itself answered that it serves no more, after its pod's t0: on connections that it kept, or that it \
+         still accepted",
+        format!(
+            "serve what still arrives until the connections are closed, and {} (Fastify: return503OnClosing: false; \
+             Jetty, Undertow: no handler that refuses at shutdown)",
+            announces_close(info)
+        ),
+    )
 }

@@ -1,4 +1,4 @@
-//! Why some lost requests have no cause, and which causes compete for them.
+//! The reasons for lost requests without a cause, with the causes that compete for them.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub(super) fn why(judged: &[Judged<'_>]) -> String {
     }
 }
 
-/// Why no cause is stated, as a fragment.
+/// A reason for stating no cause, as a fragment.
 fn reason(unclear: &Unclear) -> String {
     match unclear {
         Unclear::Competing(causes) => {

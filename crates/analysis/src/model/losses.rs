@@ -119,7 +119,7 @@ impl Why {
     }
 }
 
-/// Why no cause is stated.
+/// The reason for stating no cause.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Unclear {
     /// Several causes compete: each with its share, the largest first.
@@ -167,7 +167,7 @@ pub struct Lost {
     pub status: Option<u16>,
     /// Its cause.
     pub cause: Cause,
-    /// Why no cause is stated, if none is.
+    /// The reason for stating no cause, if none is stated.
     pub unclear: Option<Unclear>,
     /// Whether it lies inside the window of each termination that may explain it.
     pub in_window: bool,

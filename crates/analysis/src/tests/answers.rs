@@ -1,4 +1,4 @@
-//! What apps answer while they end, and why lost requests may have no cause.
+//! Answers of apps that are ending, and lost requests without a cause.
 
 use super::*;
 use crate::model::{Lost, Unclear};

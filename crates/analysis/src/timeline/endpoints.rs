@@ -271,7 +271,7 @@ impl Endpoints {
         changes.chain([from]).any(|at| self.none_usable(service, at))
     }
 
-    /// Whether a pod was ever usable for a Service; if it is not known which, for one that also used some of `others`.
+    /// True if a pod was ever usable for a Service; if it is not known which, for one that also used some of `others`.
     pub(crate) fn are_together(&self, service: Option<&str>, pod: &str, others: &[&str]) -> bool {
         let holds = |states: &[Usable], pod: &str| states.iter().any(|state| state.holds(pod));
         let is_meant = |of: &str, states: &[Usable]| match service {

@@ -98,7 +98,7 @@ pub(in super::super) fn dropped_of(termination: &Termination) -> String {
     }
 }
 
-/// What its app answered with an error of its own after t0, to follow what it dropped.
+/// The answers of 5xx that its app gave after t0, to follow what it dropped.
 pub(in super::super) fn errors_of(termination: &Termination) -> String {
     match termination.app_errors_after_t0 {
         None | Some(0) => String::new(),
