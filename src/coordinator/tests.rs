@@ -176,6 +176,8 @@ fn container(state: &str, reason: &str, message: &str) -> ContainerState {
         sidecar: false,
         pre_stop_sleep_s: None,
         pre_stop_other: false,
+        pre_stop_exec_sleep_s: None,
+        pre_stop_program: None,
         state: Some(state.into()),
         reason: Some(reason.into()),
         message: Some(message.into()),

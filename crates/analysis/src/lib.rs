@@ -27,6 +27,7 @@ mod gateway;
 mod judge;
 mod latency;
 pub mod model;
+pub mod not_sent;
 mod outages;
 mod periods;
 mod phase;
@@ -179,12 +180,13 @@ fn analyse<'a>(
     let load = load_result(timeline, &requests, &sums);
     let latency_ms = sums.all.latencies(timeline.info.load.is_closed_loop());
     let measured = validity::Measured::of(&terminations, &latency_ms.response);
-    let invalid = validity::invalid(timeline, &load, measured, &terminations);
+    let invalid = validity::invalid(timeline, &load, &requests.not_sent_by_reason, measured, &terminations);
     let partial = validity::partial(timeline, &sums);
     let verdict = verdict(&invalid, &partial);
     let ground = recommend::Ground {
         timeline,
         terminations: &terminations,
+        groups: &groups,
         judged: &judged,
         verdict: &verdict,
         service_s: latency_ms.service.p99 / 1e3,
@@ -214,6 +216,7 @@ fn analyse<'a>(
                 judged: &judged,
                 latency_ms: &latency_ms,
                 terminations: &terminations,
+                groups: &groups,
                 recommendation: &recommendation,
             }))
             .collect(),

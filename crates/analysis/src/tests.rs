@@ -9,6 +9,7 @@ mod looks;
 mod once;
 mod pictures;
 mod recorded;
+mod remedies;
 pub(crate) mod rollouts;
 mod said;
 mod sound;
@@ -319,7 +320,11 @@ fn windows_that_are_open_for_one_reason_are_one_finding() {
     records.requests.retain(|r| r.scheduled < at(5110));
     let one = analysed(records).result.terminations.remove(0);
     let other = Termination { pod: "c".into(), ..one.clone() };
-    let told: Vec<String> = findings::unbounded(&[one, other]).map(|finding| finding.what).collect();
+    let records = three_pods();
+    let (timeline, _) = Timeline::build(records.log(), records).unwrap();
+    let both = [one, other];
+    let told = findings::bounds::findings(&timeline, &both).map(|finding| finding.what);
+    let told: Vec<String> = told.collect();
     assert_eq!(told, ["the windows of 2 pods towards service web have no upper bound"]);
 }
 

@@ -204,6 +204,7 @@ impl Sample {
                 version: "v1.36.2".into(),
                 dataplane: "userspace".into(),
                 dataplane_from: None,
+                dataplane_denied: Vec::new(),
                 nodes: 2,
                 endpoints: 3,
                 namespace: "default".into(),
@@ -320,6 +321,7 @@ impl Sample {
                 lower_basis: Some(WindowBasis::Named),
                 upper_basis: Some(WindowBasis::Named),
                 censored: None,
+                censored_reason: None,
                 rate_before: 99.7,
                 late_arrivals: shape.dropped + 9,
             }],
@@ -417,6 +419,10 @@ impl Sample {
                 terminations_needed: needed,
                 covers_all_seen_seconds: Some(sleep),
                 suggested_seconds: (avoided > 0).then_some(sleep),
+                suggested_from_seconds: None,
+                narrowed_by: None,
+                lasted_at_least_s: Some(lowers().fold(0.0, f64::max)),
+                rollouts: None,
             }];
             result.what_if = vec![WhatIf {
                 pre_stop_seconds: sleep,

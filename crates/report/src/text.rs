@@ -132,9 +132,10 @@ fn answer(page: &mut Page, result: &RunResult) {
         page.line(&format!("  more   rolldrop explain {most}"));
     }
     let requests = &result.requests;
+    let not_sent = words::not_sent(requests);
     let other: Vec<String> = [
         (requests.app_errors, "answered with an app error"),
-        (requests.not_sent, "not sent, the load generator's fault"),
+        (requests.not_sent, not_sent.as_str()),
         (requests.cancelled, "cut off by the end of the run"),
         (requests.stale_flow_own, "lost to the generator's own stale flows, as it used source ports again"),
     ]

@@ -192,7 +192,11 @@ fn note(w: &Window) -> String {
     let basis = words::basis(w);
     let mut parts: Vec<String> = Vec::new();
     parts.extend((!basis.is_empty()).then(|| format!("known by {basis}")));
-    parts.extend(w.censored.as_ref().map(|why| format!("not bounded fully: {why}")));
+    let unbounded = |why: &String| match w.is_one() {
+        true => format!("not bounded fully: {why}"),
+        false => why.clone(),
+    };
+    parts.extend(w.censored.as_ref().map(unbounded));
     parts.push(counted(w.late_arrivals, "late arrival"));
     parts.push(format!("{} new connections/s before", plain(w.rate_before)));
     parts.join("; ")
