@@ -42,9 +42,13 @@ impl Web {
     }
 
     /// Has answers name their pod.
-    pub(crate) fn named(mut self) -> Self {
-        let env = self.container()["env"].as_array_mut().expect("a list");
-        env.push(from_field("POD_NAME", "metadata.name"));
+    pub(crate) fn named(self) -> Self {
+        self.env(from_field("POD_NAME", "metadata.name"))
+    }
+
+    /// Adds a variable to the server's environment.
+    pub(crate) fn env(mut self, variable: Value) -> Self {
+        self.container()["env"].as_array_mut().expect("a list").push(variable);
         self
     }
 

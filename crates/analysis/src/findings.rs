@@ -50,8 +50,8 @@ pub(super) fn findings(known: Known<'_>) -> Vec<Finding> {
     let setup = Setup::of(&known);
     let mut findings = not_valid(known);
     findings.extend(causes::findings(known, &setup));
-    findings.extend(ends::findings(known, &setup));
     findings.extend(ending_errors::of(known));
+    findings.extend(ends::findings(known, &setup));
     findings.extend(not_whole(known));
     findings.extend(bounds::findings(timeline, terminations));
     findings.extend(bounds::rights(timeline, terminations));

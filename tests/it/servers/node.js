@@ -1,0 +1,20 @@
+// Node's own HTTP server. What it does on SIGTERM depends on ENDS: `close` stops accepting and waits for its connections,
+// as most apps have it; `drain` asks its clients to leave, too; a number is the status of all answers from then on, as if
+// the app had closed first what answers need.
+const http = require('node:http');
+
+let ending = false;
+const server = http.createServer((request, response) => {
+  setTimeout(() => {
+    response.setHeader('x-pod', process.env.POD_NAME);
+    if (ending && process.env.ENDS === 'drain') response.setHeader('connection', 'close');
+    if (ending && Number(process.env.ENDS)) response.statusCode = Number(process.env.ENDS);
+    response.end('from Node\n');
+  }, 10);
+});
+
+server.listen(8080);
+process.on('SIGTERM', () => {
+  ending = true;
+  server.close(() => process.exit(0));
+});
