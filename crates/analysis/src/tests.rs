@@ -73,6 +73,7 @@ fn records() -> Records {
         max_busy: None,
         aborted: None,
         looks: None,
+        rounds: None,
         policy: rolldrop_record::Policy::default(),
     };
     let load = EventKind::LoadStarted { rate: 300.0, duration_s: 10.0, warmup_s: 0.0 };

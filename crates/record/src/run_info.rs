@@ -9,7 +9,7 @@ use super::load::{Arrivals, ConnectionMode, Http, WrittenTls};
 use super::names::named;
 use super::routing::Routing;
 use super::service_proxy::{ProxyEvidence, ServiceProxy};
-use super::{Evidence, Expect, Looks, Policy, RequestId, RequestRow, RunId, Stamp};
+use super::{Evidence, Expect, Looks, Policy, RequestId, RequestRow, Rounds, RunId, Stamp};
 
 /// The version of the run directory's format. The second has checksums and totals, which show whether a
 /// record is whole.
@@ -62,6 +62,9 @@ pub struct RunInfo {
     /// The looks of a run that goes on while its gate is inconclusive; absent for a run of fixed length.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub looks: Option<Looks>,
+    /// The rounds of a run that goes on until its windows cover what is asked for; absent for others, and while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rounds: Option<Rounds>,
     /// How sure a recommendation must be.
     #[serde(default, skip_serializing_if = "Policy::is_default")]
     pub policy: Policy,
