@@ -314,7 +314,7 @@ fn interrupted_tuning_keeps_what_it_measured_and_goes_on() {
         resumed.expect_code(3);
         let found = tuning(dir.path());
         let why = found["outcome"]["why"][0].as_str().expect("why");
-        assert!(why.contains("(--max-rollouts) are used"), "{found}");
+        assert!(why.contains("--max-rollouts allows 1"), "{found}");
         assert_eq!(found["steps"][0], partial["steps"][0], "{found}");
         assert_eq!(shop.spec(), before);
     });

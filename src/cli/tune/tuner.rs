@@ -373,16 +373,19 @@ impl<'a> Tuner<'a> {
         let used: usize = self.state.runs.iter().map(of).sum();
         let changes = self.steps.rollouts_of_changes(&plan);
         match most.saturating_sub(used + changes) {
-            0 => Err(Halt::NotShown(vec![format!(
-                "{used} of {} (--max-rollouts) are used: continue with rolldrop tune --resume {} --max-rollouts {}",
-                counted(most as u64, "rollout"),
-                self.steps.out.display(),
-                used + changes
-                    + self
-                        .pace
-                        .leg(plan.purpose, (plan.settings.pre_stop_seconds, plan.needed), self.names)
-                        .times
-            )])),
+            0 => {
+                let sleep_s = plan.settings.pre_stop_seconds;
+                let leg = self.pace.leg(plan.purpose, (sleep_s, plan.needed), self.names);
+                Err(Halt::NotShown(vec![format!(
+                    "{} made, and --max-rollouts allows {most}: continue with rolldrop tune --resume {} --max-rollouts {}",
+                    match used {
+                        1 => "1 rollout is".to_owned(),
+                        _ => format!("{used} rollouts are"),
+                    },
+                    self.steps.out.display(),
+                    used + changes + leg.times
+                )]))
+            }
             left => Ok(Some(left)),
         }
     }

@@ -80,15 +80,18 @@ impl Seen {
     pub fn of(result: &RunResult) -> Self {
         let has_rollouts = result.terminations.iter().any(|t| t.mode == Mode::Rollout);
         let counts = |t: &Termination| !has_rollouts || t.mode == Mode::Rollout;
-        // Without names a pod that answers until its end is only known to have left the rules by then.
+        // Without names, a pod that sleeps is only known to have left the rules once it has ended.
         let has_lost = for_a_sleep(result) > 0;
-        let tells = |window: &&Window| {
+        let tells = |t: &Termination, window: &Window| {
             let by_balance =
                 matches!(window.upper_basis, Some(WindowBasis::Balance | WindowBasis::BalanceAssumed));
-            has_lost || !by_balance
+            let slept_s = t.pre_stop_seconds.unwrap_or(0) as f64;
+            has_lost || !by_balance || slept_s == 0.0 || window.upper_s < Some(slept_s)
         };
-        let windows =
-            || result.terminations.iter().filter(|t| counts(t)).flat_map(|t| &t.windows).filter(tells);
+        let windows = || {
+            let counted = result.terminations.iter().filter(|t| counts(t));
+            counted.flat_map(|t| t.windows.iter().filter(|window| tells(t, window)))
+        };
         let of_groups = result.groups.iter().filter(|group| {
             group.terminations.iter().any(|index| result.terminations.get(*index).is_some_and(counts))
         });

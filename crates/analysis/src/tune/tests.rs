@@ -218,6 +218,19 @@ fn proof_fails_below_a_window_of_a_pod_or_group() {
 }
 
 #[test]
+fn windows_of_pods_that_sleep_tell_nothing_without_names() {
+    let mut result = in_rollouts(windows(&[20.4, 0.7]), 2, 2);
+    for window in result.terminations.iter_mut().flat_map(|t| &mut t.windows) {
+        (window.lower_s, window.upper_basis) = (None, Some(crate::model::WindowBasis::Balance));
+    }
+    // They slept for 20 s: the second one's end was seen before.
+    let seen = Seen::of(&result);
+    assert_eq!((seen.windows, seen.covers_s()), (1, Some(1)));
+    result.requests.by_cause = BTreeMap::from([(Cause::RoutedToDeadPod, 1)]);
+    assert_eq!(Seen::of(&result).covers_s(), Some(21), "the sleep was too short");
+}
+
+#[test]
 fn search_without_names_begins_at_the_bounded_windows() {
     let lossy = |seconds: &[f64]| {
         let mut result = in_rollouts(windows(seconds), 3, 1);
