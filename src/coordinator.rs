@@ -61,5 +61,5 @@ pub(crate) use routes::services_behind_in;
 pub(crate) use session::{Session, Settings};
 pub(crate) use targets::{Ready, at_node};
 pub(crate) use undo::Undone;
-pub(crate) use undo::left_over::LeftOvers;
+pub(crate) use undo::left_over::{LeftOvers, Since};
 pub(crate) use viewer::{Standing, Viewer, Wait};

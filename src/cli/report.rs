@@ -151,10 +151,10 @@ pub(super) fn make(run_dir: &RunDir, format: ResultFormat) -> anyhow::Result<Run
 }
 
 /// Makes a run's report in its directory.
-pub(super) fn make_quietly(run_dir: &RunDir) -> anyhow::Result<RunResult> {
+pub(super) fn make_quietly(run_dir: &RunDir) -> anyhow::Result<Analysis> {
     let Analysed { analysis, .. } = analyse(run_dir, &Given::default())?;
     write(run_dir.path(), &analysis)?;
-    Ok(analysis.result)
+    Ok(analysis)
 }
 
 fn write(folder: &Path, analysis: &Analysis) -> anyhow::Result<()> {

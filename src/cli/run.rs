@@ -51,12 +51,13 @@ pub(super) use consent::{Consent, Naming, confirm, flag_of};
 pub(super) use evidence::why_no_evidence;
 use intent::Intent;
 pub(super) use ports::check_here;
+use rolldrop_analysis::RunResult;
 use rolldrop_kubernetes::guard::names::is_dns_label;
 use rolldrop_load as load;
 use rolldrop_load::process::Process;
 use rolldrop_record::run_info::{RunInfo, Source};
 use rolldrop_record::wire::AdminToken;
-use rolldrop_record::{Clock, EventKind, Looks, Policy, RunDir, Stamp};
+use rolldrop_record::{Clock, EventKind, Looks, Policy, RoundsEnd, RunDir, Stamp};
 use sending::Sending;
 pub(super) use sending::{Collecting, Resources};
 use settings::{expected_targets, load_settings};
@@ -115,8 +116,8 @@ pub(super) struct Extras<'a> {
     pub(super) looks: Option<Looks>,
     /// How sure its recommendation must be.
     pub(super) policy: Policy,
-    /// How far it goes on until its windows cover what the policy asks for, if it does.
-    pub(super) covering: Option<Covering>,
+    /// How it goes on round by round, if it does.
+    pub(super) covering: Option<Covering<'a>>,
     /// What it is part of, as text, once so many pods have ended.
     pub(super) told: Option<&'a dyn Fn(usize) -> String>,
     /// The name of the tuning that it is part of, under which workloads are in use.
@@ -125,12 +126,24 @@ pub(super) struct Extras<'a> {
     pub(super) ending: Option<(&'a Sleepers, Ending)>,
 }
 
-/// How far a run goes on until its windows cover enough.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Covering {
+/// How a run goes on round by round.
+#[derive(Clone, Copy)]
+pub(super) struct Covering<'a> {
     pub(super) most_rounds: usize,
-    /// How long windows can be seen, in seconds. One that lasts as long ends the run.
-    pub(super) seen_s: Option<u64>,
+    /// Judges what a look after a round shows.
+    pub(super) goal: &'a dyn Fn(&RunResult) -> Look,
+}
+
+/// What a look after a round shows.
+pub(super) struct Look {
+    /// The units that count so far.
+    pub(super) counted: usize,
+    /// How many of these it takes.
+    pub(super) needed: usize,
+    /// How far that is, in words.
+    pub(super) said: String,
+    /// How many pods the next round ends, or why there is none.
+    pub(super) next: Result<usize, (RoundsEnd, String)>,
 }
 
 /// A run to be made.

@@ -51,6 +51,13 @@ impl Shop {
             .args([SharedCluster::get().kubeconfig()])
     }
 
+    /// The arguments that go on with a tuning, or prove its choice again.
+    fn go_on(&self, how: &str, dir: &Path, more: &[&str]) -> Vec<String> {
+        let tuning = dir.join("tuning").display().to_string();
+        let words = ["tune", how, &tuning, "--yes"].into_iter().chain(more.iter().copied());
+        words.map(str::to_owned).collect()
+    }
+
     fn spec(&self) -> Value {
         serde_json::from_str(&self.0.ok("get deployment/web -o jsonpath={.spec}")).expect("JSON")
     }
@@ -208,4 +215,100 @@ fn a_hook_that_does_more_than_sleep_is_not_touched() {
     assert!(refused.stderr().contains("has a preStop hook that is no sleep"), "{refused}");
     assert!(refused.stderr().contains(r#""/bin/drain","--now""#), "{refused}");
     assert!(!refused.dir().join("tuning").exists());
+}
+
+/// The runs of a tuning, without those that were made again because the machine lagged.
+fn valid_steps(found: &Value) -> Vec<&Value> {
+    let steps = found["steps"].as_array().expect("steps");
+    steps.iter().filter(|step| step["verdict"]["state"] == "valid").collect()
+}
+
+#[test]
+fn tuning_without_names_proves_by_rollouts() {
+    measured(|| {
+        let _turn = turn();
+        let shop = Shop::of("tune-nameless", Web::new(2));
+        let before = shop.spec();
+        let tuned = shop.tune(&[]).measured();
+        assert_eq!(shop.spec(), before);
+        let found = tuning(tuned.dir());
+        meets(&["--schemafile", "docs/tune.schema.json"], tuned.dir().join("tuning/tune.json"));
+        tuned.figure(found["outcome"]["state"] == "proven");
+        for step in valid_steps(&found) {
+            assert_eq!(step["modes"], json!(["rollout"]), "{found}");
+            assert!(step["rollouts"].as_u64() > Some(0) && step["unit"] != "deletions", "{found}");
+        }
+        let sleep = found["chosen"]["settings"]["preStopSeconds"].as_u64().expect("a sleep");
+        let seen = found["seen"]["longestLowerSeconds"].as_f64().unwrap_or(0.0);
+        assert!(sleep as f64 >= seen, "{found}");
+        let patch = std::fs::read_to_string(tuned.dir().join("tuning/patch.yaml")).expect("the patch");
+        assert!(patch.starts_with("# A preStop sleep of") && patch.contains(" rollout"), "{patch}");
+
+        // Proven again, as a nightly job would.
+        let verified = shop.go_on("--verify", tuned.dir(), &["--out", "again"]);
+        let verified = Rolldrop::new(verified).measured();
+        let again: Value = serde_json::from_str(
+            &std::fs::read_to_string(verified.dir().join("again/tune.json")).expect("tune.json"),
+        )
+        .expect("JSON");
+        assert_eq!(again["steps"][0]["purpose"], "proof", "{again}");
+        assert_eq!(again["chosen"]["settings"], found["chosen"]["settings"], "{again}");
+        assert_eq!(shop.spec(), before);
+    });
+}
+
+#[test]
+fn interrupted_tuning_keeps_what_it_measured_and_goes_on() {
+    measured(|| {
+        let _turn = turn();
+        let shop = Shop::of("tune-resume", Web::new(2));
+        let before = shop.spec();
+        let (child, dir) = shop.tune(&[]).start();
+        wait_for("a longer sleep", LIMIT, || {
+            (shop.spec()["template"]["spec"] != before["template"]["spec"]).then_some(())
+        });
+        signal(&child, Signal::SIGINT);
+        let ended = child.wait_with_output().expect("an end");
+        assert_eq!(ended.status.code(), Some(130), "{ended:?}");
+        assert_eq!(shop.spec(), before);
+        let partial = tuning(dir.path());
+        meets(&["--schemafile", "docs/tune.schema.json"], dir.path().join("tuning/tune.json"));
+        assert_eq!(partial["outcome"]["state"], "partial", "{partial}");
+        assert_eq!(partial["steps"][0]["purpose"], "before", "{partial}");
+        let told = std::fs::read_to_string(dir.path().join("tuning/tune.md")).expect("tune.md");
+        assert!(told.contains("rolldrop tune --resume tuning"), "{told}");
+        // No further rollouts are allowed: what is measured is read again, and that is all.
+        let resumed = Rolldrop::new(shop.go_on("--resume", dir.path(), &["--max-rollouts", "1"])).finish();
+        resumed.expect_code(3);
+        let found = tuning(dir.path());
+        let why = found["outcome"]["why"][0].as_str().expect("why");
+        assert!(why.contains("--max-rollouts allows 1"), "{found}");
+        assert_eq!(found["steps"][0], partial["steps"][0], "{found}");
+        assert_eq!(shop.spec(), before);
+    });
+}
+
+#[test]
+fn killed_tuning_is_put_back_unless_somebody_deployed() {
+    let _turn = turn();
+    let shop = Shop::open("tune-killed-resume");
+    let before = shop.spec();
+    let (mut child, dir) = shop.tune(&[]).start();
+    wait_for("a longer sleep", LIMIT, || {
+        (shop.spec()["template"]["spec"] != before["template"]["spec"]).then_some(())
+    });
+    signal(&child, Signal::SIGKILL);
+    child.wait().expect("an end");
+    shop.0.ok("set env deployment/web DEPLOYED=meanwhile");
+    let deployed = shop.spec();
+    let resume = || Rolldrop::new(shop.go_on("--resume", dir.path(), &["--max-rollouts", "1"])).finish();
+    let refused = resume().expect_code(2);
+    assert!(refused.stderr().contains("somebody has changed it since"), "{refused}");
+    assert!(refused.stderr().contains("Nothing is changed"), "{refused}");
+    assert_eq!(shop.spec(), deployed);
+    shop.0.ok("set env deployment/web DEPLOYED-");
+    resume().expect_code(3);
+    assert_eq!(shop.spec(), before);
+    let found = tuning(dir.path());
+    assert_eq!(found["steps"][0]["purpose"], "before", "what was measured is used: {found}");
 }

@@ -1,11 +1,14 @@
 //! What follows from the runs of `rolldrop tune`: which sleep, which grace period, at what price, and whether they hold.
 //!
-//! The first run shows what is lost as things are. In the second, pods sleep so long that every window is seen to its end.
-//! The sleep is the longest of these windows, in whole seconds: no margin is added, because the third run proves it. The
-//! statement is that of Wilks 1941: the largest of n windows covers a share of all, at a confidence (`stats`).
+//! The first run shows what is lost as things are. Where something names the pods, they sleep in the second so long that
+//! every window is seen to its end. The sleep is the longest of these windows, in whole seconds: no margin is added,
+//! because the next run proves it. The statement is that of Wilks 1941: the largest of n windows covers a share of all, at
+//! a confidence (`stats`). Without names, the search begins at the windows that the first run bounds ([`first`]).
 
 mod alike;
+mod first;
 mod price;
+mod proof;
 mod search;
 mod starts;
 #[cfg(test)]
@@ -15,12 +18,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::model::{Mode, Recommendation, RunResult, Stage, Start, StartStage, Termination, Verdict};
+use super::model::{
+    Analysis, Lost, Mode, Recommendation, RunResult, Stage, Start, StartStage, Termination, Verdict,
+};
 use super::stats;
 pub use alike::Alike;
+pub use first::without_names;
 pub use price::{Price, Rollout, Strategy};
+pub use proof::{Proof, Seen, Unit, Units, proof, refuted};
 use rolldrop_record::run_info::ClusterInfo;
-use rolldrop_record::{Cause, Policy, run_info::Tool};
+use rolldrop_record::{Cause, Outcome as Ended, Policy, run_info::Tool};
 pub use search::{MOST_PROOFS, Next, Search};
 pub use starts::{lost_at_starts, with_starts};
 
@@ -64,6 +71,8 @@ pub struct Tuning {
     pub before: Settings,
     /// The runs, in order.
     pub steps: Vec<Step>,
+    /// The longest windows of all runs.
+    pub seen: Seen,
     /// What was lost before, by cause.
     pub lost_before: Vec<LostTo>,
     /// The chosen settings, if the windows show any.
@@ -88,6 +97,16 @@ pub enum Outcome {
     NotForASleep,
     /// It could not be shown.
     NotShown {
+        /// Why, one sentence each.
+        why: Vec<String>,
+    },
+    /// The chosen settings of an earlier tuning lose requests that a sleep saves.
+    NoLonger {
+        /// Why, one sentence each.
+        why: Vec<String>,
+    },
+    /// The tuning has not ended, or was interrupted: this is what it has measured so far.
+    Partial {
         /// Why, one sentence each.
         why: Vec<String>,
     },
@@ -139,24 +158,30 @@ pub struct Step {
     pub modes: BTreeSet<Mode>,
     /// Pods that ended.
     pub terminations: usize,
-    /// Ends of pods that tell something of their own: pods whose windows may have ended together count once.
+    /// Rollouts in which they ended.
+    pub rollouts: usize,
+    /// The unit that the coverage counts.
+    pub unit: Unit,
+    /// How many of these there were.
     pub units: usize,
     /// The confidence at which it was to show something.
     pub confidence: f64,
-    /// The share of future terminations of which so many ends show something, at that confidence.
+    /// The share of future units of which so many show something, at that confidence.
     pub coverage: f64,
     /// Requests that were lost.
     pub lost: u64,
     /// Of those, lost by a cause that a sleep helps.
     pub lost_for_a_sleep: u64,
+    /// Those that no sleep saves, one by one; of a proof only.
+    pub lost_otherwise: Vec<LostOtherwise>,
     /// Of how many requests.
     pub requests: u64,
 }
 
 impl Step {
     /// What a run shows.
-    pub fn of(purpose: Purpose, run: &str, settings: Settings, result: &RunResult, names: Names) -> Self {
-        let (units, confidence) = (units(result, names), confidence(result));
+    pub fn of(purpose: Purpose, run: &str, settings: Settings, result: &RunResult) -> Self {
+        let (units, confidence) = (Units::of(result), confidence(result));
         Self {
             purpose,
             run: run.to_owned(),
@@ -164,14 +189,72 @@ impl Step {
             verdict: result.verdict.clone(),
             modes: result.terminations.iter().map(|t| t.mode).collect(),
             terminations: result.terminations.len(),
-            units,
+            rollouts: units.rollouts,
+            unit: units.unit,
+            units: units.number,
             confidence,
-            coverage: stats::wilks_coverage(units, confidence),
+            coverage: stats::wilks_coverage(units.number, confidence),
             lost: result.requests.lost(),
             lost_for_a_sleep: for_a_sleep(result),
+            lost_otherwise: Vec::new(),
             requests: result.requests.total,
         }
     }
+}
+
+impl Step {
+    /// Requests that were lost by no known cause when their pod's sleep was over: a longer one may save them.
+    pub fn unclear(&self) -> u64 {
+        let slept_s = self.settings.pre_stop_seconds as f64;
+        let is_unclear = |lost: &&LostOtherwise| {
+            lost.cause == Cause::Unattributed
+                && lost.after_deletion_seconds.is_some_and(|after| after >= slept_s)
+        };
+        self.lost_otherwise.iter().filter(is_unclear).count() as u64
+    }
+}
+
+/// A request that a proof lost by a cause that no sleep helps, with what is known about it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LostOtherwise {
+    /// Its number in its load source, as in `lost.csv`.
+    pub seq: u64,
+    /// The load source.
+    pub source: String,
+    /// When it was begun, in seconds since the counted part of the load began.
+    pub begun_seconds: f64,
+    /// Its cause.
+    pub cause: Cause,
+    /// Its outcome.
+    pub outcome: Ended,
+    /// The pod that most likely lost it; `None` if no ending pod explains it.
+    pub pod: Option<String>,
+    /// How long after that pod's deletion it was begun, in seconds; negative if before.
+    pub after_deletion_seconds: Option<f64>,
+}
+
+/// The requests of a run that were lost by causes that no sleep helps, in order. The generator's own stale flows are
+/// among them.
+pub fn lost_otherwise(analysis: &Analysis) -> Vec<LostOtherwise> {
+    let terminations = &analysis.result.terminations;
+    let of = |lost: &Lost| {
+        let likeliest = lost.candidates.iter().max_by(|a, b| a.share.total_cmp(&b.share));
+        let t = likeliest.and_then(|candidate| terminations.get(candidate.termination));
+        LostOtherwise {
+            seq: lost.seq,
+            source: lost.source.to_string(),
+            begun_seconds: lost.begun_s,
+            cause: lost.cause,
+            outcome: lost.outcome,
+            pod: t.map(|t| t.pod.clone()),
+            after_deletion_seconds: t.map(|t| lost.begun_s - t.t0_s),
+        }
+    };
+    let mut all: Vec<LostOtherwise> =
+        analysis.lost.iter().filter(|lost| !lost.cause.is_helped_by_sleep()).map(of).collect();
+    all.sort_by(|a, b| a.begun_seconds.total_cmp(&b.begun_seconds));
+    all
 }
 
 /// Requests that a run lost by causes that a sleep helps.
@@ -192,14 +275,6 @@ pub enum Names {
 pub fn names(result: &RunResult) -> Names {
     let is_named = |start: &Start| start.timeline.contains_key(&StartStage::FirstRequest);
     if result.starts.iter().any(is_named) { Names::Known } else { Names::Unknown }
-}
-
-/// How many ends of pods tell something of their own. Without names, only pods that ended alone do.
-fn units(result: &RunResult, names: Names) -> usize {
-    match names {
-        Names::Known => result.recommendation.iter().map(|rec| rec.units).max().unwrap_or(0),
-        Names::Unknown => result.terminations.iter().filter(|t| t.mode == Mode::Isolated).count(),
-    }
 }
 
 fn confidence(result: &RunResult) -> f64 {
@@ -274,6 +349,8 @@ pub struct Wish {
     pub before: Settings,
     /// Whether the grace period may become shorter than it is.
     pub may_shorten: bool,
+    /// The least sleep, in whole seconds, that no window of the runs so far is known to outlast.
+    pub least_s: u64,
 }
 
 impl Wish {
@@ -298,6 +375,8 @@ impl Wish {
 pub enum Unknown {
     /// A window lasted as long as the pods slept, and may last longer.
     Outlasted,
+    /// A pod ended before its sleep was over, as this says.
+    EndedEarly(String),
     /// One sentence each.
     Because(Vec<String>),
 }
@@ -314,14 +393,14 @@ pub fn choose(windows: &RunResult, seen_with: u64, wish: Wish) -> Result<Choice,
         return Err(Unknown::Outlasted);
     }
     if let Some(why) = ended_early(windows, seen_with) {
-        return Err(Unknown::Because(vec![why]));
+        return Err(Unknown::EndedEarly(why));
     }
     let why = rec.refused_because.clone();
     let consumers = consumers(windows);
     let Some(sleep_s) = rec.covers_all_seen_seconds.filter(|_| why.is_empty()) else {
         return Err(Unknown::Because(why));
     };
-    let stopping = stopping(windows);
+    let (stopping, sleep_s) = (stopping(windows), sleep_s.max(wish.least_s));
     Ok(Choice { settings: wish.settings(sleep_s, stopping), consumers, stopping_seconds: stopping })
 }
 
@@ -340,7 +419,9 @@ fn ended_early(windows: &RunResult, slept_s: u64) -> Option<String> {
 /// Whether a window lasted as long as the pods slept, so that its end is not known.
 pub fn is_outlasted(windows: &RunResult, slept_s: u64) -> bool {
     let all = windows.terminations.iter().flat_map(|t| &t.windows);
-    all.filter_map(|window| window.upper_s.or(window.lower_s)).any(|lasted| lasted >= slept_s as f64)
+    let lasted = all.filter_map(|window| window.upper_s.or(window.lower_s));
+    let groups = windows.groups.iter().flat_map(|group| &group.windows).filter_map(|window| window.lower_s);
+    lasted.chain(groups).any(|lasted| lasted >= slept_s as f64)
 }
 
 /// How long the slowest pod took from SIGTERM to its end, in seconds; `None` if that was not seen of every pod.
@@ -378,49 +459,4 @@ fn stopping_s(t: &Termination) -> Option<f64> {
     let at = |stage: Stage| t.timeline.get(&stage).copied();
     let ended = at(Stage::AppExited).or(at(Stage::ContainersTerminated))?;
     Some((ended - at(Stage::AppSigterm).unwrap_or(0.0)).max(0.0))
-}
-
-/// Whether the chosen settings held in a run.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Proof {
-    /// Nothing was lost that a sleep saves.
-    Holds,
-    /// Something was. The least sleep that would have saved it, if the run's own windows show that.
-    TooShort {
-        /// How many requests.
-        lost: u64,
-        /// In seconds.
-        at_least: u64,
-    },
-    /// The run shows neither.
-    Unknown {
-        /// Why.
-        why: Vec<String>,
-    },
-}
-
-/// Judges a run with a sleep of `sleep_s` seconds, in which `needed` ends of pods were to tell something.
-pub fn proof(result: &RunResult, names: Names, sleep_s: u64, needed: usize) -> Proof {
-    if let Verdict::Invalid { why } | Verdict::Partial { why } = &result.verdict {
-        return Proof::Unknown { why: why.clone() };
-    }
-    if result.terminations.is_empty() {
-        return Proof::Unknown { why: vec!["no pod ended".to_owned()] };
-    }
-    let units = units(result, names);
-    match for_a_sleep(result) {
-        0 if units < needed => Proof::Unknown {
-            why: vec![format!(
-                "{units} of {} ends of pods count, and {needed} are needed",
-                result.terminations.len()
-            )],
-        },
-        0 => Proof::Holds,
-        lost => {
-            let lower =
-                result.terminations.iter().flat_map(|t| &t.windows).filter_map(|window| window.lower_s);
-            let seen = stats::ceil_seconds(lower.fold(0.0, f64::max));
-            Proof::TooShort { lost, at_least: seen.max(sleep_s + 1) }
-        }
-    }
 }

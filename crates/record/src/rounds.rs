@@ -1,4 +1,4 @@
-//! The rounds of a run that repeats its disruptions until its windows cover what is asked for.
+//! The rounds of a run that repeats its disruptions until it shows what is asked for.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,13 +7,15 @@ use super::names::named;
 named! {
     /// What ended the rounds.
     pub enum RoundsEnd {
-        /// The windows cover what the policy asks for.
+        /// As many units were seen as the policy asks for.
         Covered = "covered",
         /// A window lasted as long as windows can be seen.
         Outlasted = "outlasted",
+        /// Requests were lost that a longer sleep saves, so the sleep that was to be proven is too short.
+        Refuted = "refuted",
         /// The measurement is invalid, and stays so.
         Invalid = "invalid",
-        /// The last round added no end that counts.
+        /// No pod ended under load, or none whose window has bounds.
         NoneCounted = "none_counted",
         /// The run may make no further one.
         MostRounds = "most_rounds",
@@ -33,7 +35,7 @@ pub struct Rounds {
     pub most: usize,
     /// Pods that had ended at the last look.
     pub terminations: usize,
-    /// Ends that count, at the last look: windows that ended apart from each other.
+    /// Units at the last look: ends of pods apart from each other, rollouts, or deletions.
     pub counted: usize,
     /// How many of these it takes.
     pub needed: usize,

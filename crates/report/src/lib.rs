@@ -129,6 +129,11 @@ pub fn tuning_text(tuning: &Tuning, options: &TextOptions) -> String {
     tune::text(&shown::values(tuning), options)
 }
 
+/// The answer of a tuning in a sentence.
+pub fn tuning_headline(tuning: &Tuning) -> String {
+    tune::headline(&shown::values(tuning))
+}
+
 /// What a step of GitHub Actions has to show.
 pub fn github(result: &RunResult) -> Github {
     github::render(&shown::values(result))

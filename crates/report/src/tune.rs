@@ -5,9 +5,16 @@ use super::markdown::{escape, section, table};
 use super::text::{Page, Paint, columns};
 use super::words::sentence;
 use super::{Chart, ReportFile, TextOptions};
-use rolldrop_analysis::tune::{Choice, Consumer, LostTo, Outcome, Price, Purpose, Settings, Step, Tuning};
+use rolldrop_analysis::model::Verdict;
+use rolldrop_analysis::tune::{
+    Choice, Consumer, LostOtherwise, LostTo, Outcome, Price, Purpose, Seen, Settings, Step, Tuning, Unit,
+    Units,
+};
 
-const COLUMNS: [&str; 6] = ["run", "preStop sleep", "grace period", "terminations", "requests", "lost"];
+const COLUMNS: [&str; 7] =
+    ["run", "preStop sleep", "grace period", "rollouts", "terminations", "requests", "lost"];
+/// The most lost requests that are listed one by one.
+const MOST_LISTED: usize = 20;
 
 /// `tune.json`, as `docs/tune.schema.json` describes it.
 pub(super) fn json(tuning: &Tuning) -> Vec<u8> {
@@ -16,51 +23,108 @@ pub(super) fn json(tuning: &Tuning) -> Vec<u8> {
     bytes
 }
 
-/// The answer in a sentence.
+/// The answer in a sentence, with the mode in which it was measured.
 pub(super) fn headline(tuning: &Tuning) -> String {
-    let before = tuning.steps.first();
-    let lost = |step: &Step| {
-        let ended = counted(len(step.terminations), "termination");
-        format!("{} of {} in {ended}", count(step.lost), counted(step.requests, "request"))
-    };
-    let none_lost = |step: &Step| match step.lost {
-        0 => lost(step).replacen("0 of", "none of", 1),
-        _ => lost(step),
-    };
-    match (&tuning.outcome, shown(tuning), before) {
-        (Outcome::Proven, Some((choice, proof)), Some(before)) => format!(
-            "A preStop sleep of {} s and a grace period of {} s lose {}; before, it was {}.",
+    let before = tuning.steps.iter().find(|step| step.purpose == Purpose::Before);
+    let before = before.map(|step| format!("; before, it was {}", lost(step))).unwrap_or_default();
+    match (&tuning.outcome, shown(tuning)) {
+        (Outcome::Proven, Some((choice, proof))) => format!(
+            "A preStop sleep of {} s and a grace period of {} s lose {}{before}.",
             choice.settings.pre_stop_seconds,
             choice.settings.termination_grace_period_seconds,
             none_lost(proof),
-            lost(before),
         ),
-        (Outcome::AlreadyRight, Some((_, proof)), _) => format!(
+        (Outcome::AlreadyRight, Some((_, proof))) => format!(
             "The preStop sleep of {} s that is set is right: it lost {}.",
             tuning.before.pre_stop_seconds,
             none_lost(proof),
         ),
-        (Outcome::NotForASleep, ..) => {
+        (Outcome::NotForASleep, _) => {
             let causes: Vec<&str> = tuning.lost_before.iter().map(|lost| lost.cause.as_str()).collect();
             format!("No preStop sleep saves what is lost here ({}).", list(&causes))
         }
-        (Outcome::NotShown { why }, ..) => format!("Not shown: {}.", why.join("; ")),
+        (Outcome::NotShown { why }, _) => format!("Not shown: {}.", why.join("; ")),
+        (Outcome::NoLonger { why }, _) => format!("The chosen settings no longer hold: {}.", why.join("; ")),
+        (Outcome::Partial { why }, _) => format!("This tuning is partial: {}.", why.join("; ")),
         _ => "The runs are incomplete.".to_owned(),
+    }
+}
+
+/// What a run lost, and in what.
+fn lost(step: &Step) -> String {
+    format!("{} of {} in {}", count(step.lost), counted(step.requests, "request"), mode(step))
+}
+
+fn none_lost(step: &Step) -> String {
+    match step.lost {
+        0 => lost(step).replacen("0 of", "none of", 1),
+        _ => format!("{}, none of which a sleep saves", lost(step)),
+    }
+}
+
+/// How pods ended in a run.
+fn mode(step: &Step) -> String {
+    match step.unit {
+        Unit::Deletions => {
+            format!(
+                "{} of pods one at a time, which shows nothing for rollouts",
+                counted(len(step.terminations), "deletion")
+            )
+        }
+        Unit::Ends | Unit::Rollouts => format!(
+            "{} ({})",
+            counted(len(step.rollouts), "rollout"),
+            counted(len(step.terminations), "termination")
+        ),
     }
 }
 
 /// What the last proof shows.
 fn basis(step: &Step) -> String {
-    let modes: Vec<&str> = step.modes.iter().map(|mode| mode.as_str()).collect();
+    let units = Units { unit: step.unit, number: step.units, rollouts: step.rollouts };
+    let of = match step.unit {
+        Unit::Ends => "ends of pods in rollouts",
+        Unit::Rollouts => "rollouts",
+        Unit::Deletions => "deletions of pods one at a time (nothing is shown for rollouts)",
+    };
     format!(
-        "With {} confidence at least {} of future terminations like these lose nothing that a sleep saves ({}, {} of which \
-         count; ended by {}).",
+        "With {} confidence at least {} of future {of} like these lose nothing that a sleep saves ({}).",
         percent(step.confidence),
         percent(step.coverage),
-        counted(len(step.terminations), "termination"),
-        count(len(step.units)),
-        list(&modes),
+        units.in_words(),
     )
+}
+
+/// The longest windows that were seen, and the sleep that they suggest without proof.
+fn seen(seen: &Seen) -> Option<String> {
+    let of = counted(len(seen.windows), "window");
+    let text = match (seen.longest_lower_seconds, seen.longest_upper_seconds) {
+        (Some(lower), Some(upper)) if upper >= lower => format!(
+            "Of {of}, {} have an upper bound; the longest lasted at least {} and at most {}",
+            count(len(seen.bounded)),
+            seconds_unit(lower),
+            seconds_unit(upper)
+        ),
+        (Some(lower), _) => format!("Of {of}, one lasted at least {}", seconds_unit(lower)),
+        (None, Some(upper)) => format!(
+            "Of {of}, {} have an upper bound, which is at most {}",
+            count(len(seen.bounded)),
+            seconds_unit(upper)
+        ),
+        (None, None) => return None,
+    };
+    Some(text)
+}
+
+/// What the windows of a tuning that has proven nothing support.
+fn supported(tuning: &Tuning) -> Option<String> {
+    let text = seen(&tuning.seen)?;
+    let supports = match tuning.seen.covers_s() {
+        Some(sleep_s) => format!("these windows suggest a sleep of {sleep_s} s, which is not proven"),
+        None => format!("that asks for a sleep of {} s at least", tuning.seen.least_s()),
+    };
+    let is_shown = tuning.outcome.is_shown();
+    Some(if is_shown { format!("{text}.") } else { format!("{text}: {supports}.") })
 }
 
 /// The proof of the chosen settings, if they are shown to hold.
@@ -116,15 +180,55 @@ fn purpose(purpose: Purpose) -> &'static str {
     }
 }
 
-fn row(step: &Step) -> [String; 6] {
+fn row(step: &Step) -> [String; 7] {
+    let verdict = match step.verdict {
+        Verdict::Valid => "",
+        Verdict::Invalid { .. } => " (invalid)",
+        Verdict::Partial { .. } => " (partial)",
+    };
     [
-        purpose(step.purpose).to_owned(),
+        format!("{}{verdict}", purpose(step.purpose)),
         format!("{} s", step.settings.pre_stop_seconds),
         format!("{} s", step.settings.termination_grace_period_seconds),
+        count(len(step.rollouts)),
         count(len(step.terminations)),
         count(step.requests),
         count(step.lost),
     ]
+}
+
+/// Why runs could not be believed, a sentence each.
+fn untrusted(tuning: &Tuning) -> Vec<String> {
+    let of = |step: &Step| match &step.verdict {
+        Verdict::Valid => None,
+        Verdict::Invalid { why } => Some(format!("{} is not valid: {}", step.run, why.join("; "))),
+        Verdict::Partial { why } => Some(format!("{} is partial: {}", step.run, why.join("; "))),
+    };
+    tuning.steps.iter().filter_map(of).collect()
+}
+
+/// What the shown proof lost that no sleep saves, one by one.
+fn otherwise(proof: &Step) -> Vec<String> {
+    let all = &proof.lost_otherwise;
+    let one = |lost: &LostOtherwise| {
+        let pod = match (&lost.pod, lost.after_deletion_seconds) {
+            (Some(pod), Some(after)) => format!(", {} after the deletion of {pod}", seconds_unit(after)),
+            _ => ", with no ending pod that explains it".to_owned(),
+        };
+        format!(
+            "{} ({}) at {} of the run{pod}: request {} of {}",
+            lost.cause.as_str(),
+            lost.outcome.as_str(),
+            seconds_unit(lost.begun_seconds),
+            lost.seq,
+            lost.source
+        )
+    };
+    let mut lines: Vec<String> = all.iter().take(MOST_LISTED).map(one).collect();
+    if let Some(more @ 1..) = all.len().checked_sub(MOST_LISTED) {
+        lines.push(format!("and {} more, in {}/lost.csv", count(len(more)), proof.run));
+    }
+    lines
 }
 
 fn cause(lost: &LostTo) -> String {
@@ -141,8 +245,8 @@ pub(super) fn text(tuning: &Tuning, options: &TextOptions) -> String {
     let mut page = Page::new(options);
     let paint = match tuning.outcome {
         Outcome::Proven | Outcome::AlreadyRight => Paint::Good,
-        Outcome::NotForASleep => Paint::Bad,
-        Outcome::NotShown { .. } => Paint::Caution,
+        Outcome::NotForASleep | Outcome::NoLonger { .. } => Paint::Bad,
+        Outcome::NotShown { .. } | Outcome::Partial { .. } => Paint::Caution,
     };
     page.paragraph("", 0, Some(paint), &headline(tuning));
     if let Some((choice, proof)) = shown(tuning) {
@@ -157,6 +261,9 @@ pub(super) fn text(tuning: &Tuning, options: &TextOptions) -> String {
             page.paragraph("", 2, None, &in_words(consumer));
         }
     }
+    if let Some(text) = supported(tuning) {
+        page.paragraph("", 0, None, &text);
+    }
     if let (Some(cost), Some(_)) = (&tuning.price, shown(tuning)) {
         page.paragraph("", 0, None, &price(cost));
         for limit in &tuning.limits {
@@ -164,10 +271,20 @@ pub(super) fn text(tuning: &Tuning, options: &TextOptions) -> String {
         }
     }
     page.heading("RUNS", "");
-    let header: [String; 6] = std::array::from_fn(|i| COLUMNS[i].to_owned());
-    let rows: Vec<[String; 6]> = std::iter::once(header).chain(tuning.steps.iter().map(row)).collect();
-    for line in columns(&rows, &[1, 2, 3, 4, 5]) {
+    let header: [String; 7] = std::array::from_fn(|i| COLUMNS[i].to_owned());
+    let rows: Vec<[String; 7]> = std::iter::once(header).chain(tuning.steps.iter().map(row)).collect();
+    for line in columns(&rows, &[1, 2, 3, 4, 5, 6]) {
         page.line(&format!("  {line}"));
+    }
+    for why in untrusted(tuning) {
+        page.paragraph("", 2, None, &why);
+    }
+    let lost = shown(tuning).map(|(_, proof)| otherwise(proof)).unwrap_or_default();
+    if !lost.is_empty() {
+        page.heading("LOST WITH IT, AND NOT FOR A SLEEP TO SAVE", "");
+        for lost in lost {
+            page.paragraph("", 2, None, &lost);
+        }
     }
     if !tuning.lost_before.is_empty() {
         page.heading("LOST BEFORE", "");
@@ -216,6 +333,9 @@ pub(super) fn markdown(tuning: &Tuning) -> String {
             choice.consumers.iter().map(|consumer| format!("- {}", escape(&in_words(consumer)))).collect();
         section(&mut out, &consumers.join("\n"));
     }
+    if let Some(text) = supported(tuning) {
+        section(&mut out, &escape(&text));
+    }
     if let (Some(cost), Some(_)) = (&tuning.price, shown(tuning)) {
         section(&mut out, &escape(&price(cost)));
         for limit in &tuning.limits {
@@ -223,7 +343,19 @@ pub(super) fn markdown(tuning: &Tuning) -> String {
         }
     }
     section(&mut out, "![windows and lost requests](tune.png)");
-    table(&mut out, &COLUMNS, &[1, 2, 3, 4, 5], tuning.steps.iter().map(|step| row(step).to_vec()));
+    table(&mut out, &COLUMNS, &[1, 2, 3, 4, 5, 6], tuning.steps.iter().map(|step| row(step).to_vec()));
+    let items = |lines: Vec<String>| {
+        lines.iter().map(|line| format!("- {}", escape(line))).collect::<Vec<_>>().join("\n")
+    };
+    let untrusted = untrusted(tuning);
+    if !untrusted.is_empty() {
+        section(&mut out, &items(untrusted));
+    }
+    let lost = shown(tuning).map(|(_, proof)| otherwise(proof)).unwrap_or_default();
+    if !lost.is_empty() {
+        section(&mut out, "## Lost with it, and not for a sleep to save");
+        section(&mut out, &items(lost));
+    }
     if !tuning.lost_before.is_empty() {
         section(&mut out, "## Lost before");
         let lost: Vec<String> =
@@ -254,8 +386,9 @@ mod tests {
         let step = |purpose: &str, sleep_s, lost: u64| {
             json!({
                 "purpose": purpose, "run": purpose, "settings": settings(sleep_s), "verdict": {"state": "valid"},
-                "modes": ["rollout"], "terminations": 12, "units": 10, "confidence": 0.975, "coverage": 0.7,
-                "lost": lost, "lostForASleep": lost, "requests": 1000,
+                "modes": ["rollout"], "terminations": 12, "rollouts": 4, "unit": "ends", "units": 10,
+                "confidence": 0.975, "coverage": 0.7, "lost": lost, "lostForASleep": lost, "lostOtherwise": [],
+                "requests": 1000,
             })
         };
         // The last proof is that one second less is too short.
@@ -264,6 +397,7 @@ mod tests {
             "containers": ["app"], "cluster": {"version": "v1.36.2+rolldrop", "dataplane": "nftables", "dataplane_from": "config_map", "nodes": 1, "endpoints": 3, "namespace": "default"},
             "coverageAsked": 0.6, "confidence": 0.95, "before": settings(0),
             "steps": [step("before", 0, 106), step("proof", 2, 0), step("proof", 1, 9)],
+            "seen": {"windows": 12, "bounded": 11, "longestLowerSeconds": 0.9, "longestUpperSeconds": 1.25},
             "lostBefore": [
                 {"cause": "routed_to_dead_pod", "requests": 100, "helpedBySleep": true, "remedy": ""},
                 {"cause": "killed_in_flight", "requests": 6, "helpedBySleep": false, "remedy": "a longer grace period"},
@@ -273,7 +407,16 @@ mod tests {
         }))
         .unwrap();
         assert_eq!(shown(&tuning).map(|(_, proof)| proof.lost), Some(0));
-        assert!(headline(&tuning).contains("none of 1,000 requests"));
+        assert_eq!(
+            headline(&tuning),
+            "A preStop sleep of 2 s and a grace period of 30 s lose none of 1,000 requests in 4 rollouts (12 terminations); \
+             before, it was 106 of 1,000 requests in 4 rollouts (12 terminations)."
+        );
+        assert_eq!(
+            basis(&tuning.steps[1]),
+            "With 97.5 % confidence at least 70 % of future ends of pods in rollouts like these lose nothing that a sleep \
+             saves (10 ends that left the rules apart, in 4 rollouts)."
+        );
         assert!(text(&tuning, &TextOptions::default()).ends_with(
             "LOST BEFORE\n  routed_to_dead_pod: 100 requests, a sleep saves them\n  \
              killed_in_flight: 6 requests, not for a sleep to save; a longer grace period\n"
@@ -281,7 +424,45 @@ mod tests {
         tuning.chosen.as_mut().unwrap().settings.readiness_delay_seconds = Some(4);
         tuning.steps[1].settings.readiness_delay_seconds = Some(4);
         assert!(markdown(&tuning).contains("readinessProbe: {initialDelaySeconds: 4}   # container app"));
-        tuning.outcome = Outcome::NotShown { why: vec!["it was killed".into()] };
+        tuning.steps[1].lost_otherwise = vec![LostOtherwise {
+            seq: 7,
+            source: "load".into(),
+            begun_seconds: 12.5,
+            cause: rolldrop_analysis::model::Cause::RuleSwap,
+            outcome: serde_json::from_value(json!("connect_refused")).unwrap(),
+            pod: Some("web-1".into()),
+            after_deletion_seconds: Some(0.25),
+        }];
+        let lost = "- rule_swap (connect_refused) at 12.5 s of the run, 250 ms after the deletion of web-1: request 7 of load";
+        assert!(markdown(&tuning).contains(&escape(lost)), "{}", markdown(&tuning));
+        tuning.outcome = Outcome::Partial { why: vec!["it was interrupted".into()] };
         assert_eq!(shown(&tuning), None);
+        let partial = text(&tuning, &TextOptions::default());
+        assert!(partial.starts_with("This tuning is partial: it was interrupted.\n"), "{partial}");
+        let said = partial.replace("\n", " ");
+        assert!(
+            said.contains("Of 12 windows, 11 have an upper bound; the longest lasted at least"),
+            "{partial}"
+        );
+        assert!(said.contains("these windows suggest a sleep of 2 s, which is not proven."), "{partial}");
+        tuning.steps[0].verdict = Verdict::Invalid { why: vec!["the load generator fell behind".into()] };
+        let invalid = markdown(&tuning);
+        assert!(invalid.contains("as it was (invalid)"), "{invalid}");
+        assert!(invalid.contains("before is not valid: the load generator fell behind"), "{invalid}");
+    }
+
+    #[test]
+    fn deletions_are_named_in_the_sentence_with_the_number() {
+        let settings = json!({"preStopSeconds": 1, "terminationGracePeriodSeconds": 30, "minReadySeconds": 0, "readinessDelaySeconds": null});
+        let step: Step = serde_json::from_value(json!({
+            "purpose": "proof", "run": "2-proof", "settings": settings, "verdict": {"state": "valid"},
+            "modes": ["isolated"], "terminations": 36, "rollouts": 0, "unit": "deletions", "units": 36,
+            "confidence": 0.975, "coverage": 0.9, "lost": 0, "lostForASleep": 0, "lostOtherwise": [], "requests": 4000,
+        }))
+        .unwrap();
+        let told =
+            "none of 4,000 requests in 36 deletions of pods one at a time, which shows nothing for rollouts";
+        assert_eq!(none_lost(&step), told);
+        assert!(basis(&step).contains("deletions of pods one at a time (nothing is shown for rollouts)"));
     }
 }

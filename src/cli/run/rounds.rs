@@ -18,9 +18,8 @@ use crate::coordinator::Workloads;
 use crate::scenario::Until;
 use rolldrop_analysis::figures::{counted, len, percent};
 use rolldrop_analysis::gate;
-use rolldrop_analysis::model::{CheckVerdict, Recommendation, RunResult, Verdict};
+use rolldrop_analysis::model::{CheckVerdict, RunResult, Verdict};
 use rolldrop_analysis::spending::ALPHA;
-use rolldrop_analysis::tune;
 use rolldrop_load as load;
 use rolldrop_load::remote::collect::early::{Arrived, EarlyRows};
 use rolldrop_record::parts::PART_AGE;
@@ -121,18 +120,18 @@ impl Measuring<'_> {
         Ok(looks)
     }
 
-    /// Does the disruptions in rounds until the windows cover what the run's policy asks for, or that cannot be had. The
-    /// load goes on meanwhile, and ends then. Returns how far they came, and says why there are no more.
+    /// Does the disruptions in rounds until a look wants no more pods to end. The load goes on meanwhile, and ends then.
+    /// Returns how far they came, and says why there are no more.
     pub(super) async fn until_covered(
         self,
         (mut zero, rate): (Stamp, f64),
         sent: Sent<'_>,
-        Covering { most_rounds: most, seen_s }: Covering,
+        Covering { most_rounds: most, goal }: Covering<'_>,
     ) -> anyhow::Result<Rounds> {
         let (Self { run, session, halt, .. }, control) = (self, sent.control);
         let workloads = session.workloads().await.unwrap_or_default();
         let alpha = ALPHA / most as f64;
-        let (mut until, mut ends, mut done) = (None, Ends::default(), 0);
+        let (mut until, mut done, mut terminations, mut counted, mut needed) = (None, 0, 0, 0, 0);
         let (ended, why) = loop {
             self.round((zero, rate), control, Some(Round { index: done, alpha, until })).await?;
             done += 1;
@@ -147,32 +146,32 @@ impl Measuring<'_> {
                 Ok(result) => result,
                 Err(error) => break (RoundsEnd::NotSeen, format!("a look at the record: {error:#}")),
             };
-            let before = (done > 1).then_some(ends.counted);
-            ends = Ends::of(&result);
-            let left = most - done;
-            if let Some(settled) = ends.settle(&result, seen_s, before, left) {
-                break settled;
+            if let Verdict::Invalid { why } = &result.verdict {
+                break (RoundsEnd::Invalid, format!("the measurement is invalid: {}", why.join("; ")));
             }
-            let next = ends.next_round();
+            let look = goal(&result);
+            (terminations, counted, needed) = (result.terminations.len(), look.counted, look.needed);
+            let next = match look.next {
+                Ok(next) => next,
+                Err(end) => break end,
+            };
+            if done == most {
+                break (RoundsEnd::MostRounds, format!("no round is left after {most}: {}", look.said));
+            }
+            run.progress.say(&format!("{}: another round", look.said));
             until = Some(Until::Terminations(next));
-            run.progress.say(&format!(
-                "{}: another round, of {}",
-                ends.to_go(),
-                counted(len(next), "termination")
-            ));
             zero = run.clock.now();
         };
         control.stop();
         match ended {
             RoundsEnd::Covered | RoundsEnd::Halted => {}
-            RoundsEnd::Outlasted | RoundsEnd::Invalid => {
+            RoundsEnd::Outlasted | RoundsEnd::Refuted | RoundsEnd::Invalid => {
                 run.progress.say(&format!("no further round: {why}"))
             }
             RoundsEnd::NoneCounted | RoundsEnd::MostRounds | RoundsEnd::NotSeen => {
                 run.warn(session, &format!("no further round: {why}"));
             }
         }
-        let Ends { terminations, counted, needed } = ends;
         Ok(Rounds { done, most, terminations, counted, needed, ended, why })
     }
 
@@ -220,104 +219,6 @@ fn judge(run_dir: &RunDir, info: RunInfo, until: Stamp) -> anyhow::Result<(RunRe
     Ok((analysed.analysis.result, is_whole))
 }
 
-/// The ends of pods that a run has seen, of the mode that takes the most further ones.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Ends {
-    /// How many pods ended.
-    terminations: usize,
-    /// How many of their windows ended apart from each other: only these count.
-    counted: usize,
-    /// How many have to.
-    needed: usize,
-}
-
-impl Ends {
-    fn of(result: &RunResult) -> Self {
-        let of_mode = |rec: &Recommendation| Self {
-            terminations: rec.terminations,
-            counted: rec.units,
-            needed: rec.units + rec.terminations_needed,
-        };
-        result.recommendation.iter().map(of_mode).max_by_key(|ends| ends.next_round()).unwrap_or_default()
-    }
-
-    fn missing(self) -> usize {
-        self.needed.saturating_sub(self.counted)
-    }
-
-    /// As many ends as will show the missing windows, if as many of them end together as did before. A few ends tell that
-    /// roughly, so a round at most doubles them.
-    fn next_round(self) -> usize {
-        let each = self.terminations.div_ceil(self.counted.max(1)).max(1);
-        (self.missing() * each).min(self.terminations.max(self.missing()))
-    }
-
-    /// Why there is no further round, if there is none. At the look `before` so many ends had counted, and so many rounds
-    /// are left.
-    fn settle(
-        self,
-        result: &RunResult,
-        seen_s: Option<u64>,
-        before: Option<usize>,
-        left: usize,
-    ) -> Option<(RoundsEnd, String)> {
-        if let Verdict::Invalid { why } = &result.verdict {
-            return Some((RoundsEnd::Invalid, format!("the measurement is invalid: {}", why.join("; "))));
-        }
-        if let Some(seen_s) = seen_s.filter(|seen_s| tune::is_outlasted(result, *seen_s)) {
-            let why = format!("a window lasted as long as one can be seen, {seen_s} s");
-            return Some((RoundsEnd::Outlasted, why));
-        }
-        let ended = self.stops(before, left)?;
-        let to_go = self.to_go();
-        let why = match ended {
-            RoundsEnd::NoneCounted if self.terminations == 0 => "no pod ended under load".to_owned(),
-            RoundsEnd::NoneCounted => {
-                format!("the last round added no end that counts: {to_go}; {}", what_would_do(result))
-            }
-            RoundsEnd::MostRounds => format!("no round is left: {to_go}; {}", what_would_do(result)),
-            _ => to_go,
-        };
-        Some((ended, why))
-    }
-
-    fn stops(self, before: Option<usize>, left: usize) -> Option<RoundsEnd> {
-        // A first round may be too short to show a window.
-        if self.terminations == 0 || before.is_some_and(|before| self.counted <= before && self.missing() > 0)
-        {
-            return Some(RoundsEnd::NoneCounted);
-        }
-        if self.missing() == 0 {
-            return Some(RoundsEnd::Covered);
-        }
-        (left == 0).then_some(RoundsEnd::MostRounds)
-    }
-
-    fn to_go(self) -> String {
-        let Self { terminations, counted: seen, needed } = self;
-        let seen = format!("{seen} of {needed} ends that count (windows that ended apart from others)");
-        let after = format!("after {}", counted(len(terminations), "termination"));
-        match self.missing() {
-            0 => format!("{seen} {after}"),
-            missing => format!("{seen} {after}, {missing} to go"),
-        }
-    }
-}
-
-/// What lets more windows end apart.
-fn what_would_do(result: &RunResult) -> String {
-    let windows = || result.terminations.iter().flat_map(|t| &t.windows);
-    let unbounded = windows().filter(|window| window.upper_s.is_none()).count();
-    if unbounded > 0 {
-        let of = windows().count();
-        return format!(
-            "{unbounded} of {of} windows have no upper bound, and count as one: the findings say why, and what helps"
-        );
-    }
-    "let pods end one after the other (maxSurge 1, maxUnavailable 0, minReadySeconds), or ask for less (--coverage)"
-        .to_owned()
-}
-
 fn seen_of_gate(result: &RunResult) -> Seen {
     let after = counted(len(result.terminations.len()), "termination");
     if let Verdict::Invalid { why } = &result.verdict {
@@ -330,56 +231,5 @@ fn seen_of_gate(result: &RunResult) -> Seen {
             let open = result.checks.iter().filter(|check| check.verdict == CheckVerdict::Inconclusive);
             Seen::Open(open.map(|check| check.name.clone()).collect())
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ends(needed: usize, terminations: usize, counted: usize) -> Ends {
-        Ends { terminations, counted, needed }
-    }
-
-    #[test]
-    fn windows_that_end_together_take_more_ends() {
-        let next = |missing: usize, ended, windows| ends(windows + missing, ended, windows).next_round();
-        assert_eq!(next(29, 0, 0), 29, "nothing is known yet");
-        assert_eq!(next(9, 20, 20), 9);
-        assert_eq!(next(20, 100, 16), 100, "at most as many as there were");
-        assert_eq!(next(2, 260, 34), 16);
-        assert_eq!(next(0, 30, 29), 0);
-    }
-
-    #[test]
-    fn few_rounds_show_what_is_needed_even_if_ten_end_together() {
-        let (needed, mut ended) = (59, 10);
-        let rounds = std::iter::from_fn(|| {
-            let more = ends(needed, ended, (ended / 10).min(needed)).next_round();
-            ended += more.next_multiple_of(10);
-            (more > 0).then_some(())
-        });
-        assert!(rounds.count() < 9);
-    }
-
-    #[test]
-    fn what_is_to_go_is_counted_in_ends_that_count() {
-        let to_go = ends(29, 45, 12).to_go();
-        assert_eq!(
-            to_go,
-            "12 of 29 ends that count (windows that ended apart from others) after 45 terminations, 17 to go"
-        );
-        assert!(ends(29, 60, 29).to_go().ends_with("after 60 terminations"));
-    }
-
-    #[test]
-    fn rounds_end_for_a_reason() {
-        assert_eq!(ends(29, 45, 12).stops(Some(10), 3), None);
-        assert_eq!(ends(29, 45, 29).stops(Some(10), 0), Some(RoundsEnd::Covered));
-        assert_eq!(ends(29, 45, 12).stops(Some(10), 0), Some(RoundsEnd::MostRounds));
-        assert_eq!(ends(29, 10, 0).stops(None, 3), None, "a first round may show none");
-        assert_eq!(ends(29, 39, 0).stops(Some(0), 3), Some(RoundsEnd::NoneCounted));
-        assert_eq!(ends(29, 39, 29).stops(Some(29), 3), Some(RoundsEnd::Covered));
-        assert_eq!(ends(0, 0, 0).stops(None, 3), Some(RoundsEnd::NoneCounted), "no pod ended");
     }
 }

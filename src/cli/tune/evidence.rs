@@ -1,6 +1,7 @@
 //! What names the pods of new connections where their answers do not.
 
 use anyhow::Context;
+use serde::{Deserialize, Serialize};
 
 use super::steps::Steps;
 use crate::cli::run;
@@ -17,7 +18,8 @@ pub(super) enum EvidenceArg {
 }
 
 /// What names them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) enum Means {
     /// The recording proxy, beside each pod.
     Sidecar,

@@ -1,15 +1,17 @@
-//! What a tuning will do and how long that takes, before it does anything.
+//! What a tuning will do and how long that takes: assumed before its first run, and measured by it.
 
 use std::time::Duration;
 
 use anyhow::bail;
 
 use super::CONFIDENCE;
-use super::steps::{Disrupt, Steps};
+use super::steps::{Disrupt, StepPlan, Steps};
 use super::subject::{Elsewhere, Subject};
 use crate::cli::run::{self, Naming};
-use rolldrop_analysis::figures::{counted, len, percent};
-use rolldrop_analysis::tune::{Names, Rollout, Strategy};
+use rolldrop_analysis::RunResult;
+use rolldrop_analysis::figures::{counted, len};
+use rolldrop_analysis::model::Mode;
+use rolldrop_analysis::tune::{Names, Purpose, Strategy, Units};
 
 /// A tuning that takes longer asks first, also on the embedded cluster.
 const LONG: Duration = Duration::from_secs(30 * 60);
@@ -18,18 +20,226 @@ const EACH_POD: [Duration; 2] = [Duration::from_secs(4), Duration::from_millis(1
 /// From the end of the last pod to the next that is ended, about.
 const BETWEEN: Duration = Duration::from_secs(3);
 /// What a run takes besides its terminations, about.
-const AROUND: Duration = Duration::from_secs(15);
+const AROUND: Duration = Duration::from_secs(20);
+/// What a look at the record takes, about: rows must be written first.
+const LOOK: Duration = Duration::from_secs(8);
+/// From the start of the load to the first rollout.
+const BEFORE_FIRST_S: f64 = 3.0;
+/// The sleep that is assumed to be chosen, in seconds.
+const ASSUMED_SLEEP_S: u64 = 2;
+/// A pod is known to have left the rules this long after its end where nothing names it, about, in seconds.
+const KNOWN_AFTER_S: f64 = 0.4;
+
+/// How long rollouts (or deletions) take, and how many units they show.
+#[derive(Clone, Debug)]
+pub(super) struct Pace {
+    disrupt: Disrupt,
+    /// From one rollout to the next, with the sleep that is set.
+    each: Duration,
+    around: Duration,
+    set_s: u64,
+    /// Pods of a rollout.
+    pub(super) pods: usize,
+    /// How often a rollout waits for pods to end.
+    waits: u32,
+    /// When pods of a rollout begin to end, in seconds, sorted.
+    ends_s: Vec<f64>,
+    /// Units of a rollout whose pods have names, if that was seen.
+    named: Option<usize>,
+    /// Whether each run changes the template and changes it back.
+    is_changed: bool,
+}
+
+/// A run of the plan.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leg {
+    pub(super) purpose: Purpose,
+    sleep_s: u64,
+    /// Rollouts, or deletions, that end pods for their windows.
+    pub(super) times: usize,
+    /// Pods that end in them.
+    pub(super) ended: usize,
+    pub(super) takes: Duration,
+}
+
+impl Pace {
+    /// As assumed before anything is measured.
+    pub(super) fn assumed(subject: &Subject, disrupt: Disrupt) -> Self {
+        let [real, embedded] = EACH_POD;
+        let each_pod = if subject.elsewhere().is_some() { real } else { embedded };
+        let pods = usize::try_from(subject.rollout().pods).unwrap_or(usize::MAX).max(1);
+        let (at_once, waits_for_each) = match subject.rollout().strategy {
+            Strategy::Rolling { at_once } => (at_once, false),
+            Strategy::Recreate => (subject.rollout().pods, false),
+            Strategy::InPlace { at_once } => (at_once, true),
+        };
+        let steps = pods.div_ceil(usize::try_from(at_once).unwrap_or(usize::MAX).max(1));
+        let times = u32::try_from(steps).unwrap_or(u32::MAX);
+        let (each, waits) = match disrupt {
+            Disrupt::RollingRestart => (each_pod * times + BETWEEN, if waits_for_each { times } else { 1 }),
+            Disrupt::DeletePod => (each_pod + BETWEEN, 1),
+        };
+        Self {
+            disrupt,
+            each,
+            around: AROUND,
+            set_s: subject.settings().pre_stop_seconds,
+            pods,
+            waits,
+            ends_s: (0..steps).map(|step| step as f64 * each_pod.as_secs_f64()).collect(),
+            named: None,
+            is_changed: !subject.is_own(),
+        }
+    }
+
+    /// As the first run has shown, which took that long.
+    pub(super) fn measured(self, before: &RunResult, took: Duration) -> Self {
+        let in_mode = |t: &&rolldrop_analysis::model::Termination| t.mode == Mode::Rollout;
+        let mut ends_s: Vec<f64> = before.terminations.iter().filter(in_mode).map(|t| t.t0_s).collect();
+        ends_s.sort_by(f64::total_cmp);
+        let units = Units::of(before);
+        let times = match self.disrupt {
+            Disrupt::RollingRestart => units.rollouts,
+            Disrupt::DeletePod => before.terminations.len(),
+        };
+        if times == 0 {
+            return self;
+        }
+        let lasted = (before.load.duration_s - BEFORE_FIRST_S).max(1.0);
+        let each = Duration::from_secs_f64(lasted / times as f64);
+        let around = took.saturating_sub(Duration::from_secs_f64(lasted));
+        let is_rollout = self.disrupt == Disrupt::RollingRestart;
+        Self {
+            each,
+            around,
+            ends_s: if is_rollout { ends_s } else { self.ends_s },
+            named: is_rollout.then_some((units.number / times).max(1)),
+            ..self
+        }
+    }
+
+    /// How many units a rollout, or a deletion, shows whose pods sleep for that long. Without names, pods are apart that
+    /// begin to end after the one before is known to have left the rules: once it has ended.
+    pub(super) fn units_of_each(&self, sleep_s: u64, names: Names) -> usize {
+        match (self.disrupt, names, self.named) {
+            (Disrupt::DeletePod, ..) => 1,
+            (_, Names::Known, Some(named)) => named,
+            (_, Names::Known, None) => self.ends_s.len().max(1),
+            (_, Names::Unknown, _) => {
+                let (mut number, mut known_s) = (0, f64::NEG_INFINITY);
+                for at in &self.ends_s {
+                    if *at > known_s {
+                        number += 1;
+                        known_s = at + sleep_s as f64 + KNOWN_AFTER_S;
+                    }
+                }
+                number.max(1)
+            }
+        }
+    }
+
+    /// How long one rollout takes with that sleep, to the next.
+    fn each_with(&self, sleep_s: u64) -> Duration {
+        let longer = Duration::from_secs(sleep_s.saturating_sub(self.set_s)) * self.waits;
+        let shorter = Duration::from_secs(self.set_s.saturating_sub(sleep_s)) * self.waits;
+        (self.each + longer).saturating_sub(shorter)
+    }
+
+    /// A run that is to have so many units.
+    pub(super) fn leg(&self, purpose: Purpose, (sleep_s, needed): (u64, usize), names: Names) -> Leg {
+        let times = needed.div_ceil(self.units_of_each(sleep_s, names));
+        let each_ends = if self.disrupt == Disrupt::DeletePod { 1 } else { self.pods };
+        let ended = times.saturating_mul(each_ends);
+        let measured = self.each_with(sleep_s).saturating_mul(u32::try_from(times).unwrap_or(u32::MAX));
+        let takes = measured + self.besides(purpose, sleep_s) + LOOK * looks(ended);
+        Leg { purpose, sleep_s, times, ended, takes }
+    }
+
+    /// Whether a run changes the template and changes it back.
+    fn changes(&self, purpose: Purpose) -> bool {
+        self.is_changed && purpose != Purpose::Before
+    }
+
+    /// What a run takes besides its rollouts and its looks.
+    fn besides(&self, purpose: Purpose, sleep_s: u64) -> Duration {
+        let changes = match self.changes(purpose) {
+            true => self.each_with(sleep_s) + self.each_with(self.set_s),
+            false => Duration::ZERO,
+        };
+        self.around + changes
+    }
+
+    /// How many rollouts a run makes in all.
+    fn rollouts_of(&self, leg: &Leg) -> usize {
+        let measured = if self.disrupt == Disrupt::DeletePod { 0 } else { leg.times };
+        measured + if self.changes(leg.purpose) { 2 } else { 0 }
+    }
+}
+
+/// How often a run is looked at before so many pods have ended, about: each round doubles their number.
+fn looks(ended: usize) -> u32 {
+    ended.div_ceil(super::steps::FIRST_LOOK).next_power_of_two().ilog2() + 1
+}
+
+/// The runs that follow one another, if the first proof holds.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) legs: Vec<Leg>,
+    rollouts: usize,
+    pub(super) takes: Duration,
+}
+
+impl Steps<'_> {
+    /// What follows the first run. `names` and the sleep to prove are those known by then.
+    pub(super) fn plan_after(&self, pace: &Pace, names: Names, sleep_s: Option<u64>) -> Plan {
+        let first = self.subject.sleeps(self.args.max_sleep)[0];
+        let windows = self.windows(self.subject.wide(first)).needed;
+        let proof = self.proof(self.subject.settings(), (1.0 - CONFIDENCE) / 2.0).needed;
+        let sleep_s = sleep_s.unwrap_or(ASSUMED_SLEEP_S.max(self.subject.settings().pre_stop_seconds));
+        let mut legs = Vec::new();
+        if names == Names::Known {
+            legs.push(pace.leg(Purpose::Windows, (first, windows), names));
+        }
+        legs.push(pace.leg(Purpose::Proof, (sleep_s, proof), names));
+        Plan::of(legs, pace)
+    }
+}
+
+impl Plan {
+    fn of(legs: Vec<Leg>, pace: &Pace) -> Self {
+        let rollouts = legs.iter().map(|leg| pace.rollouts_of(leg)).sum();
+        let takes = legs.iter().map(|leg| leg.takes).sum();
+        Self { legs, rollouts, takes }
+    }
+
+    /// The runs in words.
+    fn in_words(&self, disrupt: Disrupt) -> String {
+        let acts = |times: usize| match disrupt {
+            Disrupt::RollingRestart => counted(len(times), "rollout"),
+            Disrupt::DeletePod => counted(len(times), "deletion"),
+        };
+        let words = self.legs.iter().map(|leg| match leg.purpose {
+            Purpose::Windows => {
+                format!("{} with a sleep of {} s, which show whole windows", acts(leg.times), leg.sleep_s)
+            }
+            _ => format!("{} with the chosen sleep, which prove it", acts(leg.times)),
+        });
+        words.collect::<Vec<_>>().join("; then ")
+    }
+
+    /// How much it is.
+    fn amount(&self, is_own: bool) -> String {
+        let changes =
+            if is_own { "" } else { ", with those that change the pods' template and change it back" };
+        let minutes = counted(self.takes.as_secs().div_ceil(60).max(1), "minute");
+        format!("about {} and {minutes}{changes}", counted(len(self.rollouts), "rollout"))
+    }
+}
 
 /// Says what will be done, and how long that takes.
-pub(super) fn say(steps: &Steps<'_>) -> Duration {
-    let (subject, progress) = (steps.subject, steps.progress);
+pub(super) fn say(steps: &Steps<'_>, is_verifying: bool) -> Duration {
+    let (subject, progress, disrupt) = (steps.subject, steps.progress, steps.disrupt());
     let set = subject.settings();
-    let first = subject.sleeps(steps.args.max_sleep)[0];
-    let disrupt = steps.args.disrupt.unwrap_or_default();
-    let windows = steps.windows(subject.wide(first), disrupt).needed;
-    let proof = steps.proof(set, (1.0 - CONFIDENCE) / 2.0, Names::Known).needed;
-    let takes = takes(subject, disrupt, windows, first) + takes(subject, disrupt, proof, 2) + AROUND;
-    let rollouts = rollouts(subject.rollout(), disrupt, windows + proof) + subject.rollouts_of_changes();
     progress.say(&format!(
         "tuning {}, container {}: a preStop sleep of {} s and a grace period of {} s are set",
         subject.workload(),
@@ -38,20 +248,50 @@ pub(super) fn say(steps: &Steps<'_>) -> Duration {
         set.termination_grace_period_seconds,
     ));
     subject.cautions().iter().for_each(|caution| progress.warn(caution));
+    let pace = Pace::assumed(subject, disrupt);
+    let (named, unnamed) =
+        (steps.plan_after(&pace, Names::Known, None), steps.plan_after(&pace, Names::Unknown, None));
+    if is_verifying {
+        let leg = pace.leg(
+            Purpose::Proof,
+            (ASSUMED_SLEEP_S, steps.proof(set, 1.0 - CONFIDENCE).needed),
+            Names::Unknown,
+        );
+        let plan = Plan::of(vec![leg], &pace);
+        progress.say(&format!("{}; {}", plan.in_words(disrupt), plan.amount(subject.is_own())));
+        return plan.takes;
+    }
+    let first = steps.before();
+    let before = pace.leg(Purpose::Before, (set.pre_stop_seconds, first.needed), Names::Unknown);
+    if steps.has_names() {
+        progress.say(&format!("first as it is; then {}", named.in_words(disrupt)));
+    } else {
+        progress.say(&format!(
+            "first as it is; if that shows which pods answer, then {}; otherwise {}",
+            named.in_words(disrupt),
+            unnamed.in_words(disrupt)
+        ));
+    }
+    let longest = if steps.has_names() || named.takes >= unnamed.takes { named } else { unnamed };
+    let mut legs = vec![before];
+    legs.extend(longest.legs);
+    let plan = Plan::of(legs, &pace);
     progress.say(&format!(
-        "first as it is; then {} with a sleep of {first} s, which show windows that cover {} of all; then {} with the \
-         chosen sleep",
-        counted(len(windows), "termination"),
-        percent(steps.args.coverage.share()),
-        counted(len(proof), "termination"),
+        "{}; the first run measures how long it takes here. A sleep that loses requests is followed by a longer one, and \
+         its proof. No run has more than {}",
+        plan.amount(subject.is_own()),
+        steps.most_in_words(&steps.proof(set, (1.0 - CONFIDENCE) / 2.0)),
     ));
-    progress.say(&format!(
-        "about {} and {:.0} minutes{}",
-        counted(rollouts, "rollout"),
-        (takes.as_secs_f64() / 60.0).ceil(),
-        if subject.is_own() { "" } else { ", with those that change the pods' template and change it back" },
+    plan.takes
+}
+
+/// Says what follows the first run, as that has shown.
+pub(super) fn say_again(steps: &Steps<'_>, plan: &Plan) {
+    steps.progress.say(&format!(
+        "as measured: {}; {}",
+        plan.in_words(steps.disrupt()),
+        plan.amount(steps.subject.is_own())
     ));
-    takes
 }
 
 /// Goes on only with consent.
@@ -70,44 +310,73 @@ pub(super) async fn ask(steps: &Steps<'_>, takes: Duration) -> anyhow::Result<()
     run::confirm(steps.progress, steps.interrupts).await
 }
 
-/// How long a run takes in which so many pods end, about.
-pub(super) fn takes(subject: &Subject, disrupt: Disrupt, ended: usize, sleep_s: u64) -> Duration {
-    let [real, embedded] = EACH_POD;
-    let each_pod = if subject.elsewhere().is_some() { real } else { embedded };
-    let sleep = Duration::from_secs(sleep_s);
-    let changes = if subject.is_own() { Duration::ZERO } else { (each_pod + sleep) * 2 };
-    let (times, each) = match disrupt {
-        Disrupt::RollingRestart => {
-            let pods = u32::try_from(subject.rollout().pods).unwrap_or(u32::MAX);
-            (rollouts(subject.rollout(), disrupt, ended), each_pod.saturating_mul(pods))
-        }
-        Disrupt::DeletePod => (len(ended), each_pod),
-    };
-    (each + BETWEEN + sleep).saturating_mul(u32::try_from(times).unwrap_or(u32::MAX)) + AROUND + changes
+/// How far a run has come, as its looks have seen it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Position {
+    /// Since its load began.
+    pub(super) elapsed: Duration,
+    /// Units that count so far, about.
+    pub(super) units: usize,
 }
 
-/// How many rollouts end so many pods apart from each other; a deletion is none.
-fn rollouts(rollout: Rollout, disrupt: Disrupt, ended: usize) -> u64 {
-    let each = match (disrupt, rollout.strategy) {
-        (Disrupt::DeletePod, _) => return 0,
-        (_, Strategy::Rolling { .. }) => rollout.pods,
-        (_, Strategy::Recreate) => 1,
-        (_, Strategy::InPlace { at_once }) => rollout.pods.div_ceil(at_once.max(1)),
-    };
-    len(ended).div_ceil(each.max(1))
+impl Pace {
+    /// How long a run still takes.
+    pub(super) fn left(&self, plan: StepPlan, names: Names, position: Position) -> Duration {
+        let sleep_s = plan.settings.pre_stop_seconds;
+        let missing = plan.needed.saturating_sub(position.units);
+        let leg = self.leg(plan.purpose, (sleep_s, plan.needed), names);
+        let rollouts = leg.takes.saturating_sub(self.besides(plan.purpose, sleep_s));
+        let expected = rollouts.mul_f64(missing as f64 / plan.needed.max(1) as f64);
+        // What this run has shown counts the more, the further it is.
+        let seen = position.elapsed.div_f64(position.units.max(1) as f64).mul_f64(missing as f64);
+        let done = position.units.min(plan.needed) as f64 / plan.needed.max(1) as f64;
+        let after = self.besides(plan.purpose, sleep_s) / 2;
+        expected.mul_f64(1.0 - done) + seen.mul_f64(done) + after
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn pace(ends_s: &[f64]) -> Pace {
+        Pace {
+            disrupt: Disrupt::RollingRestart,
+            each: Duration::from_secs(10),
+            around: Duration::from_secs(20),
+            set_s: 0,
+            pods: ends_s.len(),
+            waits: 1,
+            ends_s: ends_s.to_vec(),
+            named: None,
+            is_changed: true,
+        }
+    }
+
     #[test]
-    fn a_rollout_shows_as_many_windows_as_it_has_steps() {
-        let of = |strategy| rollouts(Rollout { pods: 6, strategy }, Disrupt::RollingRestart, 29);
-        assert_eq!(of(Strategy::Rolling { at_once: 1 }), 5);
-        assert_eq!(of(Strategy::Recreate), 29);
-        assert_eq!(of(Strategy::InPlace { at_once: 2 }), 10);
-        let deleted = Rollout { pods: 6, strategy: Strategy::Rolling { at_once: 1 } };
-        assert_eq!(rollouts(deleted, Disrupt::DeletePod, 29), 0);
+    fn rollout_shows_pods_that_end_after_one_another() {
+        let apart = pace(&[0.0, 3.0, 6.0]);
+        let units = |sleep_s| apart.units_of_each(sleep_s, Names::Unknown);
+        assert_eq!([units(2), units(4), units(9)], [3, 2, 1]);
+        assert_eq!(apart.units_of_each(9, Names::Known), 3, "names show when each left the rules");
+        assert_eq!(pace(&[0.0, 0.1, 0.2]).units_of_each(0, Names::Unknown), 1);
+        let deleted = Pace { disrupt: Disrupt::DeletePod, ..apart.clone() };
+        assert_eq!(deleted.units_of_each(0, Names::Known), 1);
+    }
+
+    #[test]
+    fn leg_counts_rollouts_by_the_units_that_they_show() {
+        let apart = pace(&[0.0, 3.0, 6.0]);
+        let leg = apart.leg(Purpose::Proof, (2, 36), Names::Unknown);
+        assert_eq!((leg.times, leg.ended, apart.rollouts_of(&leg)), (12, 36, 14));
+        // 12 of 12 s, two of 12 and 10 s for the template, 20 s around it, three looks.
+        assert_eq!(leg.takes, Duration::from_secs(12 * 12 + 22 + 20 + 3 * 8));
+        let together = pace(&[0.0, 0.1, 0.2]).leg(Purpose::Proof, (2, 36), Names::Unknown);
+        assert_eq!(together.times, 36);
+    }
+
+    #[test]
+    fn looks_double_what_has_ended() {
+        assert_eq!([1, 10, 11, 36, 100].map(looks), [1, 1, 2, 3, 5]);
     }
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::subject::Subject;
 use crate::inject::ending::{Ending, set_ending_in};
-use rolldrop_analysis::tune::Choice;
+use rolldrop_analysis::tune::{Choice, Tuning};
 use rolldrop_report::ReportFile;
 
 /// Writes a file into the tuning's directory.
@@ -18,12 +18,18 @@ pub(super) fn write(out: &Path, file: &ReportFile) -> anyhow::Result<()> {
     std::fs::write(&path, &file.bytes).with_context(|| format!("failed to write {}", path.display()))
 }
 
-/// The chosen settings as patches: a strategic merge patch, and the same for kustomize.
-pub(super) fn patches(subject: &Subject, choice: &Choice) -> Vec<ReportFile> {
-    let patch = strategic_merge(subject, choice.settings.into());
+/// Writes `tune.json`, `tune.md` and the picture.
+pub(super) fn write_report(out: &Path, tuning: &Tuning) -> anyhow::Result<()> {
+    rolldrop_report::tuning(tuning)?.iter().try_for_each(|file| write(out, file))
+}
+
+/// The chosen settings as patches: a strategic merge patch, and the same for kustomize. The first line of each says what
+/// they rest on.
+pub(super) fn patches(subject: &Subject, choice: &Choice, basis: &str) -> Vec<ReportFile> {
+    let patch = format!("# {basis}\n{}", strategic_merge(subject, choice.settings.into()));
     let file = |path: &str, text: String| ReportFile { path: path.to_owned(), bytes: text.into_bytes() };
     let kustomization = format!(
-        "# In kustomization.yaml, beside patch.yaml.\npatches:\n  - path: patch.yaml\n    target: {{kind: {}, name: {}}}\n",
+        "# In kustomization.yaml, beside patch.yaml. {basis}\npatches:\n  - path: patch.yaml\n    target: {{kind: {}, name: {}}}\n",
         subject.object()["kind"].as_str().unwrap_or_default(),
         subject.name(),
     );

@@ -1,16 +1,19 @@
 //! The runs of a tuning.
 
+use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
 
 use super::evidence::Means;
+use super::forecast::{Pace, Plan, Position};
 use super::subject::{Subject, whose};
-use super::{CONFIDENCE, TuneArgs, forecast};
+use super::{CONFIDENCE, TuneArgs};
 use crate::cli::progress::Progress;
 use crate::cli::report;
-use crate::cli::run::{self, Consent, Covering, Extras, Job};
+use crate::cli::run::{self, Consent, Covering, Extras, Job, Look};
 use crate::cli::signals::Interrupts;
 use crate::cluster::Cluster;
 use crate::coordinator::{GitOps, LiveChanges};
@@ -18,42 +21,56 @@ use crate::inject::ending::set_ending;
 use crate::lab;
 use crate::scenario::{ClusterChoice, Loaded};
 use rolldrop_analysis::figures::{counted, len};
-use rolldrop_analysis::tune::{Names, Purpose, Settings};
+use rolldrop_analysis::model::Analysis;
+use rolldrop_analysis::tune::{Names, Purpose, Settings, Unit, Units, is_outlasted, refuted};
 use rolldrop_analysis::{RunResult, windows_needed};
-use rolldrop_record::{Clock, Policy, RunDir};
+use rolldrop_record::{Clock, Policy, RoundsEnd, RunDir};
 
-/// The most rounds of a run whose windows cover too little after the first.
+/// The most rounds of a run.
 const MOST_ROUNDS: usize = 12;
-/// The longest that the load of one round may last.
-const LONGEST: Duration = Duration::from_secs(3600);
-/// How many pods end before the first look at whether the sleep outlasts their windows.
-const FIRST_LOOK: usize = 10;
+/// The longest that a run may take, however long it is expected to.
+const LONGEST: Duration = Duration::from_secs(3 * 3600);
+/// The least of these bounds.
+const LEAST_BOUND: Duration = Duration::from_secs(15 * 60);
+/// How many pods end before the first look at a run.
+pub(super) const FIRST_LOOK: usize = 10;
 /// How many pods are deleted, one at a time, to see what is lost as things are.
 const DELETED_BEFORE: usize = 3;
+/// Rollouts of a run beyond those that it needs if each shows one unit: one in which no pod is seen to end shows none.
+const SPARE: usize = 2;
 
 /// How pods are ended while they are measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[value(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase")]
 pub(super) enum Disrupt {
     /// The workload replaces its pods, again and again.
     #[default]
     RollingRestart,
-    /// Pods are deleted, one at a time.
+    /// Pods are deleted, one at a time. That shows nothing for rollouts.
     DeletePod,
 }
 
 /// One run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct StepPlan {
     pub(super) purpose: Purpose,
     pub(super) settings: Settings,
     disrupt: Disrupt,
-    pub(super) names: Names,
     /// What names the pods, if answers do not.
     pub(super) means: Option<Means>,
-    /// How many ends of pods must tell something.
+    /// How many units it must have.
     pub(super) needed: usize,
-    policy: Policy,
+    confidence: f64,
+}
+
+impl StepPlan {
+    /// Whether both are the same run.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        let key = |plan: &Self| (plan.purpose, plan.settings, plan.disrupt, plan.means, plan.needed);
+        key(self) == key(other)
+    }
 }
 
 /// What all runs have in common.
@@ -68,49 +85,90 @@ pub(super) struct Steps<'a> {
     pub(super) holder: Option<String>,
 }
 
+/// A run that is over.
+pub(super) struct Ended {
+    pub(super) analysis: Analysis,
+    pub(super) is_interrupted: bool,
+    pub(super) took: Duration,
+    /// Why it ended before it had what it needs, if its bound ended it.
+    pub(super) gave_up: Option<String>,
+}
+
+/// What is known of the way on while a run lasts.
+#[derive(Clone, Debug)]
+pub(super) struct Outlook {
+    pub(super) pace: Pace,
+    pub(super) names: Names,
+    /// What follows the run if it shows what it is to show.
+    pub(super) later: Duration,
+    /// The most rollouts that the run may make.
+    pub(super) most_rollouts: Option<usize>,
+}
+
 impl Steps<'_> {
+    pub(super) fn disrupt(&self) -> Disrupt {
+        self.args.disrupt.unwrap_or_default()
+    }
+
+    /// Whether the user says that something names the pods.
+    pub(super) fn has_names(&self) -> bool {
+        self.args.evidence.is_some()
+    }
+
     /// The run that shows what is lost as things are.
     pub(super) fn before(&self) -> StepPlan {
-        let disrupt = self.args.disrupt.unwrap_or_default();
-        let needed = if disrupt == Disrupt::DeletePod { DELETED_BEFORE } else { 1 };
-        let settings = self.subject.settings();
-        let plan = self.plan(Purpose::Before, settings, 1.0 - CONFIDENCE);
-        StepPlan { needed, disrupt, ..plan }
+        let needed = if self.disrupt() == Disrupt::DeletePod { DELETED_BEFORE } else { 1 };
+        let plan = self.plan(Purpose::Before, self.subject.settings(), 1.0 - CONFIDENCE);
+        StepPlan { needed, ..plan }
     }
 
     /// The run that shows the whole windows.
-    pub(super) fn windows(&self, settings: Settings, disrupt: Disrupt) -> StepPlan {
-        StepPlan { disrupt, ..self.plan(Purpose::Windows, settings, 1.0 - CONFIDENCE) }
+    pub(super) fn windows(&self, settings: Settings) -> StepPlan {
+        self.plan(Purpose::Windows, settings, 1.0 - CONFIDENCE)
     }
 
     /// A run that shows, with at most this error, whether settings hold.
-    pub(super) fn proof(&self, settings: Settings, error: f64, names: Names) -> StepPlan {
-        let disrupt = match names {
-            Names::Known => self.args.disrupt.unwrap_or_default(),
-            Names::Unknown => Disrupt::DeletePod,
-        };
-        StepPlan { disrupt, names, ..self.plan(Purpose::Proof, settings, error) }
+    pub(super) fn proof(&self, settings: Settings, error: f64) -> StepPlan {
+        self.plan(Purpose::Proof, settings, error)
     }
 
     fn plan(&self, purpose: Purpose, settings: Settings, error: f64) -> StepPlan {
-        let (coverage, confidence) = (self.args.coverage.share(), 1.0 - error);
+        let confidence = 1.0 - error;
         StepPlan {
             purpose,
             settings,
-            disrupt: Disrupt::default(),
-            names: Names::Known,
+            disrupt: self.disrupt(),
             means: Means::of(self.args.evidence),
-            needed: windows_needed(coverage, confidence),
-            policy: Policy { coverage, confidence, margin_s: 0 },
+            needed: windows_needed(self.args.coverage.share(), confidence),
+            confidence,
         }
     }
 
-    /// What ends the pods, as the scenario has it.
-    fn disruption(&self, plan: StepPlan) -> String {
-        // Some pods leave the rules together, and a further round takes longer than a few pods more.
-        let spare = if plan.disrupt == Disrupt::RollingRestart { plan.needed / 5 } else { 0 };
-        let first = if plan.purpose == Purpose::Windows { FIRST_LOOK } else { usize::MAX };
-        let until = format!("until: {{terminations: {}}}", (plan.needed + spare).min(first));
+    /// The most rollouts, or deletions, of a run: as many as it needs if each shows one unit.
+    pub(super) fn most_in_words(&self, plan: &StepPlan) -> String {
+        let most = len(plan.needed + SPARE);
+        match plan.disrupt {
+            Disrupt::RollingRestart => counted(most, "rollout"),
+            Disrupt::DeletePod => counted(most, "deletion"),
+        }
+    }
+
+    /// How many rollouts a run makes to change the template and to change it back.
+    pub(super) fn rollouts_of_changes(&self, plan: &StepPlan) -> usize {
+        let is_as_set = plan.settings == self.subject.settings() && plan.means != Some(Means::Sidecar);
+        if self.subject.is_own() || is_as_set { 0 } else { 2 }
+    }
+
+    /// How long a run may take.
+    fn bound(plan: StepPlan, outlook: &Outlook) -> Duration {
+        let leg =
+            outlook.pace.leg(plan.purpose, (plan.settings.pre_stop_seconds, plan.needed), outlook.names);
+        (leg.takes * 3).clamp(LEAST_BOUND, LONGEST)
+    }
+
+    /// What ends the pods, as the scenario has it, until so many have ended.
+    fn disruption(&self, plan: StepPlan, ended: usize) -> String {
+        let until = format!("until: {{terminations: {ended}}}");
         match plan.disrupt {
             Disrupt::RollingRestart => {
                 format!("{{at: 3s, action: rollingRestart, workload: {}, {until}}}", self.subject.workload())
@@ -124,29 +182,28 @@ impl Steps<'_> {
         }
     }
 
-    /// The run to be made, and the cluster that the scenario names. `told` is said while its load is sent.
+    /// The run to be made, and the cluster that the scenario names.
     fn job<'a>(
         &'a self,
         plan: StepPlan,
-        told: Option<&'a dyn Fn(usize) -> String>,
+        (first, length): (usize, Duration),
+        watched: Watched<'a>,
     ) -> anyhow::Result<(Job<'a>, Option<ClusterChoice<lab::Config>>)> {
         let Self { args, subject, .. } = self;
         let StepPlan { purpose, settings, .. } = plan;
-        let disruptions = format!("disruptions=[{}]", self.disruption(plan));
-        let length = format!("load.duration={}s", LONGEST.as_secs());
+        let disruptions = format!("disruptions=[{}]", self.disruption(plan, first));
+        let length = format!("load.duration={}s", length.as_secs());
         let mut further = vec![disruptions, length, "expect={}".to_owned()];
         further.extend(plan.means.map(Means::as_override));
         let Loaded { mut scenario, cluster } = args.measure.scenario(args.scenario_name(), further)?;
         if subject.is_own() {
             set_ending(&mut scenario.manifests, subject.sleepers(), settings.into())?;
         }
+        let covering = watched.goal.filter(|_| purpose != Purpose::Before);
         let extras = Extras {
-            policy: plan.policy,
-            covering: (purpose != Purpose::Before && plan.names == Names::Known).then_some(Covering {
-                most_rounds: MOST_ROUNDS,
-                seen_s: (purpose == Purpose::Windows).then_some(settings.pre_stop_seconds),
-            }),
-            told,
+            policy: Policy { coverage: args.coverage.share(), confidence: plan.confidence, margin_s: 0 },
+            covering: covering.map(|goal| Covering { most_rounds: MOST_ROUNDS, goal }),
+            told: watched.told,
             holder: self.holder.as_deref(),
             ending: (!subject.is_own()).then(|| (subject.sleepers(), settings.into())),
             ..Extras::default()
@@ -159,73 +216,63 @@ impl Steps<'_> {
     pub(super) async fn dry_run(&self) -> anyhow::Result<()> {
         let Self { args, subject, interrupts, progress, .. } = self;
         let first = subject.sleeps(args.max_sleep)[0];
-        let plan = self.windows(subject.wide(first), args.disrupt.unwrap_or_default());
-        let (job, cluster) = self.job(plan, None)?;
+        let plan = self.windows(subject.wide(first));
+        let (job, cluster) = self.job(plan, (FIRST_LOOK, LEAST_BOUND), Watched::default())?;
         let choice = |logs: &Path| args.measure.choice(args.scenario_name(), cluster, logs);
         job.dry_run(choice, interrupts, progress).await
     }
 
-    /// Makes a run in a directory of this name, and returns its result.
-    pub(super) async fn run(&self, plan: StepPlan, name: &str) -> anyhow::Result<RunResult> {
+    /// Makes a run in a directory of this name.
+    pub(super) async fn run(&self, plan: StepPlan, name: &str, outlook: Outlook) -> anyhow::Result<Ended> {
         let Self { args, progress, .. } = self;
-        let StepPlan { settings, needed, .. } = plan;
         if let Some(what) = self.subject.changed_since(args, self.interrupts).await? {
             bail!(
                 "others changed {what} of {} since the tuning began (an autoscaler, or another rollout): keep them away, \
-                 and begin anew",
-                self.subject.workload()
+                 and continue with rolldrop tune --resume {}",
+                self.subject.workload(),
+                self.out.display()
             );
         }
         let began = Instant::now();
+        let sleep_s = plan.settings.pre_stop_seconds;
+        let leg = outlook.pace.leg(plan.purpose, (sleep_s, plan.needed), outlook.names);
         progress.say(&format!(
-            "{name}: a preStop sleep of {} s, {} or more",
-            settings.pre_stop_seconds,
-            counted(len(needed), "termination")
+            "{name}: a preStop sleep of {sleep_s} s, about {}",
+            counted(len(leg.ended.max(plan.needed)), "termination")
         ));
         let out = self.out.join(name);
         let run_dir = RunDir::create(&out).context("failed to make the run directory")?;
-        let told = |ended: usize| format!("{name}: {}", self.left(plan, began, ended));
-        let (job, cluster) = self.job(plan, Some(&told))?;
+        let bound = Self::bound(plan, &outlook);
+        let watch = Watch::new(plan, name, outlook, bound);
+        let (told, goal) = (|ended| watch.in_words(ended), |result: &RunResult| watch.look(result));
+        let watched = Watched { told: Some(&told), goal: Some(&goal) };
+        let first = if plan.purpose == Purpose::Before { plan.needed } else { leg.ended.min(FIRST_LOOK) };
+        let first = first.min(watch.most_ended(0, 0)).max(1);
+        let (job, cluster) = self.job(plan, (first, bound), watched)?;
         let choice = args.measure.choice(args.scenario_name(), cluster, &out);
         let measured = job.carry_out(choice, &run_dir, self.clock, self.interrupts, progress).await;
-        let interrupted = measured.inspect_err(|_| run_dir.discard_if_empty())?;
-        let result = report::make_quietly(&run_dir)?;
+        let is_interrupted = measured.inspect_err(|_| run_dir.discard_if_empty())?;
+        let analysis = report::make_quietly(&run_dir)?;
+        let (result, took) = (&analysis.result, began.elapsed());
         progress.say(&format!(
-            "{name}: {} of {} requests lost in {}, {:.0} s",
+            "{name}: {} of {} requests lost in {} ({}), {:.0} s",
             result.requests.lost(),
             result.requests.total,
             counted(len(result.terminations.len()), "termination"),
-            began.elapsed().as_secs_f64()
+            Units::of(result).in_words(),
+            took.as_secs_f64()
         ));
-        if interrupted {
-            return Err(run::Interrupted.into());
-        }
-        Ok(result)
+        Ok(Ended { is_interrupted, took, gave_up: watch.gave_up.take(), analysis })
     }
 
-    /// How far a run has come, and when the tuning ends if its next proof holds.
-    fn left(&self, plan: StepPlan, began: Instant, ended: usize) -> String {
-        let StepPlan { purpose, needed, disrupt, settings, .. } = plan;
-        let takes = |disrupt, needed, sleep_s| forecast::takes(self.subject, disrupt, needed, sleep_s);
-        let left = needed.saturating_sub(ended);
-        let this = match (u32::try_from(ended), u32::try_from(left)) {
-            (Ok(ended @ 1..), Ok(left)) => began.elapsed() / ended * left,
-            _ => takes(disrupt, left, settings.pre_stop_seconds),
+    /// What follows a run of this purpose, if it shows what it is to show.
+    pub(super) fn later(&self, purpose: Purpose, plan: &Plan) -> Duration {
+        let follows = |leg: &&super::forecast::Leg| match purpose {
+            Purpose::Before => true,
+            Purpose::Windows => leg.purpose == Purpose::Proof,
+            Purpose::Proof => false,
         };
-        let first = self.subject.sleeps(self.args.max_sleep)[0];
-        let [windows, proof] = [
-            self.windows(self.subject.wide(first), disrupt),
-            self.proof(settings, (1.0 - CONFIDENCE) / 2.0, Names::Known),
-        ];
-        let of = |plan: StepPlan| takes(plan.disrupt, plan.needed, plan.settings.pre_stop_seconds);
-        let later = match purpose {
-            Purpose::Before => of(windows) + of(proof),
-            Purpose::Windows => of(proof),
-            Purpose::Proof => Duration::ZERO,
-        };
-        let minutes = ((this + later).as_secs_f64() / 60.0).ceil().max(1.0);
-        let of_needed = if ended < needed { format!(" of {needed}") } else { String::new() };
-        format!("{ended}{of_needed} terminations, about {minutes:.0} min left")
+        plan.legs.iter().filter(follows).map(|leg| leg.takes).sum()
     }
 
     /// Sets the chosen settings in the cluster, and leaves them there.
@@ -242,5 +289,142 @@ impl Steps<'_> {
         changed.iter().for_each(|title| progress.say(&format!("{title} has the chosen settings now")));
         cluster.shut_down().await;
         Ok(())
+    }
+}
+
+/// What watches a run while it lasts.
+#[derive(Clone, Copy, Default)]
+struct Watched<'a> {
+    /// Says how far it is, once so many pods have ended.
+    told: Option<&'a dyn Fn(usize) -> String>,
+    /// Judges a look.
+    goal: Option<&'a dyn Fn(&RunResult) -> Look>,
+}
+
+/// Watches one run: how far it is, and when it ends.
+struct Watch<'a> {
+    plan: StepPlan,
+    name: &'a str,
+    outlook: Outlook,
+    /// How long it may take.
+    longest: Duration,
+    /// Since when its load lasts.
+    began: Cell<Option<Instant>>,
+    /// Pods that had ended by then: those of the change of the template.
+    ended_before: Cell<Option<usize>>,
+    /// The last look: pods that had ended, and units.
+    seen: RefCell<Option<(usize, Units)>>,
+    gave_up: Cell<Option<String>>,
+}
+
+impl<'a> Watch<'a> {
+    fn new(plan: StepPlan, name: &'a str, outlook: Outlook, longest: Duration) -> Self {
+        let (began, ended_before) = (Cell::default(), Cell::default());
+        let (seen, gave_up) = (RefCell::default(), Cell::default());
+        Self { plan, name, outlook, longest, began, ended_before, seen, gave_up }
+    }
+
+    /// How long the load has lasted.
+    fn elapsed(&self) -> Duration {
+        let began = self.began.get().unwrap_or_else(Instant::now);
+        self.began.set(Some(began));
+        began.elapsed()
+    }
+
+    /// The units of so many ended pods, about, as the last look saw their share.
+    fn units_of(&self, ended: usize) -> usize {
+        let Outlook { pace, names, .. } = &self.outlook;
+        let (seen_ended, seen) = match *self.seen.borrow() {
+            Some((seen_ended @ 1.., units)) if units.number > 0 => (seen_ended, units.number),
+            _ => {
+                let each = pace.units_of_each(self.plan.settings.pre_stop_seconds, *names);
+                let ends = if self.plan.disrupt == Disrupt::DeletePod { 1 } else { pace.pods };
+                return ended * each / ends;
+            }
+        };
+        seen + ended.saturating_sub(seen_ended) * seen / seen_ended
+    }
+
+    /// How far the run has come, and when the tuning ends if its next proof holds.
+    fn in_words(&self, ended_in_all: usize) -> String {
+        let before = self.ended_before.get().unwrap_or(ended_in_all);
+        self.ended_before.set(Some(before));
+        let ended = ended_in_all.saturating_sub(before);
+        let Self { plan, name, outlook, .. } = self;
+        let units = self.units_of(ended).min(plan.needed);
+        let position = Position { elapsed: self.elapsed(), units };
+        let left = outlook.pace.left(*plan, outlook.names, position) + outlook.later;
+        let minutes = (left.as_secs_f64() / 60.0).ceil().max(1.0);
+        let done = match (plan.purpose, *self.seen.borrow()) {
+            (Purpose::Before, _) => counted(len(ended), "termination"),
+            (_, None) => format!("about {units} of {} units", plan.needed),
+            (_, Some((_, seen))) => format!("about {units} of {}", seen.unit.counted(plan.needed)),
+        };
+        format!("{name}: {done}, about {minutes:.0} min left")
+    }
+
+    /// How many more pods may end by the bound of rollouts.
+    fn most_ended(&self, rollouts: usize, ended: usize) -> usize {
+        let needed = self.plan.needed + SPARE;
+        match self.plan.disrupt {
+            Disrupt::DeletePod => needed.saturating_sub(ended),
+            Disrupt::RollingRestart => {
+                let most = self.outlook.most_rollouts.map_or(needed, |most| most.min(needed));
+                most.saturating_sub(rollouts).saturating_mul(self.outlook.pace.pods)
+            }
+        }
+    }
+
+    /// Whether more pods are to end, by what a look shows.
+    fn look(&self, result: &RunResult) -> Look {
+        let plan = self.plan;
+        let (units, ended) = (Units::of(result), result.terminations.len());
+        *self.seen.borrow_mut() = Some((ended, units));
+        let missing = plan.needed.saturating_sub(units.number);
+        let said = format!("{}, {} to go", units.in_words(), units.unit.counted(missing));
+        let next = match self.why_over(result, units) {
+            Some((how, why)) => {
+                if how == RoundsEnd::MostRounds {
+                    self.gave_up.set(Some(why.clone()));
+                }
+                Err((how, why))
+            }
+            None => Ok(units.ends_for(missing, ended).min(self.most_ended(units.rollouts, ended))),
+        };
+        Look { counted: units.number, needed: plan.needed, said, next }
+    }
+
+    /// Why no more pods are to end; `None` if more are.
+    fn why_over(&self, result: &RunResult, units: Units) -> Option<(RoundsEnd, String)> {
+        let Self { plan, outlook, .. } = self;
+        let (sleep_s, ended) = (plan.settings.pre_stop_seconds, result.terminations.len());
+        if plan.purpose == Purpose::Windows && is_outlasted(result, sleep_s) {
+            let why = format!("a window lasted as long as one can be seen, {sleep_s} s");
+            return Some((RoundsEnd::Outlasted, why));
+        }
+        if plan.purpose == Purpose::Proof && refuted(result, sleep_s).is_some() {
+            return Some((RoundsEnd::Refuted, format!("a sleep of {sleep_s} s is too short")));
+        }
+        if units.number >= plan.needed {
+            return Some((RoundsEnd::Covered, units.in_words()));
+        }
+        if ended == 0 {
+            return Some((RoundsEnd::NoneCounted, "no pod ended under load".to_owned()));
+        }
+        // More rollouts do not bound windows; a proof does without.
+        if plan.purpose == Purpose::Windows && units.unit == Unit::Rollouts && units.rollouts > 1 {
+            let why = "too few windows have an upper bound: proofs find the sleep".to_owned();
+            return Some((RoundsEnd::NoneCounted, why));
+        }
+        let after = if self.most_ended(units.rollouts, ended) == 0 {
+            units.in_words()
+        } else if self.elapsed() >= self.longest {
+            format!("{:.0} minutes, and {}", self.elapsed().as_secs_f64() / 60.0, units.in_words())
+        } else {
+            return None;
+        };
+        let is_by_flag = outlook.most_rollouts.is_some_and(|most| most < plan.needed);
+        let helps = if is_by_flag { "more --max-rollouts" } else { "a lower --coverage, which needs fewer" };
+        Some((RoundsEnd::MostRounds, format!("the run's bound ended it after {after}: use {helps}")))
     }
 }

@@ -208,11 +208,6 @@ impl Subject {
         pairs.map(pair).collect::<Vec<_>>().join(",")
     }
 
-    /// How many rollouts a tuning makes to change its template and to change it back.
-    pub(super) const fn rollouts_of_changes(&self) -> u64 {
-        if self.is_own { 0 } else { 4 }
-    }
-
     /// Why the windows of its pods would be seen too coarsely, as a run has shown; `None` if they are not.
     pub(super) fn too_few_connections(&self, before: &RunResult) -> Option<String> {
         let windows = before.terminations.iter().flat_map(|t| &t.windows).map(|window| window.rate_before);
@@ -299,7 +294,7 @@ fn text(value: &Value) -> &str {
 }
 
 /// The only workload behind the targets.
-fn workload<'a>(objects: &'a [Value], scenario: &Scenario) -> anyhow::Result<&'a Value> {
+pub(super) fn workload<'a>(objects: &'a [Value], scenario: &Scenario) -> anyhow::Result<&'a Value> {
     let mut services: Vec<String> = Vec::new();
     for target in &scenario.targets {
         match &target.place {

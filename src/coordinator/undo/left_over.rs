@@ -77,7 +77,6 @@ impl LeftOvers {
     }
 
     /// Compares a workload with what the tuning found. Nothing is changed.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for a tuning that is resumed"))]
     pub(crate) fn since(&self, found: &Value, now: &Value) -> Since {
         let text = |object: &Value, pointer: &str| {
             object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
@@ -119,10 +118,16 @@ impl LeftOvers {
     }
 }
 
-/// Whether a directory has no file, as that of a run or a tuning that was killed before it changed anything.
+/// The file that a tuning writes before its first run.
+const STATE_OF_A_TUNING: &str = "state.json";
+
+/// Whether a directory has no file of a run, as that of a run or a tuning that was killed before it changed anything.
 fn holds_no_run(dir: &Path) -> io::Result<bool> {
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
+        if path.ends_with(STATE_OF_A_TUNING) {
+            continue;
+        }
         if !path.is_dir() || fs::read_dir(path)?.next().is_some() {
             return Ok(false);
         }

@@ -55,15 +55,20 @@ impl Search {
         }
     }
 
-    /// A search by nothing but lost requests. `set` is the sleep that is set, and whether it lost any.
-    pub fn by_losses((set, has_lost): (u64, bool), most: u64) -> Self {
+    /// A search by lost requests, where no windows are seen to their end. `set` is the sleep that is set, and whether it
+    /// lost any; `first` is where to begin, if anything says that.
+    pub fn by_losses(
+        (set, has_lost): (u64, bool),
+        first: Option<u64>,
+        (is_tight, most): (bool, u64),
+    ) -> Self {
         let most = most.max(set);
-        let candidate = if has_lost { longer(set, most) } else { set };
+        let candidate = first.unwrap_or(if has_lost { longer(set, most) } else { set });
         Self {
             lost_with: has_lost.then_some(set),
             held_with: None,
-            candidate,
-            is_tight: true,
+            candidate: candidate.min(most),
+            is_tight,
             has_windows: false,
             most,
             proofs: 0,
@@ -100,8 +105,9 @@ impl Search {
             Proof::Holds => self.held_with = Some(sleep_s),
             Proof::TooShort { at_least, .. } => {
                 self.lost_with = self.lost_with.max(Some(sleep_s));
-                let doubled = longer(sleep_s, self.most);
-                self.candidate = if self.has_windows { *at_least } else { doubled.max(*at_least) };
+                let next = if self.has_windows { sleep_s + 1 } else { longer(sleep_s, self.most) };
+                self.candidate = at_least.unwrap_or(next).min(self.most);
+                self.held_with = self.held_with.filter(|held| *held >= self.candidate);
             }
             Proof::Unknown { .. } => {}
         }
@@ -126,7 +132,7 @@ mod tests {
                     proven.push(sleep_s);
                     let proof = match sleep_s >= least {
                         true => Proof::Holds,
-                        false => Proof::TooShort { lost: 1, at_least: sleep_s + 1 },
+                        false => Proof::TooShort { lost: 1, at_least: None },
                     };
                     search.learn(sleep_s, &proof);
                 }
@@ -151,20 +157,35 @@ mod tests {
 
     #[test]
     fn without_windows_the_sleep_doubles_and_is_then_halved_in() {
-        let search = Search::by_losses((0, true), 60);
+        let tight = |most| (true, most);
+        let search = Search::by_losses((0, true), None, tight(60));
         assert_eq!(searched(search.clone(), 6), (vec![1, 2, 4, 8, 6, 5], Next::Found(6)));
         assert_eq!(searched(search.clone(), 1), (vec![1], Next::Found(1)));
         assert_eq!(searched(search, 61), (vec![1, 2, 4, 8, 16, 32, 60], Next::TooLong));
-        assert_eq!(searched(Search::by_losses((20, false), 60), 3), (vec![20, 10, 5, 2, 3], Next::Found(3)));
+        let of_set = Search::by_losses((20, false), None, tight(60));
+        assert_eq!(searched(of_set, 3), (vec![20, 10, 5, 2, 3], Next::Found(3)));
+        let loose = Search::by_losses((0, true), None, (false, 60));
+        assert_eq!(searched(loose, 6), (vec![1, 2, 4, 8], Next::Found(8)), "no shorter one is tried");
+    }
+
+    #[test]
+    fn search_begins_and_grows_by_the_windows_it_knows() {
+        let search = Search::by_losses((0, true), Some(2), (false, 60));
+        assert_eq!(searched(search.clone(), 2), (vec![2], Next::Found(2)));
+        let mut search = search;
+        search.learn(2, &Proof::TooShort { lost: 3, at_least: Some(3) });
+        assert_eq!(search.next(), Next::Prove(3), "a lower bound says how far");
+        let beyond = Search::by_losses((0, true), Some(90), (false, 60));
+        assert_eq!(beyond.next(), Next::Prove(60));
     }
 
     #[test]
     fn all_proofs_together_keep_the_error() {
-        let mut search = Search::by_losses((0, true), 1000);
+        let mut search = Search::by_losses((0, true), None, (true, 1000));
         let mut spent = 0.0;
         while let Next::Prove(sleep_s) = search.next() {
             spent += search.error(0.05);
-            search.learn(sleep_s, &Proof::TooShort { lost: 1, at_least: sleep_s + 1 });
+            search.learn(sleep_s, &Proof::TooShort { lost: 1, at_least: None });
         }
         assert!(spent < 0.05, "{spent}");
         assert!((Search::from_windows(1, false).error(0.05) - 0.025).abs() < 1e-12);

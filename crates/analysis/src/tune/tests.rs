@@ -68,7 +68,7 @@ fn windows(seconds: &[f64]) -> RunResult {
     result
 }
 
-const WISH: Wish = Wish { before: BEFORE, may_shorten: false };
+const WISH: Wish = Wish { before: BEFORE, may_shorten: false, least_s: 0 };
 
 #[test]
 fn the_sleep_is_the_longest_window_in_whole_seconds() {
@@ -111,7 +111,7 @@ fn a_window_that_outlasts_the_sleep_is_not_seen_to_its_end() {
     let mut early = windows(&[0.2]);
     early.terminations[0].timeline.insert(Stage::ContainersTerminated, 0.4);
     let why = choose(&early, 20, WISH).unwrap_err();
-    assert!(matches!(why, Unknown::Because(why) if why[0].contains("ended 0.4 s after its deletion")));
+    assert!(matches!(why, Unknown::EndedEarly(why) if why.contains("ended 0.4 s after its deletion")));
     let because = |why: &str| Err(Unknown::Because(vec![why.to_owned()]));
     let mut refused = windows(&[0.2]);
     refused.recommendation[0].refused_because = vec!["too few".into()];
@@ -122,16 +122,16 @@ fn a_window_that_outlasts_the_sleep_is_not_seen_to_its_end() {
 
 #[test]
 fn a_proof_fails_by_what_a_sleep_saves_and_says_how_long_it_must_be() {
-    let judged = |result: &RunResult| proof(result, Names::Known, 4, 2);
+    let judged = |result: &RunResult| proof(result, 4, 2);
     let mut result = windows(&[0.2, 3.1]);
     result.verdict = Verdict::Valid;
     assert_eq!(judged(&result), Proof::Holds);
     result.requests.by_cause = BTreeMap::from([(Cause::KilledInFlight, 3)]);
     assert_eq!(judged(&result), Proof::Holds, "that is for the app to mend");
     result.requests.by_cause = BTreeMap::from([(Cause::RoutedToDeadPod, 2)]);
-    assert_eq!(judged(&result), Proof::TooShort { lost: 2, at_least: 5 });
+    assert_eq!(judged(&result), Proof::TooShort { lost: 2, at_least: None });
     result.terminations[0].windows[0].lower_s = Some(6.5);
-    assert_eq!(judged(&result), Proof::TooShort { lost: 2, at_least: 7 });
+    assert_eq!(judged(&result), Proof::TooShort { lost: 2, at_least: Some(7) });
     result.verdict = Verdict::Invalid { why: vec!["it fell behind".into()] };
     assert_eq!(judged(&result), Proof::Unknown { why: vec!["it fell behind".into()] });
 }
@@ -153,15 +153,136 @@ fn what_a_sleep_saves_has_no_remedy_of_the_run_before() {
 }
 
 #[test]
-fn a_proof_needs_as_many_ends_of_pods_as_its_coverage() {
+fn proof_needs_as_many_units_as_its_coverage() {
     let mut result = windows(&[0.2, 3.1]);
     result.verdict = Verdict::Valid;
-    let why = vec!["2 of 2 ends of pods count, and 29 are needed".to_owned()];
-    assert_eq!(proof(&result, Names::Known, 4, 29), Proof::Unknown { why });
-    result.terminations[0].mode = Mode::Rollout;
-    assert_eq!(proof(&result, Names::Known, 4, 2), Proof::Holds);
-    let why = vec!["1 of 2 ends of pods count, and 2 are needed".to_owned()];
-    assert_eq!(proof(&result, Names::Unknown, 4, 2), Proof::Unknown { why });
+    let why = vec!["2 deletions one at a time were seen, and 29 are needed".to_owned()];
+    assert_eq!(proof(&result, 4, 29), Proof::Unknown { why });
+    assert_eq!(proof(&result, 4, 2), Proof::Holds);
+}
+
+/// The run as it would be if its pods had ended in rollouts of so many, `ends` of which left the rules apart.
+fn in_rollouts(mut result: RunResult, pods: usize, ends: usize) -> RunResult {
+    for (i, t) in result.terminations.iter_mut().enumerate() {
+        (t.mode, t.disruption, t.repetition) =
+            (Mode::Rollout, Some(0), Some(u32::try_from(i / pods).unwrap()));
+    }
+    (result.recommendation[0].mode, result.recommendation[0].units) = (Mode::Rollout, ends);
+    result.verdict = Verdict::Valid;
+    result
+}
+
+#[test]
+fn units_are_rollouts_where_ends_are_not_known_apart() {
+    let of = |ends| Units::of(&in_rollouts(windows(&[0.2; 6]), 3, ends));
+    assert_eq!(of(6), Units { unit: Unit::Ends, number: 6, rollouts: 2 });
+    assert_eq!(of(2), Units { unit: Unit::Ends, number: 2, rollouts: 2 });
+    assert_eq!(of(1), Units { unit: Unit::Rollouts, number: 2, rollouts: 2 });
+    let deleted = Units::of(&windows(&[0.2; 6]));
+    assert_eq!(deleted, Units { unit: Unit::Deletions, number: 6, rollouts: 0 });
+    // Deletions beside a rollout add nothing to it.
+    let mut mixed = in_rollouts(windows(&[0.2; 6]), 3, 2);
+    mixed.terminations[5].mode = Mode::Isolated;
+    mixed.recommendation.push(Recommendation { mode: Mode::Isolated, ..mixed.recommendation[0].clone() });
+    mixed.recommendation[1].units = 9;
+    assert_eq!(Units::of(&mixed).number, 2);
+}
+
+#[test]
+fn proof_fails_below_a_window_of_a_pod_or_group() {
+    let mut result = in_rollouts(windows(&[0.2, 1.1]), 2, 2);
+    assert_eq!(proof(&result, 2, 2), Proof::Holds);
+    assert_eq!(proof(&result, 1, 2), Proof::TooShort { lost: 0, at_least: Some(2) });
+    let window = |s| crate::model::GroupWindow { consumer: "service web".into(), lower_s: Some(s) };
+    result.groups = vec![crate::model::LossGroup {
+        terminations: vec![0, 1],
+        dropped: 0,
+        by_outcome: BTreeMap::new(),
+        by_cause: BTreeMap::new(),
+        windows: vec![window(2.4)],
+    }];
+    assert_eq!(Seen::of(&result).least_s(), 3);
+    assert_eq!(proof(&result, 2, 2), Proof::TooShort { lost: 0, at_least: Some(3) });
+    // The same in a mode that is not the rollout's says nothing of it.
+    result.terminations.push(Termination { mode: Mode::Isolated, ..result.terminations[0].clone() });
+    result.groups[0].terminations = vec![2];
+    assert_eq!(Seen::of(&result).least_s(), 2);
+    let both = Seen::of(&result).and(Seen { longest_lower_seconds: Some(4.5), ..Seen::default() });
+    assert_eq!((both.least_s(), both.windows, both.bounded), (5, 2, 2));
+}
+
+#[test]
+fn windows_of_pods_that_sleep_tell_nothing_without_names() {
+    let mut result = in_rollouts(windows(&[20.4, 0.7]), 2, 2);
+    for window in result.terminations.iter_mut().flat_map(|t| &mut t.windows) {
+        (window.lower_s, window.upper_basis) = (None, Some(crate::model::WindowBasis::Balance));
+    }
+    // They slept for 20 s: the second one's end was seen before.
+    let seen = Seen::of(&result);
+    assert_eq!((seen.windows, seen.covers_s()), (1, Some(1)));
+    result.requests.by_cause = BTreeMap::from([(Cause::RoutedToDeadPod, 1)]);
+    assert_eq!(Seen::of(&result).covers_s(), Some(21), "the sleep was too short");
+}
+
+#[test]
+fn search_without_names_begins_at_the_bounded_windows() {
+    let lossy = |seconds: &[f64]| {
+        let mut result = in_rollouts(windows(seconds), 3, 1);
+        result.requests.by_cause = BTreeMap::from([(Cause::RoutedToDeadPod, 9)]);
+        result
+    };
+    assert_eq!(without_names(&lossy(&[0.4, 1.3, 0.6]), 0), Some(2));
+    assert_eq!(without_names(&lossy(&[0.4, 1.3, 0.6]), 4), Some(5), "longer than what lost");
+    // Bounds far apart: in the middle.
+    let mut loose = lossy(&[6.6]);
+    loose.terminations[0].windows[0].lower_s = Some(0.2);
+    assert_eq!(without_names(&loose, 0), Some(4));
+    // Only a lower bound.
+    loose.terminations[0].windows[0].upper_s = None;
+    assert_eq!(without_names(&loose, 0), Some(1));
+    loose.terminations[0].windows[0].lower_s = None;
+    assert_eq!(without_names(&loose, 0), None);
+    loose.requests.by_cause.clear();
+    assert_eq!(without_names(&loose, 3), Some(3), "nothing was lost with it");
+}
+
+#[test]
+fn unknown_causes_after_the_sleep_may_be_for_a_longer_one() {
+    let result = in_rollouts(windows(&[0.2]), 1, 1);
+    let settings = Settings { pre_stop_seconds: 2, ..BEFORE };
+    let mut step = Step::of(Purpose::Proof, "2-proof", settings, &result);
+    let lost = |cause, after_deletion_seconds| LostOtherwise {
+        seq: 1,
+        source: "load".into(),
+        begun_seconds: 9.0,
+        cause,
+        outcome: rolldrop_record::Outcome::ConnectRefused,
+        pod: Some("a".into()),
+        after_deletion_seconds,
+    };
+    step.lost_otherwise = vec![
+        lost(Cause::Unattributed, Some(1.5)),
+        lost(Cause::Unattributed, None),
+        lost(Cause::RuleSwap, Some(2.5)),
+    ];
+    assert_eq!(step.unclear(), 0, "the pod still served, or there was none");
+    step.lost_otherwise.push(lost(Cause::Unattributed, Some(2.5)));
+    assert_eq!(step.unclear(), 1);
+}
+
+#[test]
+fn choice_is_never_below_a_window_seen_before() {
+    let choice = choose(&windows(&[0.2, 1.1]), 20, Wish { least_s: 4, ..WISH }).unwrap();
+    assert_eq!(choice.settings.pre_stop_seconds, 4);
+    let mut grouped = windows(&[0.2]);
+    grouped.groups = vec![crate::model::LossGroup {
+        terminations: vec![0],
+        dropped: 1,
+        by_outcome: BTreeMap::new(),
+        by_cause: BTreeMap::new(),
+        windows: vec![crate::model::GroupWindow { consumer: "service web".into(), lower_s: Some(20.5) }],
+    }];
+    assert_eq!(choose(&grouped, 20, WISH), Err(Unknown::Outlasted));
 }
 
 #[test]

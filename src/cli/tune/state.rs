@@ -1,0 +1,141 @@
+//! `state.json` of a tuning: what `--resume` needs, written and synced before and after each run.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::steps::StepPlan;
+use crate::cli::report;
+use rolldrop_analysis::RunResult;
+use rolldrop_analysis::tune::Step;
+use rolldrop_record::{RunDir, run_dir};
+
+const FILE: &str = "state.json";
+/// The version of its format.
+const VERSION: u32 = 1;
+
+/// The contents of `state.json`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct State {
+    version: u32,
+    /// The arguments after `rolldrop tune`.
+    pub(super) arguments: Vec<String>,
+    /// The directory in which it began: paths of arguments are relative to it.
+    pub(super) directory: PathBuf,
+    /// The cluster and its namespace; `None` if the cluster ends with each run.
+    pub(super) cluster: Option<String>,
+    /// The workload as it was found.
+    pub(super) object: Value,
+    /// The runs, in order.
+    pub(super) runs: Vec<Run>,
+}
+
+/// One run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Run {
+    /// Its directory in that of the tuning.
+    pub(super) name: String,
+    pub(super) plan: StepPlan,
+    /// What it has shown; `None` while it lasts, and if it has shown nothing.
+    pub(super) step: Option<Step>,
+    /// Whether it came to its end.
+    pub(super) is_whole: bool,
+    pub(super) took: Duration,
+    /// Why it ended before it had what it needs.
+    pub(super) gave_up: Option<String>,
+}
+
+impl State {
+    /// That of a tuning that begins.
+    pub(super) fn begin(cluster: Option<String>, object: Value) -> anyhow::Result<Self> {
+        let arguments = std::env::args_os().skip(2).map(OsString::into_string).collect::<Result<_, _>>();
+        let Ok(arguments) = arguments else {
+            bail!("an argument is not UTF-8, so it cannot be kept for --resume")
+        };
+        let directory = std::env::current_dir().context("failed to find the current directory")?;
+        Ok(Self { version: VERSION, arguments, directory, cluster, object, runs: Vec::new() })
+    }
+
+    /// Reads that of a tuning.
+    ///
+    /// # Errors
+    /// When it is none, or of another version.
+    pub(super) fn read(tuning: &Path) -> anyhow::Result<Self> {
+        let path = tuning.join(FILE);
+        let text = std::fs::read(&path).with_context(|| {
+            format!("failed to read {}: name a directory that rolldrop tune made", path.display())
+        })?;
+        let state: Self = serde_json::from_slice(&text)
+            .with_context(|| format!("failed to read {}: restore it, or begin anew", path.display()))?;
+        if state.version != VERSION {
+            bail!("{} is of version {}, and this program reads {VERSION}", path.display(), state.version);
+        }
+        Ok(state)
+    }
+
+    /// Writes it to the disk, whole or not at all.
+    pub(super) fn write(&self, tuning: &Path) -> anyhow::Result<()> {
+        let text = serde_json::to_vec_pretty(self).context("failed to write the state")?;
+        let sync = |file: &mut std::io::BufWriter<File>| {
+            std::io::Write::write_all(file, &text)?;
+            std::io::Write::flush(file)?;
+            file.get_ref().sync_all()
+        };
+        run_dir::write_file_with(tuning, FILE, sync)?;
+        // The new name as well.
+        File::open(tuning).and_then(|dir| dir.sync_all()).context("failed to sync the tuning's directory")
+    }
+}
+
+impl Run {
+    /// One that begins.
+    pub(super) fn begin(name: String, plan: StepPlan) -> Self {
+        Self { name, plan, step: None, is_whole: false, took: Duration::ZERO, gave_up: None }
+    }
+
+    /// The result of a run that is over; `None` if nothing was measured.
+    ///
+    /// # Errors
+    /// When it was whole, and is not readable any more.
+    pub(super) fn result(&self, tuning: &Path) -> anyhow::Result<Option<RunResult>> {
+        let dir = tuning.join(&self.name);
+        if let Ok(text) = std::fs::read(dir.join("result.json")) {
+            let result = serde_json::from_slice(&text);
+            return result
+                .map(Some)
+                .with_context(|| format!("failed to read the result in {}", dir.display()));
+        }
+        match RunDir::open(&dir).map_err(anyhow::Error::from).and_then(|dir| report::make_quietly(&dir)) {
+            Ok(analysis) => Ok(Some(analysis.result)),
+            Err(error) if self.is_whole => Err(error),
+            // It was killed before its load began.
+            Err(_) => Ok(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn state_is_read_as_it_was_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::begin(Some("staging, namespace shop".into()), Value::Null).unwrap();
+        state.write(dir.path()).unwrap();
+        let read = State::read(dir.path()).unwrap();
+        assert_eq!((read.arguments, read.directory), (state.arguments.clone(), state.directory.clone()));
+        let other = State { version: 9, ..state };
+        other.write(dir.path()).unwrap();
+        assert!(State::read(dir.path()).unwrap_err().to_string().contains("is of version 9"));
+        let none = State::read(&dir.path().join("x")).unwrap_err().to_string();
+        assert!(none.contains("name a directory that rolldrop tune made"), "{none}");
+    }
+}
