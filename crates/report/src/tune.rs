@@ -433,7 +433,7 @@ mod tests {
             pod: Some("web-1".into()),
             after_deletion_seconds: Some(0.25),
         }];
-        let lost = "- rule_swap (connect_refused) at 12.5 s of the run, 250 ms after the deletion of web-1: request 7 of load";
+        let lost = "- rule_swap (connect_refused) at 12.5 s of the run, 0.250 s after the deletion of web-1: request 7 of load";
         assert!(markdown(&tuning).contains(&escape(lost)), "{}", markdown(&tuning));
         tuning.outcome = Outcome::Partial { why: vec!["it was interrupted".into()] };
         assert_eq!(shown(&tuning), None);

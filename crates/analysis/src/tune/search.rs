@@ -107,7 +107,9 @@ impl Search {
                 self.lost_with = self.lost_with.max(Some(sleep_s));
                 let next = if self.has_windows { sleep_s + 1 } else { longer(sleep_s, self.most) };
                 self.candidate = at_least.unwrap_or(next).min(self.most);
-                self.held_with = self.held_with.filter(|held| *held >= self.candidate);
+                // A window that outlasts a sleep refutes it, although that lost nothing.
+                let refuted = at_least.map_or(sleep_s, |least| least - 1);
+                self.held_with = self.held_with.filter(|held| *held > refuted);
             }
             Proof::Unknown { .. } => {}
         }
@@ -175,6 +177,9 @@ mod tests {
         let mut search = search;
         search.learn(2, &Proof::TooShort { lost: 3, at_least: Some(3) });
         assert_eq!(search.next(), Next::Prove(3), "a lower bound says how far");
+        search.learn(3, &Proof::Holds);
+        search.learn(3, &Proof::TooShort { lost: 0, at_least: Some(5) });
+        assert_eq!(search.next(), Next::Prove(5), "a window of another run is longer than what held");
         let beyond = Search::by_losses((0, true), Some(90), (false, 60));
         assert_eq!(beyond.next(), Next::Prove(60));
     }
