@@ -301,15 +301,23 @@ impl Caller {
     /// # Errors
     /// When it is not possible, or something forbids it.
     pub(crate) async fn leave(&self, changes: &LiveChanges<'_>) -> Result<Vec<String>, CoordinatorError> {
-        let wanted = self.plan_live(changes).await?;
-        let mut changed = Vec::new();
-        for object in wanted.changed() {
-            let what = format!("change {}", object.title());
-            let patch = || undo::patch(&object.api, object.name(), &object.current, &object.wanted);
-            self.must(&what, patch).await?;
-            changed.push(object.title());
+        let (mut changed, mut attempts) = (Vec::new(), 0..ATTEMPTS);
+        'anew: loop {
+            let wanted = self.plan_live(changes).await?;
+            for object in wanted.changed() {
+                let what = format!("change {}", object.title());
+                let patch = || undo::patch(&object.api, object.name(), &object.current, &object.wanted);
+                match self.ask(&what, patch).await? {
+                    Ok(_) => changed.push(object.title()),
+                    // The last rollout may still change its status.
+                    Err(kube::Error::Api(status)) if status.code == 409 && attempts.next().is_some() => {
+                        continue 'anew;
+                    }
+                    Err(error) => return Err(CoordinatorError::api(&what, &error)),
+                }
+            }
+            return Ok(changed);
         }
-        Ok(changed)
     }
 
     /// The version of the cluster.
