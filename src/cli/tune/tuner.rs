@@ -136,7 +136,7 @@ impl<'a> Tuner<'a> {
         self.plan = Some(plan);
         let mut wish = Wish { before: set, may_shorten: args.shorten, least_s: 0 };
         if self.names == Names::Known {
-            if let Some(choice) = self.from_windows(&mut wish).await? {
+            if let Some(choice) = self.choose_by_windows(&mut wish).await? {
                 let search = Search::from_windows(choice.settings.pre_stop_seconds, args.tight);
                 self.choice = Some(choice);
                 return self.proven(search, wish).await;
@@ -159,7 +159,7 @@ impl<'a> Tuner<'a> {
 
     /// Measures the windows, with longer sleeps if one outlasts them, and chooses; what starts lose meanwhile is added to
     /// the wish. Returns nothing if the windows have too few bounds.
-    async fn from_windows(&mut self, wish: &mut Wish) -> Result<Option<Choice>, Halt> {
+    async fn choose_by_windows(&mut self, wish: &mut Wish) -> Result<Option<Choice>, Halt> {
         let Steps { subject, args, progress, .. } = self.steps;
         for sleep_s in subject.sleeps(args.max_sleep) {
             let windows = self.step(self.steps.windows(subject.wide(sleep_s))).await?;
