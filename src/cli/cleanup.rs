@@ -1,6 +1,6 @@
 //! `rolldrop cleanup`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -10,7 +10,7 @@ use super::exit::Exit;
 use super::report::print;
 use super::say::say;
 use crate::cluster::{Choice, Cluster};
-use crate::coordinator::{Caller, LeftOver, Limits};
+use crate::coordinator::{Caller, LeftOvers, Limits};
 
 /// Arguments of `rolldrop cleanup`.
 #[derive(Debug, clap::Args)]
@@ -40,12 +40,8 @@ pub(super) struct CleanupArgs {
 impl CleanupArgs {
     /// Runs the command.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let mut left_over = Vec::new();
-        for run in runs_in(&self.dir)? {
-            left_over.push(LeftOver::of(&run)?);
-        }
-        left_over.retain(|run| !run.is_empty());
-        let Some(origin) = left_over.iter().find_map(|run| run.cluster().cloned()) else {
+        let left = LeftOvers::in_dir(&self.dir)?;
+        let Some(origin) = left.cluster().cloned() else {
             print("nothing is left of the run\n")?;
             return Ok(ExitCode::SUCCESS);
         };
@@ -60,12 +56,8 @@ impl CleanupArgs {
             }
             let (client, limits, stop) = (cluster.client(), Limits::default(), CancellationToken::new());
             let caller = Caller { client, namespace: String::new(), limits, stop };
-            let mut all = Vec::new();
-            for run in left_over {
-                let undone = run.undo(&caller).await?;
-                undone.iter().try_for_each(|undone| print(&format!("{undone}\n")))?;
-                all.extend(undone);
-            }
+            let all = left.undo(&caller).await?;
+            all.iter().try_for_each(|undone| print(&format!("{undone}\n")))?;
             let tell = |what: &str| say(&format!("waiting until all is as before the run: {what}"));
             let waited = caller.await_effect(&all, tell).await;
             if let Err(not_yet) = &waited {
@@ -75,19 +67,4 @@ impl CleanupArgs {
         })?;
         Ok(if is_left { Exit::Error } else { Exit::Ok }.into())
     }
-}
-
-/// The directory itself, or the runs of a tuning that have changed something, the last first.
-fn runs_in(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    if LeftOver::is_in(dir) || !dir.is_dir() {
-        return Ok(vec![dir.to_owned()]);
-    }
-    let mut runs = Vec::new();
-    for entry in std::fs::read_dir(dir).with_context(|| format!("failed to read {}", dir.display()))? {
-        runs.push(entry?.path());
-    }
-    runs.retain(|run| LeftOver::is_in(run));
-    runs.sort();
-    runs.reverse();
-    Ok(if runs.is_empty() { vec![dir.to_owned()] } else { runs })
 }

@@ -222,6 +222,7 @@ impl Recording {
             max_busy: None,
             aborted: None,
             looks: None,
+            rounds: None,
             policy: Policy::default(),
         };
         dir.write_info(&info)?;

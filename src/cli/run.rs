@@ -119,6 +119,8 @@ pub(super) struct Extras<'a> {
     pub(super) covering: Option<Covering>,
     /// What it is part of, as text, once so many pods have ended.
     pub(super) told: Option<&'a dyn Fn(usize) -> String>,
+    /// The name of the tuning that it is part of, under which workloads are in use.
+    pub(super) holder: Option<&'a str>,
     /// How the pods of a workload that is not the run's own are to end meanwhile.
     pub(super) ending: Option<(&'a Sleepers, Ending)>,
 }
@@ -328,7 +330,7 @@ impl Run<'_> {
         consent::ask(&plan, cluster, &caller.namespace, intent, progress, interrupts).await?;
         let run = run_name(&scenario.name, self.clock.now());
         let halt = caller.stop.clone();
-        let session = Session::begin(Settings {
+        let mut session = Session::begin(Settings {
             caller: caller.clone(),
             run: &run,
             cluster: cluster.origin(),
@@ -341,7 +343,11 @@ impl Run<'_> {
         .await
         .map_err(interruption)?;
         plan.findings.iter().for_each(|finding| self.warn(&session, finding));
-        let loaded = self.load_and_disrupt(scenario, cluster, &session, &halt, load_workers).await;
+        let held = session.hold(&plan.holds, intent.extras.holder.unwrap_or(&run)).await;
+        let loaded = match held {
+            Ok(()) => self.load_and_disrupt(scenario, cluster, &session, &halt, load_workers).await,
+            Err(error) => Err(interruption(error)),
+        };
         // Also after an error, so that what the session created is removed.
         let last = if session.has_changes() { "undoing what was changed" } else { "closing the record" };
         self.progress.step(last);
@@ -501,7 +507,7 @@ fn interruption(error: CoordinatorError) -> anyhow::Error {
 }
 
 /// A unique name, valid as the value of a label.
-fn run_name(scenario: &str, now: Stamp) -> String {
+pub(super) fn run_name(scenario: &str, now: Stamp) -> String {
     let time = jiff::Timestamp::from_nanosecond(now.unix_ns().into()).unwrap_or_default();
     let scenario: String = scenario.chars().take(40).collect();
     format!("{scenario}-{}", time.strftime("%Y%m%dT%H%M%S.%3fZ"))

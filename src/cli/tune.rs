@@ -146,6 +146,10 @@ impl TuneArgs {
         if let Some(controller) = subject.managed_by().filter(|_| !self.measure.change_gitops) {
             bail!(handover::to_a_repository(&subject, controller, self.max_sleep));
         }
+        if let Some(why) = subject.why_no_sleep_helps() {
+            print(&format!("{why}\n"))?;
+            return Ok(Exit::GateFailed);
+        }
         if self.apply && subject.is_own() {
             bail!(
                 "--apply is for a workload that exists, and the scenario's end with each run: see the patch instead"
@@ -155,25 +159,41 @@ impl TuneArgs {
             .out
             .clone()
             .unwrap_or_else(|| run::default_out("rolldrop-tune", &subject.name(), clock.now()));
-        let steps = Steps { args: self, subject: &subject, out: &out, interrupts, progress, clock };
+        let mut steps =
+            Steps { args: self, subject: &subject, out: &out, interrupts, progress, clock, holder: None };
         let takes = forecast::say(&steps);
         if self.dry_run {
             return steps.dry_run().await.map(|()| Exit::Ok);
         }
         forecast::ask(&steps, takes).await?;
         std::fs::create_dir_all(&out).with_context(|| format!("failed to make {}", out.display()))?;
-        let tuning =
-            Tuner { steps: &steps, means: Means::of(self.evidence), done: Vec::new() }.tune().await?;
+        let tenure = subject.hold(self, interrupts, (&out, clock)).await?;
+        steps.holder = tenure.as_ref().map(|tenure| tenure.run().to_owned());
+        let tuned = self.carry_out(&steps).await;
+        if let Some(tenure) = tenure {
+            let released = tenure.end(interrupts.abort.clone()).await?;
+            released
+                .iter()
+                .filter(|undone| undone.is_left())
+                .for_each(|undone| progress.warn(&undone.to_string()));
+        }
+        tuned
+    }
+
+    /// Makes the runs, and says what follows from them.
+    async fn carry_out(&self, steps: &Steps<'_>) -> anyhow::Result<Exit> {
+        let Steps { subject, out, progress, .. } = steps;
+        let tuning = Tuner { steps, means: Means::of(self.evidence), done: Vec::new() }.tune().await?;
         for file in rolldrop_report::tuning(&tuning)? {
-            handover::write(&out, &file)?;
+            handover::write(out, &file)?;
         }
         let chosen = tuning.chosen.as_ref().filter(|_| tuning.outcome.is_shown());
-        for file in chosen.map(|choice| handover::patches(&subject, choice)).unwrap_or_default() {
-            handover::write(&out, &file)?;
+        for file in chosen.map(|choice| handover::patches(subject, choice)).unwrap_or_default() {
+            handover::write(out, &file)?;
         }
         print(&rolldrop_report::tuning_text(&tuning, &super::report::text_options(None)))?;
         if let (Some(path), Some(choice)) = (&self.file, chosen) {
-            print(&handover::lines(path, &subject, choice)?)?;
+            print(&handover::lines(path, subject, choice)?)?;
         }
         if let (true, Some(choice)) = (self.apply, chosen) {
             steps.apply(choice.settings).await?;

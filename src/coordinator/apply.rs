@@ -4,7 +4,7 @@
 //! deleting it deletes everything that the run has created there. It cannot own an object of another namespace, or of
 //! none; such an object has only the run's label.
 
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 
 use http::{Request, header};
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -15,10 +15,10 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::caller::may_have_been_done;
+use super::caller::{Caller, may_have_been_done};
 use super::edits::{self, Edit};
 use super::error::CoordinatorError;
-use super::journal::{Change, JournalError, ObjectRef, RUN_LABEL};
+use super::journal::{Change, Journal, JournalError, ObjectRef, RUN_LABEL};
 use super::session::Session;
 use super::undo::{self, Outcome};
 use crate::scenario::Patch;
@@ -105,6 +105,35 @@ impl Session {
     fn created(&self, id: u32, object: DynamicObject) -> Result<DynamicObject, CoordinatorError> {
         self.journal().created(id, object.uid().unwrap_or_default())?;
         Ok(object)
+    }
+
+    /// Changes an object of the cluster, read again if others have changed it meanwhile. Returns the change's number in
+    /// the journal; none if there was nothing to change.
+    ///
+    /// # Errors
+    /// [`CoordinatorError::Conflict`] if others keep changing it.
+    pub(super) async fn alter(
+        &self,
+        api: &Api<DynamicObject>,
+        current: &Value,
+        alter: impl Fn(&mut Value),
+    ) -> Result<Option<u32>, CoordinatorError> {
+        let object = reference(current);
+        let mut current = current.clone();
+        let mut conflict = None;
+        for _ in 0..undo::ATTEMPTS {
+            let mut wanted = current.clone();
+            alter(&mut wanted);
+            match self.change(api, &current, &wanted).await {
+                Err(error @ CoordinatorError::Conflict(_)) => conflict = Some(error),
+                // The change in between was this one, if its answer was lost.
+                Ok(None) if conflict.is_some() => return Ok(self.journal().last_of(&object)),
+                changed => return changed,
+            }
+            let found = self.caller.read(api, &format!("read {object}"), &object.name).await?;
+            current = serde_json::to_value(found).unwrap_or_default();
+        }
+        Err(conflict.unwrap_or_else(|| CoordinatorError::Conflict(object.to_string())))
     }
 
     /// Changes an object of the cluster into another. Returns the change's number in the journal; none if there was
@@ -199,19 +228,7 @@ impl Session {
         if edits.is_empty() {
             return Ok(None);
         }
-        let title = object.to_string();
-        let what = format!("change {title}");
-        let id = self.journal().announce(object, Change::Edit { edits })?;
-        let asked = self.caller.insist(&what, call).await?;
-        let Err(error) = asked.answer else { return Ok(Some(id)) };
-        // If it may have been done nevertheless, undoing it finds out.
-        if !asked.is_doubtful && !may_have_been_done(&error) {
-            self.journal().undone(id, "refused")?;
-        }
-        Err(match &error {
-            kube::Error::Api(status) if status.code == 409 => CoordinatorError::Conflict(title),
-            error => CoordinatorError::api(&what, error),
-        })
+        announced(&self.caller, &self.journal, object, Change::Edit { edits }, call).await.map(Some)
     }
 
     /// Undoes one change before the end of the run.
@@ -237,6 +254,33 @@ impl Session {
     pub(super) fn keep_change(&self, id: u32) -> Result<(), JournalError> {
         self.journal().undone(id, "kept, as the scenario says")
     }
+}
+
+/// Records a change, and makes it. Returns its number in the journal.
+///
+/// # Errors
+/// [`CoordinatorError::Conflict`] if the object has changed meanwhile.
+pub(super) async fn announced<F: Future<Output = kube::Result<DynamicObject>>>(
+    caller: &Caller,
+    journal: &Mutex<Journal>,
+    object: ObjectRef,
+    change: Change,
+    call: impl FnMut() -> F,
+) -> Result<u32, CoordinatorError> {
+    let locked = || journal.lock().unwrap_or_else(PoisonError::into_inner);
+    let title = object.to_string();
+    let what = format!("change {title}");
+    let id = locked().announce(object, change)?;
+    let asked = caller.insist(&what, call).await?;
+    let Err(error) = asked.answer else { return Ok(id) };
+    // If it may have been done nevertheless, undoing it finds out.
+    if !asked.is_doubtful && !may_have_been_done(&error) {
+        locked().undone(id, "refused")?;
+    }
+    Err(match &error {
+        kube::Error::Api(status) if status.code == 409 => CoordinatorError::Conflict(title),
+        error => CoordinatorError::api(&what, error),
+    })
 }
 
 /// Sends a patch as it is, with a query.
@@ -268,7 +312,7 @@ fn as_asked_for(object: &Value) -> Value {
     object
 }
 
-fn reference(object: &Value) -> ObjectRef {
+pub(super) fn reference(object: &Value) -> ObjectRef {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
     ObjectRef {
         api_version: text("/apiVersion").unwrap_or_default(),

@@ -14,6 +14,8 @@ pub(super) const RESTARTED_AT: &str = "kubectl.kubernetes.io/restartedAt";
 /// The fields that identify the items of a list, as far as rolldrop changes lists: ports of containers and of
 /// Services, containers.
 const IDENTITIES: [&str; 3] = ["containerPort", "port", "name"];
+/// So many characters of a value are shown.
+const LONGEST_VALUE: usize = 80;
 
 /// One field's value before and after.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -46,6 +48,18 @@ impl Edit {
         let old = find(workload, &path).cloned();
         let has_annotations = find(workload, &path[..4]).is_some_and(|found| !found.is_null());
         Self { path, old, new: None, made: usize::from(!has_annotations), again: true }
+    }
+
+    /// The field, its value before and its value after.
+    pub(super) fn in_words(&self) -> String {
+        let value = |value: &Option<Value>| {
+            let text = value.as_ref().map_or_else(|| "not set".to_owned(), Value::to_string);
+            match text.char_indices().nth(LONGEST_VALUE) {
+                Some((end, _)) => format!("{}…", &text[..end]),
+                None => text,
+            }
+        };
+        format!("{self}: {} → {}", value(&self.old), value(&self.new))
     }
 }
 

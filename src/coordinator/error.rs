@@ -84,6 +84,19 @@ pub(crate) enum CoordinatorError {
         /// Why.
         why: String,
     },
+    /// Another run changes a workload.
+    #[error(
+        "{workload} is in use by {holder}: wait until that has ended, or use `rolldrop cleanup` with its directory if it \
+         was killed; if neither is possible, {remedy} forgets it"
+    )]
+    InUse {
+        /// The workload.
+        workload: String,
+        /// The run, its owner, and when it expires.
+        holder: String,
+        /// The command that removes the annotation.
+        remedy: String,
+    },
     /// Somebody else changed an object between reading it and changing it.
     #[error("failed to change {0}: others keep changing it")]
     Conflict(String),

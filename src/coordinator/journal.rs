@@ -4,7 +4,7 @@
 //! after a kill, `rolldrop cleanup` does. Undoing is in [`super::undo`].
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ pub(crate) enum JournalError {
         source: io::Error,
     },
     /// The directory holds no journal.
-    #[error("{} has no {FILE}: name a directory that `rolldrop run` made", .0.display())]
+    #[error("{} has no {FILE}: name a directory that `rolldrop run` or `rolldrop tune` made", .0.display())]
     NotARun(PathBuf),
     /// The run has not ended.
     #[error("the run in {} has not ended: it undoes its changes itself, also when interrupted by Ctrl-C", .0.display())]
@@ -87,6 +87,11 @@ pub(super) enum Change {
     },
     /// The node is shut down.
     ShutDown,
+    /// An annotation says that the run uses it.
+    Hold {
+        /// The name in the annotation.
+        run: String,
+    },
 }
 
 /// A change that is not undone.
@@ -150,10 +155,30 @@ impl Journal {
         let io = |source| JournalError::Io { path: path.clone(), source };
         let file = OpenOptions::new().create_new(true).append(true).open(&path).map_err(io)?;
         file.lock().map_err(io)?;
-        let run = run.to_owned();
-        let mut journal = Self { path, file, clock, run: run.clone(), open: Vec::new(), next_id: 0 };
-        journal.append(Entry::Begun { v: VERSION, run, cluster })?;
+        // The entry of the file in its directory outlives a crash of the machine as well.
+        File::open(run_dir).and_then(|dir| dir.sync_all()).map_err(io)?;
+        let mut journal = Self { path, file, clock, run: String::new(), open: Vec::new(), next_id: 0 };
+        journal.head(run, cluster)?;
         Ok(journal)
+    }
+
+    /// Opens the journal of a run that goes on, which a kill may have left without its first line.
+    pub(super) fn go_on(
+        run_dir: &Path,
+        clock: Clock,
+        run: &str,
+        cluster: Option<Origin>,
+    ) -> Result<Self, JournalError> {
+        let (mut journal, _) = Self::resume(run_dir, clock)?;
+        if journal.run.is_empty() {
+            journal.head(run, cluster)?;
+        }
+        Ok(journal)
+    }
+
+    fn head(&mut self, run: &str, cluster: Option<Origin>) -> Result<(), JournalError> {
+        run.clone_into(&mut self.run);
+        self.append(Entry::Begun { v: VERSION, run: run.to_owned(), cluster })
     }
 
     /// Whether a directory holds one.
@@ -176,21 +201,22 @@ impl Journal {
             Err(TryLockError::WouldBlock) => return Err(JournalError::InUse(run_dir.to_owned())),
             Err(TryLockError::Error(source)) => return Err(io(source)),
         }
-        let mut lines = Vec::new();
-        for line in BufReader::new(&file).split(b'\n') {
-            lines.push(line.map_err(io)?);
+        let mut text = Vec::new();
+        (&file).read_to_end(&mut text).map_err(io)?;
+        // A kill tore the last line: the change that it would have announced was not made. The next line begins anew.
+        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        if whole < text.len() {
+            file.set_len(whole as u64).map_err(io)?;
         }
         let mut journal =
             Self { path: path.clone(), file, clock, run: String::new(), open: Vec::new(), next_id: 0 };
         let mut cluster = None;
-        let last = lines.len();
-        for (number, line) in (1..).zip(lines) {
-            let line: Line = match serde_json::from_slice(&line) {
-                Ok(line) => line,
-                // Torn by a kill: the change that it would have announced was not made.
-                Err(_) if number == last => break,
-                Err(e) => return Err(JournalError::Malformed { path, line: number, why: e.to_string() }),
-            };
+        for (number, line) in (1..).zip(text[..whole].split_inclusive(|byte| *byte == b'\n')) {
+            let line: Line = serde_json::from_slice(line).map_err(|e| JournalError::Malformed {
+                path: path.clone(),
+                line: number,
+                why: e.to_string(),
+            })?;
             match line.entry {
                 Entry::Begun { run, cluster: of_run, .. } => (journal.run, cluster) = (run, of_run),
                 Entry::Change { id, object, change } => {
@@ -201,7 +227,7 @@ impl Journal {
                 Entry::Undone { id, .. } => journal.open.retain(|open| open.id != id),
             }
         }
-        if journal.run.is_empty() {
+        if journal.run.is_empty() && whole > 0 {
             return Err(JournalError::NotARun(run_dir.to_owned()));
         }
         Ok((journal, cluster))
@@ -238,6 +264,12 @@ impl Journal {
         self.open.iter().rev().cloned().collect()
     }
 
+    /// The number of the latest change of an object that is not undone.
+    pub(super) fn last_of(&self, object: &ObjectRef) -> Option<u32> {
+        let is_it = |open: &&Open| open.object.uid == object.uid && open.object.name == object.name;
+        self.open.iter().rev().find(is_it).map(|open| open.id)
+    }
+
     fn set_uid(&mut self, id: u32, uid: &str) {
         for open in self.open.iter_mut().filter(|open| open.id == id) {
             open.object.uid = Some(uid.to_owned());
@@ -249,7 +281,12 @@ impl Journal {
         let line = Line { t_ns: self.clock.now(), entry };
         let mut line = serde_json::to_vec(&line).map_err(|e| io(e.into()))?;
         line.push(b'\n');
-        self.file.write_all(&line).and_then(|()| self.file.sync_data()).map_err(io)
+        let before = self.file.metadata().map_err(io)?.len();
+        self.file.write_all(&line).and_then(|()| self.file.sync_data()).map_err(|error| {
+            // A full disk must not leave a part of a line before the next one.
+            let _ = self.file.set_len(before);
+            io(error)
+        })
     }
 }
 
@@ -281,5 +318,26 @@ mod tests {
         let open: Vec<_> = journal.open_changes().into_iter().map(|o| (o.id, o.object.uid)).collect();
         assert_eq!(open, [(third, None), (first, Some("u1".into()))]);
         assert!(matches!(Journal::resume(&dir.path().join("x"), clock), Err(JournalError::NotARun(_))));
+    }
+
+    #[test]
+    fn torn_line_does_not_hide_what_is_written_after_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let clock = Clock::start();
+        let mut journal = Journal::begin(dir.path(), clock, "run-1", None).unwrap();
+        let first = journal.announce(web(), Change::Create).unwrap();
+        journal.file.write_all(b"{\"t_ns\":1,\"en").unwrap();
+        drop(journal);
+        // As `rolldrop cleanup`, twice.
+        let (mut journal, _) = Journal::resume(dir.path(), clock).unwrap();
+        journal.undone(first, "removed").unwrap();
+        drop(journal);
+        let (journal, _) = Journal::resume(dir.path(), clock).unwrap();
+        assert!(journal.open_changes().is_empty());
+        drop(journal);
+        // Killed within the first line, nothing was changed.
+        std::fs::write(dir.path().join(FILE), b"{\"t_ns\":1,").unwrap();
+        let journal = Journal::go_on(dir.path(), clock, "run-2", None).unwrap();
+        assert_eq!((journal.run(), journal.open_changes().len()), ("run-2", 0));
     }
 }

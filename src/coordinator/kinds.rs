@@ -58,7 +58,7 @@ impl Caller {
 }
 
 /// Why a workload would not replace its pods by those of a changed template.
-pub(super) fn why_no_rollout(workload: &Value) -> Option<&'static str> {
+pub(crate) fn why_no_rollout(workload: &Value) -> Option<&'static str> {
     let spec = &workload["spec"];
     if spec["paused"] == true {
         Some("its rollout is paused: resume it first")

@@ -116,6 +116,20 @@ impl Live {
         &self.current["spec"]["template"]["metadata"]["labels"]
     }
 
+    /// The workload that it is; `None` for a Service.
+    pub(super) fn workload(&self) -> Option<Workload> {
+        self.reference().parse().ok()
+    }
+
+    pub(super) const fn current(&self) -> &Value {
+        &self.current
+    }
+
+    /// Whether, as a Service, it selects the pods of a workload.
+    pub(super) fn routes_to(&self, workload: &Self) -> bool {
+        self.selects(workload.pod_labels())
+    }
+
     /// Whether, as a Service, it selects pods with these labels.
     fn selects(&self, labels: &Value) -> bool {
         inject::selects(&self.current, labels)
@@ -133,6 +147,19 @@ pub(super) struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
+    pub(super) const fn changes(&self) -> &LiveChanges<'_> {
+        self.changes
+    }
+
+    pub(super) const fn has_sidecar(&self) -> bool {
+        self.changes.sidecar.is_some()
+    }
+
+    /// All that are meant.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Live> {
+        self.live.iter()
+    }
+
     /// Those that have to be changed.
     pub(super) fn changed(&self) -> impl Iterator<Item = &Live> {
         self.live.iter().filter(|object| object.current != object.wanted)
@@ -339,7 +366,7 @@ impl Caller {
             }
         }
         workloads.retain(|workload| {
-            named.iter().any(|service| service.selects(workload.pod_labels()))
+            named.iter().any(|service| service.routes_to(workload))
                 || whose.workloads.iter().any(|wanted| workload.title() == wanted.to_string())
         });
         if workloads.is_empty() {
@@ -351,7 +378,7 @@ impl Caller {
             )));
         }
         let (mut live, mut routing) = (workloads, all);
-        routing.retain(|service| live.iter().any(|workload| service.selects(workload.pod_labels())));
+        routing.retain(|service| live.iter().any(|workload| service.routes_to(workload)));
         live.append(&mut routing);
         Ok(live)
     }
@@ -376,7 +403,7 @@ impl Caller {
     }
 
     /// All objects of a kind, with every field that they have, also those that are not known here.
-    async fn live<K: Resource<DynamicType = ()>>(&self) -> Result<Vec<Live>, CoordinatorError> {
+    pub(super) async fn live<K: Resource<DynamicType = ()>>(&self) -> Result<Vec<Live>, CoordinatorError> {
         let resource = ApiResource::erase::<K>(&());
         let api = Api::<DynamicObject>::namespaced_with(self.client.clone(), &self.namespace, &resource);
         let what = format!("list {}", resource.plural);

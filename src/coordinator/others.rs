@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::sleep;
 
-use super::edits::{self, RESTARTED_AT};
+use super::edits::{self, Edit, RESTARTED_AT};
 use super::kinds::resource_of;
 use super::session::Session;
 use crate::scenario::Workload;
@@ -17,8 +17,16 @@ const PERIOD: Duration = Duration::from_secs(2);
 
 /// The first field in which the specs of a workload differ, apart from its restarts; `None` if they are the same.
 pub(crate) fn changed(before: &Value, now: &Value) -> Option<String> {
-    let edits = edits::between(&apart_from_restarts(before), &apart_from_restarts(now));
-    edits.first().map(ToString::to_string)
+    edits_between(before, now).first().map(ToString::to_string)
+}
+
+/// The fields in which they differ, each with its value then and now.
+pub(super) fn differences(before: &Value, now: &Value) -> Vec<String> {
+    edits_between(before, now).iter().map(Edit::in_words).collect()
+}
+
+fn edits_between(before: &Value, now: &Value) -> Vec<Edit> {
+    edits::between(&apart_from_restarts(before), &apart_from_restarts(now))
 }
 
 fn apart_from_restarts(workload: &Value) -> Value {

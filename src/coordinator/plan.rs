@@ -27,10 +27,10 @@ use serde_json::Value;
 use super::apply::is_ownable;
 use super::caller::Caller;
 use super::error::CoordinatorError;
-use super::live::{Live, LiveChanges};
+use super::live::{Live, LiveChanges, Wanted};
 use super::undo::effect::has_pods;
 use super::watch::Need;
-use super::{preflight, routes, service_proxy, versions};
+use super::{hold, preflight, routes, service_proxy, versions};
 use crate::inject::ADMIN_PORT_NAME;
 use crate::scenario::{Disruption, Place, Scenario};
 pub(crate) use call::Plan;
@@ -63,6 +63,8 @@ pub(crate) struct Work<'a> {
     pub beats: bool,
     /// How many pods send the load; `None` if it does not come from the cluster.
     pub load_workers: Option<usize>,
+    /// The name of the tuning that uses the workloads, if the run is part of one.
+    pub holder: Option<&'a str>,
 }
 
 /// What is read to find out what implements Services, until one shows it.
@@ -95,7 +97,7 @@ impl Caller {
     /// # Errors
     /// When it cannot be done as the scenario says, or reading for it fails.
     pub(crate) async fn plan(&self, work: &Work<'_>) -> Result<Plan, CoordinatorError> {
-        let Work { scenario, secrets, live, has_command, has_rounds, beats, load_workers } = work;
+        let Work { scenario, secrets, live, has_command, has_rounds, beats, load_workers, .. } = work;
         let mut plan = Plan::default();
         plan.open_call("/version", "whether it has what the scenario uses");
         let version = self.server_version().await?;
@@ -108,11 +110,16 @@ impl Caller {
         plan.open_call("/version", "32 times: the API server's clock");
 
         let mut undo = Plan::default();
+        let live = match live {
+            Some(changes) => Some(self.plan_live(changes).await?),
+            None => None,
+        };
+        self.plan_holds(work, live.as_ref(), &mut plan, &mut undo).await?;
         for manifest in secrets.iter().chain(&scenario.manifests) {
             self.plan_manifest(manifest, &mut plan, &mut undo).await?;
         }
-        if let Some(changes) = live {
-            self.plan_changes(changes, &mut plan, &mut undo).await?;
+        if let Some(wanted) = &live {
+            self.plan_changes(wanted, &mut plan, &mut undo);
         }
         for target in &scenario.targets {
             if let Place::Service { name, node, .. } = &target.place {
@@ -130,7 +137,7 @@ impl Caller {
         plan_service_proxy(&mut plan);
         let proxies = About { subresource: "proxy", ..self.own::<Pod>().later("pod:port") };
         let why = "what the proxies recorded, of each pod that has one";
-        let has_live_proxies = live.as_ref().is_some_and(|changes| changes.sidecar.is_some());
+        let has_live_proxies = live.as_ref().is_some_and(Wanted::has_sidecar);
         if has_live_proxies || scenario.manifests.iter().any(|m| m.to_string().contains(ADMIN_PORT_NAME)) {
             plan.must("get", &proxies, why);
         } else {
@@ -291,12 +298,34 @@ impl Caller {
         Ok(())
     }
 
-    async fn plan_changes(
+    /// The workloads that the run marks as in use, which no other run may use.
+    async fn plan_holds(
         &self,
-        changes: &LiveChanges<'_>,
+        work: &Work<'_>,
+        live: Option<&Wanted<'_>>,
         plan: &mut Plan,
         undo: &mut Plan,
     ) -> Result<(), CoordinatorError> {
+        plan.holds = hold::needed(work, live.into_iter().flat_map(Wanted::all));
+        for workload in &plan.holds.clone() {
+            let about = self.workload(workload);
+            plan.must("get", &about, "whether another run uses it");
+            plan.must("patch", &about, "the annotation that this run uses it, now and every 3 min");
+            undo.must("patch", &about, "no longer used");
+            undo.must("get", &about, "as it is then");
+        }
+        if !hold::services_of(work.scenario).is_empty() {
+            for kind in std::iter::once(self.own::<Service>()).chain(self.workload_kinds()) {
+                plan.helps("list", &kind, "whether another run changes the pods behind a target");
+            }
+        }
+        plan.warnings.extend(self.check_holds(&plan.holds, work.holder).await?);
+        plan.warnings.extend(self.held_by_others(work, &plan.holds).await);
+        Ok(())
+    }
+
+    fn plan_changes(&self, wanted: &Wanted<'_>, plan: &mut Plan, undo: &mut Plan) {
+        let changes = wanted.changes();
         plan.open_call("/version", "whether it has native sidecars");
         for kind in std::iter::once(self.own::<Service>()).chain(self.workload_kinds()) {
             plan.must("list", &kind, "whose pods are the target's");
@@ -307,7 +336,6 @@ impl Caller {
                 plan.helps("list", &kind, "which Service the target's URL routes to");
             }
         }
-        let wanted = self.plan_live(changes).await?;
         let (services, workloads): (Vec<_>, Vec<_>) =
             wanted.changed().partition(|object| object.is_service());
         let mut change = |object: &Live, plan: &mut Plan| {
@@ -328,7 +356,6 @@ impl Caller {
             change(object, plan);
             plan.effects.push(format!("points {} to the sidecar, and back at the end", object.title()));
         }
-        Ok(())
     }
 
     /// Asks the API server whether the run has the rights for its calls.

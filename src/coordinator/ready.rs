@@ -149,11 +149,14 @@ impl Session {
         let params = ListParams::default();
         let known = |node: Node| Node { spec: None, status: None, ..node };
         let nodes = self.caller.list_as("list nodes", &nodes, &params, known).await?.unwrap_or_default();
-        let (dataplane, dataplane_from) = service_proxy::find(&self.caller, &nodes).await?;
+        let service_proxy::Found { known: (dataplane, dataplane_from), denied } =
+            service_proxy::find(&self.caller, &nodes).await?;
+        let dataplane_is_known = dataplane.is_known();
         Ok(ClusterInfo {
             version,
             dataplane,
             dataplane_from,
+            dataplane_denied: if dataplane_is_known { Vec::new() } else { denied },
             nodes: nodes.len(),
             endpoints,
             namespace: self.caller.namespace.clone(),

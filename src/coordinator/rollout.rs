@@ -80,10 +80,14 @@ impl Workloads {
         unsettled.next()
     }
 
-    /// Whether a workload was changed since.
+    /// Whether a workload was changed since, so that it makes other pods, or another number of them. A new generation
+    /// alone may be an annotation of the workload itself, by which another run says that it uses it.
     fn is_changed_since(&self, before: &Workloads) -> bool {
-        let generation = |(name, workload): (&String, &Workload)| (name.clone(), workload.generation);
-        !self.0.iter().map(generation).eq(before.0.iter().map(generation))
+        let is_same = |((name, now), (name_then, then)): ((&String, &Workload), (&String, &Workload))| {
+            let makes_the_same = now.template == then.template && now.replicas == then.replicas;
+            name == name_then && (now.generation == then.generation || makes_the_same)
+        };
+        self.0.len() != before.0.len() || !self.0.iter().zip(&before.0).all(is_same)
     }
 
     /// How pods ended by the changes since: the analysis' mode.
@@ -284,6 +288,15 @@ mod tests {
         assert_eq!(unsettled(workload(2, 2, 3, 3, "b")), None);
         let changed = workloads(&[("broken", workload(2, 2, 3, 0, "b"))]);
         assert!(changed.unsettled_since(&before).is_some());
+    }
+
+    #[test]
+    fn annotation_of_a_workload_is_no_rollout() {
+        let before = workloads(&[("web", workload(1, 1, 3, 3, "a"))]);
+        let is_changed = |web: Workload| workloads(&[("web", web)]).is_changed_since(&before);
+        assert!(!is_changed(workload(2, 2, 3, 3, "a")), "a new generation alone");
+        assert!(is_changed(workload(2, 2, 3, 3, "b")) && is_changed(workload(2, 2, 4, 4, "a")));
+        assert!(workloads(&[]).is_changed_since(&before));
     }
 
     #[test]

@@ -37,50 +37,86 @@ pub(super) type Known = (ServiceProxy, Option<ProxyEvidence>);
 
 const UNKNOWN: Known = (ServiceProxy::Unknown, None);
 
+/// What was found out, and what the run had no right to read.
+pub(super) struct Found {
+    pub(super) known: Known,
+    /// Such as `get configmaps/kube-proxy in kube-system`.
+    pub(super) denied: Vec<String>,
+}
+
 /// Asks the cluster what implements Services.
 ///
 /// # Errors
 /// When the API server does not answer, or the run is interrupted. A missing right is no error.
-pub(super) async fn find(caller: &Caller, nodes: &[Node]) -> Result<Known, CoordinatorError> {
-    let of_maps = |mode| (mode, Some(ProxyEvidence::ConfigMap));
-    let of_arguments = |mode| (mode, Some(ProxyEvidence::Arguments));
-    let maps = Api::<ConfigMap>::namespaced(caller.client.clone(), NAMESPACE);
-    let map = async |name: &str| {
-        let what = format!("read ConfigMap {NAMESPACE}/{name}");
-        Ok::<_, CoordinatorError>(caller.ask(&what, || maps.get(name)).await?.ok())
-    };
-    if map(CILIUM).await?.is_some_and(|map| replaces_kube_proxy(&map)) {
-        return Ok(of_maps(ServiceProxy::Cilium));
-    }
-    let sets = Api::<DaemonSet>::namespaced(caller.client.clone(), NAMESPACE);
-    let set = caller.ask("read kube-proxy's DaemonSet", || sets.get(DAEMON_SET)).await?.ok();
-    if set.as_ref().is_some_and(is_switched_off) {
-        // Its settings still exist, but something else has replaced it.
-        return Ok(UNKNOWN);
-    }
-    for name in KUBE_PROXY_MAPS {
-        if let Some(mode) = map(name).await?.as_ref().and_then(configured_mode) {
-            return Ok(of_maps(mode));
+pub(super) async fn find(caller: &Caller, nodes: &[Node]) -> Result<Found, CoordinatorError> {
+    let mut search = Search { caller, denied: Vec::new() };
+    let known = search.run(nodes).await?;
+    Ok(Found { known, denied: search.denied })
+}
+
+struct Search<'a> {
+    caller: &'a Caller,
+    denied: Vec<String>,
+}
+
+impl Search<'_> {
+    async fn run(&mut self, nodes: &[Node]) -> Result<Known, CoordinatorError> {
+        let of_maps = |mode| (mode, Some(ProxyEvidence::ConfigMap));
+        let of_arguments = |mode| (mode, Some(ProxyEvidence::Arguments));
+        if self.map(CILIUM).await?.is_some_and(|map| replaces_kube_proxy(&map)) {
+            return Ok(of_maps(ServiceProxy::Cilium));
         }
-    }
-    let pods = Api::<Pod>::namespaced(caller.client.clone(), NAMESPACE);
-    for labels in POD_LABELS {
-        let params = ListParams::default().labels(labels);
-        let known = |pod: Pod| mode_of_pod(&pod.spec?);
-        let modes = caller.list_as("list kube-proxy's pods", &pods, &params, known).await?;
-        if let Some(mode) = agreed(modes.into_iter().flatten().flatten()) {
+        let sets = Api::<DaemonSet>::namespaced(self.caller.client.clone(), NAMESPACE);
+        let set = self.caller.ask("read kube-proxy's DaemonSet", || sets.get(DAEMON_SET)).await?;
+        if self.allowed(&format!("get daemonsets/{DAEMON_SET}"), set).as_ref().is_some_and(is_switched_off) {
+            // Its settings still exist, but something else has replaced it.
+            return Ok(UNKNOWN);
+        }
+        for name in KUBE_PROXY_MAPS {
+            if let Some(mode) = self.map(name).await?.as_ref().and_then(configured_mode) {
+                return Ok(of_maps(mode));
+            }
+        }
+        let pods = Api::<Pod>::namespaced(self.caller.client.clone(), NAMESPACE);
+        for labels in POD_LABELS {
+            let params = ListParams::default().labels(labels);
+            let known = |pod: Pod| mode_of_pod(&pod.spec?);
+            let modes = self.caller.list_as("list kube-proxy's pods", &pods, &params, known).await?;
+            let modes = self.allowed("list pods", modes);
+            if let Some(mode) = agreed(modes.into_iter().flatten().flatten()) {
+                return Ok(of_arguments(mode));
+            }
+        }
+        if let Some(mode) = agreed(nodes.iter().filter_map(mode_of_node)) {
             return Ok(of_arguments(mode));
         }
+        if is_here(nodes)
+            && let Ok(Some(mode)) = tokio::task::spawn_blocking(kube_proxy::mode).await
+        {
+            return Ok((mode, Some(ProxyEvidence::ProxyMode)));
+        }
+        Ok(UNKNOWN)
     }
-    if let Some(mode) = agreed(nodes.iter().filter_map(mode_of_node)) {
-        return Ok(of_arguments(mode));
+
+    async fn map(&mut self, name: &str) -> Result<Option<ConfigMap>, CoordinatorError> {
+        let maps = Api::<ConfigMap>::namespaced(self.caller.client.clone(), NAMESPACE);
+        let what = format!("read ConfigMap {NAMESPACE}/{name}");
+        let answer = self.caller.ask(&what, || maps.get(name)).await?;
+        Ok(self.allowed(&format!("get configmaps/{name}"), answer))
     }
-    if is_here(nodes)
-        && let Ok(Some(mode)) = tokio::task::spawn_blocking(kube_proxy::mode).await
-    {
-        return Ok((mode, Some(ProxyEvidence::ProxyMode)));
+
+    /// The answer, if there is one; a missing right is noted.
+    fn allowed<T>(&mut self, right: &str, answer: kube::Result<T>) -> Option<T> {
+        if let Err(kube::Error::Api(status)) = &answer
+            && status.code == 403
+        {
+            let right = format!("{right} in {NAMESPACE}");
+            if !self.denied.contains(&right) {
+                self.denied.push(right);
+            }
+        }
+        answer.ok()
     }
-    Ok(UNKNOWN)
 }
 
 /// What a Service demands of its balancing.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Event as ClusterEvent, Node, Pod, PodTemplateSpec};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{Api, Resource, ResourceExt};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -18,7 +19,9 @@ use crate::inject::ADMIN_PORT_NAME;
 use rolldrop_kubernetes::Listed;
 use rolldrop_kubernetes::pods::ListedPod;
 use rolldrop_proxy::observed::{controller, pod_event, statuses};
-use rolldrop_record::event::{Change, EndpointSliceEvent, EndpointState, NodeEvent, WorkloadEvent};
+use rolldrop_record::event::{
+    Change, EndpointSliceEvent, EndpointState, NodeEvent, Replacement, WorkloadEvent,
+};
 use rolldrop_record::{Clock, EventKind};
 
 /// Hexadecimal digits of a template's digest: enough to tell the templates of a run apart.
@@ -137,6 +140,7 @@ impl Sink<ClusterEvent> for ClusterEventSink {
     fn see(&self, change: Change, event: ClusterEvent) -> Option<EventKind> {
         // Listed ones happened before the run.
         (change == Change::Applied).then(|| EventKind::ClusterEvent {
+            container: event.involved_object.field_path.as_deref().and_then(container),
             pod: event.involved_object.name.unwrap_or_default(),
             reason: event.reason.unwrap_or_default(),
             message: event.message.unwrap_or_default(),
@@ -146,6 +150,12 @@ impl Sink<ClusterEvent> for ClusterEventSink {
     fn take(&mut self, _: Change, seen: Option<EventKind>) -> Option<EventKind> {
         seen
     }
+}
+
+/// The container in the path of a field, such as `spec.containers{app}`.
+fn container(path: &str) -> Option<String> {
+    let (_, name) = path.strip_suffix('}')?.split_once("ontainers{")?;
+    Some(name.to_owned())
 }
 
 /// Records a statement about an object when it changes.
@@ -186,23 +196,50 @@ impl<K: ResourceExt> Sink<K> for Changed<K> {
 fn deployment(object: &Deployment) -> EventKind {
     let spec = object.spec.as_ref();
     let replicas = spec.map(|spec| spec.replicas.unwrap_or(1));
-    workload("Deployment", object, replicas, spec.map(|spec| &spec.template))
+    let strategy = spec.and_then(|spec| spec.strategy.as_ref());
+    let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
+    let replaced = Replaced {
+        strategy: strategy.and_then(|strategy| strategy.type_.as_deref()),
+        max_unavailable: rolling.and_then(|rolling| rolling.max_unavailable.as_ref()),
+    };
+    workload("Deployment", object, replicas, spec.map(|spec| &spec.template), replaced)
 }
 
 fn replica_set(object: &ReplicaSet) -> EventKind {
     let spec = object.spec.as_ref();
     let replicas = spec.map(|spec| spec.replicas.unwrap_or(1));
-    workload("ReplicaSet", object, replicas, spec.and_then(|spec| spec.template.as_ref()))
+    let template = spec.and_then(|spec| spec.template.as_ref());
+    workload("ReplicaSet", object, replicas, template, Replaced::default())
 }
 
 fn stateful_set(object: &StatefulSet) -> EventKind {
     let spec = object.spec.as_ref();
     let replicas = spec.map(|spec| spec.replicas.unwrap_or(1));
-    workload("StatefulSet", object, replicas, spec.map(|spec| &spec.template))
+    let strategy = spec.and_then(|spec| spec.update_strategy.as_ref());
+    let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
+    let replaced = Replaced {
+        strategy: strategy.and_then(|strategy| strategy.type_.as_deref()),
+        max_unavailable: rolling.and_then(|rolling| rolling.max_unavailable.as_ref()),
+    };
+    workload("StatefulSet", object, replicas, spec.map(|spec| &spec.template), replaced)
 }
 
 fn daemon_set(object: &DaemonSet) -> EventKind {
-    workload("DaemonSet", object, None, object.spec.as_ref().map(|spec| &spec.template))
+    let spec = object.spec.as_ref();
+    let strategy = spec.and_then(|spec| spec.update_strategy.as_ref());
+    let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
+    let replaced = Replaced {
+        strategy: strategy.and_then(|strategy| strategy.type_.as_deref()),
+        max_unavailable: rolling.and_then(|rolling| rolling.max_unavailable.as_ref()),
+    };
+    workload("DaemonSet", object, None, spec.map(|spec| &spec.template), replaced)
+}
+
+/// How a workload replaces its pods.
+#[derive(Default)]
+struct Replaced<'a> {
+    strategy: Option<&'a str>,
+    max_unavailable: Option<&'a IntOrString>,
 }
 
 /// Said as if it had been applied: what the watch said of it is put in later.
@@ -211,6 +248,7 @@ fn workload(
     object: &impl ResourceExt,
     replicas: Option<i32>,
     template: Option<&PodTemplateSpec>,
+    replaced: Replaced<'_>,
 ) -> EventKind {
     EventKind::Workload(WorkloadEvent {
         change: Change::Applied,
@@ -218,6 +256,16 @@ fn workload(
         replicas,
         owner: controller(object),
         template: template_digest(template),
+        strategy: replaced.strategy.map(|name| match name {
+            "RollingUpdate" => Replacement::RollingUpdate,
+            "Recreate" => Replacement::Recreate,
+            "OnDelete" => Replacement::OnDelete,
+            _ => Replacement::Other,
+        }),
+        max_unavailable: replaced.max_unavailable.map(|limit| match limit {
+            IntOrString::Int(pods) => pods.to_string(),
+            IntOrString::String(share) => share.clone(),
+        }),
     })
 }
 

@@ -5,6 +5,7 @@ mod collecting;
 mod conflicts;
 mod disrupting;
 mod evidence;
+mod holding;
 mod load_job;
 mod phases;
 mod planning;
@@ -42,6 +43,13 @@ pub(super) type Calls = Arc<Mutex<Vec<(Method, String, Value)>>>;
 pub(super) fn api(
     answer: impl Fn(&Method, &str) -> (u16, String) + Clone + Send + Sync + 'static,
 ) -> (Client, Calls) {
+    api_of_bodies(move |method, path, _| answer(method, path))
+}
+
+/// The same of an API server that looks at the bodies of requests.
+fn api_of_bodies(
+    answer: impl Fn(&Method, &str, &Value) -> (u16, String) + Clone + Send + Sync + 'static,
+) -> (Client, Calls) {
     let calls = Calls::default();
     let seen = Arc::clone(&calls);
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -51,7 +59,7 @@ pub(super) fn api(
             let body = body.collect().await?.to_bytes();
             let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
             let path = parts.uri.path().to_owned();
-            let (status, text) = answer(&parts.method, &path);
+            let (status, text) = answer(&parts.method, &path, &body);
             seen.lock().unwrap().push((parts.method, path, body));
             let response = Response::builder().status(status).body(Body::from(text.into_bytes()));
             response.map_err(kube::Error::HttpError)
@@ -130,6 +138,7 @@ fn work(scenario: &scenario::Scenario) -> Work<'_> {
         has_rounds: false,
         beats: false,
         load_workers: None,
+        holder: None,
     }
 }
 
@@ -166,6 +175,8 @@ fn container(state: &str, reason: &str, message: &str) -> ContainerState {
         sidecar: false,
         pre_stop_sleep_s: None,
         pre_stop_other: false,
+        pre_stop_exec_sleep_s: None,
+        pre_stop_program: None,
         state: Some(state.into()),
         reason: Some(reason.into()),
         message: Some(message.into()),

@@ -4,9 +4,9 @@
 //! the meantime belongs to somebody else as a whole.
 
 pub(super) mod effect;
+pub(super) mod left_over;
 
 use std::fmt;
-use std::path::Path;
 use std::time::Duration;
 
 use http::Request;
@@ -18,13 +18,14 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::caller::Caller;
 use super::edits::{self, Edit};
 use super::error::CoordinatorError;
+use super::hold;
 use super::journal::{Change, Journal, JournalError, ObjectRef, Open, RUN_LABEL};
-use crate::cluster::Origin;
 use rolldrop_kubernetes::guard::names::in_path;
-use rolldrop_record::Clock;
 
 /// How often a change is retried when somebody else's change came in between.
 pub(super) const ATTEMPTS: u32 = 5;
+/// From one attempt at undoing a change to the next, if somebody else's change came in between.
+const AFTER_A_CONFLICT: Duration = Duration::from_millis(50);
 /// Service proxies follow a Service within a second or so. Only then may the former endpoints be removed, and is all
 /// traffic routed as the Service says.
 pub(super) const FOLLOW: Duration = Duration::from_secs(2);
@@ -71,6 +72,7 @@ impl fmt::Display for Undone {
         match (outcome, change) {
             (Outcome::Undone { .. }, Change::Create) => f.write_str("removed"),
             (Outcome::Undone { .. }, Change::ShutDown) => f.write_str("booted"),
+            (Outcome::Undone { .. }, Change::Hold { .. }) => f.write_str("released"),
             (Outcome::Undone { others }, Change::Edit { .. }) if others.is_empty() => f.write_str("restored"),
             (Outcome::Undone { others }, Change::Edit { .. }) => {
                 write!(f, "restored, except what others have changed since: {}", others.join(", "))
@@ -80,6 +82,7 @@ impl fmt::Display for Undone {
             (Outcome::Failed(why), Change::Create) => write!(f, "left in the cluster: {why}"),
             (Outcome::Failed(why), Change::ShutDown) => write!(f, "not booted: {why}"),
             (Outcome::Failed(why), Change::Edit { .. }) => write!(f, "not restored: {why}"),
+            (Outcome::Failed(why), Change::Hold { .. }) => write!(f, "not released: {why}"),
         }
     }
 }
@@ -88,47 +91,6 @@ impl fmt::Display for ObjectRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.kind, self.name)?;
         self.namespace.iter().try_for_each(|namespace| write!(f, " in {namespace}"))
-    }
-}
-
-/// What a run that has ended left in a cluster.
-#[derive(Debug)]
-pub(crate) struct LeftOver {
-    journal: Journal,
-    cluster: Option<Origin>,
-}
-
-impl LeftOver {
-    /// Whether a directory is that of a run that may have changed something.
-    pub(crate) fn is_in(run_dir: &Path) -> bool {
-        Journal::is_in(run_dir)
-    }
-
-    /// Reads what the run in a directory changed.
-    ///
-    /// # Errors
-    /// When it is no run directory, or the run has not ended.
-    pub(crate) fn of(run_dir: &Path) -> Result<Self, JournalError> {
-        let (journal, cluster) = Journal::resume(run_dir, Clock::start())?;
-        Ok(Self { journal, cluster })
-    }
-
-    /// Where the cluster is; `None` if it ended with the run.
-    pub(crate) fn cluster(&self) -> Option<&Origin> {
-        self.cluster.as_ref()
-    }
-
-    /// Whether nothing is left.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.cluster.is_none() || self.journal.open_changes().is_empty()
-    }
-
-    /// Undoes it.
-    ///
-    /// # Errors
-    /// When the journal cannot be written.
-    pub(crate) async fn undo(mut self, caller: &Caller) -> Result<Vec<Undone>, JournalError> {
-        all(caller, &mut self.journal).await
     }
 }
 
@@ -163,6 +125,7 @@ pub(super) async fn one(caller: &Caller, run: &str, open: Open, deadline: Instan
             Change::Create => remove(caller, run, &object).await,
             Change::Edit { edits } => restore(caller, &object, edits).await,
             Change::ShutDown => boot(caller, &object).await,
+            Change::Hold { run } => hold::release(caller, &object, run).await,
         }
     };
     let outcome = match timeout_at(deadline, undoing).await {
@@ -183,7 +146,7 @@ pub(super) async fn ask_agent(client: &Client, node: &str, command: &str) -> kub
     client.request_text(request.map_err(kube::Error::HttpError)?).await.map(drop)
 }
 
-fn gone() -> Outcome {
+pub(super) fn gone() -> Outcome {
     Outcome::Nothing("gone already".into())
 }
 
@@ -234,7 +197,8 @@ async fn remove(caller: &Caller, run: &str, object: &ObjectRef) -> Result<Outcom
 async fn restore(caller: &Caller, object: &ObjectRef, edits: &[Edit]) -> Result<Outcome, CoordinatorError> {
     let api = api_of(caller, object).await?;
     let what = format!("restore {object}");
-    for attempt in 1.. {
+    let mut is_asked = false;
+    loop {
         let Some(current) = caller.find(&api, &what, &object.name).await? else { return Ok(gone()) };
         if object.uid.is_some() && current.uid() != object.uid {
             return Ok(Outcome::LeftAlone("it has been replaced since".into()));
@@ -242,22 +206,24 @@ async fn restore(caller: &Caller, object: &ObjectRef, edits: &[Edit]) -> Result<
         let current = serde_json::to_value(current).unwrap_or_default();
         let edits::Reverted { object: wanted, restored, others } = edits::revert(edits, &current);
         if restored == 0 {
-            return Ok(if others.is_empty() {
-                Outcome::Nothing("as it was already".into())
-            } else {
-                Outcome::LeftAlone(format!("others have changed {}", others.join(", ")))
+            return Ok(match (others.is_empty(), is_asked) {
+                // An earlier patch was done, although its answer was lost.
+                (true, true) => Outcome::Undone { others },
+                (true, false) => Outcome::Nothing("as it was already".into()),
+                (false, _) => Outcome::LeftAlone(format!("others have changed {}", others.join(", "))),
             });
         }
+        is_asked = true;
         match caller.ask(&what, || patch(&api, &object.name, &current, &wanted)).await? {
             Ok(_) => return Ok(Outcome::Undone { others }),
-            Err(kube::Error::Api(status)) if status.code == 409 && attempt < ATTEMPTS => {}
+            // The status of a workload in a rollout changes all the time. The deadline ends this.
+            Err(kube::Error::Api(status)) if status.code == 409 => sleep(AFTER_A_CONFLICT).await,
             Err(error) => return Err(CoordinatorError::api(&what, &error)),
         }
     }
-    Ok(Outcome::Failed("others keep changing it".into()))
 }
 
-/// Makes one object of another, unless a list of it may have been changed since.
+/// Makes one object of another, unless it has changed since.
 pub(super) async fn patch(
     api: &Api<DynamicObject>,
     name: &str,
@@ -265,18 +231,7 @@ pub(super) async fn patch(
     wanted: &Value,
 ) -> kube::Result<DynamicObject> {
     let mut patch = edits::merge_patch(current, wanted).unwrap_or_else(|| json!({}));
-    // Lists are replaced as a whole: a patch that names the version is refused where that has changed.
-    // Other fields are set one by one, whatever else has changed.
-    if has_list(&patch) {
-        patch["metadata"]["resourceVersion"] = current["metadata"]["resourceVersion"].clone();
-    }
+    // A patch that names the version is refused where that has changed: what others have set since is not overwritten.
+    patch["metadata"]["resourceVersion"] = current["metadata"]["resourceVersion"].clone();
     api.patch(&in_path(name), &PatchParams::default(), &Patch::Merge(patch)).await
-}
-
-fn has_list(value: &Value) -> bool {
-    match value {
-        Value::Array(_) => true,
-        Value::Object(map) => map.values().any(has_list),
-        _ => false,
-    }
 }

@@ -156,6 +156,7 @@ impl Following {
                 Broken::Forgotten => state.version = None,
                 Broken::NotToBeHad(why) if self.need == Need::Helps => {
                     tracing::debug!(resource, %why, "a watch is left out");
+                    self.note(now, |resource, _| EventKind::NotWatched { resource, why });
                     // Nothing is missed of what cannot be had.
                     state.broken = None;
                     return;

@@ -77,6 +77,7 @@ impl Shop {
         assert_eq!(
             changing.collect::<Vec<_>>(),
             [
+                "PATCH /deployments/web",
                 "POST /configmaps",
                 "POST /secrets",
                 "POST /configmaps",
@@ -89,6 +90,7 @@ impl Shop {
                 "DELETE /configmaps/notes",
                 "DELETE /secrets",
                 "DELETE /configmaps/{rolldrop-run-...}",
+                "PATCH /deployments/web",
             ],
             "{planned}"
         );
@@ -268,7 +270,8 @@ fn a_run_that_is_interrupted_undoes_its_changes_and_one_that_is_killed_has_them_
     let (of_it, after_it) = rest.split_once('\n').expect("its line");
     assert!(of_it.ends_with(": gone already"), "{cleaned}");
     assert_eq!(before_it, format!("{}{}", expected.concat(), removed("ConfigMap notes")), "{cleaned}");
-    assert_eq!(after_it, removed(&format!("ConfigMap {owner}")), "{cleaned}");
+    let released = format!("Deployment web in {namespace}: released\n");
+    assert_eq!(after_it, removed(&format!("ConfigMap {owner}")) + &released, "{cleaned}");
     assert_eq!(shop.0.ok("get secrets -l rolldrop.dev/run -o name"), "");
     let mut expected = before;
     expected[0][0]["replicas"] = 3.into();

@@ -68,6 +68,7 @@ pub(crate) fn synthetic(rate: f64, duration_s: f64, (started, ended): (Stamp, St
         max_busy: None,
         aborted: None,
         looks: None,
+        rounds: None,
         policy: rolldrop_record::Policy::default(),
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use super::model::Unclear;
 use crate::timeline::PodEnd;
 use rolldrop_record::{Cause, Outcome, ServedEnd, ServedRow, Stamp};
 
@@ -93,15 +94,28 @@ pub(super) fn cause(f: &Facts, by: Explanation<'_>) -> Cause {
     }
 }
 
-/// The cause that explanations with these weights imply: one that outweighs all others together.
-pub(super) fn outweighing(f: &Facts, explanations: &[(Explanation<'_>, f64)]) -> Cause {
+/// The cause that explanations with these weights imply: one that outweighs all others together. Otherwise those that
+/// compete.
+pub(super) fn outweighing(f: &Facts, explanations: &[(Explanation<'_>, f64)]) -> Result<Cause, Unclear> {
     let mut weights: BTreeMap<Cause, f64> = BTreeMap::new();
     for (by, weight) in explanations {
         *weights.entry(cause(f, *by)).or_default() += weight;
     }
     let all: f64 = weights.values().sum();
-    let is_beyond = |(_, weight): &(Cause, f64)| *weight >= OUTWEIGHS * all;
-    weights.into_iter().find(is_beyond).map_or(Cause::Unattributed, |(cause, _)| cause)
+    let is_beyond = |(_, weight): &(&Cause, &f64)| **weight >= OUTWEIGHS * all;
+    match weights.iter().find(is_beyond) {
+        Some((Cause::Unattributed, _)) => Err(match explanations[..] {
+            [(Explanation::Nothing, _)] => Unclear::NothingNear,
+            _ => Unclear::NoFit,
+        }),
+        Some((cause, _)) => Ok(*cause),
+        None => {
+            let mut competing: Vec<(Cause, f64)> =
+                weights.into_iter().map(|(cause, w)| (cause, w / all)).collect();
+            competing.sort_by(|a, b| b.1.total_cmp(&a.1));
+            Err(Unclear::Competing(competing))
+        }
+    }
 }
 
 /// A container ended under it, in a pod that stays: the same effects on a request as the end of a pod.
@@ -128,7 +142,7 @@ fn cause_by_pods(f: &Facts, by: Explanation<'_>) -> Cause {
         return cause_of_served(f, served, by);
     }
     match f.outcome {
-        Outcome::HttpError | Outcome::Ok => Cause::GatewayError,
+        Outcome::HttpError | Outcome::Ok => cause_of_refusal(by),
         Outcome::ConnectRefused
         | Outcome::ConnectTimeout
         | Outcome::ConnectUnreachable
@@ -150,7 +164,7 @@ fn cause_of_served(f: &Facts, served: Served, by: Explanation<'_>) -> Cause {
     // On a connection of HTTP/1.1, or an HTTP/2 one without other requests, that had carried one before.
     let unanswered_reuse = f.reused && !f.shared && served.status.is_none();
     match served.ended {
-        _ if matches!(f.outcome, Outcome::HttpError | Outcome::Ok) => Cause::GatewayError,
+        _ if matches!(f.outcome, Outcome::HttpError | Outcome::Ok) => cause_of_refusal(by),
         ServedEnd::UpstreamRefused if is_ending => Cause::RoutedToDeadPod,
         ServedEnd::UpstreamRefused if matches!(by, Explanation::Starting) => Cause::NotReadyYet,
         // A kernel resets what the app has not read, and closes what it has.
@@ -165,6 +179,15 @@ fn cause_of_served(f: &Facts, served: Served, by: Explanation<'_>) -> Cause {
         _ if is_timeout(f.outcome) => cause_of_timeout(f, by.end()),
         ServedEnd::Complete | ServedEnd::ClientGone if is_ending => Cause::KilledInFlight,
         _ => Cause::Unattributed,
+    }
+}
+
+/// An answer came that says that there is none, and no gateway is between: the app gave it.
+fn cause_of_refusal(by: Explanation<'_>) -> Cause {
+    match by {
+        Explanation::Termination(_) => Cause::RefusedWhileEnding,
+        Explanation::Starting => Cause::NotReadyYet,
+        Explanation::NoEndpoint | Explanation::RuleSwap | Explanation::Nothing => Cause::Unattributed,
     }
 }
 
@@ -285,7 +308,8 @@ mod tests {
             (Facts { outcome: Outcome::H2RefusedStream, reused: true, ..plain }, Nothing, Cause::Overload),
             (Facts { outcome: Outcome::H2Goaway, reused: true, ..plain }, Nothing, Cause::H2Unprocessed),
             (Facts { outcome: Outcome::H2Goaway, ..plain }, Nothing, Cause::Unattributed),
-            (Facts { outcome: Outcome::HttpError, ..plain }, Nothing, Cause::GatewayError),
+            (Facts { outcome: Outcome::HttpError, ..plain }, Nothing, Cause::Unattributed),
+            (Facts { outcome: Outcome::HttpError, ..plain }, Starting, Cause::NotReadyYet),
             (dead, Starting, Cause::NotReadyYet),
             (Facts { served: served(ServedEnd::UpstreamEof, 0), ..eof }, Nothing, Cause::Unattributed),
             (
@@ -308,8 +332,14 @@ mod tests {
         }
         let told =
             |weights: [f64; 2]| outweighing(&refused, &[(Starting, weights[0]), (NoEndpoint, weights[1])]);
-        assert_eq!(told([0.9, 0.1]), Cause::NotReadyYet);
-        assert_eq!(told([0.1, 0.9]), Cause::NoReadyEndpoint);
-        assert_eq!(told([0.5, 0.5]), Cause::Unattributed);
+        assert_eq!(told([0.9, 0.1]), Ok(Cause::NotReadyYet));
+        assert_eq!(told([0.1, 0.9]), Ok(Cause::NoReadyEndpoint));
+        let competing = vec![(Cause::NotReadyYet, 0.75), (Cause::NoReadyEndpoint, 0.25)];
+        assert_eq!(told([0.75, 0.25]), Err(Unclear::Competing(competing)));
+        assert_eq!(outweighing(&refused, &[(Nothing, 1.0)]), Err(Unclear::NothingNear));
+        assert_eq!(
+            outweighing(&Facts { outcome: Outcome::DnsError, ..plain }, &[(Starting, 1.0)]),
+            Err(Unclear::NoFit)
+        );
     }
 }

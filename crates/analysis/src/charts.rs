@@ -100,6 +100,7 @@ pub(super) fn lost(timeline: &Timeline, judged: Vec<Judged<'_>>) -> Vec<Lost> {
             outcome: row.outcome,
             status: row.status,
             cause: j.cause,
+            unclear: j.unclear,
             in_window: j.in_window,
             candidates: j.candidates,
         }

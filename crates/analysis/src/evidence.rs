@@ -502,7 +502,10 @@ pub(super) fn gather<'a>(
     }
     let gateways: Vec<Option<Gateway>> =
         gateways.into_iter().map(|watching| watching.map(Watching::done)).collect();
-    let stale = flows.stale(&ended);
+    let mut stale = flows.stale(&ended);
+    for (stale, r) in stale.iter_mut().zip(&requests.others) {
+        *stale |= met_an_old_entry(timeline, r);
+    }
     for (number, (r, stale)) in requests.others.iter().zip(&stale).enumerate() {
         let Some(target) = target_of(r).filter(|_| r.is_new_connection() && !stale) else { continue };
         match Class::of(&r.row) {
@@ -535,6 +538,13 @@ pub(super) fn gather<'a>(
     }
     let Gathered { tails, first_served, connections, .. } = gathered;
     Ok((verdicts, Evidence { tails, stale, first_served, connections }))
+}
+
+/// True of a connect that got no answer and for which the kernel made no entry: the entry of an earlier connection from its port,
+/// which may be one of a run before, sent it on.
+fn met_an_old_entry(timeline: &Timeline, r: &Request) -> bool {
+    matches!(r.row.outcome, Outcome::ConnectTimeout | Outcome::ConnectUnreachable)
+        && timeline.tracked.as_ref().is_some_and(|tracked| tracked.had_no_entry(&r.row))
 }
 
 /// What random balancing shows for each pod, if a target's consumer balances so.

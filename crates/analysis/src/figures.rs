@@ -1,4 +1,6 @@
-//! How a figure is written in a sentence.
+//! How a figure, or a mode, is written in a sentence.
+
+use rolldrop_record::Mode;
 
 /// `9000` as `9,000`.
 pub fn count(n: u64) -> String {
@@ -40,6 +42,18 @@ pub fn percent(share: f64) -> String {
     let text = format!("{percent:.decimals$}");
     let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
     format!("{text} %")
+}
+
+/// How pods end in a mode, to follow "pods that end".
+pub const fn manner(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Isolated => "one at a time",
+        Mode::Rollout => "in a rollout",
+        Mode::ScaleDown => "by scaling down",
+        Mode::Drain => "as a node is drained",
+        Mode::NodeShutdown => "as a node shuts down",
+        Mode::Other => "in another way",
+    }
 }
 
 #[cfg(test)]

@@ -1,19 +1,28 @@
 //! The findings: what a reader should know, in sentences with figures.
 
+pub(super) mod bounds;
 mod causes;
 mod conntrack;
+mod ending_errors;
+mod ends;
+mod setup;
+mod unclear;
 
 use std::collections::BTreeMap;
 
 use super::Judged;
 use super::figures::{count, counted, either, len, percent};
-use super::model::{Finding, FindingKind, Latencies, Recommendation, RequestCounts, Severity, Termination};
+use super::model::{
+    Finding, FindingKind, Latencies, LossGroup, Recommendation, RequestCounts, Severity, Termination,
+};
+use super::not_sent::reasons_in_words;
 use super::phase;
 use super::sums::Sums;
 use super::validity::Reason;
 use crate::timeline::{BeatsState, Command, Refused, Restart, T0Basis, Timeline, Withdrawal};
 use rolldrop_record::run_info::{BalancesBecause, Target};
 use rolldrop_record::{Looks, Stamp};
+use setup::Setup;
 
 /// The remedy if a container ends in a pod that stays. Nothing waits for its end, so no setting of the pod helps.
 const RESTART_REMEDY: &str = "more replicas and clients that retry; a readinessProbe shortens the outage";
@@ -31,18 +40,23 @@ pub(super) struct Known<'a> {
     pub judged: &'a [Judged<'a>],
     pub latency_ms: &'a Latencies,
     pub terminations: &'a [Termination],
+    pub groups: &'a [LossGroup],
     pub recommendation: &'a [Recommendation],
 }
 
 /// Everything worth saying, most severe first.
 pub(super) fn findings(known: Known<'_>) -> Vec<Finding> {
     let Known { timeline, sums, terminations, .. } = known;
+    let setup = Setup::of(&known);
     let mut findings = not_valid(known);
-    findings.extend(causes::findings(known));
+    findings.extend(causes::findings(known, &setup));
+    findings.extend(ends::findings(known, &setup));
+    findings.extend(ending_errors::of(known));
     findings.extend(not_whole(known));
-    findings.extend(unbounded(terminations));
+    findings.extend(bounds::findings(timeline, terminations));
+    findings.extend(bounds::rights(timeline, terminations));
     findings.extend(in_step(timeline));
-    findings.extend(killed(known));
+    findings.extend(not_sent(known));
     findings.extend(deletions_of_others(timeline));
     findings.extend(refusals(timeline));
     findings.extend(timeline.commands.iter().filter_map(unfinished));
@@ -61,7 +75,7 @@ pub(super) fn findings(known: Known<'_>) -> Vec<Finding> {
 
 /// Why the measurement cannot be believed.
 fn not_valid(known: Known<'_>) -> Vec<Finding> {
-    let invalid = |Reason { kind, what }: &Reason| {
+    let invalid = |Reason { kind, what, remedy: own }: &Reason| {
         let (why, remedy) = match kind {
             FindingKind::Corrupt => (
                 "the record contradicts itself, so no figure can be relied on",
@@ -72,6 +86,7 @@ fn not_valid(known: Known<'_>) -> Vec<Finding> {
                 "repeat it with a lower rate or on a less busy machine",
             ),
         };
+        let remedy = own.as_deref().unwrap_or(remedy);
         Finding { kind: Some(*kind), ..finding(Severity::Error, what.clone(), why, remedy) }
     };
     known.invalid.iter().map(invalid).collect()
@@ -94,7 +109,7 @@ fn looked_at(looks: &Looks) -> Finding {
 
 /// What is missing in the record.
 fn not_whole(known: Known<'_>) -> impl Iterator<Item = Finding> {
-    known.partial.iter().map(|Reason { kind, what }| {
+    known.partial.iter().map(|Reason { kind, what, .. }| {
         let (severity, why) = match kind {
             FindingKind::Corrupt => {
                 (Severity::Error, "it has changed since it was written, and is in no figure")
@@ -106,25 +121,23 @@ fn not_whole(known: Known<'_>) -> impl Iterator<Item = Finding> {
     })
 }
 
-/// The pods whose grace period was too short.
-fn killed(known: Known<'_>) -> Option<Finding> {
-    let killed = known.terminations.iter().filter(|t| t.exit_code == Some(137));
-    let pods: Vec<&str> = killed.map(|t| t.pod.as_str()).collect();
-    let what = match pods[..] {
-        [] => return None,
-        [pod] => format!("pod {pod} was ended by SIGKILL (exit code 137)"),
-        _ => format!("{} were ended by SIGKILL (exit code 137)", counted(len(pods.len()), "pod")),
-    };
-    let longest_s = known.latency_ms.service.max / 1e3;
-    Some(finding(
-        Severity::Warning,
-        what,
-        "the app had not finished when the grace period ended",
-        &format!(
-            "set terminationGracePeriodSeconds above preStop plus the longest request (the longest answered here \
-             took {longest_s:.1} s)"
-        ),
-    ))
+/// Requests that the load did not send, too few to make the run invalid.
+fn not_sent(known: Known<'_>) -> Option<Finding> {
+    let by_reason = &known.requests.not_sent_by_reason;
+    let is_said = known.invalid.iter().any(|reason| reason.remedy.is_some());
+    (!by_reason.is_empty() && !is_said).then(|| {
+        finding(
+            Severity::Warning,
+            format!("{} not sent", was(by_reason.values().sum())),
+            &reasons_in_words(by_reason),
+            &super::not_sent::remedy(by_reason),
+        )
+    })
+}
+
+/// `1 request was`, `2 requests were`.
+fn was(requests: u64) -> String {
+    format!("{} {}", counted(requests, "request"), either(requests, "was", "were"))
 }
 
 /// What the measurement itself leaves open or changes.
@@ -158,11 +171,7 @@ fn of_the_measurement(known: Known<'_>) -> Vec<Finding> {
     if sums.reset_for_refused > 0 {
         findings.push(finding(
             Severity::Info,
-            format!(
-                "{} {} reset that the app would have refused",
-                counted(sums.reset_for_refused, "request"),
-                either(sums.reset_for_refused, "was", "were")
-            ),
+            format!("{} reset that the app would have refused", was(sums.reset_for_refused)),
             "the recording proxy in the pod had already accepted the connection: the one thing that it changes",
             "treat reset_before_response and connect_refused as the same when you compare with a run without the \
              proxy",
@@ -185,7 +194,7 @@ fn nothing_lost(known: Known<'_>) -> Option<Finding> {
         };
         return Some(finding(Severity::Info, "no pod ended under load".to_owned(), why, remedy));
     }
-    (known.requests.lost() == 0).then(|| {
+    (known.requests.lost() + known.requests.app_errors_while_ending == 0).then(|| {
         let bound = super::stats::share_upper(0, n, 0.95) * 100.0;
         finding(
             Severity::Info,
@@ -219,30 +228,6 @@ fn in_step(timeline: &Timeline) -> impl Iterator<Item = Finding> {
         let why = "all windows of this consumer are one sample of up to that period, however many there are";
         let remedy = "end pods at random phases: set a jitter of at least the period";
         Finding { kind: Some(FindingKind::InPhase), ..finding(Severity::Warning, what, why, remedy) }
-    })
-}
-
-/// The windows that have no upper bound: one finding for each consumer and reason.
-pub(super) fn unbounded(terminations: &[Termination]) -> impl Iterator<Item = Finding> {
-    let mut by_reason: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
-    for termination in terminations {
-        for window in &termination.windows {
-            if let Some(why) = &window.censored {
-                by_reason.entry((window.consumer.as_str(), why.as_str())).or_default().push(&termination.pod);
-            }
-        }
-    }
-    by_reason.into_iter().map(|((consumer, why), pods)| {
-        let what = match pods[..] {
-            [pod] => format!("the window of pod {pod} towards {consumer} has no upper bound"),
-            _ => {
-                let pods = counted(len(pods.len()), "pod");
-                format!("the windows of {pods} towards {consumer} have no upper bound")
-            }
-        };
-        let remedy =
-            "raise the rate of new connections, or keep the load running for longer after the termination";
-        finding(Severity::Warning, what, why, remedy)
     })
 }
 

@@ -24,7 +24,7 @@ use crate::model::{Check, CheckVerdict, CommandResult, RequestCounts, Verdict};
 use figure::Measured;
 pub use known::{Figures, Known, OfTarget};
 use part::Part;
-pub(crate) use part::figures;
+pub(crate) use part::{figures, meant};
 use rolldrop_record::Cause;
 use rolldrop_record::expect::{Accounting, Expect, Validity};
 

@@ -25,12 +25,16 @@
 //! random choice would have hit them. That bound only excludes explanations. It is never the upper bound of a window:
 //! a gateway that retries, or that marks a pod as failed and tries it again later, skips pods that it still has.
 //!
-//! [`cause`] says why the request was lost; the module `cause` covers the Service's path.
+//! [`cause`] says why the request was lost; the module `cause` covers the Service's path. A gateway that had no server
+//! sent the request to no pod: [`no_server`].
+
+mod no_server;
 
 use super::Cause;
 use super::class::Class;
 use super::latency::Values;
 use crate::timeline::{PodEnd, Request, Timeline};
+use no_server::{KnownPod, Refusals};
 use rolldrop_record::run_info::{Balances, Target};
 use rolldrop_record::{Outcome, RequestRow, ServedEnd, Stamp};
 
@@ -94,6 +98,8 @@ pub(super) struct Watching {
     took: Values,
     /// Answered requests in a row after which no pod that takes turns can have been skipped.
     enough: u64,
+    refusals: Refusals,
+    pods: Vec<KnownPod>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -107,8 +113,10 @@ impl Watching {
     pub(super) fn new(timeline: &Timeline, target: usize, others: &[Request]) -> Self {
         let Some(info) = timeline.info.targets.get(target) else { return Self::of(Vec::new(), &[], 1) };
         let of_target = others.iter().filter(|r| *r.row.target == *info.name);
-        let failed: Vec<&Request> =
-            of_target.filter(|r| is_gateways(&r.row) && Class::of(&r.row) == Class::Dropped).collect();
+        let failed: Vec<&Request> = of_target
+            .clone()
+            .filter(|r| is_gateways(&r.row) && Class::of(&r.row) == Class::Dropped)
+            .collect();
         let uncertainty_ns = failed.iter().map(|r| r.uncertainty_ns).max().unwrap_or(0);
         let mut dying: Vec<Dying> = timeline.ends.iter().map(|end| Dying::of(timeline, end)).collect();
         for dying in &mut dying {
@@ -118,7 +126,8 @@ impl Watching {
         let failed: Vec<Stamp> = failed.into_iter().map(|r| sent(&r.row)).collect();
         let endpoints = timeline.endpoints.most(info.service.as_deref());
         let endpoints = if endpoints == 0 { timeline.pods.len() } else { endpoints };
-        Self::of(dying, &failed, endpoints)
+        let refusals = Refusals::new(of_target);
+        Self { refusals, pods: KnownPod::of_target(timeline, info), ..Self::of(dying, &failed, endpoints) }
     }
 
     fn of(dying: Vec<Dying>, failed: &[Stamp], endpoints: usize) -> Self {
@@ -127,13 +136,22 @@ impl Watching {
         let mut marks: Vec<Mark> = failures.chain(deaths).collect();
         marks.sort_unstable();
         let answered = vec![0; marks.len() + 1];
-        Self { dying, marks, answered, took: Values::default(), enough: enough(endpoints) }
+        Self {
+            dying,
+            marks,
+            answered,
+            took: Values::default(),
+            enough: enough(endpoints),
+            refusals: Refusals::default(),
+            pods: Vec::new(),
+        }
     }
 
     /// Adds a request of this target that a pod answered.
     pub(super) fn answered(&mut self, row: &RequestRow) {
         let (sent, took_ns) = (sent(row), row.end.ns_since(sent(row)));
         self.took.add(took_ns);
+        self.refusals.interrupt(sent);
         // A gateway that tries another pod after a dead one answers late, and has not passed over the dead one.
         if took_ns < MAY_BE_RETRIED_NS {
             self.answered[self.marks.partition_point(|mark| mark.at <= sent)] += 1;
@@ -144,17 +162,19 @@ impl Watching {
     pub(super) fn merge(&mut self, other: &Self) {
         self.answered.iter_mut().zip(&other.answered).for_each(|(own, other)| *own += other);
         self.took.merge(&other.took);
+        self.refusals.merge(&other.refusals);
     }
 
     /// Combines all of them.
     pub(super) fn done(self) -> Gateway {
         let answers_within_ns = self.took.quantile_ns(ANSWERED_SHARE) + ANSWERED_MARGIN_NS;
-        let until = self.dying.iter().map(|dying| self.takes_turns_until(dying)).collect();
-        Gateway { dying: self.dying, until, answers_within_ns }
+        let without_server = self.refusals.stretches(&self.pods);
+        let until = self.dying.iter().map(|dying| self.takes_turns_until(dying, &without_server)).collect();
+        Gateway { dying: self.dying, until, answers_within_ns, without_server }
     }
 
     /// Until when a pod may have been chosen; `None` if nothing shows it.
-    fn takes_turns_until(&self, dying: &Dying) -> Option<Stamp> {
+    fn takes_turns_until(&self, dying: &Dying, without_server: &[(Stamp, Stamp)]) -> Option<Stamp> {
         let dead = dying.dead?;
         // A gateway may know the pod for so long, even if other pods answer in the meantime.
         let at_least = dead.shifted_ns(THROTTLE_NS);
@@ -168,7 +188,7 @@ impl Watching {
             if row >= self.enough {
                 return Some(mark.at.max(at_least));
             }
-            if mark.is_failure {
+            if mark.is_failure && !is_within(without_server, mark.at) {
                 if mark.at.ns_since(last) > LONGEST_PAUSE_NS {
                     return Some(mark.at.max(at_least));
                 }
@@ -225,9 +245,20 @@ pub(super) struct Gateway {
     dying: Vec<Dying>,
     until: Vec<Option<Stamp>>,
     answers_within_ns: i64,
+    /// From and until when it had no server.
+    without_server: Vec<(Stamp, Stamp)>,
+}
+
+fn is_within(stretches: &[(Stamp, Stamp)], at: Stamp) -> bool {
+    stretches.iter().any(|(from, until)| (*from..=*until).contains(&at))
 }
 
 impl Gateway {
+    /// True if it had no server to send this request to. All requests of such a stretch ended alike.
+    pub(super) fn had_no_server(&self, row: &RequestRow) -> bool {
+        is_within(&self.without_server, sent(row))
+    }
+
     /// The terminations, as indices of `timeline.ends`, that can explain a failure whose pod is not named.
     pub(super) fn candidates(&self, row: &RequestRow) -> Vec<usize> {
         let sent = sent(row);
@@ -276,14 +307,21 @@ pub(super) struct Failure<'a> {
     pub(super) is_explained: bool,
     /// No endpoint was usable when it was sent, or a short time before ([`none_usable`]).
     pub(super) no_endpoint: bool,
+    /// The gateway had no server ([`Gateway::had_no_server`]).
+    pub(super) no_server: bool,
+    /// A pod that was ending gave the answer.
+    pub(super) is_refused_by_pod: bool,
 }
 
 /// Why a request through a gateway was lost. `None` if the failure has nothing to do with a gateway: then the rules
 /// of the Service's path hold.
 pub(super) fn cause(failure: &Failure<'_>) -> Option<Cause> {
-    let Failure { outcome, status, attempts, is_explained, no_endpoint } = *failure;
+    let Failure { outcome, status, attempts, is_explained, no_endpoint, .. } = *failure;
     let any = |pod, ends: &[ServedEnd]| attempts.iter().any(|a| a.pod == pod && ends.contains(&a.ended));
     let unserved = [ServedEnd::UpstreamRefused, ServedEnd::UpstreamReset];
+    if failure.is_refused_by_pod && matches!(outcome, Outcome::HttpError | Outcome::Ok) {
+        return Some(Cause::RefusedWhileEnding);
+    }
     if any(PodState::Ending, &unserved) {
         return Some(Cause::GatewayToDeadPod);
     }
@@ -292,6 +330,9 @@ pub(super) fn cause(failure: &Failure<'_>) -> Option<Cause> {
     }
     if any(PodState::Starting, &unserved) {
         return Some(Cause::NotReadyYet);
+    }
+    if failure.no_server {
+        return Some(Cause::GatewayNoServer);
     }
     match outcome {
         // Part of an answer was there: some pod was at work on it.

@@ -5,7 +5,7 @@ use super::class::Class;
 use super::evidence::Evidence;
 use super::gateway::{self, Attempt, PodState};
 use super::latency::Values;
-use super::model::{Candidate, Window};
+use super::model::{Candidate, Unclear, Why, Window};
 use super::sums::{OneSecond, Sums};
 use super::suspects::Verdict;
 use super::window_end;
@@ -30,6 +30,8 @@ const SLOW_MS: f64 = 50.0;
 pub(crate) struct Judged<'a> {
     pub(crate) request: &'a Request,
     pub(crate) cause: Cause,
+    /// The reason for stating no cause, if none is stated.
+    pub(crate) unclear: Option<Unclear>,
     /// The terminations that may explain it.
     pub(crate) candidates: Vec<Candidate>,
     pub(crate) in_window: bool,
@@ -75,11 +77,18 @@ pub(super) fn judge<'a>(
         };
         let by_the_gateway =
             target.and_then(|t| behind_a_gateway(timeline, &timeline.info.targets[t], request, &verdict));
-        let cause =
-            by_the_gateway.unwrap_or_else(|| cause::outweighing(&facts, &explanations(timeline, &verdict)));
+        let cause = match by_the_gateway {
+            Some(cause) => Ok(cause),
+            None => cause::outweighing(&facts, &explanations(timeline, &verdict)),
+        };
+        let unclear = cause.as_ref().err().map(|unclear| match unclear {
+            Unclear::NothingNear if verdict.pod.is_some() => Unclear::PodWasWell,
+            unclear => unclear.clone(),
+        });
         judged.push(Judged {
             request,
-            cause,
+            cause: cause.unwrap_or(Cause::Unattributed),
+            unclear,
             in_window: !verdict.candidates.is_empty() && verdict.candidates.iter().all(is_inside),
             candidates: verdict.candidates,
         });
@@ -114,12 +123,18 @@ fn behind_a_gateway(
     let earlier = request.other_attempts.iter().map(|a| Attempt { ended: a.ended, pod: state(&a.pod) });
     let last = request.served.iter().map(|served| Attempt { ended: served.ended, pod: state(&served.pod) });
     let attempts: Vec<Attempt> = earlier.chain(last).collect();
+    // Something names the pod that gave this answer: its header, or its own proxy.
+    let is_named = |candidate: &Candidate| candidate.why == Why::Named;
+    let is_pods_answer = request.row.pod.is_some()
+        || request.served.as_ref().is_some_and(|served| served.status == request.row.status);
     gateway::cause(&gateway::Failure {
         outcome: request.row.outcome,
         status: request.row.status,
         attempts: &attempts,
         is_explained: !verdict.candidates.is_empty(),
         no_endpoint: gateway::none_usable(timeline, target.service.as_deref(), &request.row),
+        no_server: verdict.no_server,
+        is_refused_by_pod: is_pods_answer && verdict.candidates.iter().any(is_named),
     })
 }
 

@@ -27,6 +27,7 @@ mod gateway;
 mod judge;
 mod latency;
 pub mod model;
+pub mod not_sent;
 mod outages;
 mod periods;
 mod phase;
@@ -44,6 +45,7 @@ pub mod timeline;
 mod tries;
 pub mod tune;
 pub mod validity;
+mod while_ending;
 mod window;
 mod working;
 
@@ -62,6 +64,7 @@ use periods::Periods;
 pub use recommend::MAX_COARSENESS_S;
 use sums::{Part, Sums};
 use validity::Reason;
+use while_ending::EndingError;
 
 use crate::timeline::{PodEnd, PodLife, Request, Requests, Timeline, Unread};
 use rolldrop_record::load::defaults;
@@ -165,28 +168,25 @@ fn analyse<'a>(
     let windows = windows(timeline, &evidence, &alpha);
     let disrupted = disrupted(timeline, &windows);
     let sums = Sums::of(timeline, requests, &evidence, &disrupted, sums)?;
+    let errors = while_ending::errors(timeline, &requests.others, &verdicts);
     let judged = judge::judge(timeline, (&requests.others, verdicts), &evidence, &windows, &sums);
-    let terminations = terminations(timeline, &modes, &evidence, &sums, &judged, windows);
+    let terminations = terminations(timeline, &modes, &evidence, &sums, (&judged, &errors), windows);
     let all: Vec<&Judged<'_>> = judged.iter().collect();
     let groups = shares::groups(timeline, &terminations, &all);
-    let requests = count(timeline, &sums.all, &all, &disrupted);
-    let targets = targets(timeline, &sums, &terminations, &all, &disrupted);
+    let requests = count(timeline, &sums.all, (&all, errors.len()), &disrupted);
+    let targets = targets(timeline, &sums, &terminations, (&all, &errors), &disrupted);
     let not_working = requests.outside_terminations.finding(&requests);
 
     let load = load_result(timeline, &requests, &sums);
     let latency_ms = sums.all.latencies(timeline.info.load.is_closed_loop());
     let measured = validity::Measured::of(&terminations, &latency_ms.response);
-    let invalid = validity::invalid(timeline, &load, measured, &terminations);
+    let invalid = validity::invalid(timeline, &load, &requests.not_sent_by_reason, measured, &terminations);
     let partial = validity::partial(timeline, &sums);
-    let why = |reasons: &[Reason]| reasons.iter().map(|reason| reason.what.clone()).collect();
-    let verdict = match (invalid.is_empty(), partial.is_empty()) {
-        (false, _) => Verdict::Invalid { why: why(&invalid) },
-        (true, false) => Verdict::Partial { why: why(&partial) },
-        (true, true) => Verdict::Valid,
-    };
+    let verdict = verdict(&invalid, &partial);
     let ground = recommend::Ground {
         timeline,
         terminations: &terminations,
+        groups: &groups,
         judged: &judged,
         verdict: &verdict,
         service_s: latency_ms.service.p99 / 1e3,
@@ -216,6 +216,7 @@ fn analyse<'a>(
                 judged: &judged,
                 latency_ms: &latency_ms,
                 terminations: &terminations,
+                groups: &groups,
                 recommendation: &recommendation,
             }))
             .collect(),
@@ -239,6 +240,16 @@ fn analyse<'a>(
     let charts = model::ChartData { sleeps, ..charts::charts(timeline, sums) };
     let run = timeline.info.run.as_ref().map(ToString::to_string);
     Ok(Analysis { run, result, lost: charts::lost(timeline, judged), charts })
+}
+
+/// The verdict on the measurement, from the reasons against it.
+fn verdict(invalid: &[Reason], partial: &[Reason]) -> Verdict {
+    let why = |reasons: &[Reason]| reasons.iter().map(|reason| reason.what.clone()).collect();
+    match (invalid, partial) {
+        ([_, ..], _) => Verdict::Invalid { why: why(invalid) },
+        ([], [_, ..]) => Verdict::Partial { why: why(partial) },
+        ([], []) => Verdict::Valid,
+    }
 }
 
 /// The load as it was planned and sent.
@@ -312,7 +323,12 @@ fn window_end(end: &PodEnd, window: &Window, tail_last: Option<Stamp>) -> Stamp 
 }
 
 /// The counts with what was concluded about the dropped requests.
-fn count(timeline: &Timeline, part: &Part<'_>, judged: &[&Judged<'_>], disrupted: &Periods) -> RequestCounts {
+fn count(
+    timeline: &Timeline,
+    part: &Part<'_>,
+    (judged, errors): (&[&Judged<'_>], usize),
+    disrupted: &Periods,
+) -> RequestCounts {
     let load = &timeline.info.load;
     let method = |row: &RequestRow| {
         let own = load.methods.as_ref().and_then(|methods| methods.get(&*row.target));
@@ -321,6 +337,7 @@ fn count(timeline: &Timeline, part: &Part<'_>, judged: &[&Judged<'_>], disrupted
     let has_key = load.idempotency_key.unwrap_or(false);
     let mut c = RequestCounts {
         outside_terminations: OutsideCounts::of(timeline, part, judged, disrupted),
+        app_errors_while_ending: errors as u64,
         ..part.counts.clone()
     };
     for j in judged {
@@ -364,7 +381,7 @@ fn targets(
     timeline: &Timeline,
     sums: &Sums<'_>,
     terminations: &[Termination],
-    judged: &[&Judged<'_>],
+    (judged, errors): (&[&Judged<'_>], &[EndingError]),
     disrupted: &Periods,
 ) -> Vec<TargetResult> {
     let of = |(index, (target, part)): (usize, (&Target, &Part<'_>))| {
@@ -373,7 +390,12 @@ fn targets(
         TargetResult {
             name: target.name.clone(),
             consumer: target.consumer.clone(),
-            requests: count(timeline, part, &its, disrupted),
+            requests: count(
+                timeline,
+                part,
+                (&its, errors.iter().filter(|error| error.target == Some(index)).count()),
+                disrupted,
+            ),
             latency_ms: part.latencies(timeline.info.load.is_closed_loop()),
             longest_outage_s: part.apart.outages.longest_s(),
             terminations: shares::requests(terminations.len(), &its),
@@ -396,7 +418,7 @@ fn terminations(
     modes: &[Mode],
     evidence: &Evidence,
     sums: &Sums<'_>,
-    judged: &[Judged<'_>],
+    (judged, errors): (&[Judged<'_>], &[EndingError]),
     windows: Vec<Vec<Window>>,
 ) -> Vec<Termination> {
     let mut terminations: Vec<Termination> = timeline
@@ -434,6 +456,7 @@ fn terminations(
                 exit_code: end.exit_code,
                 windows,
                 requests: model::TerminationRequests::default(),
+                app_errors_after_t0: None,
                 dead_seconds: None,
             }
         })
@@ -444,11 +467,13 @@ fn terminations(
         .enumerate()
     {
         let names_it = |j: &Judged<'_>| j.candidates.iter().any(|c| c.termination == e && c.why.is_certain());
+        let own_errors = errors.iter().filter(|error| error.termination == Some(e)).count() as u64;
         let is_named = sums.seen[e] > 0
             || evidence.first_served.contains_key(t.pod.as_str())
             || judged.iter().any(names_it);
         let seen = is_named.then(|| sums.seen[e] + lost.dropped.at_least);
         t.requests = model::TerminationRequests { seen, ..lost };
+        t.app_errors_after_t0 = is_named.then_some(own_errors);
     }
     let dead = shares::dead_seconds(timeline, &terminations, judged, &evidence.tails);
     for (t, dead_seconds) in terminations.iter_mut().zip(dead) {

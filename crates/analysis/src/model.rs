@@ -19,11 +19,12 @@ pub use charts::{
     Second, SleepNeeded, Traffic,
 };
 pub use findings::{Check, CheckVerdict, Figure, Finding, FindingKind, Severity, Unit};
-pub use losses::{Bounded, Candidate, GroupWindow, LossGroup, Lost, TerminationRequests, Why};
+pub use losses::{Bounded, Candidate, GroupWindow, LossGroup, Lost, TerminationRequests, Unclear, Why};
 pub use outside::OutsideCounts;
 pub use target::{TargetName, TargetResult};
-pub use window::{Window, WindowBasis};
+pub use window::{NoBound, Window, WindowBasis};
 
+use crate::figures::{counted, len, manner};
 use crate::spending;
 pub use crate::timeline::T0Basis;
 use rolldrop_record::run_info::{ClusterInfo, Pacing, Tool};
@@ -200,8 +201,14 @@ pub struct RequestCounts {
     pub dropped: u64,
     /// Answered by the app with a status that is neither success nor a gateway's.
     pub app_errors: u64,
-    /// Not sent, the load generator's own fault.
+    /// Of those, answers of 5xx while pods were ending: by such pods, or where nothing names the pod, at that time.
+    #[serde(default)]
+    pub app_errors_while_ending: u64,
+    /// Not sent.
     pub not_sent: u64,
+    /// The same, by reason: the `not_sent_reason` of the rows.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub not_sent_by_reason: BTreeMap<String, u64>,
     /// Cut off by the end of the run.
     pub cancelled: u64,
     /// Every row of the counted part, by outcome.
@@ -340,6 +347,10 @@ pub struct Termination {
     pub windows: Vec<Window>,
     /// The requests that concern this pod from t0 on.
     pub requests: TerminationRequests,
+    /// Answers of 5xx that the app gave after t0 and that policy does not call dropped; `None` where nothing names the
+    /// pod of a request.
+    #[serde(default)]
+    pub app_errors_after_t0: Option<u64>,
     /// The best estimate of the new connections that this pod dropped after t0, divided by the best estimate of the
     /// rate at which it got new connections at t0; in seconds, and never beyond its window's upper bound.
     pub dead_seconds: Option<f64>,
@@ -429,6 +440,18 @@ pub struct Recommendation {
     /// The same, if requests were lost that such a sleep would have saved: what the run suggests and does not prove.
     #[serde(default)]
     pub suggested_seconds: Option<u64>,
+    /// If the bounds of the windows leave more than a second open, the suggestion is a range that begins here.
+    #[serde(default)]
+    pub suggested_from_seconds: Option<u64>,
+    /// What would make that range narrower.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub narrowed_by: Option<String>,
+    /// At least one window of this mode, or of a rollout, lasted so long.
+    #[serde(default)]
+    pub lasted_at_least_s: Option<f64>,
+    /// Number of rollouts behind it, for [`Mode::Rollout`] where the run began them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollouts: Option<usize>,
 }
 
 impl Recommendation {
@@ -438,13 +461,53 @@ impl Recommendation {
     }
 
     /// Of all modes, the recommendation with the longest sleep: the advice of a run, in all its forms. `None` if a
-    /// window of any mode is known to have lasted longer.
-    pub fn longest<'a>(all: &'a [Self], terminations: &[Termination]) -> Option<&'a Self> {
+    /// window of any mode, or one of a group, is known to have lasted longer.
+    pub fn longest<'a>(
+        all: &'a [Self],
+        terminations: &[Termination],
+        groups: &[LossGroup],
+    ) -> Option<&'a Self> {
         let longest = all.iter().max_by_key(|rec| rec.advised_seconds())?;
         let advised = longest.advised_seconds()? as f64;
-        let mut lower = terminations.iter().flat_map(|t| &t.windows).filter_map(|w| w.lower_s);
-        lower.all(|lower_s| lower_s <= advised).then_some(longest)
+        lasted_at_least_s(terminations, groups).is_none_or(|lower_s| lower_s <= advised).then_some(longest)
     }
+
+    /// What it rests on, such as `6 terminations of 1 rollout`.
+    pub fn rests_on(&self) -> String {
+        let terminations = counted(len(self.terminations), "termination");
+        match self.rollouts {
+            Some(rollouts) => format!("{terminations} of {}", counted(len(rollouts), "rollout")),
+            None => terminations,
+        }
+    }
+
+    /// The sleep, the mode that it is for and what it rests on, such as `a preStop sleep of 2 s for pods that end in a
+    /// rollout (suggested by 6 terminations of 1 rollout, not proven)`; `None` if there is none.
+    pub fn sleep_in_words(&self) -> Option<String> {
+        let (of, how) = (manner(self.mode), self.rests_on());
+        if let Some(proven) = self.pre_stop_seconds {
+            return Some(format!(
+                "a preStop sleep of {proven} s for pods that end {of} (recommended, from {how})"
+            ));
+        }
+        let to = self.suggested_seconds?;
+        Some(match (self.suggested_from_seconds, &self.narrowed_by) {
+            (Some(from), narrowed) => format!(
+                "a preStop sleep between {from} and {to} s for pods that end {of} (suggested by {how}, not proven: {})",
+                narrowed.as_deref().unwrap_or_default()
+            ),
+            (None, _) => {
+                format!("a preStop sleep of {to} s for pods that end {of} (suggested by {how}, not proven)")
+            }
+        })
+    }
+}
+
+/// The longest time that a window, of a pod or of one of a group, is known to have lasted, in seconds.
+pub fn lasted_at_least_s(terminations: &[Termination], groups: &[LossGroup]) -> Option<f64> {
+    let of_pods = terminations.iter().flat_map(|t| &t.windows).filter_map(|w| w.lower_s);
+    let of_groups = groups.iter().flat_map(|group| &group.windows).filter_map(|w| w.lower_s);
+    of_pods.chain(of_groups).reduce(f64::max)
 }
 
 /// What another preStop sleep would have done to the terminations seen.

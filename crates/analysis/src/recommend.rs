@@ -3,22 +3,29 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Judged;
+use super::figures::{counted, len};
 use super::model::{
-    Candidate, Mode, Recommendation, SleepNeeded, Termination, Verdict, WhatIf, Window, WindowSummary,
+    Candidate, LossGroup, Mode, Recommendation, SleepNeeded, Termination, Verdict, WhatIf, Window,
+    WindowBasis, WindowSummary,
 };
 use super::phase::{self, Clock};
 use super::stats;
 use crate::timeline::{PodEnd, Timeline};
+use rolldrop_record::event::Replacement;
 use rolldrop_record::{Cause, Policy, Stamp};
 
 /// A pod that gets new connections too seldom shows its window too coarsely: 3/λ may not exceed this many seconds.
 pub const MAX_COARSENESS_S: f64 = 0.5;
+/// If the largest upper bound lies further above the largest lower one, in seconds, the suggestion is a range.
+const MAX_OPEN_S: f64 = 1.0;
+/// From this share of the requests lost in windows on, those that met starting pods make the bounds too large.
+const COMPETING_SHARE: f64 = 0.05;
 
 /// The windows per consumer and mode.
 pub(super) fn summaries(terminations: &[Termination]) -> Vec<WindowSummary> {
     let mut groups: BTreeMap<(Mode, &str), Vec<&super::model::Window>> = BTreeMap::new();
     for t in terminations {
-        for w in &t.windows {
+        for w in t.windows.iter().filter(|w| w.is_one()) {
             groups.entry((t.mode, &w.consumer)).or_default().push(w);
         }
     }
@@ -48,6 +55,7 @@ pub(super) fn summaries(terminations: &[Termination]) -> Vec<WindowSummary> {
 pub(super) struct Ground<'a> {
     pub timeline: &'a Timeline,
     pub terminations: &'a [Termination],
+    pub groups: &'a [LossGroup],
     pub judged: &'a [Judged<'a>],
     pub verdict: &'a Verdict,
     /// How long a request takes, in seconds: a sleep must leave this time to a request that it saves.
@@ -63,18 +71,31 @@ pub(super) fn recommendations(ground: Ground<'_>) -> Vec<Recommendation> {
 fn recommendation(ground: Ground<'_>, mode: Mode) -> Recommendation {
     let Ground { timeline, terminations, .. } = ground;
     let policy = &timeline.info.policy;
-    let of_mode = || terminations.iter().zip(&timeline.ends).filter(|(t, _)| t.mode == mode);
-    let windows = || of_mode().flat_map(|(t, _)| &t.windows);
+    let of_mode = || {
+        let all = terminations.iter().zip(&timeline.ends).filter(|(t, _)| t.mode == mode);
+        all.filter(|(t, _)| t.windows.is_empty() || t.windows.iter().any(Window::is_one))
+    };
+    let windows = || of_mode().flat_map(|(t, _)| &t.windows).filter(|w| w.is_one());
     let n = of_mode().count();
     let units = units(timeline.info.targets.len(), of_mode().map(|(t, _)| t));
-    let mut refused_because = Vec::new();
-    match ground.verdict {
-        Verdict::Valid => {}
-        Verdict::Partial { .. } => refused_because.push("the record is not whole".to_owned()),
-        Verdict::Invalid { .. } => refused_because.push("the measurement is not valid".to_owned()),
-    }
-    let is_sound = refused_because.is_empty();
     let needed = stats::wilks_needed(policy.coverage, policy.confidence);
+    let mut refused_because = Vec::new();
+    refused_because.extend(not_believed(ground.verdict));
+    let seen = windows().filter(|w| w.upper_s.is_some()).max_by(|a, b| {
+        let [a, b] = [a, b].map(|w| w.upper_s.unwrap_or_default());
+        a.total_cmp(&b)
+    });
+    let seen_s = seen.and_then(|w| w.upper_s);
+    let lasted_at_least_s = lasted_at_least_s(ground, mode);
+    let clocks = phase::clocks(timeline, of_mode().map(|(_, end)| end));
+    let largest = clocks.iter().map(Clock::longest_s).fold(seen_s.unwrap_or(0.0), f64::max);
+    // What a client keeps for a period governs by itself: no sleep below it is an answer.
+    let is_open = clocks.is_empty() && largest - lasted_at_least_s.unwrap_or(0.0) > MAX_OPEN_S;
+    let in_rollouts = of_mode().filter(|_| mode == Mode::Rollout);
+    refused_because.extend(all_at_once(in_rollouts.map(|(_, end)| end)));
+    let starts = starts_compete(timeline, terminations, ground.judged, mode);
+    refused_because.extend(starts.filter(|_| is_open || seen.is_none()).map(probe_first));
+    let is_sound = refused_because.is_empty();
     if units < needed {
         refused_because.push(too_few(policy, n, units, needed));
     }
@@ -82,19 +103,11 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> Recommendation {
     if censored > 0 {
         refused_because.push(format!("{censored} of {} windows have no upper bound", windows().count()));
     }
-    let slowest = windows().map(|w| w.rate_before).filter(|r| *r > 0.0).fold(f64::INFINITY, f64::min);
-    if slowest.is_finite() && 3.0 / slowest > MAX_COARSENESS_S {
-        refused_because.push(format!(
-            "a pod got only {slowest:.1} new connections/s, which shows its window to {:.2} s at best (limit {MAX_COARSENESS_S} s): raise the rate",
-            3.0 / slowest
-        ));
-    }
-    let seen = windows().filter_map(|w| w.upper_s).max_by(f64::total_cmp);
-    let clocks = phase::clocks(timeline, of_mode().map(|(_, end)| end));
+    refused_because.extend(too_coarse(windows()));
     refused_because.extend(clocks.iter().filter_map(Clock::in_step));
-    let largest = clocks.iter().map(Clock::longest_s).fold(seen.unwrap_or(0.0), f64::max);
+    // No number is below a bound that the same report shows.
     let covers_all = (n > 0 && censored == 0 && is_sound && windows().next().is_some())
-        .then(|| stats::ceil_seconds(largest));
+        .then(|| stats::ceil_seconds(largest.max(lasted_at_least_s.unwrap_or(0.0))));
     let set = Settings::of(of_mode().map(|(_, end)| end));
     // No advice lowers what is set.
     let pre_stop =
@@ -102,11 +115,12 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> Recommendation {
     let stopping = of_mode().map(|(_, e)| stopping_s(e)).try_fold(0.0f64, |max, s| s.map(|s| max.max(s)));
     let grace =
         pre_stop.zip(stopping).map(|(p, s)| (p + stats::ceil_seconds(s) + policy.margin_s).max(set.grace_s));
-    let stopping_text = match stopping {
-        Some(s) => format!("the slowest pod took {s:.2} s from SIGTERM to its end"),
-        None => "the time from SIGTERM to the pod's end was not seen for every pod".to_owned(),
-    };
     let consumers: BTreeSet<&str> = windows().map(|w| w.consumer.as_str()).collect();
+    let rollouts = rollouts(mode, of_mode().map(|(t, _)| t));
+    let suggested = covers_all.filter(|s| *s > set.pre_stop_s && has_saved(ground, mode, *s, set.pre_stop_s));
+    let least = stats::ceil_seconds(lasted_at_least_s.unwrap_or(0.0)).max(set.pre_stop_s + 1);
+    let suggested_from = suggested.filter(|to| is_open && least < *to).map(|_| least);
+    let to_go = needed.saturating_sub(units);
     Recommendation {
         mode,
         pre_stop_seconds: pre_stop,
@@ -119,16 +133,136 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> Recommendation {
         consumers: consumers.into_iter().map(str::to_owned).collect(),
         basis: format!(
             "{}{}; a sleep is the longest time rounded up, with {} s of margin, and never below the current \
-             setting; {stopping_text}",
-            longest_window(seen, windows().count(), censored),
+             setting; {}",
+            longest_window(seen_s, windows().count(), censored),
             clocks.iter().map(Clock::in_words).collect::<String>(),
-            policy.margin_s
+            policy.margin_s,
+            stopping_in_words(stopping)
         ),
-        terminations_needed: needed.saturating_sub(units),
+        terminations_needed: to_go,
         refused_because,
         covers_all_seen_seconds: covers_all,
-        suggested_seconds: covers_all
-            .filter(|s| *s > set.pre_stop_s && has_saved(ground, mode, *s, set.pre_stop_s)),
+        suggested_seconds: suggested,
+        suggested_from_seconds: suggested_from,
+        narrowed_by: suggested_from.map(|_| narrowed_by(seen, rollouts, units, to_go)),
+        lasted_at_least_s,
+        rollouts,
+    }
+}
+
+/// Why nothing may be concluded from the run.
+fn not_believed(verdict: &Verdict) -> Option<String> {
+    match verdict {
+        Verdict::Valid => None,
+        Verdict::Partial { .. } => Some("the record is not whole".to_owned()),
+        Verdict::Invalid { .. } => Some("the measurement is not valid".to_owned()),
+    }
+}
+
+/// The longest time that a window of this mode, of a rollout, or of a group with such a pod is known to have lasted, in
+/// seconds. Windows are longest in rollouts, so what one of them shows holds for any choice.
+fn lasted_at_least_s(ground: Ground<'_>, mode: Mode) -> Option<f64> {
+    let counts = |t: &Termination| t.mode == mode || t.mode == Mode::Rollout;
+    let of_pods = ground.terminations.iter().filter(|t| counts(t)).flat_map(|t| &t.windows);
+    let of_groups = (ground.groups.iter())
+        .filter(|group| group.terminations.iter().any(|e| counts(&ground.terminations[*e])))
+        .flat_map(|group| &group.windows);
+    of_pods.filter_map(|w| w.lower_s).chain(of_groups.filter_map(|w| w.lower_s)).reduce(f64::max)
+}
+
+/// Why no sleep can help, if the workload of these pods takes all of them away at once.
+fn all_at_once<'a>(ends: impl Iterator<Item = &'a PodEnd>) -> Option<String> {
+    let mut workloads = ends.filter_map(|end| end.workload.as_ref());
+    let workload = workloads.find(|workload| workload.strategy == Some(Replacement::Recreate))?;
+    Some(format!(
+        "{} has strategy Recreate: all its pods end before the first new one starts, and no sleep covers that",
+        workload.name
+    ))
+}
+
+/// How many requests met pods that did not listen yet while windows of this mode may have been open, if they are enough
+/// to make the windows' upper bounds too large.
+pub(super) fn starts_compete(
+    timeline: &Timeline,
+    terminations: &[Termination],
+    judged: &[Judged<'_>],
+    mode: Mode,
+) -> Option<u64> {
+    let of_mode = terminations.iter().zip(&timeline.ends).filter(|(t, _)| t.mode == mode);
+    let window = |(t, end): (&Termination, &PodEnd)| {
+        let uppers: Option<Vec<f64>> = t.windows.iter().filter(|w| w.is_one()).map(|w| w.upper_s).collect();
+        let longest_s = uppers.map(|uppers| uppers.into_iter().fold(0.0, f64::max));
+        let until = longest_s.map(|s| end.t0.earliest + std::time::Duration::from_secs_f64(s));
+        (end.t0.earliest, until.unwrap_or(timeline.load_ended))
+    };
+    let windows: Vec<(Stamp, Stamp)> = of_mode.map(window).collect();
+    let is_in_one = |at: Stamp| windows.iter().any(|(from, to)| (*from..=*to).contains(&at));
+    let in_one = |cause: fn(Cause) -> bool| {
+        len(judged.iter().filter(|j| cause(j.cause) && is_in_one(j.request.begun())).count())
+    };
+    let (starts, all) = (in_one(|cause| cause == Cause::NotReadyYet), in_one(|_| true));
+    (starts > 0 && starts as f64 >= COMPETING_SHARE * all as f64).then_some(starts)
+}
+
+/// The sentence for so many such requests.
+pub(super) fn probe_first(starts: u64) -> String {
+    format!(
+        "first a readinessProbe that fails until the app listens, then measure again: {} met pods that did not \
+         listen yet, which makes the windows look longer, too",
+        counted(starts, "request")
+    )
+}
+
+/// That a pod gets too few connections to show its window.
+fn too_coarse<'a>(windows: impl Iterator<Item = &'a Window>) -> Option<String> {
+    let slowest = windows.map(|w| w.rate_before).filter(|r| *r > 0.0).fold(f64::INFINITY, f64::min);
+    (slowest.is_finite() && 3.0 / slowest > MAX_COARSENESS_S).then(|| {
+        format!(
+            "a pod got only {slowest:.1} new connections/s, which shows its window to {:.2} s at best (limit \
+             {MAX_COARSENESS_S} s): raise the rate",
+            3.0 / slowest
+        )
+    })
+}
+
+/// How many rollouts these pods ended in; `None` for other modes, and where nothing tells the rollouts apart.
+fn rollouts<'a>(mode: Mode, terminations: impl Iterator<Item = &'a Termination>) -> Option<usize> {
+    if mode != Mode::Rollout {
+        return None;
+    }
+    let each = terminations.map(|t| Some((t.disruption?, t.repetition)));
+    Some(each.collect::<Option<BTreeSet<_>>>()?.len())
+}
+
+/// What makes a range narrower: more of the same, and the names of pods where bounds rest on balancing.
+fn narrowed_by(seen: Option<&Window>, rollouts: Option<usize>, units: usize, needed: usize) -> String {
+    let more = match rollouts {
+        Some(rollouts) => {
+            let more = (needed * rollouts).div_ceil(units.max(1)).max(1);
+            format!(
+                "{} {}",
+                counted(len(more), "more rollout"),
+                super::figures::either(len(more), "decides", "decide")
+            )
+        }
+        None => format!("{} that end apart decide", counted(len(needed.max(1)), "more termination")),
+    };
+    let by_balance = |basis| matches!(basis, WindowBasis::Balance | WindowBasis::BalanceAssumed);
+    match seen.and_then(|w| w.upper_basis) {
+        Some(basis) if by_balance(basis) => {
+            format!(
+                "{more}, and the bounds are tighter where pods are named (podHeader, a sidecar, --evidence conntrack)"
+            )
+        }
+        _ => more,
+    }
+}
+
+/// How long pods took to stop, as far as it was seen.
+fn stopping_in_words(stopping_s: Option<f64>) -> String {
+    match stopping_s {
+        Some(s) => format!("the slowest pod took {s:.2} s from SIGTERM to its end"),
+        None => "the time from SIGTERM to the pod's end was not seen for every pod".to_owned(),
     }
 }
 
@@ -166,8 +300,10 @@ fn too_few(policy: &Policy, n: usize, units: usize, needed: usize) -> String {
 /// end of their windows, so windows that may have ended at the same time count once: the count is that of ends that
 /// are surely apart. With several consumers, the consumer with the fewest counts.
 fn units<'a>(consumers: usize, terminations: impl Iterator<Item = &'a Termination> + Clone) -> usize {
-    let of_consumer =
-        |consumer: usize| apart(terminations.clone().map(|t| (t, t.windows.get(consumer)))).len();
+    let of_consumer = |consumer: usize| {
+        let windows = terminations.clone().map(|t| (t, t.windows.get(consumer)));
+        apart(windows.filter(|(_, window)| window.is_none_or(Window::is_one))).len()
+    };
     (0..consumers).map(of_consumer).min().unwrap_or(0)
 }
 
@@ -273,7 +409,8 @@ pub(super) fn what_if(ground: Ground<'_>, covering: Option<u64>) -> Vec<WhatIf> 
         .map(|pre_stop_seconds| {
             let is_covered = |t: &&Termination| {
                 !t.windows.is_empty()
-                    && t.windows.iter().all(|w| w.upper_s.is_some_and(|u| u <= pre_stop_seconds as f64))
+                    && (t.windows.iter().filter(|w| w.is_one()))
+                        .all(|w| w.upper_s.is_some_and(|u| u <= pre_stop_seconds as f64))
             };
             let avoided = ground.judged.iter().filter(|j| saves(ground, j, pre_stop_seconds, had)).count();
             WhatIf {

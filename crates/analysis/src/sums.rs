@@ -50,6 +50,8 @@ pub(super) struct Sums<'a> {
     pub late_ok: Vec<LateArrival>,
     /// By termination, the requests that its pod answered since t0.
     pub seen: Vec<u64>,
+    /// By termination, the requests that its pod answered on kept connections long after it may have got SIGTERM.
+    pub kept: Vec<Kept>,
     /// HTTP/2 connections of lost requests.
     pub streams: Streams,
     pub reached: Reached,
@@ -74,6 +76,25 @@ struct Met<'a> {
     /// Its place in the traffic.
     place: usize,
     lives: Lives<'a>,
+}
+
+/// An answer on a kept connection that comes later than this after the signal may have got to a pod is no answer to a
+/// request that was under way then.
+const LONG_AFTER_NS: i64 = 1_000_000_000;
+
+/// Requests that an ending pod answered on kept connections.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Kept {
+    pub n: u64,
+    /// When the last of them was answered.
+    pub last: Option<Stamp>,
+}
+
+impl Kept {
+    fn add(&mut self, other: Self) {
+        self.n += other.n;
+        self.last = self.last.max(other.last);
+    }
 }
 
 /// The requests of one second.
@@ -114,6 +135,7 @@ impl Part<'_> {
         own.dropped += others.dropped;
         own.app_errors += others.app_errors;
         own.not_sent += others.not_sent;
+        add_counts(&mut own.not_sent_by_reason, others.not_sent_by_reason);
         own.cancelled += others.cancelled;
         add_counts(&mut own.by_outcome, others.by_outcome);
         self.service.merge(&other.service);
@@ -124,6 +146,9 @@ impl Part<'_> {
         let counts = &mut self.counts;
         counts.total += 1;
         *counts.by_outcome.entry(r.row.outcome).or_default() += 1;
+        if let Some(reason) = &r.row.not_sent_reason {
+            *counts.not_sent_by_reason.entry(reason.to_string()).or_default() += 1;
+        }
         *match class {
             Class::Ok => &mut counts.ok,
             Class::AppError => &mut counts.app_errors,
@@ -157,6 +182,7 @@ impl<'a> Sums<'a> {
         Self {
             targets: targets(timeline).map(|_| Part::default()).collect(),
             seen: vec![0; timeline.ends.len()],
+            kept: vec![Kept::default(); timeline.ends.len()],
             traffic: ByPod::of(timeline),
             last_reached: vec![None; timeline.withdrawals.len()],
             incomplete: validity::incomplete(timeline),
@@ -215,11 +241,15 @@ impl<'a> Sums<'a> {
         let met = |pod| *met.get(pod, || Met { place: traffic.place(pod), lives: timeline.lives_of(pod) });
         let pod = pod.map(met);
         let ending = pod.and_then(|pod| pod.lives.end_at(r.begun()));
-        if r.row.outcome == Outcome::Ok
+        if matches!(class, Class::Ok | Class::AppError)
             && let Some(e) = ending
             && evidence::has_met(timeline, e, r)
         {
             self.seen[e] += 1;
+            let signalled = timeline.ends[e].may_stop_from();
+            if r.row.conn_reused && r.begun().ns_since(signalled) > LONG_AFTER_NS {
+                self.kept[e].add(Kept { n: 1, last: Some(r.row.end) });
+            }
         }
         if class == Class::Ok {
             let since_ns = r.row.scheduled.ns_since(timeline.origin);
@@ -243,6 +273,7 @@ impl<'a> Sums<'a> {
         self.end_s = self.end_s.max(other.end_s);
         self.late_ok.extend(other.late_ok);
         self.seen.iter_mut().zip(other.seen).for_each(|(own, other)| *own += other);
+        self.kept.iter_mut().zip(other.kept).for_each(|(own, other)| own.add(other));
         self.reached.merge(other.reached);
         self.connects.merge(&other.connects);
         self.reuses.merge(other.reuses);
@@ -335,8 +366,8 @@ impl<'a> Sums<'a> {
     }
 }
 
-/// Whether a request has a latency.
-fn was_answered(r: &Request) -> bool {
+/// True if a whole answer came, of any status: only such a request has a latency.
+pub(super) fn was_answered(r: &Request) -> bool {
     matches!(r.row.outcome, Outcome::Ok | Outcome::HttpError)
 }
 

@@ -18,6 +18,7 @@ use super::death::Death;
 use super::evidence::{Arrivals, Gathered, Tail, arrives, ending, silence_s};
 use super::gateway::{self, Gateway, is_gateways};
 use super::model::{Candidate, Why};
+use super::sums::was_answered;
 use crate::timeline::{PodEnd, PodLife, Request, Timeline};
 use rolldrop_record::routing::Balancing;
 use rolldrop_record::run_info::Balances;
@@ -54,6 +55,8 @@ pub(super) struct Verdict {
     pub no_endpoint: f64,
     /// Of a change of the Service proxy's rules.
     pub rule_swap: f64,
+    /// A gateway had no server to send it to: none of these.
+    pub no_server: bool,
 }
 
 impl Verdict {
@@ -188,8 +191,9 @@ impl<'a> Suspects<'a> {
         let service = self.service(target);
         let refused = if is_unreachable(&r.row) { UNFIT } else { 1.0 };
         let mut verdict = Verdict { candidates, ..Verdict::default() };
-        if r.is_new_connection() || r.row.connect_start.is_none() {
-            if self.timeline.endpoints.none_usable(service, r.begun()) {
+        // A kept connection leads to a pod that has answered on it.
+        if !r.row.conn_reused {
+            if !was_answered(r) && self.timeline.endpoints.none_usable(service, r.begun()) {
                 verdict.no_endpoint = refused;
             }
             verdict.starting = refused * self.starting(gathered, target, r);
@@ -216,6 +220,9 @@ impl<'a> Suspects<'a> {
         let service = self.service(target);
         if r.row.status == Some(503) && gateway::none_usable(self.timeline, service, &r.row) {
             return Verdict { no_endpoint: 1.0, ..Verdict::default() };
+        }
+        if gateway.had_no_server(&r.row) {
+            return Verdict { no_server: true, ..Verdict::default() };
         }
         let sent = gateway::sent(&r.row);
         let candidate = |termination: usize| {
@@ -266,8 +273,8 @@ impl<'a> Suspects<'a> {
             let served = gathered.first_served.get(life.name.as_str()).copied();
             let is_serving = served.or(gathered.quiet[target][number]).is_some_and(|at| at <= begun);
             if life.is_probed == Some(true) {
-                // A probe that passed has shown that it listens.
-                return (!is_serving).then_some(RARE);
+                // A probe that passed has shown that it listens: silence alone says nothing against that.
+                return (!is_serving && !is_unreachable(&r.row)).then_some(RARE);
             }
             // The rules may not hold it yet.
             (!is_serving).then_some((begun.ns_since(ready) as f64 / LAG_NS as f64).clamp(0.0, 1.0))
@@ -402,7 +409,9 @@ fn weight(r: &Request, death: &Death, tail: &Tail, loss: Option<usize>) -> f64 {
         in_rules * has_stopped * death.fits(row.outcome, r.begun())
     };
     let weight = match row.outcome {
-        _ if row.conn_reused => death.cuts_off(row.end),
+        // The pod lived when it answered.
+        _ if was_answered(r) && row.end <= death.likely => 1.0,
+        _ if row.conn_reused || was_answered(r) => death.cuts_off(row.end),
         Outcome::ResetBeforeResponse | Outcome::EofBeforeResponse => {
             let is_quick = row.end.ns_since(r.begun()) <= ROUND_TRIP_NS;
             death.cuts_off(row.end).max(if is_quick { routed() } else { 0.0 })
@@ -433,7 +442,7 @@ fn why(row: &RequestRow) -> Why {
         | Outcome::EofBeforeResponse
         | Outcome::ResetMidResponse
         | Outcome::TruncatedBody => Why::CutOff,
-        Outcome::Ok | Outcome::HttpError => Why::Gateway,
+        Outcome::Ok | Outcome::HttpError => Why::Answered,
         _ => Why::Time,
     }
 }

@@ -1,5 +1,6 @@
 //! A made-up run with three pods, and what must hold for any run.
 
+mod answers;
 mod bounds;
 mod clocks;
 mod corners;
@@ -7,6 +8,8 @@ mod expected;
 mod looks;
 mod once;
 mod pictures;
+mod recorded;
+mod remedies;
 pub(crate) mod rollouts;
 mod said;
 mod sound;
@@ -71,6 +74,7 @@ fn records() -> Records {
         max_busy: None,
         aborted: None,
         looks: None,
+        rounds: None,
         policy: rolldrop_record::Policy::default(),
     };
     let load = EventKind::LoadStarted { rate: 300.0, duration_s: 10.0, warmup_s: 0.0 };
@@ -316,7 +320,11 @@ fn windows_that_are_open_for_one_reason_are_one_finding() {
     records.requests.retain(|r| r.scheduled < at(5110));
     let one = analysed(records).result.terminations.remove(0);
     let other = Termination { pod: "c".into(), ..one.clone() };
-    let told: Vec<String> = findings::unbounded(&[one, other]).map(|finding| finding.what).collect();
+    let records = three_pods();
+    let (timeline, _) = Timeline::build(records.log(), records).unwrap();
+    let both = [one, other];
+    let told = findings::bounds::findings(&timeline, &both).map(|finding| finding.what);
+    let told: Vec<String> = told.collect();
     assert_eq!(told, ["the windows of 2 pods towards service web have no upper bound"]);
 }
 

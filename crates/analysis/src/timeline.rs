@@ -36,7 +36,7 @@ pub use conntrack::Tracked;
 use endpoints::Endpoints;
 pub use integrity::{Hole, Integrity};
 use names::PodNames;
-pub use pods::{PodEnd, PodLife, Stages, T0, T0Basis};
+pub use pods::{PodEnd, PodLife, Stages, T0, T0Basis, Workload};
 use requests::Joins;
 pub use requests::{Agreement, Request, Requests};
 pub use restarts::Restart;
@@ -359,6 +359,22 @@ impl<'a> Collectors<'a> {
     }
 }
 
+/// The Event by which a kubelet says that a preStop hook failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedHook {
+    /// When it was seen.
+    pub at: Stamp,
+    /// The pod.
+    pub pod: String,
+    /// The container, where the Event names it.
+    pub container: Option<String>,
+    /// Its message.
+    pub message: String,
+}
+
+/// The reason of that Event.
+const FAILED_HOOK: &str = "FailedPreStopHook";
+
 /// Facts that are passed on as they were recorded.
 #[derive(Clone, Debug, Default)]
 pub struct Notes {
@@ -370,6 +386,10 @@ pub struct Notes {
     pub unsettled: Vec<Stamp>,
     /// Warnings.
     pub warnings: Vec<String>,
+    /// The preStop hooks that failed, by their Events.
+    pub failed_hooks: Vec<FailedHook>,
+    /// What the run had no right to watch, and the API server's reason.
+    pub not_watched: BTreeMap<String, String>,
     /// What the headers of each target's answers said, over all load sources, by the target's name.
     answers: BTreeMap<String, AnswerHeaders>,
     /// How long DNS answers held, by name: in seconds, the longest.
@@ -393,6 +413,13 @@ impl Notes {
             EventKind::NameAnswer(NameAnswer { name, ttl_s: Some(ttl_s), .. }) => {
                 let longest = self.ttls.entry(name.clone()).or_insert(*ttl_s);
                 *longest = longest.max(*ttl_s);
+            }
+            EventKind::ClusterEvent { pod, reason, message, container } if reason == FAILED_HOOK => {
+                let (pod, container, message) = (pod.clone(), container.clone(), message.clone());
+                self.failed_hooks.push(FailedHook { at, pod, container, message });
+            }
+            EventKind::NotWatched { resource, why } => {
+                self.not_watched.insert(resource.clone(), why.clone());
             }
             EventKind::Unsettled { .. } => self.unsettled.push(at),
             EventKind::Warning { message } => self.warnings.push(message.clone()),

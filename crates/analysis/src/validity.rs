@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::figures::count;
 use super::model::{FindingKind, IntegrityStatus, LoadResult, Percentiles, Termination, WatchGap};
+use super::not_sent::{self, reasons_in_words};
 use super::sums::Sums;
 use crate::timeline::{HandOver, Timeline};
 use rolldrop_record::Outcome;
@@ -36,19 +37,21 @@ pub(super) struct Reason {
     pub(super) what: String,
     /// What it is about: [`FindingKind::Corrupt`] if the record is damaged or contradicts itself.
     pub(super) kind: FindingKind,
+    /// What helps, where that is not what helps against others of the kind.
+    pub(super) remedy: Option<String>,
 }
 
 impl Reason {
     const fn invalid(what: String) -> Self {
-        Self { what, kind: FindingKind::Invalid }
+        Self { what, kind: FindingKind::Invalid, remedy: None }
     }
 
     const fn missing(what: String) -> Self {
-        Self { what, kind: FindingKind::Missing }
+        Self { what, kind: FindingKind::Missing, remedy: None }
     }
 
     const fn corrupt(what: String) -> Self {
-        Self { what, kind: FindingKind::Corrupt }
+        Self { what, kind: FindingKind::Corrupt, remedy: None }
     }
 }
 
@@ -104,21 +107,12 @@ pub(super) fn integrity(timeline: &Timeline) -> IntegrityStatus {
     }
 }
 
-/// Each reason why a load was not the one that was asked for.
-pub fn not_as_planned(load: &LoadResult) -> Vec<String> {
+/// Each reason why a load was not the one that was asked for; `by_reason` are the requests that were not sent.
+pub fn not_as_planned(load: &LoadResult, by_reason: &BTreeMap<String, u64>) -> Vec<String> {
     let mut why = Vec::new();
+    why.extend(not_all_sent(load, by_reason));
     if load.scheduled == 0 {
         why.push("no request was recorded".to_owned());
-    }
-    let not_sent = load.not_sent as f64 / load.scheduled.max(1) as f64;
-    if not_sent > NOT_SENT_SHARE {
-        why.push(format!(
-            "{} of {} requests were not sent ({:.2} %, limit {:.2} %)",
-            count(load.not_sent),
-            count(load.scheduled),
-            not_sent * 100.0,
-            NOT_SENT_SHARE * 100.0
-        ));
     }
     let lag_ms = load.send_lag_us.p99 / 1000.0;
     if lag_ms > SEND_LAG_P99_MS {
@@ -130,14 +124,37 @@ pub fn not_as_planned(load: &LoadResult) -> Vec<String> {
     why
 }
 
+/// That too many requests were not sent, and why.
+fn not_all_sent(load: &LoadResult, by_reason: &BTreeMap<String, u64>) -> Option<String> {
+    let not_sent = load.not_sent as f64 / load.scheduled.max(1) as f64;
+    (not_sent > NOT_SENT_SHARE).then(|| {
+        let because = match by_reason.is_empty() {
+            true => String::new(),
+            false => format!("; {}", reasons_in_words(by_reason)),
+        };
+        format!(
+            "{} of {} requests were not sent ({:.2} %, limit {:.2} %){because}",
+            count(load.not_sent),
+            count(load.scheduled),
+            not_sent * 100.0,
+            NOT_SENT_SHARE * 100.0
+        )
+    })
+}
+
 /// Each reason why the run is invalid.
 pub(super) fn invalid(
     timeline: &Timeline,
     load: &LoadResult,
+    by_reason: &BTreeMap<String, u64>,
     measured: Measured,
     terminations: &[Termination],
 ) -> Vec<Reason> {
-    let mut why: Vec<Reason> = not_as_planned(load).into_iter().map(Reason::invalid).collect();
+    let unsent = not_all_sent(load, by_reason);
+    let mut why: Vec<Reason> = not_as_planned(load, by_reason).into_iter().map(Reason::invalid).collect();
+    for reason in why.iter_mut().filter(|reason| unsent.as_ref() == Some(&reason.what)) {
+        reason.remedy = Some(not_sent::remedy(by_reason)).filter(|remedy| !remedy.is_empty());
+    }
     why.extend(timeline.integrity.contradictions.iter().cloned().map(Reason::corrupt));
     let mut others = Vec::new();
     if why.is_empty() {

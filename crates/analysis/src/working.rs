@@ -24,14 +24,20 @@ impl OutsideCounts {
             let row = &judged.request.row;
             let is_near = disrupted.meet(row.scheduled, row.scheduled);
             // What follows from the end of all pods may last for longer than their windows.
-            let follows =
-                matches!(judged.cause, Cause::NoReadyEndpoint | Cause::NotReadyYet | Cause::StaleFlow)
-                    && first_end.is_some_and(|at| at <= row.end);
+            let follows = matches!(
+                judged.cause,
+                Cause::NoReadyEndpoint | Cause::NotReadyYet | Cause::StaleFlow | Cause::GatewayNoServer
+            ) && first_end.is_some_and(|at| at <= row.end);
             let restarting = timeline.is_restarting(judged.request.begun(), row.end);
             !is_near && !follows && !restarting && judged.candidates.is_empty()
         };
         let dropped = judged.iter().filter(is_outside).count() as u64;
-        Self { ok: part.apart.outside_ok, app_errors: part.apart.outside_app_errors, dropped }
+        Self {
+            ok: part.apart.outside_ok,
+            app_errors: part.apart.outside_app_errors,
+            server_errors: part.apart.outside_server_errors,
+            dropped,
+        }
     }
 
     /// Whether enough of them succeeded; true if there are none.
@@ -83,7 +89,7 @@ mod tests {
     #[test]
     fn nine_in_ten_have_to_succeed() {
         let finding = |ok, app_errors, dropped| {
-            OutsideCounts { ok, app_errors, dropped }
+            OutsideCounts { ok, app_errors, dropped, ..OutsideCounts::default() }
                 .finding(&RequestCounts::default())
                 .map(|finding| finding.what)
         };

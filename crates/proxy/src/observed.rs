@@ -58,9 +58,24 @@ pub fn pod_event(change: Change, pod: &Pod) -> PodEvent {
     }
 }
 
+/// The seconds of a program that only sleeps: `sleep 5`, `/bin/sleep 5`, or the same in a shell.
+fn exec_sleep_s(command: &[String]) -> Option<i64> {
+    let words: Vec<&str> = command.iter().flat_map(|word| word.split_whitespace()).collect();
+    let is = |word: &str, name: &str| word == name || word.ends_with(&format!("/{name}"));
+    let words = match words[..] {
+        [shell, "-c", ..] if is(shell, "sh") || is(shell, "bash") => &words[2..],
+        _ => &words[..],
+    };
+    match words {
+        [program, seconds] if is(program, "sleep") => seconds.trim_end_matches('s').parse().ok(),
+        _ => None,
+    }
+}
+
 fn container_state(pod: &Pod, container: &Container, sidecar: bool) -> ContainerState {
     let pre_stop = container.lifecycle.as_ref().and_then(|l| l.pre_stop.as_ref());
     let sleep = pre_stop.and_then(|hook| hook.sleep.as_ref()).map(|s| s.seconds);
+    let program = pre_stop.and_then(|hook| hook.exec.as_ref()?.command.as_ref());
     let status = statuses(pod).find(|s| s.name == container.name);
     let (mut state, mut reason, mut message, mut exit_code) = (None, None, None, None);
     if let Some(current) = status.and_then(|s| s.state.as_ref()) {
@@ -80,11 +95,30 @@ fn container_state(pod: &Pod, container: &Container, sidecar: bool) -> Container
         sidecar,
         pre_stop_sleep_s: sleep,
         pre_stop_other: pre_stop.is_some() && sleep.is_none(),
+        pre_stop_exec_sleep_s: program.and_then(|command| exec_sleep_s(command)),
+        pre_stop_program: program.and_then(|command| command.first()).cloned(),
         state: state.map(str::to_owned),
         reason,
         message,
         exit_code,
         restarts: status.map_or(0, |s| s.restart_count),
         readiness_probe: Some(container.readiness_probe.as_ref().is_some_and(|probe| probe.exec.is_none())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn program_that_only_sleeps_is_known_as_a_sleep() {
+        let of =
+            |words: &[&str]| exec_sleep_s(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
+        assert_eq!(of(&["sleep", "5"]), Some(5));
+        assert_eq!(of(&["/bin/sleep", "5s"]), Some(5));
+        assert_eq!(of(&["/bin/sh", "-c", "sleep 12"]), Some(12));
+        assert_eq!(of(&["sh", "-c", "sleep 12; nginx -s quit"]), None);
+        assert_eq!(of(&["/bin/no-such-sleep", "5"]), None);
+        assert_eq!(of(&["nginx", "-s", "quit"]), None);
     }
 }

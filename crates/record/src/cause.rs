@@ -27,6 +27,10 @@ named! {
         GatewayError = "gateway_error",
         /// A gateway answered 502, 503, 504 or nothing for a pod that was ending.
         GatewayToDeadPod = "gateway_to_dead_pod",
+        /// A gateway answered 502, 503 or 504 for want of a server, while ready pods existed.
+        GatewayNoServer = "gateway_no_server",
+        /// A pod that was ending answered with a gateway's status itself.
+        RefusedWhileEnding = "refused_while_ending",
         /// The connection was refused in the instant of a Service proxy's own rule change.
         RuleSwap = "rule_swap",
         /// Timeouts with no termination near.

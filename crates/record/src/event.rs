@@ -133,6 +133,16 @@ pub enum EventKind {
         reason: String,
         /// Its message.
         message: String,
+        /// The container that it is about, if it is about one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        container: Option<String>,
+    },
+    /// Objects that the run may not watch: what they would have explained is not known.
+    NotWatched {
+        /// The resource, such as `events`.
+        resource: String,
+        /// The API server's reason.
+        why: String,
     },
     /// A proxy passed a phase of its pod's termination; the source is the proxy.
     ProxyPhase {
@@ -332,6 +342,26 @@ pub struct WorkloadEvent {
     /// Kind and name of its controller, such as `Rollout/web`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
+    /// The way in which it replaces its pods; absent for ReplicaSets and in records of before 0.3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strategy: Option<Replacement>,
+    /// `maxUnavailable` of its rolling update, as it is set: a number or a percentage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_unavailable: Option<String>,
+}
+
+named! {
+    /// The way in which a workload replaces its pods when its template changes.
+    pub enum Replacement {
+        /// Some at a time.
+        RollingUpdate = "RollingUpdate",
+        /// All pods end before the first new one starts.
+        Recreate = "Recreate",
+        /// A pod is replaced when somebody deletes it.
+        OnDelete = "OnDelete",
+        /// Another one, of a later version of Kubernetes.
+        Other = "other",
+    }
 }
 
 /// The state of a node that affects the termination of its pods.
@@ -358,6 +388,12 @@ pub struct ContainerState {
     pub pre_stop_sleep_s: Option<i64>,
     /// Whether it has a preStop hook of another kind.
     pub pre_stop_other: bool,
+    /// Seconds for which such a hook runs `sleep`, if that is all it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pre_stop_exec_sleep_s: Option<i64>,
+    /// The program that such a hook runs, without its arguments, which may be secret.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pre_stop_program: Option<String>,
     /// `waiting`, `running` or `terminated`; `None` before the first status.
     pub state: Option<String>,
     /// The reason that goes with the state.

@@ -30,7 +30,7 @@ pub struct Expect {
     pub dropped: Option<DroppedLimits>,
     /// Answers of the app that are neither success nor a gateway's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub app_errors: Option<Bounds<Amount>>,
+    pub app_errors: Option<AppErrorLimits>,
     /// Requests that succeeded, and requests that were not sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<RequestLimits>,
@@ -104,9 +104,7 @@ impl Expect {
         match self.limits {
             None => self,
             Some(Limits::Default) => Self {
-                app_errors: self
-                    .app_errors
-                    .or(Some(Bounds { max: Some(Amount::Share(APP_ERRORS)), ..Bounds::default() })),
+                app_errors: Some(self.app_errors.unwrap_or_default().or_default()),
                 restarts: self.restarts.or(Some(Bounds { max: Some(0), ..Bounds::default() })),
                 ..self
             },
@@ -180,6 +178,42 @@ impl DroppedLimits {
     /// The bounds on the whole run.
     pub fn total(&self) -> Bounds<Amount> {
         Bounds { min: self.min, max: self.max, worse: self.worse }
+    }
+}
+
+/// Limits on answers of the app that are neither success nor a gateway's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AppErrorLimits {
+    /// The fewest of the whole run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min: Option<Amount>,
+    /// The most of the whole run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<Amount>,
+    /// Allowed surplus over the baseline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worse: Option<Margin>,
+    /// Answers of 5xx by pods that were ending.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub while_ending: Option<Bounds<Amount>>,
+}
+
+impl AppErrorLimits {
+    /// The bounds on the whole run.
+    pub fn total(&self) -> Bounds<Amount> {
+        Bounds { min: self.min, max: self.max, worse: self.worse }
+    }
+
+    /// With the default gate's limit for each key that is not set.
+    fn or_default(self) -> Self {
+        let is_set = self.total() != Bounds::default();
+        let none = Bounds { max: Some(Amount::Count(0)), ..Bounds::default() };
+        Self {
+            max: self.max.or((!is_set).then_some(Amount::Share(APP_ERRORS))),
+            while_ending: self.while_ending.or(Some(none)),
+            ..self
+        }
     }
 }
 

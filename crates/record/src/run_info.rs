@@ -9,7 +9,7 @@ use super::load::{Arrivals, ConnectionMode, Http, WrittenTls};
 use super::names::named;
 use super::routing::Routing;
 use super::service_proxy::{ProxyEvidence, ServiceProxy};
-use super::{Evidence, Expect, Looks, Policy, RequestId, RequestRow, RunId, Stamp};
+use super::{Evidence, Expect, Looks, Policy, RequestId, RequestRow, Rounds, RunId, Stamp};
 
 /// The version of the run directory's format. The second has checksums and totals, which show whether a
 /// record is whole.
@@ -62,6 +62,9 @@ pub struct RunInfo {
     /// The looks of a run that goes on while its gate is inconclusive; absent for a run of fixed length.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub looks: Option<Looks>,
+    /// The rounds of a run that goes on until its windows cover what is asked for; absent for others, and while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rounds: Option<Rounds>,
     /// How sure a recommendation must be.
     #[serde(default, skip_serializing_if = "Policy::is_default")]
     pub policy: Policy,
@@ -105,6 +108,9 @@ pub struct ClusterInfo {
     /// How that is known; `None` where it is not, and in runs of before 0.2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dataplane_from: Option<ProxyEvidence>,
+    /// What the run had no right to read when it looked for that, such as `get configmaps/kube-proxy in kube-system`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dataplane_denied: Vec<String>,
     /// Number of nodes.
     pub nodes: usize,
     /// Number of endpoints of the target Services when the load began.

@@ -290,7 +290,8 @@ fn requests(result: &RunResult) -> Markup {
         row("of those, hidden by the retries of Go's net/http", r.retry_hidden.go_net_http),
         row("of those, hidden by retrying safe and idempotent methods", r.retry_hidden.safe_idempotent),
         row("errors of the app", r.app_errors),
-        row("not sent", r.not_sent),
+        row("of those, 5xx while pods were ending", r.app_errors_while_ending),
+        row(&words::not_sent(r), r.not_sent),
         row("cut off by the end of the run", r.cancelled),
         row("total", r.total),
     ];

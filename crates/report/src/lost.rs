@@ -7,13 +7,13 @@ use std::io::{self, Write};
 
 use super::format;
 use rolldrop_analysis::Analysis;
-use rolldrop_analysis::model::{Candidate, Lost};
+use rolldrop_analysis::model::{Candidate, Lost, Unclear};
 use rolldrop_record::parts::csv::CsvWriter;
 
 type Value = fn(&Lost, &Analysis) -> String;
 
 /// The columns in their order.
-const COLUMNS: [(&str, Value); 15] = [
+const COLUMNS: [(&str, Value); 16] = [
     ("id", |lost, analysis| match &analysis.run {
         Some(run) => format!("{run}-{}-{}", lost.source, lost.seq),
         None => format!("{}-{}", lost.source, lost.seq),
@@ -35,7 +35,20 @@ const COLUMNS: [(&str, Value); 15] = [
     }),
     ("shares", |lost, _| list(lost, |c| format!("{:.3}", c.share))),
     ("why", |lost, _| list(lost, |c| c.why.as_str().to_owned())),
+    ("unclear", |lost, _| lost.unclear.as_ref().map_or_else(String::new, unclear)),
 ];
+
+/// The reason for stating no cause; of several that compete, each with its share.
+fn unclear(unclear: &Unclear) -> String {
+    let kind = unclear.kind().to_owned();
+    match unclear {
+        Unclear::Competing(causes) => {
+            let each = causes.iter().map(|(cause, share)| format!(" {cause}={share:.3}"));
+            each.fold(kind, |all, one| all + &one)
+        }
+        Unclear::PodWasWell | Unclear::NoFit | Unclear::NothingNear => kind,
+    }
+}
 
 /// Writes the file.
 pub(super) fn write(analysis: &Analysis, out: impl Write) -> io::Result<()> {
@@ -62,6 +75,7 @@ mod tests {
     use super::super::samples;
     use super::*;
     use rolldrop_analysis::model::Why;
+    use rolldrop_record::Cause;
 
     /// The columns that a table of docs/run-directory.md names.
     fn documented(section: &str) -> BTreeSet<&'static str> {
@@ -83,6 +97,9 @@ mod tests {
         analysis.lost.truncate(2);
         analysis.lost[0].target = "web, \"old\"".into();
         analysis.lost[1].status = Some(503);
+        analysis.lost[1].cause = Cause::Unattributed;
+        let competing = vec![(Cause::RoutedToDeadPod, 0.75), (Cause::NotReadyYet, 0.25)];
+        analysis.lost[1].unclear = Some(Unclear::Competing(competing));
         analysis.lost[1].candidates = vec![
             Candidate { termination: 0, share: 0.25, why: Why::Refused },
             Candidate { termination: 1, share: 0.75, why: Why::Time },
@@ -90,9 +107,9 @@ mod tests {
         let mut file = Vec::new();
         write(&analysis, &mut file).unwrap();
         insta::assert_snapshot!(String::from_utf8(file).unwrap(), @r#"
-        id,source,seq,target,scheduled_ns,begun_ns,end_ns,begun_utc,outcome,status,cause,in_window,pods,shares,why
-        9f3c-load-0-0,load-0,0,"web, ""old""",5035400000,5035400000,5036400000,1970-01-01T00:00:05.035400000Z,connect_refused,,routed_to_dead_pod,true,web-7d4b9c6f5-2xkqp,1.000,named
-        9f3c-load-0-1,load-0,1,web,5047200000,5047200000,5048200000,1970-01-01T00:00:05.047200000Z,connect_refused,503,routed_to_dead_pod,true,web-7d4b9c6f5-2xkqp;web-7d4b9c6f5-m8zrt,0.250;0.750,refused;time
+        id,source,seq,target,scheduled_ns,begun_ns,end_ns,begun_utc,outcome,status,cause,in_window,pods,shares,why,unclear
+        9f3c-load-0-0,load-0,0,"web, ""old""",5035400000,5035400000,5036400000,1970-01-01T00:00:05.035400000Z,connect_refused,,routed_to_dead_pod,true,web-7d4b9c6f5-2xkqp,1.000,named,
+        9f3c-load-0-1,load-0,1,web,5047200000,5047200000,5048200000,1970-01-01T00:00:05.047200000Z,connect_refused,503,unattributed,true,web-7d4b9c6f5-2xkqp;web-7d4b9c6f5-m8zrt,0.250;0.750,refused;time,competing routed_to_dead_pod=0.750 not_ready_yet=0.250
         "#);
     }
 }

@@ -60,7 +60,7 @@ fn terminations(out: &mut String, result: &RunResult) {
         vec![
             format!("`{}`", t.pod.replace('`', "'")),
             words::mode(t.mode).to_owned(),
-            bounded(&t.requests.dropped),
+            bounded(&t.requests.dropped) + &words::errors_of(t),
             or_none(t.requests.seen, count),
             words::longest(t),
             format!("{} s", seconds(t.t0_uncertainty_s)),

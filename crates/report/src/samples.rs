@@ -204,6 +204,7 @@ impl Sample {
                 version: "v1.36.2".into(),
                 dataplane: "userspace".into(),
                 dataplane_from: None,
+                dataplane_denied: Vec::new(),
                 nodes: 2,
                 endpoints: 3,
                 namespace: "default".into(),
@@ -320,10 +321,12 @@ impl Sample {
                 lower_basis: Some(WindowBasis::Named),
                 upper_basis: Some(WindowBasis::Named),
                 censored: None,
+                censored_reason: None,
                 rate_before: 99.7,
                 late_arrivals: shape.dropped + 9,
             }],
             requests,
+            app_errors_after_t0: Some(0),
             dead_seconds: Some(shape.dropped as f64 / 99.7),
         });
         self.analysis.result.starts.push(Start {
@@ -355,6 +358,7 @@ impl Sample {
             outcome,
             status: None,
             cause,
+            unclear: None,
             in_window,
             candidates: termination
                 .map(|termination| Candidate { termination, share: 1.0, why: Why::Named })
@@ -415,6 +419,10 @@ impl Sample {
                 terminations_needed: needed,
                 covers_all_seen_seconds: Some(sleep),
                 suggested_seconds: (avoided > 0).then_some(sleep),
+                suggested_from_seconds: None,
+                narrowed_by: None,
+                lasted_at_least_s: Some(lowers().fold(0.0, f64::max)),
+                rollouts: None,
             }];
             result.what_if = vec![WhatIf {
                 pre_stop_seconds: sleep,

@@ -132,9 +132,10 @@ fn answer(page: &mut Page, result: &RunResult) {
         page.line(&format!("  more   rolldrop explain {most}"));
     }
     let requests = &result.requests;
+    let not_sent = words::not_sent(requests);
     let other: Vec<String> = [
         (requests.app_errors, "answered with an app error"),
-        (requests.not_sent, "not sent, the load generator's fault"),
+        (requests.not_sent, not_sent.as_str()),
         (requests.cancelled, "cut off by the end of the run"),
         (requests.stale_flow_own, "lost to the generator's own stale flows, as it used source ports again"),
     ]
@@ -168,7 +169,7 @@ fn terminations(page: &mut Page, result: &RunResult) {
     let rows = order.iter().take(LISTED).map(|t| {
         [
             words::mode(t.mode).to_owned(),
-            words::dropped_of(t),
+            words::dropped_of(t) + &words::errors_of(t),
             words::longest(t),
             seconds_unit(t.t0_uncertainty_s),
             or_none(t.exit_code, |code| code.to_string()),

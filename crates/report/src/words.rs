@@ -6,14 +6,19 @@ mod standing;
 use std::collections::BTreeMap;
 
 pub(super) use losses::{
-    by_estimate, dropped_by_cause, dropped_by_outcome, dropped_of, groups, most_lost_first, whereabouts,
+    by_estimate, dropped_by_cause, dropped_by_outcome, dropped_of, errors_of, groups, most_lost_first,
+    whereabouts,
 };
 pub(super) use standing::{by_verdict, dropped_share, standing, undecided};
 
+pub(super) use rolldrop_analysis::figures::manner;
+
 use super::format::{self, count, counted, either, len, percent, seconds, seconds_unit};
 use rolldrop_analysis::model::{
-    LoadResult, Mode, Recommendation, RunResult, Termination, Verdict, Window, WindowBasis, WindowSummary,
+    LoadResult, Mode, Recommendation, RequestCounts, RunResult, Termination, Verdict, Window, WindowBasis,
+    WindowSummary,
 };
+use rolldrop_analysis::not_sent::reasons_in_words;
 use rolldrop_record::EndCause;
 use rolldrop_record::service_proxy::ProxyEvidence;
 use rolldrop_record::{Cause, Outcome};
@@ -21,17 +26,30 @@ use rolldrop_record::{Cause, Outcome};
 /// The answer in one sentence.
 pub(super) fn headline(result: &RunResult) -> String {
     let dropped = result.requests.lost();
-    let lost = format!(
-        "{} of {} requests {} dropped",
-        count(dropped),
-        count(result.requests.total),
-        either(dropped, "was", "were")
-    );
+    let lost = lost(result);
     match (result.terminations.len(), dropped) {
         (0, 0) => format!("{lost}; no pod ended during the run."),
         (0, _) => format!("{lost}, and no pod ended during the run."),
         (n, _) => format!("{lost} as {} ended.", counted(len(n), "pod")),
     }
+}
+
+/// The number of dropped requests, and of those that ending pods answered with an error.
+pub(super) fn lost(result: &RunResult) -> String {
+    let dropped = result.requests.lost();
+    let lost = format!("{} of {} requests", count(dropped), count(result.requests.total));
+    match errors_of_ends(result) {
+        Some(errors) => format!("{lost} {} dropped and {errors},", either(dropped, "was", "were")),
+        None => format!("{lost} {} dropped", either(dropped, "was", "were")),
+    }
+}
+
+/// The number of requests that ending pods answered with an error of their own, if any.
+pub(super) fn errors_of_ends(result: &RunResult) -> Option<String> {
+    let n = result.requests.app_errors_while_ending;
+    let named: u64 = result.terminations.iter().filter_map(|t| t.app_errors_after_t0).sum();
+    let who = if named == n { "by pods that were ending" } else { "while pods were ending" };
+    (n > 0).then(|| format!("{} {} answered with 5xx {who}", count(n), either(n, "was", "were")))
 }
 
 /// What the latencies of a load are, and what they count from.
@@ -67,7 +85,10 @@ pub(super) fn remedy(result: &RunResult) -> Option<Remedy> {
     }
     let (most, _) = *dropped_by_cause(&result.requests).first()?;
     if most.is_helped_by_sleep()
-        && let Some(longest) = Recommendation::longest(&result.recommendation, &result.terminations)
+        && let Some(longest) =
+            Recommendation::longest(&result.recommendation, &result.terminations, &result.groups)
+        // A range is no line to copy.
+        && longest.suggested_from_seconds.is_none()
         && let Some((yaml, note)) = sleep_hook(longest, &result.cluster.version)
     {
         return Some(Remedy::Yaml(yaml, note));
@@ -131,7 +152,7 @@ pub(super) const fn outcome(outcome: Outcome) -> &'static str {
         Outcome::H2RefusedStream => "the HTTP/2 stream was refused",
         Outcome::H2Goaway => "the HTTP/2 connection was closed first",
         Outcome::ProtocolError => "the answer could not be parsed",
-        Outcome::NotSent => "not sent, the load generator's fault",
+        Outcome::NotSent => "not sent by the load",
         Outcome::Cancelled => "cut off by the end of the run",
     }
 }
@@ -149,9 +170,19 @@ pub(super) const fn cause(cause: Cause) -> &'static str {
         Cause::NotReadyYet => "sent to a pod that could not serve yet",
         Cause::GatewayError => "a gateway answered with its own error",
         Cause::GatewayToDeadPod => "a gateway sent it to a pod that was ending",
+        Cause::GatewayNoServer => "a gateway had no server left, though pods were ready",
+        Cause::RefusedWhileEnding => "a pod that was ending answered that it serves no more",
         Cause::RuleSwap => "refused or unreachable while a Service proxy changed its rules",
         Cause::Overload => "timed out with no termination near",
-        Cause::Unattributed => "no cause fits",
+        Cause::Unattributed => "no cause fits, or several do",
+    }
+}
+
+/// That requests were not sent, and each reason.
+pub(super) fn not_sent(requests: &RequestCounts) -> String {
+    match requests.not_sent_by_reason.is_empty() {
+        true => "not sent by the load".to_owned(),
+        false => format!("not sent by the load ({})", reasons_in_words(&requests.not_sent_by_reason)),
     }
 }
 
@@ -202,6 +233,9 @@ pub(super) fn by_count<K: Copy + Ord>(counts: &BTreeMap<K, u64>) -> Vec<(K, u64)
 
 /// `0.098 to 0.142 s`, or what is known of it.
 pub(super) fn window(window: &Window) -> String {
+    if !window.is_one() {
+        return "none, as it was never an endpoint".to_owned();
+    }
     let [lower, upper] = [window.lower_s, window.upper_s].map(|bound| bound.filter(|s| s.is_finite()));
     let censored = if window.censored.is_some() { " (censored)" } else { "" };
     match (lower, upper) {
@@ -248,7 +282,8 @@ const fn rests_on(basis: WindowBasis) -> &'static str {
 /// Why windows could not be bounded fully: each reason, with the number of windows it holds for.
 pub(super) fn censored(terminations: &[Termination]) -> Vec<String> {
     let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
-    for why in terminations.iter().flat_map(|t| &t.windows).filter_map(|w| w.censored.as_deref()) {
+    let windows = terminations.iter().flat_map(|t| &t.windows).filter(|w| w.is_one());
+    for why in windows.filter_map(|w| w.censored.as_deref()) {
         *reasons.entry(why).or_default() += 1;
     }
     let line = |(why, n)| format!("{} could not be bounded fully: {why}", counted(n, "window"));
@@ -289,44 +324,34 @@ pub(super) fn window_summary(summary: &WindowSummary) -> String {
     format!("{lower} and {upper} ({})", notes.join("; "))
 }
 
-/// How pods end in a mode, to follow "pods that end".
-pub(super) const fn manner(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Isolated => "one at a time",
-        Mode::Rollout => "in a rollout",
-        Mode::ScaleDown => "by scaling down",
-        Mode::Drain => "as a node is drained",
-        Mode::NodeShutdown => "as a node shuts down",
-        Mode::Other => "in another way",
-    }
-}
-
 /// A recommendation in sentences.
 pub(super) fn recommendation(rec: &Recommendation) -> Vec<String> {
     let mut out = Vec::new();
+    let of = manner(rec.mode);
     match rec.pre_stop_seconds {
         Some(sleep) => {
-            let seen = counted(len(rec.terminations), "termination");
             let grace = match rec.termination_grace_period_seconds {
                 Some(grace) => format!(" and terminationGracePeriodSeconds {grace}"),
                 None => String::new(),
             };
             out.push(format!(
-                "Recommended: preStop sleep {sleep} s{grace}. With {} confidence it covers at least {} of future \
-                 terminations like these ({seen}).",
+                "Recommended for pods that end {of}: preStop sleep {sleep} s{grace}. With {} confidence it covers at \
+                 least {} of future terminations like these ({}).",
                 percent(rec.confidence),
-                percent(rec.coverage)
+                percent(rec.coverage),
+                rec.rests_on()
             ));
             out.push(sentence(&rec.basis));
         }
         None => {
             out.push("This run is not enough for a recommendation.".to_owned());
             out.extend(rec.refused_because.iter().map(|why| sentence(why)));
-            if let Some(sleep) = rec.suggested_seconds {
-                out.push(format!(
-                    "It suggests, without proof, a preStop sleep of {sleep} s in the app's container, which outlasts every \
-                     window seen."
-                ));
+            if let Some(sleep) = rec.sleep_in_words() {
+                let outlasts = match rec.suggested_from_seconds {
+                    Some(from) => format!("no window is known to have lasted longer than {from} s"),
+                    None => "it outlasts every window seen".to_owned(),
+                };
+                out.push(format!("In the app's container: {sleep}; {outlasts}."));
             } else if let Some(covers) = rec.covers_all_seen_seconds {
                 out.push(format!(
                     "Every window seen ended within {covers} s, and a longer sleep would have saved no lost \
@@ -351,14 +376,22 @@ pub(super) fn yaml(rec: &Recommendation, version: &str) -> Vec<String> {
 /// The hook that sleeps so long on a cluster of this version, and a note.
 fn sleep_hook(rec: &Recommendation, version: &str) -> Option<(String, String)> {
     let sleep = rec.advised_seconds()?;
-    let note = if rec.pre_stop_seconds.is_some() { "per container" } else { "suggested, not proven" };
+    let of = manner(rec.mode);
+    let note = match (rec.pre_stop_seconds, rec.suggested_from_seconds) {
+        (Some(_), _) => format!("per container, for pods that end {of}"),
+        (None, None) => format!("for pods that end {of}; suggested by {}, not proven", rec.rests_on()),
+        (None, Some(from)) => format!(
+            "for pods that end {of}; the upper end of {from} to {sleep} s, suggested by {}, not proven",
+            rec.rests_on()
+        ),
+    };
     Some(if lacks_sleep_hooks(version) {
         (
             format!("lifecycle: {{preStop: {{exec: {{command: [sleep, \"{sleep}\"]}}}}}}"),
             format!("{note}; Kubernetes {version} has no preStop sleep: the image needs one"),
         )
     } else {
-        (format!("lifecycle: {{preStop: {{sleep: {{seconds: {sleep}}}}}}}"), note.to_owned())
+        (format!("lifecycle: {{preStop: {{sleep: {{seconds: {sleep}}}}}}}"), note)
     })
 }
 
@@ -422,6 +455,7 @@ pub(super) fn sentence(fragment: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rolldrop_analysis::model::NoBound;
 
     #[test]
     fn fragments_become_sentences_and_names_stay_names() {
@@ -447,7 +481,11 @@ mod tests {
             Some(Remedy::Words(words)) => words,
             None => String::new(),
         };
-        assert_eq!(told(&result), "lifecycle: {preStop: {sleep: {seconds: 1}}} suggested, not proven");
+        assert_eq!(
+            told(&result),
+            "lifecycle: {preStop: {sleep: {seconds: 1}}} for pods that end one at a time; suggested by 3 terminations, \
+             not proven"
+        );
         result.requests.by_cause.insert(Cause::KilledInFlight, 1_000);
         assert_eq!(told(&result), "");
         result.findings[1].cause = Some(Cause::KilledInFlight);
@@ -462,12 +500,40 @@ mod tests {
     }
 
     #[test]
+    fn range_is_said_in_words_with_its_mode_and_ground() {
+        let mut result = crate::samples::naive_exit().result;
+        let rec = &mut result.recommendation[0];
+        (rec.suggested_seconds, rec.suggested_from_seconds) = (Some(4), Some(2));
+        (rec.narrowed_by, rec.rollouts, rec.mode) =
+            (Some("7 more rollouts decide".into()), Some(1), Mode::Rollout);
+        let range = "a preStop sleep between 2 and 4 s for pods that end in a rollout (suggested by 3 terminations of 1 \
+                     rollout, not proven: 7 more rollouts decide)";
+        assert_eq!(
+            recommendation(rec).pop().unwrap(),
+            format!("In the app's container: {range}; no window is known to have lasted longer than 2 s.")
+        );
+        assert!(yaml(rec, "v1.36.2")[0].contains("the upper end of 2 to 4 s"), "{:?}", yaml(rec, "v1.36.2"));
+        // No line to copy: the finding says it.
+        assert!(!matches!(remedy(&result), Some(Remedy::Yaml(..))));
+    }
+
+    #[test]
+    fn pod_without_a_window_is_not_called_unbounded() {
+        let mut result = crate::samples::naive_exit().result;
+        let w = &mut result.terminations[0].windows[0];
+        (w.lower_s, w.upper_s) = (None, None);
+        (w.censored, w.censored_reason) = (Some("no endpoint".into()), Some(NoBound::NeverRouted));
+        assert_eq!(window(w), "none, as it was never an endpoint");
+        assert_eq!(censored(&result.terminations), Vec::<String>::new());
+    }
+
+    #[test]
     fn an_older_cluster_is_told_another_way_to_sleep() {
         let analysis = crate::samples::naive_exit();
         let rec = &analysis.result.recommendation[0];
         let first = |version: &str| yaml(rec, version).swap_remove(0);
-        let exec = "lifecycle: {preStop: {exec: {command: [sleep, \"1\"]}}}   # suggested, not proven; Kubernetes \
-                    v1.29.7 has no preStop sleep: the image needs one";
+        let exec = "lifecycle: {preStop: {exec: {command: [sleep, \"1\"]}}}   # for pods that end one at a \
+                    time; suggested by 3 terminations, not proven; Kubernetes v1.29.7 has no preStop sleep: the image needs one";
         assert_eq!(first("v1.29.7"), exec);
         for version in ["v1.30.0-rc.1", "v1.36.2", "", "v2.0.0"] {
             assert!(first(version).starts_with("lifecycle: {preStop: {sleep: {seconds: 1}}}"), "{version}");

@@ -118,7 +118,8 @@ impl Report {
             not_sent,
             send_lag_us: SendLag::of_ns(&tally.send_lag_ns),
         };
-        let invalid = not_as_planned(&sent);
+        let by_reason = tally.not_sent.iter().map(|(reason, n)| (reason.to_string(), *n)).collect();
+        let invalid = not_as_planned(&sent, &by_reason);
         let verdict = match (invalid.is_empty(), summary.stopped_early) {
             (false, _) => Verdict::Invalid { why: invalid },
             (true, true) => {

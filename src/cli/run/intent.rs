@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use anyhow::bail;
 use serde_json::Value;
 
 use super::admin_secret::AdminSecret;
@@ -55,12 +54,6 @@ impl Intent<'_> {
         load_workers: Option<usize>,
     ) -> anyhow::Result<Plan> {
         consent::check_namespaces(&caller.namespace, scenario)?;
-        if self.extras.looks.is_some() && load_workers.is_some() {
-            bail!(
-                "--inconclusive extend looks at the record while the load goes on, and the rows of load workers in the \
-                 cluster come when it has ended: use --load-from local, or fail or pass"
-            );
-        }
         let has_command = self.extras.command.is_some();
         let secrets = self.secrets(scenario, &caller.namespace);
         let live = self.live(scenario);
@@ -72,6 +65,7 @@ impl Intent<'_> {
             has_rounds: self.extras.looks.is_some() || self.extras.covering.is_some(),
             beats: self.beats,
             load_workers,
+            holder: self.extras.holder,
         };
         let mut plan = caller.plan(&work).await.map_err(interruption)?;
         plan.effects.extend(self.extras.looks.as_ref().map(looks::in_words));

@@ -1,12 +1,13 @@
 //! A run that goes on while its gate is inconclusive, or while its windows cover less than is asked: rounds of the same
 //! disruptions under one load, and a look at the record after each.
 //!
-//! A look reads the run directory as far as it is written, while the load goes on. It decides only whether there is
-//! another round: the run is judged by its whole record, as every run is, with the confidence of its last look.
+//! A look reads the run directory as far as it is written, while the load goes on; rows that workers in the cluster have
+//! are fetched for it. It decides only whether there is another round: the run is judged by its whole record, as every
+//! run is, with the confidence of its last look.
 
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -21,15 +22,28 @@ use rolldrop_analysis::model::{CheckVerdict, Recommendation, RunResult, Verdict}
 use rolldrop_analysis::spending::ALPHA;
 use rolldrop_analysis::tune;
 use rolldrop_load as load;
+use rolldrop_load::remote::collect::early::{Arrived, EarlyRows};
 use rolldrop_record::parts::PART_AGE;
-use rolldrop_record::{Expect, Looks, RunDir, RunInfo, Stamp};
+use rolldrop_record::{Expect, Looks, Rounds, RoundsEnd, RunDir, RunInfo, Stamp};
 
 /// How long a row may take from the end of its request until it is in a closed part.
 const WRITTEN_AFTER: Duration = PART_AGE.saturating_add(Duration::from_secs(1));
+/// How long a worker in the cluster may take to report how many requests had ended.
+const REPORTED_AFTER: Duration = Duration::from_secs(3);
 /// From one attempt to find all rows to the next.
 const RETRY: Duration = Duration::from_secs(1);
 /// After this time a look takes the rows that there are, beyond the time that a request may take.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A load that is sent while a run makes its rounds.
+#[derive(Clone, Copy)]
+pub(super) struct Sent<'a> {
+    pub(super) control: &'a load::Control,
+    /// What is known about the run at its beginning.
+    pub(super) info: &'a RunInfo,
+    /// The rows that workers in the cluster have; `None` where the load comes from here.
+    pub(super) early: Option<&'a EarlyRows>,
+}
 
 /// One of several rounds.
 #[derive(Clone, Copy, Debug)]
@@ -64,11 +78,10 @@ impl Measuring<'_> {
     pub(super) async fn in_rounds(
         self,
         (mut zero, rate): (Stamp, f64),
-        control: &load::Control,
-        info: &RunInfo,
+        sent: Sent<'_>,
         mut looks: Looks,
     ) -> anyhow::Result<Looks> {
-        let Self { run, session, halt, .. } = self;
+        let (Self { run, session, halt, .. }, Sent { control, info, .. }) = (self, sent);
         // What is not known to have been whole is waited for as well.
         let workloads = session.workloads().await.unwrap_or_default();
         loop {
@@ -77,7 +90,8 @@ impl Measuring<'_> {
                 break;
             }
             let so_far = RunInfo { looks: Some(looks.clone()), ..info.clone() };
-            let Some(seen) = halt.run_until_cancelled(self.look(&so_far, &workloads)).await else { break };
+            let look = self.look(Sent { info: &so_far, ..sent }, &workloads);
+            let Some(seen) = halt.run_until_cancelled(look).await else { break };
             let look = format!(
                 "look {} of {}, at {} confidence",
                 looks.at,
@@ -108,57 +122,86 @@ impl Measuring<'_> {
     }
 
     /// Does the disruptions in rounds until the windows cover what the run's policy asks for, or that cannot be had. The
-    /// load goes on meanwhile, and ends then.
+    /// load goes on meanwhile, and ends then. Returns how far they came, and says why there are no more.
     pub(super) async fn until_covered(
         self,
         (mut zero, rate): (Stamp, f64),
-        control: &load::Control,
-        info: &RunInfo,
+        sent: Sent<'_>,
         Covering { most_rounds: most, seen_s }: Covering,
-    ) -> anyhow::Result<()> {
-        let Self { run, session, halt, .. } = self;
+    ) -> anyhow::Result<Rounds> {
+        let (Self { run, session, halt, .. }, control) = (self, sent.control);
         let workloads = session.workloads().await.unwrap_or_default();
         let alpha = ALPHA / most as f64;
-        let mut until = None;
-        for index in 0..most {
-            self.round((zero, rate), control, Some(Round { index, alpha, until })).await?;
-            if halt.is_cancelled() || index + 1 == most {
-                break;
+        let (mut until, mut ends, mut done) = (None, Ends::default(), 0);
+        let (ended, why) = loop {
+            self.round((zero, rate), control, Some(Round { index: done, alpha, until })).await?;
+            done += 1;
+            let interrupted = || (RoundsEnd::Halted, "the run was interrupted or given up".to_owned());
+            if halt.is_cancelled() {
+                break interrupted();
             }
-            let Some(seen) = halt.run_until_cancelled(self.look(info, &workloads)).await else { break };
-            match seen {
-                Err(error) => {
-                    run.warn(session, &format!("a look at the record: {error:#}"));
-                    break;
-                }
-                Ok(result) => match still_needed(&result, seen_s) {
-                    0 => break,
-                    more => {
-                        until = Some(Until::Terminations(more));
-                        run.progress.say(&format!("{} to go", counted(len(more), "termination")));
-                    }
-                },
+            let Some(seen) = halt.run_until_cancelled(self.look(sent, &workloads)).await else {
+                break interrupted();
+            };
+            let result = match seen {
+                Ok(result) => result,
+                Err(error) => break (RoundsEnd::NotSeen, format!("a look at the record: {error:#}")),
+            };
+            let before = (done > 1).then_some(ends.counted);
+            ends = Ends::of(&result);
+            let left = most - done;
+            if let Some(settled) = ends.settle(&result, seen_s, before, left) {
+                break settled;
             }
+            let next = ends.next_round();
+            until = Some(Until::Terminations(next));
+            run.progress.say(&format!(
+                "{}: another round, of {}",
+                ends.to_go(),
+                counted(len(next), "termination")
+            ));
             zero = run.clock.now();
-        }
+        };
         control.stop();
-        Ok(())
+        match ended {
+            RoundsEnd::Covered | RoundsEnd::Halted => {}
+            RoundsEnd::Outlasted | RoundsEnd::Invalid => {
+                run.progress.say(&format!("no further round: {why}"))
+            }
+            RoundsEnd::NoneCounted | RoundsEnd::MostRounds | RoundsEnd::NotSeen => {
+                run.warn(session, &format!("no further round: {why}"));
+            }
+        }
+        let Ends { terminations, counted, needed } = ends;
+        Ok(Rounds { done, most, terminations, counted, needed, ended, why })
     }
 
-    /// Analyses what is recorded up to now, once it is written.
-    async fn look(self, info: &RunInfo, workloads: &Workloads) -> anyhow::Result<RunResult> {
-        let Self { run, session, .. } = self;
+    /// Analyses what is recorded up to now, once it is written and here.
+    async fn look(self, sent: Sent<'_>, workloads: &Workloads) -> anyhow::Result<RunResult> {
+        let (Self { run, session, .. }, Sent { info, early, .. }) = (self, sent);
         session.await_recovery(workloads).await.map_err(interruption)?;
         session.await_ends().await;
         let (until, began) = (run.clock.now(), Instant::now());
         let request_s = info.load.connect_timeout_s + info.load.response_timeout_s;
         let patience = Duration::try_from_secs_f64(request_s).unwrap_or_default() + PATIENCE;
+        sleep_until(began + REPORTED_AFTER).await;
+        let early = early.map(|early| (early, early.mark()));
         sleep_until(began + WRITTEN_AFTER).await;
         loop {
-            let (run_dir, info) = (run.run_dir.clone(), info.clone());
-            let (result, is_whole) = spawn_blocking(move || judge(&run_dir, info, until)).await??;
-            if is_whole || began.elapsed() >= patience {
-                return Ok(result);
+            let arrived = match &early {
+                Some((early, mark)) => early.fetch(mark).await,
+                None => Arrived::All,
+            };
+            if let Arrived::Lost(worker) = arrived {
+                bail!("load worker {worker} is lost, so the record stays partial");
+            }
+            let is_late = began.elapsed() >= patience;
+            if arrived == Arrived::All || is_late {
+                let (run_dir, info) = (run.run_dir.clone(), info.clone());
+                let (result, is_whole) = spawn_blocking(move || judge(&run_dir, info, until)).await??;
+                if is_whole || is_late {
+                    return Ok(result);
+                }
             }
             sleep(RETRY).await;
         }
@@ -170,32 +213,109 @@ fn judge(run_dir: &RunDir, info: RunInfo, until: Stamp) -> anyhow::Result<(RunRe
     let (mut log, tables) = run_dir.recorded().context("failed to read what is recorded so far")?;
     // Whether the record is complete is known at its end.
     let expect = Expect { validity: None, ..info.expect.clone() };
-    (log.info, log.torn) = (info, Vec::new());
+    (log.info, log.torn) = (RunInfo { complete: true, ..info }, Vec::new());
     let analysed = report::analyse_recorded(log, tables, &expect)?;
     let timeline = &analysed.timeline;
     let is_whole = timeline.load_ended >= until && timeline.hole_in(timeline.origin, until).is_none();
     Ok((analysed.analysis.result, is_whole))
 }
 
-/// How many pods have to end in the next round for the windows to cover what is asked for; 0 also where more would not
-/// help. They can be seen for `seen_s`.
-fn still_needed(result: &RunResult, seen_s: Option<u64>) -> usize {
-    match result.verdict {
-        Verdict::Invalid { .. } => 0,
-        _ if seen_s.is_some_and(|seen_s| tune::is_outlasted(result, seen_s)) => 0,
-        _ => {
-            let more =
-                |rec: &Recommendation| next_round(rec.terminations_needed, rec.terminations, rec.units);
-            result.recommendation.iter().map(more).max().unwrap_or(0)
+/// The ends of pods that a run has seen, of the mode that takes the most further ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Ends {
+    /// How many pods ended.
+    terminations: usize,
+    /// How many of their windows ended apart from each other: only these count.
+    counted: usize,
+    /// How many have to.
+    needed: usize,
+}
+
+impl Ends {
+    fn of(result: &RunResult) -> Self {
+        let of_mode = |rec: &Recommendation| Self {
+            terminations: rec.terminations,
+            counted: rec.units,
+            needed: rec.units + rec.terminations_needed,
+        };
+        result.recommendation.iter().map(of_mode).max_by_key(|ends| ends.next_round()).unwrap_or_default()
+    }
+
+    fn missing(self) -> usize {
+        self.needed.saturating_sub(self.counted)
+    }
+
+    /// As many ends as will show the missing windows, if as many of them end together as did before. A few ends tell that
+    /// roughly, so a round at most doubles them.
+    fn next_round(self) -> usize {
+        let each = self.terminations.div_ceil(self.counted.max(1)).max(1);
+        (self.missing() * each).min(self.terminations.max(self.missing()))
+    }
+
+    /// Why there is no further round, if there is none. At the look `before` so many ends had counted, and so many rounds
+    /// are left.
+    fn settle(
+        self,
+        result: &RunResult,
+        seen_s: Option<u64>,
+        before: Option<usize>,
+        left: usize,
+    ) -> Option<(RoundsEnd, String)> {
+        if let Verdict::Invalid { why } = &result.verdict {
+            return Some((RoundsEnd::Invalid, format!("the measurement is invalid: {}", why.join("; "))));
+        }
+        if let Some(seen_s) = seen_s.filter(|seen_s| tune::is_outlasted(result, *seen_s)) {
+            let why = format!("a window lasted as long as one can be seen, {seen_s} s");
+            return Some((RoundsEnd::Outlasted, why));
+        }
+        let ended = self.stops(before, left)?;
+        let to_go = self.to_go();
+        let why = match ended {
+            RoundsEnd::NoneCounted if self.terminations == 0 => "no pod ended under load".to_owned(),
+            RoundsEnd::NoneCounted => {
+                format!("the last round added no end that counts: {to_go}; {}", what_would_do(result))
+            }
+            RoundsEnd::MostRounds => format!("no round is left: {to_go}; {}", what_would_do(result)),
+            _ => to_go,
+        };
+        Some((ended, why))
+    }
+
+    fn stops(self, before: Option<usize>, left: usize) -> Option<RoundsEnd> {
+        // A first round may be too short to show a window.
+        if self.terminations == 0 || before.is_some_and(|before| self.counted <= before && self.missing() > 0)
+        {
+            return Some(RoundsEnd::NoneCounted);
+        }
+        if self.missing() == 0 {
+            return Some(RoundsEnd::Covered);
+        }
+        (left == 0).then_some(RoundsEnd::MostRounds)
+    }
+
+    fn to_go(self) -> String {
+        let Self { terminations, counted: seen, needed } = self;
+        let seen = format!("{seen} of {needed} ends that count (windows that ended apart from others)");
+        let after = format!("after {}", counted(len(terminations), "termination"));
+        match self.missing() {
+            0 => format!("{seen} {after}"),
+            missing => format!("{seen} {after}, {missing} to go"),
         }
     }
 }
 
-/// As many ends as will show the missing windows, if as many of them end together as did before. A few ends tell that
-/// roughly, so a round at most doubles them.
-fn next_round(missing: usize, ended: usize, windows: usize) -> usize {
-    let each = ended.div_ceil(windows.max(1)).max(1);
-    (missing * each).min(ended.max(missing))
+/// What lets more windows end apart.
+fn what_would_do(result: &RunResult) -> String {
+    let windows = || result.terminations.iter().flat_map(|t| &t.windows);
+    let unbounded = windows().filter(|window| window.upper_s.is_none()).count();
+    if unbounded > 0 {
+        let of = windows().count();
+        return format!(
+            "{unbounded} of {of} windows have no upper bound, and count as one: the findings say why, and what helps"
+        );
+    }
+    "let pods end one after the other (maxSurge 1, maxUnavailable 0, minReadySeconds), or ask for less (--coverage)"
+        .to_owned()
 }
 
 fn seen_of_gate(result: &RunResult) -> Seen {
@@ -217,24 +337,49 @@ fn seen_of_gate(result: &RunResult) -> Seen {
 mod tests {
     use super::*;
 
+    fn ends(needed: usize, terminations: usize, counted: usize) -> Ends {
+        Ends { terminations, counted, needed }
+    }
+
     #[test]
     fn windows_that_end_together_take_more_ends() {
-        assert_eq!(next_round(29, 0, 0), 29, "nothing is known yet");
-        assert_eq!(next_round(9, 20, 20), 9);
-        assert_eq!(next_round(20, 100, 16), 100, "at most as many as there were");
-        assert_eq!(next_round(2, 260, 34), 16);
-        assert_eq!(next_round(0, 30, 29), 0);
+        let next = |missing: usize, ended, windows| ends(windows + missing, ended, windows).next_round();
+        assert_eq!(next(29, 0, 0), 29, "nothing is known yet");
+        assert_eq!(next(9, 20, 20), 9);
+        assert_eq!(next(20, 100, 16), 100, "at most as many as there were");
+        assert_eq!(next(2, 260, 34), 16);
+        assert_eq!(next(0, 30, 29), 0);
     }
 
     #[test]
     fn few_rounds_show_what_is_needed_even_if_ten_end_together() {
         let (needed, mut ended) = (59, 10);
         let rounds = std::iter::from_fn(|| {
-            let windows = ended / 10;
-            let more = next_round(needed - needed.min(windows), ended, windows);
+            let more = ends(needed, ended, (ended / 10).min(needed)).next_round();
             ended += more.next_multiple_of(10);
             (more > 0).then_some(())
         });
         assert!(rounds.count() < 9);
+    }
+
+    #[test]
+    fn what_is_to_go_is_counted_in_ends_that_count() {
+        let to_go = ends(29, 45, 12).to_go();
+        assert_eq!(
+            to_go,
+            "12 of 29 ends that count (windows that ended apart from others) after 45 terminations, 17 to go"
+        );
+        assert!(ends(29, 60, 29).to_go().ends_with("after 60 terminations"));
+    }
+
+    #[test]
+    fn rounds_end_for_a_reason() {
+        assert_eq!(ends(29, 45, 12).stops(Some(10), 3), None);
+        assert_eq!(ends(29, 45, 29).stops(Some(10), 0), Some(RoundsEnd::Covered));
+        assert_eq!(ends(29, 45, 12).stops(Some(10), 0), Some(RoundsEnd::MostRounds));
+        assert_eq!(ends(29, 10, 0).stops(None, 3), None, "a first round may show none");
+        assert_eq!(ends(29, 39, 0).stops(Some(0), 3), Some(RoundsEnd::NoneCounted));
+        assert_eq!(ends(29, 39, 29).stops(Some(29), 3), Some(RoundsEnd::Covered));
+        assert_eq!(ends(0, 0, 0).stops(None, 3), Some(RoundsEnd::NoneCounted), "no pod ended");
     }
 }

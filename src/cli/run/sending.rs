@@ -18,6 +18,7 @@ use crate::scenario::{Place, Scenario, ScenarioError};
 use rolldrop_load as load;
 use rolldrop_load::process::protocol::Prepare;
 use rolldrop_load::process::{Note, Process, ProcessError};
+use rolldrop_load::remote::collect::early::EarlyRows;
 use rolldrop_load::remote::collect::{Collected, Collector, Limit};
 use rolldrop_load::remote::fleet::{Fleet, FleetError, Joined, Member, Wanted};
 use rolldrop_load::remote::link::PodProxy;
@@ -105,8 +106,7 @@ fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
 /// How rows come back from the cluster.
 #[derive(Clone, Debug, clap::Args)]
 pub(in crate::cli) struct Collecting {
-    /// Limit in bytes per second, such as 5MB, for fetching the pods' rows after the load, over all pods; max or 0
-    /// for no limit.
+    /// Limit in bytes per second, such as 5MB, for fetching the pods' rows, over all pods; max or 0 for no limit.
     #[arg(long, value_name = "RATE", default_value_t)]
     collect_limit: Limit,
     /// Let the pods that send the load connect to this address of this machine, if the API server cannot reach pods.
@@ -282,6 +282,14 @@ impl<N: Note> Sending<N> {
         match self {
             Self::Here(process) => process.control(),
             Self::Cluster(workers) => workers.fleet.control(),
+        }
+    }
+
+    /// The rows that pods have, of a load that has started.
+    pub(super) fn early_rows(&self) -> Option<EarlyRows> {
+        match self {
+            Self::Here(_) => None,
+            Self::Cluster(workers) => workers.collector.as_ref().map(Collector::early_rows),
         }
     }
 

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::abort;
 use super::command::UserCommand;
 use super::programs::UserPrograms;
-use super::rounds::Round;
+use super::rounds::{Round, Sent};
 use super::sending::{self, Sending};
 use super::settings::redacted;
 use super::{Interrupted, Run, interruption, reach};
@@ -26,7 +26,7 @@ use rolldrop_load as load;
 use rolldrop_load::process::Note;
 use rolldrop_load::remote::collect::Collected;
 use rolldrop_record::run_info::{FORMAT_VERSION, LoadPlan, RunInfo, Tool};
-use rolldrop_record::{EventKind, Looks, Stamp};
+use rolldrop_record::{EventKind, Looks, Rounds, Stamp};
 
 /// How long the target may take to answer for the first time, once its pods are ready.
 const FIRST_ANSWER_LIMIT: Duration = Duration::from_secs(45);
@@ -111,6 +111,7 @@ impl Measuring<'_> {
             max_busy: run.intent.max_busy,
             aborted: None,
             looks: run.intent.extras.looks.clone(),
+            rounds: None,
             policy: run.intent.extras.policy,
         };
         if let Some(nodes) = sending.nodes() {
@@ -139,7 +140,7 @@ impl Measuring<'_> {
         let started = sending.start().await?;
         let zero = started + scenario.load.settings.warmup;
         session.record_at(started, EventKind::LoadStarted { rate, duration_s, warmup_s });
-        let control = sending.control().clone();
+        let (control, early, begun) = (sending.control().clone(), sending.early_rows(), info.clone());
         let lasts_for_others = run.intent.open_end(scenario).is_some();
         let has_open_end = lasts_for_others || scenario.ends_with_its_disruptions();
         let told = run.intent.extras.told.map(|told| move || told(session.pods_ended()));
@@ -157,7 +158,6 @@ impl Measuring<'_> {
         let loading = run.progress.follow(sending.join(), &control, planned, run.interrupts);
         let stages = plan.stages();
         let stages = stages::announce(run.clock, zero, &stages, |at, kind| session.record_at(at, kind));
-        let begun = info.clone();
         let giving_up = async {
             info.aborted = Some(self.given_up(&control).await);
             pending::<Infallible>().await
@@ -169,7 +169,8 @@ impl Measuring<'_> {
             control.stop();
             pending::<Infallible>().await
         };
-        let (looks, ended) = tokio::try_join!(self.disrupt((zero, rate), &control, &begun), async {
+        let sent = Sent { control: &control, info: &begun, early: early.as_ref() };
+        let ((looks, rounds), ended) = tokio::try_join!(self.disrupt((zero, rate), sent), async {
             tokio::select! {
                 ended = loading => anyhow::Ok(ended?),
                 never = stages => match never {},
@@ -178,7 +179,7 @@ impl Measuring<'_> {
                 never = halted => match never {},
             }
         })?;
-        (info.sources, info.looks) = (sending.recorders(), looks);
+        (info.sources, info.looks, info.rounds) = (sending.recorders(), looks, rounds);
         if has_open_end {
             info.load.duration_s = match rate {
                 // A closed loop, or one that lost a worker: only its end is known.
@@ -219,25 +220,25 @@ impl Measuring<'_> {
     }
 
     /// Ends pods, by the user's command or the scenario's disruptions. Returns the looks, at the last one, of a run
-    /// that goes on while its gate is inconclusive.
+    /// that goes on while its gate is inconclusive, and the rounds of one that goes on until its windows cover enough.
     async fn disrupt(
         self,
         (zero, rate): (Stamp, f64),
-        control: &load::Control,
-        info: &RunInfo,
-    ) -> anyhow::Result<Option<Looks>> {
+        sent: Sent<'_>,
+    ) -> anyhow::Result<(Option<Looks>, Option<Rounds>)> {
+        let Sent { control, info, .. } = sent;
         if let Some(command) = self.run.intent.extras.command {
             self.disrupt_by(command, zero, control).await?;
             control.stop();
         } else if let Some(looks) = info.looks.clone() {
-            return Ok(Some(self.in_rounds((zero, rate), control, info, looks).await?));
+            return Ok((Some(self.in_rounds((zero, rate), sent, looks).await?), None));
         } else if let Some(covering) = self.run.intent.extras.covering {
-            self.until_covered((zero, rate), control, info, covering).await?;
+            return Ok((None, Some(self.until_covered((zero, rate), sent, covering).await?)));
         } else if self.round((zero, rate), control, None).await? && self.scenario.ends_with_its_disruptions()
         {
             control.stop();
         }
-        Ok(None)
+        Ok((None, None))
     }
 
     /// Does the scenario's disruptions once. One of several rounds lasts as long as the load that the scenario has, unless

@@ -37,6 +37,7 @@ pub(super) fn say(steps: &Steps<'_>) -> Duration {
         set.pre_stop_seconds,
         set.termination_grace_period_seconds,
     ));
+    subject.cautions().iter().for_each(|caution| progress.warn(caution));
     progress.say(&format!(
         "first as it is; then {} with a sleep of {first} s, which show windows that cover {} of all; then {} with the \
          chosen sleep",

@@ -64,6 +64,8 @@ pub(super) struct Steps<'a> {
     pub(super) interrupts: &'a Interrupts,
     pub(super) progress: &'a Progress,
     pub(super) clock: Clock,
+    /// The name under which the tuning uses the workload, once it does.
+    pub(super) holder: Option<String>,
 }
 
 impl Steps<'_> {
@@ -145,6 +147,7 @@ impl Steps<'_> {
                 seen_s: (purpose == Purpose::Windows).then_some(settings.pre_stop_seconds),
             }),
             told,
+            holder: self.holder.as_deref(),
             ending: (!subject.is_own()).then(|| (subject.sleepers(), settings.into())),
             ..Extras::default()
         };

@@ -1,5 +1,6 @@
 //! What is tuned: a workload, its containers that serve, and how its pods end now.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -10,14 +11,18 @@ use super::TuneArgs;
 use super::limits::Limits;
 use crate::cli::run::{self, Naming};
 use crate::cli::signals::Interrupts;
-use crate::cluster::{Choice, Cluster};
-use crate::coordinator::{Round, Whose, changed_by_others, controller_of, number_of, services_behind_in};
+use crate::cluster::{Choice, Cluster, Origin};
+use crate::coordinator::{
+    Caller, Round, Tenure, Whose, changed_by_others, controller_of, number_of, services_behind_in,
+    why_no_rollout,
+};
 use crate::inject::ending::{self, Ending, Sleepers};
 use crate::inject::{KubernetesVersion, pod_labels, selects};
 use crate::scenario::{Loaded, Place, Scenario};
-use rolldrop_analysis::figures::len;
+use rolldrop_analysis::figures::{counted, len};
 use rolldrop_analysis::tune::{Rollout, Settings, Strategy};
 use rolldrop_analysis::{MAX_COARSENESS_S, RunResult};
+use rolldrop_record::Clock;
 
 /// How long pods sleep at first while their windows are measured, in seconds: on a real cluster, and on the embedded one.
 const FIRST_SLEEP_S: [u64; 2] = [10, 5];
@@ -37,6 +42,8 @@ pub(super) struct Subject {
     is_own: bool,
     /// Where its cluster is; `None` if it ends with each run.
     elsewhere: Option<Elsewhere>,
+    /// What to know before the first run, a sentence each.
+    cautions: Vec<String>,
 }
 
 /// A cluster that is not the tuning's own.
@@ -66,11 +73,11 @@ impl Subject {
         let name = args.scenario_name();
         let Loaded { scenario, cluster } = args.measure.scenario(name, Vec::new())?;
         let naming = args.measure.naming(name, cluster.as_ref());
-        let choice = args.measure.choice(name, cluster, std::path::Path::new("."));
+        let choice = args.measure.choice(name, cluster, Path::new("."));
         let is_embedded = matches!(choice, Choice::Embedded { .. });
         let mut elsewhere = None;
         let is_own = scenario.manifests.iter().any(|object| pod_labels(object).is_some());
-        let mut nodes = Vec::new();
+        let (mut nodes, mut cautions) = (Vec::new(), Vec::new());
         let (objects, kubernetes) = match (is_own, is_embedded) {
             (true, true) => (scenario.manifests.clone(), KubernetesVersion::NAMED_SIDECAR_PORTS),
             (false, true) => {
@@ -90,6 +97,7 @@ impl Subject {
                 } else {
                     let mut objects = caller.behind(&whose(&scenario)).await?;
                     objects.extend(caller.ingresses_to(&objects).await?);
+                    cautions = caller.rivals(workload(&objects, &scenario)?).await?;
                     objects
                 };
                 cluster.shut_down().await;
@@ -106,8 +114,72 @@ impl Subject {
         let sleepers = Sleepers { workload: title, containers, may_prefix: args.prefix_hook, kubernetes };
         let ending = ending::ending(&objects, &sleepers)?;
         let rollout = rollout(&object, &kind)?;
+        cautions.extend(ends_all(&object, rollout));
         let limits = Limits::find(&nodes, &objects, args.shutdown_budget);
-        Ok(Self { sleepers, ending, rollout, limits, object, is_own, elsewhere })
+        Ok(Self { sleepers, ending, rollout, limits, object, is_own, elsewhere, cautions })
+    }
+
+    /// Connects to its cluster again.
+    async fn connect(
+        args: &TuneArgs,
+        interrupts: &Interrupts,
+    ) -> anyhow::Result<(Scenario, Caller, Option<Origin>)> {
+        let name = args.scenario_name();
+        let Loaded { scenario, cluster } = args.measure.scenario(name, Vec::new())?;
+        let cluster = Cluster::connect(args.measure.choice(name, cluster, Path::new("."))).await?;
+        let caller = run::caller(&cluster, args.measure.namespace.clone(), interrupts)?;
+        let origin = cluster.origin();
+        cluster.shut_down().await;
+        Ok((scenario, caller, origin))
+    }
+
+    /// Marks it as in use for the tuning in a directory; `None` if each run makes a workload of its own.
+    ///
+    /// # Errors
+    /// When another run or tuning uses it.
+    pub(super) async fn hold(
+        &self,
+        args: &TuneArgs,
+        interrupts: &Interrupts,
+        (out, clock): (&Path, Clock),
+    ) -> anyhow::Result<Option<Tenure>> {
+        if self.is_own {
+            return Ok(None);
+        }
+        let (_, caller, origin) = Self::connect(args, interrupts).await?;
+        let run = run::run_name(&format!("tune-{}", self.name()), clock.now());
+        let workload = self.workload().parse().map_err(anyhow::Error::msg)?;
+        Ok(Some(Tenure::begin(caller, (out, clock), (&run, origin), &workload).await?))
+    }
+
+    /// Sentences about what may disturb the tuning, to be told before it begins.
+    pub(super) fn cautions(&self) -> &[String] {
+        &self.cautions
+    }
+
+    /// Why requests are lost whatever the sleep, and what would help; `None` if a sleep may help.
+    pub(super) fn why_no_sleep_helps(&self) -> Option<String> {
+        let (workload, pods) = (self.workload(), counted(self.rollout.pods, "pod"));
+        let (why, remedy) = match self.rollout.strategy {
+            Strategy::Recreate => (
+                format!("its strategy is Recreate, which ends its {pods} before it starts new ones"),
+                "set strategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}",
+            ),
+            Strategy::InPlace { at_once } if at_once >= self.rollout.pods => (
+                format!("a rollout ends its {pods} before it starts new ones"),
+                match self.object["kind"].as_str() {
+                    Some("DaemonSet") => {
+                        "set updateStrategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}"
+                    }
+                    _ => "use two replicas or more, and replace fewer at once (maxUnavailable)",
+                },
+            ),
+            Strategy::InPlace { .. } | Strategy::Rolling { .. } => return None,
+        };
+        Some(format!(
+            "no sleep saves the requests that a rollout of {workload} loses: {why}, and nothing answers in between. Nothing \
+             was changed. To lose none, {remedy}"
+        ))
     }
 
     /// What others have changed in it since then.
@@ -122,12 +194,8 @@ impl Subject {
         if self.is_own {
             return Ok(None);
         }
-        let name = args.scenario_name();
-        let Loaded { scenario, cluster } = args.measure.scenario(name, Vec::new())?;
-        let cluster = Cluster::connect(args.measure.choice(name, cluster, std::path::Path::new("."))).await?;
-        let caller = run::caller(&cluster, args.measure.namespace.clone(), interrupts)?;
+        let (scenario, caller, _) = Self::connect(args, interrupts).await?;
         let objects = caller.behind(&whose(&scenario)).await?;
-        cluster.shut_down().await;
         Ok(changed_by_others(&self.object, workload(&objects, &scenario)?))
     }
 
@@ -273,8 +341,31 @@ fn workload<'a>(objects: &'a [Value], scenario: &Scenario) -> anyhow::Result<&'a
     }
 }
 
+/// What to know of a Deployment whose rollouts may end all pods before new ones are ready.
+fn ends_all(object: &Value, rollout: Rollout) -> Option<String> {
+    let Rollout { pods, strategy: Strategy::Rolling { .. } } = rollout else { return None };
+    let most = &object["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"];
+    let may_be_missing = serde_json::from_value(most.clone()).ok();
+    let all = usize::try_from(pods).unwrap_or(usize::MAX);
+    let is_all = may_be_missing.is_some_and(|most| number_of(&most, all, Round::Down) >= all);
+    is_all.then(|| {
+        format!(
+            "a rollout may end all {pods} pods at once (maxUnavailable: {most}): until new ones are ready, only pods that are \
+             ending answer, and clients that a gateway serves get nothing. To keep serving, set maxUnavailable: 0 and \
+             maxSurge: 1"
+        )
+    })
+}
+
 fn rollout(object: &Value, kind: &str) -> anyhow::Result<Rollout> {
-    let spec = &object["spec"];
+    let (spec, name) = (&object["spec"], object["metadata"]["name"].as_str().unwrap_or_default());
+    if let Some(why) = why_no_rollout(object) {
+        bail!("{kind} {name} would not replace its pods: {why}");
+    }
+    let partition = spec["updateStrategy"]["rollingUpdate"]["partition"].as_u64().unwrap_or(0);
+    if partition > 0 {
+        bail!("{kind} {name} would not replace its pods below number {partition}: set its partition to 0");
+    }
     let running = object["status"]["desiredNumberScheduled"].as_u64();
     let pods = running.or(spec["replicas"].as_u64()).unwrap_or(1);
     // A share is rounded as in a rollout.
@@ -290,17 +381,20 @@ fn rollout(object: &Value, kind: &str) -> anyhow::Result<Rollout> {
             let surge = of(&rolling["maxSurge"], "25%", Round::Up);
             Strategy::Rolling { at_once: surge + of(&rolling["maxUnavailable"], "25%", Round::Down) }
         }
-        "statefulset" => Strategy::InPlace { at_once: 1 },
-        "daemonset" => {
-            let most = &spec["updateStrategy"]["rollingUpdate"]["maxUnavailable"];
-            Strategy::InPlace { at_once: if most.is_null() { 1 } else { of(most, "", Round::Up) } }
+        "statefulset" | "daemonset" => {
+            let rolling = &spec["updateStrategy"]["rollingUpdate"];
+            match of(&rolling["maxSurge"], "0", Round::Up) {
+                0 => Strategy::InPlace { at_once: of(&rolling["maxUnavailable"], "", Round::Up).max(1) },
+                at_once => Strategy::Rolling { at_once },
+            }
         }
         kind => bail!("a {kind} has no rollout: name a Deployment, StatefulSet or DaemonSet"),
     };
-    if pods < 2 && strategy != Strategy::Recreate {
+    let is_alone = matches!(strategy, Strategy::Rolling { .. }) && pods < 2;
+    if is_alone || pods == 0 {
+        let pods = counted(pods, "pod");
         bail!(
-            "{kind} {} has {pods} pod: what its end loses shows only beside another one; scale it to 2 or more",
-            object["metadata"]["name"].as_str().unwrap_or_default()
+            "{kind} {name} has {pods}: what the end of one loses shows only beside another; scale it to 2 or more"
         );
     }
     Ok(Rollout { pods, strategy })
@@ -322,7 +416,7 @@ mod tests {
         assert_eq!(of(Value::Null), Strategy::Rolling { at_once: 5 });
         assert_eq!(of(json!({"maxSurge": 1, "maxUnavailable": 0})), Strategy::Rolling { at_once: 1 });
         let alone = json!({"metadata": {"name": "web"}, "spec": {"replicas": 1}});
-        let error = rollout(&alone, "statefulset").unwrap_err().to_string();
-        assert!(error.starts_with("statefulset web has 1 pod"), "{error}");
+        let error = rollout(&alone, "deployment").unwrap_err().to_string();
+        assert!(error.starts_with("deployment web has 1 pod:"), "{error}");
     }
 }

@@ -129,9 +129,8 @@ impl Acting<'_> {
         restore: Restore,
     ) -> Result<Disrupted, Refusal> {
         let (api, current) = self.workload(workload).await?;
-        let mut wanted = current.clone();
-        wanted["spec"]["replicas"] = replicas.into();
-        Ok(self.changed(restore, self.session.change(&api, &current, &wanted)).await)
+        let scale = |workload: &mut Value| workload["spec"]["replicas"] = replicas.into();
+        Ok(self.changed(restore, self.session.alter(&api, &current, scale)).await)
     }
 
     /// Gives a container of a workload another image.

@@ -135,9 +135,8 @@ impl Acting<'_> {
     pub(super) async fn drain(&self, node: &str, restore: Restore) -> Result<Disrupted, Refusal> {
         let (api, current) = self.node(node).await?;
         self.check_node_bounds(node).await?;
-        let mut wanted = current.clone();
-        wanted["spec"]["unschedulable"] = true.into();
-        let cordoned = self.session.change(&api, &current, &wanted).await?;
+        let cordon = |node: &mut Value| node["spec"]["unschedulable"] = true.into();
+        let cordoned = self.session.alter(&api, &current, cordon).await?;
         let done = match self.pods_to_drain(node).await {
             Ok(pods) => {
                 let evicted = join_all(pods.iter().map(|pod| self.evict(Mode::Drain, pod, None))).await;

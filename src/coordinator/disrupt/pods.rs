@@ -8,7 +8,7 @@ use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, EvictParams, Preconditions};
 use kube::{Api, ResourceExt};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 
 use super::acting::{Acting, Disrupted, Insisting, Refusal, Twice};
@@ -235,9 +235,8 @@ impl Acting<'_> {
                 }
             };
             let current = json!({"apiVersion": "v1", "kind": "Pod", "metadata": pod.metadata});
-            let mut wanted = current.clone();
-            wanted["metadata"]["labels"][label.as_str()] = LEFT.into();
-            let changing = self.session.change(&api, &current, &wanted);
+            let leave = |pod: &mut Value| pod["metadata"]["labels"][label.as_str()] = LEFT.into();
+            let changing = self.session.alter(&api, &current, leave);
             let (is_accepted, change) = self.noted(None, Some(pod), changing).await;
             changes.extend(change.flatten());
             done += is_accepted.into();

@@ -4,6 +4,8 @@ use std::fmt;
 
 use kube::api::ApiResource;
 
+use crate::scenario::Workload;
+
 /// Not a call, but a program that the run starts here.
 const RUN: &str = "run";
 
@@ -16,6 +18,8 @@ pub(crate) struct Plan {
     pub effects: Vec<String>,
     /// What the run creates for itself in the cluster, as text: a line each. It changes nothing else.
     pub own: Vec<String>,
+    /// The workloads that it marks as in use.
+    pub holds: Vec<Workload>,
     /// What to know before it starts, a line each.
     pub warnings: Vec<String>,
     /// The same about the result: findings of the run.

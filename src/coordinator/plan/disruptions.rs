@@ -243,7 +243,7 @@ impl Caller {
         plan.helps("list", &self.own::<PodDisruptionBudget>(), "how many may go at once");
     }
 
-    fn workload(&self, workload: &Workload) -> About {
+    pub(super) fn workload(&self, workload: &Workload) -> About {
         About::all(resource_of(workload.kind), Some(&self.namespace)).named(&workload.name)
     }
 

@@ -33,7 +33,7 @@ impl Caller {
         let config = About::all(ApiResource::erase::<ConfigMap>(&()), Some(service_proxy::NAMESPACE));
         plan.helps("get", &config, "whether the Service proxy leaves connections to the kernel");
         // Without the right to read it the load workers find out.
-        let (mode, _) = service_proxy::find(self, &[]).await?;
+        let (mode, _) = service_proxy::find(self, &[]).await?.known;
         if mode == ServiceProxy::Userspace {
             return Err(CoordinatorError::NoEvidence(
                 "the Service proxy is in userspace mode: it opens its own connections to the pods, which the \

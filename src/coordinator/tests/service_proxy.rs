@@ -20,7 +20,7 @@ async fn found(objects: &[(&str, Value)], nodes: Value) -> (ServiceProxy, Option
     let stop = CancellationToken::new();
     let caller = Caller { client, namespace: "shop".into(), limits: Limits::default(), stop };
     let nodes: Vec<Node> = serde_json::from_value(nodes).unwrap();
-    find(&caller, &nodes).await.unwrap()
+    find(&caller, &nodes).await.unwrap().known
 }
 
 fn map(key: &str, text: &str) -> Value {
@@ -70,4 +70,21 @@ async fn the_service_proxy_is_found_wherever_a_cluster_keeps_its_settings() {
     let k3s = json!([{"metadata": {"name": "no-such-host.", "annotations": annotations}}]);
     assert_eq!(found(&[], k3s).await, of_arguments(ServiceProxy::Iptables));
     assert_eq!(found(&[], none()).await, (ServiceProxy::Unknown, None));
+}
+
+#[tokio::test]
+async fn rights_that_are_missing_are_named_each_once() {
+    let (client, _) = api(|_, _| status(403, "Forbidden", "no such right"));
+    let stop = CancellationToken::new();
+    let caller = Caller { client, namespace: "shop".into(), limits: Limits::default(), stop };
+    let found = find(&caller, &[]).await.unwrap();
+    assert_eq!(found.known, (ServiceProxy::Unknown, None));
+    let rights = [
+        "get configmaps/cilium-config",
+        "get daemonsets/kube-proxy",
+        "get configmaps/kube-proxy",
+        "get configmaps/kube-proxy-config",
+        "list pods",
+    ];
+    assert_eq!(found.denied, rights.map(|right| format!("{right} in kube-system")));
 }

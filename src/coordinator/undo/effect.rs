@@ -76,7 +76,7 @@ impl Awaited {
                 match change {
                     Change::Create => drop(awaited.removed.insert(title)),
                     Change::Edit { .. } => awaited.restored.push(title),
-                    Change::ShutDown => {}
+                    Change::ShutDown | Change::Hold { .. } => {}
                 }
             }
         }

@@ -223,11 +223,14 @@ fn the_role_has_what_the_run_says_it_will_do_and_no_more() {
             assert!(is_used, "{what}: granted for nothing: {right:?}\n{planned:#?}");
         }
 
-        // What only helps is left out unless it is asked for.
+        // The mode of kube-proxy may be read unless that is refused; what else only helps is left out.
+        let in_kube_system = |right: &Right| right.namespace.as_deref() == Some("kube-system");
         values["rbac"] = json!({});
+        assert_eq!(of_chart(&values).iter().filter(|right| in_kube_system(right)).count(), 5, "{what}");
+        values["rbac"] = json!({"serviceProxy": false});
         let least = of_chart(&values);
         assert!(least.is_subset(&granted), "{what}");
-        assert!(least.iter().all(|right| right.namespace.as_deref() != Some("kube-system")), "{what}");
+        assert!(!least.iter().any(in_kube_system), "{what}");
     }
 }
 

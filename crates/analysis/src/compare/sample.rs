@@ -224,7 +224,9 @@ impl Sample {
                 .iter()
                 .map(|t| Ended {
                     mode: t.mode,
-                    windows_s: t.windows.iter().map(|w| (w.consumer.clone(), w.upper_s)).collect(),
+                    windows_s: (t.windows.iter().filter(|w| w.is_one()))
+                        .map(|w| (w.consumer.clone(), w.upper_s))
+                        .collect(),
                 })
                 .collect(),
             episodes: episodes(&timeline.ends, result),

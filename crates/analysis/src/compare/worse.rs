@@ -13,7 +13,7 @@ use crate::figures::counted;
 use crate::gate::{self, Figures, Known, OfTarget};
 use crate::model::{Check, CheckVerdict, Figure, RunResult, Unit};
 use crate::stats;
-use rolldrop_record::expect::{Kind, Margin, Part, Worse};
+use rolldrop_record::expect::{Kind, Margin, Worse};
 
 /// What ends the names of these checks.
 const SUFFIX: &str = ".worse";
@@ -93,12 +93,8 @@ pub(super) struct Asked<'a> {
 /// The limits for the targets that they mean. A name that means none has its own check (`gate::part`).
 fn resolve<'a>(limits: &'a [Worse], figures: &Figures) -> Vec<Asked<'a>> {
     let of_limit = |limit: &'a Worse| {
-        let is_meant = |target: &&OfTarget| match &limit.part {
-            None => false,
-            Some(Part::Consumer(name)) => target.consumer == *name || target.name == *name,
-            Some(Part::Target(name)) => target.name == *name,
-        };
-        let meant: Vec<&OfTarget> = figures.targets.iter().filter(is_meant).collect();
+        let of_part = |part| gate::meant(part, &figures.targets, |target| (&target.name, &target.consumer));
+        let meant = limit.part.as_ref().map(of_part).unwrap_or_default();
         let asked = |name: String, target: Option<&OfTarget>| {
             let target = target.map(|target| target.name.clone());
             let now = figures.get(target.as_deref(), &limit.key).unwrap_or_else(|| Known::Unknown {
@@ -109,8 +105,8 @@ fn resolve<'a>(limits: &'a [Worse], figures: &Figures) -> Vec<Asked<'a>> {
         };
         match (&limit.part, &meant[..]) {
             (None, _) => vec![asked(limit.name(), None)],
-            (Some(Part::Consumer(name)), [_, _, ..]) => {
-                let named = |target: &OfTarget| format!("consumers.{name}.{}.{}", target.name, limit.key);
+            (Some(part), [_, _, ..]) => {
+                let named = |target: &OfTarget| format!("{}.{}.{}", part.key(), target.name, limit.key);
                 meant.iter().copied().map(|target| asked(named(target), Some(target))).collect()
             }
             (Some(_), _) => meant.iter().copied().map(|target| asked(limit.name(), Some(target))).collect(),
@@ -162,7 +158,13 @@ impl Asked<'_> {
 
     /// What the figure is out of: terminations, requests, or nothing.
     fn exposure(&self, sample: &Sample) -> f64 {
-        let by_requests = ["appErrors", "requests.notSent", "outcomes.http_error", "outcomes.not_sent"];
+        let by_requests = [
+            "appErrors",
+            "appErrors.whileEnding",
+            "requests.notSent",
+            "outcomes.http_error",
+            "outcomes.not_sent",
+        ];
         let n = match self.limit.kind {
             Kind::Total if by_requests.contains(&&*self.limit.key) => sample.total as f64,
             Kind::Total if sample.terminations.is_empty() => sample.total as f64,

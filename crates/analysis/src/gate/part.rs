@@ -12,7 +12,7 @@ use crate::model::{
     Check, CheckVerdict, Latencies, LossGroup, RequestCounts, TargetResult, TerminationRequests, Unit,
 };
 use rolldrop_record::Cause;
-use rolldrop_record::expect::{Expect, LatencyFigure, WindowLimits};
+use rolldrop_record::expect::{Expect, LatencyFigure, Part as Named, WindowLimits};
 
 /// The figures of a part of the requests, or of all.
 pub(super) struct Part<'a> {
@@ -64,6 +64,7 @@ impl<'a> Part<'a> {
             ("dropped.perTermination".to_owned(), most(&requests.each_termination(), no_termination)),
             ("dropped.perGroup".to_owned(), most(&requests.each_group(), no_termination)),
             ("appErrors".to_owned(), count(requests.counts.app_errors)),
+            ("appErrors.whileEnding".to_owned(), count(requests.errors_of_ends())),
             ("requests.ok".to_owned(), requests.ok_outside()),
             ("requests.notSent".to_owned(), count(requests.counts.not_sent)),
             ("windows".to_owned(), windows.longest()),
@@ -141,9 +142,9 @@ fn requests<'a>(
 
 /// The checks of single consumers and targets.
 pub(super) fn of_parts(result: &RunResult, expect: &Expect) -> Vec<Check> {
-    let consumers = expect.consumers.iter().map(|(name, expect)| (Kind::Consumer, name, expect));
-    let targets = expect.targets.iter().map(|(name, expect)| (Kind::Target, name, expect));
-    consumers.chain(targets).flat_map(|(kind, name, expect)| of_part(result, kind, name, expect)).collect()
+    let consumers = expect.consumers.iter().map(|(name, expect)| (Named::Consumer(name.clone()), expect));
+    let targets = expect.targets.iter().map(|(name, expect)| (Named::Target(name.clone()), expect));
+    consumers.chain(targets).flat_map(|(named, expect)| of_part(result, &named, expect)).collect()
 }
 
 /// The figures of a run that can be compared with a baseline.
@@ -160,28 +161,36 @@ pub(crate) fn figures(result: &RunResult) -> Figures {
     Figures { all: Part::all(result).figures_of_all(), targets: known(result).iter().map(of).collect() }
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Kind {
-    Consumer,
-    Target,
+/// The targets that a limit names. Where each node's clients are a target (`NAME@node`), NAME means all of them.
+pub(crate) fn meant<'t, T>(
+    named: &Named,
+    targets: &'t [T],
+    names: impl Fn(&T) -> (&str, &str),
+) -> Vec<&'t T> {
+    let is_named = |target: &&T| match (named, names(target)) {
+        (Named::Consumer(of), (name, consumer)) => name == of || consumer == of,
+        (Named::Target(of), (name, _)) => name == of,
+    };
+    let exact: Vec<&T> = targets.iter().filter(is_named).collect();
+    if !exact.is_empty() {
+        return exact;
+    }
+    let (Named::Consumer(of) | Named::Target(of)) = named;
+    let is_of_a_node = |target: &&T| names(target).0.split_once('@').is_some_and(|(name, _)| name == of);
+    targets.iter().filter(is_of_a_node).collect()
 }
 
-/// The checks of the targets that a name means: one, or those behind one consumer.
-fn of_part(result: &RunResult, kind: Kind, name: &str, expect: &Expect) -> Vec<Check> {
-    let key = match kind {
-        Kind::Consumer => "consumers",
-        Kind::Target => "targets",
-    };
+/// The checks of the targets that a name means: one, those behind one consumer, or one as each node sees it.
+fn of_part(result: &RunResult, named: &Named, expect: &Expect) -> Vec<Check> {
+    let key = named.key();
     let known = known(result);
-    let is_meant =
-        |target: &TargetResult| target.name == name || (kind == Kind::Consumer && target.consumer == name);
-    let meant: Vec<&TargetResult> = known.iter().filter(|target| is_meant(target)).collect();
+    let meant = meant(named, &known, |target| (&target.name, &target.consumer));
     if meant.is_empty() {
-        return vec![unknown(&format!("{key}.{name}"), kind, &known)];
+        return vec![unknown(&key, named, &known)];
     }
     let is_one = meant.len() == 1;
     let of = |target: &&TargetResult| {
-        let prefix = if is_one { format!("{key}.{name}") } else { format!("{key}.{name}.{}", target.name) };
+        let prefix = if is_one { key.clone() } else { format!("{key}.{}", target.name) };
         let checks = Part::of_target(result, target).checks(expect);
         let named = |check: Check| Check { name: format!("{prefix}.{}", check.name), ..check };
         checks.into_iter().map(named).collect::<Vec<_>>()
@@ -206,10 +215,10 @@ fn known(result: &RunResult) -> Cow<'_, [TargetResult]> {
     Cow::Owned(only.into_iter().collect())
 }
 
-fn unknown(name: &str, kind: Kind, known: &[TargetResult]) -> Check {
-    let (what, names): (_, Vec<&str>) = match kind {
-        Kind::Consumer => ("consumer", known.iter().flat_map(|t| [&*t.consumer, &*t.name]).collect()),
-        Kind::Target => ("target", known.iter().map(|t| &*t.name).collect()),
+fn unknown(name: &str, named: &Named, known: &[TargetResult]) -> Check {
+    let (what, names): (_, Vec<&str>) = match named {
+        Named::Consumer(_) => ("consumer", known.iter().flat_map(|t| [&*t.consumer, &*t.name]).collect()),
+        Named::Target(_) => ("target", known.iter().map(|t| &*t.name).collect()),
     };
     let why = format!("the run has no such {what}; use one of {}", names.join(", "));
     Check::plain(name, CheckVerdict::Inconclusive, "to be measured", "unknown", why)

@@ -40,8 +40,10 @@ impl Requests<'_> {
             checks.extend(limits.per_termination.iter().flat_map(|bounds| self.per_termination(*bounds)));
             checks.extend(limits.per_group.iter().flat_map(|bounds| self.per_group(*bounds)));
         }
-        if let Some(bounds) = expect.app_errors {
-            checks.extend(self.observed("appErrors", bounds, self.counts.app_errors));
+        if let Some(limits) = &expect.app_errors {
+            checks.extend(self.observed("appErrors", limits.total(), self.counts.app_errors));
+            let while_ending = limits.while_ending.iter();
+            checks.extend(while_ending.flat_map(|bounds| self.errors_while_ending(*bounds)));
         }
         if let Some(limits) = &expect.requests {
             let ok = limits.ok.iter();
@@ -74,6 +76,25 @@ impl Requests<'_> {
     pub(super) fn cause(&self, name: &str, cause: Cause, bounds: Bounds<Amount>) -> Vec<Check> {
         let observed = self.counts.by_cause.get(&cause).copied().unwrap_or(0);
         self.amount(name, bounds, observed, |group| group.by_cause.get(&cause).copied().unwrap_or(0))
+    }
+
+    /// Answers of 5xx by pods that were ending.
+    fn errors_while_ending(&self, bounds: Bounds<Amount>) -> Vec<Check> {
+        let name = "appErrors.whileEnding";
+        let (errors, all) = (self.errors_of_ends(), self.counts.app_errors_while_ending);
+        let checks = self.observed(name, bounds, errors);
+        let explain = |check: Check| match errors == all {
+            true => check,
+            false => {
+                Check { why: format!("{}, no more than in the steady part of the run", count(all)), ..check }
+            }
+        };
+        checks.into_iter().map(explain).collect()
+    }
+
+    /// Their number, 0 if the app answers as many while no pod ends.
+    pub(super) fn errors_of_ends(&self) -> u64 {
+        self.counts.errors_of_ends(self.terminations.iter().map(|(_, requests)| requests.seen).sum())
     }
 
     fn outcome(&self, outcome: Outcome, bounds: Bounds<Amount>) -> Vec<Check> {

@@ -49,7 +49,8 @@ impl<'a> Windows<'a> {
     }
 
     fn all(&self) -> impl Iterator<Item = (&'a Termination, &'a Window)> {
-        let of = |t: &'a Termination| t.windows.iter().map(move |window| (t, window));
+        let ones = |t: &'a Termination| t.windows.iter().filter(|window| window.is_one());
+        let of = move |t: &'a Termination| ones(t).map(move |window| (t, window));
         self.terminations.iter().flat_map(of).filter(move |(_, window)| self.counts(&window.consumer))
     }
 

@@ -107,8 +107,22 @@ fn a_cause_follows_from_what_is_seen_behind_the_gateway_and_else_from_time() {
         (TruncatedBody, None, vec![], none, false, None),
         (Outcome::ConnectRefused, None, vec![], one, false, None),
     ] {
-        let failure = Failure { outcome, status, attempts: &attempts, is_explained, no_endpoint };
+        let failure = Failure {
+            outcome,
+            status,
+            attempts: &attempts,
+            is_explained,
+            no_endpoint,
+            no_server: false,
+            is_refused_by_pod: false,
+        };
         assert_eq!(cause(&failure), expected, "{failure:?}");
+        if outcome == HttpError && attempts.is_empty() {
+            let without_server = Failure { no_server: true, ..failure };
+            assert_eq!(cause(&without_server), Some(Cause::GatewayNoServer));
+            let by_pod = Failure { is_refused_by_pod: true, ..failure };
+            assert_eq!(cause(&by_pod), Some(Cause::RefusedWhileEnding));
+        }
     }
 }
 

@@ -103,6 +103,8 @@ named! {
         Unreachable = "unreachable",
         /// The connection was cut off as the pod ended.
         CutOff = "cut_off",
+        /// The pod was ending, and no gateway is between that could have answered for it.
+        Answered = "answered",
         /// A gateway failed while the pod was ending.
         Gateway = "gateway",
         /// The pod was ending at that time.
@@ -114,6 +116,31 @@ impl Why {
     /// Whether it alone identifies the pod.
     pub const fn is_certain(self) -> bool {
         matches!(self, Why::Named | Why::Conntrack)
+    }
+}
+
+/// The reason for stating no cause.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Unclear {
+    /// Several causes compete: each with its share, the largest first.
+    Competing(Vec<(Cause, f64)>),
+    /// The pod that it reached was not ending, and nothing else explains it.
+    PodWasWell,
+    /// The ends of the pods that may have lost it do not explain its outcome.
+    NoFit,
+    /// No pod was ending or starting that it could have reached.
+    NothingNear,
+}
+
+impl Unclear {
+    /// The kind, as programs may want to tell it from others.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Unclear::Competing(_) => "competing",
+            Unclear::PodWasWell => "pod_was_well",
+            Unclear::NoFit => "no_fit",
+            Unclear::NothingNear => "nothing_near",
+        }
     }
 }
 
@@ -140,6 +167,8 @@ pub struct Lost {
     pub status: Option<u16>,
     /// Its cause.
     pub cause: Cause,
+    /// The reason for stating no cause, if none is stated.
+    pub unclear: Option<Unclear>,
     /// Whether it lies inside the window of each termination that may explain it.
     pub in_window: bool,
     /// The terminations that may explain it.

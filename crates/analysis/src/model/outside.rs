@@ -9,6 +9,9 @@ pub struct OutsideCounts {
     pub ok: u64,
     /// Answered with an app error.
     pub app_errors: u64,
+    /// Of those, with 5xx.
+    #[serde(default)]
+    pub server_errors: u64,
     /// Lost, and no termination explains it.
     pub dropped: u64,
 }

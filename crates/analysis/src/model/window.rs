@@ -17,12 +17,48 @@ pub struct Window {
     pub lower_basis: Option<WindowBasis>,
     /// What the upper bound rests on.
     pub upper_basis: Option<WindowBasis>,
-    /// Whether the end lies beyond what was observed, or cannot be bounded, and why.
+    /// Why there is no upper bound, in words.
     pub censored: Option<String>,
+    /// The kind of that reason; absent in results of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub censored_reason: Option<NoBound>,
     /// New connections a second that the pod got before t0.
     pub rate_before: f64,
     /// New connections that came after t0.
     pub late_arrivals: u64,
+}
+
+impl Window {
+    /// Whether there is a window at all: the consumer may have routed to the pod.
+    pub fn is_one(&self) -> bool {
+        self.censored_reason != Some(NoBound::NeverRouted)
+    }
+}
+
+named! {
+    /// Why a window has no upper bound.
+    pub enum NoBound {
+        /// The pod was no usable endpoint at any time: it has no window.
+        NeverRouted = "never_routed",
+        /// The client opened no new connection after t0.
+        NoNewConnections = "no_new_connections",
+        /// The load ended too soon after t0.
+        LoadEnded = "load_ended",
+        /// Too few connections were answered after the pod's end.
+        TooFewConnections = "too_few_connections",
+        /// The pod exited while a consumer that retries still sent it requests.
+        PodExited = "pod_exited",
+        /// Nothing names pods, and connections are not balanced at random.
+        NotRandom = "not_random",
+        /// Nothing names pods, and the mode of the Service proxy is not known.
+        ProxyUnknown = "proxy_unknown",
+        /// Nothing names pods, and it is not known what is behind the URL.
+        UrlUnknown = "url_unknown",
+        /// The record has a hole.
+        Hole = "hole",
+        /// The wait after the termination ended while requests were still lost.
+        Unsettled = "unsettled",
+    }
 }
 
 named! {

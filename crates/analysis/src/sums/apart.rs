@@ -5,6 +5,7 @@ use crate::outages::Outages;
 use crate::periods::Periods;
 use crate::streams::Streams;
 use crate::timeline::{Request, Requests, Timeline};
+use crate::while_ending;
 use rolldrop_record::Phase;
 
 /// Requests of the counted part, away from any termination and near one.
@@ -18,6 +19,8 @@ pub(crate) struct Apart<'a> {
     pub(crate) outside_ok: u64,
     /// The same, with an app error.
     pub(crate) outside_app_errors: u64,
+    /// Of those, with 5xx.
+    pub(crate) outside_server_errors: u64,
     pub(crate) outages: Outages<'a>,
 }
 
@@ -30,6 +33,7 @@ impl<'a> Apart<'a> {
         if was_answered(r) {
             self.outside_ok += u64::from(!is_near && class == Class::Ok);
             self.outside_app_errors += u64::from(!is_near && class == Class::AppError);
+            self.outside_server_errors += u64::from(!is_near && while_ending::is_server_error(&r.row));
             let values = if is_near { &mut self.disrupted } else { &mut self.steady };
             values.add(latency_ns);
         }
@@ -43,6 +47,7 @@ impl<'a> Apart<'a> {
         self.disrupted.merge(&other.disrupted);
         self.outside_ok += other.outside_ok;
         self.outside_app_errors += other.outside_app_errors;
+        self.outside_server_errors += other.outside_server_errors;
         self.outages.merge(other.outages);
     }
 }

@@ -44,7 +44,7 @@ pub(super) fn run(lost: &[u64]) -> RunResult {
         in_window: dropped,
         by_outcome: BTreeMap::from([(Outcome::Ok, 10_000 - dropped), (Outcome::ConnectRefused, dropped)]),
         by_cause: BTreeMap::from([(Cause::RoutedToDeadPod, dropped)]),
-        outside_terminations: OutsideCounts { ok: 9000, app_errors: 0, dropped: 0 },
+        outside_terminations: OutsideCounts { ok: 9000, ..OutsideCounts::default() },
         ..RequestCounts::default()
     };
     let steady =
@@ -135,6 +135,35 @@ fn shares_have_bounds_by_terminations() {
     apart.aim = Aim::Other;
     assert_eq!(verdict(&apart, json!({"appErrors": {"max": "1%"}})), Pass);
     assert_eq!(verdict(&apart, json!({"appErrors": {"max": "0.9%"}})), Fail);
+}
+
+#[test]
+fn a_targets_limit_holds_for_it_as_each_node_sees_it() {
+    let mut result = run(&[0, 0, 0]);
+    let seen_from = |node: &str, dropped: u64| TargetResult {
+        name: format!("web@{node}"),
+        consumer: format!("Service web (Service proxy of node {node})"),
+        requests: RequestCounts { dropped, ..result.requests.clone() },
+        latency_ms: result.latency_ms.clone(),
+        longest_outage_s: 0.0,
+        terminations: vec![TerminationRequests::default(); 3],
+        groups: Vec::new(),
+    };
+    let targets = vec![seen_from("n1", 0), seen_from("n2", 2)];
+    result.targets = targets;
+    let judged = |result: &RunResult, name: &str| {
+        let checks = checks(result, json!({"targets": {name: {"dropped": {"max": 1}}}}));
+        checks.into_iter().map(|check| (check.name, check.verdict)).collect::<Vec<_>>()
+    };
+    let named = |name: &str, verdict| (name.to_owned(), verdict);
+    assert_eq!(
+        judged(&result, "web"),
+        [named("targets.web.web@n1.dropped.max", Pass), named("targets.web.web@n2.dropped.max", Fail)]
+    );
+    assert_eq!(judged(&result, "web@n1"), [named("targets.web@n1.dropped.max", Pass)]);
+    assert_eq!(judged(&result, "we"), [named("targets.we", Inconclusive)]);
+    result.targets.truncate(1);
+    assert_eq!(judged(&result, "web"), [named("targets.web.dropped.max", Pass)]);
 }
 
 #[test]
@@ -271,7 +300,8 @@ fn every_gate_checks_that_something_was_measured() {
     assert_eq!(of(&run(&[0]), &any), []);
     // T16: everything is a 404.
     let mut all_404 = run(&[0]);
-    all_404.requests.outside_terminations = OutsideCounts { ok: 0, app_errors: 9000, dropped: 0 };
+    all_404.requests.outside_terminations =
+        OutsideCounts { ok: 0, app_errors: 9000, ..OutsideCounts::default() };
     assert_eq!(of(&all_404, &any), [("requests.ok.min".to_owned(), Fail)]);
     all_404.requests.outside_terminations.ok = 81_000;
     assert_eq!(of(&all_404, &any), [], "nine in ten succeed");
@@ -368,7 +398,8 @@ fn every_key_of_the_vocabulary_has_a_figure_to_compare() {
     let mut latency = latencies.clone();
     latency.extend([("steady".to_owned(), json!(latencies)), ("disrupted".to_owned(), json!(latencies))]);
     let expect: Expect = serde_json::from_value(json!({
-        "dropped": {"worse": 1, "perTermination": limit, "perGroup": limit}, "appErrors": limit,
+        "dropped": {"worse": 1, "perTermination": limit, "perGroup": limit},
+        "appErrors": {"worse": 1, "whileEnding": limit},
         "requests": {"ok": limit, "notSent": limit}, "restarts": limit, "causes": {"routed_to_dead_pod": limit, "overload": limit},
         "outcomes": {"connect_refused": limit}, "deadSeconds": limit, "outage": limit, "rollout": limit,
         "windows": {"worse": "1s", "p50": limit, "p90": limit, "p95": limit, "p99": limit}, "latency": latency,

@@ -16,14 +16,14 @@ fn all_advice_names_one_sleep_and_none_below_what_is_set() {
             }
         }
         let result = analysed(records).result;
-        let advised = Recommendation::longest(&result.recommendation, &result.terminations)
+        let advised = Recommendation::longest(&result.recommendation, &result.terminations, &result.groups)
             .and_then(|r| r.advised_seconds());
         let finding = result.findings.iter().find(|f| f.cause == Some(Cause::RoutedToDeadPod));
         (advised, finding.map(|f| f.remedy.clone()), result)
     };
     let (advised, remedy, result) = sleeps(None, corners::many(29));
     assert_eq!(advised, Some(2));
-    assert!(remedy.unwrap().starts_with("a preStop sleep of 2 s, "));
+    assert!(remedy.unwrap().starts_with("a preStop sleep of 2 s for pods that end one at a time ("));
     assert_eq!(result.terminations[0].pre_stop_seconds, Some(0));
     assert_eq!(result.terminations[0].grace_period_seconds, 90);
     let grace = result.recommendation[0].termination_grace_period_seconds;
@@ -40,12 +40,12 @@ fn an_open_window_makes_the_sleep_longer_than_what_was_seen() {
     let mut records = three_pods();
     records.requests.retain(|r| r.scheduled < at(5110));
     let result = analysed(records).result;
-    assert_eq!(Recommendation::longest(&result.recommendation, &result.terminations), None);
+    assert_eq!(Recommendation::longest(&result.recommendation, &result.terminations, &result.groups), None);
     let basis = &result.recommendation[0].basis;
     assert!(basis.starts_with("how long the longest window lasted is unknown"), "{basis}");
     let remedy = &result.findings[0].remedy;
     assert!(
-        remedy.starts_with("a preStop sleep that outlasts the windows, longer than 0.083 s, "),
+        remedy.starts_with("a preStop sleep that outlasts the windows, longer than 0.084 s, "),
         "{remedy}"
     );
 }
@@ -86,7 +86,7 @@ fn a_recommendation_lowers_nothing_that_is_set() {
 fn no_sleep_is_advised_that_a_window_is_known_to_outlast() {
     let result = analysed(corners::many(3)).result;
     let advised = |all: &[Recommendation], terminations: &[Termination]| {
-        Recommendation::longest(all, terminations).and_then(Recommendation::advised_seconds)
+        Recommendation::longest(all, terminations, &[]).and_then(Recommendation::advised_seconds)
     };
     assert_eq!(advised(&result.recommendation, &result.terminations), Some(1));
     // That of another mode, towards another consumer, or of a pod of which nothing else is known.

@@ -271,6 +271,17 @@ impl Endpoints {
         changes.chain([from]).any(|at| self.none_usable(service, at))
     }
 
+    /// True if a pod was ever usable for a Service; if it is not known which, for one that also used some of `others`.
+    pub(crate) fn are_together(&self, service: Option<&str>, pod: &str, others: &[&str]) -> bool {
+        let holds = |states: &[Usable], pod: &str| states.iter().any(|state| state.holds(pod));
+        let is_meant = |of: &str, states: &[Usable]| match service {
+            Some(service) => of == service,
+            None => others.iter().any(|other| holds(states, other)),
+        };
+        let mut usable = self.usable.iter().filter_map(|(of, states)| Some((of.as_deref()?, states)));
+        usable.any(|(of, states)| holds(states, pod) && is_meant(of, states))
+    }
+
     /// The most endpoints that a Service, or all together if it is not known which, had at once, whatever
     /// their state; 0 while nothing is known.
     pub fn most(&self, service: Option<&str>) -> usize {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::pods::T0;
+use super::pods::{T0, Workload};
 use rolldrop_record::event::{Change, NodeEvent, PodEvent, WorkloadEvent};
 use rolldrop_record::{EventKind, Mode, Stamp};
 
@@ -88,6 +88,20 @@ impl Histories {
         told(mode, cause)
     }
 
+    /// The workload of a pod, as it was at `at`; `None` if no watch showed it.
+    pub(super) fn workload(&self, pod: &PodEvent, at: Stamp) -> Option<Workload> {
+        let owner = pod.owner.as_deref().filter(|owner| self.custom_owner(owner).is_none())?;
+        let history = self.workloads.get(&workload_of(owner)?)?;
+        let known = history.iter().take_while(|(seen, _)| seen.ns_since(at) <= WATCH_LAG_NS);
+        let (_, event) = known.last()?;
+        Some(Workload {
+            name: event.workload.replace('/', " "),
+            replicas: event.replicas,
+            strategy: event.strategy,
+            max_unavailable: event.max_unavailable.clone(),
+        })
+    }
+
     /// By changes of a workload.
     fn by_workload(&self, workload: &str, seen: Stamp, t0: T0) -> Option<(Mode, String)> {
         let history = self.workloads.get(workload)?;
@@ -169,6 +183,7 @@ mod tests {
 
     use super::*;
     use crate::timeline::T0Basis;
+    use rolldrop_record::event::Replacement;
 
     fn at(s: i64) -> Stamp {
         Stamp::from_unix_ns(s * 1_000_000_000)
@@ -185,6 +200,20 @@ mod tests {
             pod[name] = value.clone();
         }
         serde_json::from_value(pod).unwrap()
+    }
+
+    #[test]
+    fn workload_of_a_pod_is_the_one_at_its_end() {
+        let mut histories = Histories::default();
+        for (s, strategy) in [(0, "Recreate"), (20, "RollingUpdate")] {
+            let event = json!({"change": "applied", "workload": "Deployment/web", "replicas": 3,
+                "template": "a", "strategy": strategy});
+            histories.observe(at(s), &EventKind::Workload(serde_json::from_value(event).unwrap()));
+        }
+        let strategy = |s| histories.workload(&pod(json!({})), at(s)).unwrap().strategy;
+        assert_eq!(strategy(10), Some(Replacement::Recreate));
+        assert_eq!(strategy(30), Some(Replacement::RollingUpdate));
+        assert_eq!(histories.workload(&pod(json!({"owner": "ReplicaSet/other-1"})), at(10)), None);
     }
 
     #[test]

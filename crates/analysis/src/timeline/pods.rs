@@ -14,7 +14,7 @@ use super::explain::Histories;
 use super::phases::{self, LifeOf};
 use super::{Command, watches};
 use ending::{Ending, Evidence};
-use rolldrop_record::event::Action;
+use rolldrop_record::event::{Action, Replacement};
 use rolldrop_record::{EndCause, EventKind, Mode, Stamp};
 use seen::Seen;
 pub(super) use seen::has_finished;
@@ -70,6 +70,19 @@ pub struct Stages {
     pub pod_deleted: Option<Stamp>,
 }
 
+/// A workload, as it was when one of its pods ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workload {
+    /// Kind and name, such as `Deployment web`.
+    pub name: String,
+    /// Its desired number of pods; `None` if it depends on the nodes.
+    pub replicas: Option<i32>,
+    /// The way in which it replaces its pods, if it is recorded.
+    pub strategy: Option<Replacement>,
+    /// `maxUnavailable` of its rolling update, if it is recorded.
+    pub max_unavailable: Option<String>,
+}
+
 /// The end of one pod.
 #[derive(Clone, Debug)]
 pub struct PodEnd {
@@ -95,6 +108,13 @@ pub struct PodEnd {
     pub grace_s: i64,
     /// The app's preStop sleep in seconds; `None` if a hook of another kind hides it.
     pub pre_stop_sleep_s: Option<i64>,
+    /// For how long the hooks of its main containers sleep, by the action or by a program that does no more; `None` if
+    /// one of another kind hides it.
+    pub hook_sleep_s: Option<i64>,
+    /// The program that the hook of a main container runs, if one does.
+    pub hook_program: Option<String>,
+    /// The workload that it was a pod of, if a watch showed it.
+    pub workload: Option<Workload>,
     /// The stages seen.
     pub stages: Stages,
     /// The exit code of the main containers: the first that is not 0.

@@ -126,6 +126,8 @@ mod tests {
             sidecar: false,
             pre_stop_sleep_s: None,
             pre_stop_other: false,
+            pre_stop_exec_sleep_s: None,
+            pre_stop_program: None,
             state: Some(state.into()),
             reason: None,
             message: None,

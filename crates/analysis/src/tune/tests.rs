@@ -22,6 +22,7 @@ fn windows(seconds: &[f64]) -> RunResult {
         lower_basis: None,
         upper_basis: None,
         censored: None,
+        censored_reason: None,
         rate_before: 100.0,
         late_arrivals: 3,
     };
@@ -41,6 +42,10 @@ fn windows(seconds: &[f64]) -> RunResult {
         terminations_needed: 0,
         covers_all_seen_seconds: Some(stats::ceil_seconds(slowest)),
         suggested_seconds: None,
+        suggested_from_seconds: None,
+        narrowed_by: None,
+        lasted_at_least_s: None,
+        rollouts: None,
     }];
     result.terminations = seconds
         .iter()
@@ -62,6 +67,7 @@ fn windows(seconds: &[f64]) -> RunResult {
             exit_code: Some(0),
             windows: vec![window(*s)],
             requests: crate::model::TerminationRequests::default(),
+            app_errors_after_t0: None,
             dead_seconds: None,
         })
         .collect();

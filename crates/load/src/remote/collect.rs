@@ -2,27 +2,27 @@
 //!
 //! While the load lasts, each worker is followed ([`crate::live`]): counts, histograms, and at most [`LIVE_ROWS`] rows
 //! a second that are not `ok`, over all workers. They go to the run directory at once. Everything else stays with the
-//! workers as Parquet, and is fetched when the load is over: from few workers at a time, within a [`Limit`] that all
-//! share. A worker ends when it learns that its rows have arrived.
+//! workers as Parquet, and is fetched when the load is over, or before if somebody wants it ([`early`]): from few workers
+//! at a time, within a [`Limit`] that all share. A worker ends when it learns that its rows have arrived.
 //!
 //! Memory does not grow with the load: at any time there is a batch of each worker, the seconds that not all workers
 //! have reported, and pieces of the parts that are being fetched.
 
+pub mod early;
 mod fetch;
 mod limit;
 mod recording;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::convert::Infallible;
 use std::future::pending;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::AsyncBufReadExt;
 use futures::stream::TryStreamExt;
-use tokio::sync::mpsc::{Sender, channel};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::{Instant, interval_at, sleep, timeout};
@@ -30,10 +30,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::fleet::Member;
 use super::link::{Link, LinkError};
+use super::parts::Part;
 use super::{ACKNOWLEDGED_PATH, LIVE_PATH};
 use crate::error::LoadError;
 use crate::live::{Batch, LIVE_ROWS, Line, Reached};
 use crate::tally::Counts;
+use early::{EarlyRows, Order};
 use fetch::Fetch;
 use limit::Bucket;
 pub use limit::{Limit, NotALimit};
@@ -95,6 +97,7 @@ pub struct Collector {
     members: JoinSet<(String, Result<(), String>)>,
     /// Rows that one worker may send in a second while the load lasts.
     live_rows: usize,
+    early: EarlyRows,
 }
 
 /// What the tasks share.
@@ -115,12 +118,14 @@ struct Context {
 struct Known {
     /// What each last reported, and whether that was the end.
     reached: BTreeMap<String, (Reached, Ended)>,
-    /// Rows in parts that have arrived.
-    fetched: BTreeMap<String, u64>,
+    /// Rows in parts that have arrived, by source and part.
+    fetched: BTreeMap<String, BTreeMap<String, u64>>,
     /// The size of these parts.
     bytes: u64,
     /// Workers that will send nothing more.
     done: usize,
+    /// Those of them whose rows did not all arrive.
+    lost: BTreeSet<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,7 +151,13 @@ impl Collector {
             known: Mutex::default(),
         });
         let live_rows = (LIVE_ROWS / workers.max(1)).max(1);
-        Self { context, batches, recording, members: JoinSet::new(), live_rows }
+        let early = EarlyRows::new(Arc::clone(&context));
+        Self { context, batches, recording, members: JoinSet::new(), live_rows, early }
+    }
+
+    /// The rows of the workers that are followed, for those who want them before the load is over.
+    pub fn early_rows(&self) -> EarlyRows {
+        self.early.clone()
     }
 
     /// Collects from this worker, from now on. No other one has sources of the same names.
@@ -154,7 +165,6 @@ impl Collector {
         let collecting = Collecting {
             link: Link::new(Arc::clone(&member.way)),
             context: Arc::clone(&self.context),
-            batches: self.batches.clone(),
             live_rows: self.live_rows,
             sources: sources.to_vec(),
         };
@@ -163,14 +173,18 @@ impl Collector {
             self.context.known().reached.insert(source.clone(), (reached, Ended::No));
         }
         let (name, gone) = (member.name.clone(), member.gone.clone());
-        let given_up = self.context.given_up.clone();
+        let (context, given_up) = (Arc::clone(&self.context), self.context.given_up.clone());
+        let (batches, orders) = (self.batches.clone(), self.early.add(&name));
         self.members.spawn(async move {
             let collected = tokio::select! {
                 biased;
-                collected = collecting.run() => collected,
+                collected = collecting.run(batches, orders) => collected,
                 why = gone => Err(why),
                 () = given_up.cancelled() => Err("it was given up".to_owned()),
             };
+            if collected.is_err() {
+                context.known().lost.insert(name.clone());
+            }
             (name, collected)
         });
     }
@@ -249,10 +263,24 @@ impl Known {
         reached.map(|(source, (reached, _))| (source.clone(), reached.main.clone())).collect()
     }
 
+    /// How many rows of a source are in parts that have arrived.
+    fn rows_here(&self, source: &str) -> u64 {
+        self.fetched.get(source).map_or(0, |parts| parts.values().sum())
+    }
+
+    /// Counts a part that is in the run directory, once.
+    fn count(&mut self, part: &Part) {
+        let Some(source) = part.source() else { return };
+        let parts = self.fetched.entry(source.to_owned()).or_default();
+        if parts.insert(part.name.clone(), part.rows).is_none() {
+            self.bytes += part.bytes;
+        }
+    }
+
     fn rows(&self) -> BTreeMap<String, Rows> {
         let rows = |(source, (reached, ended)): (&String, &(Reached, Ended))| {
             let mut rows = Rows::default();
-            rows.arrive(self.fetched.get(source).copied().unwrap_or(0));
+            rows.arrive(self.rows_here(source));
             rows.hear(reached.rows, Some(reached.in_flight));
             (source.clone(), rows.ended((*ended == Ended::Yes).then_some(reached.rows)))
         };
@@ -265,36 +293,36 @@ struct Collecting {
     link: Link,
     sources: Vec<String>,
     context: Arc<Context>,
-    batches: Sender<Batch>,
     live_rows: usize,
 }
 
 impl Collecting {
-    async fn run(self) -> Result<(), String> {
+    async fn run(self, batches: Sender<Batch>, orders: Receiver<Order>) -> Result<(), String> {
         let late = async {
             self.context.load_is_over.cancelled().await;
             sleep(LAST_SECOND_LIMIT).await;
         };
-        tokio::select! {
-            biased;
-            followed = self.follow() => followed?,
-            () = late => return Err(format!("its last second was not reported within {LAST_SECOND_LIMIT:?}")),
-        }
-        let Self { link, sources, context, batches, .. } = self;
+        let over = CancellationToken::new();
+        let following = async {
+            let followed = tokio::select! {
+                biased;
+                followed = self.follow(&batches) => followed,
+                () = late => Err(format!("its last second was not reported within {LAST_SECOND_LIMIT:?}")),
+            };
+            over.cancel();
+            followed
+        };
+        // A part that is begun is ended, so that nobody else writes to its file.
+        let (followed, ()) = tokio::join!(following, self.fetch_early(orders, &over));
+        followed?;
+        // The recorder ends with the last sender.
         drop(batches);
+        let Self { link, sources, context, .. } = &self;
         // A worker whose load ends before that of the others, such as an evicted one, is about to end.
         let _ = timeout(OTHERS_END, context.load_is_over.cancelled()).await;
-        let _turn = turn(&context.turns, &link).await;
-        let run_dir: &Path = context.run_dir.path();
-        let fetch = Fetch { link: &link, run_dir, sources: &sources, bucket: &context.bucket };
-        let fetched = fetch.all(|part| {
-            let mut known = context.known();
-            known.bytes += part.bytes;
-            if let Some(source) = part.source() {
-                *known.fetched.entry(source.to_owned()).or_default() += part.rows;
-            }
-        });
-        fetched.await.map_err(|error| error.to_string())?;
+        let _turn = turn(&context.turns, link).await;
+        let fetched = self.fetch().all(|part| context.known().count(part)).await;
+        fetched.map_err(|error| error.to_string())?;
         let incomplete = context
             .known()
             .rows()
@@ -310,13 +338,30 @@ impl Collecting {
         Ok(())
     }
 
+    /// Fetches closed parts as they are ordered, until the load is over.
+    async fn fetch_early(&self, mut orders: Receiver<Order>, over: &CancellationToken) {
+        while let Some(Some(order)) = over.run_until_cancelled(orders.recv()).await {
+            let _turn = turn(&self.context.turns, &self.link).await;
+            // What fails is tried again with the next order, or when the load is over.
+            if let Err(why) = self.fetch().closed(|part| self.context.known().count(part)).await {
+                tracing::debug!(%why, "fetching a load worker's rows while the load lasts");
+            }
+            drop(order);
+        }
+    }
+
+    fn fetch(&self) -> Fetch<'_> {
+        let Self { link, sources, context, .. } = self;
+        Fetch { link, run_dir: context.run_dir.path(), sources, bucket: &context.bucket }
+    }
+
     /// Follows the worker until its load has ended.
-    async fn follow(&self) -> Result<(), String> {
+    async fn follow(&self, batches: &Sender<Batch>) -> Result<(), String> {
         let mut next = 0;
         loop {
-            match self.stream(&mut next).await {
+            match self.stream(&mut next, batches).await {
                 Ok(Ended::Yes) => return Ok(()),
-                Ok(Ended::No) if self.batches.is_closed() => {
+                Ok(Ended::No) if batches.is_closed() => {
                     return Err("it could not be recorded".to_owned());
                 }
                 Ok(Ended::No) => {}
@@ -327,7 +372,7 @@ impl Collecting {
     }
 
     /// Takes what one connection brings. `next` is the number of the next batch.
-    async fn stream(&self, next: &mut u64) -> Result<Ended, LinkError> {
+    async fn stream(&self, next: &mut u64, batches: &Sender<Batch>) -> Result<Ended, LinkError> {
         let path = format!("{LIVE_PATH}?from={next}&rows={}", self.live_rows);
         let mut lines = self.link.lines(&path).await?.lines();
         let unreadable = LinkError::Unreadable;
@@ -340,7 +385,7 @@ impl Collecting {
                     *next = batch.n + 1;
                     self.hear(&batch.sources, Ended::No);
                     batch.rows.retain(|row| self.sources.iter().any(|own| **own == *row.source));
-                    if self.batches.send(*batch).await.is_err() {
+                    if batches.send(*batch).await.is_err() {
                         break;
                     }
                 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use super::{Amount, Bounds, DroppedLimits, Expect, LatencyFigures, LatencyLimit};
+use super::{Amount, AppErrorLimits, Bounds, DroppedLimits, Expect, LatencyFigures, LatencyLimit};
 
 /// What is wrong with expectations.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +71,15 @@ impl Expect {
             ordered("dropped.perTermination", dropped.per_termination)?;
             ordered("dropped.perGroup", dropped.per_group)?;
         }
-        amount("appErrors", self.app_errors)?;
+        if let Some(errors) = &self.app_errors {
+            if *errors == AppErrorLimits::default() {
+                return Err(wrong("appErrors", "needs min, max, worse or whileEnding"));
+            }
+            if errors.total() != Bounds::default() {
+                amount("appErrors", Some(errors.total()))?;
+            }
+            amount("appErrors.whileEnding", errors.while_ending)?;
+        }
         if let Some(requests) = &self.requests {
             ordered("requests.ok", requests.ok)?;
             amount("requests.notSent", requests.not_sent)?;
@@ -164,6 +172,12 @@ mod tests {
         assert_eq!(
             error(json!({"dropped": {}})),
             "dropped: needs min, max, worse, perTermination or perGroup"
+        );
+        assert_eq!(found(json!({"appErrors": {"whileEnding": {"max": 0}}})), Ok(()));
+        assert_eq!(error(json!({"appErrors": {}})), "appErrors: needs min, max, worse or whileEnding");
+        assert_eq!(
+            error(json!({"appErrors": {"whileEnding": {"max": "0%"}}})),
+            "appErrors.whileEnding.max: no run can show that a share is 0%: write the number 0"
         );
         assert_eq!(error(json!({"dropped": {"min": 2, "max": 1}})), "dropped: min 2 is above max 1");
         assert_eq!(

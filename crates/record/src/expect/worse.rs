@@ -25,6 +25,16 @@ pub enum Part {
     Target(String),
 }
 
+impl Part {
+    /// The key of its limits, such as `targets.web`.
+    pub fn key(&self) -> String {
+        match self {
+            Part::Consumer(name) => format!("consumers.{name}"),
+            Part::Target(name) => format!("targets.{name}"),
+        }
+    }
+}
+
 /// What a figure is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -47,8 +57,7 @@ impl Worse {
     pub fn name(&self) -> String {
         match &self.part {
             None => self.key.clone(),
-            Some(Part::Consumer(name)) => format!("consumers.{name}.{}", self.key),
-            Some(Part::Target(name)) => format!("targets.{name}.{}", self.key),
+            Some(part) => format!("{}.{}", part.key(), self.key),
         }
     }
 
@@ -91,7 +100,10 @@ impl Expect {
             found.put("dropped.perTermination", Kind::Most, limits.per_termination);
             found.put("dropped.perGroup", Kind::Most, limits.per_group);
         }
-        found.put("appErrors", Kind::Total, self.app_errors);
+        if let Some(limits) = &self.app_errors {
+            found.put("appErrors", Kind::Total, Some(limits.total()));
+            found.put("appErrors.whileEnding", Kind::Total, limits.while_ending);
+        }
         if let Some(limits) = &self.requests {
             found.put("requests.ok", Kind::Share, limits.ok);
             found.put("requests.notSent", Kind::Total, limits.not_sent);
@@ -169,7 +181,7 @@ mod tests {
         let figures = json!({"p50": {"worse": "5%"}, "p99.9": {"worse": "5%"}});
         let all = json!({
             "dropped": {"worse": "10%", "perTermination": {"worse": 2}, "perGroup": {"worse": 2}},
-            "appErrors": {"worse": 5}, "requests": {"ok": {"worse": "1%"}, "notSent": {"worse": 5}},
+            "appErrors": {"worse": 5, "whileEnding": {"worse": 5}}, "requests": {"ok": {"worse": "1%"}, "notSent": {"worse": 5}},
             "causes": {"overload": {"worse": 5}}, "outcomes": {"dns_error": {"worse": "10%"}},
             "windows": {"worse": "200ms", "p50": {"worse": "10%"}, "p90": {"worse": "10%"}, "p95": {"worse": "10%"},
                         "p99": {"worse": "10%"}},
@@ -181,8 +193,8 @@ mod tests {
         let names: Vec<String> = read(all).unwrap().iter().map(Worse::name).collect();
         assert_eq!(
             names.join(" "),
-            "dropped dropped.perTermination dropped.perGroup appErrors requests.ok requests.notSent causes.overload \
-             outcomes.dns_error windows windows.p50 windows.p90 windows.p95 windows.p99 outage deadSeconds latency.p99 \
+            "dropped dropped.perTermination dropped.perGroup appErrors appErrors.whileEnding requests.ok requests.notSent \
+             causes.overload outcomes.dns_error windows windows.p50 windows.p90 windows.p95 windows.p99 outage deadSeconds latency.p99 \
              latency.steady.p50 latency.steady.p99_9 latency.disrupted.mean starts.firstRequest starts.dropped rollout \
              consumers.ingress.dropped targets.web.outage"
         );

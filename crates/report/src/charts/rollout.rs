@@ -112,13 +112,7 @@ fn step(step_s: f64) -> String {
 /// What happened, and how much was lost.
 fn title(analysis: &Analysis, series: &Series) -> String {
     let result = &analysis.result;
-    let lost = result.requests.lost();
-    let lead = format!(
-        "{} of {} requests {} dropped",
-        count(lost),
-        count(result.requests.total),
-        either(lost, "was", "were")
-    );
+    let lead = words::lost(result);
     let mut events = Vec::new();
     let ended = result.terminations.len();
     if ended > 0 {

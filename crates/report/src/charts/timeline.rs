@@ -86,6 +86,9 @@ fn title(result: &RunResult, series: &Series) -> String {
     let run = format!("{} of the run", seconds_unit(series.end_s));
     match (result.requests.lost(), result.terminations.len()) {
         (0, 0) => format!("No request dropped and no pod ended in {run}"),
+        (0, _) if result.requests.app_errors_while_ending > 0 => {
+            words::headline(result).trim_end_matches('.').to_owned()
+        }
         (0, n) => format!("No request dropped in {run}, in which {} ended", counted(len(n), "pod")),
         (n, pods) => {
             let steps = if series.step_s > 1.0 {

@@ -69,7 +69,7 @@ fn series(analysis: &Analysis) -> Option<Series> {
         all
     };
     let (certain_s, possible_s) = (needed(|s| s.certain_s), needed(|s| s.possible_s));
-    let advised = Recommendation::longest(&result.recommendation, &result.terminations)
+    let advised = Recommendation::longest(&result.recommendation, &result.terminations, &result.groups)
         .and_then(|rec| Some((rec.advised_seconds()?, rec.pre_stop_seconds.is_some())));
     let mut series =
         Series { dropped: len(analysis.lost.len()), set_s, certain_s, possible_s, to_s: 0.0, advised };

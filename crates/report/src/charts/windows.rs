@@ -10,7 +10,7 @@ use super::{Chart, ChartError, palette};
 use crate::format::{count, counted, len, percent, seconds, seconds_unit};
 use crate::words;
 use rolldrop_analysis::Analysis;
-use rolldrop_analysis::model::{Mode, Recommendation, RunResult};
+use rolldrop_analysis::model::{Mode, Recommendation, RunResult, Window};
 
 /// Height of a window, in pixels: the most, and of all of a panel together.
 const EACH: f64 = 14.0;
@@ -45,7 +45,7 @@ struct Panel {
 fn series(result: &RunResult) -> Series {
     let mut panels: BTreeMap<(usize, Mode), Panel> = BTreeMap::new();
     for t in &result.terminations {
-        for (consumer, w) in t.windows.iter().enumerate() {
+        for (consumer, w) in t.windows.iter().enumerate().filter(|(_, w)| w.is_one()) {
             let panel = panels.entry((consumer, t.mode)).or_insert_with(|| {
                 let rec = result.recommendation.iter().find(|rec| rec.mode == t.mode);
                 Panel {
@@ -76,10 +76,11 @@ fn series(result: &RunResult) -> Series {
 /// How many terminations the sleep that was set surely covers, of all; `None` where a setting is not known.
 fn covered(result: &RunResult) -> Option<(usize, usize)> {
     let (mut is_covered, mut all) = (0, 0);
-    for t in result.terminations.iter().filter(|t| !t.windows.is_empty()) {
+    for t in result.terminations.iter().filter(|t| t.windows.iter().any(Window::is_one)) {
         let sleep_s = t.pre_stop_seconds? as f64;
         all += 1;
-        is_covered += usize::from(t.windows.iter().all(|w| w.upper_s.is_some_and(|s| s <= sleep_s)));
+        let mut windows = t.windows.iter().filter(|w| w.is_one());
+        is_covered += usize::from(windows.all(|w| w.upper_s.is_some_and(|s| s <= sleep_s)));
     }
     Some((is_covered, all))
 }

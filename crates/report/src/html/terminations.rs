@@ -33,8 +33,13 @@ type Column = (&'static str, fn(&Termination) -> Cell, Option<fn(&Termination) -
 /// A number that is missing sorts below all others.
 const MISSING: f64 = -1e9;
 
-const COLUMNS: [Column; 9] = [
+const COLUMNS: [Column; 10] = [
     ("dropped", |t| Cell::number(range(&t.requests.dropped)), Some(|t| t.requests.dropped.estimate)),
+    (
+        "5xx after t0",
+        |t| Cell::number(or_none(t.app_errors_after_t0, count)),
+        Some(|t| t.app_errors_after_t0.map_or(MISSING, |n| n as f64)),
+    ),
     ("window", |t| Cell::number(words::longest(t)), Some(reach)),
     ("deleted at", |t| Cell::number(seconds_unit(t.t0_s)), Some(|t| t.t0_s)),
     (
@@ -187,7 +192,11 @@ fn note(w: &Window) -> String {
     let basis = words::basis(w);
     let mut parts: Vec<String> = Vec::new();
     parts.extend((!basis.is_empty()).then(|| format!("known by {basis}")));
-    parts.extend(w.censored.as_ref().map(|why| format!("not bounded fully: {why}")));
+    let unbounded = |why: &String| match w.is_one() {
+        true => format!("not bounded fully: {why}"),
+        false => why.clone(),
+    };
+    parts.extend(w.censored.as_ref().map(unbounded));
     parts.push(counted(w.late_arrivals, "late arrival"));
     parts.push(format!("{} new connections/s before", plain(w.rate_before)));
     parts.join("; ")

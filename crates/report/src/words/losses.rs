@@ -98,6 +98,14 @@ pub(in super::super) fn dropped_of(termination: &Termination) -> String {
     }
 }
 
+/// The answers of 5xx that its app gave after t0, to follow what it dropped.
+pub(in super::super) fn errors_of(termination: &Termination) -> String {
+    match termination.app_errors_after_t0 {
+        None | Some(0) => String::new(),
+        Some(n) => format!(", {} answered 5xx", count(n)),
+    }
+}
+
 /// The terminations that may have lost most come first, and stay in the order of time among equals.
 pub(in super::super) fn most_lost_first(a: &Termination, b: &Termination) -> std::cmp::Ordering {
     b.requests.dropped.estimate.total_cmp(&a.requests.dropped.estimate)
@@ -159,6 +167,24 @@ mod tests {
             said,
             ["2xkqp and vc4hd together dropped 15 requests; at least one of their windows lasted 0.118 s"]
         );
+    }
+
+    #[test]
+    fn answers_of_5xx_by_ending_pods_are_in_the_headline() {
+        let mut result = crate::samples::naive_exit().result;
+        result.requests.app_errors_while_ending = 625;
+        assert_eq!(
+            headline(&result),
+            "24 of 9,000 requests were dropped and 625 were answered with 5xx while pods were ending, as 3 pods ended."
+        );
+        result.terminations[0].app_errors_after_t0 = Some(625);
+        (result.requests.dropped, result.requests.total) = (0, 3_015);
+        assert_eq!(
+            headline(&result),
+            "0 of 3,015 requests were dropped and 625 were answered with 5xx by pods that were ending, as 3 pods ended."
+        );
+        assert_eq!(errors_of(&result.terminations[0]), ", 625 answered 5xx");
+        assert_eq!(errors_of(&result.terminations[1]), "");
     }
 
     #[test]

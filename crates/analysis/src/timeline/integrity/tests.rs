@@ -84,6 +84,7 @@ fn whole() -> Records {
         max_busy: None,
         aborted: None,
         looks: None,
+        rounds: None,
         policy: rolldrop_record::Policy::default(),
     };
     Records {

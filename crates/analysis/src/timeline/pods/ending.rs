@@ -51,6 +51,9 @@ impl<'a> Ending<'a> {
             t0,
             grace_s: pod.deletion.as_ref().map_or(pod.last.grace_s, |deletion| deletion.grace_s),
             pre_stop_sleep_s: pod.pre_stop_sleep_s(),
+            hook_sleep_s: pod.hook_sleep_s(),
+            hook_program: pod.hook_program(),
+            workload: self.evidence.histories.workload(&pod.last, t0.latest),
             stages: self.stages(&kind, t0),
             exit_code: pod.exit_code,
         })

@@ -116,6 +116,21 @@ impl Seen {
         // Every container counts: the first one to get its signal can refuse.
         main.map(|c| c.pre_stop_sleep_s.unwrap_or(0)).min()
     }
+
+    /// The program that the hook of a main container runs.
+    pub(super) fn hook_program(&self) -> Option<String> {
+        self.last.containers.iter().filter(|c| !c.sidecar).find_map(|c| c.pre_stop_program.clone())
+    }
+
+    /// For how long the hooks of all main containers sleep, by the action or by a program that does no more.
+    pub(super) fn hook_sleep_s(&self) -> Option<i64> {
+        let main = self.last.containers.iter().filter(|c| !c.sidecar);
+        let sleeps = main.map(|c| match c.pre_stop_other {
+            true => c.pre_stop_exec_sleep_s,
+            false => Some(c.pre_stop_sleep_s.unwrap_or(0)),
+        });
+        sleeps.collect::<Option<Vec<i64>>>()?.into_iter().min()
+    }
 }
 
 /// Whether a pod has ended without being deleted.

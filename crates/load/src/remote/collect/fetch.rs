@@ -46,21 +46,18 @@ pub(super) enum FetchError {
 }
 
 /// Why one attempt failed.
-enum Failed {
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failed {
     /// It may succeed later.
+    #[error("{0}")]
     ForNow(String),
-    ForGood(FetchError),
+    #[error(transparent)]
+    ForGood(#[from] FetchError),
 }
 
 impl From<LinkError> for Failed {
     fn from(error: LinkError) -> Self {
         Self::ForNow(error.to_string())
-    }
-}
-
-impl From<FetchError> for Failed {
-    fn from(error: FetchError) -> Self {
-        Self::ForGood(error)
     }
 }
 
@@ -74,7 +71,23 @@ pub(super) struct Fetch<'a> {
 }
 
 impl Fetch<'_> {
-    /// Fetches all parts, and calls `is_there` with each that has arrived.
+    /// Fetches the parts that are closed by now and not here, each in one attempt, and calls `is_there` with each that is
+    /// here.
+    ///
+    /// # Errors
+    /// At the first attempt that fails.
+    pub(super) async fn closed(&self, mut is_there: impl FnMut(&Part)) -> Result<(), Failed> {
+        for part in &self.list().await?.parts {
+            if !self.is_here(part) {
+                let mut under_way = UnderWay::begin(self.run_dir, part).await?;
+                self.go_on(part, &mut under_way).await?;
+            }
+            is_there(part);
+        }
+        Ok(())
+    }
+
+    /// Fetches all parts of a load that is over, but for those that are here, and calls `is_there` with each that is here.
     ///
     /// # Errors
     /// When the worker sends nothing more, or something else than it listed.
@@ -82,11 +95,16 @@ impl Fetch<'_> {
         let mut last = Instant::now();
         let listed = loop {
             match self.list().await {
-                Ok(parts) => break parts,
+                Ok(Listing { complete: true, parts }) => break parts,
+                Ok(_) => pause(Failed::ForNow("its parts are not closed yet".to_owned()), last).await?,
                 Err(why) => pause(why, last).await?,
             }
         };
         for part in &listed {
+            if self.is_here(part) {
+                is_there(part);
+                continue;
+            }
             let mut under_way = UnderWay::begin(self.run_dir, part).await?;
             last = Instant::now();
             loop {
@@ -105,18 +123,20 @@ impl Fetch<'_> {
         Ok(())
     }
 
-    async fn list(&self) -> Result<Vec<Part>, Failed> {
+    /// Whether a part was fetched before: only then it has its name.
+    fn is_here(&self, part: &Part) -> bool {
+        self.run_dir.join(RequestRow::TABLE).join(&part.name).is_file()
+    }
+
+    async fn list(&self) -> Result<Listing, Failed> {
         let listing: Listing = self.link.json(PARTS_PATH).await?;
-        if !listing.complete {
-            return Err(Failed::ForNow("its parts are not closed yet".to_owned()));
-        }
         let foreign = |part: &&Part| {
             let is_own = |source: &str| self.sources.iter().any(|own| own == source);
             !part.source().is_some_and(is_own)
         };
         match listing.parts.iter().find(foreign) {
             Some(part) => Err(FetchError::Foreign(part.name.clone()).into()),
-            None => Ok(listing.parts),
+            None => Ok(listing),
         }
     }
 
@@ -197,7 +217,8 @@ impl UnderWay {
                 format!("{} bytes with another digest than the {} that it has", self.length, part.bytes)
             }
             Ok(rows) if rows == part.rows => {
-                let renamed = fs::rename(&self.path, self.path.with_extension("")).await;
+                // Not a task of its own: a fetch that is dropped meanwhile must not rename the file later.
+                let renamed = std::fs::rename(&self.path, self.path.with_extension(""));
                 return renamed.map_err(|source| self.unwritten(source).into());
             }
             Ok(rows) => format!("{rows} rows instead of {}", part.rows),

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fs;
 use std::io;
+use std::path::Path;
 
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, future, stream};
@@ -11,6 +12,7 @@ use http_body_util::{BodyExt, Empty, StreamBody};
 use hyper::body::Frame;
 use tokio::sync::Notify;
 
+use super::early::{Arrived, Mark};
 use super::*;
 use crate::latency_log::{self, ByOutcome};
 use crate::live::{Beside, JournalWriter};
@@ -203,6 +205,95 @@ async fn all_rows_arrive_though_answers_break_off_and_are_garbled() {
     assert_eq!((tagged("Tag=ok,"), tagged("Tag=reset_before_response,")), (3, 3), "{log}");
 }
 
+/// Fetches until everything up to the mark is here, or cannot come.
+async fn fetched(early: &EarlyRows, mark: &Mark) -> Arrived {
+    let fetching = async {
+        loop {
+            match early.fetch(mark).await {
+                Arrived::NotYet => sleep(Duration::from_millis(5)).await,
+                arrived => return arrived,
+            }
+        }
+    };
+    timeout(Duration::from_secs(60), fetching).await.unwrap()
+}
+
+/// Waits until a source is known to have recorded so many requests.
+async fn crossed(collector: &Collector, source: &str, rows: u64) {
+    let context = Arc::clone(&collector.context);
+    let crossed = async {
+        while context.known().rows()[source].known < rows {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), crossed).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_come_while_the_load_lasts_and_only_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut collector = collector(dir.path(), 2);
+    let workers =
+        [("load-0", Worker::new([Fault::CutAfter(700)])), ("load-1", Worker::new([Fault::Garbled]))];
+    for (source, worker) in &workers {
+        worker.second(0, &rows(source, 0..100), 0);
+        collector.follow(&member(source, worker, future::pending()), &[(*source).to_owned()]);
+        crossed(&collector, source, 100).await;
+    }
+    let early = collector.early_rows();
+    let mark = early.mark();
+    workers[0].1.part(0, &rows("load-0", 0..100));
+    assert_eq!(early.fetch(&mark).await, Arrived::NotYet, "the other one has none that is closed");
+    workers[1].1.part(0, &rows("load-1", 0..100));
+    assert_eq!(fetched(&early, &mark).await, Arrived::All);
+    let of_both = |seqs: std::ops::Range<u64>| [rows("load-0", seqs.clone()), rows("load-1", seqs)].concat();
+    assert_eq!(collected(dir.path()), of_both(0..100));
+
+    for (source, worker) in &workers {
+        worker.second(1, &rows(source, 100..200), 0);
+        worker.part(1, &rows(source, 100..200));
+        worker.end(source, 200);
+    }
+    assert_eq!(early.fetch(&mark).await, Arrived::All, "whoever has ended is not waited for");
+    let collected_all = collector.finish(&CancellationToken::new(), |_| {}).await.unwrap();
+    assert_eq!(collected_all.lost, []);
+    let whole = Rows { recorded: Some(200), known: 200, in_flight: 0, received: 200 };
+    assert_eq!(collected_all.rows, BTreeMap::from(["load-0", "load-1"].map(|s| (s.to_owned(), whole))));
+    assert_eq!(collected(dir.path()), of_both(0..200));
+    for (source, worker) in &workers {
+        let asked = [0, 1].map(|number| worker.asked(&format!("/parts/{source}-0000{number}.parquet")));
+        assert_eq!(asked, [2, 1], "only the broken answer is asked for again");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_the_rows_of_a_worker_that_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut collector = collector(dir.path(), 1);
+    let worker = Worker::new([]);
+    let all = rows("load-0", 0..200);
+    worker.second(0, &all, 0);
+    worker.part(0, &all[..100]);
+    let gone = Arc::new(Notify::new());
+    let ends = Arc::clone(&gone);
+    let ends = async move {
+        ends.notified().await;
+        "OOMKilled".to_owned()
+    };
+    collector.follow(&member("load-0", &worker, ends), &["load-0".to_owned()]);
+    crossed(&collector, "load-0", 200).await;
+    let early = collector.early_rows();
+    let mark = early.mark();
+    assert_eq!(early.fetch(&mark).await, Arrived::NotYet);
+    gone.notify_one();
+    assert_eq!(fetched(&early, &mark).await, Arrived::Lost("pod-of-load-0".to_owned()));
+    let collected_all = collector.finish(&CancellationToken::new(), |_| {}).await.unwrap();
+    // The first part is here, and ten rows of the second had crossed.
+    let rows = Rows { recorded: None, known: 200, in_flight: 0, received: 110 };
+    assert_eq!(collected_all.rows["load-0"], rows);
+    assert_eq!(collected(dir.path()).len(), 110);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_a_worker_that_is_gone_what_crossed_is_kept_and_counted() {
     let dir = tempfile::tempdir().unwrap();
@@ -220,13 +311,7 @@ async fn of_a_worker_that_is_gone_what_crossed_is_kept_and_counted() {
         }),
         &["load-7".to_owned()],
     );
-    let context = Arc::clone(&collector.context);
-    let crossed = async {
-        while context.known().rows()["load-7"].known < 400 {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(Duration::from_secs(60), crossed).await.unwrap();
+    crossed(&collector, "load-7", 400).await;
     gone.notify_one();
     let collected_all = collector.finish(&CancellationToken::new(), |_| {}).await.unwrap();
     assert_eq!(collected_all.lost, [("pod-of-load-7".to_owned(), "OOMKilled".to_owned())]);
@@ -295,13 +380,7 @@ async fn what_is_not_waited_for_leaves_what_crossed() {
     worker.second(0, &rows("load-0", 0..100), 0);
     // Its load never ends.
     collector.follow(&member("load-0", &worker, future::pending()), &["load-0".to_owned()]);
-    let context = Arc::clone(&collector.context);
-    let crossed = async {
-        while context.known().rows()["load-0"].known < 100 {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(Duration::from_secs(60), crossed).await.unwrap();
+    crossed(&collector, "load-0", 100).await;
     let give_up = CancellationToken::new();
     give_up.cancel();
     let collected_all = collector.finish(&give_up, |_| {}).await.unwrap();

@@ -1,0 +1,171 @@
+//! Answers of apps that are ending, and lost requests without a cause.
+
+use super::*;
+use crate::model::{Lost, Unclear};
+use rolldrop_record::run_info::BalancesBecause;
+
+/// As [`three_pods`], but `b` answers with this status on kept connections from 20 ms after its deletion on, for 600 ms.
+fn refusing(status: u16, is_named: bool) -> Records {
+    let mut records = three_pods();
+    records.info.targets[0].balances_because = Some(BalancesBecause::Service);
+    for i in 0..60i64 {
+        request(&mut records, (5020 + 10 * i) * MS, Outcome::HttpError, is_named.then_some("b"));
+        let row = records.requests.last_mut().unwrap();
+        (row.status, row.conn_reused, row.connect_start, row.conn) =
+            (Some(status), true, None, Some(1 << 40));
+    }
+    records
+}
+
+fn with_cause(analysis: &Analysis, cause: Cause) -> Vec<&Lost> {
+    analysis.lost.iter().filter(|lost| lost.cause == cause).collect()
+}
+
+#[test]
+fn a_pods_own_503_after_t0_is_its_refusal() {
+    for is_named in [true, false] {
+        let analysis = analysed(refusing(503, is_named));
+        let by_cause = &analysis.result.requests.by_cause;
+        let expected = BTreeMap::from([(Cause::RoutedToDeadPod, 7), (Cause::RefusedWhileEnding, 60)]);
+        assert_eq!(*by_cause, expected, "{is_named}");
+        let refused = with_cause(&analysis, Cause::RefusedWhileEnding);
+        assert!(refused.iter().all(|lost| lost.only() == Some(0)), "{refused:?}");
+        assert_eq!(analysis.result.requests.app_errors_while_ending, 0);
+        assert_eq!(analysis.result.requests.outside_terminations.dropped, 0);
+    }
+}
+
+#[test]
+fn a_503_of_a_pod_that_is_well_has_no_cause() {
+    let mut records = three_pods();
+    request(&mut records, 1001 * MS, Outcome::HttpError, Some("a"));
+    records.requests.last_mut().unwrap().status = Some(503);
+    request(&mut records, 1002 * MS, Outcome::HttpError, None);
+    records.requests.last_mut().unwrap().status = Some(503);
+    records.info.targets[0].balances_because = Some(BalancesBecause::Service);
+    let analysis = analysed(records);
+    let unclear: Vec<_> =
+        with_cause(&analysis, Cause::Unattributed).iter().map(|lost| lost.unclear.clone()).collect();
+    assert_eq!(unclear, [Some(Unclear::PodWasWell), Some(Unclear::NothingNear)]);
+    let finding = analysis.result.findings.iter().find(|f| f.cause == Some(Cause::Unattributed)).unwrap();
+    assert_eq!(
+        finding.why,
+        "1 request: no pod was ending or starting that it could have reached; 1 request: the pod that it reached was \
+         not ending, and nothing else explains it"
+    );
+}
+
+#[test]
+fn answers_of_500_by_ending_pods_are_counted_apart() {
+    let analysis = analysed(refusing(500, true));
+    let result = &analysis.result;
+    assert_eq!((result.requests.dropped, result.requests.app_errors_while_ending), (7, 60));
+    assert_eq!(result.terminations[0].app_errors_after_t0, Some(60));
+    let said = result.findings.iter().find(|f| f.what.contains("5xx")).unwrap();
+    assert_eq!(said.severity, crate::model::Severity::Error);
+    assert_eq!(
+        said.what,
+        "60 of 3,060 requests were answered with 5xx by pods that were ending: the app closed what it needs before its \
+         listener"
+    );
+    let failed = |expect: serde_json::Value, result: &RunResult| {
+        let checks = gate::check(result, &serde_json::from_value(expect).unwrap());
+        let failed = checks.iter().filter(|check| check.verdict == crate::model::CheckVerdict::Fail);
+        failed.map(|check| check.name.clone()).collect::<Vec<_>>()
+    };
+    let by_default =
+        serde_json::json!({"limits": "default", "dropped": {"max": 7}, "appErrors": {"max": "5%"}});
+    assert_eq!(failed(by_default, result), ["appErrors.whileEnding.max"]);
+    let allowed = serde_json::json!({"appErrors": {"whileEnding": {"max": 60}}});
+    assert_eq!(failed(allowed, result), [""; 0]);
+
+    // Without names it is only known that a pod was ending.
+    let unnamed = analysed(refusing(500, false)).result;
+    assert_eq!(unnamed.requests.app_errors_while_ending, 60);
+
+    // No more than the app answers in any case.
+    let mut records = refusing(500, true);
+    for i in 0..290i64 {
+        request(
+            &mut records,
+            (1000 + 10 * i) * MS,
+            Outcome::HttpError,
+            Some(["a", "c"][usize::from(i % 2 == 0)]),
+        );
+        records.requests.last_mut().unwrap().status = Some(500);
+    }
+    records
+        .requests
+        .retain(|row| row.status != Some(500) || row.scheduled < at(5000) || row.scheduled > at(5560));
+    let steady = analysed(records).result;
+    assert_eq!(steady.requests.app_errors_while_ending, 5);
+    assert!(steady.findings.iter().all(|f| !f.what.contains("5xx")), "{:?}", steady.findings);
+    let limits = serde_json::json!({"appErrors": {"whileEnding": {"max": 0}}});
+    assert_eq!(failed(limits, &steady), [""; 0]);
+}
+
+/// As [`three_pods`] without names; `b` also cuts off requests of kept connections that it had worked on for 300 ms, and a
+/// pod without a readiness probe has just started.
+fn mixed() -> Records {
+    let mut records = three_pods();
+    records.requests.iter_mut().filter(|row| row.scheduled >= at(4000)).for_each(|row| row.pod = None);
+    for i in 0..20i64 {
+        request(&mut records, (4400 + i) * MS, Outcome::Ok, None);
+        let row = records.requests.last_mut().unwrap();
+        (row.conn, row.pod) = (Some(1_000_000 + u64::try_from(i).unwrap()), None);
+        request(&mut records, (4730 + 10 * i) * MS, Outcome::EofBeforeResponse, None);
+        let row = records.requests.last_mut().unwrap();
+        (row.conn_reused, row.connect_start, row.connected) = (true, None, None);
+        row.conn = Some(1_000_000 + u64::try_from(i).unwrap());
+        row.end = at(5030);
+    }
+    corners::slice(&mut records, -900, "web", &["a", "b", "c"]);
+    let mut started = pod_event(3500, "d", Change::Applied);
+    if let EventKind::Pod(pod) = &mut started.kind {
+        pod.containers[0].readiness_probe = Some(false);
+    }
+    records.events.push(started);
+    corners::slice(&mut records, 3600, "web", &["a", "b", "c", "d"]);
+    records
+}
+
+#[test]
+fn a_kept_connection_is_not_lost_to_a_starting_pod() {
+    let analysis = analysed(mixed());
+    let kept = analysis.lost.iter().filter(|lost| lost.outcome == Outcome::EofBeforeResponse);
+    let causes: Vec<_> = kept.map(|lost| (lost.cause, lost.only(), lost.unclear.clone())).collect();
+    assert_eq!(causes, vec![(Cause::KilledInFlight, Some(0), None); 20]);
+}
+
+#[test]
+fn silence_at_a_pod_with_a_readiness_probe_is_not_its_start() {
+    let lost = |is_probed: bool, outcome: Outcome| {
+        let mut records = records();
+        for event in &mut records.events {
+            if let EventKind::Pod(pod) = &mut event.kind {
+                pod.change = Change::Listed;
+            }
+        }
+        for i in 0..3000i64 {
+            request(&mut records, i * 10 * MS / 3, Outcome::Ok, None);
+        }
+        corners::slice(&mut records, -900, "web", &["a", "b", "c"]);
+        let mut started = pod_event(4000, "d", Change::Applied);
+        if let EventKind::Pod(pod) = &mut started.kind {
+            pod.containers = serde_json::from_value(serde_json::json!([{
+                "name": "app", "sidecar": false, "pre_stop_other": false, "state": "running", "restarts": 0,
+                "readiness_probe": is_probed
+            }]))
+            .unwrap();
+        }
+        records.events.push(started);
+        corners::slice(&mut records, 4900, "web", &["a", "b", "c", "d"]);
+        request(&mut records, 5001 * MS, outcome, None);
+        let analysis = analysed(records);
+        (analysis.lost[0].cause, analysis.lost[0].unclear.clone())
+    };
+    use Outcome::{ConnectRefused, ConnectTimeout};
+    assert_eq!(lost(true, ConnectTimeout), (Cause::Unattributed, Some(Unclear::NothingNear)));
+    assert_eq!(lost(true, ConnectRefused), (Cause::NotReadyYet, None));
+    assert_eq!(lost(false, ConnectTimeout), (Cause::NotReadyYet, None));
+}

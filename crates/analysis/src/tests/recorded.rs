@@ -1,0 +1,61 @@
+//! Recorded runs of a real cluster, with what their other records say (`tests/reference/runs`).
+#![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "a recorded run is read")]
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use super::*;
+use crate::model::Lost;
+use rolldrop_record::RunDir;
+
+fn recorded(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/reference/runs").join(name)
+}
+
+/// A recorded run, analysed, and the source port of each lost request.
+fn read(name: &str) -> (Analysis, HashMap<u64, u16>) {
+    let (log, rows) = RunDir::open(&recorded(name).join("run")).unwrap().recorded().unwrap();
+    let Analysed { requests, analysis, .. } = Analysed::of(log, rows).unwrap();
+    let ports = requests.others.iter().filter_map(|r| Some((r.row.seq, r.row.local_port?))).collect();
+    (analysis, ports)
+}
+
+/// A table of a recorded run: the columns of each line.
+fn table(name: &str, file: &str) -> Vec<Vec<String>> {
+    let text = std::fs::read_to_string(recorded(name).join(file)).unwrap();
+    text.lines().skip(1).map(|line| line.split(',').map(str::to_owned).collect()).collect()
+}
+
+#[test]
+fn haproxy_without_a_server_charges_no_pod() {
+    let (analysis, ports) = read("gw-ha-5");
+    let log = table("gw-ha-5", "gateway.csv");
+    let no_server: HashMap<u16, bool> =
+        log.iter().map(|line| (line[1].parse().unwrap(), line[2] == "<NOSRV>")).collect();
+    let is_said = |lost: &&Lost| lost.cause == Cause::GatewayNoServer;
+    let is_true = |lost: &&Lost| no_server[&ports[&lost.seq]];
+    let (said, others): (Vec<&Lost>, Vec<&Lost>) = analysis.lost.iter().partition(|lost| is_said(lost));
+    let [right, wrong] =
+        [said.iter().filter(|l| is_true(l)).count(), said.iter().filter(|l| !is_true(l)).count()];
+    let all = analysis.lost.iter().filter(is_true).count();
+    assert_eq!((analysis.lost.len(), all), (377, 306));
+    assert!(right * 100 >= 95 * all && wrong * 100 <= 5 * (analysis.lost.len() - all), "{right}, {wrong}");
+    assert!(said.iter().all(|lost| lost.candidates.is_empty() && !lost.in_window));
+    assert!(others.iter().all(|lost| lost.cause == Cause::GatewayToDeadPod));
+
+    // kube-proxy removed each pod from its rules 0.22 to 0.81 s after its deletion.
+    for termination in &analysis.result.terminations {
+        let lower_s = termination.windows[0].lower_s.unwrap_or(0.0);
+        assert!(lower_s < 0.85, "{termination:?}");
+    }
+    let remedy = analysis.result.findings.iter().find(|f| f.cause == Some(Cause::GatewayNoServer)).unwrap();
+    assert!(remedy.remedy.contains("healthCheckNodePort") && remedy.remedy.contains("(fall)"), "{remedy:?}");
+}
+
+#[test]
+fn flows_of_a_former_run_are_stale() {
+    let (analysis, _) = read("tune-conntrack-cluster-stale");
+    let requests = &analysis.result.requests;
+    assert_eq!(requests.by_cause, BTreeMap::from([(Cause::StaleFlow, 53)]));
+    assert_eq!((requests.lost(), requests.unattributed), (0, 0));
+}

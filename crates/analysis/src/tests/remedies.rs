@@ -1,0 +1,479 @@
+//! No remedy is smaller than a bound that the same report shows, and each follows from what is known of the pods.
+
+#![expect(clippy::disallowed_types, reason = "recorded runs are read")]
+
+use std::path::{Path, PathBuf};
+
+use super::rollouts::{Naming, Service};
+use super::*;
+use crate::model::{LossGroup, NoBound, Recommendation, lasted_at_least_s};
+use rolldrop_record::RunDir;
+use rolldrop_record::event::{NameAnswer, Replacement, WorkloadEvent};
+use rolldrop_record::routing::Routing;
+
+/// All seconds that a text advises a preStop sleep of.
+fn advised(text: &str) -> Vec<f64> {
+    let after = |mark: &str| -> Vec<f64> {
+        let rests = text.split(mark).skip(1);
+        let number = |rest: &str| rest.split(|c: char| !c.is_ascii_digit() && c != '.').next()?.parse().ok();
+        rests.filter_map(number).collect()
+    };
+    ["preStop sleep of ", "preStop sleep between ", "longer than ", "seconds: "].map(after).concat()
+}
+
+/// Whether no number that the result advises is below a bound that it shows.
+#[track_caller]
+fn is_above_its_bounds(result: &RunResult) {
+    let lower = |counts: &dyn Fn(&Termination) -> bool| {
+        let groups = result.groups.iter();
+        let groups: Vec<LossGroup> = groups
+            .filter(|group| group.terminations.iter().any(|e| counts(&result.terminations[*e])))
+            .cloned()
+            .collect();
+        let terminations: Vec<Termination> =
+            result.terminations.iter().filter(|t| counts(t)).cloned().collect();
+        lasted_at_least_s(&terminations, &groups).unwrap_or(0.0)
+    };
+    let all = lower(&|_| true);
+    for finding in &result.findings {
+        for seconds in advised(&finding.remedy) {
+            assert!(seconds >= all, "{seconds} s beside at least {all} s: {finding:?}");
+        }
+    }
+    for rec in &result.recommendation {
+        let own = lower(&|t| t.mode == rec.mode || t.mode == Mode::Rollout);
+        let numbers = [rec.advised_seconds(), rec.suggested_from_seconds, rec.covers_all_seen_seconds];
+        for seconds in numbers.into_iter().flatten() {
+            assert!(seconds as f64 >= own, "{seconds} s beside at least {own} s: {rec:?}");
+        }
+        assert!(rec.suggested_from_seconds < rec.suggested_seconds || rec.suggested_from_seconds.is_none());
+    }
+    let longest = Recommendation::longest(&result.recommendation, &result.terminations, &result.groups);
+    assert!(longest.and_then(Recommendation::advised_seconds).is_none_or(|s| s as f64 >= all));
+}
+
+fn runs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/reference/runs")
+}
+
+fn recorded(name: &str) -> RunResult {
+    let (log, tables) = RunDir::open(&runs().join(name).join("run")).unwrap().recorded().unwrap();
+    Analysed::of(log, tables).unwrap().analysis.result
+}
+
+fn remedy(result: &RunResult, cause: Cause) -> &str {
+    &result.findings.iter().find(|finding| finding.cause == Some(cause)).expect("a finding").remedy
+}
+
+#[test]
+fn remedies_of_recorded_runs_are_above_their_bounds() {
+    let mut n = 0;
+    for run in std::fs::read_dir(runs()).unwrap() {
+        let name = run.unwrap().file_name().into_string().unwrap();
+        is_above_its_bounds(&recorded(&name));
+        n += 1;
+    }
+    assert!(n >= 9, "{n} recorded runs");
+}
+
+/// A run as it is drawn: pods, how many of them end, when each after the one before, how long the rules hold each, and
+/// the rate.
+type Drawn = (usize, usize, Vec<i64>, Vec<i64>, i64, bool, u64);
+
+/// Pods that end one after the other, each held by the rules for some time.
+fn simulated((pods, ends, gaps_ms, held_ms, rate, in_rollout, seed): Drawn) -> RunResult {
+    let names: Vec<String> = (0..pods).map(|n| format!("p{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut service = Service::new(&names);
+    let mut at_ms = 1500;
+    let mut left = Vec::new();
+    for (e, pod) in names.iter().take(ends.min(pods - 1)).enumerate() {
+        at_ms += gaps_ms[e];
+        service.delete(at_ms, pod);
+        service.slice(at_ms + 40, &names[e + 1..], &[pod]);
+        left.push((at_ms + held_ms[e], e + 1));
+    }
+    left.sort_unstable();
+    let mut gone = 0;
+    for (ms, first) in left {
+        gone = first.max(gone);
+        service.rules(ms, &names[gone..]);
+    }
+    service.load(rate, if seed % 2 == 0 { Naming::Header } else { Naming::Nothing }, seed);
+    if in_rollout {
+        for event in &mut service.records.events {
+            if let EventKind::Action(action) = &mut event.kind {
+                action.mode = Some(Mode::Rollout);
+            }
+        }
+    }
+    Analysed::of(service.records.log(), ended(service.records.clone())).unwrap().analysis.result
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    #[test]
+    fn remedies_of_simulated_runs_are_above_their_bounds(
+        pods in 2..6_usize,
+        ends in 1..4_usize,
+        gaps_ms in proptest::collection::vec(0..1500_i64, 4),
+        held_ms in proptest::collection::vec(50..2500_i64, 4),
+        rate in 20..60_i64,
+        in_rollout in any::<bool>(),
+        seed in any::<u64>(),
+    ) {
+        is_above_its_bounds(&simulated((pods, ends, gaps_ms, held_ms, rate, in_rollout, seed)));
+    }
+}
+
+#[test]
+fn group_that_outlasts_its_pods_raises_the_remedy() {
+    let result = recorded("gw-tr-1");
+    let remedy = remedy(&result, Cause::GatewayToDeadPod);
+    assert!(remedy.contains("longer than 2.121 s"), "{remedy}");
+}
+
+#[test]
+fn loose_bounds_make_a_range_with_what_narrows_it() {
+    let result = recorded("plain-ipt6-1");
+    let rec = &result.recommendation[0];
+    assert_eq!((rec.suggested_from_seconds, rec.suggested_seconds), (Some(2), Some(4)), "{rec:?}");
+    let remedy = remedy(&result, Cause::RoutedToDeadPod);
+    assert!(
+        remedy.starts_with(
+            "a preStop sleep between 2 and 4 s for pods that end in a rollout (suggested by 6 terminations"
+        ),
+        "{remedy}"
+    );
+    assert!(remedy.contains("more rollout") || remedy.contains("more termination"), "{remedy}");
+}
+
+#[test]
+fn pod_that_never_was_an_endpoint_withholds_nothing() {
+    let result = recorded("obs-1");
+    let windows = result.terminations.iter().flat_map(|t| &t.windows);
+    let open: Vec<_> = windows.filter_map(|w| w.censored_reason).collect();
+    assert_eq!(open, [NoBound::NeverRouted]);
+    let rec = &result.recommendation[0];
+    assert_eq!((rec.terminations, rec.units, result.windows_s[0].n), (14, 14, 14), "{rec:?}");
+    assert_eq!(rec.suggested_seconds, Some(3), "{rec:?}");
+    assert!(remedy(&result, Cause::RoutedToDeadPod).starts_with("a preStop sleep of 3 s for pods that end"));
+}
+
+/// The findings that say one of these words.
+fn saying<'a>(result: &'a RunResult, words: &str) -> Vec<&'a crate::model::Finding> {
+    let says =
+        |f: &&crate::model::Finding| [&f.what, &f.why, &f.remedy].iter().any(|text| text.contains(words));
+    result.findings.iter().filter(says).collect()
+}
+
+/// `b` ends in a rollout of Deployment web, which replaces its pods so.
+fn replaced(strategy: Option<Replacement>, replicas: i32, max_unavailable: Option<&str>) -> Records {
+    let mut records = three_pods();
+    for event in &mut records.events {
+        match &mut event.kind {
+            EventKind::Action(action) => action.mode = Some(Mode::Rollout),
+            EventKind::Pod(pod) => pod.owner = Some("ReplicaSet/web-1".into()),
+            _ => {}
+        }
+    }
+    let workload = WorkloadEvent {
+        change: Change::Listed,
+        workload: "Deployment/web".into(),
+        replicas: Some(replicas),
+        template: "a".into(),
+        owner: None,
+        strategy,
+        max_unavailable: max_unavailable.map(str::to_owned),
+    };
+    records.events.push(Event::new(at(-900), "coordinator", EventKind::Workload(workload)));
+    records.events.sort_by_key(|event| event.at);
+    records
+}
+
+#[test]
+fn recreate_gets_another_strategy_and_no_sleep() {
+    let result = analysed(replaced(Some(Replacement::Recreate), 3, None)).result;
+    let rec = &result.recommendation[0];
+    assert_eq!((rec.suggested_seconds, rec.covers_all_seen_seconds), (None, None), "{rec:?}");
+    assert!(rec.refused_because[0].starts_with("Deployment web has strategy Recreate"), "{rec:?}");
+    let told = remedy(&result, Cause::RoutedToDeadPod);
+    assert!(told.starts_with("strategy RollingUpdate with maxSurge for Deployment web"), "{told}");
+    assert!(advised(told).is_empty(), "{told}");
+    // The same pods with another strategy, and of a record that does not say it.
+    for strategy in [Some(Replacement::RollingUpdate), None] {
+        let result = analysed(replaced(strategy, 3, None)).result;
+        assert_eq!(result.recommendation[0].suggested_seconds, Some(1));
+    }
+}
+
+#[test]
+fn endpoints_are_kept_by_what_the_workload_lacks() {
+    let told = |replicas, max_unavailable| {
+        let mut records = replaced(Some(Replacement::RollingUpdate), replicas, max_unavailable);
+        corners::slice(&mut records, -900, "web", &["a", "b", "c"]);
+        corners::slice(&mut records, 5040, "web", &["a", "c"]);
+        corners::slice(&mut records, 7000, "web", &[]);
+        corners::slice(&mut records, 9900, "web", &["a"]);
+        records.info.targets[0].service = Some("web".into());
+        records.events.sort_by_key(|event| event.at);
+        let rows = records.requests.iter_mut().filter(|r| r.scheduled > at(8500) && r.scheduled < at(9500));
+        rows.for_each(|row| (row.outcome, row.pod) = (Outcome::ConnectRefused, None));
+        remedy(&analysed(records).result, Cause::NoReadyEndpoint).to_owned()
+    };
+    assert!(told(1, None).starts_with("more than one replica of Deployment web, with maxUnavailable: 0"));
+    let several = told(3, Some("25%"));
+    assert!(several.starts_with("maxUnavailable: 0 in its strategy (25% is set) for rollouts"), "{several}");
+    assert!(several.contains("a PodDisruptionBudget limits evictions, not rollouts"), "{several}");
+}
+
+/// [`three_pods`] whose app has a hook of another kind.
+fn with_a_hook(exec_sleep_s: Option<i64>) -> Records {
+    let mut records = three_pods();
+    for event in &mut records.events {
+        if let EventKind::Pod(pod) = &mut event.kind {
+            let app = &mut pod.containers[0];
+            (app.pre_stop_other, app.pre_stop_exec_sleep_s) = (true, exec_sleep_s);
+            app.pre_stop_program = Some("/bin/no-such-sleep".into());
+        }
+    }
+    records
+}
+
+fn failed_hook(ms: i64) -> Event {
+    let kind = EventKind::ClusterEvent {
+        pod: "b".into(),
+        reason: "FailedPreStopHook".into(),
+        message: "no such file".into(),
+        container: Some("app".into()),
+    };
+    Event::new(at(ms), "coordinator", kind)
+}
+
+#[test]
+fn hook_that_fails_is_said_and_gets_another_kind() {
+    let mut records = with_a_hook(None);
+    records.events.push(failed_hook(5040));
+    records.events.sort_by_key(|event| event.at);
+    let result = analysed(records).result;
+    let said = saying(&result, "FailedPreStopHook");
+    assert_eq!(
+        said[0].what,
+        "the preStop hook of container app failed (1 of 1 pod, event FailedPreStopHook: no such file; it runs \
+         /bin/no-such-sleep)"
+    );
+    assert!(said[0].remedy.starts_with("use lifecycle.preStop.sleep, which needs no program"));
+    let dead = result.findings.iter().find(|f| f.cause == Some(Cause::RoutedToDeadPod)).unwrap();
+    assert!(
+        dead.remedy.starts_with("lifecycle.preStop.sleep in place of the hook that failed: "),
+        "{dead:?}"
+    );
+    assert!(dead.why.contains("the preStop hook that was to delay it failed"), "{dead:?}");
+    assert!(saying(&result, "nothing waits").is_empty());
+}
+
+#[test]
+fn hook_that_the_grace_period_cuts_off_has_not_failed() {
+    let mut records = kept_on(2);
+    for event in &mut records.events {
+        if let EventKind::Pod(pod) = &mut event.kind {
+            pod.containers[0].pre_stop_other = true;
+        }
+    }
+    records.events.push(failed_hook(35_000));
+    records.events.sort_by_key(|event| event.at);
+    let result = analysed(records).result;
+    assert!(saying(&result, "FailedPreStopHook").is_empty());
+    assert_eq!(saying(&result, "was still running when the grace period of 30 s was over").len(), 1);
+}
+
+#[test]
+fn without_events_only_time_shows_that_a_hook_failed() {
+    // The containers have ended 0.8 s after t0.
+    let with = |exec_sleep_s: Option<i64>| {
+        let mut records = with_a_hook(exec_sleep_s);
+        let mut ended = pod_event(5800, "b", Change::Applied);
+        if let EventKind::Pod(pod) = &mut ended.kind {
+            let app = &mut pod.containers[0];
+            (app.state, app.exit_code) = (Some("terminated".into()), Some(0));
+            (app.pre_stop_other, app.pre_stop_exec_sleep_s) = (true, exec_sleep_s);
+        }
+        records.events.push(ended);
+        let denied = EventKind::NotWatched { resource: "events".into(), why: "no such right".into() };
+        records.events.push(Event::new(at(-800), "coordinator", denied));
+        records.events.sort_by_key(|event| event.at);
+        analysed(records).result
+    };
+    let early = with(Some(5));
+    assert_eq!(saying(&early, "1 of 1 pod ended before the 5 s for which").len(), 1, "{:?}", early.findings);
+    let unknown = with(None);
+    assert!(saying(&unknown, "ended before the").is_empty());
+    for result in [early, unknown] {
+        assert_eq!(saying(&result, "Events could not be watched").len(), 1);
+        assert!(saying(&result, "nothing waits").is_empty());
+    }
+}
+
+#[test]
+fn set_sleep_is_no_sleep_that_nobody_set() {
+    let mut records = three_pods();
+    for event in &mut records.events {
+        if let EventKind::Pod(pod) = &mut event.kind {
+            pod.containers[0].pre_stop_sleep_s = Some(5);
+        }
+    }
+    let result = analysed(records).result;
+    assert!(saying(&result, "nothing waits").is_empty(), "{:?}", result.findings);
+}
+
+/// `b` closes its listener on SIGTERM, and answers on kept connections for `serves_s`; SIGKILL ends it after 30 s.
+fn kept_on(serves_s: i64) -> Records {
+    let mut records = three_pods();
+    records.info.load.duration_s = 60.0;
+    let is_deletion =
+        |event: &&mut Event| matches!(&event.kind, EventKind::Pod(pod) if pod.change == Change::Deleted);
+    records.events.iter_mut().filter(is_deletion).for_each(|event| event.at = at(36_000));
+    let mut ended = pod_event(35_200, "b", Change::Applied);
+    if let EventKind::Pod(pod) = &mut ended.kind {
+        let app = &mut pod.containers[0];
+        (app.state, app.exit_code) = (Some("terminated".into()), Some(137));
+    }
+    records.events.push(ended);
+    records.events.sort_by_key(|event| event.at);
+    for ms in (5_050..5_000 + serves_s * 1_000).step_by(50) {
+        request(&mut records, ms * MS, Outcome::Ok, Some("b"));
+        let row = records.requests.last_mut().unwrap();
+        (row.conn, row.conn_reused, row.connect_start, row.connected) = (Some(1), true, None, None);
+    }
+    request(&mut records, 50_000 * MS, Outcome::Ok, Some("a"));
+    records
+}
+
+#[test]
+fn pod_that_lives_on_kept_connections_is_told_to_close_them() {
+    let result = analysed(kept_on(30)).result;
+    let said = saying(&result, "served on kept connections until the grace period of 30 s was over");
+    assert_eq!(said.len(), 1, "{:?}", result.findings);
+    assert!(
+        said[0].remedy.starts_with("answer with Connection: close while draining after SIGTERM"),
+        "{:?}",
+        said[0]
+    );
+    assert!(said[0].why.contains("1 x 30 s = 0.5 min"), "{:?}", said[0]);
+    for untrue in
+        ["stops as soon as", "set terminationGracePeriodSeconds", "stops accepting connections on SIGTERM"]
+    {
+        assert!(saying(&result, untrue).is_empty(), "{untrue}: {:?}", result.findings);
+    }
+    assert!(
+        saying(&result, "closes its listener on SIGTERM, while it answers on kept connections").len() == 1
+    );
+}
+
+#[test]
+fn longer_grace_period_is_advised_only_if_it_is_exceeded() {
+    // Answers take a moment, and 30 s are set: the app does not end.
+    let result = analysed(kept_on(2)).result;
+    assert_eq!(saying(&result, "it does not end on SIGTERM").len(), 1, "{:?}", result.findings);
+    assert!(saying(&result, "set terminationGracePeriodSeconds").is_empty());
+    let mut records = kept_on(2);
+    records.requests[0].end = records.requests[0].end.shifted_ns(40_000 * MS);
+    let result = analysed(records).result;
+    assert_eq!(saying(&result, "set terminationGracePeriodSeconds above preStop (0 s)").len(), 1);
+}
+
+#[test]
+fn headless_service_is_governed_by_the_ttl() {
+    let told = |ttl_s: Option<f64>| {
+        let mut records = three_pods();
+        records.requests.retain(|r| r.scheduled < at(5110));
+        records.info.targets[0].routing = Some(Routing::Dns);
+        let answer = NameAnswer { name: "web".into(), addresses: Vec::new(), ttl_s, error: None };
+        records.events.push(Event::new(at(0), "coordinator", EventKind::NameAnswer(answer)));
+        remedy(&analysed(records).result, Cause::RoutedToDeadPod).to_owned()
+    };
+    let known = told(Some(30.0));
+    assert!(
+        known.contains("longer than 30.000 s (clients keep an answer of the DNS for its TTL of 30 s)"),
+        "{known}"
+    );
+    let unknown = told(None);
+    assert!(unknown.contains("and the TTL for which clients keep an answer of the DNS"), "{unknown}");
+}
+
+#[test]
+fn each_missing_bound_has_its_own_remedy() {
+    let of = |change: &dyn Fn(&mut Records)| {
+        let mut records = three_pods();
+        change(&mut records);
+        let result = analysed(records).result;
+        let window = result.terminations[0].windows[0].clone();
+        let said = saying(&result, "has no upper bound");
+        (window.censored_reason.unwrap(), said[0].why.clone(), said[0].remedy.clone())
+    };
+    let (reason, _, told) = of(&|records| records.requests.retain(|r| r.scheduled < at(5110)));
+    assert_eq!(reason, NoBound::LoadEnded);
+    assert!(told.starts_with("let the load go on for longer"), "{told}");
+    // All connections were opened before t0, and the load goes on.
+    let (reason, why, told) = of(&|records| {
+        records.requests.retain(|r| r.scheduled < at(3500));
+        for row in &mut records.requests.clone() {
+            let mut row = row.clone();
+            row.seq += 100_000;
+            (row.scheduled, row.sent) = (row.scheduled.shifted_ns(6_000 * MS), Some(row.scheduled));
+            (row.end, row.conn_reused) = (row.end.shifted_ns(6_000 * MS), true);
+            (row.connect_start, row.connected, row.sent) = (None, None, Some(row.scheduled));
+            records.requests.push(row);
+        }
+    });
+    assert_eq!(reason, NoBound::NoNewConnections);
+    assert!(why.starts_with("the client opened its last new connection 1.5"), "{why}");
+    assert!(!why.contains("-"), "{why}");
+    assert!(told.contains("connections.mode: fresh or mixed"), "{told}");
+}
+
+#[test]
+fn right_that_is_missing_to_read_the_mode_is_named() {
+    let mut service = Service::new(&["a", "b", "c"]);
+    service.delete(5000, "b");
+    service.slice(5040, &["a", "c"], &["b"]);
+    service.rules(5100, &["a", "c"]);
+    service.load(300, Naming::Nothing, 1);
+    let mut records = service.records;
+    records.info.cluster.dataplane = rolldrop_record::service_proxy::ServiceProxy::Unknown;
+    let right = "get configmaps/kube-proxy in kube-system";
+    records.info.cluster.dataplane_denied = vec![right.into()];
+    let result = analysed(records).result;
+    let window = &result.terminations[0].windows[0];
+    assert_eq!((window.upper_s, window.censored_reason), (None, Some(NoBound::ProxyUnknown)));
+    let said = saying(&result, "the mode of kube-proxy could not be read");
+    assert!(
+        said[0].why.contains(right) && said[0].why.contains("1 of 1 window have no upper bound"),
+        "{said:?}"
+    );
+    assert!(said[0].remedy.contains("--assume-service-proxy"), "{said:?}");
+}
+
+#[test]
+fn requests_that_were_not_sent_are_counted_by_reason() {
+    let with = |n: usize| {
+        let mut records = three_pods();
+        for row in records.requests.iter_mut().take(n) {
+            row.not_sent_reason = Some("max_connections".into());
+            (row.outcome, row.final_outcome, row.pod) = (Outcome::NotSent, Outcome::NotSent, None);
+            (row.connect_start, row.connected, row.sent) = (None, None, None);
+        }
+        analysed(records).result
+    };
+    let few = with(2);
+    assert_eq!(few.verdict, Verdict::Valid);
+    assert_eq!(few.requests.not_sent_by_reason, BTreeMap::from([("max_connections".to_owned(), 2)]));
+    assert!(saying(&few, "2 requests were not sent")[0].remedy.starts_with("raise load.connections.max"));
+    let many = with(30);
+    let Verdict::Invalid { why } = &many.verdict else { panic!("{:?}", many.verdict) };
+    assert!(why[0].contains("30: all connections that load.connections.max allows were in use"), "{why:?}");
+    let said = saying(&many, "30 of 3,000 requests were not sent");
+    assert!(said[0].remedy.starts_with("raise load.connections.max"), "{said:?}");
+    assert!(saying(&many, "less busy machine").is_empty());
+}

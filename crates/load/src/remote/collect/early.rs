@@ -1,0 +1,82 @@
+//! The rows of a load that is still sent: what workers have in closed parts by now.
+//!
+//! A worker closes a part every few seconds. Whoever judges a run while it lasts has closed parts fetched, and is told
+//! whether all that had been recorded up to some time is among them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::future::join_all;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::oneshot;
+
+use super::Context;
+
+/// An order to fetch what is closed, dropped once it was carried out.
+pub(super) type Order = oneshot::Sender<()>;
+
+/// Fetches rows while the load lasts. Clones share it.
+#[derive(Clone, Debug)]
+pub struct EarlyRows {
+    context: Arc<Context>,
+    workers: Vec<Worker>,
+}
+
+#[derive(Clone, Debug)]
+struct Worker {
+    name: String,
+    orders: Sender<Order>,
+}
+
+/// How many requests of each source had been recorded at some time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark(BTreeMap<String, u64>);
+
+/// How much is here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Arrived {
+    /// Everything up to the mark.
+    All,
+    /// More is to come.
+    NotYet,
+    /// Rows of this worker will not come.
+    Lost(String),
+}
+
+impl EarlyRows {
+    pub(super) fn new(context: Arc<Context>) -> Self {
+        Self { context, workers: Vec::new() }
+    }
+
+    /// Adds a worker, which carries the orders out.
+    pub(super) fn add(&mut self, name: &str) -> Receiver<Order> {
+        let (orders, taken) = channel(1);
+        self.workers.push(Worker { name: name.to_owned(), orders });
+        taken
+    }
+
+    /// What is recorded by now, as far as workers have reported it: some two seconds ago.
+    pub fn mark(&self) -> Mark {
+        let known = self.context.known();
+        Mark(known.reached.iter().map(|(source, (reached, _))| (source.clone(), reached.rows)).collect())
+    }
+
+    /// Fetches what is closed by now, from all workers, and tells whether everything up to the mark is here.
+    pub async fn fetch(&self, Mark(wanted): &Mark) -> Arrived {
+        join_all(self.workers.iter().map(|worker| async {
+            let (order, carried_out) = oneshot::channel();
+            // A worker that has ended takes none; the order is dropped in any case.
+            let _ = worker.orders.send(order).await;
+            let _ = carried_out.await;
+        }))
+        .await;
+        let known = self.context.known();
+        if let Some(worker) = self.workers.iter().find(|worker| known.lost.contains(&worker.name)) {
+            return Arrived::Lost(worker.name.clone());
+        }
+        match wanted.iter().all(|(source, rows)| known.rows_here(source) >= *rows) {
+            true => Arrived::All,
+            false => Arrived::NotYet,
+        }
+    }
+}

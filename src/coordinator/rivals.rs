@@ -1,0 +1,130 @@
+//! Controllers that may change a workload while it is measured: autoscalers of its replicas and of its pods' resources.
+
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, ListParams};
+use serde_json::Value;
+
+use super::caller::Caller;
+use super::error::CoordinatorError;
+
+/// A kind of autoscaler.
+struct Kind {
+    group: &'static str,
+    version: &'static str,
+    name: &'static str,
+    plural: &'static str,
+    /// The name of the workload, and its kind if it is not a Deployment.
+    target: &'static str,
+    /// What one of them would do, and how to keep it from that; `None` if it does nothing.
+    says: fn(&Value, &str) -> Option<String>,
+}
+
+const KINDS: [Kind; 3] = [
+    Kind {
+        group: "autoscaling",
+        version: "v2",
+        name: "HorizontalPodAutoscaler",
+        plural: "horizontalpodautoscalers",
+        target: "/spec/scaleTargetRef",
+        says: horizontal,
+    },
+    Kind {
+        group: "keda.sh",
+        version: "v1alpha1",
+        name: "ScaledObject",
+        plural: "scaledobjects",
+        target: "/spec/scaleTargetRef",
+        says: keda,
+    },
+    Kind {
+        group: "autoscaling.k8s.io",
+        version: "v1",
+        name: "VerticalPodAutoscaler",
+        plural: "verticalpodautoscalers",
+        target: "/spec/targetRef",
+        says: vertical,
+    },
+];
+/// Annotations by which KEDA is paused.
+const PAUSED: [&str; 2] = ["autoscaling.keda.sh/paused", "autoscaling.keda.sh/paused-replicas"];
+
+fn horizontal(scaler: &Value, namespace: &str) -> Option<String> {
+    let of_keda = |owner: &Value| owner["kind"] == "ScaledObject";
+    if scaler["metadata"]["ownerReferences"].as_array().is_some_and(|owners| owners.iter().any(of_keda)) {
+        return None;
+    }
+    let (name, spec) = (scaler["metadata"]["name"].as_str()?, &scaler["spec"]);
+    let least = spec["minReplicas"].as_u64().unwrap_or(1);
+    let most = spec["maxReplicas"].as_u64().filter(|most| *most != least)?;
+    Some(format!(
+        "HorizontalPodAutoscaler {name} may change the replicas ({least} to {most}) in mid-run, which ends the run: keep \
+         minReplicas and maxReplicas equal meanwhile (kubectl edit hpa {name} -n {namespace})"
+    ))
+}
+
+fn keda(scaler: &Value, namespace: &str) -> Option<String> {
+    let name = scaler["metadata"]["name"].as_str()?;
+    let annotations = &scaler["metadata"]["annotations"];
+    let is_paused = PAUSED.iter().any(|paused| annotations[paused].as_str().is_some_and(|is| is != "false"));
+    let [paused, _] = PAUSED;
+    (!is_paused).then(|| {
+        format!(
+            "ScaledObject {name} of KEDA may change the replicas in mid-run, which ends the run: pause it meanwhile \
+             (kubectl annotate scaledobject {name} -n {namespace} {paused}=true)"
+        )
+    })
+}
+
+fn vertical(scaler: &Value, namespace: &str) -> Option<String> {
+    let name = scaler["metadata"]["name"].as_str()?;
+    let mode = scaler["spec"]["updatePolicy"]["updateMode"].as_str().unwrap_or("Auto");
+    (!["Off", "Initial"].contains(&mode)).then(|| {
+        format!(
+            "VerticalPodAutoscaler {name} may evict pods in mid-run (updateMode {mode}), which are no rollout: set \
+             updateMode to Off meanwhile (kubectl edit vpa {name} -n {namespace})"
+        )
+    })
+}
+
+impl Caller {
+    /// Returns a sentence for each autoscaler that may change a workload while it is measured.
+    ///
+    /// # Errors
+    /// When the API server does not answer.
+    pub(crate) async fn rivals(&self, workload: &Value) -> Result<Vec<String>, CoordinatorError> {
+        let (mut rivals, mut unknown) = (Vec::new(), Vec::new());
+        for Kind { group, version, name, plural, target, says } in KINDS {
+            let resource = ApiResource {
+                group: group.to_owned(),
+                version: version.to_owned(),
+                api_version: format!("{group}/{version}"),
+                kind: name.to_owned(),
+                plural: plural.to_owned(),
+            };
+            let api = Api::<DynamicObject>::namespaced_with(self.client.clone(), &self.namespace, &resource);
+            let is_meant = |scaler: &Value| {
+                let target = scaler.pointer(target).unwrap_or(&Value::Null);
+                target["name"] == workload["metadata"]["name"]
+                    && target["kind"].as_str().unwrap_or("Deployment") == workload["kind"]
+            };
+            let of = |scaler: DynamicObject| {
+                let scaler = serde_json::to_value(scaler).unwrap_or_default();
+                is_meant(&scaler).then(|| says(&scaler, &self.namespace)).flatten()
+            };
+            match self.list_as(&format!("list {plural}"), &api, &ListParams::default(), of).await? {
+                Ok(found) => rivals.extend(found.into_iter().flatten()),
+                // The cluster does not have it.
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                Err(_) => unknown.push(format!("{plural}.{group}")),
+            }
+        }
+        if !unknown.is_empty() {
+            rivals.push(format!(
+                "it is not known whether an autoscaler changes it: list {} in namespace {} is refused",
+                unknown.join(", "),
+                self.namespace
+            ));
+        }
+        Ok(rivals)
+    }
+}
