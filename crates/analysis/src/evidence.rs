@@ -14,7 +14,6 @@ use std::sync::Arc;
 use foldhash::HashMap;
 
 use super::by_name::ByName;
-use super::class::Class;
 use super::death::Death;
 use super::flows::{EndedFlows, Flows};
 use super::gateway::{self, Gateway, Watching};
@@ -508,18 +507,14 @@ pub(super) fn gather<'a>(
     }
     for (number, (r, stale)) in requests.others.iter().zip(&stale).enumerate() {
         let Some(target) = target_of(r).filter(|_| r.is_new_connection() && !stale) else { continue };
-        match Class::of(&r.row) {
-            Class::NotSent => {}
-            Class::Ok | Class::AppError => gathered.tries[target].answered(r.begun(), r.pod().is_some()),
+        match r.row.outcome {
+            Outcome::NotSent => {}
+            // A pod that refuses with a status of its own has accepted the connection, too.
+            Outcome::Ok | Outcome::HttpError => gathered.tries[target].answered(r.begun(), r.pod().is_some()),
             // Of one that was cut off it is not known what would have become of it.
-            Class::Dropped | Class::Cancelled => {
+            outcome => {
                 let pod = r.pod().map(Arc::clone);
-                gathered.tries[target].lost(Loss {
-                    at: r.begun(),
-                    request: number,
-                    pod,
-                    outcome: r.row.outcome,
-                });
+                gathered.tries[target].lost(Loss { at: r.begun(), request: number, pod, outcome });
             }
         }
     }
