@@ -37,6 +37,7 @@ mod targets;
 #[cfg(test)]
 mod tests;
 mod undo;
+mod unready;
 mod versions;
 mod view;
 mod viewer;

@@ -112,6 +112,10 @@ impl Viewer for Live {
     fn unsettled(&self, what: Option<&str>) {
         self.state().unsettled(what);
     }
+
+    fn unready(&self, why: &str) {
+        self.state().unready(why);
+    }
 }
 
 impl Progress {

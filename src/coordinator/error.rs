@@ -57,7 +57,7 @@ pub(crate) enum CoordinatorError {
         why: String,
     },
     /// The pods were not ready in time.
-    #[error("service {service} has {ready} of {wanted} endpoints ready after {limit:?}")]
+    #[error("service {service} has {ready} of {wanted} endpoints ready after {limit:?}{why}")]
     NotReady {
         /// The Service.
         service: String,
@@ -67,14 +67,18 @@ pub(crate) enum CoordinatorError {
         wanted: usize,
         /// The limit.
         limit: Duration,
+        /// The reason with a colon before it, or nothing.
+        why: String,
     },
     /// Workloads of the run did not get their pods in time.
-    #[error("{missing} after {limit:?}")]
+    #[error("{missing} after {limit:?}{why}")]
     WorkloadNotReady {
         /// Which, and what it lacks.
         missing: String,
         /// The limit.
         limit: Duration,
+        /// The reason with a colon before it, or nothing.
+        why: String,
     },
     /// The target Service cannot be used.
     #[error("service {service}: {why}")]

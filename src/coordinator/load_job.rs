@@ -11,7 +11,7 @@ mod standing;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Event, Node, Pod, Secret};
+use k8s_openapi::api::core::v1::{Node, Pod, Secret};
 use kube::api::{DynamicObject, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
@@ -206,33 +206,17 @@ impl Session {
             |pod: &Pod| ready.iter().any(|ready| index_of(&ready.name) == index_of(&pod.name_any()));
         let mut reasons = Vec::new();
         for pod in latest.values().filter(|pod| !is_ready(pod)) {
-            let name = pod.name_any();
-            let why = match standing::own_reason(pod) {
-                Some(why) => why,
-                None => self.latest_warning(&name).await?.unwrap_or_else(|| standing::state(pod)),
-            };
-            reasons.push(format!("load worker {name} is not ready: {why}"));
+            let why = self.why_pod_unready(pod).await?;
+            reasons.push(format!("load worker {} is not ready: {why}", pod.name_any()));
         }
         let without = workers.saturating_sub(latest.len());
         if without > 0 {
             let job = job_name(&run);
-            let why = self.latest_warning(&job).await?;
+            let why = self.latest_event(&format!("involvedObject.name={job},type=Warning")).await?;
             let why = why.unwrap_or_else(|| format!("see the events of Job {job}"));
             reasons.push(format!("no pod for {without} of {workers} load workers: {why}"));
         }
         Ok(reasons)
-    }
-
-    /// The latest event against an object, if the run may read events.
-    async fn latest_warning(&self, name: &str) -> Result<Option<String>, CoordinatorError> {
-        let about = ListParams::default().fields(&format!("involvedObject.name={name},type=Warning"));
-        let said = |event: Event| {
-            let (reason, message) = (event.reason.unwrap_or_default(), event.message.unwrap_or_default());
-            (event.last_timestamp.map(|time| time.0), format!("{reason}: {message}"))
-        };
-        let events = self.caller.api();
-        let events = self.caller.list_as("list the events of the load", &events, &about, said).await?;
-        Ok(events.unwrap_or_default().into_iter().max_by_key(|(at, _)| *at).map(|(_, said)| said))
     }
 }
 

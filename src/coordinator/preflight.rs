@@ -12,6 +12,13 @@ pub(super) async fn service(caller: &Caller, name: &str) -> Result<Service, Coor
     caller.read(&caller.api(), &what, name).await
 }
 
+/// The labels of a Service's pods, as text; `None` if it selects none.
+pub(super) fn selector(service: &Service) -> Option<String> {
+    let selector = service.spec.as_ref()?.selector.as_ref().filter(|selector| !selector.is_empty())?;
+    let labels: Vec<String> = selector.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    Some(labels.join(","))
+}
+
 /// Whether a Service has no address, so that clients ask the DNS for its pods: one of these manifests, or an existing
 /// one. False for an unknown Service.
 pub(super) async fn is_headless(

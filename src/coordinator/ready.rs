@@ -11,6 +11,7 @@ use super::error::CoordinatorError;
 use super::plan::{Made, pods_of};
 use super::session::Session;
 use super::targets::{Consumer, Found, Ready};
+use super::waiting::Waiting;
 use super::ways::Way;
 use super::{disrupt, preflight, service_proxy};
 use crate::scenario::{Disruption, Place, Scenario, Target};
@@ -40,7 +41,8 @@ impl Session {
                 Place::Service { name, port, path, node } => {
                     let service = preflight::service(&self.caller, name).await?;
                     let wanted = preflight::wanted_endpoints(&service, manifests);
-                    endpoints_of.insert(name, self.await_endpoints(name, wanted).await?);
+                    let pods = preflight::selector(&service);
+                    endpoints_of.insert(name, self.await_endpoints(name, pods.as_deref(), wanted).await?);
                     let way = Way { service: &service, name, port: port.as_deref(), path };
                     let (url, consumer) = way.find(&self.caller, node.as_deref()).await?;
                     (url, consumer, Some(name.clone()), service_proxy::rules(&service))
@@ -66,23 +68,53 @@ impl Session {
     pub(super) async fn await_endpoints(
         &self,
         service: &str,
+        pods: Option<&str>,
         wanted: usize,
     ) -> Result<usize, CoordinatorError> {
         let limit = self.caller.limits.ready;
         let mut waiting = self.waiting(limit);
         loop {
-            let (ready, stuck) =
-                self.views.read(|view| (view.ready_endpoints(service), view.stuck_container(|_| true)));
+            let ready = self.views.read(|view| view.ready_endpoints(service));
             if ready >= wanted {
                 return Ok(ready);
             }
-            if waiting.is_over(stuck.as_ref())? {
+            if let Some(why) = self.wait_for_pods(&mut waiting, pods).await? {
                 let service = service.to_owned();
-                let not_ready = CoordinatorError::NotReady { service, ready, wanted, limit };
-                return Err(stuck.map_or(not_ready, |why| CoordinatorError::PodNeverStarts(why.to_string())));
+                return Err(CoordinatorError::NotReady { service, ready, wanted, limit, why });
             }
-            self.look_again(&waiting).await?;
         }
+    }
+
+    /// Waits until something may have changed, while pods with these labels are to get ready, and tells why they are not,
+    /// now and then. Returns the reason, as the end of a sentence, once the limit has passed.
+    ///
+    /// # Errors
+    /// When a pod says that it cannot start.
+    async fn wait_for_pods(
+        &self,
+        waiting: &mut Waiting,
+        selector: Option<&str>,
+    ) -> Result<Option<String>, CoordinatorError> {
+        let stuck = self.views.read(|view| view.stuck_container(|_| true));
+        match waiting.is_over(stuck.as_ref()) {
+            Ok(true) => {
+                let why = self.why_unready(selector, |_| true).await.or(stuck.map(|stuck| stuck.to_string()));
+                return Ok(Some(why.map(|why| format!(": {why}")).unwrap_or_default()));
+            }
+            Err(CoordinatorError::PodNeverStarts(why)) => {
+                let said = self.why_unready(selector, |_| true).await;
+                return Err(CoordinatorError::PodNeverStarts(said.unwrap_or(why)));
+            }
+            Ok(false) => {}
+            Err(other) => return Err(other),
+        }
+        if waiting.wants_reason()
+            && let Some(why) = self.why_unready(selector, |_| true).await
+        {
+            self.viewer.unready(&why);
+        }
+        self.look_again(waiting).await?;
+        Ok(None)
     }
 
     /// Waits until the workloads among the manifests have the pods that they ask for: all if a target is a URL, whose
@@ -109,11 +141,9 @@ impl Session {
         let limit = self.caller.limits.ready;
         let mut waiting = self.waiting(limit);
         while let Some(missing) = self.workloads().await?.missing_of(&own) {
-            let stuck = self.views.read(|view| view.stuck_container(|_| true));
-            if waiting.is_over(stuck.as_ref())? {
-                return Err(CoordinatorError::WorkloadNotReady { missing, limit });
+            if let Some(why) = self.wait_for_pods(&mut waiting, None).await? {
+                return Err(CoordinatorError::WorkloadNotReady { missing, limit, why });
             }
-            self.look_again(&waiting).await?;
         }
         Ok(())
     }
@@ -133,12 +163,10 @@ impl Session {
             if ready >= made {
                 return Ok(());
             }
-            let stuck = self.views.read(|view| view.stuck_container(|_| true));
-            if waiting.is_over(stuck.as_ref())? {
+            if let Some(why) = self.wait_for_pods(&mut waiting, Some(selector)).await? {
                 let missing = format!("{ready} of {made} pods of {selector} are ready");
-                return Err(CoordinatorError::WorkloadNotReady { missing, limit });
+                return Err(CoordinatorError::WorkloadNotReady { missing, limit, why });
             }
-            self.look_again(&waiting).await?;
         }
     }
 

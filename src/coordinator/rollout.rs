@@ -68,14 +68,14 @@ impl Workloads {
         })
     }
 
-    /// What has not settled of the former workloads, or has changed since.
-    fn unsettled_since(&self, before: &Workloads) -> Option<String> {
+    /// Returns a former workload that has not settled, or one that has changed since, and what it lacks.
+    fn unsettled_since(&self, before: &Workloads) -> Option<(&str, &str)> {
         let mut unsettled = self.0.iter().filter_map(|(name, now)| {
             let counts = match before.0.get(name) {
                 Some(then) => then.missing.is_none() || then.generation != now.generation,
                 None => true,
             };
-            now.missing.as_ref().filter(|_| counts).map(|missing| format!("{name}: {missing}"))
+            now.missing.as_deref().filter(|_| counts).map(|missing| (name.as_str(), missing))
         });
         unsettled.next()
     }
@@ -148,8 +148,9 @@ impl Session {
         &self,
         before: &Workloads,
     ) -> Result<(Workloads, Option<String>), CoordinatorError> {
-        let deadline = Instant::now() + self.caller.limits.rollout;
-        let mut settled_since = None;
+        let limit = self.caller.limits.rollout;
+        let (deadline, mut waiting) = (Instant::now() + limit, self.waiting(limit));
+        let (mut settled_since, mut because) = (None, None);
         let mut last = before.clone();
         loop {
             let now = match self.workloads().await {
@@ -165,10 +166,21 @@ impl Session {
                 }
                 Err(error) => return Err(error),
             };
-            let missing = now.unsettled_since(before).or_else(|| {
-                let terminating = self.views.read(|view| view.terminating().next().map(|p| p.name.clone()));
-                terminating.map(|pod| format!("pod {pod} is terminating"))
-            });
+            let missing = match now.unsettled_since(before) {
+                Some((workload, what)) => {
+                    if waiting.wants_reason() {
+                        // Its pods are called after it.
+                        let of = format!("{}-", workload.rsplit(' ').next().unwrap_or_default());
+                        because = self.why_unready(None, |pod| pod.starts_with(&of)).await;
+                    }
+                    let because = because.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+                    Some(format!("{workload}: {what}{because}"))
+                }
+                None => {
+                    let first = self.views.read(|view| view.terminating().next().map(|p| p.name.clone()));
+                    first.map(|pod| format!("pod {pod} is terminating"))
+                }
+            };
             self.viewer.unsettled(missing.as_deref());
             let at = Instant::now();
             if missing.is_some() {
@@ -278,12 +290,13 @@ mod tests {
     fn what_changed_has_to_settle_and_what_never_was_settled_does_not_count() {
         let before = workloads(&[("web", workload(1, 1, 3, 3, "a")), ("broken", workload(1, 1, 3, 0, "a"))]);
         let broken = ("broken", workload(1, 1, 3, 0, "a"));
-        let unsettled = |web: Workload| workloads(&[("web", web), broken.clone()]).unsettled_since(&before);
+        let unsettled = |web: Workload| {
+            let now = workloads(&[("web", web), broken.clone()]);
+            now.unsettled_since(&before).map(|(workload, what)| format!("{workload}: {what}"))
+        };
         assert_eq!(unsettled(workload(1, 1, 3, 3, "a")), None);
-        assert_eq!(
-            unsettled(workload(2, 1, 3, 3, "b")).unwrap(),
-            "web: its controller has not seen the change"
-        );
+        let unseen = Some("web: its controller has not seen the change".to_owned());
+        assert_eq!(unsettled(workload(2, 1, 3, 3, "b")), unseen);
         assert_eq!(unsettled(workload(2, 2, 3, 1, "b")).unwrap(), "web: 1 pods updated, 3 wanted");
         assert_eq!(unsettled(workload(2, 2, 3, 3, "b")), None);
         let changed = workloads(&[("broken", workload(2, 2, 3, 0, "b"))]);

@@ -10,6 +10,7 @@ mod load_job;
 mod phases;
 mod planning;
 mod service_proxy;
+mod unready;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -397,7 +398,7 @@ async fn a_pod_that_says_why_it_cannot_start_ends_the_wait() {
     session.views.update(|view| {
         view.pods.insert(stuck.event.uid.clone(), stuck);
     });
-    let error = session.await_endpoints("web", 1).await.unwrap_err().to_string();
+    let error = session.await_endpoints("web", None, 1).await.unwrap_err().to_string();
     assert_eq!(
         error,
         "a pod never starts: pod web-1, container app: RunContainerError: exec: \"nope\": not found"
@@ -426,8 +427,8 @@ async fn the_wait_for_endpoints_counts_ready_ones_and_has_a_limit() {
     session.views.update(|view| {
         view.slices.insert(slice.name.clone(), slice);
     });
-    assert_eq!(session.await_endpoints("web", 1).await.unwrap(), 1);
-    let error = session.await_endpoints("web", 2).await.unwrap_err().to_string();
+    assert_eq!(session.await_endpoints("web", None, 1).await.unwrap(), 1);
+    let error = session.await_endpoints("web", None, 2).await.unwrap_err().to_string();
     assert!(error.starts_with("service web has 1 of 2 endpoints ready after"), "{error}");
 }
 

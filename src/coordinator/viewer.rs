@@ -16,6 +16,9 @@ pub(crate) trait Viewer: fmt::Debug + Send + Sync {
 
     /// What has not settled of the changes that are waited for; `None` if all has.
     fn unsettled(&self, what: Option<&str>);
+
+    /// Pods that are waited for are not ready for this reason, while nothing is measured yet.
+    fn unready(&self, why: &str);
 }
 
 /// How far a disruption has come.
@@ -59,4 +62,5 @@ impl Viewer for Nobody {
     fn recorded(&self, _event: &Event) {}
     fn stands(&self, _index: u32, _disruption: &Disruption, _standing: Standing) {}
     fn unsettled(&self, _what: Option<&str>) {}
+    fn unready(&self, _why: &str) {}
 }

@@ -10,6 +10,8 @@ use super::session::Session;
 
 /// From one look to the next, if the watch shows no change.
 const PERIOD: Duration = Duration::from_millis(500);
+/// For this long a wait needs no reason; then it is asked for one again and again.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long to wait.
 pub(super) struct Waiting {
@@ -17,6 +19,8 @@ pub(super) struct Waiting {
     /// See [`super::caller::Limits::stuck`].
     stuck: Duration,
     stuck_since: Option<Instant>,
+    /// When its reason is asked for next.
+    asked: Instant,
 }
 
 impl Waiting {
@@ -35,12 +39,24 @@ impl Waiting {
         }
         Ok(now >= self.deadline)
     }
+
+    /// Returns true when it is time to ask for the reason of a long wait.
+    pub(super) fn wants_reason(&mut self) -> bool {
+        let now = Instant::now();
+        let is_due = now >= self.asked;
+        if is_due {
+            self.asked = now + PATIENCE;
+        }
+        is_due
+    }
 }
 
 impl Session {
     /// A wait that begins now.
     pub(super) fn waiting(&self, limit: Duration) -> Waiting {
-        Waiting { deadline: Instant::now() + limit, stuck: self.caller.limits.stuck, stuck_since: None }
+        let now = Instant::now();
+        let stuck = self.caller.limits.stuck;
+        Waiting { deadline: now + limit, stuck, stuck_since: None, asked: now + PATIENCE }
     }
 
     /// Waits until the watch shows a change, or it is time to look again.

@@ -2,6 +2,7 @@
 
 use rolldrop_analysis::gate;
 use rolldrop_analysis::model::{CheckVerdict, RunResult};
+use rolldrop_record::run_info::Role;
 use rolldrop_record::{Phase, RunDir, RunInfo};
 
 use crate::harness::{Finished, Rolldrop};
@@ -10,14 +11,20 @@ use crate::runs::{self, Dataplane, turn};
 
 /// The sample app, of which so many pods end in each round, and this gate.
 fn run(terminations: u32, expect: &str, most: &str) -> Finished {
+    run_from("local", terminations, expect, most)
+}
+
+/// The same with the load from here or from the cluster.
+fn run_from(from: &str, terminations: u32, expect: &str, most: &str) -> Finished {
     let ends = format!(
         "disruptions=[{{at: 1s, action: deletePod, selector: app=web, count: 1, \
          until: {{terminations: {terminations}}}}}]"
     );
-    let load = "load={rate: 200, warmup: 1s, duration: 60s, connections: {mode: fresh}}";
+    let load =
+        format!("load={{rate: 200, warmup: 1s, duration: 60s, connections: {{mode: fresh}}, from: {from}}}");
     let _turn = turn();
     Rolldrop::run("naive-exit")
-        .set(&[&ends, load, "settle=300ms", &format!("expect={expect}")])
+        .set(&[&ends, &load, "settle=300ms", &format!("expect={expect}")])
         .on(Dataplane::Kernel)
         .args(["--inconclusive", "extend", "--max-looks", most])
         .measured()
@@ -70,6 +77,32 @@ fn a_run_goes_on_until_its_gate_is_decided() {
         assert!(report.stdout().contains("look 2 of 3"), "{report}");
         let extended = Rolldrop::new(["gate", &path, "--inconclusive", "extend"]).finish().expect_code(2);
         assert!(extended.stderr().contains("the run is over, so no termination can be added"), "{extended}");
+    });
+}
+
+#[test]
+fn a_look_sees_the_rows_of_load_workers() {
+    measured(|| {
+        let run = run_from("cluster", 4, "{windows: {p50: {max: 60s}}, terminations: {min: 4}}", "3");
+        run.figure(!run.is_invalid());
+        let (info, result) = read(&run);
+        run.figure(run.code() == Some(0) && info.looks.as_ref().map(|looks| looks.at) == Some(2));
+        let said = run.stderr();
+        for line in [
+            "look 1 of 3, at 97.74 % confidence: the gate is inconclusive (windows.p50.max): another round",
+            "look 2 of 3, at 98.45 % confidence: the gate passed after 8 terminations",
+        ] {
+            assert!(said.contains(line), "{line}\n{run}");
+        }
+        // The rows that looks have fetched are here once, with the rest.
+        let workers: Vec<_> = info.sources.iter().filter(|source| source.role == Role::Load).collect();
+        assert!(!workers.is_empty(), "{:?}", info.sources);
+        for source in workers {
+            let rows = source.rows.expect("they were handed over");
+            assert_eq!(rows.recorded, Some(rows.received), "{source:?}");
+        }
+        assert!(result.terminations.iter().all(|t| t.windows.iter().all(|w| w.upper_s.is_some())), "{run}");
+        expect_exact_accounting(&run);
     });
 }
 

@@ -35,7 +35,7 @@ pub enum LoadError {
         url: String,
         /// The limit.
         limit: Duration,
-        /// The result of the last attempt.
+        /// Failures of the attempts, with their numbers.
         why: String,
     },
     /// The load does not fit this machine.

@@ -1,27 +1,33 @@
-//! Whether the target answers at all, from where the load will be sent.
+//! The first answer of the target, from where the load will be sent.
 //!
-//! It is asked with a plain GET without a request id, so that no recorder counts it as part of the load. An attempt
-//! before the Service's rules exist leaves a connection-tracking entry, like any other unanswered SYN, so no port of
-//! an attempt is used for the load.
+//! It is asked as the load will ask: a server may have no answer to another method, or to a call without its content
+//! type. But the request has no id, so that no recorder counts it as part of the load, and a number that the load does not
+//! reach. An attempt before the Service's rules exist leaves a connection-tracking entry, like any other unanswered SYN,
+//! so no port of an attempt is used for the load.
 
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::future::pending;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Empty};
+use http::{Request, Version, header};
+use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, sleep_until, timeout};
-use url::{Position, Url};
 
 use super::address::{Address, Remote};
 use super::connection::{self, CannotDial, Dialing};
-use super::error::LoadError;
+use super::error::{LoadError, in_words};
+use super::request::{Sender, http2};
 use super::resolve::Walk;
 use super::stream::Stream;
-use super::target::PlannedTarget;
+use super::target::{PlannedTarget, Text};
 use super::tls::Client;
 use rolldrop_record::Clock;
+use rolldrop_record::id::ID_HEADER;
 
 /// From one attempt to get an answer to the next.
 const RETRY: Duration = Duration::from_millis(100);
@@ -29,6 +35,12 @@ const RETRY: Duration = Duration::from_millis(100);
 const CONNECT: Duration = Duration::from_secs(2);
 /// The least time for an answer on it.
 const ANSWER: Duration = Duration::from_secs(2);
+/// For the body of an answer, which may have no end.
+const BODY: Duration = Duration::from_secs(1);
+/// No load has a request of this number.
+const NUMBER: u64 = u32::MAX as u64;
+/// An error names so many kinds of failed attempts.
+const MOST_KINDS: usize = 4;
 
 /// Where attempts come from.
 pub(super) struct From<'a> {
@@ -76,30 +88,76 @@ pub(super) async fn first_answer(
     limit: Duration,
     clock: Clock,
 ) -> Result<(), LoadError> {
-    let deadline = Instant::now() + limit;
+    let (deadline, url) = (Instant::now() + limit, target.url.clone());
+    let (request, body) = match request(target) {
+        Ok(request) => request,
+        Err(why) => return Err(LoadError::NoAnswer { url, limit, why }),
+    };
+    let asked = format!("{} {}", request.method(), request.uri().path());
+    let mut seen = Seen::default();
     loop {
         let patience = CONNECT + from.response_timeout.max(ANSWER);
-        let why = match timeout(patience, answer(target, walk, tls, &mut from, clock)).await {
+        let asking = ask(target, (request.clone(), body.clone()), walk, tls, &mut from, clock);
+        let why = match timeout(patience, asking).await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(why)) => why,
             Err(_) => "it accepted a connection, but did not answer within the response timeout".into(),
         };
+        seen.add(why);
         let next = Instant::now() + RETRY;
         if next >= deadline {
-            return Err(LoadError::NoAnswer { url: target.url.clone(), limit, why });
+            return Err(LoadError::NoAnswer { url, limit, why: seen.in_words(&asked) });
         }
         sleep_until(next).await;
     }
 }
 
-async fn answer(
+/// Failures of attempts, with the number of each.
+#[derive(Debug, Default)]
+struct Seen(BTreeMap<String, usize>);
+
+impl Seen {
+    fn add(&mut self, why: String) {
+        *self.0.entry(why).or_default() += 1;
+    }
+
+    /// The most frequent first.
+    fn in_words(&self, asked: &str) -> String {
+        let mut kinds: Vec<_> = self.0.iter().collect();
+        kinds.sort_by_key(|(_, times)| std::cmp::Reverse(**times));
+        let each = kinds.iter().take(MOST_KINDS).map(|(why, times)| format!("{why} ({times} of them)"));
+        let attempts: usize = self.0.values().sum();
+        match kinds.as_slice() {
+            [(why, _)] => format!("{why}, at each of {attempts} attempts ({asked})"),
+            _ => format!("{attempts} attempts ({asked}): {}", each.collect::<Vec<_>>().join("; ")),
+        }
+    }
+}
+
+/// A request as the load makes them, without an id.
+fn request(target: &PlannedTarget) -> Result<(Request<()>, Bytes), String> {
+    let sender = Sender { ids: String::new(), worker: 0, workers: 1, seed: 0 };
+    let made = match target.is_websocket {
+        // Its body is a message. A plain request is answered as well, if only by what is wanted instead.
+        true => {
+            http2::Template::new(&PlannedTarget { body: Text::Fixed(Vec::new()), ..target.clone() }, &sender)
+        }
+        false => http2::Template::new(target, &sender),
+    };
+    let made = made.make(NUMBER, 1);
+    let (mut request, body) = made.map_err(|_| "its URL and headers make no request".to_owned())?;
+    request.headers_mut().remove(ID_HEADER);
+    Ok((request, body))
+}
+
+async fn ask(
     target: &PlannedTarget,
+    (request, body): (Request<()>, Bytes),
     walk: &Walk,
     tls: Option<&Client>,
     from: &mut From<'_>,
     clock: Clock,
 ) -> Result<(), String> {
-    let url = Url::parse(&target.url).map_err(|e| e.to_string())?;
     let address = walk.next().map_err(|why| why.to_string())?;
     let dialing = from
         .dial(&address.remote)
@@ -112,50 +170,172 @@ async fn answer(
         connection = connection.secured(tls).await.map_err(|e| format!("TLS: {e}"))?;
     }
     if connection.speaks_http2(target.http) {
-        return http2_answer(url, connection.into_stream()).await.map_err(|e| e.to_string());
+        http2_answer(request, body, connection.into_stream()).await.map_err(|e| in_words(&e))
+    } else {
+        http1_answer(request, body, connection.into_stream()).await.map_err(|e| in_words(&e))
     }
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake::<_, Empty<Bytes>>(TokioIo::new(connection.into_stream()))
-            .await
-            .map_err(|e| e.to_string())?;
-    let request = hyper::Request::get(&url[Position::BeforePath..Position::AfterQuery])
-        .header(hyper::header::HOST, &target.authority)
-        .header(hyper::header::CONNECTION, "close")
-        .body(Empty::new())
-        .map_err(|e| e.to_string())?;
-    let exchange = async {
-        let response = sender.send_request(request).await?;
-        response.into_body().collect().await
-    };
-    // The connection future drives the exchange and ends with it.
-    let (exchanged, _) = tokio::join!(exchange, connection);
-    exchanged.map(|_| ()).map_err(|e| e.to_string())
 }
 
-async fn http2_answer(url: Url, stream: Stream) -> Result<(), h2::Error> {
-    let (mut requests, connection) = h2::client::handshake(stream).await?;
-    let mut request = hyper::Request::new(());
-    *request.uri_mut() = url[..Position::AfterQuery].parse().unwrap_or_default();
-    let exchange = async move {
-        let (response, _) = requests.send_request(request, true)?;
-        let mut body = response.await?.into_body();
-        while let Some(data) = body.data().await {
-            body.flow_control().release_capacity(data?.len())?;
-        }
+async fn http1_answer(request: Request<()>, body: Bytes, stream: Stream) -> Result<(), hyper::Error> {
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let mut request = request.map(|()| Full::new(body));
+    *request.version_mut() = Version::HTTP_11;
+    let url = std::mem::take(request.uri_mut());
+    let (host, path) = (url.authority(), url.path_and_query().cloned());
+    let headers = request.headers_mut();
+    if let Some(Ok(host)) = host.map(|host| host.as_str().parse()) {
+        headers.insert(header::HOST, host);
+    }
+    headers.insert(header::CONNECTION, header::HeaderValue::from_static("close"));
+    *request.uri_mut() = path.map(Into::into).unwrap_or_default();
+    let exchange = async {
+        let response = sender.send_request(request).await?;
+        // The head is the answer.
+        let _ = timeout(BODY, response.into_body().collect()).await;
         Ok(())
     };
-    let (exchanged, _) = tokio::join!(exchange, connection);
-    exchanged
+    over(connection, exchange).await
+}
+
+/// Drives a connection until an exchange on it has ended. That knows how the connection ended.
+async fn over<T>(connection: impl Future, exchange: impl Future<Output = T>) -> T {
+    let driving = async {
+        let _ = connection.await;
+        pending::<Infallible>().await
+    };
+    tokio::select! {
+        exchanged = exchange => exchanged,
+        never = driving => match never {},
+    }
+}
+
+/// A stream that the server resets is an answer, too: only a server of HTTP/2 does that.
+async fn http2_answer(request: Request<()>, body: Bytes, stream: Stream) -> Result<(), h2::Error> {
+    let (mut requests, connection) = h2::client::handshake(stream).await?;
+    let exchange = async move {
+        let (response, mut sending) = requests.send_request(request, body.is_empty())?;
+        if !body.is_empty() {
+            sending.send_data(body, true)?;
+        }
+        let mut answer = response.await?.into_body();
+        let reading = async {
+            while let Some(Ok(data)) = answer.data().await {
+                let _ = answer.flow_control().release_capacity(data.len());
+            }
+        };
+        let _ = timeout(BODY, reading).await;
+        Ok::<_, h2::Error>(())
+    };
+    match over(connection, exchange).await {
+        Err(error) if error.is_reset() && error.is_remote() => Ok(()),
+        exchanged => exchanged,
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
     use super::*;
     use crate::resolve::Route;
     use crate::{Plan, Settings};
+    use rolldrop_record::load::{Grpc, Http};
+
+    fn planned(address: SocketAddr, change: impl FnOnce(&mut Settings)) -> Plan {
+        let mut settings = Settings::new(format!("http://{address}/"));
+        change(&mut settings);
+        Plan::new(settings).unwrap()
+    }
+
+    /// Asks the only target of a plan.
+    async fn asked(plan: &Plan, address: SocketAddr, limit: Duration) -> Result<(), LoadError> {
+        let (walk, response_timeout) = (Walk::new(Route::Fixed(address.into()), 0), Duration::from_secs(5));
+        let from = From { address: None, ports: None, left: 1, response_timeout };
+        first_answer(&plan.targets[0], &walk, None, from, limit, Clock::start()).await
+    }
+
+    /// As a server of gRPC's core: a call is answered, and the stream of anything else is reset.
+    async fn serve_calls(listener: TcpListener, answers_calls: bool) {
+        while let Ok((stream, _)) = listener.accept().await {
+            let mut connection = h2::server::handshake(stream).await.unwrap();
+            while let Some(Ok((request, mut respond))) = connection.accept().await {
+                let is_call = request.method() == http::Method::POST
+                    && request.headers().get(header::CONTENT_TYPE).is_some_and(|is| is == "application/grpc")
+                    && request.uri().path() == "/lab.Echo/Say"
+                    && !request.headers().contains_key(ID_HEADER);
+                match is_call && answers_calls {
+                    true => drop(respond.send_response(http::Response::new(()), true)),
+                    false => respond.send_reset(h2::Reason::INTERNAL_ERROR),
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_is_asked_as_the_load_will_ask() {
+        for answers_calls in [true, false] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let plan = planned(address, |settings| {
+                settings.http = Http::Http2;
+                settings.grpc = Some(Grpc::new("lab.Echo/Say".parse().unwrap()));
+            });
+            tokio::select! {
+                () = serve_calls(listener, answers_calls) => unreachable!("it serves for ever"),
+                answered = asked(&plan, address, Duration::from_mins(1)) => answered.unwrap(),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn the_method_and_the_body_are_the_loads() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let plan = planned(address, |settings| {
+            settings.method = "POST".into();
+            settings.body = b"<{{seq}}>".to_vec();
+            settings.template = true;
+            settings.headers = vec![("Content-Type".into(), "text/xml".into())];
+        });
+        let serving = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b">") {
+                stream.read_buf(&mut request).await.unwrap();
+            }
+            // Its body has no end.
+            stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nand so on").await.unwrap();
+            (String::from_utf8(request).unwrap().to_ascii_lowercase(), stream)
+        };
+        let asking = asked(&plan, address, Duration::from_mins(1));
+        let ((request, _stream), answered) = tokio::join!(serving, asking);
+        answered.unwrap();
+        assert!(request.starts_with("post / http/1.1\r\n"), "{request}");
+        for header in ["content-type: text/xml", "content-length: 12", &format!("host: {address}")] {
+            assert!(request.contains(&format!("{header}\r\n")), "{header}\n{request}");
+        }
+        assert!(request.ends_with("<4294967295>") && !request.contains(ID_HEADER), "{request}");
+    }
+
+    #[tokio::test]
+    async fn an_error_says_what_all_attempts_met() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let plan = planned(address, |settings| settings.method = "POST".into());
+        let serving = async {
+            // The first is not answered; then nobody listens.
+            drop(listener.accept().await);
+            drop(listener);
+        };
+        let (answered, ()) = tokio::join!(asked(&plan, address, Duration::from_secs(1)), serving);
+        let said = answered.unwrap_err().to_string();
+        assert!(
+            said.contains("gave no answer within 1s: ") && said.contains(" attempts (POST /): "),
+            "{said}"
+        );
+        assert!(said.contains("Connection refused") && said.contains("(1 of them)"), "{said}");
+    }
 
     #[tokio::test]
     async fn the_ports_of_its_attempts_are_not_the_loads() {

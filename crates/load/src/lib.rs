@@ -69,6 +69,7 @@ pub use error::LoadError;
 pub use grpc::status_name;
 pub use plan::{Plan, PlanError, Share};
 pub use pod_body::{NotAPodBody, PodBody};
+pub use ports::{PortMemory, PortsBefore};
 pub use prepared::Prepared;
 pub use records::{NotARecord, Record, RecordFormat};
 pub use rolldrop_record::load::{

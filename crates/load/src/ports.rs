@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use rolldrop_record::load::PortRange;
 pub(super) use walk::PortWalk;
+pub use walk::{PortMemory, PortsBefore};
 
 /// How long Linux keeps the entry of an unanswered connection attempt (`nf_conntrack_tcp_timeout_syn_sent`).
 pub(super) const ENTRY_LIFE: Duration = Duration::from_secs(120);
@@ -125,11 +126,20 @@ fn held_with(tw_reuse: &str, remote: IpAddr) -> Duration {
 }
 
 /// How soon ports must be used again, if that is before an entry expires: `fresh_per_s` fresh connections a second
-/// for `length`, with `ports` to use.
-pub(super) fn used_again_after(fresh_per_s: f64, length: Duration, ports: usize) -> Option<Duration> {
-    let within = length.min(ENTRY_LIFE).as_secs_f64();
-    let is_early = fresh_per_s * within > ports as f64;
-    is_early.then(|| Duration::from_secs_f64(ports as f64 / fresh_per_s))
+/// for `length`, with `ports` to use, behind those that loads `before` have taken.
+pub(super) fn used_again_after(
+    fresh_per_s: f64,
+    length: Duration,
+    ports: usize,
+    before: Option<PortsBefore>,
+) -> Option<Duration> {
+    let own = (fresh_per_s * length.as_secs_f64() > ports as f64).then(|| ports as f64 / fresh_per_s);
+    let of_before = before.filter(|before| before.taken > 0).and_then(|before| {
+        let until_there = ports.saturating_sub(before.taken) as f64 / fresh_per_s;
+        (until_there < length.as_secs_f64()).then(|| until_there + before.since_s as f64)
+    });
+    let first = own.into_iter().chain(of_before).reduce(f64::min)?;
+    (first < ENTRY_LIFE.as_secs_f64()).then(|| Duration::from_secs_f64(first))
 }
 
 #[cfg(test)]
@@ -183,9 +193,18 @@ mod tests {
     #[test]
     fn early_reuse_is_known_beforehand() {
         let minute = Duration::from_secs(60);
-        assert_eq!(used_again_after(100.0, minute, 6000), None);
-        assert_eq!(used_again_after(100.0, minute, 5000), Some(Duration::from_secs(50)));
-        assert_eq!(used_again_after(100.0, 60 * minute, 12_000), None);
-        assert_eq!(used_again_after(100.0, 60 * minute, 11_000), Some(Duration::from_secs(110)));
+        let after = |length, ports| used_again_after(100.0, length, ports, None).map(|after| after.as_secs());
+        assert_eq!(after(minute, 6000), None);
+        assert_eq!(after(minute, 5000), Some(50));
+        assert_eq!(after(60 * minute, 12_000), None);
+        assert_eq!(after(60 * minute, 11_000), Some(110));
+        // A minute like the one before, which has just ended, or a minute ago.
+        let after = |ports, since_s| {
+            let before = PortsBefore { next: 0, taken: 6000, since_s };
+            used_again_after(100.0, minute, ports, Some(before)).map(|after| after.as_secs())
+        };
+        assert_eq!(after(9000, 60), Some(90));
+        assert_eq!(after(9000, 120), None);
+        assert_eq!(after(12_000, 60), None, "they suffice for both");
     }
 }

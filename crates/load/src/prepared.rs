@@ -20,7 +20,7 @@ use super::first_answer::{self, first_answer};
 use super::latency_log::LogFile;
 use super::live::Journal;
 use super::plan::{self, Plan, PlanError};
-use super::ports::{self, PortWalk};
+use super::ports::{self, PortMemory, PortWalk, PortsBefore};
 use super::recorder::Files;
 use super::records::{Record, RecordWriter};
 use super::request::{self, Persistence, Sender, Template, WebSocket};
@@ -49,6 +49,8 @@ pub struct Prepared {
     names: Names,
     /// The source ports of all workers; `None` if the kernel chooses.
     ports: Option<Vec<u16>>,
+    /// Place that loads before have left, as the run that wants this load says.
+    told: Option<PortsBefore>,
     /// Files for rows, in addition to the run directory.
     records: Vec<RecordWriter>,
     /// Where progress is reported while the load lasts.
@@ -86,7 +88,8 @@ impl Prepared {
             _ => {}
         }
         let records = Vec::new();
-        let prepared = Self { plan, routes, names, ports, records, journal: None, listener: None };
+        let prepared =
+            Self { plan, routes, names, ports, told: None, records, journal: None, listener: None };
         prepared.check_addresses()?;
         if !prepared.plan.settings.reuse_ports {
             prepared.check_ports()?;
@@ -109,6 +112,13 @@ impl Prepared {
             }
         }
         Ok(())
+    }
+
+    /// The same load, which begins behind the source ports that others have left. Otherwise a file of this user says where
+    /// the load before ended.
+    #[must_use]
+    pub fn behind(self, told: Option<PortsBefore>) -> Self {
+        Self { told, ..self }
     }
 
     /// The same load, which asks the kernel where its connections go, if its settings say so.
@@ -228,8 +238,9 @@ impl Prepared {
 
     /// Warnings before the load starts.
     pub fn warnings(&self) -> Vec<String> {
-        let Some(ports) = self.all_ports() else { return Vec::new() };
-        let again = ports::used_again_after(self.plan.fresh_per_s(), self.plan.known_length(), ports);
+        let Some((ports, own)) = self.all_ports().zip(self.ports.as_deref()) else { return Vec::new() };
+        let before = self.told.or_else(|| PortMemory::of_here(own).read());
+        let again = ports::used_again_after(self.plan.fresh_per_s(), self.plan.known_length(), ports, before);
         let warning = |again: Duration| {
             format!(
                 "source ports are used again after {:.0} s: there are {ports}. For {:.0} s after a connection \
@@ -264,7 +275,7 @@ impl Prepared {
     /// # Errors
     /// When the files cannot be created, or no thread can be started.
     pub fn start_at(self, zero: Stamp, clock: Clock, run_dir: Option<&RunDir>) -> Result<Running, LoadError> {
-        let Self { plan, routes, names, ports, records, journal, listener } = self;
+        let Self { plan, routes, names, ports, told, records, journal, listener } = self;
         let sources = plan.sources();
         let (mut tables, mut log) = (Vec::new(), None);
         if let Some(run_dir) = run_dir {
@@ -274,7 +285,7 @@ impl Prepared {
             log = Some(LogFile::create(run_dir)?);
         }
         connection::allow_open(plan.max_connections);
-        let walk = ports.map(|ports| PortWalk::begin(ports, &plan.settings.source_addresses));
+        let walk = ports.map(|ports| PortWalk::begin(ports, &plan.settings.source_addresses, told));
         let control = Control::default();
         let (batches, received) = sync_channel(WAITING_BATCHES);
         let mut tasks = Vec::with_capacity(sources.len());

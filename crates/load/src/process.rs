@@ -19,6 +19,7 @@ use tokio::time::{Instant, interval_at};
 use tokio_util::sync::CancellationToken;
 
 use super::control::Control;
+use super::ports::PortsBefore;
 use clock::WorkerClock;
 use protocol::{Order, Prepare, Report};
 use rolldrop_record::run_info::Source;
@@ -61,6 +62,8 @@ pub struct Ended {
     pub at: Stamp,
     /// Requests that were scheduled, warm-up included; each has its row.
     pub scheduled: u64,
+    /// Place in the source ports that it leaves; `None` if that is not known.
+    pub ports: Option<PortsBefore>,
 }
 
 /// Receives what the process reports: whose clock the stamp is on, the stamp, and what happened.
@@ -218,11 +221,11 @@ impl<N: Note> Process<N> {
                 (self.note)(self.sources.first().map(String::as_str), t_ns, EventKind::Machine(sample));
             }
             Report::Event(event) => (self.note)(Some(&event.source), event.at, event.kind),
-            Report::Ended { t_ns, scheduled } => {
+            Report::Ended { t_ns, scheduled, ports } => {
                 if let Some(source) = self.sources.first() {
                     (self.note)(Some(source), t_ns, EventKind::LoadEnded { scheduled });
                 }
-                return Ok(Some(Ended { at: t_ns, scheduled }));
+                return Ok(Some(Ended { at: t_ns, scheduled, ports }));
             }
             Report::Failed { why } => return Err(ProcessError::Failed(why)),
         }

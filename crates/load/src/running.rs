@@ -13,7 +13,7 @@ use super::conntrack::Listener;
 use super::control::Control;
 use super::error::LoadError;
 use super::latency_log::LogFile;
-use super::ports::PortWalk;
+use super::ports::{PortWalk, PortsBefore};
 use super::recorder::{Files, Recorder};
 use super::resolve::Names;
 use super::series::Second;
@@ -38,6 +38,8 @@ pub struct Summary {
     pub tally: Tally,
     /// The counted part, second by second.
     pub seconds: Vec<Second>,
+    /// Place in the source ports that it leaves; `None` if the kernel has chosen them.
+    pub ports: Option<PortsBefore>,
 }
 
 /// A load that runs in this process. Dropping it aborts the load.
@@ -196,9 +198,7 @@ impl Run {
             tally.merge(&done.tally);
             done.answers.iter().for_each(|(target, of_target)| answers.add(target, of_target));
         }
-        if let Some(walk) = self.walk {
-            walk.end(ports_taken);
-        }
+        let ports = self.walk.map(|walk| walk.end(ports_taken));
         answers.into_events().for_each(|kind| tell(self.clock.now(), kind));
         Ok(Summary {
             sources: self.sources,
@@ -208,6 +208,7 @@ impl Run {
             stopped_early: self.planned.map_or(is_stopped, |planned| scheduled < planned),
             tally,
             seconds,
+            ports,
         })
     }
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::names::named;
 
 named! {
-    /// What ended the rounds.
+    /// Event that ended the rounds.
     pub enum RoundsEnd {
         /// The windows cover what the policy asks for.
         Covered = "covered",
@@ -24,20 +24,20 @@ named! {
     }
 }
 
-/// How far the rounds came, and why there were no more.
+/// The rounds that a run made, and the reason why there were no more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rounds {
-    /// How many there were.
+    /// Rounds that were made.
     pub done: usize,
-    /// How many there may be.
+    /// Rounds that may be made.
     pub most: usize,
     /// Pods that had ended at the last look.
     pub terminations: usize,
     /// Ends that count, at the last look: windows that ended apart from each other.
     pub counted: usize,
-    /// How many of these it takes.
+    /// Number of these that it takes.
     pub needed: usize,
-    /// What ended them.
+    /// Event that ended them.
     pub ended: RoundsEnd,
     /// The reason, as text.
     pub why: String,

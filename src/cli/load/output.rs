@@ -421,6 +421,7 @@ mod tests {
             stopped_early: false,
             tally,
             seconds: Vec::new(),
+            ports: None,
         }
     }
 

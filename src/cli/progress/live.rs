@@ -144,6 +144,14 @@ impl LiveState {
         self.unsettled = what.map(str::to_owned);
     }
 
+    /// Pods that are waited for are not ready for this reason.
+    pub(super) fn unready(&mut self, why: &str) {
+        if self.unsettled.as_deref() != Some(why) {
+            self.unsettled = Some(why.to_owned());
+            self.news.push(News::Said(why.to_owned()));
+        }
+    }
+
     /// The run waits until nothing has been lost for this long, or no longer.
     pub(super) fn awaits_silence(&mut self, silence: Option<Duration>) {
         self.silence = silence;

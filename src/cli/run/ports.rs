@@ -69,7 +69,7 @@ fn order(mut settings: Settings, load_workers: Option<usize>) -> Prepare {
         settings.source_ports.get_or_insert(OF_A_POD);
         Share { first: 0, of: settings.workers * pods }
     });
-    Prepare { settings, run: RunId::random(), first_answer_limit: Duration::ZERO, share }
+    Prepare { settings, run: RunId::random(), first_answer_limit: Duration::ZERO, share, before: None }
 }
 
 /// Whether a load that a process is told of finds enough ports here.

@@ -28,7 +28,7 @@ use rolldrop_record::{Expect, Looks, Rounds, RoundsEnd, RunDir, RunInfo, Stamp};
 
 /// How long a row may take from the end of its request until it is in a closed part.
 const WRITTEN_AFTER: Duration = PART_AGE.saturating_add(Duration::from_secs(1));
-/// How long a worker in the cluster may take to report how many requests had ended.
+/// Time that a worker in the cluster may take to report how many requests had ended.
 const REPORTED_AFTER: Duration = Duration::from_secs(3);
 /// From one attempt to find all rows to the next.
 const RETRY: Duration = Duration::from_secs(1);
@@ -39,7 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy)]
 pub(super) struct Sent<'a> {
     pub(super) control: &'a load::Control,
-    /// What is known about the run at its beginning.
+    /// run.json as it is at the beginning of the run.
     pub(super) info: &'a RunInfo,
     /// The rows that workers in the cluster have; `None` where the load comes from here.
     pub(super) early: Option<&'a EarlyRows>,
@@ -223,11 +223,11 @@ fn judge(run_dir: &RunDir, info: RunInfo, until: Stamp) -> anyhow::Result<(RunRe
 /// The ends of pods that a run has seen, of the mode that takes the most further ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Ends {
-    /// How many pods ended.
+    /// Pods that ended.
     terminations: usize,
-    /// How many of their windows ended apart from each other: only these count.
+    /// Windows of these that ended apart from each other: only they count.
     counted: usize,
-    /// How many have to.
+    /// Number of windows that have to.
     needed: usize,
 }
 
@@ -252,7 +252,7 @@ impl Ends {
         (self.missing() * each).min(self.terminations.max(self.missing()))
     }
 
-    /// Why there is no further round, if there is none. At the look `before` so many ends had counted, and so many rounds
+    /// Returns the reason why there is no further round, if there is none. At the look `before` so many ends had counted, and so many rounds
     /// are left.
     fn settle(
         self,
@@ -304,7 +304,7 @@ impl Ends {
     }
 }
 
-/// What lets more windows end apart.
+/// Says what would let more windows end apart.
 fn what_would_do(result: &RunResult) -> String {
     let windows = || result.terminations.iter().flat_map(|t| &t.windows);
     let unbounded = windows().filter(|window| window.upper_s.is_none()).count();

@@ -16,6 +16,7 @@ use crate::cluster::Cluster;
 use crate::coordinator::{self, Caller, LOAD_PORT, LoadJob, LoadPod, Ready, Session, at_node};
 use crate::scenario::{Place, Scenario, ScenarioError};
 use rolldrop_load as load;
+use rolldrop_load::PortMemory;
 use rolldrop_load::process::protocol::Prepare;
 use rolldrop_load::process::{Note, Process, ProcessError};
 use rolldrop_load::remote::collect::early::EarlyRows;
@@ -232,11 +233,12 @@ impl<N: Note> Sending<N> {
         ready: &Ready,
     ) -> Result<Vec<String>, NotReady> {
         match self {
-            Self::Here(process) => {
-                Ok(process.prepare(Prepare { settings, run, first_answer_limit, share: None }).await?)
-            }
+            Self::Here(process) => Ok(process
+                .prepare(Prepare { settings, run, first_answer_limit, share: None, before: None })
+                .await?),
             Self::Cluster(workers) => {
-                let wanted = Wanted { settings, run, first_answer_limit };
+                let before = PortMemory::of_pods().begin();
+                let wanted = Wanted { settings, run, first_answer_limit, before };
                 let on_node = |settings: &load::Settings, node: &str| seen_from(settings, node, ready);
                 let prepared = workers.fleet.prepare(&wanted, on_node).await;
                 Ok(prepared.map_err(|error| match error {
@@ -297,9 +299,14 @@ impl<N: Note> Sending<N> {
         match self {
             Self::Here(process) => {
                 let ended = process.join().await?;
-                Ok(Joined { at: ended.at, scheduled: ended.scheduled, lost: Vec::new() })
+                let load::process::Ended { at, scheduled, ports } = ended;
+                Ok(Joined { at, scheduled, lost: Vec::new(), ports })
             }
-            Self::Cluster(workers) => Ok(workers.fleet.join().await),
+            Self::Cluster(workers) => {
+                let joined = workers.fleet.join().await;
+                joined.ports.into_iter().for_each(|ports| PortMemory::of_pods().leave(ports));
+                Ok(joined)
+            }
         }
     }
 

@@ -1,19 +1,85 @@
 //! Where the walk over the source ports goes on, from one load to the next.
 //!
-//! A load that began with ports of the one before would meet its stale flows, so it begins behind them. Where that is
-//! stands in a small file of this user's in the directory for temporary files. A load that cannot read it begins
-//! anywhere.
+//! A load that began with ports of the one before would meet its stale flows, so it begins behind them. Where that is, is
+//! in a small file of this user's in the directory for temporary files. A load that cannot read it begins anywhere. The
+//! pods of a cluster have no such file: whoever starts them reads his, and tells them.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
+use serde::{Deserialize, Serialize};
 
-use super::SourcePorts;
+use super::{ENTRY_LIFE, SourcePorts};
+
+/// The ports that Linux chooses from unless it is told otherwise (`net.ipv4.ip_local_port_range`).
+const COMMON: RangeInclusive<u16> = 32768..=60999;
+/// A file with its three numbers is no longer.
+const LONGEST: u64 = 32;
+
+/// Place in the source ports that the loads before have left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortsBefore {
+    /// The port behind the last one that was taken.
+    pub next: u16,
+    /// Ports that were taken lately: they may have stale flows still.
+    pub taken: usize,
+    /// Seconds since the first of these was taken.
+    pub since_s: u64,
+}
+
+/// File in which a user's loads of one kind leave their last port.
+#[derive(Clone, Debug)]
+pub struct PortMemory(PathBuf);
+
+impl PortMemory {
+    /// Of the loads that pods send.
+    pub fn of_pods() -> Self {
+        Self::called("pods")
+    }
+
+    /// Of the loads from here, with these ports.
+    pub(in super::super) fn of_here(ports: &[u16]) -> Self {
+        Self::called(&ports.first().copied().unwrap_or_default().to_string())
+    }
+
+    fn called(name: &str) -> Self {
+        Self(std::env::temp_dir().join(format!("rolldrop-{}-{name}.port", geteuid())))
+    }
+
+    /// Returns the place that the loads before have left; `None` if nothing is known of them.
+    pub fn read(&self) -> Option<PortsBefore> {
+        read(&self.0).unwrap_or_else(|error| {
+            tracing::debug!(%error, "it is not known where the load before ended");
+            None
+        })
+    }
+
+    /// Returns the same for pods, which all begin with one port. Until their load has ended, another one begins far away.
+    pub fn begin(&self) -> PortsBefore {
+        let before = self.read();
+        let anywhere = || PortsBefore { next: rand::random_range(COMMON), taken: 0, since_s: 0 };
+        let before = before.unwrap_or_else(anywhere);
+        let (first, ports) = (*COMMON.start(), COMMON.count());
+        let far = usize::from(before.next.saturating_sub(first)) + ports / 2;
+        let far = first + u16::try_from(far % ports).unwrap_or_default();
+        self.leave(PortsBefore { next: far, taken: ports / 2, since_s: 0 });
+        before
+    }
+
+    /// Leaves it for the next load.
+    pub fn leave(&self, before: PortsBefore) {
+        if let Err(error) = write(&self.0, before) {
+            tracing::debug!(%error, "the next load will not know where this one ended");
+        }
+    }
+}
 
 /// The walk of a user's loads over some ports.
 #[derive(Debug)]
@@ -24,26 +90,33 @@ pub(in super::super) struct PortWalk {
     addresses: Vec<IpAddr>,
     /// The place among them with which this load begins.
     place: usize,
-    file: PathBuf,
+    /// File for its last port; `None` if the run that started it keeps one.
+    memory: Option<PortMemory>,
+    began: Instant,
 }
 
 impl PortWalk {
-    /// Begins where the load before ended.
-    pub(in super::super) fn begin(ports: Vec<u16>, addresses: &[IpAddr]) -> Self {
-        let file = format!("rolldrop-{}-{}.port", geteuid(), ports[0]);
-        Self::begin_with(std::env::temp_dir().join(file), ports, addresses)
+    /// Begins where the load before ended: as it is `told`, or as the file of this user says.
+    pub(in super::super) fn begin(ports: Vec<u16>, addresses: &[IpAddr], told: Option<PortsBefore>) -> Self {
+        let memory = told.is_none().then(|| PortMemory::of_here(&ports));
+        let before = told.or_else(|| memory.as_ref().and_then(PortMemory::read));
+        Self::begin_behind(before, memory, ports, addresses)
     }
 
-    fn begin_with(file: PathBuf, ports: Vec<u16>, addresses: &[IpAddr]) -> Self {
-        let next = read(&file).unwrap_or_else(|error| {
-            tracing::debug!(%error, "it is not known where the load before ended");
-            None
-        });
-        let place = match next {
-            Some(next) => ports.partition_point(|port| *port < next) % ports.len(),
+    fn begin_behind(
+        before: Option<PortsBefore>,
+        memory: Option<PortMemory>,
+        ports: Vec<u16>,
+        addresses: &[IpAddr],
+    ) -> Self {
+        let place = match before {
+            Some(before) => ports.partition_point(|port| *port < before.next) % ports.len(),
             None => rand::random_range(0..ports.len()),
         };
-        Self { ports, addresses: addresses.to_vec(), place, file }
+        let walk = Self { ports, addresses: addresses.to_vec(), place, memory, began: Instant::now() };
+        // A load that is killed leaves this.
+        walk.leave(walk.ports.len() / 2, Duration::ZERO);
+        walk
     }
 
     /// The share of worker `worker`.
@@ -52,25 +125,49 @@ impl PortWalk {
     }
 
     /// The load has ended, and all workers together took a port so often. The next one begins behind them.
-    pub(in super::super) fn end(self, taken: usize) {
+    pub(in super::super) fn end(self, taken: usize) -> PortsBefore {
         let gone = taken.div_ceil(self.addresses.len().max(1));
+        self.leave(gone, self.began.elapsed())
+    }
+
+    fn leave(&self, gone: usize, length: Duration) -> PortsBefore {
         let next = self.ports[(self.place + gone) % self.ports.len()];
-        if let Err(error) = write(&self.file, next) {
-            tracing::debug!(%error, "the next load will not know where this one ended");
+        let left =
+            PortsBefore { next, taken: lately(gone, length), since_s: length.min(ENTRY_LIFE).as_secs() };
+        if let Some(memory) = &self.memory {
+            memory.leave(left);
         }
+        left
     }
 }
 
-fn read(path: &Path) -> io::Result<Option<u16>> {
-    let mut text = String::new();
-    own(path, false)?.take(8).read_to_string(&mut text)?;
-    Ok(text.trim().parse().ok())
+/// Returns the number of ports, of all that a load of this length took, that it took within the life of an entry.
+fn lately(taken: usize, length: Duration) -> usize {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "positive, and no more than what was taken"
+    )]
+    let of_last = |share: f64| (taken as f64 * share).ceil() as usize;
+    of_last((ENTRY_LIFE.as_secs_f64() / length.as_secs_f64().max(1.0)).min(1.0))
 }
 
-fn write(path: &Path, port: u16) -> io::Result<()> {
+fn read(path: &Path) -> io::Result<Option<PortsBefore>> {
+    let (mut file, mut text) = (own(path, false)?, String::new());
+    (&mut file).take(LONGEST).read_to_string(&mut text)?;
+    let age = file.metadata()?.modified()?.elapsed().unwrap_or_default();
+    let mut words = text.split_ascii_whitespace();
+    let Some(next) = words.next().and_then(|port| port.parse().ok()) else { return Ok(None) };
+    let mut number = || words.next().and_then(|number| number.parse::<u32>().ok()).unwrap_or(0);
+    let (taken, since_s) = (number() as usize, u64::from(number()) + age.as_secs());
+    Ok(Some(PortsBefore { next, taken: if age < ENTRY_LIFE { taken } else { 0 }, since_s }))
+}
+
+fn write(path: &Path, left: PortsBefore) -> io::Result<()> {
     let mut file = own(path, true)?;
     file.set_len(0)?;
-    file.write_all(port.to_string().as_bytes())
+    let PortsBefore { next, taken, since_s } = left;
+    file.write_all(format!("{next} {taken} {since_s}").as_bytes())
 }
 
 /// Opens a file that is this user's own. Anybody may put something else in its place, such as a link to another file.
@@ -96,12 +193,15 @@ mod tests {
     #[test]
     fn a_load_begins_behind_the_ports_of_the_one_before() {
         let dir = tempfile::tempdir().unwrap();
+        let memory = PortMemory(dir.path().join("port"));
         let addresses = [1, 2].map(|n| IpAddr::from([127, 0, 0, n]));
-        let begin = |ports: &[u16]| PortWalk::begin_with(dir.path().join("port"), ports.to_vec(), &addresses);
+        let begin = |ports: &[u16]| {
+            PortWalk::begin_behind(memory.read(), Some(memory.clone()), ports.to_vec(), &addresses)
+        };
         let ports: Vec<u16> = (100..107).filter(|port| *port != 104).collect();
         let first = begin(&ports);
         let place = first.place;
-        first.end(8);
+        assert_eq!(first.end(8).taken, 4);
         let second = begin(&ports);
         assert_eq!(second.place, (place + 4) % 6);
         second.end(25);
@@ -109,11 +209,47 @@ mod tests {
         assert_eq!(third.place, (place + 5) % 6);
         let next = ports[third.place];
         assert_eq!([0, 1].map(|worker| third.share(worker, 2).next()), [next, next]);
+        // It is killed.
+        assert_eq!(begin(&ports).place, (place + 5 + 3) % 6);
         // Where its port is not there, it begins with the next one.
         for (next, place) in [(103, 3), (104, 4), (107, 0), (9, 0), (9000, 0)] {
-            write(&dir.path().join("port"), next).unwrap();
+            memory.leave(PortsBefore { next, taken: 0, since_s: 0 });
             assert_eq!(begin(&ports).place, place, "{next}");
         }
+    }
+
+    #[test]
+    fn pods_begin_behind_the_ports_of_the_pods_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let memory = PortMemory(dir.path().join("port"));
+        let begin = |before| PortWalk::begin_behind(Some(before), None, COMMON.collect(), &[]);
+        let before = memory.begin();
+        let walk = begin(before);
+        assert_eq!(walk.share(0, 1).next(), before.next);
+        let ended = walk.end(1000);
+        assert_eq!(usize::from(ended.next), 32768 + (usize::from(before.next) - 32768 + 1000) % 28232);
+        // As long as the load lasts, or if it is killed, others begin far from it.
+        let far = memory.begin().next.abs_diff(before.next);
+        assert_eq!(far, 14116);
+        memory.leave(ended);
+        assert_eq!(memory.begin().next, ended.next);
+    }
+
+    #[test]
+    fn only_what_was_taken_lately_has_stale_flows() {
+        assert_eq!(lately(3000, Duration::from_secs(20)), 3000);
+        assert_eq!(lately(3000, Duration::from_secs(360)), 1000);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("port");
+        write(&path, PortsBefore { next: 40000, taken: 3000, since_s: 60 }).unwrap();
+        let before = read(&path).unwrap().unwrap();
+        assert_eq!((before.next, before.taken), (40000, 3000));
+        assert!(before.since_s >= 60);
+        let long_ago = std::time::SystemTime::now() - 2 * ENTRY_LIFE;
+        File::options().write(true).open(&path).unwrap().set_modified(long_ago).unwrap();
+        assert_eq!(read(&path).unwrap().map(|before| before.taken), Some(0));
+        fs::write(&path, "40000").unwrap();
+        assert_eq!(read(&path).unwrap().map(|before| before.next), Some(40000), "of an earlier version");
     }
 
     #[test]
@@ -124,7 +260,9 @@ mod tests {
         fs::write(&other, "60000").unwrap();
         symlink(&other, &link).unwrap();
         fs::create_dir(&folder).unwrap();
-        let refused = |path: &Path| read(path).is_err() && write(path, 1).is_err();
+        let refused = |path: &Path| {
+            read(path).is_err() && write(path, PortsBefore { next: 1, taken: 1, since_s: 1 }).is_err()
+        };
         assert!(refused(&link) && refused(&folder));
         fs::hard_link(&other, &hard).unwrap();
         assert!(refused(&hard) && refused(&other));

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::control::Progress;
 use crate::plan::Share;
+use crate::ports::PortsBefore;
 use rolldrop_record::event::MachineSample;
 use rolldrop_record::load::Settings;
 use rolldrop_record::{Event, RunId, Stamp};
@@ -59,6 +60,9 @@ pub struct Prepare {
     /// The part of the load that is this worker's; `None` for all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<Share>,
+    /// Place in the source ports that loads before have left; `None` if the worker knows that itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<PortsBefore>,
 }
 
 /// A report of a load worker.
@@ -96,6 +100,9 @@ pub enum Report {
         t_ns: Stamp,
         /// How many there are.
         scheduled: u64,
+        /// Place in the source ports that it leaves; `None` if the kernel has chosen them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ports: Option<PortsBefore>,
     },
     /// The worker cannot continue.
     Failed {
@@ -134,6 +141,7 @@ mod tests {
             run: RunId::random(),
             first_answer_limit: Duration::from_secs(1),
             share: Some(Share { first: 2, of: 4 }),
+            before: Some(PortsBefore { next: 40000, taken: 7, since_s: 1 }),
         }));
         assert_eq!(serde_json::from_str::<Order>(&line(&prepare)).unwrap(), prepare);
     }

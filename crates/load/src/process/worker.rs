@@ -94,7 +94,8 @@ where
         };
         let running = prepared.start_at(zero, self.clock, Some(&run_dir()?))?;
         let summary = self.follow(running).await?;
-        self.say(&Report::Ended { t_ns: summary.ended, scheduled: summary.scheduled })
+        let Summary { ended: t_ns, scheduled, ports, .. } = summary;
+        self.say(&Report::Ended { t_ns, scheduled, ports })
     }
 
     /// Returns `None` when the load is no longer wanted.
@@ -183,13 +184,13 @@ where
 
 /// Waits until every target answers from here.
 async fn ready(order: Prepare, clock: Clock) -> Result<(Prepared, Vec<String>), WorkerError> {
-    let Prepare { settings, run, first_answer_limit, share } = order;
+    let Prepare { settings, run, first_answer_limit, share, before } = order;
     let plan = Plan::new(settings)?.of_run(run);
     let plan = match share {
         Some(share) => plan.part(share)?,
         None => plan,
     };
-    let mut prepared = Prepared::new(plan).await?.with_evidence(clock)?;
+    let mut prepared = Prepared::new(plan).await?.behind(before).with_evidence(clock)?;
     prepared.first_answers(first_answer_limit, clock).await?;
     let left_out = prepared.choose_families(clock).await;
     Ok((prepared, left_out))
@@ -277,7 +278,7 @@ mod tests {
         let settings =
             Settings { pace: Pace::constant(200.0, Duration::from_secs(3600)), ..Settings::new(url) };
         let (run, first_answer_limit) = (RunId::random(), Duration::from_secs(30));
-        let prepare = Prepare { settings, run, first_answer_limit, share: None };
+        let prepare = Prepare { settings, run, first_answer_limit, share: None, before: None };
         order(&mut worker.orders, &Order::Prepare(Box::new(prepare))).await;
         worker
             .until(|report| matches!(report, Report::Ready { sources, .. } if sources == &["load-0"]))
@@ -313,7 +314,7 @@ mod tests {
         let (url, limit) = ("http://127.0.0.1:1/".to_owned(), Duration::from_millis(1));
         let settings = Settings::new(url.clone());
         let (run, first_answer_limit) = (RunId::random(), limit);
-        let prepare = Prepare { settings, run, first_answer_limit, share: None };
+        let prepare = Prepare { settings, run, first_answer_limit, share: None, before: None };
         let said = say(Order::Prepare(Box::new(prepare))).await;
         let [Report::Failed { why: reason }] = said.as_slice() else { panic!("{said:?}") };
         assert!(reason.starts_with(&format!("{url} gave no answer within 1ms: ")), "{reason}");

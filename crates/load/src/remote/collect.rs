@@ -263,7 +263,7 @@ impl Known {
         reached.map(|(source, (reached, _))| (source.clone(), reached.main.clone())).collect()
     }
 
-    /// How many rows of a source are in parts that have arrived.
+    /// Returns the number of rows of a source in parts that have arrived.
     fn rows_here(&self, source: &str) -> u64 {
         self.fetched.get(source).map_or(0, |parts| parts.values().sum())
     }
@@ -342,7 +342,7 @@ impl Collecting {
     async fn fetch_early(&self, mut orders: Receiver<Order>, over: &CancellationToken) {
         while let Some(Some(order)) = over.run_until_cancelled(orders.recv()).await {
             let _turn = turn(&self.context.turns, &self.link).await;
-            // What fails is tried again with the next order, or when the load is over.
+            // It is tried again with the next order, or when the load is over.
             if let Err(why) = self.fetch().closed(|part| self.context.known().count(part)).await {
                 tracing::debug!(%why, "fetching a load worker's rows while the load lasts");
             }

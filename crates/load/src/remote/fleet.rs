@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::ask::Ask;
 use crate::control::{Control, Progress, Recent};
 use crate::plan::Share;
+use crate::ports::PortsBefore;
 use crate::process::protocol::{Order, Prepare};
 use crate::process::{Ended, Note};
 pub use member::Lost;
@@ -69,6 +70,8 @@ pub struct Wanted {
     pub run: RunId,
     /// How long each target's first answer may take.
     pub first_answer_limit: Duration,
+    /// Place in the source ports that the loads of pods before have left.
+    pub before: PortsBefore,
 }
 
 /// How a load ended.
@@ -80,6 +83,8 @@ pub struct Joined {
     pub scheduled: u64,
     /// The workers that were lost meanwhile.
     pub lost: Vec<Lost>,
+    /// Place in the source ports that is left by the worker that took the most.
+    pub ports: Option<PortsBefore>,
 }
 
 /// All workers of a load.
@@ -118,6 +123,7 @@ impl<N: Note> Fleet<N> {
                     run: wanted.run.clone(),
                     first_answer_limit: wanted.first_answer_limit,
                     share: Some(Share { first: number * threads, of }),
+                    before: Some(wanted.before),
                 };
                 worker.prepare(order, clock, note)
             });
@@ -190,9 +196,10 @@ impl<N: Note> Fleet<N> {
         let following = self.workers.iter_mut().enumerate();
         join_all(following.map(|(number, worker)| worker.follow(number, &shared, &self.note))).await;
 
-        let mut joined = Joined { at: Stamp::default(), scheduled: 0, lost: Vec::new() };
+        let mut joined = Joined { at: Stamp::default(), scheduled: 0, lost: Vec::new(), ports: None };
         for worker in &self.workers {
-            let Ended { at, scheduled } = worker.ended(self.clock);
+            let Ended { at, scheduled, ports } = worker.ended(self.clock);
+            joined.ports = joined.ports.into_iter().chain(ports).max_by_key(|ports| ports.taken);
             joined.at = joined.at.max(at.shifted_ns(-worker.its_clock.offset_ns()));
             joined.scheduled += scheduled;
             if let Some(source) = worker.sources.first() {

@@ -23,6 +23,7 @@ use super::ask::{AnswerBody, Ask, AskError};
 use super::fleet::{Fleet, Member, Wanted};
 use super::link::{Link, LinkError};
 use super::*;
+use crate::ports::PortsBefore;
 use crate::process::protocol::Order;
 use crate::{Pace, Settings};
 use rolldrop_record::parts::read_table;
@@ -139,7 +140,8 @@ fn fleet(members: Vec<Member>) -> (Fleet<impl crate::process::Note>, Noted) {
 fn wanted(url: &str, rate: f64, seconds: u64) -> Wanted {
     let pace = Pace::constant(rate, Duration::from_secs(seconds));
     let settings = Settings { pace, ..Settings::new(url) };
-    Wanted { settings, run: RunId::random(), first_answer_limit: Duration::from_secs(30) }
+    let before = PortsBefore { next: 40000, taken: 0, since_s: 0 };
+    Wanted { settings, run: RunId::random(), first_answer_limit: Duration::from_secs(30), before }
 }
 
 /// As seen from a node: the target is called so.
@@ -169,6 +171,11 @@ async fn several_workers_send_one_schedule_however_their_connections_are_cut() {
     assert_eq!((joined.scheduled, joined.lost), (101, vec![]));
     assert!(joined.at > zero);
     assert_eq!(fleet.control().progress().scheduled, 101);
+    // Each begins with the ports that it was told, and the next load begins behind them.
+    let first = pods.iter().map(|pod| pod.rows().iter().filter_map(|row| row.local_port).min());
+    assert!(first.clone().all(|port| port >= Some(40000)), "{:?}", first.collect::<Vec<_>>());
+    let left = joined.ports.expect("ports");
+    assert!((51..60).contains(&left.taken) && left.next >= 40051, "{left:?}");
 
     let rows: Vec<RequestRow> = pods.iter().flat_map(Pod::rows).collect();
     assert_eq!((pods[0].rows().len(), pods[1].rows().len()), (51, 50));

@@ -28,11 +28,11 @@ struct Worker {
     orders: Sender<Order>,
 }
 
-/// How many requests of each source had been recorded at some time.
+/// Number of requests of each source that had been recorded at some time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark(BTreeMap<String, u64>);
 
-/// How much is here.
+/// Result of a fetch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arrived {
     /// Everything up to the mark.
@@ -55,7 +55,7 @@ impl EarlyRows {
         taken
     }
 
-    /// What is recorded by now, as far as workers have reported it: some two seconds ago.
+    /// Returns what is recorded by now, as far as workers have reported it: some two seconds ago.
     pub fn mark(&self) -> Mark {
         let known = self.context.known();
         Mark(known.reached.iter().map(|(source, (reached, _))| (source.clone(), reached.rows)).collect())

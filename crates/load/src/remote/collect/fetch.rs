@@ -123,7 +123,7 @@ impl Fetch<'_> {
         Ok(())
     }
 
-    /// Whether a part was fetched before: only then it has its name.
+    /// Returns true if a part was fetched before: only then it has its name.
     fn is_here(&self, part: &Part) -> bool {
         self.run_dir.join(RequestRow::TABLE).join(&part.name).is_file()
     }

@@ -195,7 +195,7 @@ impl Worker {
             _ => {
                 let heard = self.heard.unwrap_or_else(|| clock.now());
                 let at = heard.shifted_ns(self.its_clock.offset_ns());
-                Ended { at, scheduled: self.progress.scheduled }
+                Ended { at, scheduled: self.progress.scheduled, ports: None }
             }
         }
     }
@@ -227,7 +227,7 @@ async fn follow_reports(
                 note(sources.first().map(String::as_str), t_ns, EventKind::Machine(sample));
             }
             Report::Event(event) => note(Some(&event.source), event.at, event.kind),
-            Report::Ended { t_ns, scheduled } => return Ok(Ended { at: t_ns, scheduled }),
+            Report::Ended { t_ns, scheduled, ports } => return Ok(Ended { at: t_ns, scheduled, ports }),
             Report::Failed { why } => return Err(why),
             Report::Ready { .. } | Report::Clock { .. } => {}
         }

@@ -1,0 +1,113 @@
+//! Pods that do not get ready, and what is said about them.
+
+use super::*;
+
+const LOG: &str = "starting\nno such table: users\n";
+
+/// A cluster with these pods, and this warning about any of them.
+fn cluster(path: &str, pods: &[Value], warning: Option<&Value>) -> (u16, String) {
+    let list = |items: &[&Value]| {
+        (200, json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items}).to_string())
+    };
+    match path.rsplit('/').next() {
+        Some("pods") => list(&pods.iter().collect::<Vec<_>>()),
+        Some("events") => list(&warning.into_iter().collect::<Vec<_>>()),
+        Some("log") => (200, LOG.to_owned()),
+        _ => super::status(404, "NotFound", path),
+    }
+}
+
+fn event(reason: &str, message: &str) -> Value {
+    json!({"metadata": {"name": "e"}, "involvedObject": {}, "reason": reason, "message": message,
+        "lastTimestamp": "2026-01-01T00:00:00Z"})
+}
+
+fn listed(name: &str, status: Value) -> Value {
+    json!({"metadata": {"name": name}, "spec": {"containers": [], "nodeName": "node-1"}, "status": status})
+}
+
+fn running(name: &str, ready: &str) -> Value {
+    listed(name, json!({"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]}))
+}
+
+/// Returns the error of the wait for these pods.
+async fn said(pods: Vec<Value>, warning: Option<Value>) -> String {
+    let (client, _) = api(move |_, path| cluster(path, &pods, warning.as_ref()));
+    let limits = Limits { ready: Duration::from_secs(60), ..Limits::default() };
+    let (session, _, _dir) = session(client, limits);
+    session.await_endpoints("web", Some("app=web"), 3).await.unwrap_err().to_string()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_fails_is_said_once_for_all_pods() {
+    let unhealthy = event("Unhealthy", "Readiness probe failed: HTTP probe failed with statuscode: 500");
+    let pods = vec![running("web-1", "False"), running("web-2", "True"), running("web-3", "False")];
+    assert_eq!(
+        said(pods, Some(unhealthy)).await,
+        "service web has 0 of 3 endpoints ready after 60s: pod web-1 and 1 more: Unhealthy: Readiness probe failed: \
+         HTTP probe failed with statuscode: 500"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_crashes_is_said_with_its_last_line() {
+    let container = json!({"name": "app", "image": "x", "imageID": "", "ready": false, "restartCount": 3,
+        "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}},
+        "lastState": {"terminated": {"exitCode": 1, "reason": "Error"}}});
+    let crashing = listed("web-1", json!({"phase": "Running", "containerStatuses": [container]}));
+    let said = said(vec![crashing], None).await;
+    assert!(
+        said.ends_with(
+            ": pod web-1: CrashLoopBackOff: back-off 10s; it ended with exit code 1 (Error); it wrote \"no such table: \
+             users\""
+        ),
+        "{said}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_nobody_can_make_are_said() {
+    let refused = event("FailedCreate", "pods \"web-\" is forbidden: exceeded quota: small");
+    let said = said(Vec::new(), Some(refused)).await;
+    assert!(
+        said.ends_with(": no pod was made: FailedCreate: pods \"web-\" is forbidden: exceeded quota: small")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rollout_that_hangs_is_recorded_with_its_reason() {
+    let restarted = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&restarted);
+    let (client, _) = api(move |_, path| {
+        let is_new = seen.load(Ordering::SeqCst);
+        let deployment = json!({"metadata": {"name": "web", "generation": 1 + is_new},
+            "spec": {"replicas": 1, "selector": {}, "template": {}},
+            "status": {"observedGeneration": 1 + is_new, "updatedReplicas": 1 - is_new, "replicas": 1,
+                "availableReplicas": 1}});
+        match path.rsplit('/').next() {
+            Some("deployments") => {
+                let list = json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": [deployment]});
+                (200, list.to_string())
+            }
+            _ => {
+                let other = running("db-1", "False");
+                let pulling = json!({"name": "app", "image": "x", "imageID": "", "ready": false, "restartCount": 0,
+                    "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}});
+                let pulling = listed("web-2", json!({"phase": "Pending", "containerStatuses": [pulling]}));
+                cluster(path, &[other, pulling], None)
+            }
+        }
+    });
+    let (session, run_dir, _dir) = session(client, Limits::default());
+    let before = session.workloads().await.unwrap();
+    restarted.store(1, Ordering::SeqCst);
+    session.await_rollout(&before, None).await.unwrap();
+    session.finish(CancellationToken::new()).await.unwrap();
+    let unsettled = events_of(&run_dir).into_iter().find_map(|event| match event.kind {
+        EventKind::CommandSettled { unsettled, .. } => unsettled,
+        _ => None,
+    });
+    let why =
+        "Deployment web: 0 pods updated, 1 wanted (pod web-2: ImagePullBackOff: no such image), after 300s";
+    assert_eq!(unsettled.as_deref(), Some(why));
+}
