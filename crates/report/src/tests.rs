@@ -81,7 +81,8 @@ fn the_text_of_a_run_that_drops() {
     All 24 were sent to the 3 terminating pods, within their endpoint-propagation windows.
       class  24 connect_refused: the connection was refused
       cause  24 routed_to_dead_pod: routed to a pod that no longer accepted connections
-      remedy lifecycle: {preStop: {sleep: {seconds: 1}}}   # for pods that end one at a time; suggested by 3 terminations, not proven
+      remedy lifecycle: {preStop: {sleep: {seconds: 1}}}
+             (for pods that end one at a time; suggested by 3 terminations, not proven)
       more   rolldrop explain routed_to_dead_pod
       run    rolldrop 0.1.0 · scenario naive-exit · 300 requests/s for 30 s · Kubernetes v1.36.2 ·
              userspace dataplane · 2 nodes · 3 endpoints
@@ -101,7 +102,7 @@ fn the_text_of_a_run_that_drops() {
       95 % confidence; 26 more are needed to claim 90 % coverage. In the app's container: a preStop
       sleep of 1 s for pods that end one at a time (suggested by 3 terminations, not proven); it
       outlasts every window seen.
-          lifecycle: {preStop: {sleep: {seconds: 1}}}   # for pods that end one at a time; suggested by 3 terminations, not proven
+          lifecycle: {preStop: {sleep: {seconds: 1}}}   # suggested, not proven
 
     LATENCY   response time of answered requests, from the intended send time
                                    requests          p50          p99          max

@@ -123,8 +123,11 @@ fn answer(page: &mut Page, result: &RunResult) {
         page.paragraph(lead, 9, None, &format!("{} {}: {}", count(*n), cause.as_str(), words::cause(*cause)));
     }
     match words::remedy(result) {
-        // Whole lines, to be copied.
-        Some(Remedy::Yaml(yaml, note)) => page.line(&format!("  remedy {yaml}   # {note}")),
+        Some(Remedy::Yaml(yaml, note)) => {
+            // A whole line, to be copied.
+            page.line(&format!("  remedy {yaml}"));
+            page.paragraph("", 9, None, &format!("({note})"));
+        }
         Some(Remedy::Words(text)) => page.paragraph("  remedy", 9, None, &text),
         None => {}
     }

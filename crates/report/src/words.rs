@@ -89,7 +89,7 @@ pub(super) fn remedy(result: &RunResult) -> Option<Remedy> {
             Recommendation::longest(&result.recommendation, &result.terminations, &result.groups)
         // A range is no line to copy.
         && longest.suggested_from_seconds.is_none()
-        && let Some((yaml, note)) = sleep_hook(longest, &result.cluster.version)
+        && let Some((yaml, note)) = sleep_hook(longest, &result.cluster.version, ground(longest))
     {
         return Some(Remedy::Yaml(yaml, note));
     }
@@ -365,7 +365,12 @@ pub(super) fn recommendation(rec: &Recommendation) -> Vec<String> {
 
 /// The YAML of a recommendation or of a mere suggestion, for a cluster of this version.
 pub(super) fn yaml(rec: &Recommendation, version: &str) -> Vec<String> {
-    let Some((hook, note)) = sleep_hook(rec, version) else { return Vec::new() };
+    let note = match (rec.pre_stop_seconds, rec.suggested_from_seconds, rec.suggested_seconds) {
+        (Some(_), ..) => "per container".to_owned(),
+        (None, Some(from), Some(to)) => format!("the upper end of {from} to {to} s, not proven"),
+        (None, ..) => "suggested, not proven".to_owned(),
+    };
+    let Some((hook, note)) = sleep_hook(rec, version, note) else { return Vec::new() };
     let mut lines = vec![format!("{hook}   # {note}")];
     if let Some(grace) = rec.termination_grace_period_seconds {
         lines.push(format!("terminationGracePeriodSeconds: {grace}   # per pod"));
@@ -373,18 +378,18 @@ pub(super) fn yaml(rec: &Recommendation, version: &str) -> Vec<String> {
     lines
 }
 
-/// The hook that sleeps so long on a cluster of this version, and a note.
-fn sleep_hook(rec: &Recommendation, version: &str) -> Option<(String, String)> {
-    let sleep = rec.advised_seconds()?;
-    let of = manner(rec.mode);
-    let note = match (rec.pre_stop_seconds, rec.suggested_from_seconds) {
-        (Some(_), _) => format!("per container, for pods that end {of}"),
-        (None, None) => format!("for pods that end {of}; suggested by {}, not proven", rec.rests_on()),
-        (None, Some(from)) => format!(
-            "for pods that end {of}; the upper end of {from} to {sleep} s, suggested by {}, not proven",
-            rec.rests_on()
-        ),
+/// The mode that a sleep is for, and what it rests on.
+fn ground(rec: &Recommendation) -> String {
+    let how = match rec.pre_stop_seconds {
+        Some(_) => format!("recommended, from {}", rec.rests_on()),
+        None => format!("suggested by {}, not proven", rec.rests_on()),
     };
+    format!("for pods that end {}; {how}", manner(rec.mode))
+}
+
+/// The hook that sleeps so long on a cluster of this version, and the note with what that version lacks.
+fn sleep_hook(rec: &Recommendation, version: &str, note: String) -> Option<(String, String)> {
+    let sleep = rec.advised_seconds()?;
     Some(if lacks_sleep_hooks(version) {
         (
             format!("lifecycle: {{preStop: {{exec: {{command: [sleep, \"{sleep}\"]}}}}}}"),
@@ -532,8 +537,8 @@ mod tests {
         let analysis = crate::samples::naive_exit();
         let rec = &analysis.result.recommendation[0];
         let first = |version: &str| yaml(rec, version).swap_remove(0);
-        let exec = "lifecycle: {preStop: {exec: {command: [sleep, \"1\"]}}}   # for pods that end one at a \
-                    time; suggested by 3 terminations, not proven; Kubernetes v1.29.7 has no preStop sleep: the image needs one";
+        let exec = "lifecycle: {preStop: {exec: {command: [sleep, \"1\"]}}}   # suggested, not proven; Kubernetes \
+                    v1.29.7 has no preStop sleep: the image needs one";
         assert_eq!(first("v1.29.7"), exec);
         for version in ["v1.30.0-rc.1", "v1.36.2", "", "v2.0.0"] {
             assert!(first(version).starts_with("lifecycle: {preStop: {sleep: {seconds: 1}}}"), "{version}");

@@ -134,7 +134,8 @@ fn a_name_is_explained_in_the_words_of_the_docs() {
     insta::assert_snapshot!(explained("expect.targets.shop.example:80.windows.p90.max", 100).unwrap(), @"
     targets.NAME.… (check of a gate)
 
-      figure  the same of the requests to one target
+      figure  the same of the requests to one target; where each node's clients are a target of their
+              own (NAME@NODE, load from the cluster), of each of these
 
       More: docs/expect.md
 
@@ -181,7 +182,7 @@ fn an_unknown_name_is_an_error_with_those_that_are_like_it() {
          gateway_to_dead_pod; `rolldrop explain` lists all names"
     );
     assert!(
-        error("gateway_to_dead").contains("similar: gateway_to_dead_pod; "),
+        error("gateway_to_dead").contains("similar: gateway_to_dead_pod, "),
         "{}",
         error("gateway_to_dead")
     );

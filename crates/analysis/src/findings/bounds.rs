@@ -6,12 +6,15 @@ use super::{Finding, Severity, counted, finding, len};
 use crate::model::{NoBound, Termination};
 use crate::timeline::Timeline;
 
+/// By consumer and reason: the pods, and the reason in words.
+type ByReason<'a> = BTreeMap<(&'a str, Option<NoBound>), Vec<(&'a str, &'a str)>>;
+
 /// One finding for each consumer and reason.
 pub(crate) fn findings<'a>(
     timeline: &'a Timeline,
     terminations: &'a [Termination],
 ) -> impl Iterator<Item = Finding> + use<'a> {
-    let mut by_reason: BTreeMap<(&str, Option<NoBound>), Vec<(&str, &str)>> = BTreeMap::new();
+    let mut by_reason = ByReason::new();
     for termination in terminations {
         for window in &termination.windows {
             if let Some(why) = &window.censored {

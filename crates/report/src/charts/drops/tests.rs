@@ -47,7 +47,7 @@ fn every_drop_is_plotted_where_it_was_begun() {
     );
     assert_eq!(
         subtitle(&series, &analysis.result),
-        "Cause: routed to a pod that no longer accepted connections · Remedy: lifecycle: {preStop: \
+        "Cause: routed to a pod that no longer accepted connections\nRemedy: lifecycle: {preStop: \
          {sleep: {seconds: 1}}} (for pods that end one at a time; suggested by 3 terminations, not proven)\nTime at which each lost request was begun, since \
          the deletion of its pod took effect"
     );
