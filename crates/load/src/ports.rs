@@ -136,7 +136,7 @@ pub(super) fn used_again_after(
     let own = (fresh_per_s * length.as_secs_f64() > ports as f64).then(|| ports as f64 / fresh_per_s);
     let of_before = before.filter(|before| before.taken > 0).and_then(|before| {
         let until_there = ports.saturating_sub(before.taken) as f64 / fresh_per_s;
-        (until_there < length.as_secs_f64()).then(|| until_there + before.since_s as f64)
+        (until_there < length.as_secs_f64()).then_some(until_there + before.since_s as f64)
     });
     let first = own.into_iter().chain(of_before).reduce(f64::min)?;
     (first < ENTRY_LIFE.as_secs_f64()).then(|| Duration::from_secs_f64(first))
