@@ -64,7 +64,9 @@ spec:
     - --accesslog
     - --accesslog.format=json
     - --accesslog.fields.headers.names.rolldrop-id=keep
----
+";
+
+const HAPROXY_POD: &str = "\
 apiVersion: v1
 kind: Pod
 metadata: {name: haproxy}
@@ -90,13 +92,19 @@ defaults
 frontend outside
   bind :8000
   capture request header rolldrop-id len 128
-  log-format \"%[capture.req.hdr(0)] %ST %ts\"
+  log-format \"%[capture.req.hdr(0)] %ST %ts %s\"
   default_backend nodes
 backend nodes
+";
+
+const TWO_NODES: &str = "\
   default-server check inter 500ms fall 3 rise 1
   server node-1 NODE-1:30080
   server node-2 NODE-2:30080
 ";
+
+/// It is out of service after one failed check, until two have passed.
+const ONE_NODE: &str = "  server node-1 NODE-1:30080 check inter 100ms fall 1 rise 2\n";
 
 fn scenario(traefik: &str, haproxy: &str) -> String {
     let web = Web::new(3).args(&["--on-sigterm", "exit"]);
@@ -117,19 +125,33 @@ fn scenario(traefik: &str, haproxy: &str) -> String {
 
 /// The cluster with the gateways, and the addresses of these.
 fn gateways() -> (Cluster, [String; 2]) {
-    let latencies = json!({"deletionToSlice": "1s", "terminatedToSlice": "1s"});
-    let cluster = Setup::on(Dataplane::Kernel).nodes(2).with(json!({"latencies": latencies})).start();
-    let node = |name: &str| {
-        cluster.kubectl(&format!(
-            "get node {name} -o jsonpath={{.status.addresses[?(@.type==\"InternalIP\")].address}}"
-        ))
-    };
-    let config = HAPROXY.replace("NODE-1", &node("node-1")).replace("NODE-2", &node("node-2"));
-    std::fs::write(cluster.dir().join("haproxy.cfg"), config).expect("a file");
+    let cluster = slow_to_notice(2);
     cluster.apply(&trust_default_account().to_string());
-    cluster.apply(&GATEWAYS.replace("BIN", VENV).replace("DIR", &cluster.dir().display().to_string()));
-    let addresses = ["traefik", "haproxy"].map(|pod| cluster.address_of(pod));
-    (cluster, addresses)
+    cluster.apply(&GATEWAYS.replace("BIN", VENV));
+    let haproxy = haproxy(&cluster, TWO_NODES);
+    let traefik = cluster.address_of("traefik");
+    (cluster, [traefik, haproxy])
+}
+
+/// A cluster whose endpoints keep pods for a second.
+fn slow_to_notice(nodes: u32) -> Cluster {
+    let latencies = json!({"deletionToSlice": "1s", "terminatedToSlice": "1s"});
+    Setup::on(Dataplane::Kernel).nodes(nodes).with(json!({"latencies": latencies})).start()
+}
+
+/// Runs HAProxy with these servers before the nodes' ports. Returns its address.
+fn haproxy(cluster: &Cluster, servers: &str) -> String {
+    let config = ["node-1", "node-2"].iter().fold(HAPROXY.to_owned() + servers, |config, node| {
+        let name = node.to_uppercase();
+        if !config.contains(&name) {
+            return config;
+        }
+        let path = "{.status.addresses[?(@.type==\"InternalIP\")].address}";
+        config.replace(&name, &cluster.kubectl(&format!("get node {node} -o jsonpath={path}")))
+    });
+    std::fs::write(cluster.dir().join("haproxy.cfg"), config).expect("a file");
+    cluster.apply(&HAPROXY_POD.replace("DIR", &cluster.dir().display().to_string()));
+    cluster.address_of("haproxy")
 }
 
 /// The number of a request, by its id.
@@ -152,7 +174,7 @@ fn chosen_by_traefik(log: &str) -> BTreeMap<u64, String> {
 /// The requests for which HAProxy got no answer, by their numbers.
 fn failed_by_haproxy(log: &str) -> BTreeSet<u64> {
     let failed = log.lines().filter_map(|line| {
-        let [id, status, state] = line.split_whitespace().collect::<Vec<_>>()[..] else { return None };
+        let [id, status, state, _] = line.split_whitespace().collect::<Vec<_>>()[..] else { return None };
         // The first letter is who ended it, the second where it stood: connecting, or waiting for the head.
         let is_servers =
             state.starts_with(['S', 's']) && status.parse::<u16>().is_ok_and(|status| status >= 500);
@@ -258,5 +280,44 @@ fn what_a_gateway_lost_is_that_of_the_pod_that_its_own_log_names() {
                 assert!(window.lower_s > Some(0.5), "{window:?}\n{finished}");
             }
         }
+    });
+}
+
+/// The requests for which HAProxy had no server, by their numbers.
+fn without_a_server(log: &str) -> BTreeSet<u64> {
+    let of_none = log.lines().filter(|line| line.ends_with(" <NOSRV>"));
+    of_none.filter_map(|line| number(line.split(' ').next()?)).collect()
+}
+
+#[test]
+fn what_a_gateway_without_a_server_lost_is_no_pods_loss() {
+    measured(|| {
+        let _turn = turn();
+        let cluster = slow_to_notice(1);
+        let haproxy = haproxy(&cluster, ONE_NODE);
+        let ports = json!([{"port": 80, "targetPort": "http", "nodePort": 30080}]);
+        let web = Web::new(3).args(&["--on-sigterm", "exit"]);
+        let scenario = web.service(json!({"type": "NodePort", "ports": ports})).scenario(
+            "without-a-server",
+            &format!(
+                "
+  target: {{url: 'http://{haproxy}:8000/', name: balancer}}
+  load: {{rate: 200, duration: 60s, warmup: 4s, timeout: {{response: 2s}}}}
+  disruptions: [{{at: 3s, action: deletePod, selector: app=web, until: {{terminations: 2}}}}]
+"
+            ),
+        );
+        let finished = cluster.run(&scenario).measured().expect_code(0);
+        let (_, Analysed { analysis, .. }) = analysed(&finished.dir().join("run"));
+        let refused = without_a_server(&cluster.kubectl("logs haproxy"));
+        let lost = analysis.lost.iter().map(|lost| (lost.seq, lost.cause));
+        let (without, others): (Vec<_>, Vec<_>) = lost.partition(|(seq, _)| refused.contains(seq));
+        let called_so =
+            |of: &[(u64, Cause)]| of.iter().filter(|(_, cause)| *cause == Cause::GatewayNoServer).count();
+        println!("{finished}");
+        println!("{} of {}, {} of {}", called_so(&without), without.len(), called_so(&others), others.len());
+        assert!(without.len() >= 10, "{}\n{finished}", without.len());
+        finished.figure(called_so(&without) * 100 >= without.len() * 95);
+        finished.figure(called_so(&others) * 100 <= others.len() * 5);
     });
 }

@@ -71,6 +71,7 @@ mod report_size;
 mod rollouts;
 mod runs;
 mod sample_server;
+mod servers;
 mod soak;
 mod stale_flows;
 mod strangers;

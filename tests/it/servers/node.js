@@ -1,6 +1,6 @@
 // Node's own HTTP server. What it does on SIGTERM depends on ENDS: `close` stops accepting and waits for its connections,
-// as most apps have it; `drain` asks its clients to leave, too; a number is the status of all answers from then on, as if
-// the app had closed first what answers need.
+// as most apps have it; `drain` first asks its clients to leave, for two seconds; a number is the status of all answers
+// from then on, as if the app had closed first what answers need.
 const http = require('node:http');
 
 let ending = false;
@@ -10,11 +10,12 @@ const server = http.createServer((request, response) => {
     if (ending && process.env.ENDS === 'drain') response.setHeader('connection', 'close');
     if (ending && Number(process.env.ENDS)) response.statusCode = Number(process.env.ENDS);
     response.end('from Node\n');
-  }, 10);
+  }, 50);
 });
 
 server.listen(8080);
 process.on('SIGTERM', () => {
   ending = true;
-  server.close(() => process.exit(0));
+  const close = () => server.close(() => process.exit(0));
+  setTimeout(close, process.env.ENDS === 'drain' ? 2000 : 0);
 });
