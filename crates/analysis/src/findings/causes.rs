@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::setup::{Hook, Setup};
 use super::{
-    Finding, Judged, Known, RESTART_REMEDY, Recommendation, Severity, count, counted, finding, unclear,
+    Finding, Judged, Known, RESTART_REMEDY, Recommendation, Severity, counted, either, finding, unclear,
 };
 use crate::model::lasted_at_least_s;
 use crate::recommend;
@@ -43,8 +43,9 @@ pub(super) fn findings(known: Known<'_>, setup: &Setup<'_>) -> Vec<Finding> {
         findings.push(finding(
             Severity::Warning,
             format!(
-                "{} dropped requests fit several terminations: the loss of each is an interval",
-                count(known.requests.ambiguous)
+                "{} {} several terminations: the loss of each is an interval",
+                counted(known.requests.ambiguous, "dropped request"),
+                either(known.requests.ambiguous, "fits", "fit")
             ),
             "the pods ended so close together that neither time nor outcome shows which of them lost a request",
             "let responses name their pod, or delete pods further apart; totals of the groups are exact",

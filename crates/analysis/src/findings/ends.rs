@@ -37,8 +37,8 @@ fn failed_hooks(known: Known<'_>, setup: &Setup<'_>) -> Vec<Finding> {
                 counted(len(pods), "pod"),
                 failed[0].message
             ),
-            "the kubelet sends SIGTERM as soon as a hook has failed: a program that the image lacks, or one that ended \
-             with an error, delays nothing",
+            "the kubelet sends SIGTERM as soon as a hook has failed: a program that the image lacks delays nothing, and \
+             one that ends with an error delays SIGTERM only until then",
             "use lifecycle.preStop.sleep, which needs no program in the image",
         )
     };
