@@ -116,7 +116,7 @@ pub(super) struct Extras<'a> {
     pub(super) looks: Option<Looks>,
     /// How sure its recommendation must be.
     pub(super) policy: Policy,
-    /// How it goes on round by round, if it does.
+    /// Settings of its rounds, if it has several.
     pub(super) covering: Option<Covering<'a>>,
     /// What it is part of, as text, once so many pods have ended.
     pub(super) told: Option<&'a dyn Fn(usize) -> String>,
@@ -126,7 +126,7 @@ pub(super) struct Extras<'a> {
     pub(super) ending: Option<(&'a Sleepers, Ending)>,
 }
 
-/// How a run goes on round by round.
+/// Settings of a run in several rounds.
 #[derive(Clone, Copy)]
 pub(super) struct Covering<'a> {
     pub(super) most_rounds: usize,
@@ -134,15 +134,15 @@ pub(super) struct Covering<'a> {
     pub(super) goal: &'a dyn Fn(&RunResult) -> Look,
 }
 
-/// What a look after a round shows.
+/// Result of a look after a round.
 pub(super) struct Look {
     /// The units that count so far.
     pub(super) counted: usize,
-    /// How many of these it takes.
+    /// Number of these that it takes.
     pub(super) needed: usize,
-    /// How far that is, in words.
+    /// Progress, in words.
     pub(super) said: String,
-    /// How many pods the next round ends, or why there is none.
+    /// Number of pods that the next round ends, or the reason why there is none.
     pub(super) next: Result<usize, (RoundsEnd, String)>,
 }
 

@@ -75,11 +75,11 @@ pub(super) struct TuneArgs {
     #[arg(long, value_name = "D", default_value = "60s", value_parser = super::parse_duration,
         help_heading = "Search and proof")]
     max_sleep: Duration,
-    /// How pods are ended while they are measured [default: rollingRestart]. Deletions one at a time show nothing for
+    /// Action that ends pods while they are measured [default: rollingRestart]. Deletions one at a time show nothing for
     /// rollouts.
     #[arg(long, value_enum, value_name = "ACTION", help_heading = "Search and proof")]
     disrupt: Option<Disrupt>,
-    /// How to identify the pod behind a connection when answers do not name it: a sidecar that each run adds to the
+    /// Source of the pod behind a connection when answers do not name it: a sidecar that each run adds to the
     /// pods, the kernel's connection tracking, or auto: one of these if the first run shows no names, after asking
     /// [default: not at all; the proof needs no names].
     #[arg(long, value_enum, value_name = "SOURCE", help_heading = "Search and proof")]

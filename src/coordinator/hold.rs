@@ -38,7 +38,7 @@ use rolldrop_record::{Clock, EventKind, Stamp};
 
 /// The annotation.
 const IN_USE: &str = "rolldrop.dev/in-use";
-/// How long it lasts after it was taken or renewed.
+/// Time that it lasts after it was taken or renewed.
 const LASTS: Duration = Duration::from_secs(10 * 60);
 /// From one renewal to the next. Each is a new generation of a Deployment, which its controller copies to ReplicaSets.
 const RENEWED: Duration = Duration::from_secs(3 * 60);

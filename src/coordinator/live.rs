@@ -125,7 +125,7 @@ impl Live {
         &self.current
     }
 
-    /// Whether, as a Service, it selects the pods of a workload.
+    /// Returns true if, as a Service, it selects the pods of a workload.
     pub(super) fn routes_to(&self, workload: &Self) -> bool {
         self.selects(workload.pod_labels())
     }

@@ -15,7 +15,7 @@ struct Kind {
     plural: &'static str,
     /// The name of the workload, and its kind if it is not a Deployment.
     target: &'static str,
-    /// What one of them would do, and how to keep it from that; `None` if it does nothing.
+    /// Returns the change that one of them would make, with the remedy; `None` if it makes none.
     says: fn(&Value, &str) -> Option<String>,
 }
 

@@ -80,7 +80,7 @@ impl Workloads {
         unsettled.next()
     }
 
-    /// Whether a workload was changed since, so that it makes other pods, or another number of them. A new generation
+    /// Returns true if a workload was changed since, so that it makes other pods, or another number of them. A new generation
     /// alone may be an annotation of the workload itself, by which another run says that it uses it.
     fn is_changed_since(&self, before: &Workloads) -> bool {
         let is_same = |((name, now), (name_then, then)): ((&String, &Workload), (&String, &Workload))| {

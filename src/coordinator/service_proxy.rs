@@ -37,7 +37,7 @@ pub(super) type Known = (ServiceProxy, Option<ProxyEvidence>);
 
 const UNKNOWN: Known = (ServiceProxy::Unknown, None);
 
-/// What was found out, and what the run had no right to read.
+/// Findings about the Service proxy, and reads that the run had no right to make.
 pub(super) struct Found {
     pub(super) known: Known,
     /// Such as `get configmaps/kube-proxy in kube-system`.

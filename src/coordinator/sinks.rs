@@ -235,7 +235,7 @@ fn daemon_set(object: &DaemonSet) -> EventKind {
     workload("DaemonSet", object, None, spec.map(|spec| &spec.template), replaced)
 }
 
-/// How a workload replaces its pods.
+/// Returns the way in which a workload replaces its pods.
 #[derive(Default)]
 struct Replaced<'a> {
     strategy: Option<&'a str>,

@@ -317,8 +317,7 @@ fn what_a_gateway_without_a_server_lost_is_no_pods_loss() {
         println!("{finished}");
         println!("{} of {}, {} of {}", called_so(&without), without.len(), called_so(&others), others.len());
         finished.figure(without.len() >= 10);
-        // A busy machine lets servers come and go at other times; a recorded run has the exact shares.
-        finished.figure(called_so(&without) * 100 >= without.len() * 75);
-        finished.figure(called_so(&others) * 100 <= others.len() * 25);
+        finished.figure(called_so(&without) * 100 >= without.len() * 95);
+        finished.figure(called_so(&others) * 100 <= others.len() * 5);
     });
 }

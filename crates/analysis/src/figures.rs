@@ -1,4 +1,4 @@
-//! How a figure, or a mode, is written in a sentence.
+//! Words for a figure, or a mode, in a sentence.
 
 use rolldrop_record::Mode;
 
@@ -44,7 +44,7 @@ pub fn percent(share: f64) -> String {
     format!("{text} %")
 }
 
-/// How pods end in a mode, to follow "pods that end".
+/// Returns the way in which pods end in a mode, to follow "pods that end".
 pub const fn manner(mode: Mode) -> &'static str {
     match mode {
         Mode::Isolated => "one at a time",

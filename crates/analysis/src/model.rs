@@ -443,7 +443,7 @@ pub struct Recommendation {
     /// If the bounds of the windows leave more than a second open, the suggestion is a range that begins here.
     #[serde(default)]
     pub suggested_from_seconds: Option<u64>,
-    /// What would make that range narrower.
+    /// Measurement that would make that range narrower.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub narrowed_by: Option<String>,
     /// At least one window of this mode, or of a rollout, lasted so long.
@@ -472,7 +472,7 @@ impl Recommendation {
         lasted_at_least_s(terminations, groups).is_none_or(|lower_s| lower_s <= advised).then_some(longest)
     }
 
-    /// What it rests on, such as `6 terminations of 1 rollout`.
+    /// Ground that it rests on, such as `6 terminations of 1 rollout`.
     pub fn rests_on(&self) -> String {
         let terminations = counted(len(self.terminations), "termination");
         match self.rollouts {

@@ -1,10 +1,10 @@
-//! Why the load did not send a request, and what helps: each reason of the rows (`not_sent_reason`) has its own remedy.
+//! Reasons why the load did not send a request: each of the rows (`not_sent_reason`) has its own remedy.
 
 use std::collections::BTreeMap;
 
 use super::figures::count;
 
-/// What a reason means, and what helps against it.
+/// Returns the meaning of a reason, and the remedy against it.
 fn explain(reason: &str) -> (&'static str, &'static str) {
     match reason {
         "max_connections" => (
@@ -37,7 +37,7 @@ pub fn reasons_in_words(by_reason: &BTreeMap<String, u64>) -> String {
     most_first(by_reason).into_iter().map(each).collect::<Vec<_>>().join("; ")
 }
 
-/// What helps, the most frequent reason first.
+/// Returns the remedies, the most frequent reason first.
 pub(super) fn remedy(by_reason: &BTreeMap<String, u64>) -> String {
     let each = most_first(by_reason).into_iter().map(|(reason, _)| explain(reason).1);
     each.collect::<Vec<_>>().join("; ")

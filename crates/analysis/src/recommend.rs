@@ -150,7 +150,7 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> Recommendation {
     }
 }
 
-/// Why nothing may be concluded from the run.
+/// Returns the reasons why nothing may be concluded from the run.
 fn not_believed(verdict: &Verdict) -> Option<String> {
     match verdict {
         Verdict::Valid => None,
@@ -170,7 +170,7 @@ fn lasted_at_least_s(ground: Ground<'_>, mode: Mode) -> Option<f64> {
     of_pods.filter_map(|w| w.lower_s).chain(of_groups.filter_map(|w| w.lower_s)).reduce(f64::max)
 }
 
-/// Why no sleep can help, if the workload of these pods takes all of them away at once.
+/// Returns the reason why no sleep can help, if the workload of these pods takes all of them away at once.
 fn all_at_once<'a>(ends: impl Iterator<Item = &'a PodEnd>) -> Option<String> {
     let mut workloads = ends.filter_map(|end| end.workload.as_ref());
     let workload = workloads.find(|workload| workload.strategy == Some(Replacement::Recreate))?;
@@ -180,7 +180,7 @@ fn all_at_once<'a>(ends: impl Iterator<Item = &'a PodEnd>) -> Option<String> {
     ))
 }
 
-/// How many requests met pods that did not listen yet while windows of this mode may have been open, if they are enough
+/// Counts requests to pods that did not listen yet while windows of this mode may have been open, if they are enough
 /// to make the windows' upper bounds too large.
 pub(super) fn starts_compete(
     timeline: &Timeline,
@@ -225,7 +225,7 @@ fn too_coarse<'a>(windows: impl Iterator<Item = &'a Window>) -> Option<String> {
     })
 }
 
-/// How many rollouts these pods ended in; `None` for other modes, and where nothing tells the rollouts apart.
+/// Counts the rollouts these pods ended in; `None` for other modes, and where nothing tells the rollouts apart.
 fn rollouts<'a>(mode: Mode, terminations: impl Iterator<Item = &'a Termination>) -> Option<usize> {
     if mode != Mode::Rollout {
         return None;
@@ -234,7 +234,7 @@ fn rollouts<'a>(mode: Mode, terminations: impl Iterator<Item = &'a Termination>)
     Some(each.collect::<Option<BTreeSet<_>>>()?.len())
 }
 
-/// What makes a range narrower: more of the same, and the names of pods where bounds rest on balancing.
+/// Returns the remedy that narrows a range: more of the same, and the names of pods where bounds rest on balancing.
 fn narrowed_by(seen: Option<&Window>, rollouts: Option<usize>, units: usize, needed: usize) -> String {
     let more = match rollouts {
         Some(rollouts) => {
@@ -258,7 +258,7 @@ fn narrowed_by(seen: Option<&Window>, rollouts: Option<usize>, units: usize, nee
     }
 }
 
-/// How long pods took to stop, as far as it was seen.
+/// Time that pods took to stop, as far as it was seen.
 fn stopping_in_words(stopping_s: Option<f64>) -> String {
     match stopping_s {
         Some(s) => format!("the slowest pod took {s:.2} s from SIGTERM to its end"),

@@ -388,7 +388,7 @@ pub struct Notes {
     pub warnings: Vec<String>,
     /// The preStop hooks that failed, by their Events.
     pub failed_hooks: Vec<FailedHook>,
-    /// What the run had no right to watch, and the API server's reason.
+    /// Resources that the run had no right to watch, and the API server's reason.
     pub not_watched: BTreeMap<String, String>,
     /// What the headers of each target's answers said, over all load sources, by the target's name.
     answers: BTreeMap<String, AnswerHeaders>,

@@ -3,7 +3,7 @@
 //! The first run shows what is lost as things are. Where something names the pods, they sleep in the second so long that
 //! every window is seen to its end. The sleep is the longest of these windows, in whole seconds: no margin is added,
 //! because the next run proves it. The statement is that of Wilks 1941: the largest of n windows covers a share of all, at
-//! a confidence (`stats`). Without names, the search begins at the windows that the first run bounds ([`first`]).
+//! a confidence (`stats`). Without names, the search begins at the windows that the first run bounds (module `first`).
 
 mod alike;
 mod first;
@@ -97,17 +97,17 @@ pub enum Outcome {
     NotForASleep,
     /// It could not be shown.
     NotShown {
-        /// Why, one sentence each.
+        /// Reasons, one sentence each.
         why: Vec<String>,
     },
     /// The chosen settings of an earlier tuning lose requests that a sleep saves.
     NoLonger {
-        /// Why, one sentence each.
+        /// Reasons, one sentence each.
         why: Vec<String>,
     },
     /// The tuning has not ended, or was interrupted: this is what it has measured so far.
     Partial {
-        /// Why, one sentence each.
+        /// Reasons, one sentence each.
         why: Vec<String>,
     },
 }
@@ -162,7 +162,7 @@ pub struct Step {
     pub rollouts: usize,
     /// The unit that the coverage counts.
     pub unit: Unit,
-    /// How many of these there were.
+    /// Number of these.
     pub units: usize,
     /// The confidence at which it was to show something.
     pub confidence: f64,
@@ -230,7 +230,7 @@ pub struct LostOtherwise {
     pub outcome: Ended,
     /// The pod that most likely lost it; `None` if no ending pod explains it.
     pub pod: Option<String>,
-    /// How long after that pod's deletion it was begun, in seconds; negative if before.
+    /// Time from that pod's deletion to the request's beginning, in seconds; negative if before.
     pub after_deletion_seconds: Option<f64>,
 }
 

@@ -37,7 +37,7 @@ pub(super) struct Reason {
     pub(super) what: String,
     /// What it is about: [`FindingKind::Corrupt`] if the record is damaged or contradicts itself.
     pub(super) kind: FindingKind,
-    /// What helps, where that is not what helps against others of the kind.
+    /// Remedy, where it differs from that of others of the kind.
     pub(super) remedy: Option<String>,
 }
 

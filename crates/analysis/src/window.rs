@@ -8,7 +8,7 @@ use rolldrop_record::Stamp;
 use rolldrop_record::routing::{Balancing, Routing};
 use rolldrop_record::run_info::{Balances, Target};
 
-/// Why there is no upper bound: the kind of the reason, and the reason in words.
+/// Returns the reason why there is no upper bound: its kind, and its words.
 type Missing = (NoBound, String);
 
 /// A client that opened no connection for so long before the load ended opens no new ones.
@@ -64,7 +64,7 @@ pub(super) fn window(timeline: &Timeline, end: &PodEnd, target: &Target, tail: &
     }
 }
 
-/// Whether the slices show that the pod was no usable endpoint at any time, and no request contradicts them.
+/// Returns true if the slices show that the pod was no usable endpoint at any time, and no request contradicts them.
 fn is_never_routed(timeline: &Timeline, end: &PodEnd, target: &Target, tail: &Tail) -> bool {
     let service = target.service.as_deref();
     let created = timeline.pods.iter().find(|life| life.uid == end.uid).map(|life| life.created);
@@ -159,7 +159,7 @@ fn silence(
     Ok((last + std::time::Duration::from_secs_f64(silence.min(1e6)), named(tail)))
 }
 
-/// What a consumer balances.
+/// Unit that a consumer balances.
 const fn arrivals(target: &Target) -> &'static str {
     match target.balances {
         Balances::Connections => "new connections",
@@ -220,7 +220,7 @@ fn balance(
     })
 }
 
-/// Whether a Service proxy routes its connections.
+/// Returns true if a Service proxy routes its connections.
 fn is_by_service_proxy(target: &Target) -> bool {
     match target.routing {
         Some(Routing::ClusterIp(_) | Routing::NodePort(_)) => true,

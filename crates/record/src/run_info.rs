@@ -108,7 +108,8 @@ pub struct ClusterInfo {
     /// How that is known; `None` where it is not, and in runs of before 0.2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dataplane_from: Option<ProxyEvidence>,
-    /// What the run had no right to read when it looked for that, such as `get configmaps/kube-proxy in kube-system`.
+    /// Reads that the run had no right to make when it looked for that, such as `get configmaps/kube-proxy in
+    /// kube-system`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dataplane_denied: Vec<String>,
     /// Number of nodes.

@@ -50,7 +50,7 @@ pub(super) fn headline(tuning: &Tuning) -> String {
     }
 }
 
-/// What a run lost, and in what.
+/// Returns the requests that a run lost, and in how many units.
 fn lost(step: &Step) -> String {
     format!("{} of {} in {}", count(step.lost), counted(step.requests, "request"), mode(step))
 }
@@ -62,7 +62,7 @@ fn none_lost(step: &Step) -> String {
     }
 }
 
-/// How pods ended in a run.
+/// Returns the way in which pods ended in a run.
 fn mode(step: &Step) -> String {
     match step.unit {
         Unit::Deletions => {
@@ -116,7 +116,7 @@ fn seen(seen: &Seen) -> Option<String> {
     Some(text)
 }
 
-/// What the windows of a tuning that has proven nothing support.
+/// Returns the sleep that the windows of a tuning that has proven nothing support.
 fn supported(tuning: &Tuning) -> Option<String> {
     let text = seen(&tuning.seen)?;
     let supports = match tuning.seen.covers_s() {
@@ -197,7 +197,7 @@ fn row(step: &Step) -> [String; 7] {
     ]
 }
 
-/// Why runs could not be believed, a sentence each.
+/// Returns the reasons why runs could not be believed, a sentence each.
 fn untrusted(tuning: &Tuning) -> Vec<String> {
     let of = |step: &Step| match &step.verdict {
         Verdict::Valid => None,
@@ -207,7 +207,7 @@ fn untrusted(tuning: &Tuning) -> Vec<String> {
     tuning.steps.iter().filter_map(of).collect()
 }
 
-/// What the shown proof lost that no sleep saves, one by one.
+/// Lists the requests that the shown proof lost and no sleep saves, one by one.
 fn otherwise(proof: &Step) -> Vec<String> {
     let all = &proof.lost_otherwise;
     let one = |lost: &LostOtherwise| {

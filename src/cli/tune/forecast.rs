@@ -1,4 +1,4 @@
-//! What a tuning will do and how long that takes: assumed before its first run, and measured by it.
+//! Plan of a tuning and its duration: assumed before its first run, and measured by it.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const EACH_POD: [Duration; 2] = [Duration::from_secs(4), Duration::from_millis(1
 const BETWEEN: Duration = Duration::from_secs(3);
 /// What a run takes besides its terminations, about.
 const AROUND: Duration = Duration::from_secs(20);
-/// What a look at the record takes, about: rows must be written first.
+/// Time of a look at the record, about: rows must be written first.
 const LOOK: Duration = Duration::from_secs(8);
 /// From the start of the load to the first rollout.
 const BEFORE_FIRST_S: f64 = 3.0;
@@ -30,7 +30,7 @@ const ASSUMED_SLEEP_S: u64 = 2;
 /// A pod is known to have left the rules this long after its end where nothing names it, about, in seconds.
 const KNOWN_AFTER_S: f64 = 0.4;
 
-/// How long rollouts (or deletions) take, and how many units they show.
+/// Duration of rollouts (or deletions), and the units that they show.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
     disrupt: Disrupt,
@@ -40,13 +40,13 @@ pub(super) struct Pace {
     set_s: u64,
     /// Pods of a rollout.
     pub(super) pods: usize,
-    /// How often a rollout waits for pods to end.
+    /// Number of times that a rollout waits for pods to end.
     waits: u32,
     /// When pods of a rollout begin to end, in seconds, sorted.
     ends_s: Vec<f64>,
     /// Units of a rollout whose pods have names, if that was seen.
     named: Option<usize>,
-    /// Whether each run changes the template and changes it back.
+    /// True if each run changes the template and changes it back.
     is_changed: bool,
 }
 
@@ -118,7 +118,7 @@ impl Pace {
         }
     }
 
-    /// How many units a rollout, or a deletion, shows whose pods sleep for that long. Without names, pods are apart that
+    /// Number of units that a rollout, or a deletion, shows whose pods sleep for that long. Without names, pods are apart that
     /// begin to end after the one before is known to have left the rules: once it has ended.
     pub(super) fn units_of_each(&self, sleep_s: u64, names: Names) -> usize {
         match (self.disrupt, names, self.named) {
@@ -138,7 +138,7 @@ impl Pace {
         }
     }
 
-    /// How long one rollout takes with that sleep, to the next.
+    /// Returns the time from one rollout with that sleep to the next.
     fn each_with(&self, sleep_s: u64) -> Duration {
         let longer = Duration::from_secs(sleep_s.saturating_sub(self.set_s)) * self.waits;
         let shorter = Duration::from_secs(self.set_s.saturating_sub(sleep_s)) * self.waits;
@@ -155,12 +155,12 @@ impl Pace {
         Leg { purpose, sleep_s, times, ended, takes }
     }
 
-    /// Whether a run changes the template and changes it back.
+    /// Returns true if a run changes the template and changes it back.
     fn changes(&self, purpose: Purpose) -> bool {
         self.is_changed && purpose != Purpose::Before
     }
 
-    /// What a run takes besides its rollouts and its looks.
+    /// Returns the time of a run besides its rollouts and its looks.
     fn besides(&self, purpose: Purpose, sleep_s: u64) -> Duration {
         let changes = match self.changes(purpose) {
             true => self.each_with(sleep_s) + self.each_with(self.set_s),
@@ -169,14 +169,14 @@ impl Pace {
         self.around + changes
     }
 
-    /// How many rollouts a run makes in all.
+    /// Counts the rollouts that a run makes in all.
     fn rollouts_of(&self, leg: &Leg) -> usize {
         let measured = if self.disrupt == Disrupt::DeletePod { 0 } else { leg.times };
         measured + if self.changes(leg.purpose) { 2 } else { 0 }
     }
 }
 
-/// How often a run is looked at before so many pods have ended, about: each round doubles their number.
+/// Counts the looks at a run before so many pods have ended, about: each round doubles their number.
 fn looks(ended: usize) -> u32 {
     ended.div_ceil(super::steps::FIRST_LOOK).next_power_of_two().ilog2() + 1
 }
@@ -190,7 +190,7 @@ pub(super) struct Plan {
 }
 
 impl Steps<'_> {
-    /// What follows the first run. `names` and the sleep to prove are those known by then.
+    /// Plans what follows the first run. `names` and the sleep to prove are those known by then.
     pub(super) fn plan_after(&self, pace: &Pace, names: Names, sleep_s: Option<u64>) -> Plan {
         let first = self.subject.sleeps(self.args.max_sleep)[0];
         let windows = self.windows(self.subject.wide(first)).needed;
@@ -227,7 +227,7 @@ impl Plan {
         words.collect::<Vec<_>>().join("; then ")
     }
 
-    /// How much it is.
+    /// Returns its amount, in words.
     fn amount(&self, is_own: bool) -> String {
         let changes =
             if is_own { "" } else { ", with those that change the pods' template and change it back" };
@@ -310,7 +310,7 @@ pub(super) async fn ask(steps: &Steps<'_>, takes: Duration) -> anyhow::Result<()
     run::confirm(steps.progress, steps.interrupts).await
 }
 
-/// How far a run has come, as its looks have seen it.
+/// Progress of a run, as its looks have seen it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Position {
     /// Since its load began.
@@ -320,7 +320,7 @@ pub(super) struct Position {
 }
 
 impl Pace {
-    /// How long a run still takes.
+    /// Returns the remaining time of a run.
     pub(super) fn left(&self, plan: StepPlan, names: Names, position: Position) -> Duration {
         let sleep_s = plan.settings.pre_stop_seconds;
         let missing = plan.needed.saturating_sub(position.units);

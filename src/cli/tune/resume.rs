@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{Args, FromArgMatches};
-use serde_json::Value;
 
 use super::TuneArgs;
 use super::state::State;
@@ -150,9 +149,9 @@ pub(super) fn check(state: &State, subject: &Subject) -> anyhow::Result<()> {
             found.unwrap_or("the embedded cluster")
         );
     }
-    let is_same = |object: &Value| subject.is_own() || changed_by_others(&state.object, object).is_none();
-    if is_same(subject.object()) {
-        return Ok(());
+    let changed = || changed_by_others(&state.object, subject.object());
+    match (!subject.is_own()).then(changed).flatten() {
+        Some(what) => Err(differs(state, &what)),
+        None => Ok(()),
     }
-    Err(differs(state, &changed_by_others(&state.object, subject.object()).unwrap_or_default()))
 }

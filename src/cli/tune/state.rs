@@ -43,12 +43,12 @@ pub(super) struct Run {
     /// Its directory in that of the tuning.
     pub(super) name: String,
     pub(super) plan: StepPlan,
-    /// What it has shown; `None` while it lasts, and if it has shown nothing.
+    /// Figures that it has shown; `None` while it lasts, and if it has shown nothing.
     pub(super) step: Option<Step>,
-    /// Whether it came to its end.
+    /// True if it came to its end.
     pub(super) is_whole: bool,
     pub(super) took: Duration,
-    /// Why it ended before it had what it needs.
+    /// Reason why it ended before it had what it needs.
     pub(super) gave_up: Option<String>,
 }
 

@@ -32,7 +32,7 @@ const MOST_ROUNDS: usize = 12;
 const LONGEST: Duration = Duration::from_secs(3 * 3600);
 /// The least of these bounds.
 const LEAST_BOUND: Duration = Duration::from_secs(15 * 60);
-/// How many pods end before the first look at a run.
+/// Pods that end before the first look at a run.
 pub(super) const FIRST_LOOK: usize = 10;
 /// How many pods are deleted, one at a time, to see what is lost as things are.
 const DELETED_BEFORE: usize = 3;
@@ -60,13 +60,13 @@ pub(super) struct StepPlan {
     disrupt: Disrupt,
     /// What names the pods, if answers do not.
     pub(super) means: Option<Means>,
-    /// How many units it must have.
+    /// Number of units it must have.
     pub(super) needed: usize,
     confidence: f64,
 }
 
 impl StepPlan {
-    /// Whether both are the same run.
+    /// Returns true if both are the same run.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         let key = |plan: &Self| (plan.purpose, plan.settings, plan.disrupt, plan.means, plan.needed);
         key(self) == key(other)
@@ -90,16 +90,16 @@ pub(super) struct Ended {
     pub(super) analysis: Analysis,
     pub(super) is_interrupted: bool,
     pub(super) took: Duration,
-    /// Why it ended before it had what it needs, if its bound ended it.
+    /// Reason why it ended before it had what it needs, if its bound ended it.
     pub(super) gave_up: Option<String>,
 }
 
-/// What is known of the way on while a run lasts.
+/// Facts about the remaining way while a run lasts.
 #[derive(Clone, Debug)]
 pub(super) struct Outlook {
     pub(super) pace: Pace,
     pub(super) names: Names,
-    /// What follows the run if it shows what it is to show.
+    /// Runs that follow if it shows what it is to show.
     pub(super) later: Duration,
     /// The most rollouts that the run may make.
     pub(super) most_rollouts: Option<usize>,
@@ -110,7 +110,7 @@ impl Steps<'_> {
         self.args.disrupt.unwrap_or_default()
     }
 
-    /// Whether the user says that something names the pods.
+    /// Returns true if the user says that something names the pods.
     pub(super) fn has_names(&self) -> bool {
         self.args.evidence.is_some()
     }
@@ -153,20 +153,20 @@ impl Steps<'_> {
         }
     }
 
-    /// How many rollouts a run makes to change the template and to change it back.
+    /// Counts the rollouts that a run makes to change the template and to change it back.
     pub(super) fn rollouts_of_changes(&self, plan: &StepPlan) -> usize {
         let is_as_set = plan.settings == self.subject.settings() && plan.means != Some(Means::Sidecar);
         if self.subject.is_own() || is_as_set { 0 } else { 2 }
     }
 
-    /// How long a run may take.
+    /// Returns the longest time that a run may take.
     fn bound(plan: StepPlan, outlook: &Outlook) -> Duration {
         let leg =
             outlook.pace.leg(plan.purpose, (plan.settings.pre_stop_seconds, plan.needed), outlook.names);
         (leg.takes * 3).clamp(LEAST_BOUND, LONGEST)
     }
 
-    /// What ends the pods, as the scenario has it, until so many have ended.
+    /// Returns the disruption that ends the pods, in the scenario's form, until so many have ended.
     fn disruption(&self, plan: StepPlan, ended: usize) -> String {
         let until = format!("until: {{terminations: {ended}}}");
         match plan.disrupt {
@@ -265,7 +265,7 @@ impl Steps<'_> {
         Ok(Ended { is_interrupted, took, gave_up: watch.gave_up.take(), analysis })
     }
 
-    /// What follows a run of this purpose, if it shows what it is to show.
+    /// Returns the time that follows a run of this purpose, if it shows what it is to show.
     pub(super) fn later(&self, purpose: Purpose, plan: &Plan) -> Duration {
         let follows = |leg: &&super::forecast::Leg| match purpose {
             Purpose::Before => true,
@@ -292,7 +292,7 @@ impl Steps<'_> {
     }
 }
 
-/// What watches a run while it lasts.
+/// Observer of a run while it lasts.
 #[derive(Clone, Copy, Default)]
 struct Watched<'a> {
     /// Says how far it is, once so many pods have ended.
@@ -306,7 +306,7 @@ struct Watch<'a> {
     plan: StepPlan,
     name: &'a str,
     outlook: Outlook,
-    /// How long it may take.
+    /// Longest time that it may take.
     longest: Duration,
     /// Since when its load lasts.
     began: Cell<Option<Instant>>,
@@ -324,7 +324,7 @@ impl<'a> Watch<'a> {
         Self { plan, name, outlook, longest, began, ended_before, seen, gave_up }
     }
 
-    /// How long the load has lasted.
+    /// Returns the time since the load began.
     fn elapsed(&self) -> Duration {
         let began = self.began.get().unwrap_or_else(Instant::now);
         self.began.set(Some(began));
@@ -345,7 +345,7 @@ impl<'a> Watch<'a> {
         seen + ended.saturating_sub(seen_ended) * seen / seen_ended
     }
 
-    /// How far the run has come, and when the tuning ends if its next proof holds.
+    /// Returns the progress of the run, and the time at which the tuning ends if its next proof holds.
     fn in_words(&self, ended_in_all: usize) -> String {
         let before = self.ended_before.get().unwrap_or(ended_in_all);
         self.ended_before.set(Some(before));
@@ -363,7 +363,7 @@ impl<'a> Watch<'a> {
         format!("{name}: {done}, about {minutes:.0} min left")
     }
 
-    /// How many more pods may end by the bound of rollouts.
+    /// Returns the number of further pods that may end by the bound of rollouts.
     fn most_ended(&self, rollouts: usize, ended: usize) -> usize {
         let needed = self.plan.needed + SPARE;
         match self.plan.disrupt {
@@ -375,7 +375,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Whether more pods are to end, by what a look shows.
+    /// Decides by a look whether more pods are to end.
     fn look(&self, result: &RunResult) -> Look {
         let plan = self.plan;
         let (units, ended) = (Units::of(result), result.terminations.len());
@@ -394,7 +394,7 @@ impl<'a> Watch<'a> {
         Look { counted: units.number, needed: plan.needed, said, next }
     }
 
-    /// Why no more pods are to end; `None` if more are.
+    /// Returns the reason why no more pods are to end; `None` if more are.
     fn why_over(&self, result: &RunResult, units: Units) -> Option<(RoundsEnd, String)> {
         let Self { plan, outlook, .. } = self;
         let (sleep_s, ended) = (plan.settings.pre_stop_seconds, result.terminations.len());

@@ -42,7 +42,7 @@ pub(super) struct Subject {
     is_own: bool,
     /// Where its cluster is; `None` if it ends with each run.
     elsewhere: Option<Elsewhere>,
-    /// What to know before the first run, a sentence each.
+    /// Cautions before the first run, a sentence each.
     cautions: Vec<String>,
 }
 
@@ -161,7 +161,7 @@ impl Subject {
         &self.cautions
     }
 
-    /// Why requests are lost whatever the sleep, and what would help; `None` if a sleep may help.
+    /// Reason why requests are lost whatever the sleep, with the remedy; `None` if a sleep may help.
     pub(super) fn why_no_sleep_helps(&self) -> Option<String> {
         why_no_sleep_helps(&self.object, self.workload(), self.rollout)
     }
@@ -324,7 +324,7 @@ pub(super) fn workload<'a>(objects: &'a [Value], scenario: &Scenario) -> anyhow:
     }
 }
 
-/// Why a rollout loses requests whatever the sleep, and what would help; `None` if a sleep may help.
+/// Returns the reason why a rollout loses requests whatever the sleep, with the remedy; `None` if a sleep may help.
 fn why_no_sleep_helps(object: &Value, workload: &str, rollout: Rollout) -> Option<String> {
     let pods = counted(rollout.pods, "pod");
     let (why, remedy) = match rollout.strategy {
@@ -349,7 +349,7 @@ fn why_no_sleep_helps(object: &Value, workload: &str, rollout: Rollout) -> Optio
     ))
 }
 
-/// What to know of a Deployment whose rollouts may end all pods before new ones are ready.
+/// Returns the caution about a Deployment whose rollouts may end all pods before new ones are ready.
 fn ends_all(object: &Value, rollout: Rollout) -> Option<String> {
     let Rollout { pods, strategy: Strategy::Rolling { .. } } = rollout else { return None };
     let most = &object["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"];

@@ -20,16 +20,16 @@ use rolldrop_analysis::{RunResult, model::Verdict};
 use rolldrop_record::Cause;
 use rolldrop_record::run_info::Tool;
 
-/// How often a run that is not valid is made again.
+/// Number of times that a run that is not valid is made again.
 const MOST_REPEATS: usize = 3;
 
 /// The runs that are done so far, and what they have shown.
 pub(super) struct Tuner<'a> {
     steps: &'a Steps<'a>,
     state: State,
-    /// How many of the state's runs have been read again.
+    /// Number of the state's runs that have been read again.
     replayed: usize,
-    /// What names the pods, if answers do not.
+    /// Evidence that names the pods, if answers do not.
     means: Option<Means>,
     done: Vec<Step>,
     seen: Seen,
@@ -41,7 +41,7 @@ pub(super) struct Tuner<'a> {
     plan: Option<Plan>,
 }
 
-/// Why a tuning ends before it has shown anything.
+/// Reason why a tuning ends before it has shown anything.
 enum Halt {
     /// By a signal.
     Interrupted,
@@ -364,7 +364,7 @@ impl<'a> Tuner<'a> {
         self.done.push(step);
     }
 
-    /// How many rollouts a run may make for its windows; `None` if no flag says.
+    /// Returns the number of rollouts that a run may make for its windows; `None` if no flag says.
     fn rollouts_left(&self, plan: StepPlan) -> Result<Option<usize>, Halt> {
         let Some(most) = self.steps.args.max_rollouts else { return Ok(None) };
         let of = |run: &Run| {
@@ -390,7 +390,7 @@ impl<'a> Tuner<'a> {
         }
     }
 
-    /// What is known, with this outcome; `None` before the first run.
+    /// Returns what is known, with this outcome; `None` before the first run.
     fn so_far(&self, outcome: Outcome) -> Option<Tuning> {
         let Steps { subject, args, .. } = self.steps;
         let first = self.first.as_ref()?;
@@ -423,7 +423,7 @@ impl<'a> Tuner<'a> {
     }
 }
 
-/// Why a sleep is too short.
+/// Returns the reason why a sleep is too short.
 fn too_short(sleep_s: u64, lost: u64, at_least: Option<u64>) -> String {
     let lost_words = format!("lost {} that a longer one may save", counted(lost, "request"));
     match (lost, at_least) {
@@ -437,7 +437,7 @@ fn too_short(sleep_s: u64, lost: u64, at_least: Option<u64>) -> String {
     }
 }
 
-/// Whether a sleep may save what is lost by this cause: requests in flight at SIGTERM too, as none arrive after a sleep
+/// Returns true if a sleep may save what is lost by this cause: requests in flight at SIGTERM too, as none arrive after a sleep
 /// that outlasts the window.
 fn may_help(result: &RunResult, cause: Cause) -> bool {
     let avoidable = result.what_if.iter().map(|what_if| what_if.drops_avoided).max().unwrap_or(0);

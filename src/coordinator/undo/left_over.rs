@@ -1,4 +1,4 @@
-//! What runs that were killed left in a cluster: the changes of their journals that are not undone.
+//! Changes that killed runs left in a cluster: those of their journals that are not undone.
 
 use std::fs;
 use std::io;
@@ -121,7 +121,8 @@ impl LeftOvers {
 /// The file that a tuning writes before its first run.
 const STATE_OF_A_TUNING: &str = "state.json";
 
-/// Whether a directory has no file of a run, as that of a run or a tuning that was killed before it changed anything.
+/// Returns true if a directory has no file of a run, as that of a run or a tuning that was killed before it changed
+/// anything.
 fn holds_no_run(dir: &Path) -> io::Result<bool> {
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();

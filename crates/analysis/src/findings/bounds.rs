@@ -53,7 +53,7 @@ fn never_routed(consumer: &str, pods: &[(&str, &str)]) -> Finding {
     finding(Severity::Info, what, pods[0].1, "")
 }
 
-/// What gives such a window an upper bound.
+/// Returns the remedy that gives such a window an upper bound.
 fn remedy(timeline: &Timeline, reason: NoBound) -> String {
     let names = "let answers name their pod (podHeader, podBody, or the sidecar)";
     match reason {
@@ -78,7 +78,7 @@ fn remedy(timeline: &Timeline, reason: NoBound) -> String {
     }
 }
 
-/// What lets a run learn what its Service proxy is.
+/// Returns the remedy that lets a run learn what its Service proxy is.
 fn proxy_unknown(timeline: &Timeline) -> String {
     let stated = "state it (--assume-service-proxy iptables or nftables), or let answers name their pod (podHeader, \
                   podBody, or the sidecar)";

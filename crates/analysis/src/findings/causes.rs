@@ -54,15 +54,15 @@ pub(super) fn findings(known: Known<'_>, setup: &Setup<'_>) -> Vec<Finding> {
     findings
 }
 
-/// What depends on how these pods are set up.
+/// Words that depend on how these pods are set up.
 struct Words {
-    /// Why a pod that was ending no longer accepted connections.
+    /// Reason why a pod that was ending no longer accepted connections.
     not_accepting: String,
-    /// What would have kept it accepting, or makes that unnecessary.
+    /// Setting that would have kept it accepting, or makes that unnecessary.
     sleep: String,
-    /// What lets it finish what it had accepted.
+    /// Setting that lets it finish what it had accepted.
     finish: String,
-    /// What keeps an endpoint ready.
+    /// Setting that keeps an endpoint ready.
     endpoints: String,
 }
 
@@ -77,7 +77,7 @@ impl Words {
     }
 }
 
-/// Why a pod that was ending no longer accepted connections, as far as its hooks show.
+/// Returns the reason why a pod that was ending no longer accepted connections, as far as its hooks show.
 fn not_accepting(setup: &Setup<'_>) -> String {
     if let Some(workload) = setup.recreated() {
         return format!(
@@ -160,7 +160,7 @@ fn dns(known: Known<'_>) -> (f64, String) {
     }
 }
 
-/// What lets a pod finish what it had accepted.
+/// Returns the remedy that lets a pod finish what it had accepted.
 fn finish(known: Known<'_>, setup: &Setup<'_>) -> String {
     let on_signal = "finish requests in flight on SIGTERM";
     if !setup.kept_on.is_empty() {
@@ -179,7 +179,7 @@ fn finish(known: Known<'_>, setup: &Setup<'_>) -> String {
     }
 }
 
-/// What keeps an endpoint ready while pods end.
+/// Returns the remedy that keeps an endpoint ready while pods end.
 fn endpoints(setup: &Setup<'_>) -> String {
     if let Some(workload) = setup.recreated() {
         return format!(

@@ -149,7 +149,7 @@ fn killed(known: Known<'_>, setup: &Setup<'_>) -> Option<Finding> {
     Some(finding(Severity::Warning, what, &why, &remedy))
 }
 
-/// What it costs that the run may not watch Events.
+/// Cost of a run that may not watch Events.
 fn unseen_events(known: Known<'_>) -> Option<Finding> {
     let why = known.timeline.notes.not_watched.get("events")?;
     let has_hooks = known.timeline.ends.iter().any(|end| end.pre_stop_sleep_s != Some(0));

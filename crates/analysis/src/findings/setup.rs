@@ -1,4 +1,4 @@
-//! What is known of the pods that ended, as far as a remedy depends on it.
+//! Facts about the pods that ended, as far as a remedy depends on them.
 
 use super::{Known, len};
 use crate::timeline::{FailedHook, PodEnd, Timeline, Workload};
@@ -25,7 +25,7 @@ pub(super) enum Hook {
     Other,
 }
 
-/// What is known of the pods that ended.
+/// Facts about the pods that ended.
 #[derive(Debug)]
 pub(super) struct Setup<'a> {
     pub(super) hook: Hook,
@@ -39,7 +39,7 @@ pub(super) struct Setup<'a> {
     pub(super) kept_on: Vec<usize>,
     /// The workload of all of them, if it is one and was seen.
     pub(super) workload: Option<&'a Workload>,
-    /// Whether any of them ended in a rollout.
+    /// True if any of them ended in a rollout.
     pub(super) rolls_out: bool,
 }
 
@@ -71,7 +71,7 @@ impl<'a> Setup<'a> {
         }
     }
 
-    /// How many hooks are known to have failed.
+    /// Returns the number of hooks that are known to have failed.
     pub(super) fn failures(&self) -> u64 {
         len(self.failed.iter().flatten().count())
     }
@@ -106,14 +106,14 @@ fn failure<'a>(timeline: &'a Timeline, end: &PodEnd) -> Option<&'a FailedHook> {
     timeline.notes.failed_hooks.iter().find(is_its)
 }
 
-/// Whether the containers ended before the sleep of their hook could be over.
+/// Returns true if the containers ended before the sleep of their hook could be over.
 fn ended_early(end: &PodEnd) -> bool {
     let sleep_s = end.hook_sleep_s.unwrap_or(0).min(end.grace_s) as f64;
     let ended = end.stages.app_exited.or(end.stages.containers_terminated);
     sleep_s > 0.0 && ended.is_some_and(|at| at.seconds_since(end.t0.latest) < sleep_s - EARLY_S)
 }
 
-/// Whether a pod that SIGKILL ended answered on kept connections until then.
+/// Returns true if a pod that SIGKILL ended answered on kept connections until then.
 fn served_until_killed(known: &Known<'_>, e: usize, end: &PodEnd) -> bool {
     let killed_s = end.grace_s as f64 - UNTIL_KILLED_S;
     let last = known.sums.kept.get(e).and_then(|kept| kept.last);

@@ -17,7 +17,7 @@ pub struct Window {
     pub lower_basis: Option<WindowBasis>,
     /// What the upper bound rests on.
     pub upper_basis: Option<WindowBasis>,
-    /// Why there is no upper bound, in words.
+    /// Reason why there is no upper bound, in words.
     pub censored: Option<String>,
     /// The kind of that reason; absent in results of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -29,14 +29,14 @@ pub struct Window {
 }
 
 impl Window {
-    /// Whether there is a window at all: the consumer may have routed to the pod.
+    /// Returns true if there is a window at all: the consumer may have routed to the pod.
     pub fn is_one(&self) -> bool {
         self.censored_reason != Some(NoBound::NeverRouted)
     }
 }
 
 named! {
-    /// Why a window has no upper bound.
+    /// Reason why a window has no upper bound.
     pub enum NoBound {
         /// The pod was no usable endpoint at any time: it has no window.
         NeverRouted = "never_routed",

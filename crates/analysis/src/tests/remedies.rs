@@ -21,7 +21,7 @@ fn advised(text: &str) -> Vec<f64> {
     ["preStop sleep of ", "preStop sleep between ", "longer than ", "seconds: "].map(after).concat()
 }
 
-/// Whether no number that the result advises is below a bound that it shows.
+/// Asserts that no number that the result advises is below a bound that it shows.
 #[track_caller]
 fn is_above_its_bounds(result: &RunResult) {
     let lower = |counts: &dyn Fn(&Termination) -> bool| {

@@ -1,4 +1,4 @@
-//! Where a search begins that nothing but lost requests and the windows without names can guide.
+//! First sleep of a search that nothing but lost requests and the windows without names can guide.
 
 use super::{Seen, for_a_sleep};
 use crate::model::RunResult;

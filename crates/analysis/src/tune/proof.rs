@@ -1,4 +1,4 @@
-//! Whether settings held in a run: how many units it has, and the longest windows that it shows.
+//! Judgement of settings by a run: its units, and the longest windows that it shows.
 //!
 //! A proof is of the mode that it ran, and asks that nothing is lost that a sleep saves. It needs no names.
 
@@ -23,12 +23,12 @@ pub enum Unit {
     Deletions,
 }
 
-/// What the coverage of a run counts, and how much of it there was.
+/// Unit that the coverage of a run counts, and the number of units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Units {
     /// The unit.
     pub unit: Unit,
-    /// How many.
+    /// Number of units.
     pub number: usize,
     /// Rollouts, whatever the unit.
     pub rollouts: usize,
@@ -53,7 +53,7 @@ impl Units {
         Self { unit, number: ends.max(rollouts), rollouts }
     }
 
-    /// How many more pods are to end for `missing` further units, if they show as many as the `ended` ones did. A few ends
+    /// Number of further pods that are to end for `missing` further units, if they show as many as the `ended` ones did. A few ends
     /// tell that roughly, so they at most double.
     pub fn ends_for(self, missing: usize, ended: usize) -> usize {
         let each = ended.div_ceil(self.number.max(1)).max(1);
@@ -130,14 +130,14 @@ impl Seen {
     }
 }
 
-/// Whether settings held in a run.
+/// Judgement whether settings held in a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Proof {
     /// Nothing was lost that a sleep saves.
     Holds,
     /// Something was, or a window lasted longer than the sleep.
     TooShort {
-        /// How many requests.
+        /// Number of requests.
         lost: u64,
         /// The least sleep that covers the lower bounds of the run's windows, in seconds; `None` if none is longer than
         /// the sleep.
@@ -145,7 +145,7 @@ pub enum Proof {
     },
     /// The run shows neither.
     Unknown {
-        /// Why.
+        /// Reasons.
         why: Vec<String>,
     },
 }
@@ -168,7 +168,7 @@ pub fn proof(result: &RunResult, sleep_s: u64, needed: usize) -> Proof {
     }
 }
 
-/// What shows that a sleep of `sleep_s` seconds is too short, of however many units: the requests that were lost, and the
+/// Evidence that a sleep of `sleep_s` seconds is too short, of however many units: the requests that were lost, and the
 /// least sleep that covers the lower bounds of the windows, if those are longer; `None` if nothing does.
 pub fn refuted(result: &RunResult, sleep_s: u64) -> Option<(u64, Option<u64>)> {
     let at_least = Some(Seen::of(result).least_s()).filter(|least_s| *least_s > sleep_s);

@@ -266,6 +266,17 @@ async fn rows_come_while_the_load_lasts_and_only_once() {
     }
 }
 
+/// Returns a signal that ends a worker, and the worker's end, with its reason.
+fn killed_when_told() -> (Arc<Notify>, impl Future<Output = String> + Send + 'static) {
+    let gone = Arc::new(Notify::new());
+    let told = Arc::clone(&gone);
+    let ends = async move {
+        told.notified().await;
+        "OOMKilled".to_owned()
+    };
+    (gone, ends)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_waits_for_the_rows_of_a_worker_that_is_gone() {
     let dir = tempfile::tempdir().unwrap();
@@ -274,12 +285,7 @@ async fn nobody_waits_for_the_rows_of_a_worker_that_is_gone() {
     let all = rows("load-0", 0..200);
     worker.second(0, &all, 0);
     worker.part(0, &all[..100]);
-    let gone = Arc::new(Notify::new());
-    let ends = Arc::clone(&gone);
-    let ends = async move {
-        ends.notified().await;
-        "OOMKilled".to_owned()
-    };
+    let (gone, ends) = killed_when_told();
     collector.follow(&member("load-0", &worker, ends), &["load-0".to_owned()]);
     crossed(&collector, "load-0", 200).await;
     let early = collector.early_rows();
@@ -302,15 +308,8 @@ async fn of_a_worker_that_is_gone_what_crossed_is_kept_and_counted() {
     let all = rows("load-7", 0..400);
     worker.second(0, &all[..200], 3);
     worker.second(1, &all[200..], 5);
-    let gone = Arc::new(Notify::new());
-    let ends = Arc::clone(&gone);
-    collector.follow(
-        &member("load-7", &worker, async move {
-            ends.notified().await;
-            "OOMKilled".to_owned()
-        }),
-        &["load-7".to_owned()],
-    );
+    let (gone, ends) = killed_when_told();
+    collector.follow(&member("load-7", &worker, ends), &["load-7".to_owned()]);
     crossed(&collector, "load-7", 400).await;
     gone.notify_one();
     let collected_all = collector.finish(&CancellationToken::new(), |_| {}).await.unwrap();
