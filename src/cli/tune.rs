@@ -27,7 +27,8 @@ use super::progress::Progress;
 use super::report::print;
 use super::run;
 use super::signals::Interrupts;
-use crate::scenario;
+use crate::lab;
+use crate::scenario::{self, Loaded, Workload};
 use evidence::EvidenceArg;
 use rolldrop_analysis::tune::{Choice, Outcome, Tuning};
 use rolldrop_record::Clock;
@@ -97,6 +98,10 @@ pub(super) struct TuneArgs {
     /// meshes].
     #[arg(long = "container", value_name = "NAME", help_heading = "Settings to change")]
     containers: Vec<String>,
+    /// The workload to tune, such as deployment/web [default: the only one behind the target's Service, Ingress or
+    /// HTTPRoute].
+    #[arg(long, value_name = "KIND/NAME", help_heading = "Settings to change")]
+    workload: Option<Workload>,
     /// Prepend the sleep to an existing exec preStop hook (uses the image's shell).
     #[arg(long, help_heading = "Settings to change")]
     prefix_hook: bool,
@@ -158,6 +163,15 @@ impl TuneArgs {
     fn scenario_name(&self) -> Option<&str> {
         let demo = self.measure.targets.is_empty().then_some(scenario::ROLLOUT);
         self.scenario.as_deref().or(demo)
+    }
+
+    /// The scenario with these further values, and the workload that `--workload` names.
+    fn loaded(&self, further: Vec<String>) -> anyhow::Result<Loaded<lab::Config>> {
+        let mut loaded = self.measure.scenario(self.scenario_name(), further)?;
+        if let Some(workload) = &self.workload {
+            loaded.scenario.sidecar_workloads = vec![workload.clone()];
+        }
+        Ok(loaded)
     }
 
     async fn tune(

@@ -201,6 +201,9 @@ pub(crate) enum CoordinatorError {
     /// The scenario does not fit the cluster.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
+    /// It is not known which workloads are behind a target.
+    #[error("the workload behind the target is not known: {0}")]
+    Behind(String),
     /// The sidecar cannot be added to the pods.
     #[error("the sidecar cannot be added: {0}")]
     Sidecar(String),

@@ -367,9 +367,8 @@ impl Caller {
         for wanted in &whose.workloads {
             if !workloads.iter().any(|workload| workload.title() == wanted.to_string()) {
                 let namespace = &self.namespace;
-                return Err(CoordinatorError::Sidecar(format!(
-                    "there is no {wanted} in namespace {namespace}: correct sidecar.workloads, or name the \
-                     namespace with -n"
+                return Err(CoordinatorError::Behind(format!(
+                    "there is no {wanted} in namespace {namespace}: correct its name, or name the namespace with -n"
                 )));
             }
         }
@@ -378,9 +377,9 @@ impl Caller {
                 || whose.workloads.iter().any(|wanted| workload.title() == wanted.to_string())
         });
         if workloads.is_empty() {
-            return Err(CoordinatorError::Sidecar(format!(
-                "no Deployment, StatefulSet or DaemonSet in namespace {} owns the pods of Service {}: add the \
-                 sidecar to their owner with `rolldrop inject`",
+            return Err(CoordinatorError::Behind(format!(
+                "no Deployment, StatefulSet or DaemonSet in namespace {} owns the pods of Service {} (rolldrop inject \
+                 adds the sidecar to a manifest of another owner)",
                 self.namespace,
                 services.join(", "),
             )));
@@ -403,9 +402,9 @@ impl Caller {
             0 => "no Ingress or HTTPRoute".to_owned(),
             _ => format!("more than one Service ({})", behind.into_iter().collect::<Vec<_>>().join(", ")),
         };
-        Err(CoordinatorError::Sidecar(format!(
-            "{why} of namespace {} is behind the target's URL: name the workloads whose pods it routes to \
-             (sidecar: {{inject: true, workloads: [deployment/web]}})",
+        Err(CoordinatorError::Behind(format!(
+            "{why} of namespace {} is behind it: name the workload to which it leads (rolldrop tune --workload \
+             deployment/web; for the sidecar of a scenario, sidecar: {{inject: true, workloads: [deployment/web]}})",
             self.namespace
         )))
     }

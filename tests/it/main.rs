@@ -81,6 +81,7 @@ mod termination;
 mod tidy;
 mod truth;
 mod tune;
+mod tuned;
 mod versions;
 mod web;
 mod websocket;

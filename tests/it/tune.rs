@@ -250,6 +250,23 @@ fn a_hook_that_does_more_than_sleep_is_not_touched() {
     assert!(!refused.dir().join("tuning").exists());
 }
 
+#[test]
+fn workload_behind_a_gateway_is_named_where_no_ingress_leads_to_it() {
+    let _turn = turn();
+    let shop = Shop::open("tune-gateway");
+    let tune = |more: &[&str]| {
+        let gateway = ["tune", "-t", "http://gateway.example/", "--dry-run", "-n", shop.0.namespace()];
+        let rolldrop = Rolldrop::new(gateway).args(more).args(["--kubeconfig"]);
+        rolldrop.args([SharedCluster::get().kubeconfig()]).finish()
+    };
+    let unknown = tune(&[]).expect_code(2);
+    assert!(unknown.stderr().contains("rolldrop tune --workload deployment/web"), "{unknown}");
+    let planned = tune(&["--workload", "deployment/web"]).expect_code(0);
+    assert!(planned.stdout().contains("/deployments/web "), "{planned}");
+    let missing = tune(&["--workload", "deployment/other"]).expect_code(2);
+    assert!(missing.stderr().contains("there is no Deployment other in namespace"), "{missing}");
+}
+
 /// The runs of a tuning, without those that were made again because the machine lagged.
 fn valid_steps(found: &Value) -> Vec<&Value> {
     let steps = found["steps"].as_array().expect("steps");

@@ -94,7 +94,8 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> Recommendation {
     let in_rollouts = of_mode().filter(|_| mode == Mode::Rollout);
     refused_because.extend(all_at_once(in_rollouts.map(|(_, end)| end)));
     let starts = starts_compete(timeline, terminations, ground.judged, mode);
-    refused_because.extend(starts.filter(|_| is_open || seen.is_none()).map(probe_first));
+    refused_because
+        .extend(starts.filter(|_| is_open || seen.is_none()).map(|starting| probe_first(timeline, starting)));
     let is_sound = refused_because.is_empty();
     if units < needed {
         refused_because.push(too_few(policy, n, units, needed));
@@ -204,12 +205,21 @@ pub(super) fn starts_compete(
     (starts > 0 && starts as f64 >= COMPETING_SHARE * all as f64).then_some(starts)
 }
 
+/// What keeps traffic from pods that do not serve yet, as far as it is known whether they are probed.
+pub(super) fn starts(timeline: &Timeline) -> &'static str {
+    let mut began = timeline.pods.iter().filter(|pod| !pod.listed).map(|pod| pod.is_probed).peekable();
+    if began.peek().is_some() && began.all(|is_probed| is_probed == Some(true)) {
+        return "a readinessProbe that fails until the app serves what is requested: the one that is set succeeds before";
+    }
+    "a readinessProbe that fails until the app serves"
+}
+
 /// The sentence for so many such requests.
-pub(super) fn probe_first(starts: u64) -> String {
+pub(super) fn probe_first(timeline: &Timeline, starting: u64) -> String {
     format!(
-        "first a readinessProbe that fails until the app listens, then measure again: {} met pods that did not \
-         listen yet, which makes the windows look longer, too",
-        counted(starts, "request")
+        "first {}; then measure again: {} met pods that did not serve yet, which makes the windows look longer, too",
+        starts(timeline),
+        counted(starting, "request")
     )
 }
 
@@ -219,7 +229,7 @@ fn too_coarse<'a>(windows: impl Iterator<Item = &'a Window>) -> Option<String> {
     (slowest.is_finite() && 3.0 / slowest > MAX_COARSENESS_S).then(|| {
         format!(
             "a pod got only {slowest:.1} new connections/s, which shows its window to {:.2} s at best (limit \
-             {MAX_COARSENESS_S} s): raise the rate",
+             {MAX_COARSENESS_S} s): raise the rate of new connections",
             3.0 / slowest
         )
     })

@@ -20,8 +20,8 @@ use super::gateway::{self, Gateway, is_gateways};
 use super::model::{Candidate, Why};
 use super::sums::was_answered;
 use crate::timeline::{PodEnd, PodLife, Request, Timeline};
-use rolldrop_record::routing::Balancing;
-use rolldrop_record::run_info::Balances;
+use rolldrop_record::routing::{Balancing, Routing};
+use rolldrop_record::run_info::{Balances, ClusterInfo, Target};
 use rolldrop_record::{Outcome, RequestRow, Stamp};
 
 /// A pod's silence counts as its end when arrivals at its rate would be silent for so long only with this
@@ -41,6 +41,8 @@ const UNFIT: f64 = 0.02;
 /// refused by a change of rules, compared with 1,133 that were lost to dead pods. In nftables mode a rule that is being
 /// replaced translates nothing for an instant (docs/proofs.md), so the connection goes to the Service's own address.
 const RARE: f64 = 1e-3;
+/// As many refusals as changes of rules may explain that lie close together. More are those of something that lasts.
+const SWAPS_AT_MOST: usize = 2;
 
 /// What may explain one request.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -84,7 +86,8 @@ pub(super) struct Suspects<'a> {
     lost: Vec<usize>,
     /// By termination and target: whether the pod is an endpoint of that target, as far as it is known.
     serves: Vec<Vec<bool>>,
-    is_random: Vec<bool>,
+    /// By target: whether rules of a Service proxy lead to its pods, as far as is known.
+    has_rules: Vec<bool>,
     /// By target: what its gateway may have sent where, if it is one.
     gateways: &'a [Option<Gateway>],
 }
@@ -112,10 +115,7 @@ impl<'a> Suspects<'a> {
             others,
             lost,
             serves: timeline.ends.iter().map(serves).collect(),
-            is_random: targets
-                .iter()
-                .map(|target| matches!(target.balancing(&timeline.info.cluster), Balancing::Random { .. }))
-                .collect(),
+            has_rules: targets.iter().map(|target| has_rules(target, &timeline.info.cluster)).collect(),
             gateways,
         }
     }
@@ -196,10 +196,10 @@ impl<'a> Suspects<'a> {
             if !was_answered(r) && self.timeline.endpoints.none_usable(service, r.begun()) {
                 verdict.no_endpoint = refused;
             }
-            verdict.starting = refused * self.starting(gathered, target, r);
+            let probed = self.of_a_probed_start(verdict.candidates.is_empty(), target, r);
+            verdict.starting = refused * self.starting(gathered, target, (r, probed));
         }
-        let is_quick = matches!(r.row.outcome, Outcome::ConnectRefused | Outcome::ConnectUnreachable);
-        if self.is_random[target] && is_quick && self.was_changed(service, r) {
+        if self.has_rules[target] && is_quick(&r.row) && self.was_changed(service, r) {
             verdict.rule_swap = RARE;
         }
         verdict.normalise();
@@ -260,8 +260,19 @@ impl<'a> Suspects<'a> {
             && until.is_none_or(|until| r.begun().shifted_ns(-r.uncertainty_ns) <= until)
     }
 
-    /// The weight of pods that were starting: in the rules, as far as is known, and without an answer until then.
-    fn starting(&self, gathered: &Gathered, target: usize, r: &Request) -> f64 {
+    /// The weight of a starting pod whose probe has succeeded, which shows that it listens. A change of rules explains few
+    /// refusals better, but not many: those may be of a port that is not probed.
+    fn of_a_probed_start(&self, is_unexplained: bool, target: usize, r: &Request) -> f64 {
+        match is_unexplained {
+            true if self.is_alone(target, r) => RARE * UNFIT,
+            true => RARE / UNFIT,
+            false => RARE,
+        }
+    }
+
+    /// The weight of pods that were starting: in the rules, as far as is known, and without an answer until then. One that
+    /// is probed has the weight `probed`.
+    fn starting(&self, gathered: &Gathered, target: usize, (r, probed): (&Request, f64)) -> f64 {
         let begun = r.begun();
         let service = self.service(target);
         let weight = |(number, life): (usize, &PodLife)| {
@@ -273,8 +284,8 @@ impl<'a> Suspects<'a> {
             let served = gathered.first_served.get(life.name.as_str()).copied();
             let is_serving = served.or(gathered.quiet[target][number]).is_some_and(|at| at <= begun);
             if life.is_probed == Some(true) {
-                // A probe that passed has shown that it listens: silence alone says nothing against that.
-                return (!is_serving && !is_unreachable(&r.row)).then_some(RARE);
+                // Silence alone says nothing against a probe that passed.
+                return (!is_serving && !is_unreachable(&r.row)).then_some(probed);
             }
             // The rules may not hold it yet.
             (!is_serving).then_some((begun.ns_since(ready) as f64 / LAG_NS as f64).clamp(0.0, 1.0))
@@ -286,6 +297,19 @@ impl<'a> Suspects<'a> {
             false => (sum + weight, most),
         });
         most.max(sum)
+    }
+
+    /// Whether so few connections were refused at about that time that a change of rules may have refused them all.
+    fn is_alone(&self, target: usize, r: &Request) -> bool {
+        let begun = |number: &usize| self.others[*number].begun();
+        let from = self.lost.partition_point(|number| begun(number) < r.begun().shifted_ns(-LAG_NS));
+        let near =
+            self.lost[from..].iter().take_while(|number| begun(number) <= r.begun().shifted_ns(LAG_NS));
+        let is_like = |number: &&usize| {
+            let row = &self.others[**number].row;
+            is_quick(row) && !row.conn_reused && self.timeline.target_of(row) == Some(target)
+        };
+        near.filter(is_like).take(SWAPS_AT_MOST + 1).count() <= SWAPS_AT_MOST
     }
 
     /// Whether the Service proxy may have been changing its rules: after a change of the slices, also one that
@@ -450,6 +474,20 @@ fn why(row: &RequestRow) -> Why {
 /// Whether nothing accepted its connection.
 fn is_no_connection(row: &RequestRow) -> bool {
     row.outcome == Outcome::ConnectRefused || is_unreachable(row)
+}
+
+/// Whether a connection was refused at once, as a dead pod or a rule does.
+fn is_quick(row: &RequestRow) -> bool {
+    matches!(row.outcome, Outcome::ConnectRefused | Outcome::ConnectUnreachable)
+}
+
+/// Whether rules of a Service proxy lead to its pods, as far as is known.
+fn has_rules(target: &Target, cluster: &ClusterInfo) -> bool {
+    match target.balancing(cluster) {
+        Balancing::Random { .. } => true,
+        Balancing::Unknown => target.service.is_some() && target.routing != Some(Routing::Url),
+        Balancing::No(_) => false,
+    }
 }
 
 fn is_unreachable(row: &RequestRow) -> bool {

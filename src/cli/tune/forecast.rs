@@ -5,19 +5,19 @@ use std::time::Duration;
 use anyhow::bail;
 
 use super::CONFIDENCE;
-use super::steps::{Disrupt, StepPlan, Steps};
+use super::steps::{Disrupt, FIRST_LOOK, StepPlan, Steps};
 use super::subject::{Elsewhere, Subject};
 use crate::cli::run::{self, Naming};
 use rolldrop_analysis::RunResult;
 use rolldrop_analysis::figures::{counted, len};
-use rolldrop_analysis::model::Mode;
+use rolldrop_analysis::model::{Mode, Termination};
 use rolldrop_analysis::tune::{Names, Purpose, Strategy, Units};
 
 /// A tuning that takes longer asks first, also on the embedded cluster.
 const LONG: Duration = Duration::from_secs(30 * 60);
 /// From one pod of a rollout to the next, about: on a real cluster, and on the embedded one.
 const EACH_POD: [Duration; 2] = [Duration::from_secs(4), Duration::from_millis(1500)];
-/// From the end of the last pod to the next that is ended, about.
+/// From the end of the last pod of a rollout, or of one that is deleted, to the next, about.
 const BETWEEN: Duration = Duration::from_secs(3);
 /// What a run takes besides its terminations, about.
 const AROUND: Duration = Duration::from_secs(20);
@@ -94,7 +94,7 @@ impl Pace {
 
     /// As the first run has shown, which took that long.
     pub(super) fn measured(self, before: &RunResult, took: Duration) -> Self {
-        let in_mode = |t: &&rolldrop_analysis::model::Termination| t.mode == Mode::Rollout;
+        let in_mode = |t: &&Termination| t.mode == Mode::Rollout;
         let mut ends_s: Vec<f64> = before.terminations.iter().filter(in_mode).map(|t| t.t0_s).collect();
         ends_s.sort_by(f64::total_cmp);
         let units = Units::of(before);
@@ -105,8 +105,11 @@ impl Pace {
         if times == 0 {
             return self;
         }
-        let lasted = (before.load.duration_s - BEFORE_FIRST_S).max(1.0);
-        let each = Duration::from_secs_f64(lasted / times as f64);
+        // Until the last pod was gone: what the run waits for then, it waits for once.
+        let gone = |t: &Termination| t.t0_s + t.timeline.values().copied().fold(0.0, f64::max);
+        let lasted =
+            before.terminations.iter().map(gone).fold(BEFORE_FIRST_S + 1.0, f64::max) - BEFORE_FIRST_S;
+        let each = Duration::from_secs_f64(lasted / times as f64) + BETWEEN;
         let around = took.saturating_sub(Duration::from_secs_f64(lasted));
         let is_rollout = self.disrupt == Disrupt::RollingRestart;
         Self {
@@ -178,7 +181,7 @@ impl Pace {
 
 /// Counts the looks at a run before so many pods have ended, about: each round doubles their number.
 fn looks(ended: usize) -> u32 {
-    ended.div_ceil(super::steps::FIRST_LOOK).next_power_of_two().ilog2() + 1
+    ended.div_ceil(FIRST_LOOK).next_power_of_two().ilog2() + 1
 }
 
 /// The runs that follow one another, if the first proof holds.
@@ -203,6 +206,19 @@ impl Steps<'_> {
         legs.push(pace.leg(Purpose::Proof, (sleep_s, proof), names));
         Plan::of(legs, pace)
     }
+
+    /// Plans a proof of this sleep that may err so often.
+    pub(super) fn plan_of_proof(&self, pace: &Pace, names: Names, (sleep_s, error): (u64, f64)) -> Plan {
+        let needed = self.proof(self.subject.settings(), error).needed;
+        Plan::of(vec![pace.leg(Purpose::Proof, (sleep_s, needed), names)], pace)
+    }
+
+    /// Plans a proof of this sleep whose first look shows that it is too short, and that of the next longer one.
+    fn plan_if_too_short(&self, pace: &Pace, names: Names, sleep_s: u64) -> Plan {
+        let seen = (FIRST_LOOK * pace.units_of_each(sleep_s, names)).div_ceil(pace.pods);
+        let too_short = Plan::of(vec![pace.leg(Purpose::Proof, (sleep_s, seen), names)], pace);
+        too_short.then(self.plan_of_proof(pace, names, ((2 * sleep_s).max(1), (1.0 - CONFIDENCE) / 4.0)))
+    }
 }
 
 impl Plan {
@@ -210,6 +226,11 @@ impl Plan {
         let rollouts = legs.iter().map(|leg| pace.rollouts_of(leg)).sum();
         let takes = legs.iter().map(|leg| leg.takes).sum();
         Self { legs, rollouts, takes }
+    }
+
+    fn then(mut self, other: Self) -> Self {
+        self.legs.extend(other.legs);
+        Self { rollouts: self.rollouts + other.rollouts, takes: self.takes + other.takes, ..self }
     }
 
     /// The runs in words.
@@ -272,26 +293,27 @@ pub(super) fn say(steps: &Steps<'_>, is_verifying: bool) -> Duration {
             unnamed.in_words(disrupt)
         ));
     }
-    let longest = if steps.has_names() || named.takes >= unnamed.takes { named } else { unnamed };
-    let mut legs = vec![before];
-    legs.extend(longest.legs);
-    let plan = Plan::of(legs, &pace);
+    let too_short = steps.plan_if_too_short(&pace, Names::Unknown, ASSUMED_SLEEP_S);
+    let longest = if steps.has_names() || named.takes >= too_short.takes { named } else { too_short };
+    let plan = Plan::of(vec![before], &pace).then(longest);
     progress.say(&format!(
-        "{}; the first run measures how long it takes here. A sleep that loses requests is followed by a longer one, and \
-         its proof. No run has more than {}",
+        "up to {}; the first run measures how long it takes here. A sleep that loses requests is followed by a longer one, \
+         and its proof. No run has more than {}",
         plan.amount(subject.is_own()),
         steps.most_in_words(&steps.proof(set, (1.0 - CONFIDENCE) / 2.0)),
     ));
     plan.takes
 }
 
-/// Says what follows the first run, as that has shown.
-pub(super) fn say_again(steps: &Steps<'_>, plan: &Plan) {
-    steps.progress.say(&format!(
-        "as measured: {}; {}",
-        plan.in_words(steps.disrupt()),
-        plan.amount(steps.subject.is_own())
-    ));
+/// Says what follows, as measured: if the first sleep that is proven holds, and if it does not.
+pub(super) fn say_again(steps: &Steps<'_>, plan: &Plan, (pace, names): (&Pace, Names)) {
+    let is_own = steps.subject.is_own();
+    let mut said = format!("as measured: {}; {}", plan.in_words(steps.disrupt()), plan.amount(is_own));
+    if let ([proof], Names::Unknown) = (&plan.legs[..], names) {
+        let longer = steps.plan_if_too_short(pace, names, proof.sleep_s);
+        said += &format!("; if a sleep of {} s is too short, {}", proof.sleep_s, longer.amount(is_own));
+    }
+    steps.progress.say(&said);
 }
 
 /// Goes on only with consent.

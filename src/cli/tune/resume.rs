@@ -105,7 +105,7 @@ pub(super) async fn put_back(
         return Ok(());
     }
     let name = args.scenario_name();
-    let Loaded { scenario, cluster } = args.measure.scenario(name, Vec::new())?;
+    let Loaded { scenario, cluster } = args.loaded(Vec::new())?;
     let cluster = Cluster::connect(args.measure.choice(name, cluster, out)).await;
     let cluster = cluster.context("failed to get a cluster")?;
     let caller = run::caller(&cluster, args.measure.namespace.clone(), interrupts)?;

@@ -195,7 +195,7 @@ impl Steps<'_> {
         let length = format!("load.duration={}s", length.as_secs());
         let mut further = vec![disruptions, length, "expect={}".to_owned()];
         further.extend(plan.means.map(Means::as_override));
-        let Loaded { mut scenario, cluster } = args.measure.scenario(args.scenario_name(), further)?;
+        let Loaded { mut scenario, cluster } = args.loaded(further)?;
         if subject.is_own() {
             set_ending(&mut scenario.manifests, subject.sleepers(), settings.into())?;
         }
@@ -279,7 +279,7 @@ impl Steps<'_> {
     pub(super) async fn apply(&self, settings: Settings) -> anyhow::Result<()> {
         let Self { args, subject, progress, .. } = self;
         let name = args.scenario_name();
-        let Loaded { scenario, cluster } = args.measure.scenario(name, Vec::new())?;
+        let Loaded { scenario, cluster } = args.loaded(Vec::new())?;
         let cluster = Cluster::connect(args.measure.choice(name, cluster, self.out)).await?;
         let caller = run::caller(&cluster, args.measure.namespace.clone(), self.interrupts)?;
         let gitops = if args.measure.change_gitops { GitOps::Change } else { GitOps::Refuse };

@@ -71,7 +71,7 @@ impl Subject {
     /// Finds it, and changes nothing.
     pub(super) async fn find(args: &TuneArgs, interrupts: &Interrupts) -> anyhow::Result<Self> {
         let name = args.scenario_name();
-        let Loaded { scenario, cluster } = args.measure.scenario(name, Vec::new())?;
+        let Loaded { scenario, cluster } = args.loaded(Vec::new())?;
         let naming = args.measure.naming(name, cluster.as_ref());
         let choice = args.measure.choice(name, cluster, Path::new("."));
         let is_embedded = matches!(choice, Choice::Embedded { .. });
@@ -129,7 +129,7 @@ impl Subject {
         interrupts: &Interrupts,
     ) -> anyhow::Result<(Scenario, Caller, Option<Origin>)> {
         let name = args.scenario_name();
-        let Loaded { scenario, cluster } = args.measure.scenario(name, Vec::new())?;
+        let Loaded { scenario, cluster } = args.loaded(Vec::new())?;
         let cluster = Cluster::connect(args.measure.choice(name, cluster, Path::new("."))).await?;
         let caller = run::caller(&cluster, args.measure.namespace.clone(), interrupts)?;
         let origin = cluster.origin();
@@ -279,7 +279,7 @@ impl Subject {
 
 /// The pods of the targets.
 pub(super) fn whose(scenario: &Scenario) -> Whose<'_> {
-    let mut whose = Whose::default();
+    let mut whose = Whose { workloads: scenario.sidecar_workloads.iter().collect(), ..Whose::default() };
     for target in &scenario.targets {
         match &target.place {
             Place::Service { name, .. } => whose.services.push(name),
@@ -293,8 +293,14 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// The only workload behind the targets.
+/// The workload that is named, or the only one behind the targets.
 pub(super) fn workload<'a>(objects: &'a [Value], scenario: &Scenario) -> anyhow::Result<&'a Value> {
+    if let [named] = &scenario.sidecar_workloads[..] {
+        return objects
+            .iter()
+            .find(|object| named.is(object))
+            .with_context(|| format!("there is no {named}: correct --workload"));
+    }
     let mut services: Vec<String> = Vec::new();
     for target in &scenario.targets {
         match &target.place {
@@ -316,10 +322,7 @@ pub(super) fn workload<'a>(objects: &'a [Value], scenario: &Scenario) -> anyhow:
         several => {
             let names: Vec<&str> =
                 several.iter().filter_map(|object| object["metadata"]["name"].as_str()).collect();
-            bail!(
-                "several workloads are behind the target ({}): tune each by a Service of its own",
-                names.join(", ")
-            )
+            bail!("several workloads are behind the target ({}): name one by --workload", names.join(", "))
         }
     }
 }

@@ -132,8 +132,7 @@ impl<'a> Tuner<'a> {
         let (sleep_s, has_lost) = (set.pre_stop_seconds, for_a_sleep(&before) > 0);
         let mut first = without_names(&before, sleep_s);
         let plan = self.steps.plan_after(&self.pace, self.names, first);
-        forecast::say_again(self.steps, &plan);
-        self.plan = Some(plan);
+        self.say_plan(plan);
         let mut wish = Wish { before: set, may_shorten: args.shorten, least_s: 0 };
         if self.names == Names::Known {
             if let Some(choice) = self.choose_by_windows(&mut wish).await? {
@@ -226,7 +225,17 @@ impl<'a> Tuner<'a> {
                 Proof::Holds => {}
             }
             search.learn(sleep_s, &proof);
+            if let (Next::Prove(next_s), Proof::TooShort { .. }) = (search.next(), &proof) {
+                let next = (next_s, search.error(1.0 - CONFIDENCE));
+                self.say_plan(self.steps.plan_of_proof(&self.pace, self.names, next));
+            }
         }
+    }
+
+    /// Says what follows, as measured so far.
+    fn say_plan(&mut self, plan: Plan) {
+        forecast::say_again(self.steps, &plan, (&self.pace, self.names));
+        self.plan = Some(plan);
     }
 
     async fn verified(&mut self, plan: StepPlan) -> Result<Outcome, Halt> {

@@ -64,6 +64,8 @@ struct Words {
     finish: String,
     /// Setting that keeps an endpoint ready.
     endpoints: String,
+    /// Setting that keeps traffic from a pod that does not serve yet.
+    starts: String,
 }
 
 impl Words {
@@ -73,6 +75,7 @@ impl Words {
             sleep: sleep(known, setup),
             finish: finish(known, setup),
             endpoints: endpoints(setup),
+            starts: recommend::starts(known.timeline).to_owned(),
         }
     }
 }
@@ -130,7 +133,7 @@ fn sleep(known: Known<'_>, setup: &Setup<'_>) -> String {
         recommend::starts_compete(known.timeline, known.terminations, known.judged, rec.mode)
     };
     if let Some(starts) = known.recommendation.iter().filter(is_withheld).find_map(competing) {
-        return recommend::probe_first(starts);
+        return recommend::probe_first(known.timeline, starts);
     }
     let set = known.terminations.iter().filter_map(|t| t.pre_stop_seconds).max().unwrap_or(0) as f64;
     let seen = lasted_at_least_s(known.terminations, known.groups).unwrap_or(0.0);
@@ -268,10 +271,7 @@ fn explain<'a>(cause: Cause, (words, unclear): (&'a Words, &'a str), info: &RunI
             "all pods of the Service were gone or not ready at the same time",
             words.endpoints.clone(),
         ),
-        Cause::NotReadyYet => (
-            "its endpoint was ready before its listener was",
-            "a readinessProbe that fails until the app listens".into(),
-        ),
+        Cause::NotReadyYet => ("its endpoint was ready before its app served", words.starts.clone()),
         Cause::GatewayError => (
             "a gateway status came back, and no pod was ending that explains it: a gateway, or the app itself, \
              gave up on the request",

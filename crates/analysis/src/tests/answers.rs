@@ -139,7 +139,7 @@ fn a_kept_connection_is_not_lost_to_a_starting_pod() {
 
 #[test]
 fn silence_at_a_pod_with_a_readiness_probe_is_not_its_start() {
-    let lost = |is_probed: bool, outcome: Outcome| {
+    let lost = |is_probed: bool, outcome: Outcome, times: i64| {
         let mut records = records();
         for event in &mut records.events {
             if let EventKind::Pod(pod) = &mut event.kind {
@@ -160,12 +160,22 @@ fn silence_at_a_pod_with_a_readiness_probe_is_not_its_start() {
         }
         records.events.push(started);
         corners::slice(&mut records, 4900, "web", &["a", "b", "c", "d"]);
-        request(&mut records, 5001 * MS, outcome, None);
+        (0..times).for_each(|i| request(&mut records, (5001 + 100 * i) * MS, outcome, None));
         let analysis = analysed(records);
-        (analysis.lost[0].cause, analysis.lost[0].unclear.clone())
+        let lost = &analysis.lost[0];
+        assert!(analysis.lost.iter().all(|other| other.cause == lost.cause));
+        let finding = analysis.result.findings.iter().find(|finding| finding.cause == Some(lost.cause));
+        (lost.cause, lost.unclear.clone(), finding.unwrap().remedy.clone())
     };
     use Outcome::{ConnectRefused, ConnectTimeout};
-    assert_eq!(lost(true, ConnectTimeout), (Cause::Unattributed, Some(Unclear::NothingNear)));
-    assert_eq!(lost(true, ConnectRefused), (Cause::NotReadyYet, None));
-    assert_eq!(lost(false, ConnectTimeout), (Cause::NotReadyYet, None));
+    let silent = lost(true, ConnectTimeout, 1);
+    assert_eq!((silent.0, silent.1), (Cause::Unattributed, Some(Unclear::NothingNear)));
+    for times in [1, 4] {
+        let (cause, unclear, remedy) = lost(true, ConnectRefused, times);
+        assert_eq!((cause, unclear), (Cause::NotReadyYet, None));
+        assert!(remedy.ends_with("the one that is set succeeds before"), "{remedy}");
+    }
+    let (cause, unclear, remedy) = lost(false, ConnectTimeout, 1);
+    assert_eq!((cause, unclear), (Cause::NotReadyYet, None));
+    assert_eq!(remedy, "a readinessProbe that fails until the app serves");
 }

@@ -1,6 +1,6 @@
 //! Rollouts as a Service proxy carries them that picks endpoints at random and lags: what is said against what was.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use rand::rngs::StdRng;
 
@@ -191,6 +191,19 @@ fn all_at_once(naming: Naming, seed: u64) -> (Service, Vec<String>) {
 
 #[test]
 fn what_is_unreachable_at_once_as_rules_change_is_no_starting_pods() {
+    // Rules may be swapped, also if it is not known which.
+    for (outcome, dataplane) in [
+        (Outcome::ConnectUnreachable, ServiceProxy::Nftables),
+        (Outcome::ConnectRefused, ServiceProxy::Nftables),
+        (Outcome::ConnectRefused, ServiceProxy::Unknown),
+    ] {
+        let causes = at_a_change_of_rules(outcome, dataplane.clone());
+        assert_eq!(causes, BTreeMap::from([(Cause::RuleSwap, 1)]), "{outcome:?}, {dataplane:?}");
+    }
+}
+
+/// The causes of one request that fails as the rules learn of a pod that is probed.
+fn at_a_change_of_rules(outcome: Outcome, dataplane: ServiceProxy) -> BTreeMap<Cause, u64> {
     let mut service = Service::new(&["a", "b"]);
     service.start(5000, "c", 5000);
     for event in &mut service.records.events {
@@ -203,9 +216,9 @@ fn what_is_unreachable_at_once_as_rules_change_is_no_starting_pods() {
     service.load(300, Naming::Header, 1);
     let rows = &mut service.records.requests;
     let row = rows.iter_mut().find(|row| row.scheduled >= at(5130)).unwrap();
-    (row.outcome, row.connected, row.sent, row.pod) = (Outcome::ConnectUnreachable, None, None, None);
-    let causes = analysed(service.records).result.requests.by_cause;
-    assert_eq!(causes.get(&Cause::RuleSwap), Some(&1), "{causes:?}");
+    (row.outcome, row.connected, row.sent, row.pod) = (outcome, None, None, None);
+    service.records.info.cluster.dataplane = dataplane;
+    analysed(service.records).result.requests.by_cause
 }
 
 /// A rollout in two steps: from 5 s on `a` and `b` are replaced by `d` and `e`, from 5.4 s on `c` by `f`. The old pods
