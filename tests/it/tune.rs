@@ -3,8 +3,6 @@
 use std::path::Path;
 
 use nix::sys::signal::Signal;
-use rolldrop_record::run_info::Role;
-use rolldrop_record::{RoundsEnd, RunDir};
 use serde_json::{Value, json};
 
 use crate::ci::meets;
@@ -106,37 +104,6 @@ fn a_tuning_proves_a_sleep_and_leaves_the_workload_as_it_was() {
 }
 
 /// The small form of scripts/proofs/tune-killed.
-#[test]
-fn a_tuning_sees_the_rows_of_load_workers() {
-    measured(|| {
-        let _turn = turn();
-        // Of the shared cluster no pod can mount the volume for its rows.
-        let tuned = Rolldrop::new(["tune", "--out", "tuning", "--load-from", "cluster", "--quiet"])
-            .args(["--rate", "100", "--coverage", "50%", "--max-busy", "100%", "--dataplane", "kernel"])
-            .measured();
-        assert!(tuned.dir().join("tuning/tune.json").exists(), "{tuned}");
-        let found = tuning(tuned.dir());
-        tuned.figure(found["outcome"]["state"] == "proven");
-        let runs = std::fs::read_dir(tuned.dir().join("tuning")).expect("the tuning").flatten();
-        let runs = runs.filter(|entry| entry.path().join("run.json").exists());
-        let runs =
-            runs.map(|entry| RunDir::open(&entry.path()).and_then(|run| run.info()).expect("run.json"));
-        let (mut workers, mut rounds) = (0, 0);
-        for run in runs {
-            workers += run.sources.iter().filter(|source| source.role == Role::Load).count();
-            if let Some(rounds_of) = &run.rounds {
-                rounds += 1;
-                tuned.figure(rounds_of.ended == RoundsEnd::Covered);
-                assert!(rounds_of.counted >= rounds_of.needed, "{rounds_of:?}");
-            }
-        }
-        assert!(
-            workers > 0 && rounds > 0,
-            "{workers} sources of load, {rounds} runs of several rounds\n{tuned}"
-        );
-    });
-}
-
 #[test]
 fn a_tuning_that_is_killed_is_undone_by_one_cleanup() {
     let _turn = turn();

@@ -69,7 +69,8 @@ fn infos(tuning: &Path) -> Vec<rolldrop_record::RunInfo> {
     runs.map(|dir| RunDir::open(&dir).and_then(|run| run.info()).expect("run.json")).collect()
 }
 
-/// Tuned as by default on a real cluster: from its pods, whose rows cross while they send.
+/// The small form of scripts/proofs/tuned: tuned as by default on a real cluster, from its pods, whose rows cross while they
+/// send.
 #[test]
 fn chosen_sleep_saves_what_a_client_lost_before() {
     measured(|| {
@@ -81,11 +82,12 @@ fn chosen_sleep_saves_what_a_client_lost_before() {
         assert_eq!(answered + failed, SECONDS * RATE, "{said}");
         figure(meanwhile.taken(), failed > 0, || format!("nothing is to be saved: {said}"));
 
-        let tuned = Rolldrop::new(["tune", "svc/web", "--out", "tuning", "--yes", "--quiet"])
+        let tuned = Rolldrop::new(["tune", "svc/web", "--out", "tuning", "--quiet"])
             .args(["--rate", "100", "--coverage", "50%", "--max-busy", "100%"])
             .on_cluster(&as_a_real_one(&cluster))
             .measured();
         let tuning = tuned.dir().join("tuning");
+        assert!(tuning.join("tune.json").exists(), "{tuned}");
         let found: Value =
             serde_json::from_str(&fs::read_to_string(tuning.join("tune.json")).expect("tune.json"))
                 .expect("JSON");
