@@ -51,7 +51,7 @@ pub(crate) struct Scenario {
     pub load: Load,
     /// Whether the manifests are given the recording proxy as a sidecar.
     pub inject_sidecar: bool,
-    /// The workloads whose pods get it, where no target says which.
+    /// The workloads whose pods get it, or that are tuned, where no target says which.
     pub sidecar_workloads: Vec<Workload>,
     /// What ends pods, and when.
     pub disruptions: Vec<Disruption>,

@@ -134,6 +134,14 @@ impl Cluster {
         self.dir.join("kubeconfig")
     }
 
+    /// The kubeconfig without the mark of an embedded cluster: rolldrop takes it for one whose Services it cannot reach.
+    pub(crate) fn kubeconfig_as_of_a_real_one(&self) -> String {
+        let text = std::fs::read_to_string(self.kubeconfig()).expect("a kubeconfig");
+        let mut config: Value = serde_saphyr::from_str(&text).expect("YAML");
+        config["clusters"][0]["cluster"]["extensions"].take();
+        config.to_string()
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }

@@ -13,7 +13,7 @@ use kube::{Api, ResourceExt};
 use rolldrop_analysis::model::Mode;
 use rolldrop_record::run_info::Role;
 use rolldrop_record::{EventKind, Outcome, RunDir};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::harness::{LIMIT, Process, Rolldrop, process_tree, wait_for};
 use crate::lab::Setup;
@@ -180,11 +180,8 @@ fn load_workers_that_cannot_start_are_told_of_and_nothing_is_measured() {
 fn a_killed_runs_load_workers_are_removed_by_cleanup() {
     let _turn = turn();
     let cluster = Setup::on(Dataplane::Kernel).nodes(2).start();
-    let kubeconfig = cluster.kubeconfig();
-    // Where it does not say that it is an embedded one, its Services cannot be reached from here.
-    let text = fs::read_to_string(&kubeconfig).expect("a kubeconfig");
-    let mut real: Value = serde_saphyr::from_str(&text).expect("YAML");
-    real["clusters"][0]["cluster"]["extensions"].take();
+    let text = fs::read_to_string(cluster.kubeconfig()).expect("a kubeconfig");
+    let real = cluster.kubeconfig_as_of_a_real_one();
     let would_make_a_job = |target: &str, config: &str| {
         let run = Rolldrop::new(["run", "--dry-run", "--kubeconfig", "config", "--target", target]);
         run.file("config", config)
@@ -194,8 +191,8 @@ fn a_killed_runs_load_workers_are_removed_by_cleanup() {
             .contains("an Indexed Job of 2 load workers")
     };
     cluster.kubectl("create service clusterip web --tcp=80:8080");
-    assert!(would_make_a_job("svc/web", &real.to_string()));
-    assert!(!would_make_a_job("http://web.example/", &real.to_string()));
+    assert!(would_make_a_job("svc/web", &real));
+    assert!(!would_make_a_job("http://web.example/", &real));
     assert!(!would_make_a_job("svc/web", &text));
     cluster.kubectl("delete service web");
     let (mut child, dir) = cluster.run(&scenario()).set(&["cluster=null"]).start();

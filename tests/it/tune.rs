@@ -63,7 +63,8 @@ impl Shop {
     }
 }
 
-fn tuning(dir: &Path) -> Value {
+/// What the tuning in a directory has written.
+pub(crate) fn tuning(dir: &Path) -> Value {
     serde_json::from_str(&std::fs::read_to_string(dir.join("tuning/tune.json")).expect("tune.json"))
         .expect("JSON")
 }
@@ -218,7 +219,7 @@ fn a_hook_that_does_more_than_sleep_is_not_touched() {
 }
 
 #[test]
-fn workload_behind_a_gateway_is_named_where_no_ingress_leads_to_it() {
+fn gateway_without_an_ingress_needs_the_workloads_name() {
     let _turn = turn();
     let shop = Shop::open("tune-gateway");
     let tune = |more: &[&str]| {

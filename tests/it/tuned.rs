@@ -1,33 +1,25 @@
 //! Settings that `rolldrop tune` has chosen, applied: rolling restarts lose nothing of a client that is not rolldrop's.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rolldrop_record::run_info::Role;
-use rolldrop_record::{RoundsEnd, RunDir};
-use serde_json::{Value, json};
+use rolldrop_record::{RoundsEnd, RunDir, RunInfo};
+use serde_json::json;
 
 use crate::harness::{LIMIT, Rolldrop, wait_for};
 use crate::kubectl::ROLLED_OUT;
 use crate::lab::{Cluster, Setup};
 use crate::machine::{Meanwhile, figure, measured};
 use crate::runs::{Dataplane, turn};
+use crate::tune::tuning;
 use crate::web::Web;
 
 const CLIENT: &str = include_str!("tuned/client.py");
 /// The client's connections in a second.
 const RATE: u32 = 200;
 const SECONDS: u32 = 12;
-
-/// The cluster's kubeconfig without the mark of an embedded one: rolldrop takes it for one whose Services it cannot reach.
-fn as_a_real_one(cluster: &Cluster) -> PathBuf {
-    let text = fs::read_to_string(cluster.kubeconfig()).expect("a kubeconfig");
-    let mut config: Value = serde_saphyr::from_str(&text).expect("YAML");
-    config["clusters"][0]["cluster"]["extensions"].take();
-    let path = cluster.dir().join("real");
-    fs::write(&path, config.to_string()).expect("a file");
-    path
-}
 
 /// Restarts the workload again and again while a pod sends requests through its Service. Returns what the client says last: how
 /// many were answered, and how many were not.
@@ -62,11 +54,15 @@ fn restarted_under_a_client(cluster: &Cluster, name: &str) -> (u32, u32, String)
     (answered, failed, said)
 }
 
-/// The runs of a tuning.
-fn infos(tuning: &Path) -> Vec<rolldrop_record::RunInfo> {
-    let dirs = fs::read_dir(tuning).expect("the tuning").flatten().map(|entry| entry.path());
-    let runs = dirs.filter(|dir| dir.join("run.json").exists());
-    runs.map(|dir| RunDir::open(&dir).and_then(|run| run.info()).expect("run.json")).collect()
+/// The record of each run of a tuning, by its name.
+fn infos(tuning: &Path) -> BTreeMap<String, RunInfo> {
+    let dirs = fs::read_dir(tuning).expect("the tuning").flatten();
+    let runs = dirs.filter(|dir| dir.path().join("run.json").exists());
+    let info = |dir: fs::DirEntry| {
+        let info = RunDir::open(&dir.path()).and_then(|run| run.info()).expect("run.json");
+        (dir.file_name().into_string().expect("a name"), info)
+    };
+    runs.map(info).collect()
 }
 
 /// The small form of scripts/proofs/tuned: tuned as by default on a real cluster, from its pods, whose rows cross while they
@@ -84,29 +80,30 @@ fn chosen_sleep_saves_what_a_client_lost_before() {
 
         let tuned = Rolldrop::new(["tune", "svc/web", "--out", "tuning", "--quiet"])
             .args(["--rate", "100", "--coverage", "50%", "--max-busy", "100%"])
-            .on_cluster(&as_a_real_one(&cluster))
+            .file("real", &cluster.kubeconfig_as_of_a_real_one())
+            .on_cluster(Path::new("real"))
             .measured();
-        let tuning = tuned.dir().join("tuning");
-        assert!(tuning.join("tune.json").exists(), "{tuned}");
-        let found: Value =
-            serde_json::from_str(&fs::read_to_string(tuning.join("tune.json")).expect("tune.json"))
-                .expect("JSON");
+        let out = tuned.dir().join("tuning");
+        assert!(out.join("tune.json").exists(), "{tuned}");
+        let found = tuning(tuned.dir());
         tuned.figure(found["outcome"]["state"] == "proven");
-        let (mut workers, mut rounds) = (0, 0);
-        for run in infos(&tuning) {
-            workers += run.sources.iter().filter(|source| source.role == Role::Load).count();
-            if let Some(rounds_of) = &run.rounds {
-                rounds += 1;
-                tuned.figure(rounds_of.ended != RoundsEnd::MostRounds);
-            }
-        }
+        let infos = infos(&out);
+        let workers =
+            infos.values().flat_map(|run| &run.sources).filter(|source| source.role == Role::Load).count();
+        let rounds = infos.values().filter_map(|run| run.rounds.as_ref());
+        rounds.clone().for_each(|rounds| tuned.figure(rounds.ended != RoundsEnd::MostRounds));
+        let rounds = rounds.count();
+        let last =
+            found["steps"].as_array().and_then(|steps| steps.last()?["run"].as_str()).expect("a proof");
+        let proof = infos[last].rounds.as_ref().expect("rounds");
+        tuned.figure(proof.ended == RoundsEnd::Covered);
+        assert!(proof.counted >= proof.needed, "{proof:?}");
         assert!(
             workers > 0 && rounds > 0,
             "{workers} sources of load, {rounds} runs of several rounds\n{tuned}"
         );
 
-        cluster
-            .kubectl(&format!("patch deployment/web --patch-file {}", tuning.join("patch.yaml").display()));
+        cluster.kubectl(&format!("patch deployment/web --patch-file {}", out.join("patch.yaml").display()));
         cluster.kubectl(ROLLED_OUT);
         let meanwhile = Meanwhile::begins();
         let (_, failed, said) = restarted_under_a_client(&cluster, "after");

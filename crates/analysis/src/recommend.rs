@@ -205,7 +205,7 @@ pub(super) fn starts_compete(
     (starts > 0 && starts as f64 >= COMPETING_SHARE * all as f64).then_some(starts)
 }
 
-/// What keeps traffic from pods that do not serve yet, as far as it is known whether they are probed.
+/// Returns the remedy that keeps traffic from pods that do not serve yet: another one where all are probed already.
 pub(super) fn starts(timeline: &Timeline) -> &'static str {
     let mut began = timeline.pods.iter().filter(|pod| !pod.listed).map(|pod| pod.is_probed).peekable();
     if began.peek().is_some() && began.all(|is_probed| is_probed == Some(true)) {

@@ -86,7 +86,7 @@ pub(super) struct Suspects<'a> {
     lost: Vec<usize>,
     /// By termination and target: whether the pod is an endpoint of that target, as far as it is known.
     serves: Vec<Vec<bool>>,
-    /// By target: whether rules of a Service proxy lead to its pods, as far as is known.
+    /// By target: true if rules of a Service proxy lead to its pods, as far as is known.
     has_rules: Vec<bool>,
     /// By target: what its gateway may have sent where, if it is one.
     gateways: &'a [Option<Gateway>],
@@ -263,7 +263,8 @@ impl<'a> Suspects<'a> {
     /// The weight of a starting pod whose probe has succeeded, which shows that it listens. A change of rules explains few
     /// refusals better, but not many: those may be of a port that is not probed.
     fn of_a_probed_start(&self, is_unexplained: bool, target: usize, r: &Request) -> f64 {
-        match is_unexplained {
+        // Rules answer nothing else: the others are not counted for it.
+        match is_unexplained && is_quick(&r.row) {
             true if self.is_alone(target, r) => RARE * UNFIT,
             true => RARE / UNFIT,
             false => RARE,
@@ -299,7 +300,7 @@ impl<'a> Suspects<'a> {
         most.max(sum)
     }
 
-    /// Whether so few connections were refused at about that time that a change of rules may have refused them all.
+    /// Returns true if a change of rules may have refused all connections that were refused at about that time: they are few.
     fn is_alone(&self, target: usize, r: &Request) -> bool {
         let begun = |number: &usize| self.others[*number].begun();
         let from = self.lost.partition_point(|number| begun(number) < r.begun().shifted_ns(-LAG_NS));
@@ -476,12 +477,12 @@ fn is_no_connection(row: &RequestRow) -> bool {
     row.outcome == Outcome::ConnectRefused || is_unreachable(row)
 }
 
-/// Whether a connection was refused at once, as a dead pod or a rule does.
+/// Returns true if a connection was refused at once, as a dead pod or a rule does.
 fn is_quick(row: &RequestRow) -> bool {
     matches!(row.outcome, Outcome::ConnectRefused | Outcome::ConnectUnreachable)
 }
 
-/// Whether rules of a Service proxy lead to its pods, as far as is known.
+/// Returns true if rules of a Service proxy lead to its pods, as far as is known.
 fn has_rules(target: &Target, cluster: &ClusterInfo) -> bool {
     match target.balancing(cluster) {
         Balancing::Random { .. } => true,

@@ -70,7 +70,7 @@ impl Steps<'_> {
     async fn why_no_conntrack(&self) -> anyhow::Result<Option<String>> {
         let measure = &self.args.measure;
         let name = self.args.scenario_name();
-        let Loaded { scenario, cluster } = measure.scenario(name, vec![Means::Conntrack.as_override()])?;
+        let Loaded { scenario, cluster } = self.args.loaded(vec![Means::Conntrack.as_override()])?;
         if scenario.targets.iter().any(|target| matches!(target.place, Place::Url(_))) {
             return Ok(Some("what answers at a URL balances by itself".to_owned()));
         }

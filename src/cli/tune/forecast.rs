@@ -195,39 +195,37 @@ pub(super) struct Plan {
 impl Steps<'_> {
     /// Plans what follows the first run. `names` and the sleep to prove are those known by then.
     pub(super) fn plan_after(&self, pace: &Pace, names: Names, sleep_s: Option<u64>) -> Plan {
+        let sleep_s = sleep_s.unwrap_or(ASSUMED_SLEEP_S.max(self.subject.settings().pre_stop_seconds));
+        let proof = self.plan_of_proof(pace, names, (sleep_s, (1.0 - CONFIDENCE) / 2.0));
+        if names == Names::Unknown {
+            return proof;
+        }
         let first = self.subject.sleeps(self.args.max_sleep)[0];
         let windows = self.windows(self.subject.wide(first)).needed;
-        let proof = self.proof(self.subject.settings(), (1.0 - CONFIDENCE) / 2.0).needed;
-        let sleep_s = sleep_s.unwrap_or(ASSUMED_SLEEP_S.max(self.subject.settings().pre_stop_seconds));
-        let mut legs = Vec::new();
-        if names == Names::Known {
-            legs.push(pace.leg(Purpose::Windows, (first, windows), names));
-        }
-        legs.push(pace.leg(Purpose::Proof, (sleep_s, proof), names));
-        Plan::of(legs, pace)
+        Plan::of(pace.leg(Purpose::Windows, (first, windows), names), pace).then(proof)
     }
 
     /// Plans a proof of this sleep that may err so often.
     pub(super) fn plan_of_proof(&self, pace: &Pace, names: Names, (sleep_s, error): (u64, f64)) -> Plan {
         let needed = self.proof(self.subject.settings(), error).needed;
-        Plan::of(vec![pace.leg(Purpose::Proof, (sleep_s, needed), names)], pace)
+        Plan::of(pace.leg(Purpose::Proof, (sleep_s, needed), names), pace)
     }
 
     /// Plans a proof of this sleep whose first look shows that it is too short, and that of the next longer one.
     fn plan_if_too_short(&self, pace: &Pace, names: Names, sleep_s: u64) -> Plan {
         let seen = (FIRST_LOOK * pace.units_of_each(sleep_s, names)).div_ceil(pace.pods);
-        let too_short = Plan::of(vec![pace.leg(Purpose::Proof, (sleep_s, seen), names)], pace);
+        let too_short = Plan::of(pace.leg(Purpose::Proof, (sleep_s, seen), names), pace);
         too_short.then(self.plan_of_proof(pace, names, ((2 * sleep_s).max(1), (1.0 - CONFIDENCE) / 4.0)))
     }
 }
 
 impl Plan {
-    fn of(legs: Vec<Leg>, pace: &Pace) -> Self {
-        let rollouts = legs.iter().map(|leg| pace.rollouts_of(leg)).sum();
-        let takes = legs.iter().map(|leg| leg.takes).sum();
-        Self { legs, rollouts, takes }
+    /// The plan of one run.
+    fn of(leg: Leg, pace: &Pace) -> Self {
+        Self { rollouts: pace.rollouts_of(&leg), takes: leg.takes, legs: vec![leg] }
     }
 
+    /// This plan, and then the other.
     fn then(mut self, other: Self) -> Self {
         self.legs.extend(other.legs);
         Self { rollouts: self.rollouts + other.rollouts, takes: self.takes + other.takes, ..self }
@@ -273,12 +271,7 @@ pub(super) fn say(steps: &Steps<'_>, is_verifying: bool) -> Duration {
     let (named, unnamed) =
         (steps.plan_after(&pace, Names::Known, None), steps.plan_after(&pace, Names::Unknown, None));
     if is_verifying {
-        let leg = pace.leg(
-            Purpose::Proof,
-            (ASSUMED_SLEEP_S, steps.proof(set, 1.0 - CONFIDENCE).needed),
-            Names::Unknown,
-        );
-        let plan = Plan::of(vec![leg], &pace);
+        let plan = steps.plan_of_proof(&pace, Names::Unknown, (ASSUMED_SLEEP_S, 1.0 - CONFIDENCE));
         progress.say(&format!("{}; {}", plan.in_words(disrupt), plan.amount(subject.is_own())));
         return plan.takes;
     }
@@ -295,7 +288,7 @@ pub(super) fn say(steps: &Steps<'_>, is_verifying: bool) -> Duration {
     }
     let too_short = steps.plan_if_too_short(&pace, Names::Unknown, ASSUMED_SLEEP_S);
     let longest = if steps.has_names() || named.takes >= too_short.takes { named } else { too_short };
-    let plan = Plan::of(vec![before], &pace).then(longest);
+    let plan = Plan::of(before, &pace).then(longest);
     progress.say(&format!(
         "up to {}; the first run measures how long it takes here. A sleep that loses requests is followed by a longer one, \
          and its proof. No run has more than {}",

@@ -65,7 +65,7 @@ struct Words {
     /// Setting that keeps an endpoint ready.
     endpoints: String,
     /// Setting that keeps traffic from a pod that does not serve yet.
-    starts: String,
+    starts: &'static str,
 }
 
 impl Words {
@@ -75,7 +75,7 @@ impl Words {
             sleep: sleep(known, setup),
             finish: finish(known, setup),
             endpoints: endpoints(setup),
-            starts: recommend::starts(known.timeline).to_owned(),
+            starts: recommend::starts(known.timeline),
         }
     }
 }
@@ -271,7 +271,7 @@ fn explain<'a>(cause: Cause, (words, unclear): (&'a Words, &'a str), info: &RunI
             "all pods of the Service were gone or not ready at the same time",
             words.endpoints.clone(),
         ),
-        Cause::NotReadyYet => ("its endpoint was ready before its app served", words.starts.clone()),
+        Cause::NotReadyYet => ("its endpoint was ready before its app served", words.starts.to_owned()),
         Cause::GatewayError => (
             "a gateway status came back, and no pod was ending that explains it: a gateway, or the app itself, \
              gave up on the request",
