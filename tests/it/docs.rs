@@ -145,3 +145,20 @@ fn every_message_of_the_page_troubleshooting_is_in_the_source() {
         assert!(is_there, "docs/troubleshooting.md quotes {message:?}, which no source says");
     }
 }
+
+#[test]
+fn each_row_from_evidence_to_remedy_names_its_test() {
+    let page = fs::read_to_string(root().join("docs/findings.md")).expect("a page");
+    let table =
+        page.split("| evidence | finding | remedy | test |\n|---|---|---|---|\n").nth(1).expect("the table");
+    let rows: Vec<&str> = table.lines().take_while(|line| line.starts_with('|')).collect();
+    assert!(rows.len() > 10, "{rows:?}");
+    for row in rows {
+        let name = row.rsplit('`').nth(1).expect("a test");
+        let (module, test) = name.split_once("::").unwrap_or_else(|| panic!("{name} is no test"));
+        let folder = if module == "remedies" { "crates/analysis/src/tests" } else { "tests/it" };
+        let source =
+            fs::read_to_string(root().join(folder).join(module).with_extension("rs")).expect("a module");
+        assert!(source.contains(&format!("#[test]\nfn {test}() {{")), "there is no test {name}");
+    }
+}

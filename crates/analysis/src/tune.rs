@@ -7,6 +7,7 @@
 
 mod alike;
 mod first;
+mod parts;
 mod price;
 mod proof;
 mod search;
@@ -18,12 +19,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::model::{
-    Analysis, Lost, Mode, Recommendation, RunResult, Stage, Start, StartStage, Termination, Verdict,
-};
+use super::model::{Lost, Mode, Recommendation, RunResult, Stage, Start, StartStage, Termination, Verdict};
 use super::stats;
 pub use alike::Alike;
 pub use first::without_names;
+pub use parts::parts;
 pub use price::{Price, Rollout, Strategy};
 pub use proof::{Proof, Seen, Unit, Units, proof, refuted};
 use rolldrop_record::run_info::ClusterInfo;
@@ -180,7 +180,14 @@ pub struct Step {
 
 impl Step {
     /// What a run shows.
-    pub fn of(purpose: Purpose, run: &str, settings: Settings, result: &RunResult) -> Self {
+    pub fn of(
+        purpose: Purpose,
+        run: &str,
+        settings: Settings,
+        (result, lost): (&RunResult, &[Lost]),
+    ) -> Self {
+        let lost_otherwise =
+            if purpose == Purpose::Proof { lost_otherwise(result, lost) } else { Vec::new() };
         let (units, confidence) = (Units::of(result), confidence(result));
         Self {
             purpose,
@@ -196,7 +203,7 @@ impl Step {
             coverage: stats::wilks_coverage(units.number, confidence),
             lost: result.requests.lost(),
             lost_for_a_sleep: for_a_sleep(result),
-            lost_otherwise: Vec::new(),
+            lost_otherwise,
             requests: result.requests.total,
         }
     }
@@ -236,8 +243,8 @@ pub struct LostOtherwise {
 
 /// The requests of a run that were lost by causes that no sleep helps, in order. The generator's own stale flows are
 /// among them.
-pub fn lost_otherwise(analysis: &Analysis) -> Vec<LostOtherwise> {
-    let terminations = &analysis.result.terminations;
+fn lost_otherwise(result: &RunResult, lost: &[Lost]) -> Vec<LostOtherwise> {
+    let terminations = &result.terminations;
     let of = |lost: &Lost| {
         let likeliest = lost.candidates.iter().max_by(|a, b| a.share.total_cmp(&b.share));
         let t = likeliest.and_then(|candidate| terminations.get(candidate.termination));
@@ -252,7 +259,7 @@ pub fn lost_otherwise(analysis: &Analysis) -> Vec<LostOtherwise> {
         }
     };
     let mut all: Vec<LostOtherwise> =
-        analysis.lost.iter().filter(|lost| !lost.cause.is_helped_by_sleep()).map(of).collect();
+        lost.iter().filter(|lost| !lost.cause.is_helped_by_sleep()).map(of).collect();
     all.sort_by(|a, b| a.begun_seconds.total_cmp(&b.begun_seconds));
     all
 }

@@ -8,7 +8,7 @@ use super::{Chart, ReportFile, TextOptions};
 use rolldrop_analysis::model::Verdict;
 use rolldrop_analysis::tune::{
     Choice, Consumer, LostOtherwise, LostTo, Outcome, Price, Purpose, Seen, Settings, Step, Tuning, Unit,
-    Units,
+    Units, parts,
 };
 
 const COLUMNS: [&str; 7] =
@@ -28,16 +28,16 @@ pub(super) fn headline(tuning: &Tuning) -> String {
     let before = tuning.steps.iter().find(|step| step.purpose == Purpose::Before);
     let before = before.map(|step| format!("; before, it was {}", lost(step))).unwrap_or_default();
     match (&tuning.outcome, shown(tuning)) {
-        (Outcome::Proven, Some((choice, proof))) => format!(
+        (Outcome::Proven, Some(Shown { choice, proof, .. })) => format!(
             "A preStop sleep of {} s and a grace period of {} s lose {}{before}.",
             choice.settings.pre_stop_seconds,
             choice.settings.termination_grace_period_seconds,
-            none_lost(proof),
+            none_lost(&proof),
         ),
-        (Outcome::AlreadyRight, Some((_, proof))) => format!(
+        (Outcome::AlreadyRight, Some(Shown { proof, .. })) => format!(
             "The preStop sleep of {} s that is set is right: it lost {}.",
             tuning.before.pre_stop_seconds,
-            none_lost(proof),
+            none_lost(&proof),
         ),
         (Outcome::NotForASleep, _) => {
             let causes: Vec<&str> = tuning.lost_before.iter().map(|lost| lost.cause.as_str()).collect();
@@ -81,7 +81,6 @@ fn mode(step: &Step) -> String {
 
 /// What the last proof shows.
 fn basis(step: &Step) -> String {
-    let units = Units { unit: step.unit, number: step.units, rollouts: step.rollouts };
     let of = match step.unit {
         Unit::Ends => "ends of pods in rollouts",
         Unit::Rollouts => "rollouts",
@@ -91,7 +90,7 @@ fn basis(step: &Step) -> String {
         "With {} confidence at least {} of future {of} like these lose nothing that a sleep saves ({}).",
         percent(step.confidence),
         percent(step.coverage),
-        units.in_words(),
+        Units::of_step(step).in_words(),
     )
 }
 
@@ -127,12 +126,24 @@ fn supported(tuning: &Tuning) -> Option<String> {
     Some(if is_shown { format!("{text}.") } else { format!("{text}: {supports}.") })
 }
 
-/// The proof of the chosen settings, if they are shown to hold.
-pub(super) fn shown(tuning: &Tuning) -> Option<(&Choice, &Step)> {
-    let choice = tuning.chosen.as_ref()?;
+/// What is shown to hold.
+pub(super) struct Shown<'a> {
+    choice: &'a Choice,
+    /// What the runs of its proof show together.
+    pub(super) proof: Step,
+    /// The runs of its proof: interrupted parts, and the last one.
+    runs: Vec<&'a Step>,
+}
+
+/// The chosen settings with their proof, if they are shown to hold.
+pub(super) fn shown(tuning: &Tuning) -> Option<Shown<'_>> {
+    let choice = tuning.chosen.as_ref().filter(|_| tuning.outcome.is_shown())?;
     let is_its = |step: &&Step| step.purpose == Purpose::Proof && step.settings == choice.settings;
-    let step = tuning.steps.iter().rfind(is_its)?;
-    tuning.outcome.is_shown().then_some((choice, step))
+    let last = tuning.steps.iter().rfind(is_its)?;
+    let mut runs: Vec<&Step> = parts(&tuning.steps, choice.settings).collect();
+    let proof = last.with_parts(&runs);
+    runs.push(last);
+    Some(Shown { choice, proof, runs })
 }
 
 fn price(price: &Price) -> String {
@@ -207,16 +218,15 @@ fn untrusted(tuning: &Tuning) -> Vec<String> {
     tuning.steps.iter().filter_map(of).collect()
 }
 
-/// Lists the requests that the shown proof lost and no sleep saves, one by one.
-fn otherwise(proof: &Step) -> Vec<String> {
-    let all = &proof.lost_otherwise;
-    let one = |lost: &LostOtherwise| {
+/// Lists the requests that the runs of the shown proof lost and no sleep saves, one by one.
+fn otherwise(runs: &[&Step]) -> Vec<String> {
+    let one = |(run, lost): (&str, &LostOtherwise)| {
         let pod = match (&lost.pod, lost.after_deletion_seconds) {
             (Some(pod), Some(after)) => format!(", {} after the deletion of {pod}", seconds_unit(after)),
             _ => ", with no ending pod that explains it".to_owned(),
         };
         format!(
-            "{} ({}) at {} of the run{pod}: request {} of {}",
+            "{} ({}) at {} of the run{pod}: request {} of {} in {run}",
             lost.cause.as_str(),
             lost.outcome.as_str(),
             seconds_unit(lost.begun_seconds),
@@ -224,9 +234,12 @@ fn otherwise(proof: &Step) -> Vec<String> {
             lost.source
         )
     };
-    let mut lines: Vec<String> = all.iter().take(MOST_LISTED).map(one).collect();
-    if let Some(more @ 1..) = all.len().checked_sub(MOST_LISTED) {
-        lines.push(format!("and {} more, in {}/lost.csv", count(len(more)), proof.run));
+    let all = runs.iter().flat_map(|step| step.lost_otherwise.iter().map(|lost| (step.run.as_str(), lost)));
+    let mut lines: Vec<String> = all.clone().take(MOST_LISTED).map(one).collect();
+    if let Some(more @ 1..) = all.count().checked_sub(MOST_LISTED) {
+        let names: Vec<String> = runs.iter().map(|step| format!("{}/lost.csv", step.run)).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        lines.push(format!("and {} more, in {}", count(len(more)), list(&names)));
     }
     lines
 }
@@ -249,12 +262,12 @@ pub(super) fn text(tuning: &Tuning, options: &TextOptions) -> String {
         Outcome::NotShown { .. } | Outcome::Partial { .. } => Paint::Caution,
     };
     page.paragraph("", 0, Some(paint), &headline(tuning));
-    if let Some((choice, proof)) = shown(tuning) {
+    if let Some(Shown { choice, proof, .. }) = shown(tuning) {
         let Yaml { containers, around } = Yaml::of(choice.settings, tuning.before);
         for line in containers.iter().chain(&around) {
             page.line(&format!("  {line}"));
         }
-        page.paragraph("", 0, None, &basis(proof));
+        page.paragraph("", 0, None, &basis(&proof));
     }
     if let Some(choice) = &tuning.chosen {
         for consumer in &choice.consumers {
@@ -279,7 +292,7 @@ pub(super) fn text(tuning: &Tuning, options: &TextOptions) -> String {
     for why in untrusted(tuning) {
         page.paragraph("", 2, None, &why);
     }
-    let lost = shown(tuning).map(|(_, proof)| otherwise(proof)).unwrap_or_default();
+    let lost = shown(tuning).map(|shown| otherwise(&shown.runs)).unwrap_or_default();
     if !lost.is_empty() {
         page.heading("LOST WITH IT, AND NOT FOR A SLEEP TO SAVE", "");
         for lost in lost {
@@ -320,13 +333,13 @@ pub(super) fn markdown(tuning: &Tuning) -> String {
     let mut out = String::new();
     section(&mut out, &format!("# rolldrop tune: {}", escape(&tuning.workload)));
     section(&mut out, &format!("**{}**", escape(&headline(tuning))));
-    if let Some((choice, proof)) = shown(tuning) {
+    if let Some(Shown { choice, proof, .. }) = shown(tuning) {
         let Yaml { containers, around } = Yaml::of(choice.settings, tuning.before);
         let whose = list(&tuning.containers);
         let containers = containers.iter().map(|line| format!("{line}   # container {whose}"));
         let lines: Vec<String> = containers.chain(around).collect();
         section(&mut out, &format!("```yaml\n{}\n```", lines.join("\n")));
-        section(&mut out, &escape(&basis(proof)));
+        section(&mut out, &escape(&basis(&proof)));
     }
     if let Some(choice) = &tuning.chosen {
         let consumers: Vec<String> =
@@ -351,7 +364,7 @@ pub(super) fn markdown(tuning: &Tuning) -> String {
     if !untrusted.is_empty() {
         section(&mut out, &items(untrusted));
     }
-    let lost = shown(tuning).map(|(_, proof)| otherwise(proof)).unwrap_or_default();
+    let lost = shown(tuning).map(|shown| otherwise(&shown.runs)).unwrap_or_default();
     if !lost.is_empty() {
         section(&mut out, "## Lost with it, and not for a sleep to save");
         section(&mut out, &items(lost));
@@ -406,7 +419,7 @@ mod tests {
             "price": null, "limits": [], "outcome": {"state": "proven"},
         }))
         .unwrap();
-        assert_eq!(shown(&tuning).map(|(_, proof)| proof.lost), Some(0));
+        assert_eq!(shown(&tuning).map(|shown| shown.proof.lost), Some(0));
         assert_eq!(
             headline(&tuning),
             "A preStop sleep of 2 s and a grace period of 30 s lose none of 1,000 requests in 4 rollouts (12 terminations); \
@@ -433,10 +446,20 @@ mod tests {
             pod: Some("web-1".into()),
             after_deletion_seconds: Some(0.25),
         }];
-        let lost = "- rule_swap (connect_refused) at 12.5 s of the run, 0.250 s after the deletion of web-1: request 7 of load";
+        let lost = "- rule_swap (connect_refused) at 12.5 s of the run, 0.250 s after the deletion of web-1: request 7 of load in proof";
         assert!(markdown(&tuning).contains(&escape(lost)), "{}", markdown(&tuning));
+        // An interrupted part of the proof counts, but for its last rollout.
+        let mut part = tuning.steps[1].clone();
+        (part.run, part.units) = ("2-proof".into(), 8);
+        part.verdict = Verdict::Partial { why: vec!["it was interrupted".into()] };
+        tuning.steps.insert(1, part);
+        let together = markdown(&tuning);
+        assert!(together.contains("none of 2,000 requests in 7 rollouts (24 terminations)"), "{together}");
+        assert!(together.contains("(16 ends that left the rules apart, in 7 rollouts)"), "{together}");
+        assert!(together.contains("request 7 of load in 2-proof"), "{together}");
+        tuning.steps.remove(1);
         tuning.outcome = Outcome::Partial { why: vec!["it was interrupted".into()] };
-        assert_eq!(shown(&tuning), None);
+        assert!(shown(&tuning).is_none());
         let partial = text(&tuning, &TextOptions::default());
         assert!(partial.starts_with("This tuning is partial: it was interrupted.\n"), "{partial}");
         let said = partial.replace("\n", " ");

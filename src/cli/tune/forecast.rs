@@ -330,8 +330,10 @@ pub(super) async fn ask(steps: &Steps<'_>, takes: Duration) -> anyhow::Result<()
 pub(super) struct Position {
     /// Since its load began.
     pub(super) elapsed: Duration,
-    /// Units that count so far, about.
+    /// Units that count so far, about, with those of interrupted parts.
     pub(super) units: usize,
+    /// Units of these that it has shown itself.
+    pub(super) own: usize,
 }
 
 impl Pace {
@@ -343,8 +345,8 @@ impl Pace {
         let rollouts = leg.takes.saturating_sub(self.besides(plan.purpose, sleep_s));
         let expected = rollouts.mul_f64(missing as f64 / plan.needed.max(1) as f64);
         // What this run has shown counts the more, the further it is.
-        let seen = position.elapsed.div_f64(position.units.max(1) as f64).mul_f64(missing as f64);
-        let done = position.units.min(plan.needed) as f64 / plan.needed.max(1) as f64;
+        let seen = position.elapsed.div_f64(position.own.max(1) as f64).mul_f64(missing as f64);
+        let done = position.own.min(plan.needed) as f64 / plan.needed.max(1) as f64;
         let after = self.besides(plan.purpose, sleep_s) / 2;
         expected.mul_f64(1.0 - done) + seen.mul_f64(done) + after
     }

@@ -12,8 +12,8 @@ use crate::cli::progress::Progress;
 use crate::cli::run;
 use crate::cli::signals::Interrupts;
 use crate::cluster::Cluster;
-use crate::coordinator::{LeftOvers, Since, changed_by_others};
-use crate::scenario::Loaded;
+use crate::coordinator::{Caller, LeftOvers, Since, changed_by_others};
+use crate::scenario::{Loaded, Scenario};
 use rolldrop_analysis::tune::{Choice, Tuning};
 
 /// An earlier tuning, whose choice is to be proven again.
@@ -109,19 +109,28 @@ pub(super) async fn put_back(
     let cluster = Cluster::connect(args.measure.choice(name, cluster, out)).await;
     let cluster = cluster.context("failed to get a cluster")?;
     let caller = run::caller(&cluster, args.measure.namespace.clone(), interrupts)?;
+    let put = put_back_by(&caller, (state, &scenario), left, (out, progress)).await;
+    cluster.shut_down().await;
+    put
+}
+
+async fn put_back_by(
+    caller: &Caller,
+    (state, scenario): (&State, &Scenario),
+    left: LeftOvers,
+    (out, progress): (&Path, &Progress),
+) -> anyhow::Result<()> {
     let is_own = scenario.manifests.iter().any(|object| crate::inject::pod_labels(object).is_some());
     if !is_own {
-        let objects = caller.behind(&whose(&scenario)).await?;
-        if let Since::Changed { what } = left.since(&state.object, workload(&objects, &scenario)?) {
+        let objects = caller.behind(&whose(scenario)).await?;
+        if let Since::Changed { what } = left.since(&state.object, workload(&objects, scenario)?) {
             return Err(differs(state, &what.join("; ")));
         }
     }
     progress.say("putting back what the killed run had changed");
-    let all = left.undo(&caller).await?;
+    let all = left.undo(caller).await?;
     all.iter().for_each(|undone| progress.say(&undone.to_string()));
-    let waited = caller.await_effect(&all, |what: &str| progress.say(what)).await;
-    cluster.shut_down().await;
-    if let Err(not_yet) = waited {
+    if let Err(not_yet) = caller.await_effect(&all, |what: &str| progress.say(what)).await {
         bail!("{not_yet}: resume later");
     }
     if let Some(left) = all.iter().find(|undone| undone.is_left()) {

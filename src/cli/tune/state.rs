@@ -100,20 +100,27 @@ impl Run {
         Self { name, plan, step: None, is_whole: false, took: Duration::ZERO, gave_up: None }
     }
 
-    /// The result of a run that is over; `None` if nothing was measured.
+    /// The result and the figures of a run that is over; `None` if nothing was measured.
     ///
     /// # Errors
     /// When it was whole, and is not readable any more.
-    pub(super) fn result(&self, tuning: &Path) -> anyhow::Result<Option<RunResult>> {
+    pub(super) fn shown(&self, tuning: &Path) -> anyhow::Result<Option<(RunResult, Step)>> {
         let dir = tuning.join(&self.name);
-        if let Ok(text) = std::fs::read(dir.join("result.json")) {
-            let result = serde_json::from_slice(&text);
-            return result
-                .map(Some)
-                .with_context(|| format!("failed to read the result in {}", dir.display()));
+        if let (Some(step), Ok(text)) = (&self.step, std::fs::read(dir.join("result.json"))) {
+            let result = serde_json::from_slice(&text)
+                .with_context(|| format!("failed to read the result in {}", dir.display()))?;
+            return Ok(Some((result, step.clone())));
         }
         match RunDir::open(&dir).map_err(anyhow::Error::from).and_then(|dir| report::make_quietly(&dir)) {
-            Ok(analysis) => Ok(Some(analysis.result)),
+            Ok(analysis) => {
+                let step = Step::of(
+                    self.plan.purpose,
+                    &self.name,
+                    self.plan.settings,
+                    (&analysis.result, &analysis.lost),
+                );
+                Ok(Some((analysis.result, step)))
+            }
             Err(error) if self.is_whole => Err(error),
             // It was killed before its load began.
             Err(_) => Ok(None),

@@ -103,6 +103,8 @@ pub(super) struct Outlook {
     pub(super) later: Duration,
     /// The most rollouts that the run may make.
     pub(super) most_rollouts: Option<usize>,
+    /// Units of the parts of this run that were interrupted.
+    pub(super) before: Option<Units>,
 }
 
 impl Steps<'_> {
@@ -235,10 +237,13 @@ impl Steps<'_> {
         }
         let began = Instant::now();
         let sleep_s = plan.settings.pre_stop_seconds;
-        let leg = outlook.pace.leg(plan.purpose, (sleep_s, plan.needed), outlook.names);
+        let needed = plan.needed.saturating_sub(outlook.before.map_or(0, |before| before.number)).max(1);
+        let leg = outlook.pace.leg(plan.purpose, (sleep_s, needed), outlook.names);
+        let seen = outlook.before.map(|before| format!(", after {} already", before.in_words()));
         progress.say(&format!(
-            "{name}: a preStop sleep of {sleep_s} s, about {}",
-            counted(len(leg.ended.max(plan.needed)), "termination")
+            "{name}: a preStop sleep of {sleep_s} s, about {}{}",
+            counted(len(leg.ended.max(needed)), "termination"),
+            seen.unwrap_or_default()
         ));
         let out = self.out.join(name);
         let run_dir = RunDir::create(&out).context("failed to make the run directory")?;
@@ -351,14 +356,17 @@ impl<'a> Watch<'a> {
         self.ended_before.set(Some(before));
         let ended = ended_in_all.saturating_sub(before);
         let Self { plan, name, outlook, .. } = self;
-        let units = self.units_of(ended).min(plan.needed);
-        let position = Position { elapsed: self.elapsed(), units };
+        let own = self.units_of(ended);
+        let units = (own + outlook.before.map_or(0, |before| before.number)).min(plan.needed);
+        let position = Position { elapsed: self.elapsed(), units, own };
         let left = outlook.pace.left(*plan, outlook.names, position) + outlook.later;
         let minutes = (left.as_secs_f64() / 60.0).ceil().max(1.0);
         let done = match (plan.purpose, *self.seen.borrow()) {
             (Purpose::Before, _) => counted(len(ended), "termination"),
             (_, None) => format!("about {units} of {} units", plan.needed),
-            (_, Some((_, seen))) => format!("about {units} of {}", seen.unit.counted(plan.needed)),
+            (_, Some((_, seen))) => {
+                format!("about {units} of {}", self.with_before(seen).unit.counted(plan.needed))
+            }
         };
         format!("{name}: {done}, about {minutes:.0} min left")
     }
@@ -378,25 +386,32 @@ impl<'a> Watch<'a> {
     /// Decides by a look whether more pods are to end.
     fn look(&self, result: &RunResult) -> Look {
         let plan = self.plan;
-        let (units, ended) = (Units::of(result), result.terminations.len());
-        *self.seen.borrow_mut() = Some((ended, units));
+        let (own, ended) = (Units::of(result), result.terminations.len());
+        *self.seen.borrow_mut() = Some((ended, own));
+        let units = self.with_before(own);
         let missing = plan.needed.saturating_sub(units.number);
         let said = format!("{}, {} to go", units.in_words(), units.unit.counted(missing));
-        let next = match self.why_over(result, units) {
+        let next = match self.why_over(result, own) {
             Some((how, why)) => {
                 if how == RoundsEnd::MostRounds {
                     self.gave_up.set(Some(why.clone()));
                 }
                 Err((how, why))
             }
-            None => Ok(units.ends_for(missing, ended).min(self.most_ended(units.rollouts, ended))),
+            None => Ok(own.ends_for(missing, ended).min(self.most_ended(own.rollouts, ended))),
         };
         Look { counted: units.number, needed: plan.needed, said, next }
     }
 
+    /// Returns these units, and those of the parts of the run that were interrupted.
+    fn with_before(&self, own: Units) -> Units {
+        self.outlook.before.map_or(own, |before| before.and(own))
+    }
+
     /// Returns the reason why no more pods are to end; `None` if more are.
-    fn why_over(&self, result: &RunResult, units: Units) -> Option<(RoundsEnd, String)> {
+    fn why_over(&self, result: &RunResult, own: Units) -> Option<(RoundsEnd, String)> {
         let Self { plan, outlook, .. } = self;
+        let units = self.with_before(own);
         let (sleep_s, ended) = (plan.settings.pre_stop_seconds, result.terminations.len());
         if plan.purpose == Purpose::Windows && is_outlasted(result, sleep_s) {
             let why = format!("a window lasted as long as one can be seen, {sleep_s} s");
@@ -412,11 +427,11 @@ impl<'a> Watch<'a> {
             return Some((RoundsEnd::NoneCounted, "no pod ended under load".to_owned()));
         }
         // More rollouts do not bound windows; a proof does without.
-        if plan.purpose == Purpose::Windows && units.unit == Unit::Rollouts && units.rollouts > 1 {
+        if plan.purpose == Purpose::Windows && own.unit == Unit::Rollouts && own.rollouts > 1 {
             let why = "too few windows have an upper bound: proofs find the sleep".to_owned();
             return Some((RoundsEnd::NoneCounted, why));
         }
-        let after = if self.most_ended(units.rollouts, ended) == 0 {
+        let after = if self.most_ended(own.rollouts, ended) == 0 {
             units.in_words()
         } else if self.elapsed() >= self.longest {
             format!("{:.0} minutes, and {}", self.elapsed().as_secs_f64() / 60.0, units.in_words())

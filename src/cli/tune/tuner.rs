@@ -13,8 +13,8 @@ use crate::cli::run;
 use rolldrop_analysis::figures::counted;
 use rolldrop_analysis::tune::{
     Choice, MOST_PROOFS, Names, Next, Outcome, Price, Proof, Purpose, SCHEMA_VERSION, Search, Seen, Settings,
-    Step, Tuning, Unknown, Wish, choose, for_a_sleep, lost_at_starts, lost_otherwise, lost_to, names, proof,
-    stopping, with_starts, without_names,
+    Step, Tuning, Units, Unknown, Wish, choose, for_a_sleep, lost_at_starts, lost_to, names, parts, proof,
+    refuted, stopping, with_starts, without_names,
 };
 use rolldrop_analysis::{RunResult, model::Verdict};
 use rolldrop_record::Cause;
@@ -254,10 +254,16 @@ impl<'a> Tuner<'a> {
     /// Judges the last run, a proof. What was lost by no known cause after the sleep may be for a longer one to save.
     fn judged(&self, result: &RunResult, plan: StepPlan) -> Proof {
         let unclear = self.done.last().map_or(0, Step::unclear);
-        match proof(result, plan.settings.pre_stop_seconds, plan.needed) {
+        let before = self.units_before(plan);
+        match proof(result, plan.settings.pre_stop_seconds, plan.needed, before) {
             Proof::Holds if unclear > 0 => Proof::TooShort { lost: unclear, at_least: None },
             proof => proof,
         }
+    }
+
+    /// Units of the interrupted parts of this proof.
+    fn units_before(&self, plan: StepPlan) -> Option<Units> {
+        (plan.purpose == Purpose::Proof).then(|| Units::of_parts(parts(&self.done, plan.settings))).flatten()
     }
 
     /// The settings with this sleep, which is the chosen one from now on.
@@ -306,7 +312,7 @@ impl<'a> Tuner<'a> {
         }
     }
 
-    /// Reads the run from its directory, if it is done already.
+    /// Reads the run from its directory, if it is done already, or was interrupted when it had shown what it can.
     fn replay(&mut self, plan: StepPlan) -> Result<Option<RunResult>, Halt> {
         while let Some(run) = self.state.runs.get(self.replayed).cloned() {
             if !run.plan.is_like(&plan) {
@@ -314,13 +320,17 @@ impl<'a> Tuner<'a> {
                 return Err(Halt::Failed(anyhow!("failed to continue {}: {why}", self.steps.out.display())));
             }
             self.replayed += 1;
-            let Some(result) = run.result(self.steps.out)? else { continue };
-            let step = run.step.unwrap_or_else(|| Step::of(plan.purpose, &run.name, plan.settings, &result));
+            let Some((result, step)) = run.shown(self.steps.out)? else { continue };
             if step.requests > 0 {
                 self.state.runs[self.replayed - 1].step = Some(step.clone());
                 self.learn(step, &result);
             }
-            if run.is_whole {
+            let is_refuted = || {
+                plan.purpose == Purpose::Proof
+                    && matches!(result.verdict, Verdict::Partial { .. })
+                    && refuted(&result, plan.settings.pre_stop_seconds).is_some()
+            };
+            if run.is_whole || is_refuted() {
                 self.steps.progress.say(&format!("{}: done already", run.name));
                 return Ok(Some(result));
             }
@@ -341,13 +351,11 @@ impl<'a> Tuner<'a> {
             names: self.names,
             later: self.steps.later(plan.purpose, &later),
             most_rollouts,
+            before: self.units_before(plan),
         };
         let ended = self.steps.run(plan, &name, outlook).await?;
         let Ended { analysis, is_interrupted, took, gave_up } = ended;
-        let mut step = Step::of(plan.purpose, &name, plan.settings, &analysis.result);
-        if plan.purpose == Purpose::Proof {
-            step.lost_otherwise = lost_otherwise(&analysis);
-        }
+        let step = Step::of(plan.purpose, &name, plan.settings, (&analysis.result, &analysis.lost));
         // One that was interrupted before its load shows nothing.
         let step = Some(step).filter(|step| !is_interrupted || step.requests > 0);
         let run = Run { name, plan, step: step.clone(), is_whole: !is_interrupted, took, gave_up };

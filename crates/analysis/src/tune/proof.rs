@@ -150,22 +150,28 @@ pub enum Proof {
     },
 }
 
-/// Judges a run with a sleep of `sleep_s` seconds, which was to have `needed` units.
-pub fn proof(result: &RunResult, sleep_s: u64, needed: usize) -> Proof {
-    if let Verdict::Invalid { why } | Verdict::Partial { why } = &result.verdict {
+/// Judges a run with a sleep of `sleep_s` seconds, which was to have `needed` units with those that interrupted parts of it had
+/// `before`. It shows that a sleep is too short also if it was interrupted itself.
+pub fn proof(result: &RunResult, sleep_s: u64, needed: usize, before: Option<Units>) -> Proof {
+    if let Verdict::Invalid { why } = &result.verdict {
+        return Proof::Unknown { why: why.clone() };
+    }
+    if let Some((lost, at_least)) = refuted(result, sleep_s) {
+        return Proof::TooShort { lost, at_least };
+    }
+    if let Verdict::Partial { why } = &result.verdict {
         return Proof::Unknown { why: why.clone() };
     }
     if result.terminations.is_empty() {
         return Proof::Unknown { why: vec!["no pod ended".to_owned()] };
     }
-    let units = Units::of(result);
-    match refuted(result, sleep_s) {
-        Some((lost, at_least)) => Proof::TooShort { lost, at_least },
-        None if units.number < needed => {
-            Proof::Unknown { why: vec![format!("{} were seen, and {needed} are needed", units.in_words())] }
-        }
-        None => Proof::Holds,
+    let own = Units::of(result);
+    let units = before.map_or(own, |before| before.and(own));
+    if units.number < needed {
+        let why = format!("{} were seen, and {needed} are needed", units.in_words());
+        return Proof::Unknown { why: vec![why] };
     }
+    Proof::Holds
 }
 
 /// Evidence that a sleep of `sleep_s` seconds is too short, of however many units: the requests that were lost, and the

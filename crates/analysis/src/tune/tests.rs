@@ -128,7 +128,7 @@ fn a_window_that_outlasts_the_sleep_is_not_seen_to_its_end() {
 
 #[test]
 fn a_proof_fails_by_what_a_sleep_saves_and_says_how_long_it_must_be() {
-    let judged = |result: &RunResult| proof(result, 4, 2);
+    let judged = |result: &RunResult| proof(result, 4, 2, None);
     let mut result = windows(&[0.2, 3.1]);
     result.verdict = Verdict::Valid;
     assert_eq!(judged(&result), Proof::Holds);
@@ -163,8 +163,8 @@ fn proof_needs_as_many_units_as_its_coverage() {
     let mut result = windows(&[0.2, 3.1]);
     result.verdict = Verdict::Valid;
     let why = vec!["2 deletions one at a time were seen, and 29 are needed".to_owned()];
-    assert_eq!(proof(&result, 4, 29), Proof::Unknown { why });
-    assert_eq!(proof(&result, 4, 2), Proof::Holds);
+    assert_eq!(proof(&result, 4, 29, None), Proof::Unknown { why });
+    assert_eq!(proof(&result, 4, 2, None), Proof::Holds);
 }
 
 /// The run as it would be if its pods had ended in rollouts of so many, `ends` of which left the rules apart.
@@ -197,8 +197,8 @@ fn units_are_rollouts_where_ends_are_not_known_apart() {
 #[test]
 fn proof_fails_below_a_window_of_a_pod_or_group() {
     let mut result = in_rollouts(windows(&[0.2, 1.1]), 2, 2);
-    assert_eq!(proof(&result, 2, 2), Proof::Holds);
-    assert_eq!(proof(&result, 1, 2), Proof::TooShort { lost: 0, at_least: Some(2) });
+    assert_eq!(proof(&result, 2, 2, None), Proof::Holds);
+    assert_eq!(proof(&result, 1, 2, None), Proof::TooShort { lost: 0, at_least: Some(2) });
     let window = |s| crate::model::GroupWindow { consumer: "service web".into(), lower_s: Some(s) };
     result.groups = vec![crate::model::LossGroup {
         terminations: vec![0, 1],
@@ -208,7 +208,7 @@ fn proof_fails_below_a_window_of_a_pod_or_group() {
         windows: vec![window(2.4)],
     }];
     assert_eq!(Seen::of(&result).least_s(), 3);
-    assert_eq!(proof(&result, 2, 2), Proof::TooShort { lost: 0, at_least: Some(3) });
+    assert_eq!(proof(&result, 2, 2, None), Proof::TooShort { lost: 0, at_least: Some(3) });
     // The same in a mode that is not the rollout's says nothing of it.
     result.terminations.push(Termination { mode: Mode::Isolated, ..result.terminations[0].clone() });
     result.groups[0].terminations = vec![2];
@@ -256,7 +256,7 @@ fn search_without_names_begins_at_the_bounded_windows() {
 fn unknown_causes_after_the_sleep_may_be_for_a_longer_one() {
     let result = in_rollouts(windows(&[0.2]), 1, 1);
     let settings = Settings { pre_stop_seconds: 2, ..BEFORE };
-    let mut step = Step::of(Purpose::Proof, "2-proof", settings, &result);
+    let mut step = Step::of(Purpose::Proof, "2-proof", settings, (&result, &[]));
     let lost = |cause, after_deletion_seconds| LostOtherwise {
         seq: 1,
         source: "load".into(),
@@ -274,6 +274,31 @@ fn unknown_causes_after_the_sleep_may_be_for_a_longer_one() {
     assert_eq!(step.unclear(), 0, "the pod still served, or there was none");
     step.lost_otherwise.push(lost(Cause::Unattributed, Some(2.5)));
     assert_eq!(step.unclear(), 1);
+}
+
+#[test]
+fn proof_goes_on_from_its_interrupted_parts() {
+    let settings = Settings { pre_stop_seconds: 2, ..BEFORE };
+    let of = |result: &RunResult| Step::of(Purpose::Proof, "2-proof", settings, (result, &[]));
+    let mut cut = in_rollouts(windows(&[0.2; 6]), 2, 6);
+    cut.verdict = Verdict::Partial { why: vec!["it was interrupted".to_owned()] };
+    let steps = [of(&cut)];
+    // The interruption may have cut off the last of its three rollouts.
+    let before = Units::of_parts(parts(&steps, settings));
+    assert_eq!(before, Some(Units { unit: Unit::Ends, number: 4, rollouts: 2 }));
+    let rest = in_rollouts(windows(&[0.2; 4]), 2, 4);
+    assert_eq!(proof(&rest, 2, 8, before), Proof::Holds);
+    assert!(matches!(proof(&rest, 2, 9, before), Proof::Unknown { .. }));
+    let all = of(&rest).with_parts(&[&steps[0]]);
+    assert_eq!((all.units, all.rollouts, all.terminations), (8, 4, 10));
+    // Where the rest does not know which ends were apart, rollouts count.
+    let together = in_rollouts(windows(&[0.2; 4]), 2, 1);
+    assert_eq!(of(&together).with_parts(&[&steps[0]]).units, 4);
+    // Neither other settings' runs nor those that lost something are parts.
+    assert_eq!(parts(&steps, BEFORE).count(), 0);
+    cut.requests.by_cause.insert(Cause::RoutedToDeadPod, 1);
+    assert_eq!(parts(&[of(&cut)], settings).count(), 0);
+    assert_eq!(proof(&cut, 2, 8, None), Proof::TooShort { lost: 1, at_least: None });
 }
 
 #[test]

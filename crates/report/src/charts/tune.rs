@@ -70,9 +70,9 @@ pub(crate) fn draw(tuning: &Tuning) -> Result<Chart, ChartError> {
 
 /// What was lost before and with the chosen settings, per termination.
 fn bars(canvas: &mut Canvas, tuning: &Tuning, top: f64) {
-    let proof = shown(tuning).map(|(_, proof)| proof);
+    let proof = shown(tuning).map(|shown| shown.proof);
     let before = tuning.steps.iter().find(|step| step.purpose == Purpose::Before);
-    let shown: Vec<&Step> = before.into_iter().chain(proof).collect();
+    let shown: Vec<&Step> = before.into_iter().chain(&proof).collect();
     let each = |step: &Step| step.lost as f64 / step.terminations.max(1) as f64;
     let most = shown.iter().map(|step| each(step)).fold(0.0, f64::max);
     canvas.text(LEFT, top, "lost requests per termination", &bold(SMALL));
