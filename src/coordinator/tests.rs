@@ -184,6 +184,7 @@ fn container(state: &str, reason: &str, message: &str) -> ContainerState {
         exit_code: None,
         restarts: 0,
         readiness_probe: None,
+        readiness_notices_s: None,
     }
 }
 

@@ -187,6 +187,23 @@ fn pods_that_live_on_kept_connections_are_told_so() {
 }
 
 #[test]
+fn shell_that_does_not_exec_is_named() {
+    measured(|| {
+        let server = format!("{VENV}/python -m http.server 8080 --bind 0.0.0.0; true");
+        let shell = Web::new(3).app(json!({
+            "image": "host",
+            "command": ["/bin/sh", "-c", server],
+            "readinessProbe": {"httpGet": {"path": "/", "port": "http"}, "periodSeconds": 1},
+        }));
+        let run = restarted(&shell.pod(grace(8)), "");
+        assert!(run.result.terminations.iter().all(|t| t.exit_code == Some(137)), "{}", run.finished);
+        says(&run, &["no handler for SIGTERM", "a shell that does not exec", "8 s"]);
+        says_not(&run, "stops as soon as it gets SIGTERM");
+        assert_eq!(lost(&run, Cause::RoutedToDeadPod), 0, "{}", run.finished);
+    });
+}
+
+#[test]
 fn servers_that_ask_clients_to_leave_end_in_time() {
     measured(|| {
         let run = restarted(&node("drain").app(sleeps(3)), MIXED);

@@ -78,10 +78,14 @@ struct OneContainer {
     readiness_probe: Option<OneProbe>,
 }
 
-/// Of a probe, only whether it runs a program.
+/// Of a probe, only whether it runs a program, and when it has failed.
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct OneProbe {
     exec: Option<IgnoredAny>,
+    period_seconds: Option<i32>,
+    failure_threshold: Option<i32>,
+    timeout_seconds: Option<i32>,
 }
 
 #[derive(Deserialize)]
@@ -138,7 +142,13 @@ impl From<OneContainer> for Container {
 
 impl From<OneProbe> for Probe {
     fn from(read: OneProbe) -> Self {
-        Self { exec: read.exec.map(|_| ExecAction::default()), ..Self::default() }
+        Self {
+            exec: read.exec.map(|_| ExecAction::default()),
+            period_seconds: read.period_seconds,
+            failure_threshold: read.failure_threshold,
+            timeout_seconds: read.timeout_seconds,
+            ..Self::default()
+        }
     }
 }
 
@@ -271,14 +281,17 @@ mod tests {
 
     #[test]
     fn a_probe_that_runs_a_program_does_not_show_that_the_app_listens() {
-        for (probe, shows) in
-            [(json!({"httpGet": {"port": 80}}), true), (json!({"exec": {"command": ["true"]}}), false)]
-        {
+        for (probe, shows) in [
+            (json!({"httpGet": {"port": 80}}), Some(31)),
+            (json!({"tcpSocket": {"port": 80}, "periodSeconds": 1, "failureThreshold": 2}), Some(3)),
+            (json!({"exec": {"command": ["true"]}}), None),
+        ] {
             let mut object = whole();
             object["spec"]["containers"][0]["readinessProbe"] = probe;
             let ListedPod(listed) = serde_json::from_value(object.clone()).unwrap();
             let app = pod_event(Change::Listed, &listed).containers.pop().unwrap();
-            assert_eq!((app.name.as_str(), app.readiness_probe), ("app", Some(shows)));
+            assert_eq!((app.name.as_str(), app.readiness_probe), ("app", Some(shows.is_some())));
+            assert_eq!(app.readiness_notices_s, shows);
             let pod: Pod = serde_json::from_value(object).unwrap();
             assert_eq!(pod_event(Change::Listed, &pod), pod_event(Change::Listed, &listed));
         }

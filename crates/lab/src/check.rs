@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use super::config::GoneAddress;
-use super::kernel::{Fabric, KernelError, NodePlan, Tool, enter, names_dir};
+use super::kernel::{Fabric, KernelError, NodePlan, Pids, Tool, enter, names_dir};
 use super::service_proxy::rules;
 
 /// The subcommand of `rolldrop cluster` that runs [`run`].
@@ -50,6 +50,6 @@ pub fn run(scratch: &Path) -> Result<(), KernelError> {
     let rules = fabric.on_node(0, || nft.run(&["-f", "-"], &rules::trial(address)));
     rules.map_err(|source| KernelError::Rules { source })?;
     let pod = fabric.pod(0, "default/trial", Ipv4Addr::new(10, 244, 1, 2)).map_err(network)?;
-    pod.place(&[]).map_err(network)?;
+    pod.place(&[], Pids::Own).map_err(network)?;
     pod.remove().map_err(network)
 }

@@ -5,12 +5,13 @@
 //! (`init`) of a PID namespace that all containers run in: they are gone with it. What the
 //! process is in then is the cluster's [`Fabric`]: the network between the nodes, where the
 //! control plane lives. Every node has a network namespace below it, and every pod one below
-//! its node's (`links`); a container starts in its pod's, and in a mount namespace of its own
-//! (`mounts`). `join` takes a command from outside into a node or a pod.
+//! its node's (`links`); a container starts in its pod's, in a mount namespace of its own
+//! (`mounts`), and as the first process of a PID namespace (`first`). `join` takes a command from outside into a node or a pod.
 //!
 //! Nothing here knows of Services: their rules are the Service proxy's.
 
 mod entry;
+mod first;
 pub mod init;
 pub mod join;
 mod links;
@@ -22,15 +23,17 @@ use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use nix::sched::CloneFlags;
+use nix::sys::wait::waitpid;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
 
 use super::config::GoneAddress;
 pub use entry::{Entered, KernelError, enter};
+pub use first::First;
 pub use links::NodePlan;
 pub use mounts::Bind;
 use namespace::Namespace;
@@ -90,7 +93,6 @@ impl Fabric {
             link(&net, &names.join("nodes").join(&plan.name)).map_err(network)?;
             nodes.push(Node { net, address: plan.address });
         }
-        link(entered.pids(), &names.join("pids")).map_err(network)?;
         Ok(Self { entered, nodes, ip, names })
     }
 
@@ -183,15 +185,19 @@ pub struct PodNetwork {
 }
 
 impl PodNetwork {
-    /// A place for a container: the pod's network, and a mount namespace of its own with `binds`.
+    /// A place for a container: the pod's network, a mount namespace of its own with `binds`, and, unless its pod shares
+    /// them, process ids of its own.
     ///
     /// # Errors
     ///
     /// What cannot be mounted.
-    pub fn place(&self, binds: &[Bind]) -> io::Result<Place> {
+    pub fn place(&self, binds: &[Bind], pids: Pids) -> io::Result<Place> {
         let mounts = mounts::container(self.fabric.entered.mounts(), binds)?;
         link(&mounts, &self.names.join("mnt"))?;
-        Ok(Place { fabric: Arc::clone(&self.fabric), net: Arc::clone(&self.net), mounts })
+        link(self.fabric.entered.pids(), &self.names.join("pid"))?;
+        let own_pids = (pids == Pids::Own).then(OnceLock::new);
+        let names = self.names.clone();
+        Ok(Place { fabric: Arc::clone(&self.fabric), net: Arc::clone(&self.net), mounts, own_pids, names })
     }
 
     /// Takes the pod off the network: its address is gone when this returns.
@@ -213,16 +219,51 @@ impl Drop for PodNetwork {
     }
 }
 
+/// Whose process ids a container has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pids {
+    /// Its own: what it starts with is process 1.
+    #[default]
+    Own,
+    /// Those of others: `shareProcessNamespace`, or `hostPID`.
+    Shared,
+}
+
 /// Where a container's processes start.
 #[derive(Debug)]
 pub struct Place {
     fabric: Arc<Fabric>,
     net: Arc<Namespace>,
     mounts: Namespace,
+    /// Its PID namespace, once its first process has started; `None` if it shares one.
+    own_pids: Option<OnceLock<Namespace>>,
+    /// Links to the pod's namespaces.
+    names: PathBuf,
 }
 
 impl Place {
-    /// Starts a command there.
+    /// Starts the container's first process there. It returns with its output.
+    ///
+    /// # Errors
+    ///
+    /// The command cannot be started.
+    pub fn start(&self, command: &mut Command) -> io::Result<(Child, Option<First>)> {
+        let Some(own_pids) = &self.own_pids else { return Ok((self.spawn(command)?, None)) };
+        let birth = first::Birth::of(command)?;
+        let started = self.spawn(command);
+        let pid = birth.process()?;
+        let child = started.inspect_err(|_| {
+            // It could not become the program.
+            let _ = pid.map(|pid| waitpid(pid, None));
+        })?;
+        let pid = pid.ok_or_else(|| io::Error::other("the container's first process has no id"))?;
+        let first = first::watched(pid)?;
+        let pids = Namespace::open(Path::new(&format!("/proc/{pid}/ns/pid")), CloneFlags::CLONE_NEWPID)?;
+        link(own_pids.get_or_init(|| pids), &self.names.join("pid"))?;
+        Ok((child, Some(first)))
+    }
+
+    /// Starts a further command there.
     ///
     /// # Errors
     ///
@@ -233,7 +274,8 @@ impl Place {
         namespace::on_thread(|| {
             // A child inherits the namespaces of the thread that starts it.
             self.net.join()?;
-            self.fabric.entered.pids().join()?;
+            let pids = self.own_pids.as_ref().and_then(OnceLock::get);
+            pids.unwrap_or(self.fabric.entered.pids()).join()?;
             self.mounts.join()?;
             // As without namespaces; a container's manifest may name another, and a volume may cover it.
             nix::unistd::chdir(&directory).or_else(|_| nix::unistd::chdir("/"))?;

@@ -6,12 +6,14 @@
 
 use std::io;
 use std::net::Ipv4Addr;
+use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use tokio::process::{Child, Command};
+use nix::unistd::Pid;
+use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 
-pub(crate) use super::kernel::{Bind, Store};
-use super::kernel::{Fabric, Place, PodNetwork};
+pub(crate) use super::kernel::{Bind, Pids, Store};
+use super::kernel::{Fabric, First, Place, PodNetwork};
 use super::registry::Registry;
 use super::sync::lock;
 
@@ -88,19 +90,19 @@ impl Sandbox {
         Ok(())
     }
 
-    /// A place for a container of the pod, with these files mounted (on the kernel dataplane;
-    /// elsewhere a container sees the machine's files as they are).
+    /// A place for a container of the pod, with these files mounted and these process ids (on the
+    /// kernel dataplane; elsewhere a container sees the machine's files and processes as they are).
     ///
     /// # Errors
     ///
     /// What cannot be mounted.
-    pub(crate) fn place(&self, binds: &[Bind]) -> io::Result<Placement> {
+    pub(crate) fn place(&self, binds: &[Bind], pids: Pids) -> io::Result<Placement> {
         match &self.network {
-            Network::Userspace => Ok(Placement(None)),
+            Network::Userspace => Ok(Placement { place: None, pids }),
             Network::Kernel(_) => {
                 let gone = || io::Error::other("the pod's sandbox is not there");
                 let namespaces = lock(&self.namespaces).clone().ok_or_else(gone)?;
-                Ok(Placement(Some(Arc::new(namespaces.place(binds)?))))
+                Ok(Placement { place: Some(Arc::new(namespaces.place(binds, pids)?)), pids })
             }
         }
     }
@@ -125,30 +127,98 @@ impl Drop for Sandbox {
 
 /// Where the processes of one container start. Clones mean the same place.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Placement(Option<Arc<Place>>);
+pub(crate) struct Placement {
+    /// `None` is the machine itself.
+    place: Option<Arc<Place>>,
+    pids: Pids,
+}
 
 impl Placement {
     /// Whether it is the machine itself, where nothing but this process ends what was started.
     pub(crate) fn is_the_machine(&self) -> bool {
-        self.0.is_none()
+        self.place.is_none()
     }
 
-    /// Starts a command there.
+    /// Whether what starts there is to be process 1, and is none to the kernel.
+    pub(crate) fn stands_for_process_1(&self) -> bool {
+        self.is_the_machine() && self.pids == Pids::Own
+    }
+
+    /// Starts the container's first process there.
+    ///
+    /// # Errors
+    ///
+    /// The command cannot be started.
+    pub(crate) fn start(&self, command: &mut Command) -> io::Result<Running> {
+        let (mut child, first) = match &self.place {
+            None => (command.spawn()?, None),
+            Some(place) => place.start(command)?,
+        };
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let process = first.map_or_else(|| FirstProcess::Child(child), FirstProcess::First);
+        Ok(Running { process, stdout, stderr })
+    }
+
+    /// Starts a further command there.
     ///
     /// # Errors
     ///
     /// The command cannot be started.
     pub(crate) fn spawn(&self, command: &mut Command) -> io::Result<Child> {
-        match &self.0 {
+        match &self.place {
             None => command.spawn(),
             Some(place) => place.spawn(command),
         }
     }
 }
 
+/// The id of a process; `None` once it has been waited for.
+pub(crate) fn pid_of(child: &Child) -> Option<Pid> {
+    child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw)
+}
+
+/// A container's first process, just started.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) process: FirstProcess,
+    pub(crate) stdout: Option<ChildStdout>,
+    pub(crate) stderr: Option<ChildStderr>,
+}
+
+/// A container's first process.
+#[derive(Debug)]
+pub(crate) enum FirstProcess {
+    /// One of several in its PID namespace.
+    Child(Child),
+    /// Process 1 of its own.
+    First(First),
+}
+
+impl FirstProcess {
+    /// Its id; `None` once it has ended.
+    pub(crate) fn pid(&self) -> Option<Pid> {
+        match self {
+            Self::Child(child) => pid_of(child),
+            Self::First(first) => Some(first.pid()),
+        }
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    ///
+    /// The system cannot tell.
+    pub(crate) async fn wait(&mut self) -> io::Result<ExitStatus> {
+        match self {
+            Self::Child(child) => child.wait().await,
+            Self::First(first) => first.wait().await,
+        }
+    }
+}
+
 impl PartialEq for Placement {
     fn eq(&self, other: &Self) -> bool {
-        match (&self.0, &other.0) {
+        match (&self.place, &other.place) {
             (None, None) => true,
             (Some(this), Some(other)) => Arc::ptr_eq(this, other),
             _ => false,

@@ -1,7 +1,7 @@
 //! A pod as a watch shows it, in the words of the record: the same for the coordinator, which watches
 //! all, and for a proxy, which watches its own.
 
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, Probe};
 use kube::ResourceExt;
 
 use rolldrop_record::Stamp;
@@ -90,6 +90,7 @@ fn container_state(pod: &Pod, container: &Container, sidecar: bool) -> Container
                 (ended.reason.clone(), ended.message.clone(), Some(ended.exit_code));
         }
     }
+    let connecting = container.readiness_probe.as_ref().filter(|probe| probe.exec.is_none());
     ContainerState {
         name: container.name.clone(),
         sidecar,
@@ -102,8 +103,17 @@ fn container_state(pod: &Pod, container: &Container, sidecar: bool) -> Container
         message,
         exit_code,
         restarts: status.map_or(0, |s| s.restart_count),
-        readiness_probe: Some(container.readiness_probe.as_ref().is_some_and(|probe| probe.exec.is_none())),
+        readiness_probe: Some(connecting.is_some()),
+        readiness_notices_s: connecting.map(notices_s),
     }
+}
+
+/// Returns the seconds within which a probe has failed as often as it must.
+fn notices_s(probe: &Probe) -> u32 {
+    let set = |field: Option<i32>, default| {
+        field.and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0).unwrap_or(default)
+    };
+    set(probe.period_seconds, 10) * set(probe.failure_threshold, 3) + set(probe.timeout_seconds, 1)
 }
 
 #[cfg(test)]

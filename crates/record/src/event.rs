@@ -409,6 +409,9 @@ pub struct ContainerState {
     /// not count. `None` in records of versions that did not write it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub readiness_probe: Option<bool>,
+    /// Within so many seconds such a probe makes a pod unready that does not listen any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub readiness_notices_s: Option<u32>,
 }
 
 /// An EndpointSlice as a watch showed it.

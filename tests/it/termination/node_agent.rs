@@ -65,7 +65,12 @@ pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
             .spec("os", json!({"name": "linux"}))
             .app(|app| app["lifecycle"]["stopSignal"] = json!("SIGINT"))
             .act(0.0, delete.clone()),
-        Case::script(lab, "default-action", "say began; sleep 1000; :").act(0.0, delete.clone()),
+        // Its first process has no handler: as process 1 it is not ended by SIGTERM.
+        Case::script(lab, "default-action", "say began; sleep 1000; :").grace(4).act(0.0, delete.clone()),
+        Case::script(lab, "shared-pids", "say began; sleep 1000; :")
+            .spec("shareProcessNamespace", json!(true))
+            .grace(4)
+            .act(0.0, delete.clone()),
         Case::script(lab, "finished", "say began; exit 0")
             .spec("restartPolicy", json!("Never"))
             .begins_without_processes(|seen| newest_pod(seen)["status"]["phase"] == "Succeeded")
@@ -183,8 +188,12 @@ fn a_pod_that_is_starting_is_probed_no_more_while_it_terminates() {
 }
 
 #[test]
-fn an_end_by_sigterm_is_143_and_by_sigkill_137() {
+fn first_process_without_a_handler_ends_by_sigkill_unless_the_pod_shares_its_ids() {
     for ours in recordings("default-action") {
+        assert_eq!(ours.exit_code("app"), 137, "{ours}");
+        assert!(ours.fits(ours.first("app gone"), 3.9..6.0), "{ours}");
+    }
+    for ours in recordings("shared-pids") {
         assert_eq!(ours.exit_code("app"), 143, "{ours}");
         assert!(ours.fits(ours.first("app gone"), 0.0..3.0), "{ours}");
     }

@@ -88,6 +88,10 @@ fn not_accepting(setup: &Setup<'_>) -> String {
             workload.name
         );
     }
+    if !setup.accepting.is_empty() {
+        return "SIGKILL ended pods that still accepted connections, while the Service still routed to them"
+            .to_owned();
+    }
     // A pod that goes on answering on kept connections has not stopped.
     let stops = match setup.kept_on.is_empty() {
         true => "the app stops accepting connections on SIGTERM",

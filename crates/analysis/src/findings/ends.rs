@@ -10,7 +10,9 @@ pub(super) fn findings(known: Known<'_>, setup: &Setup<'_>) -> Vec<Finding> {
     let mut findings = failed_hooks(known, setup);
     findings.extend(ended_early(known, setup));
     findings.extend(cut_off(known, setup));
+    findings.extend(accepted_until_killed(known, setup));
     findings.extend(served_until_killed(known, setup));
+    findings.extend(killed_early(known));
     findings.extend(killed(known, setup));
     findings.extend(unseen_events(known));
     findings
@@ -105,10 +107,53 @@ fn served_until_killed(known: Known<'_>, setup: &Setup<'_>) -> Option<Finding> {
     ))
 }
 
+/// Pods that accepted new connections until SIGKILL.
+fn accepted_until_killed(known: Known<'_>, setup: &Setup<'_>) -> Option<Finding> {
+    let pods = len(setup.accepting.len());
+    let grace_s = known.timeline.ends.get(*setup.accepting.first()?)?.grace_s;
+    Some(finding(
+        Severity::Error,
+        format!(
+            "{} accepted new connections until the grace period of {grace_s} s was over, and then SIGKILL ended {} (exit \
+             code 137; the readiness probe stayed successful)",
+            counted(pods, "pod"),
+            either(pods, "it", "them")
+        ),
+        "the first process has no handler for SIGTERM (a shell that does not exec, an app without a handler), or ignores \
+         it: a container's first process does not get a signal for which it has none",
+        "let the app be the first process (exec APP at the end of the shell script, a command without a shell) and handle \
+         SIGTERM; or put an init before it that passes signals on (tini, dumb-init)",
+    ))
+}
+
+/// Pods that SIGKILL ended before their grace period was over.
+fn killed_early(known: Known<'_>) -> Option<Finding> {
+    let is_early = |end: &&PodEnd| end.exit_code == Some(137) && !end.was_killed_at_its_grace();
+    let early: Vec<&PodEnd> = known.timeline.ends.iter().filter(is_early).collect();
+    let is_memory = |end: &&PodEnd| end.exit_reason.as_deref() == Some("OOMKilled");
+    let (why, remedy) = match early.iter().any(is_memory) {
+        true => (
+            "a container used more memory than its limit (OOMKilled)",
+            "a higher memory limit, or an app that needs less while it ends",
+        ),
+        false => (
+            "something other than the end of the grace period killed it: a lack of memory, a node that shut down, or a process in the container",
+            "see the container's last state and the node's kernel log",
+        ),
+    };
+    (!early.is_empty()).then(|| {
+        let of = counted(len(early.len()), "pod");
+        let (was, its) = (either(len(early.len()), "was", "were"), either(len(early.len()), "its", "their"));
+        let what = format!("{of} {was} ended by SIGKILL (exit code 137) before {its} grace period was over");
+        finding(Severity::Warning, what, why, remedy)
+    })
+}
+
 /// The other pods that SIGKILL ended.
 fn killed(known: Known<'_>, setup: &Setup<'_>) -> Option<Finding> {
-    let is_other = |e: &usize| !setup.kept_on.contains(e) && !setup.cut_off.contains(e);
-    let killed = known.terminations.iter().enumerate().filter(|(_, t)| t.exit_code == Some(137));
+    let named = [&setup.accepting, &setup.kept_on, &setup.cut_off];
+    let is_other = |e: &usize| !named.iter().any(|named| named.contains(e));
+    let killed = known.timeline.ends.iter().enumerate().filter(|(_, end)| end.was_killed_at_its_grace());
     let killed: Vec<usize> = killed.map(|(e, _)| e).filter(is_other).collect();
     let what = match killed[..] {
         [] => return None,

@@ -35,7 +35,9 @@ pub(super) struct Setup<'a> {
     pub(super) early: Vec<usize>,
     /// Terminations whose hook was still running when the grace period was over.
     pub(super) cut_off: Vec<usize>,
-    /// Terminations whose pod answered on kept connections until its grace period was over.
+    /// Terminations whose pod accepted new connections until its grace period was over.
+    pub(super) accepting: Vec<usize>,
+    /// Others whose pod answered on kept connections until its grace period was over.
     pub(super) kept_on: Vec<usize>,
     /// The workload of all of them, if it is one and was seen.
     pub(super) workload: Option<&'a Workload>,
@@ -55,12 +57,15 @@ impl<'a> Setup<'a> {
         let mut failed = events;
         cut_off.iter().for_each(|e| failed[*e] = None);
         let is_early = |(e, end): (usize, &PodEnd)| failed[e].is_none() && ended_early(end);
-        let kept_on = |(e, end): (usize, &PodEnd)| served_until_killed(known, e, end);
+        let accepting = numbers(ends.iter().map(PodEnd::accepted_until_killed));
+        let kept_on =
+            |(e, end): (usize, &PodEnd)| !accepting.contains(&e) && served_until_killed(known, e, end);
         let workloads = || ends.iter().map(|end| end.workload.as_ref());
         Self {
             hook: hook(ends),
             early: numbers(ends.iter().enumerate().map(is_early)),
             kept_on: numbers(ends.iter().enumerate().map(kept_on)),
+            accepting,
             cut_off,
             failed,
             workload: workloads()

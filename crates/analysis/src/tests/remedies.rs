@@ -371,6 +371,63 @@ fn pod_that_lives_on_kept_connections_is_told_to_close_them() {
     );
 }
 
+/// `b` is ended by SIGKILL after 30 s, and a readiness probe that notices within so many seconds stays successful.
+fn accepting(notices_s: u32) -> Records {
+    let mut records = kept_on(30);
+    for event in &mut records.events {
+        if let EventKind::Pod(pod) = &mut event.kind {
+            pod.ready = true;
+            pod.containers.iter_mut().for_each(|app| app.readiness_notices_s = Some(notices_s));
+        }
+    }
+    records
+}
+
+#[test]
+fn pod_that_accepts_until_sigkill_has_no_handler() {
+    let result = analysed(accepting(4)).result;
+    assert_eq!(saying(&result, "1 pod accepted new connections until the grace period of 30 s").len(), 1);
+    for untrue in ["served on kept connections", "was ended by SIGKILL", "stops accepting"] {
+        assert!(saying(&result, untrue).is_empty(), "{untrue}: {:?}", result.findings);
+    }
+    // It would have noticed too late: only what was answered is known.
+    let result = analysed(accepting(31)).result;
+    assert!(saying(&result, "accepted new connections").is_empty(), "{:?}", result.findings);
+    assert_eq!(saying(&result, "served on kept connections").len(), 1);
+    // It noticed.
+    let mut records = accepting(4);
+    let mut unready = pod_event(9_000, "b", Change::Applied);
+    if let EventKind::Pod(pod) = &mut unready.kind {
+        pod.ready = false;
+        pod.containers[0].state = Some("running".into());
+    }
+    records.events.push(unready);
+    records.events.sort_by_key(|event| event.at);
+    let result = analysed(records).result;
+    assert!(saying(&result, "accepted new connections").is_empty(), "{:?}", result.findings);
+}
+
+#[test]
+fn pod_that_is_killed_early_was_not_slow() {
+    let mut records = kept_on(2);
+    for event in &mut records.events {
+        match &mut event.kind {
+            EventKind::Pod(pod) if pod.containers.iter().any(|app| app.exit_code == Some(137)) => {
+                event.at = at(8_000);
+                pod.containers[0].reason = Some("OOMKilled".into());
+            }
+            _ => {}
+        }
+    }
+    records.events.sort_by_key(|event| event.at);
+    let result = analysed(records).result;
+    assert_eq!(saying(&result, "more memory than its limit").len(), 1, "{:?}", result.findings);
+    for untrue in ["does not end on SIGTERM", "set terminationGracePeriodSeconds", "accepted new connections"]
+    {
+        assert!(saying(&result, untrue).is_empty(), "{untrue}: {:?}", result.findings);
+    }
+}
+
 #[test]
 fn longer_grace_period_is_advised_only_if_it_is_exceeded() {
     // Answers take a moment, and 30 s are set: the app does not end.

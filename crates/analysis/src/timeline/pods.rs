@@ -21,6 +21,10 @@ pub(super) use seen::has_finished;
 pub use t0::{T0, T0Basis};
 
 const SECOND_NS: i64 = 1_000_000_000;
+/// A watch shows the end of containers late, never early; clocks and whole seconds make this difference.
+const EARLY_S: f64 = 0.5;
+/// A probe may begin so much later than its period says, in seconds.
+const PROBE_MARGIN_S: f64 = 1.0;
 
 /// The start of one pod.
 #[derive(Clone, Debug)]
@@ -106,6 +110,8 @@ pub struct PodEnd {
     pub t0: T0,
     /// The grace period of the deletion, in seconds.
     pub grace_s: i64,
+    /// The shortest grace period of its deletions: a later one may cut it short, in seconds.
+    pub shortest_grace_s: i64,
     /// The app's preStop sleep in seconds; `None` if a hook of another kind hides it.
     pub pre_stop_sleep_s: Option<i64>,
     /// For how long the hooks of its main containers sleep, by the action or by a program that does no more; `None` if
@@ -119,6 +125,11 @@ pub struct PodEnd {
     pub stages: Stages,
     /// The exit code of the main containers: the first that is not 0.
     pub exit_code: Option<i32>,
+    /// The reason that goes with it.
+    pub exit_reason: Option<String>,
+    /// Seconds within which its readiness probes would have noticed that nothing listens any more, if they stayed
+    /// successful until its containers ended.
+    pub accepted_for_all_but_s: Option<u32>,
 }
 
 impl PodEnd {
@@ -133,6 +144,23 @@ impl PodEnd {
     pub fn overlaps(&self, other: &Self) -> bool {
         let begins_before_end = |a: &Self, b: &Self| b.gone().is_none_or(|gone| a.t0.earliest <= gone);
         begins_before_end(self, other) && begins_before_end(other, self)
+    }
+
+    /// Returns true if SIGKILL ended it when its grace period was over.
+    pub fn was_killed_at_its_grace(&self) -> bool {
+        let ended = self.stages.containers_terminated.or(self.stages.pod_deleted);
+        let is_over =
+            |at: Stamp| at.seconds_since(self.t0.earliest) >= self.shortest_grace_s as f64 - EARLY_S;
+        self.exit_code == Some(137) && ended.is_none_or(is_over)
+    }
+
+    /// Returns true if SIGKILL ended it while it still accepted new connections.
+    pub fn accepted_until_killed(&self) -> bool {
+        let slept_s = self.hook_sleep_s.map(|s| s as f64);
+        let noticed = |(slept_s, notices_s)| {
+            slept_s + f64::from(notices_s) + PROBE_MARGIN_S < self.shortest_grace_s as f64
+        };
+        self.was_killed_at_its_grace() && slept_s.zip(self.accepted_for_all_but_s).is_some_and(noticed)
     }
 
     /// When nothing of the pod was left, as far as it was seen.

@@ -134,6 +134,7 @@ mod tests {
             exit_code,
             restarts,
             readiness_probe: None,
+            readiness_notices_s: None,
         };
         let pod = PodEvent {
             change: Change::Applied,

@@ -113,7 +113,7 @@ impl Whereabouts {
                 let pod = names.join("pods").join(name);
                 let links = [
                     (pod.join("net"), CloneFlags::CLONE_NEWNET),
-                    (names.join("pids"), CloneFlags::CLONE_NEWPID),
+                    (pod.join("pid"), CloneFlags::CLONE_NEWPID),
                     (pod.join("mnt"), CloneFlags::CLONE_NEWNS),
                 ];
                 self.enter(&format!("pod {name} that runs"), &names.join("pods"), &links)?;

@@ -28,7 +28,7 @@ use super::volumes::{self, Made, VolumeError};
 use crate::dns;
 use crate::latency::{Latencies, Latency};
 use crate::logs::{self, LogFile};
-use crate::network::{Bind, Sandbox, Store};
+use crate::network::{Bind, Pids, Sandbox, Store};
 use crate::registry::{ContainerSource, EventType};
 use crate::resource::Resource;
 use crate::selector::Selection;
@@ -294,7 +294,7 @@ impl PodContext {
         let mut binds: Vec<_> = launch.mounts.iter().map(|mount| mount.bind.clone()).collect();
         binds.extend(self.name_resolution().map_err(|error| LaunchError::Place(error.to_string()))?);
         launch.placement =
-            self.sandbox.place(&binds).map_err(|error| LaunchError::Place(error.to_string()))?;
+            self.sandbox.place(&binds, self.pids()).map_err(|error| LaunchError::Place(error.to_string()))?;
         let path = logs::container_log(&self.log_dir, &container.name);
         let start = std::fs::create_dir_all(&self.log_dir)
             .and_then(|()| LogFile::begin(&path, self.shared.clock))
@@ -305,6 +305,13 @@ impl PodContext {
         })?;
         let ports = container.ports.clone().unwrap_or_default();
         Ok((process, keeper, Target { pod_ip: self.pod_ip(), ports, launch }))
+    }
+
+    fn pids(&self) -> Pids {
+        let spec = self.pod.spec.as_ref();
+        let is_shared = spec
+            .is_some_and(|spec| spec.share_process_namespace == Some(true) || spec.host_pid == Some(true));
+        if is_shared { Pids::Shared } else { Pids::Own }
     }
 
     /// The data of a ConfigMap or Secret in the pod's namespace.

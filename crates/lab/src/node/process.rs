@@ -13,13 +13,13 @@ use nix::sys::prctl::{set_child_subreaper, set_pdeathsig};
 use nix::sys::signal::{SigHandler, Signal, kill, killpg, signal};
 use nix::unistd::Pid;
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 use tokio::sync::{mpsc, watch};
 
 use super::volumes::Mount;
 use crate::descendants::{self, Member};
 use crate::logs::{LogFile, Recorder, read_available};
-use crate::network::Placement;
+use crate::network::{FirstProcess, Placement, Running, pid_of};
 
 /// The variable in the environment of everything that runs in a container, and its value, tell
 /// what belongs to it.
@@ -70,8 +70,9 @@ pub(super) struct Process {
 
 /// Owns a started process; see [`Keeper::run`].
 pub(super) struct Keeper {
-    child: Child,
+    first: FirstProcess,
     group: ProcessGroup,
+    stands_for_process_1: bool,
     recorder: Recorder,
     mark: String,
     signals: mpsc::UnboundedReceiver<Signal>,
@@ -88,14 +89,22 @@ impl Launch {
         let mut command = self.command();
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         begin_as_in_a_container(&mut command, self.placement.is_the_machine());
-        let mut child = self.placement.spawn(&mut command)?;
-        let recorder = Recorder::new(log, child.stdout.take(), child.stderr.take());
-        let group = ProcessGroup::of(&child)?;
+        let Running { process: first, stdout, stderr } = self.placement.start(&mut command)?;
+        let recorder = Recorder::new(log, stdout, stderr);
+        let group = ProcessGroup::of(first.pid())?;
+        let stands_for_process_1 = self.placement.stands_for_process_1();
         let (signals, signals_of_keeper) = mpsc::unbounded_channel();
         let (exit_of_keeper, exit) = watch::channel(None);
         let mark = format!("{MARK}={}", self.container_id);
-        let keeper =
-            Keeper { child, group, recorder, mark, signals: signals_of_keeper, exit: exit_of_keeper };
+        let keeper = Keeper {
+            first,
+            group,
+            stands_for_process_1,
+            recorder,
+            mark,
+            signals: signals_of_keeper,
+            exit: exit_of_keeper,
+        };
         Ok((Process { signals, exit, stop_signalled: Arc::default() }, keeper))
     }
 
@@ -107,7 +116,7 @@ impl Launch {
     /// The program cannot be started.
     pub(super) async fn run(&self) -> io::Result<(Exit, String)> {
         let mut child = self.placement.spawn(self.command().stdout(Stdio::piped()).stderr(Stdio::piped()))?;
-        let group = ProcessGroup::of(&child)?;
+        let group = ProcessGroup::of(pid_of(&child))?;
         let (mut stdout, mut stderr) = (child.stdout.take(), child.stderr.take());
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let exit = tokio::select! {
@@ -217,11 +226,11 @@ impl Keeper {
         let mut recording = true;
         let status = loop {
             tokio::select! {
-                status = self.child.wait() => break status,
+                status = self.first.wait() => break status,
                 Some(signal) = self.signals.recv() => {
                     // What it has started by now is found wherever it hides afterwards.
                     members.extend(self.below().await);
-                    self.group.signal(signal);
+                    self.signal(signal);
                 }
                 more = self.recorder.step(), if recording => recording = more,
             }
@@ -235,19 +244,34 @@ impl Keeper {
         self.exit.send_replace(Some(exit));
     }
 
+    /// Signals the first process. One that only stands for process 1 does not get what it has no handler for.
+    fn signal(&self, signal: Signal) {
+        let is_forced = matches!(signal, Signal::SIGKILL | Signal::SIGSTOP);
+        if is_forced || !self.stands_for_process_1 || handles(self.group.0, signal) {
+            self.group.signal(signal);
+        }
+    }
+
     async fn below(&self) -> BTreeSet<Member> {
         let pid = self.group.0.as_raw();
         tokio::task::spawn_blocking(move || descendants::below(pid)).await.unwrap_or_default()
     }
 }
 
+/// Returns true if a process has a handler for a signal.
+fn handles(pid: Pid, signal: Signal) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let caught =
+        status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigCgt:")?.trim(), 16).ok());
+    caught.is_some_and(|caught| caught >> (signal as i32 - 1) & 1 == 1)
+}
+
 /// A process group that is killed when this is dropped.
 struct ProcessGroup(Pid);
 
 impl ProcessGroup {
-    fn of(child: &Child) -> io::Result<Self> {
-        let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
-        pid.map(|pid| Self(Pid::from_raw(pid))).ok_or_else(|| io::Error::other("the process has no id"))
+    fn of(leader: Option<Pid>) -> io::Result<Self> {
+        leader.map(Self).ok_or_else(|| io::Error::other("the process has no id"))
     }
 
     /// SIGKILL goes to the whole group; any other signal to its leader alone, as a runtime

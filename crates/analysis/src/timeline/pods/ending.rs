@@ -39,6 +39,7 @@ impl<'a> Ending<'a> {
         let (kind, t0) = self.t0()?;
         let pod = self.pod;
         let by = self.by(&kind, t0);
+        let grace_s = pod.deletion.as_ref().map_or(pod.last.grace_s, |deletion| deletion.grace_s);
         Some(PodEnd {
             pod: pod.life.name.clone(),
             uid: pod.life.uid.clone(),
@@ -49,13 +50,16 @@ impl<'a> Ending<'a> {
             cause: by.cause,
             own: matches!(kind, Kind::Own(..)),
             t0,
-            grace_s: pod.deletion.as_ref().map_or(pod.last.grace_s, |deletion| deletion.grace_s),
+            grace_s,
+            shortest_grace_s: grace_s.min(pod.last.deletion_grace_s.unwrap_or(grace_s)),
             pre_stop_sleep_s: pod.pre_stop_sleep_s(),
             hook_sleep_s: pod.hook_sleep_s(),
             hook_program: pod.hook_program(),
             workload: self.evidence.histories.workload(&pod.last, t0.latest),
             stages: self.stages(&kind, t0),
             exit_code: pod.exit_code,
+            exit_reason: pod.exit_reason.clone(),
+            accepted_for_all_but_s: pod.accepted_for_all_but_s(),
         })
     }
 

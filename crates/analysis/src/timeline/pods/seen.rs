@@ -33,6 +33,9 @@ pub(super) struct Seen {
     pub(super) containers_terminated: Option<Stamp>,
     pub(super) deleted: Option<Stamp>,
     pub(super) exit_code: Option<i32>,
+    pub(super) exit_reason: Option<String>,
+    /// Whether it was ready when its main containers were last shown running.
+    was_ready: bool,
 }
 
 impl Seen {
@@ -58,6 +61,8 @@ impl Seen {
             containers_terminated: None,
             deleted: None,
             exit_code: None,
+            exit_reason: None,
+            was_ready: false,
         }
     }
 
@@ -98,10 +103,13 @@ impl Seen {
             |state: &str| !main.is_empty() && main.iter().all(|c| c.state.as_deref() == Some(state));
         if all_are("terminated") {
             self.containers_terminated.get_or_insert(at);
-            let codes = || main.iter().filter_map(|c| c.exit_code);
-            self.exit_code = codes().find(|c| *c != 0).or_else(|| codes().next());
+            let ended = || main.iter().filter(|c| c.exit_code.is_some());
+            let first = ended().find(|c| c.exit_code != Some(0)).or_else(|| ended().next());
+            self.exit_code = first.and_then(|c| c.exit_code);
+            self.exit_reason = first.and_then(|c| c.reason.clone());
         } else if all_are("running") && self.containers_terminated.is_none() {
             self.running = Some(at);
+            self.was_ready = event.ready;
         }
         if event.change == Change::Deleted {
             self.deleted.get_or_insert(at);
@@ -115,6 +123,14 @@ impl Seen {
         }
         // Every container counts: the first one to get its signal can refuse.
         main.map(|c| c.pre_stop_sleep_s.unwrap_or(0)).min()
+    }
+
+    /// Within so many seconds the readiness probes of its main containers would have noticed that they do not listen; `None`
+    /// without such a probe, and if one did.
+    pub(super) fn accepted_for_all_but_s(&self) -> Option<u32> {
+        let main = self.last.containers.iter().filter(|c| !c.sidecar);
+        let notices_s = main.filter_map(|c| c.readiness_notices_s).max()?;
+        self.was_ready.then_some(notices_s)
     }
 
     /// The program that the hook of a main container runs.

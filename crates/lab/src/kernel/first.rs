@@ -1,0 +1,136 @@
+//! A container's first process: process 1 of a PID namespace of its own, as a container runtime starts it. A signal for
+//! which it has no handler is not delivered to it, and its end is that of all others in there.
+//!
+//! The new namespace lies below that of all containers, so only a process in there can make it. A child of this process
+//! joins that, makes the new one, starts the first process as a sibling of its own, and ends. The kernel says which one
+//! that is, as this process numbers it: it names the sender of what comes through a socket.
+
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::socket::{
+    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, setsockopt, socketpair,
+    sockopt,
+};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, setpgid, write};
+use rustix::process::{PidfdFlags, pidfd_open};
+use tokio::io::unix::AsyncFd;
+use tokio::process::Command;
+
+/// A first process that was started. One that is dropped before its end is reaped when it ends.
+#[derive(Debug)]
+pub struct First {
+    pid: Pid,
+    /// Readable once it has ended.
+    end: AsyncFd<OwnedFd>,
+    is_reaped: bool,
+}
+
+impl First {
+    /// Its id, as this process sees it.
+    pub(crate) fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    ///
+    /// The system cannot tell.
+    pub(crate) async fn wait(&mut self) -> io::Result<ExitStatus> {
+        let _ended = self.end.readable().await?;
+        self.is_reaped = true;
+        exit_status(waitpid(self.pid, None)?)
+    }
+}
+
+impl Drop for First {
+    fn drop(&mut self) {
+        let pid = self.pid;
+        if !self.is_reaped && waitpid(pid, Some(WaitPidFlag::WNOHANG)) == Ok(WaitStatus::StillAlive) {
+            std::thread::spawn(move || waitpid(pid, None));
+        }
+    }
+}
+
+fn exit_status(status: WaitStatus) -> io::Result<ExitStatus> {
+    match status {
+        WaitStatus::Exited(_, code) => Ok(ExitStatus::from_raw(code << 8)),
+        WaitStatus::Signaled(_, signal, _) => Ok(ExitStatus::from_raw(signal as i32)),
+        other => Err(io::Error::other(format!("{other:?} is no end"))),
+    }
+}
+
+/// Where a first process says that it is there.
+pub(super) struct Birth {
+    heard: OwnedFd,
+    said: OwnedFd,
+}
+
+impl Birth {
+    /// Makes the process that `command` starts next a first process, if it is started in the PID namespace of all containers.
+    #[expect(unsafe_code, reason = "there is no safe way to run a system call between fork and exec")]
+    pub(super) fn of(command: &mut Command) -> io::Result<Self> {
+        let (heard, said) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
+        setsockopt(&heard, sockopt::PassCred, &true)?;
+        let socket = said.as_raw_fd();
+        // SAFETY: the closure makes system calls, and neither allocates nor takes a lock. The socket is open as long as
+        // `self`, which the caller keeps until the command has started.
+        unsafe {
+            command.pre_exec(move || become_first(socket));
+        }
+        Ok(Self { heard, said })
+    }
+
+    /// The process, once the command has started, or failed to; `None` if there was none.
+    pub(super) fn process(self) -> io::Result<Option<Pid>> {
+        drop(self.said);
+        let (mut byte, mut space) = ([0; 1], nix::cmsg_space!(libc::ucred));
+        let mut bytes = [IoSliceMut::new(&mut byte)];
+        let heard = recvmsg::<()>(self.heard.as_raw_fd(), &mut bytes, Some(&mut space), MsgFlags::empty())?;
+        let sender = heard.cmsgs()?.find_map(|message| match message {
+            ControlMessageOwned::ScmCredentials(sender) => Some(Pid::from_raw(sender.pid())),
+            _ => None,
+        });
+        Ok(sender.filter(|_| heard.bytes > 0))
+    }
+}
+
+/// Watches a first process.
+#[expect(unsafe_code, reason = "a registered descriptor must stay open, which the library cannot see")]
+pub(super) fn watched(pid: Pid) -> io::Result<First> {
+    let raw = rustix::process::Pid::from_raw(pid.as_raw()).ok_or(Errno::ESRCH)?;
+    let descriptor = pidfd_open(raw, PidfdFlags::NONBLOCK)?;
+    // SAFETY: it owns the descriptor, whose number stays the same, and which nothing else closes.
+    let end = unsafe { AsyncFd::register(descriptor) }?;
+    Ok(First { pid, end, is_reaped: false })
+}
+
+/// Ends this process, a child between fork and exec, and goes on as the first process of a new PID namespace, a sibling.
+#[expect(unsafe_code, reason = "no library knows fork with CLONE_PARENT")]
+fn become_first(socket: RawFd) -> io::Result<()> {
+    unshare(CloneFlags::CLONE_NEWPID)?;
+    let flags = libc::c_long::from(libc::CLONE_PARENT | libc::SIGCHLD);
+    // SAFETY: without a stack and without shared memory this is a fork; what follows makes system calls only.
+    match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
+        -1 => return Err(io::Error::last_os_error()),
+        0 => {}
+        // SAFETY: nothing of this copy of the process is to run any more.
+        _ => unsafe { libc::_exit(0) },
+    }
+    setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
+    // Refused where parts of the machine's own are hidden, as in a container: then all containers' processes are seen.
+    let fresh = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    let _ = mount(Some("proc"), "/proc", Some("proc"), fresh, None::<&str>);
+    // SAFETY: the descriptor is open: the parent waits for the exec.
+    let socket = unsafe { std::os::fd::BorrowedFd::borrow_raw(socket) };
+    write(socket, b"1")?;
+    Ok(())
+}
