@@ -336,6 +336,7 @@ fn kept_on(serves_s: i64) -> Records {
     records.events.iter_mut().filter(is_deletion).for_each(|event| event.at = at(36_000));
     let mut ended = pod_event(35_200, "b", Change::Applied);
     if let EventKind::Pod(pod) = &mut ended.kind {
+        pod.deletion_grace_s = Some(0);
         let app = &mut pod.containers[0];
         (app.state, app.exit_code) = (Some("terminated".into()), Some(137));
     }

@@ -51,7 +51,7 @@ impl<'a> Ending<'a> {
             own: matches!(kind, Kind::Own(..)),
             t0,
             grace_s,
-            shortest_grace_s: grace_s.min(pod.last.deletion_grace_s.unwrap_or(grace_s)),
+            shortest_grace_s: grace_s.min(pod.running_grace_s.unwrap_or(grace_s)),
             pre_stop_sleep_s: pod.pre_stop_sleep_s(),
             hook_sleep_s: pod.hook_sleep_s(),
             hook_program: pod.hook_program(),

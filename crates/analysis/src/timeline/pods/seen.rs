@@ -36,6 +36,8 @@ pub(super) struct Seen {
     pub(super) exit_reason: Option<String>,
     /// Whether it was ready when its main containers were last shown running.
     was_ready: bool,
+    /// The grace period of its deletion at that time: the kubelet's own last deletion has none, in seconds.
+    pub(super) running_grace_s: Option<i64>,
 }
 
 impl Seen {
@@ -63,6 +65,7 @@ impl Seen {
             exit_code: None,
             exit_reason: None,
             was_ready: false,
+            running_grace_s: None,
         }
     }
 
@@ -110,6 +113,7 @@ impl Seen {
         } else if all_are("running") && self.containers_terminated.is_none() {
             self.running = Some(at);
             self.was_ready = event.ready;
+            self.running_grace_s = event.deletion_grace_s;
         }
         if event.change == Change::Deleted {
             self.deleted.get_or_insert(at);
