@@ -36,7 +36,7 @@ pub use conntrack::Tracked;
 use endpoints::Endpoints;
 pub use integrity::{Hole, Integrity};
 use names::PodNames;
-pub use pods::{PodEnd, PodLife, Stages, T0, T0Basis, Workload};
+pub use pods::{EARLY_S, PodEnd, PodLife, Stages, T0, T0Basis, Workload};
 use requests::Joins;
 pub use requests::{Agreement, Request, Requests};
 pub use restarts::Restart;

@@ -139,7 +139,7 @@ impl Placement {
         self.place.is_none()
     }
 
-    /// Whether what starts there is to be process 1, and is none to the kernel.
+    /// Returns true if what starts there is to be process 1, and is none to the kernel.
     pub(crate) fn stands_for_process_1(&self) -> bool {
         self.is_the_machine() && self.pids == Pids::Own
     }

@@ -21,6 +21,9 @@ use latency::Latencies;
 /// Long enough for a machine that is busy with other tests.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Runs until SIGTERM, for which process 1 needs a handler.
+const IDLE: &str = "trap 'exit 0' TERM; sleep 1000 & wait";
+
 struct Fixture {
     cluster: Embedded,
     client: Client,
@@ -64,7 +67,7 @@ fn idle_pod(name: &str) -> Pod {
         "metadata": {"name": name, "labels": {"app": name}},
         "spec": {"containers": [{
             "name": "app", "image": "host",
-            "command": ["sh", "-c", "echo started; exec sleep 1000"],
+            "command": ["sh", "-c", format!("echo started; {IDLE}")],
         }]},
     }))
 }
@@ -78,7 +81,7 @@ fn deployment(replicas: i32) -> Deployment {
             "template": {
                 "metadata": {"labels": {"app": "web"}},
                 "spec": {"containers": [{
-                    "name": "app", "image": "host", "command": ["sleep", "1000"],
+                    "name": "app", "image": "host", "command": ["sh", "-c", IDLE],
                     "ports": [{"name": "http", "containerPort": 8080}],
                 }]},
             },

@@ -126,10 +126,10 @@ fn supported(tuning: &Tuning) -> Option<String> {
     Some(if is_shown { format!("{text}.") } else { format!("{text}: {supports}.") })
 }
 
-/// What is shown to hold.
+/// Settings that are shown to hold, with their proof.
 pub(super) struct Shown<'a> {
     choice: &'a Choice,
-    /// What the runs of its proof show together.
+    /// Figures of all runs of its proof.
     pub(super) proof: Step,
     /// The runs of its proof: interrupted parts, and the last one.
     runs: Vec<&'a Step>,

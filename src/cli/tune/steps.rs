@@ -107,6 +107,13 @@ pub(super) struct Outlook {
     pub(super) before: Option<Units>,
 }
 
+impl Outlook {
+    /// Returns the number of units that interrupted parts have shown.
+    fn counted(&self) -> usize {
+        self.before.map_or(0, |before| before.number)
+    }
+}
+
 impl Steps<'_> {
     pub(super) fn disrupt(&self) -> Disrupt {
         self.args.disrupt.unwrap_or_default()
@@ -237,7 +244,7 @@ impl Steps<'_> {
         }
         let began = Instant::now();
         let sleep_s = plan.settings.pre_stop_seconds;
-        let needed = plan.needed.saturating_sub(outlook.before.map_or(0, |before| before.number)).max(1);
+        let needed = plan.needed.saturating_sub(outlook.counted()).max(1);
         let leg = outlook.pace.leg(plan.purpose, (sleep_s, needed), outlook.names);
         let seen = outlook.before.map(|before| format!(", after {} already", before.in_words()));
         progress.say(&format!(
@@ -357,7 +364,7 @@ impl<'a> Watch<'a> {
         let ended = ended_in_all.saturating_sub(before);
         let Self { plan, name, outlook, .. } = self;
         let own = self.units_of(ended);
-        let units = (own + outlook.before.map_or(0, |before| before.number)).min(plan.needed);
+        let units = (own + outlook.counted()).min(plan.needed);
         let position = Position { elapsed: self.elapsed(), units, own };
         let left = outlook.pace.left(*plan, outlook.names, position) + outlook.later;
         let minutes = (left.as_secs_f64() / 60.0).ceil().max(1.0);

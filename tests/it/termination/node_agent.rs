@@ -188,7 +188,7 @@ fn a_pod_that_is_starting_is_probed_no_more_while_it_terminates() {
 }
 
 #[test]
-fn first_process_without_a_handler_ends_by_sigkill_unless_the_pod_shares_its_ids() {
+fn process_1_without_a_handler_ends_by_sigkill_alone() {
     for ours in recordings("default-action") {
         assert_eq!(ours.exit_code("app"), 137, "{ours}");
         assert!(ours.fits(ours.first("app gone"), 3.9..6.0), "{ours}");

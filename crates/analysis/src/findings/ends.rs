@@ -137,7 +137,8 @@ fn killed_early(known: Known<'_>) -> Option<Finding> {
             "a higher memory limit, or an app that needs less while it ends",
         ),
         false => (
-            "something other than the end of the grace period killed it: a lack of memory, a node that shut down, or a process in the container",
+            "something other than the end of the grace period killed it: a lack of memory, a node that shut down, or \
+             a process in the container",
             "see the container's last state and the node's kernel log",
         ),
     };

@@ -1,14 +1,12 @@
 //! Facts about the pods that ended, as far as a remedy depends on them.
 
 use super::{Known, len};
-use crate::timeline::{FailedHook, PodEnd, Timeline, Workload};
+use crate::timeline::{EARLY_S, FailedHook, PodEnd, Timeline, Workload};
 use rolldrop_record::Mode;
 use rolldrop_record::event::Replacement;
 
 /// A kubelet that cuts a hook off at the end of the grace period says so this much earlier or later, in seconds.
 const CUT_OFF_S: f64 = 1.0;
-/// A watch shows the end of containers late, never early; clocks and whole seconds make this difference.
-const EARLY_S: f64 = 0.5;
 /// An Event may be shown so long after its pod has gone.
 const LATE_NS: i64 = 5_000_000_000;
 /// An answer this short before the end of the grace period shows that the pod served until then, in seconds.

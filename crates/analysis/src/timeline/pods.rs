@@ -21,8 +21,8 @@ pub(super) use seen::has_finished;
 pub use t0::{T0, T0Basis};
 
 const SECOND_NS: i64 = 1_000_000_000;
-/// A watch shows the end of containers late, never early; clocks and whole seconds make this difference.
-const EARLY_S: f64 = 0.5;
+/// A watch shows the end of containers late, never early; clocks and whole seconds make this difference, in seconds.
+pub const EARLY_S: f64 = 0.5;
 /// A probe may begin so much later than its period says, in seconds.
 const PROBE_MARGIN_S: f64 = 1.0;
 

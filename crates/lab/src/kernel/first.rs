@@ -12,7 +12,6 @@ use std::process::ExitStatus;
 
 use nix::errno::Errno;
 use nix::libc;
-use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{
     AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, setsockopt, socketpair,
@@ -23,6 +22,8 @@ use nix::unistd::{Pid, setpgid, write};
 use rustix::process::{PidfdFlags, pidfd_open};
 use tokio::io::unix::AsyncFd;
 use tokio::process::Command;
+
+use super::mounts;
 
 /// A first process that was started. One that is dropped before its end is reaped when it ends.
 #[derive(Debug)]
@@ -68,7 +69,7 @@ fn exit_status(status: WaitStatus) -> io::Result<ExitStatus> {
     }
 }
 
-/// Where a first process says that it is there.
+/// Socket through which a first process says that it is there.
 pub(super) struct Birth {
     heard: OwnedFd,
     said: OwnedFd,
@@ -126,9 +127,8 @@ fn become_first(socket: RawFd) -> io::Result<()> {
         _ => unsafe { libc::_exit(0) },
     }
     setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
-    // Refused where parts of the machine's own are hidden, as in a container: then all containers' processes are seen.
-    let fresh = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    let _ = mount(Some("proc"), "/proc", Some("proc"), fresh, None::<&str>);
+    // If refused, all containers' processes are seen.
+    let _ = mounts::show_own_processes();
     // SAFETY: the descriptor is open: the parent waits for the exec.
     let socket = unsafe { std::os::fd::BorrowedFd::borrow_raw(socket) };
     write(socket, b"1")?;

@@ -56,14 +56,19 @@ pub(super) fn private_root() -> io::Result<()> {
         }
     }
     fs::create_dir("/proc")?;
-    let fresh = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    if mount(Some("proc"), "/proc", Some("proc"), fresh, NOTHING).is_err() {
-        // Refused where parts of the machine's own are hidden, as in a container. That one serves
-        // as well, with the process ids of the machine.
+    if show_own_processes().is_err() {
+        // The machine's own serves as well, with the process ids of the machine.
         bind(&Path::new(MACHINE).join("proc"), Path::new("/proc"))?;
     }
     umount2(MACHINE, MntFlags::MNT_DETACH)?;
     fs::remove_dir(MACHINE)
+}
+
+/// Mounts a `/proc` that shows this process's PID namespace. It is refused where parts of the machine's own are hidden, as in a
+/// container.
+pub(super) fn show_own_processes() -> nix::Result<()> {
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("proc"), "/proc", Some("proc"), flags, NOTHING)
 }
 
 /// A mount namespace for a container: a copy of `base` with `binds`.

@@ -234,7 +234,8 @@ async fn a_graceful_termination_writes_what_a_kubelet_writes() {
 #[tokio::test]
 async fn a_process_that_dies_of_the_signal_fails_the_pod() {
     let node = Node::start();
-    let mut pods = node.pod(json!({"containers": [shell("app", SLEEP)]}));
+    // As process 1 it would need a handler.
+    let mut pods = node.pod(json!({"shareProcessNamespace": true, "containers": [shell("app", SLEEP)]}));
     pods.until_ready().await;
     node.delete(30);
     let over = pods.until("the terminal status", |pod| pod["status"]["phase"] == "Failed").await;
@@ -425,7 +426,8 @@ async fn a_failing_liveness_probe_restarts_the_container() {
     let node = Node::start();
     let mut app = shell("app", SLEEP);
     app["livenessProbe"] = json!({"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 1});
-    let mut pods = node.pod(json!({"containers": [app]}));
+    // As process 1 it would need a handler.
+    let mut pods = node.pod(json!({"shareProcessNamespace": true, "containers": [app]}));
     let restarted =
         pods.until("the restart", |pod| pod["status"]["containerStatuses"][0]["restartCount"] == 1).await;
     assert_eq!(restarted["status"]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"], 143);

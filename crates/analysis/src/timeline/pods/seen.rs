@@ -34,7 +34,7 @@ pub(super) struct Seen {
     pub(super) deleted: Option<Stamp>,
     pub(super) exit_code: Option<i32>,
     pub(super) exit_reason: Option<String>,
-    /// Whether it was ready when its main containers were last shown running.
+    /// Readiness of the pod when its main containers were last shown running.
     was_ready: bool,
     /// The grace period of its deletion at that time: the kubelet's own last deletion has none, in seconds.
     pub(super) running_grace_s: Option<i64>,
