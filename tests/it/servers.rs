@@ -19,6 +19,10 @@ const NODE_MODULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-ven
 const MIXED: &str = ", connections: {mode: mixed, share: 0.5}, podHeader: x-pod";
 const KEPT: &str = ", connections: {mode: keepalive}, podHeader: x-pod";
 
+/// A server of Python with 8 threads.
+const GUNICORN: [&str; 5] =
+    ["gunicorn", "--bind=0.0.0.0:8080", "--threads=8", "--no-control-socket", "wsgi:app"];
+
 /// Three pods of an app in `servers`, run by this command.
 fn served_by(command: &[&str]) -> Web {
     let [program, args @ ..] = command else { panic!("a program") };
@@ -189,12 +193,9 @@ fn pods_that_live_on_kept_connections_are_told_so() {
 #[test]
 fn shell_that_does_not_exec_is_named() {
     measured(|| {
-        let server = format!("{VENV}/python -m http.server 8080 --bind 0.0.0.0; true");
-        let shell = Web::new(3).app(json!({
-            "image": "host",
-            "command": ["/bin/sh", "-c", server],
-            "readinessProbe": {"httpGet": {"path": "/", "port": "http"}, "periodSeconds": 1},
-        }));
+        // Python's own server has a queue of 5 connections, which a busy machine fills.
+        let server = format!("{VENV}/gunicorn {}; true", GUNICORN[1..].join(" "));
+        let shell = served_by(&GUNICORN).app(json!({"command": ["/bin/sh", "-c", server], "args": []}));
         let run = restarted(&shell.pod(grace(8)), "");
         assert!(run.result.terminations.iter().all(|t| t.exit_code == Some(137)), "{}", run.finished);
         says(&run, &["no handler for SIGTERM", "a shell that does not exec", "8 s"]);
@@ -226,9 +227,8 @@ fn grpc_servers_of_the_core_are_measured() {
 
 #[test]
 fn servers_of_python_that_stop_at_once_get_a_sleep() {
-    let gunicorn = ["gunicorn", "--bind=0.0.0.0:8080", "--threads=8", "--no-control-socket", "wsgi:app"];
     let uvicorn = ["uvicorn", "--host=0.0.0.0", "--port=8080", "--no-access-log", "asgi:app"];
-    for server in [&gunicorn[..], &uvicorn[..]] {
+    for server in [&GUNICORN[..], &uvicorn[..]] {
         measured(|| {
             let run = restarted(&served_by(server), MIXED);
             assert!(lost(&run, Cause::RoutedToDeadPod) > 0, "{}", run.finished);
