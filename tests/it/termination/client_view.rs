@@ -25,11 +25,12 @@ fn exec(lab: &Lab, spot: &[&str]) -> Command {
     command
 }
 
-/// Starts a server that exits at once on SIGTERM and says its process id first; answers its address.
+/// Starts a server that exits at once on SIGTERM and says its process id first; answers its address. Others can stop it:
+/// it is not the first process of a namespace.
 async fn serve(lab: &Lab, name: &str) -> String {
     let binary = env!("CARGO_BIN_EXE_rolldrop");
     let script = format!("echo pid $$$$; exec {binary} workload --listen 0.0.0.0:8080 --log -");
-    run(lab, name, json!({"containers": [shell("app", &script)]})).await;
+    run(lab, name, json!({"shareProcessNamespace": true, "containers": [shell("app", &script)]})).await;
     log_with(lab, name, "app", "listening");
     let found = |seen: &[Seen]| {
         let mut own = seen.iter().filter(|seen| seen.kind() == "Pod" && seen.name() == name);
