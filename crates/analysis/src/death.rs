@@ -35,7 +35,8 @@ pub(super) struct Death {
 impl Death {
     /// What the watches and the recording proxy of the pod showed.
     pub(super) fn of(end: &PodEnd) -> Self {
-        let earliest = end.may_stop_from();
+        let signalled = end.may_stop_from();
+        let earliest = end.accepted_until().map_or(signalled, |accepted| accepted.max(signalled));
         let told = earliest.shifted_ns(end.t0.latest.ns_since(end.t0.earliest) + EXIT_NS);
         let stages = &end.stages;
         let shown = stages.containers_terminated.or(stages.pod_deleted);

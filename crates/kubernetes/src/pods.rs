@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    Container, ContainerPort, ContainerState, ContainerStatus, ExecAction, Lifecycle, Pod, PodCondition,
-    PodSpec, PodStatus, Probe,
+    Container, ContainerPort, ContainerState, ContainerStatus, ExecAction, GRPCAction, HTTPGetAction,
+    Lifecycle, Pod, PodCondition, PodSpec, PodStatus, Probe, TCPSocketAction,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use k8s_openapi::{Metadata, NamespaceResourceScope};
@@ -78,11 +78,14 @@ struct OneContainer {
     readiness_probe: Option<OneProbe>,
 }
 
-/// Of a probe, only whether it runs a program, and when it has failed.
+/// Of a probe, only what it asks, whether it runs a program, and when it has failed.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct OneProbe {
     exec: Option<IgnoredAny>,
+    http_get: Option<HTTPGetAction>,
+    tcp_socket: Option<TCPSocketAction>,
+    grpc: Option<GRPCAction>,
     period_seconds: Option<i32>,
     failure_threshold: Option<i32>,
     timeout_seconds: Option<i32>,
@@ -144,6 +147,9 @@ impl From<OneProbe> for Probe {
     fn from(read: OneProbe) -> Self {
         Self {
             exec: read.exec.map(|_| ExecAction::default()),
+            http_get: read.http_get,
+            tcp_socket: read.tcp_socket,
+            grpc: read.grpc,
             period_seconds: read.period_seconds,
             failure_threshold: read.failure_threshold,
             timeout_seconds: read.timeout_seconds,
@@ -281,17 +287,21 @@ mod tests {
 
     #[test]
     fn a_probe_that_runs_a_program_does_not_show_that_the_app_listens() {
-        for (probe, shows) in [
-            (json!({"httpGet": {"port": 80}}), Some(31)),
-            (json!({"tcpSocket": {"port": 80}, "periodSeconds": 1, "failureThreshold": 2}), Some(3)),
-            (json!({"exec": {"command": ["true"]}}), None),
+        for (probe, connects, notices_s) in [
+            (json!({"httpGet": {"port": 80}}), true, Some(31)),
+            (json!({"httpGet": {"port": "http"}}), true, Some(31)),
+            (json!({"tcpSocket": {"port": 80}, "periodSeconds": 1, "failureThreshold": 2}), true, Some(3)),
+            // It may go on listening on that port alone.
+            (json!({"httpGet": {"port": 81}}), true, None),
+            (json!({"grpc": {"port": 81}}), true, None),
+            (json!({"exec": {"command": ["true"]}}), false, None),
         ] {
             let mut object = whole();
             object["spec"]["containers"][0]["readinessProbe"] = probe;
             let ListedPod(listed) = serde_json::from_value(object.clone()).unwrap();
             let app = pod_event(Change::Listed, &listed).containers.pop().unwrap();
-            assert_eq!((app.name.as_str(), app.readiness_probe), ("app", Some(shows.is_some())));
-            assert_eq!(app.readiness_notices_s, shows);
+            assert_eq!((app.name.as_str(), app.readiness_probe), ("app", Some(connects)));
+            assert_eq!(app.readiness_notices_s, notices_s);
             let pod: Pod = serde_json::from_value(object).unwrap();
             assert_eq!(pod_event(Change::Listed, &pod), pod_event(Change::Listed, &listed));
         }

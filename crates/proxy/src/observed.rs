@@ -2,6 +2,7 @@
 //! all, and for a proxy, which watches its own.
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, Probe};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 
 use rolldrop_record::Stamp;
@@ -104,8 +105,22 @@ fn container_state(pod: &Pod, container: &Container, sidecar: bool) -> Container
         exit_code,
         restarts: status.map_or(0, |s| s.restart_count),
         readiness_probe: Some(connecting.is_some()),
-        readiness_notices_s: connecting.map(notices_s),
+        readiness_notices_s: connecting.filter(|probe| asks_its_only_port(probe, container)).map(notices_s),
     }
+}
+
+/// Returns false if the container has another port than the one that the probe asks: it may listen on one of them and not
+/// on the other, as apps with a port for their management do.
+fn asks_its_only_port(probe: &Probe, container: &Container) -> bool {
+    let http = probe.http_get.as_ref().map(|action| &action.port);
+    let tcp = probe.tcp_socket.as_ref().map(|action| &action.port);
+    let grpc = probe.grpc.as_ref().map(|action| IntOrString::Int(action.port));
+    let asked = http.or(tcp).or(grpc.as_ref());
+    container.ports.iter().flatten().all(|port| match asked {
+        Some(IntOrString::Int(number)) => port.container_port == *number,
+        Some(IntOrString::String(name)) => port.name.as_ref() == Some(name),
+        None => false,
+    })
 }
 
 /// Returns the seconds within which a probe has failed as often as it must.

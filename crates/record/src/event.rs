@@ -409,7 +409,8 @@ pub struct ContainerState {
     /// not count. `None` in records of versions that did not write it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub readiness_probe: Option<bool>,
-    /// Within so many seconds such a probe makes a pod unready that does not listen any more.
+    /// Within so many seconds such a probe makes a pod unready that does not listen any more. `None` also if the container
+    /// has ports that the probe does not ask.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub readiness_notices_s: Option<u32>,
 }

@@ -409,6 +409,14 @@ fn pod_that_accepts_until_sigkill_has_no_handler() {
 }
 
 #[test]
+fn pod_that_still_accepts_is_no_dead_pod() {
+    let to_dead_pods =
+        |records| analysed(records).result.requests.by_cause.get(&Cause::RoutedToDeadPod).copied();
+    assert_eq!(to_dead_pods(kept_on(30)), Some(7));
+    assert_eq!(to_dead_pods(accepting(4)), None);
+}
+
+#[test]
 fn pod_that_is_killed_early_was_not_slow() {
     let mut records = kept_on(2);
     for event in &mut records.events {

@@ -25,6 +25,8 @@ const SECOND_NS: i64 = 1_000_000_000;
 pub const EARLY_S: f64 = 0.5;
 /// A probe may begin so much later than its period says, in seconds.
 const PROBE_MARGIN_S: f64 = 1.0;
+/// Both of these, in whole seconds.
+const UNSEEN_S: i64 = 2;
 
 /// The start of one pod.
 #[derive(Clone, Debug)]
@@ -161,6 +163,13 @@ impl PodEnd {
             slept_s + f64::from(notices_s) + PROBE_MARGIN_S < self.shortest_grace_s as f64
         };
         self.was_killed_at_its_grace() && slept_s.zip(self.accepted_for_all_but_s).is_some_and(noticed)
+    }
+
+    /// Until when it surely accepted new connections, as its readiness probes show: they stayed successful until its
+    /// containers ended, and would have noticed.
+    pub fn accepted_until(&self) -> Option<Stamp> {
+        let (ended, notices_s) = self.stages.containers_terminated.zip(self.accepted_for_all_but_s)?;
+        Some(ended.shifted_ns(-(i64::from(notices_s) + UNSEEN_S) * SECOND_NS))
     }
 
     /// When nothing of the pod was left, as far as it was seen.
