@@ -36,8 +36,18 @@ pub(crate) fn zero_s(run: &MeasuredRun) -> f64 {
     started.expect("the load's beginning")
 }
 
+/// By how much the load was late at the worst, in seconds, of what it was to send from then to then.
+fn late_s(run: &MeasuredRun, from_s: f64, to_s: f64) -> f64 {
+    let rows = run.records.requests.iter().filter_map(|row| {
+        let begun = row.connect_start.or(row.sent)?;
+        let due_s = row.scheduled.unix_ns() as f64 / 1e9;
+        (from_s..to_s).contains(&due_s).then(|| begun.seconds_since(row.scheduled))
+    });
+    rows.fold(0.0, f64::max)
+}
+
 /// Holds the windows of a run against the Service proxy's log. An upper bound rests on how soon the next arrival would have
-/// come, so it is a figure: a load that is late sends none.
+/// come: a load that is late sends none meanwhile. The machine may delay other things too, so it is a figure.
 pub(crate) fn bounds_hold(run: &MeasuredRun) {
     let stopped = stopped_routing(run);
     let zero = zero_s(run);
@@ -46,7 +56,8 @@ pub(crate) fn bounds_hold(run: &MeasuredRun) {
         let window = termination.windows.first().expect("a window");
         let t0_latest = zero + termination.t0_s;
         let t0_earliest = t0_latest - termination.t0_uncertainty_s;
-        let upper = t0_latest + window.lower_s.unwrap_or(0.0) + (1.0 / ALPHA).ln() / window.rate_before;
+        let on_time = t0_latest + window.lower_s.unwrap_or(0.0) + (1.0 / ALPHA).ln() / window.rate_before;
+        let upper = on_time + late_s(run, t0_earliest, on_time);
         // Of a window that may be empty it is only known that it does not end before it begins.
         let lower = window.lower_s.map_or(t0_earliest, |lower_s| t0_latest + lower_s);
         let said =

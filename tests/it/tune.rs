@@ -272,6 +272,15 @@ fn tuning_without_names_proves_by_rollouts() {
         assert_eq!(again["steps"][0]["purpose"], "proof", "{again}");
         assert_eq!(again["chosen"]["settings"], found["chosen"]["settings"], "{again}");
         assert_eq!(shop.spec(), before);
+
+        // A choice that no longer holds.
+        let mut short = found.clone();
+        short["chosen"]["settings"]["preStopSeconds"] = json!(0);
+        std::fs::write(tuned.dir().join("tuning/tune.json"), short.to_string()).expect("a file");
+        let refuted = Rolldrop::new(shop.go_on("--verify", tuned.dir(), &["--out", "short"])).finish();
+        let refuted = refuted.expect_code(1);
+        assert!(refuted.stdout().contains("that a longer one may save"), "{refuted}");
+        assert_eq!(shop.spec(), before);
     });
 }
 
