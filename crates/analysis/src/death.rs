@@ -12,6 +12,9 @@ const ADDRESS_BEFORE_NS: i64 = 100_000_000;
 const ADDRESS_SPREAD_S: f64 = 0.05;
 /// From SIGTERM to the end of an app that exits at once.
 const EXIT_NS: i64 = 30_000_000;
+/// So late the recording proxy beside an app may say that its listener is closed, clocks included. It asks the kernel every
+/// 5 ms.
+const LISTENER_NS: i64 = 50_000_000;
 /// By how much the estimate of a container's end may be wrong.
 const SHOWN_SPREAD_NS: i64 = 180_000_000;
 /// Weight of an explanation that the outcome of a connection contradicts. Networks differ, so not 0.
@@ -35,10 +38,11 @@ pub(super) struct Death {
 impl Death {
     /// What the watches and the recording proxy of the pod showed.
     pub(super) fn of(end: &PodEnd) -> Self {
-        let signalled = end.may_stop_from();
-        let earliest = end.accepted_until().map_or(signalled, |accepted| accepted.max(signalled));
-        let told = earliest.shifted_ns(end.t0.latest.ns_since(end.t0.earliest) + EXIT_NS);
         let stages = &end.stages;
+        let listened = stages.listener_closed.map(|closed| closed.shifted_ns(-LISTENER_NS));
+        let accepted = [end.accepted_until(), listened].into_iter().flatten();
+        let earliest = accepted.fold(end.may_stop_from(), Stamp::max);
+        let told = earliest.shifted_ns(end.t0.latest.ns_since(end.t0.earliest) + EXIT_NS);
         let shown = stages.containers_terminated.or(stages.pod_deleted);
         let seen = [stages.listener_closed, stages.app_exited].into_iter().flatten().min();
         let likely = seen.or(shown.map(|at| at.shifted_ns(-SHOWN_AFTER_NS))).unwrap_or(told).max(earliest);

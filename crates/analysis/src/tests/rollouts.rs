@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use rand::rngs::StdRng;
 
 use super::*;
-use rolldrop_record::event::{EndpointSliceEvent, EndpointState};
+use rolldrop_record::event::{EndpointSliceEvent, EndpointState, ProxyPhase};
 use rolldrop_record::service_proxy::ServiceProxy;
 
 /// From the deletion call to the closed listener, to the address that is gone, and to the watch that shows it.
@@ -200,6 +200,22 @@ fn what_is_unreachable_at_once_as_rules_change_is_no_starting_pods() {
         let causes = at_a_change_of_rules(outcome, dataplane.clone());
         assert_eq!(causes, BTreeMap::from([(Cause::RuleSwap, 1)]), "{outcome:?}, {dataplane:?}");
     }
+}
+
+#[test]
+fn refusal_while_the_listener_stands_is_of_the_rules() {
+    let mut service = Service::new(&["a", "b", "c"]);
+    service.drains_ms = 3000;
+    service.delete(5000, "a");
+    service.slice(5050, &["b", "c"], &["a"]);
+    service.rules(5120, &["b", "c"]);
+    let closed = EventKind::ProxyPhase { pod: "a".into(), phase: ProxyPhase::ListenerClosed };
+    service.records.events.push(Event::new(at(8000), "a", closed));
+    service.load(300, Naming::Header, 1);
+    let row = service.records.requests.iter_mut().find(|row| row.scheduled >= at(5120)).unwrap();
+    (row.outcome, row.connected, row.sent, row.pod) = (Outcome::ConnectRefused, None, None, None);
+    let result = analysed(service.records).result;
+    assert_eq!(result.requests.by_cause, BTreeMap::from([(Cause::RuleSwap, 1)]), "{:?}", result.findings);
 }
 
 /// The causes of one request that fails as the rules learn of a pod that is probed.
