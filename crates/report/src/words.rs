@@ -295,9 +295,12 @@ pub(super) fn longest(termination: &Termination) -> String {
     format::or_none(longest_window(termination), window)
 }
 
-/// The longest window of a termination: the one that reaches furthest.
+/// The longest window of a termination: the one that reaches furthest, of the Services that the pod was an endpoint of.
 pub(super) fn longest_window(termination: &Termination) -> Option<&Window> {
-    let reach = |w: &Window| w.upper_s.unwrap_or(f64::INFINITY).max(w.lower_s.unwrap_or(0.0));
+    let reach = |w: &Window| match w.is_one() {
+        true => w.upper_s.unwrap_or(f64::INFINITY).max(w.lower_s.unwrap_or(0.0)),
+        false => f64::NEG_INFINITY,
+    };
     termination.windows.iter().max_by(|a, b| reach(a).total_cmp(&reach(b)))
 }
 
@@ -530,6 +533,11 @@ mod tests {
         (w.censored, w.censored_reason) = (Some("no endpoint".into()), Some(NoBound::NeverRouted));
         assert_eq!(window(w), "none, as it was never an endpoint");
         assert_eq!(censored(&result.terminations), Vec::<String>::new());
+        // It was one of another Service.
+        let mut other = result.terminations[1].windows[0].clone();
+        (other.lower_s, other.upper_s) = (Some(0.1), Some(0.2));
+        result.terminations[0].windows.insert(0, other);
+        assert_eq!(longest(&result.terminations[0]), "0.100 to 0.200 s");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Finding, Severity, counted, finding, len};
-use crate::model::{NoBound, Termination};
+use crate::model::{NoBound, Termination, Window};
 use crate::timeline::Timeline;
 
 /// By consumer and reason: the pods, and the reason in words.
@@ -16,7 +16,9 @@ pub(crate) fn findings<'a>(
 ) -> impl Iterator<Item = Finding> + use<'a> {
     let mut by_reason = ByReason::new();
     for termination in terminations {
-        for window in &termination.windows {
+        // A pod of one Service is none of the others of the run.
+        let has_one = termination.windows.iter().any(Window::is_one);
+        for window in termination.windows.iter().filter(|window| window.is_one() || !has_one) {
             if let Some(why) = &window.censored {
                 let key = (window.consumer.as_str(), window.censored_reason);
                 by_reason.entry(key).or_default().push((&termination.pod, why));
