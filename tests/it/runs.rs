@@ -11,7 +11,7 @@ use rolldrop_record::run_info::{Balances, ClusterInfo, FORMAT_VERSION, LoadPlan,
 use rolldrop_record::{EventKind, Expect, Records, RunDir, RunInfo, Stamp};
 use serde_json::Value;
 
-use crate::harness::{Finished, Rolldrop};
+use crate::harness::{Finished, Rolldrop, again_while_invalid};
 
 /// How the embedded cluster carries Services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,7 +189,10 @@ pub(crate) fn result(run: &Path) -> RunResult {
 /// Runs a scenario, by its name or as the text of a file, with further arguments.
 pub(crate) fn measure(scenario: &str, dataplane: Dataplane, more: &[&str]) -> MeasuredRun {
     let _turn = turn();
-    let finished = Rolldrop::run(scenario).args(["--quiet"]).on(dataplane).args(more).measured();
+    let run = Rolldrop::run(scenario).args(["--quiet"]).on(dataplane).args(more);
+    // Where pods come too slowly, an action finds no time before the load ends.
+    let is_cut_short = |run: &Finished| run.is_invalid() || run.stdout().contains("was not done");
+    let finished = again_while_invalid(|| run.finish(), is_cut_short);
     // A machine that others use makes a run invalid, and its accounting, order and classes no less true.
     assert!(finished.code() == Some(0) || finished.is_starved(), "{finished}");
     let path = finished.dir().join("run");
