@@ -210,7 +210,9 @@ impl<'a> Suspects<'a> {
     fn refused_by_a_rule(&self, target: usize, r: &Request) -> Verdict {
         let service = self.service(target);
         let share = |is| if is { 1.0 } else { 0.0 };
-        let has_none = self.timeline.endpoints.none_usable(service, r.begun());
+        // The rules follow the slices by up to that.
+        let since = r.begun().shifted_ns(-LAG_NS);
+        let has_none = self.timeline.endpoints.none_usable_within(service, since, r.begun());
         Verdict { no_endpoint: share(has_none), rule_swap: share(!has_none), ..Verdict::default() }
     }
 

@@ -1,7 +1,7 @@
 //! What takes a window its upper bound, and what makes the bound of all windows longer than each.
 
 use super::corners::many;
-use super::rollouts::{Naming, Service};
+use super::rollouts::{Naming, Service, all_at_once};
 use super::*;
 use crate::timeline::integrity::Hole;
 use rolldrop_record::event::NameAnswer;
@@ -126,15 +126,9 @@ fn the_next_pod_of_a_name_is_alive() {
     assert!(same[1].is_some_and(|upper_s| upper_s >= 0.4), "{same:?}");
 }
 
-/// A rollout of which the kernel names the pod of each connection, but for the first that was refused; it may have
-/// said more then than could be taken in.
-fn tracked(has_gap: bool) -> Analysis {
-    let mut service = Service::new(&["a", "b", "c"]);
-    service.delete(5000, "b");
-    service.slice(5020, &["a", "c"], &["b"]);
-    service.rules(5120, &["a", "c"]);
-    service.slice(5260, &["a", "c"], &[]);
-    let pods = service.load(300, Naming::Nothing, 1);
+/// The load of a Service of which the kernel names the pod of each connection, but for those that are refused from then to
+/// then: it has no entry for these.
+fn tracked(service: Service, pods: &[String], unknown_ms: std::ops::Range<i64>) -> Records {
     let mut records = service.records;
     let address = |pod: &str| format!("10.0.1.{}", pod.as_bytes()[0]);
     for event in &mut records.events {
@@ -142,25 +136,59 @@ fn tracked(has_gap: bool) -> Analysis {
             pod.ip = Some(address(&pod.name));
         }
     }
-    for (row, pod) in records.requests.iter_mut().zip(&pods) {
-        row.routed_to = Some(format!("{}:8080", address(pod)).parse().unwrap());
+    let is_unknown = |row: &RequestRow| {
+        row.outcome == Outcome::ConnectRefused
+            && (at(unknown_ms.start)..at(unknown_ms.end)).contains(&row.scheduled)
+    };
+    for (row, pod) in records.requests.iter_mut().zip(pods) {
+        let routed_to = format!("{}:8080", address(pod)).parse().unwrap();
+        row.routed_to = (!is_unknown(row)).then_some(routed_to);
     }
-    let refused = records.requests.iter_mut().find(|row| row.outcome == Outcome::ConnectRefused).unwrap();
-    refused.routed_to = None;
-    let event = |at, kind| Event::new(at, "load-0", kind);
-    if has_gap {
-        let from = refused.scheduled.shifted_ns(-50 * MS);
-        records.events.push(event(from.shifted_ns(100 * MS), EventKind::ConntrackGap { from }));
-    }
+    let routed = records.requests.iter().filter(|row| row.routed_to.is_some()).count();
     let ended = EventKind::ConntrackEnded {
-        connections: 3000,
-        routed: 2999,
+        connections: records.requests.len() as u64,
+        routed: routed as u64,
         service_proxy: Some(ServiceProxy::Nftables),
     };
-    records.events.push(event(at(10_000), ended));
+    records.events.push(Event::new(at(10_000), "load-0", ended));
     // Nobody else says what implements Services.
     records.info.cluster.dataplane = ServiceProxy::Unknown;
+    records
+}
+
+/// A rollout in which the kernel has no entry for the first connection that was refused; it may have said more then than
+/// could be taken in.
+fn with_one_unknown(has_gap: bool) -> Analysis {
+    let mut service = Service::new(&["a", "b", "c"]);
+    service.delete(5000, "b");
+    service.slice(5020, &["a", "c"], &["b"]);
+    service.rules(5120, &["a", "c"]);
+    service.slice(5260, &["a", "c"], &[]);
+    let pods = service.load(300, Naming::Nothing, 1);
+    let refused = |row: &&RequestRow| row.outcome == Outcome::ConnectRefused;
+    let first = service.records.requests.iter().find(refused).unwrap().scheduled;
+    let first_ms = (first.ns_since(at(0))) / MS;
+    let mut records = tracked(service, &pods, first_ms..first_ms + 1);
+    if has_gap {
+        let from = first.shifted_ns(-50 * MS);
+        let gap = EventKind::ConntrackGap { from };
+        records.events.push(Event::new(from.shifted_ns(100 * MS), "load-0", gap));
+    }
     analysed(records)
+}
+
+#[test]
+fn refusals_of_rules_without_an_endpoint_are_no_swap() {
+    // The rules learn of the new pods 80 ms after the slices.
+    let (mut service, pods) = all_at_once(Naming::Nothing, 1);
+    let since = at(6060)..at(6130);
+    for row in service.records.requests.iter_mut().filter(|row| since.contains(&row.scheduled)) {
+        (row.outcome, row.connected, row.sent) = (Outcome::ConnectRefused, None, None);
+        row.end = row.scheduled.shifted_ns(MS);
+    }
+    let result = analysed(tracked(service, &pods, 6060..6130)).result;
+    assert_eq!(result.requests.by_cause.get(&Cause::RuleSwap), None, "{:?}", result.requests.by_cause);
+    assert!(result.requests.by_cause[&Cause::NoReadyEndpoint] >= 20, "{:?}", result.requests.by_cause);
 }
 
 #[test]
@@ -169,13 +197,13 @@ fn a_refusal_that_the_kernel_has_no_entry_for_is_no_pods() {
         let dropped = &analysis.result.terminations[0].requests.dropped;
         (analysis.result.requests.by_cause.get(&Cause::RuleSwap).copied(), *dropped)
     };
-    let analysis = tracked(false);
+    let analysis = with_one_unknown(false);
     let cluster = &analysis.result.cluster;
     assert_eq!(cluster.dataplane, ServiceProxy::Nftables);
     assert_eq!(cluster.dataplane_from, Some(ProxyEvidence::ProxyMode));
     let (swapped, dropped) = of(&analysis);
     assert_eq!((swapped, dropped.at_least), (Some(1), dropped.at_most));
     // Where the entry may have been missed, the pod that had just died is the better explanation.
-    let (swapped, with_gap) = of(&tracked(true));
+    let (swapped, with_gap) = of(&with_one_unknown(true));
     assert_eq!((swapped, with_gap.at_most), (None, dropped.at_most + 1));
 }

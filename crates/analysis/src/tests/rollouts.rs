@@ -171,7 +171,7 @@ fn analysis_rows(service: &Service) -> impl Iterator<Item = &RequestRow> {
 }
 
 /// All three go at once; the first is out at once, the others when their successors are ready, a second later.
-fn all_at_once(naming: Naming, seed: u64) -> (Service, Vec<String>) {
+pub(super) fn all_at_once(naming: Naming, seed: u64) -> (Service, Vec<String>) {
     let mut service = Service::new(&["a", "b", "c"]);
     for pod in ["a", "b", "c"] {
         service.delete(5000, pod);
