@@ -28,6 +28,15 @@ const OF_PODS: [&str; 15] = [
 /// Of a Job's specification.
 const OF_JOBS: [&str; 5] =
     ["backoffLimitPerIndex", "maxFailedIndexes", "podFailurePolicy", "successPolicy", "suspend"];
+/// Of a StatefulSet's specification.
+const OF_STATEFUL_SETS: [&str; 4] = [
+    "persistentVolumeClaimRetentionPolicy",
+    "volumeClaimTemplates.spec.resources",
+    "volumeClaimTemplates.spec.selector",
+    "volumeClaimTemplates.spec.storageClassName",
+];
+/// Of a PersistentVolumeClaim's specification.
+const OF_CLAIMS: [&str; 3] = ["resources", "selector", "storageClassName"];
 /// Of a Service's specification.
 const OF_SERVICES: [&str; 4] =
     ["externalIPs", "loadBalancerSourceRanges", "sessionAffinityConfig", "trafficDistribution"];
@@ -50,7 +59,9 @@ fn ignored(resource: Resource, object: &Value) -> BTreeSet<String> {
     let template: (&str, &[&str]) = ("spec.template.spec", &OF_PODS);
     let lists: Vec<(&str, &[&str])> = match resource {
         Resource::Pods => vec![("spec", &OF_PODS)],
-        Resource::Deployments | Resource::ReplicaSets => vec![template],
+        Resource::Deployments | Resource::ReplicaSets | Resource::DaemonSets => vec![template],
+        Resource::StatefulSets => vec![template, ("spec", &OF_STATEFUL_SETS)],
+        Resource::PersistentVolumeClaims => vec![("spec", &OF_CLAIMS)],
         Resource::Jobs => vec![template, ("spec", &OF_JOBS)],
         Resource::Services => vec![("spec", &OF_SERVICES)],
         Resource::ClusterRoles => vec![("aggregationRule", &["clusterRoleSelectors"])],

@@ -180,6 +180,10 @@ impl PodContext {
         let make = |store: &Store| {
             self.with_surroundings(|around| volumes::make(&self.pod, store, around, &|| self.token()))
         };
+        let registry = &self.shared.registry;
+        let exists =
+            |claim: &str| registry.get(Resource::PersistentVolumeClaims, &self.namespace, claim).is_ok();
+        volumes::need_claims(&self.pod, exists)?;
         if let Some(store) = self.store() {
             let made = make(&store)?;
             self.volumes.get_or_init(|| made);
