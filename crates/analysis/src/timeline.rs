@@ -52,12 +52,21 @@ use rolldrop_record::{Event, EventKind, Outcome, RequestRow, RowSource, RunInfo,
 /// How the hand-over of a proxy's rows ended.
 #[derive(Clone, Debug)]
 pub struct HandOver {
-    /// The pod.
+    /// The pod's name.
     pub pod: String,
+    /// The pod's UID; `None` in older records.
+    pub uid: Option<String>,
     /// The proxy, as a source.
     pub source: String,
     /// How many there were, and how many arrived.
     pub rows: Rows,
+}
+
+impl HandOver {
+    /// Whether the proxy was beside this pod: with StatefulSets others have the same name.
+    pub(crate) fn is_of(&self, name: &str, uid: &str) -> bool {
+        self.uid.as_deref().map_or(self.pod == name, |own| own == uid)
+    }
 }
 
 /// One run on one clock, without its [`Requests`].
@@ -79,7 +88,7 @@ pub struct Timeline {
     pub pods: Vec<PodLife>,
     /// The pods that ended under load, by t0.
     pub ends: Vec<PodEnd>,
-    ends_by_name: HashMap<String, Vec<(Stamp, Option<usize>)>>,
+    lives_by_name: HashMap<String, Vec<NamedLife>>,
     /// The programs that the run started, in order.
     pub commands: Vec<Command>,
     /// The run's own calls, in order.
@@ -152,7 +161,7 @@ impl Timeline {
 
     /// The lives of the pods with this name.
     pub(crate) fn lives_of(&self, pod: &str) -> Lives<'_> {
-        Lives(self.ends_by_name.get(pod).map_or(&[], Vec::as_slice))
+        Lives(self.lives_by_name.get(pod).map_or(&[], Vec::as_slice))
     }
 
     /// How long clients of this target keep a DNS answer, in seconds: the longest that was seen. `None` if they use
@@ -248,7 +257,7 @@ impl Unread {
         let Collectors { actions, watches, mut notes, endpoints, pods, .. } = seen;
         let (beats, commands) = (seen.beats.finish(), seen.commands.0);
         let ending_before = pods.ending_before(load_started);
-        notes.hand_overs.retain(|proxy| !ending_before.contains(proxy.pod.as_str()));
+        notes.hand_overs.retain(|proxy| !ending_before.iter().any(|life| life.owns(proxy)));
         let others = pods::Others {
             clocks,
             beats: &beats,
@@ -271,7 +280,7 @@ impl Unread {
             load_ended,
             announced: load.announced,
             tallies: load.tallies.clone(),
-            ends_by_name: ends_by_name(&pods, &ends),
+            lives_by_name: lives_by_name(&pods, &ends),
             pods,
             ends,
             commands,
@@ -294,25 +303,50 @@ impl Unread {
     }
 }
 
-/// The lives of the pods that bore one name, in order: when they began, and their ends under load.
+/// One of the lives of the pods that bore a name.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lives<'a>(&'a [(Stamp, Option<usize>)]);
+struct NamedLife {
+    created: Stamp,
+    /// Its number among the timeline's pods.
+    number: usize,
+    /// The number of its end, if it ended under load.
+    end: Option<usize>,
+}
+
+/// The lives of the pods that bore one name, in order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lives<'a>(&'a [NamedLife]);
 
 impl Lives<'_> {
+    /// The place, among these, of the one that there was at `at`: the last that had begun, or the first.
+    pub(crate) fn place_at(self, at: Stamp) -> Option<usize> {
+        let begun = self.0.partition_point(|life| life.created <= at);
+        let place = begun.saturating_sub(1);
+        (place < self.0.len()).then_some(place)
+    }
+
     /// The end of the one that there was at `at`, if it ended under load.
     pub(crate) fn end_at(self, at: Stamp) -> Option<usize> {
-        // StatefulSets reuse names: the life that had begun counts.
-        let begun = self.0.partition_point(|(created, _)| *created <= at);
-        self.0.get(begun.saturating_sub(1))?.1
+        self.0[self.place_at(at)?].end
+    }
+
+    /// Their numbers among the timeline's pods.
+    pub(crate) fn numbers(self) -> impl ExactSizeIterator<Item = usize> {
+        self.0.iter().map(|life| life.number)
+    }
+
+    /// The number of the one that there was at `at`.
+    pub(crate) fn number_at(self, at: Stamp) -> Option<usize> {
+        Some(self.0[self.place_at(at)?].number)
     }
 }
 
-/// For each name the lives of the pods that bore it.
-fn ends_by_name(pods: &[PodLife], ends: &[PodEnd]) -> HashMap<String, Vec<(Stamp, Option<usize>)>> {
+/// For each name the lives of the pods that bore it: StatefulSets reuse names.
+fn lives_by_name(pods: &[PodLife], ends: &[PodEnd]) -> HashMap<String, Vec<NamedLife>> {
     let mut lives: HashMap<String, Vec<_>> = HashMap::default();
-    for life in pods {
+    for (number, life) in pods.iter().enumerate() {
         let end = ends.iter().position(|end| end.uid == life.uid);
-        lives.entry(life.name.clone()).or_default().push((life.created, end));
+        lives.entry(life.name.clone()).or_default().push(NamedLife { created: life.created, number, end });
     }
     lives
 }
@@ -402,8 +436,9 @@ impl Notes {
             EventKind::Machine(sample) => {
                 self.machine.entry(source.to_owned()).or_default().push((at, *sample));
             }
-            EventKind::ProxyEnded { pod, of, rows } => {
-                self.hand_overs.push(HandOver { pod: pod.clone(), source: of.clone(), rows: *rows });
+            EventKind::ProxyEnded { pod, uid, of, rows } => {
+                let (pod, uid, source) = (pod.clone(), uid.clone(), of.clone());
+                self.hand_overs.push(HandOver { pod, uid, source, rows: *rows });
             }
             EventKind::AnswerHeaders(of_source) => {
                 let target = of_source.target.clone();

@@ -157,6 +157,9 @@ pub enum EventKind {
     ProxyEnded {
         /// The pod's name.
         pod: String,
+        /// The pod's UID, by which pods of the same name are told apart; `None` in older records.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        uid: Option<String>,
         /// The proxy, as a source.
         #[serde(default)]
         of: String,

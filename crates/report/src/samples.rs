@@ -332,6 +332,7 @@ impl Sample {
         self.analysis.result.starts.push(Start {
             pod: format!("{pod}-next"),
             was_awaited: false,
+            uid: format!("uid-{pod}-next"),
             timeline: [
                 (StartStage::Created, 0.0),
                 (StartStage::IpReported, 0.52),

@@ -76,7 +76,7 @@ fn joined_among(pods: &[&str], requests: Vec<RequestRow>, served: Vec<ServedRow>
     let clocks = clocks(&records);
     let ended = |pod: &&str| {
         let (pod, of) = ((*pod).to_owned(), (*pod).to_owned());
-        Event::new(at(0), "coordinator", EventKind::ProxyEnded { pod, of, rows: Rows::default() })
+        Event::new(at(0), "coordinator", EventKind::ProxyEnded { pod, uid: None, of, rows: Rows::default() })
     };
     let joins = Joins {
         names: PodNames::of(&pods.iter().map(ended).collect::<Vec<_>>()),
