@@ -69,6 +69,8 @@ builtin![
     "max-unavailable-0",
     "all-at-once",
     "min-ready-seconds",
+    "stateful-set",
+    "daemon-set",
     "broken-probe",
     "scale-down",
     "drain",

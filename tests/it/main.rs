@@ -72,6 +72,7 @@ mod rollouts;
 mod runs;
 mod sample_server;
 mod servers;
+mod sets;
 mod soak;
 mod stale_flows;
 mod strangers;

@@ -456,7 +456,8 @@ fn a_pod_is_told_from_the_next_one_of_its_name() {
             ),
             _ => assert!(of(Cause::NotReadyYet) * 10 > by_new * 9, "{causes:?}, {by_new} refused"),
         }
-        let starts: Vec<_> = result.starts.iter().filter(|start| start.pod == "a" && start.uid != "uid-a").collect();
+        let starts: Vec<_> =
+            result.starts.iter().filter(|start| start.pod == "a" && start.uid != "uid-a").collect();
         let [start] = starts[..] else { panic!("{starts:?}") };
         assert_eq!(start.uid, "uid-a~2");
         let first = start.timeline[&StartStage::FirstRequest];

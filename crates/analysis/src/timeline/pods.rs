@@ -222,7 +222,10 @@ impl Collector {
         let is_ending = |pod: &&Seen| pod.deletion.as_ref().is_some_and(|deletion| deletion.seen < begun);
         let ending = self.0.values().filter(is_ending).map(|pod| &pod.life);
         ending
-            .map(|life| EndingBefore { life, is_last: names[life.name.as_str()].last() == Some(&life.created) })
+            .map(|life| EndingBefore {
+                life,
+                is_last: names[life.name.as_str()].last() == Some(&life.created),
+            })
             .collect()
     }
 

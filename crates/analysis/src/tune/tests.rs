@@ -319,8 +319,12 @@ fn choice_is_never_below_a_window_seen_before() {
 #[test]
 fn pods_are_known_by_name_if_a_new_one_is_known_to_have_answered() {
     let mut result = windows(&[0.2, 3.1]);
-    let start =
-        |stage| Start { pod: "d".into(), uid: "uid-d".into(), timeline: BTreeMap::from([(stage, 0.7)]), was_awaited: false };
+    let start = |stage| Start {
+        pod: "d".into(),
+        uid: "uid-d".into(),
+        timeline: BTreeMap::from([(stage, 0.7)]),
+        was_awaited: false,
+    };
     result.starts = vec![start(StartStage::Ready)];
     assert_eq!(names(&result), Names::Unknown);
     result.starts.push(start(StartStage::FirstRequest));

@@ -124,15 +124,8 @@ fn view() -> Vec<Value> {
 
 /// What `edit` has beside `view`.
 fn edit() -> Vec<Value> {
-    let core = [
-        "configmaps",
-        "events",
-        "persistentvolumeclaims",
-        "pods",
-        "secrets",
-        "serviceaccounts",
-        "services",
-    ];
+    let core =
+        ["configmaps", "events", "persistentvolumeclaims", "pods", "secrets", "serviceaccounts", "services"];
     let apps = [
         "daemonsets",
         "deployments",

@@ -78,9 +78,7 @@ mod tests {
 
     #[test]
     fn ready_pods_are_available_after_their_time() {
-        let pod = |status: &str, since: &str| {
-            json!({"status": {"conditions": [{"type": "Ready", "status": status, "lastTransitionTime": since}]}})
-        };
+        let pod = |status: &str, since: &str| json!({"status": {"conditions": [{"type": "Ready", "status": status, "lastTransitionTime": since}]}});
         let judge = Judge::new(&json!({"spec": {"minReadySeconds": 10}}), "2026-01-01T00:00:10Z");
         assert_eq!(judge.availability(&pod("True", "2026-01-01T00:00:00Z")), Availability::Available);
         assert_eq!(judge.availability(&pod("True", "2026-01-01T00:00:01Z")), Availability::In(1));

@@ -16,9 +16,7 @@ use super::claim::{adopters, claim};
 use super::history::{History, REVISION_LABEL};
 use super::pod_control::{BURST, PodControl};
 use super::worker::{self, BACK_OFF, Outcome};
-use crate::object::{
-    Key, controller_key, controller_of, is_being_deleted, is_ready, is_terminal, key,
-};
+use crate::object::{Key, controller_key, controller_of, is_being_deleted, is_ready, is_terminal, key};
 use crate::registry::{EventType, Observed, Part, WatchEventType, follow};
 use crate::resource::Resource;
 use crate::selector::{LabelSelector, Selection};
@@ -85,9 +83,10 @@ async fn reconcile(control: &PodControl, (namespace, name): &Key) -> Outcome {
         })?;
     }
     done?;
-    let in_use = history.old.iter().filter(|revision| {
-        marks.contains(text(&revision["metadata"]["labels"][REVISION_LABEL]))
-    });
+    let in_use = history
+        .old
+        .iter()
+        .filter(|revision| marks.contains(text(&revision["metadata"]["labels"][REVISION_LABEL])));
     history.forget(registry, &set, &in_use.map(|revision| key(revision).1).collect())?;
     Ok(again)
 }
@@ -114,7 +113,8 @@ async fn take(control: &PodControl, set: &Value, hash: &str, mut steps: Steps) -
             true => (EventType::Warning, "FailedDaemonPod", "failed"),
             false => (EventType::Normal, "SucceededDaemonPod", "succeeded"),
         };
-        let message = format!("Found {how} daemon pod {namespace}/{name} on node {node}, will try to delete it");
+        let message =
+            format!("Found {how} daemon pod {namespace}/{name} on node {node}, will try to delete it");
         control.record(set, event_type, reason, &message);
     }
     steps.create.truncate(BURST);
@@ -143,7 +143,8 @@ fn status_of(
         desired += 1;
         current += usize::from(!on_node.is_empty());
         // The oldest counts.
-        let oldest = on_node.iter().min_by_key(|pod| (text(&pod["metadata"]["creationTimestamp"]), key(pod).1));
+        let oldest =
+            on_node.iter().min_by_key(|pod| (text(&pod["metadata"]["creationTimestamp"]), key(pod).1));
         ready += usize::from(oldest.is_some_and(|pod| is_ready(pod)));
         available += usize::from(oldest.is_some_and(|pod| judge.is_available(pod)));
         updated += usize::from(oldest.is_some_and(|pod| is_new(pod)));

@@ -92,11 +92,7 @@ pub(super) fn template_of(revision: &Value) -> Value {
 }
 
 /// A revision of the owner's present template: a patch that brings it back, as `kubectl rollout undo` sends it.
-fn new_revision(
-    owner: &Value,
-    number: i64,
-    mark: impl Fn(&str, &str) -> (&'static str, String),
-) -> Value {
+fn new_revision(owner: &Value, number: i64, mark: impl Fn(&str, &str) -> (&'static str, String)) -> Value {
     let mut template = owner["spec"]["template"].clone();
     let hash = template::hash(&template);
     let name = format!("{}-{hash}", key(owner).1);

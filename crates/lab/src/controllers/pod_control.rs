@@ -41,7 +41,12 @@ pub(super) struct PodControl {
 
 impl PodControl {
     pub(super) fn new(shared: &Shared, component: &'static str) -> Self {
-        Self { shared: shared.clone(), rate: ClientRate::of(&shared.config), component, wording: Wording::Common }
+        Self {
+            shared: shared.clone(),
+            rate: ClientRate::of(&shared.config),
+            component,
+            wording: Wording::Common,
+        }
     }
 
     pub(super) fn wording(self, wording: Wording) -> Self {
@@ -50,8 +55,11 @@ impl PodControl {
 
     /// Says what was done to a pod, or failed.
     fn say(&self, owner: &Value, act: Act, pod: &str, failure: Option<&Status>) {
-        let (event_type, result) =
-            if failure.is_some() { (EventType::Warning, "Failed") } else { (EventType::Normal, "Successful") };
+        let (event_type, result) = if failure.is_some() {
+            (EventType::Warning, "Failed")
+        } else {
+            (EventType::Normal, "Successful")
+        };
         let (verb, past, present) = match act {
             Act::Create => ("Create", "Created", "creating"),
             Act::Delete => ("Delete", "Deleted", "deleting"),
@@ -60,8 +68,11 @@ impl PodControl {
             (Wording::Common, None) => format!("{past} pod: {pod}"),
             (Wording::Common, Some(status)) => format!("Error {present}: {status}"),
             (Wording::StatefulSets, failure) => {
-                let what =
-                    format!("{} Pod {pod} in StatefulSet {}", verb.to_lowercase(), text(&owner["metadata"]["name"]));
+                let what = format!(
+                    "{} Pod {pod} in StatefulSet {}",
+                    verb.to_lowercase(),
+                    text(&owner["metadata"]["name"])
+                );
                 match failure {
                     None => format!("{what} successful"),
                     Some(status) => format!("{what} failed error: {status}"),

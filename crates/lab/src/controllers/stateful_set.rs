@@ -87,7 +87,8 @@ struct Look<'a> {
 
 impl<'a> Look<'a> {
     fn of(control: &'a PodControl, set: &'a Value) -> Result<Self, Status> {
-        let history = History::of(&control.shared.registry, set, |name, _| (REVISION_LABEL, name.to_owned()))?;
+        let history =
+            History::of(&control.shared.registry, set, |name, _| (REVISION_LABEL, name.to_owned()))?;
         let update = key(&history.update).1;
         let known = text(&set["status"]["currentRevision"]);
         let current = if history.find(known).is_some() { known.to_owned() } else { update.clone() };
@@ -151,9 +152,8 @@ impl<'a> Look<'a> {
     /// The status of the set with these pods (`updateStatus`, `completeRollingUpdate`).
     fn status(&self, set: &Value, pods: &[Arc<Value>], judge: Judge) -> Value {
         let count = |counts: &dyn Fn(&Value) -> bool| pods.iter().filter(|pod| counts(pod)).count();
-        let of_revision = |revision: &str| {
-            count(&|pod| !is_being_deleted(pod) && revision_of(pod) == revision)
-        };
+        let of_revision =
+            |revision: &str| count(&|pod| !is_being_deleted(pod) && revision_of(pod) == revision);
         let ready = count(&steps::is_running);
         let updated = of_revision(&self.update);
         let is_done = set["spec"]["updateStrategy"]["type"] == "RollingUpdate"
@@ -169,8 +169,11 @@ impl<'a> Look<'a> {
             "updateRevision": self.update,
             "collisionCount": 0,
         });
-        let counts =
-            [("readyReplicas", ready), ("currentReplicas", of_revision(current)), ("updatedReplicas", updated)];
+        let counts = [
+            ("readyReplicas", ready),
+            ("currentReplicas", of_revision(current)),
+            ("updatedReplicas", updated),
+        ];
         for (field, count) in counts.into_iter().filter(|(_, count)| *count != 0) {
             status[field] = json!(count);
         }

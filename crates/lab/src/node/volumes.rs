@@ -113,8 +113,8 @@ pub(super) fn make(
 /// The first that does not. It may come yet.
 pub(super) fn need_claims(pod: &Pod, exists: impl Fn(&str) -> bool) -> Result<(), VolumeError> {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-    let mut claims =
-        volumes.filter_map(|volume| Some((&volume.name, &volume.persistent_volume_claim.as_ref()?.claim_name)));
+    let mut claims = volumes
+        .filter_map(|volume| Some((&volume.name, &volume.persistent_volume_claim.as_ref()?.claim_name)));
     claims
         .find(|(_, claim)| !exists(claim))
         .map_or(Ok(()), |(volume, claim)| Err(VolumeError::of_claim(volume, claim)))

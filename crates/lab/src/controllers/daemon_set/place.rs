@@ -81,8 +81,7 @@ pub(super) fn new_pod(set: &Value, hash: &str, node: &str) -> Value {
     pod["metadata"]["labels"][REVISION_LABEL] = json!(hash);
     let spec = &mut pod["spec"];
     let here = json!([{"key": NODE_NAME, "operator": "In", "values": [node]}]);
-    let required =
-        &mut spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+    let required = &mut spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
     match required.as_array_mut().filter(|terms| !terms.is_empty()) {
         Some(terms) => terms.iter_mut().for_each(|term| term["matchFields"] = here.clone()),
         None => *required = json!([{"matchFields": here}]),
@@ -138,7 +137,9 @@ mod tests {
     #[test]
     fn pods_belong_where_selector_and_taints_let_them() {
         let node = |name: &str, taints: Value| {
-            Arc::new(json!({"metadata": {"name": name, "labels": {"disk": name}}, "spec": {"taints": taints}}))
+            Arc::new(
+                json!({"metadata": {"name": name, "labels": {"disk": name}}, "spec": {"taints": taints}}),
+            )
         };
         let taint = |key: &str, effect: &str| json!([{"key": key, "effect": effect}]);
         let nodes = [

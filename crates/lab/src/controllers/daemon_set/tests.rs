@@ -78,7 +78,9 @@ async fn settle(bench: &Bench) {
         status["observedGeneration"] == set["metadata"]["generation"]
             && wanted > 0
             && bench.list(Resource::Pods).len() == usize::try_from(wanted).unwrap()
-            && ["updatedNumberScheduled", "numberAvailable"].iter().all(|count| number(&status[count]) == wanted)
+            && ["updatedNumberScheduled", "numberAvailable"]
+                .iter()
+                .all(|count| number(&status[count]) == wanted)
     };
     bench.holds("the set is as asked", is_settled).await;
 }
@@ -89,11 +91,12 @@ async fn each_node_has_a_pod_and_a_new_node_gets_one() {
     settle(&bench).await;
     assert_eq!(pods(&bench), ["node-1 v1", "node-2 v1"]);
     node(&bench, "node-3");
-    bench.holds("a third", |bench| {
-        start_pods(bench);
-        pods(bench).contains(&"node-3 v1".to_owned())
-    })
-    .await;
+    bench
+        .holds("a third", |bench| {
+            start_pods(bench);
+            pods(bench).contains(&"node-3 v1".to_owned())
+        })
+        .await;
     settle(&bench).await;
     let expected = json!({
         "observedGeneration": 1, "desiredNumberScheduled": 3, "currentNumberScheduled": 3,

@@ -113,7 +113,8 @@ pub(in super::super) fn matches_affinity(pod: &Value, node: &Value) -> bool {
     let fields = serde_json::json!({"metadata.name": node["metadata"]["name"]});
     terms.iter().any(|term| {
         let by_label = LabelSelector::from_object(term);
-        let by_field = LabelSelector::from_object(&serde_json::json!({"matchExpressions": term["matchFields"]}));
+        let by_field =
+            LabelSelector::from_object(&serde_json::json!({"matchExpressions": term["matchFields"]}));
         !(by_label.is_empty() && by_field.is_empty()) && by_label.matches(labels) && by_field.matches(&fields)
     })
 }

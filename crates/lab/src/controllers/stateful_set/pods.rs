@@ -48,7 +48,8 @@ pub(super) fn new(set: &Value, revision: &str, ordinal: i64) -> Value {
     });
     // A claim comes before a volume of the template that has the same name.
     let others = list(&pod["spec"]["volumes"]).iter();
-    let others = others.filter(|volume| claims.iter().all(|claim| claim["metadata"]["name"] != volume["name"]));
+    let others =
+        others.filter(|volume| claims.iter().all(|claim| claim["metadata"]["name"] != volume["name"]));
     let volumes: Vec<_> = of_claims.chain(others.cloned()).collect();
     if !volumes.is_empty() {
         pod["spec"]["volumes"] = json!(volumes);

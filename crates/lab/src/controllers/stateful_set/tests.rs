@@ -159,9 +159,7 @@ async fn pods_below_the_partition_keep_the_old_template() {
     let bench = bench_with(json!({"updateStrategy": strategy})).await;
     settle(&bench).await;
     set_version(&bench, "v2");
-    let rolled = |bench: &Bench| {
-        !bench.run_nodes() && pods(bench) == ["web-0 v1", "web-1 v1", "web-2 v2"]
-    };
+    let rolled = |bench: &Bench| !bench.run_nodes() && pods(bench) == ["web-0 v1", "web-1 v1", "web-2 v2"];
     bench.holds("the highest is new", rolled).await;
     bench.registry().delete(Resource::Pods, "default", "web-0", &DeleteOptions::default()).unwrap();
     let back = |bench: &Bench| !bench.run_nodes() && status(bench)["readyReplicas"] == 3 && rolled(bench);

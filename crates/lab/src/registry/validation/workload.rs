@@ -115,7 +115,9 @@ pub(super) fn validate_daemon_set(spec: &Value, old: Option<&Value>, errors: &mu
                 _ => {}
             }
         }
-        _ => errors.unsupported("spec.updateStrategy.type", &strategy["type"], &["OnDelete", "RollingUpdate"]),
+        _ => {
+            errors.unsupported("spec.updateStrategy.type", &strategy["type"], &["OnDelete", "RollingUpdate"])
+        }
     }
     check_whole_selector(spec, "daemonset", errors);
     pod::validate_spec(&spec["template"]["spec"], "spec.template.spec", errors);
