@@ -35,7 +35,9 @@ pub(crate) enum CoordinatorError {
     )]
     Exists(String),
     /// A manifest is of a kind that the cluster does not know.
-    #[error("the cluster has no {kind} of {api_version}")]
+    #[error(
+        "the cluster has no {kind} of {api_version}: take it out of the manifests, or name a cluster that has it (--context)"
+    )]
     UnknownKind {
         /// The kind.
         kind: String,
@@ -255,6 +257,7 @@ impl CoordinatorError {
             | Self::Relabel { .. }
             | Self::NoPodsOnNode { .. }
             | Self::NoRollout { .. }
+            | Self::UnknownKind { .. }
             | Self::Service { .. } => scenario.invalid(key, self.to_string()).into(),
             other => other,
         }

@@ -33,7 +33,8 @@ pub(super) fn validate<C>(
     }
     let spec = raw.spec;
     let cluster = cluster(spec.cluster, document)?;
-    let manifests = manifests(spec.manifests, document, dir)?;
+    let (manifest_keys, manifests) = manifests(spec.manifests, document, dir)?.into_iter().unzip();
+    let manifests: Vec<Value> = manifests;
     let targets = targets(spec.target, &manifests, document)?;
     let load = load::load(spec.load, document, dir)?;
     let disruptions = spec
@@ -57,6 +58,7 @@ pub(super) fn validate<C>(
         description: raw.metadata.description,
         annotations: raw.metadata.annotations,
         manifests,
+        manifest_keys,
         targets,
         load,
         inject_sidecar: spec.sidecar.inject,
@@ -84,7 +86,12 @@ fn cluster<C>(
     }
 }
 
-fn manifests(raw: Vec<raw::Manifest>, document: &Document, dir: &Path) -> Result<Vec<Value>, ScenarioError> {
+/// The objects, each with its place in the file.
+fn manifests(
+    raw: Vec<raw::Manifest>,
+    document: &Document,
+    dir: &Path,
+) -> Result<Vec<(String, Value)>, ScenarioError> {
     let mut objects = Vec::new();
     for (index, manifest) in raw.into_iter().enumerate() {
         let key = format!("spec.manifests[{index}]");
@@ -98,11 +105,13 @@ fn manifests(raw: Vec<raw::Manifest>, document: &Document, dir: &Path) -> Result
                     document.error(&key, format!("{}: {}", path.display(), e.without_snippet()))
                 })?;
                 for object in found.into_iter().filter(|o| !o.is_null()) {
-                    objects.push(checked_object(object, &key, document)?);
+                    objects.push((key.clone(), checked_object(object, &key, document)?));
                 }
             }
             (None, Some(object)) => {
-                objects.push(checked_object(object, &format!("{key}.inline"), document)?);
+                let key = format!("{key}.inline");
+                let object = checked_object(object, &key, document)?;
+                objects.push((key, object));
             }
             _ => return Err(document.error(&key, "needs exactly one of file and inline")),
         }

@@ -329,6 +329,11 @@ impl Sample {
             app_errors_after_t0: Some(0),
             dead_seconds: Some(shape.dropped as f64 / 99.7),
         });
+        self.start(pod);
+    }
+
+    /// Starts the pod that takes the place of another.
+    fn start(&mut self, pod: &str) {
         self.analysis.result.starts.push(Start {
             pod: format!("{pod}-next"),
             was_awaited: false,

@@ -63,21 +63,7 @@ pub(super) fn fill_defaults(resource: Resource, object: &mut Value) {
             default_pod_spec(&mut object["spec"]["template"]["spec"]);
         }
         Resource::StatefulSets => default_stateful_set(object),
-        Resource::DaemonSets => {
-            fill(
-                object,
-                json!({"spec": {"revisionHistoryLimit": 10, "updateStrategy": {"type": "RollingUpdate"}}}),
-            );
-            let strategy = &mut object["spec"]["updateStrategy"];
-            if strategy["type"] == "RollingUpdate" {
-                fill(strategy, json!({"rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}}));
-            }
-            let counts = json!({
-                "currentNumberScheduled": 0, "numberMisscheduled": 0, "desiredNumberScheduled": 0, "numberReady": 0,
-            });
-            default_to(object, "status", counts);
-            default_pod_spec(&mut object["spec"]["template"]["spec"]);
-        }
+        Resource::DaemonSets => default_daemon_set(object),
         Resource::PersistentVolumeClaims => default_claim(object),
         Resource::Jobs => default_job(object),
         Resource::PodDisruptionBudgets => {
@@ -180,6 +166,19 @@ fn default_stateful_set(set: &mut Value) {
         claim["kind"] = json!(Resource::PersistentVolumeClaims.kind());
         default_claim(claim);
     }
+    default_pod_spec(&mut set["spec"]["template"]["spec"]);
+}
+
+fn default_daemon_set(set: &mut Value) {
+    fill(set, json!({"spec": {"revisionHistoryLimit": 10, "updateStrategy": {"type": "RollingUpdate"}}}));
+    let strategy = &mut set["spec"]["updateStrategy"];
+    if strategy["type"] == "RollingUpdate" {
+        fill(strategy, json!({"rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}}));
+    }
+    let counts = json!({
+        "currentNumberScheduled": 0, "numberMisscheduled": 0, "desiredNumberScheduled": 0, "numberReady": 0,
+    });
+    default_to(set, "status", counts);
     default_pod_spec(&mut set["spec"]["template"]["spec"]);
 }
 
