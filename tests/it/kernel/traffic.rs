@@ -146,3 +146,61 @@ async fn with_the_local_internal_policy_a_services_own_address_leads_to_the_node
         until("no pod anywhere any more", "node-1", rejected);
     }
 }
+
+#[tokio::test]
+async fn with_affinity_a_client_stays_with_its_pod_until_it_goes_or_the_timeout_passes() {
+    for dataplane in ["kernel", "userspace"] {
+        let cluster = Cluster::start_on(dataplane, config(&json!({}))).await;
+        let sticky = |seconds: u32| json!({"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": seconds}}});
+        let mut service = json!({"metadata": {"name": "web"}, "spec": sticky(86_400)});
+        service["spec"]["selector"] = json!({"app": "web"});
+        service["spec"]["ports"] = json!([{"port": 8080}]);
+        let service = create(&cluster, service).await;
+        let address = service.spec.and_then(|spec| spec.cluster_ip).expect("an address");
+        let url = format!("http://{address}:8080/");
+        let serve = r#"exec "$0" workload --listen "$POD_IP:8080" --pod-name "$ROLLDROP_POD""#;
+        for pod in ["one", "two", "three", "four"] {
+            cluster.pod(pod, serve).await;
+        }
+        let log = cluster.dir.path().join("service-proxy.jsonl");
+        let until_routed = |count: usize| {
+            wait_for(&format!("{dataplane}: {count} endpoints"), LIMIT, || {
+                let lines = json_lines(&log);
+                let last = lines.iter().rfind(|line| line["service"] == "default/web")?;
+                (last["endpoints"].as_array()?.len() == count).then_some(())
+            });
+        };
+        until_routed(4);
+
+        let ask = || who_answers(&cluster, "node-1", &url);
+        let stays = |pod: &str| {
+            for _ in 0..20 {
+                assert_eq!(ask(), pod, "{dataplane}");
+            }
+        };
+        let first = ask();
+        stays(&first);
+        // Endpoints that come or go change nothing for the clients of others.
+        cluster.pod("five", serve).await;
+        until_routed(5);
+        stays(&first);
+        cluster.delete(&first).await;
+        until_routed(4);
+        let second = ask();
+        assert_ne!(second, first, "{dataplane}");
+        stays(&second);
+
+        let services = Api::<Service>::default_namespaced(cluster.client.clone());
+        let set = async |spec: Value| {
+            let patch = Patch::Merge(json!({"spec": spec}));
+            services.patch("web", &PatchParams::default(), &patch).await.expect("it is patched");
+        };
+        set(sticky(1)).await;
+        wait_for(&format!("{dataplane}: another pod after the timeout"), LIMIT, || {
+            std::thread::sleep(Duration::from_millis(1100));
+            (ask() != second).then_some(())
+        });
+        set(json!({"sessionAffinity": "None", "sessionAffinityConfig": null})).await;
+        wait_for(&format!("{dataplane}: one pod after the other"), LIMIT, || (ask() != ask()).then_some(()));
+    }
+}

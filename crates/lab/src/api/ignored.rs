@@ -29,8 +29,7 @@ const OF_PODS: [&str; 15] = [
 const OF_JOBS: [&str; 5] =
     ["backoffLimitPerIndex", "maxFailedIndexes", "podFailurePolicy", "successPolicy", "suspend"];
 /// Of a Service's specification.
-const OF_SERVICES: [&str; 4] =
-    ["externalIPs", "loadBalancerSourceRanges", "sessionAffinityConfig", "trafficDistribution"];
+const OF_SERVICES: [&str; 3] = ["externalIPs", "loadBalancerSourceRanges", "trafficDistribution"];
 
 /// Names on `object` the fields that a client has set and that nobody here acts on, unless they were there
 /// `before`.

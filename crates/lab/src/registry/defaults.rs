@@ -326,7 +326,9 @@ fn default_service(service: &mut Value) {
     let spec = &mut service["spec"];
     fill(spec, json!({"type": "ClusterIP", "sessionAffinity": "None"}));
     if spec["sessionAffinity"] == "ClientIP" {
-        default_to(spec, "sessionAffinityConfig", json!({"clientIP": {"timeoutSeconds": 10_800}}));
+        fill(spec, json!({"sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 10_800}}}));
+    } else if spec["sessionAffinity"] == "None" {
+        remove(spec, "sessionAffinityConfig");
     }
     let kind = spec["type"].as_str().unwrap_or_default().to_owned();
     if kind != "ExternalName" {

@@ -211,6 +211,14 @@ fn services() {
             "spec.ports[1].targetPort: Invalid value: \"toolongforaportname\": must be no more than 15 characters",
         ]
     );
+    let sticky = json!({"clientIP": {"timeoutSeconds": 86_401}});
+    let sticky =
+        json!({"ports": [{"port": 80}], "sessionAffinity": "ClientIP", "sessionAffinityConfig": sticky});
+    assert_eq!(
+        complaints(Resource::Services, service(sticky)),
+        ["spec.sessionAffinityConfig.clientIP.timeoutSeconds: Invalid value: 86401: must be greater than 0 \
+          and less than 86400"]
+    );
     let registry = registry();
     let created =
         registry.create(Resource::Services, "default", service(json!({"ports": [{"port": 80}]}))).unwrap();
