@@ -26,6 +26,7 @@ mod docs;
 mod expectations;
 mod faults;
 mod faulty_api;
+mod first_process;
 mod gateways;
 mod giving_up;
 mod guide;

@@ -21,6 +21,7 @@ use super::env::{self, Data, KeySource, Surroundings};
 use super::info::{COMPONENT, NodeInfo};
 use super::launch::{self, LaunchError};
 use super::mode::{Mode, until_up};
+use super::outside::Outside;
 use super::process::{Keeper, Process};
 use super::service_account;
 use super::view::Kind;
@@ -295,14 +296,18 @@ impl PodContext {
         binds.extend(self.name_resolution().map_err(|error| LaunchError::Place(error.to_string()))?);
         launch.placement =
             self.sandbox.place(&binds, self.pids()).map_err(|error| LaunchError::Place(error.to_string()))?;
+        let program = launch.program.display().to_string();
+        if launch.placement.is_the_machine()
+            && let Some(outside) = Outside::of([&program].into_iter().chain(&launch.args))
+        {
+            return Err(LaunchError::Refused { program, outside });
+        }
         let path = logs::container_log(&self.log_dir, &container.name);
         let start = std::fs::create_dir_all(&self.log_dir)
             .and_then(|()| LogFile::begin(&path, self.shared.clock))
             .and_then(|log| launch.start(log));
-        let (process, keeper) = start.map_err(|error| LaunchError::Start {
-            program: launch.program.display().to_string(),
-            why: error.to_string(),
-        })?;
+        let (process, keeper) =
+            start.map_err(|error| LaunchError::Start { program, why: error.to_string() })?;
         let ports = container.ports.clone().unwrap_or_default();
         Ok((process, keeper, Target { pod_ip: self.pod_ip(), ports, launch }))
     }
