@@ -33,6 +33,7 @@ builtin![
     "drain-in-app",
     "killed-in-flight",
     "idle-close",
+    "idle-timeout",
     "keep-alive",
     "long-requests",
     "http2",

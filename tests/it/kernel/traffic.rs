@@ -204,3 +204,40 @@ async fn with_affinity_a_client_stays_with_its_pod_until_it_goes_or_the_timeout_
         wait_for(&format!("{dataplane}: one pod after the other"), LIMIT, || (ask() != ask()).then_some(()));
     }
 }
+
+#[tokio::test]
+async fn a_link_with_a_delay_holds_back_what_its_consumer_sends() {
+    let one_way_s = 0.2;
+    for dataplane in ["kernel", "userspace"] {
+        let cluster = Cluster::start_on(dataplane, config(&json!({"link": {"node-1": "200ms"}}))).await;
+        let service = json!({"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 8080}]}});
+        let service = create(&cluster, service).await;
+        let address = service.spec.and_then(|spec| spec.cluster_ip).expect("an address");
+        let url = format!("http://{address}:8080/");
+        cluster.pod("web", SERVE_AT_POD_IP).await;
+        // Seconds until the connection is there, and until the answer begins.
+        let times = |spot: &[&str]| {
+            let curl = ["--", "curl", "--silent", "--output", "/dev/null", "--max-time", "30", "--write-out"];
+            let output =
+                cluster.exec(&[spot, &curl, &["%{time_connect} %{time_starttransfer}", &url]].concat());
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            let (connected, answered) = said.split_once(' ')?;
+            let seconds = |text: &str| text.parse::<f64>().expect("seconds");
+            output.status.success().then(|| (seconds(connected), seconds(answered)))
+        };
+        let node = ["--node", "node-1"];
+        let (connected, answered) = wait_for(&format!("{dataplane}: an answer"), LIMIT, || times(&node));
+        if dataplane == "userspace" {
+            // The relay that it connects to is on its own side of the link.
+            assert!(answered >= 2.0 * one_way_s, "{answered}");
+            continue;
+        }
+        assert!(connected >= 2.0 * one_way_s && answered >= 4.0 * one_way_s, "{connected}, {answered}");
+        // A pod is another consumer.
+        cluster.pod("other", "exec sleep 1000").await;
+        let other = ["--pod", "default/other"];
+        wait_for("a pod that is near", LIMIT, || {
+            times(&other).filter(|(_, answered)| *answered < 2.0 * one_way_s)
+        });
+    }
+}

@@ -78,9 +78,11 @@ impl PodContext {
         let (namespace, name, uid) =
             (text(&pod.metadata.namespace), text(&pod.metadata.name), text(&pod.metadata.uid));
         let (network, registry) = (shared.network.clone(), shared.registry.clone());
+        let own_delay = shared.config.latencies.link_of_pod(&object["metadata"]["labels"]);
+        let full_name = format!("{namespace}/{name}");
         Self {
             log_dir: logs::pod_log_dir(&shared.log_dir, &namespace, &name, &uid),
-            sandbox: Sandbox::new(network, registry, node.index, format!("{namespace}/{name}")),
+            sandbox: Sandbox::new(network, registry, node.index, full_name, own_delay),
             host_ip: node.address.to_string(),
             volumes: OnceLock::new(),
             token: OnceLock::new(),

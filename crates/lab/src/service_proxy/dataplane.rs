@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use rand::RngExt;
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::relay::{Link, reset};
 use super::table::{Backend, Routes};
 use super::truth::{Line, Routed, TruthLog};
 use crate::sync::lock;
@@ -96,6 +96,7 @@ pub(super) struct PortProxy {
     pub(super) address: SocketAddr,
     pub(super) side: Side,
     pub(super) in_effect: Arc<InEffect>,
+    pub(super) link: Link,
     pub(super) truth: TruthLog,
     pub(super) clock: Clock,
 }
@@ -141,10 +142,11 @@ impl PortProxy {
             log(None, Routed::NoEndpoint);
             return reset(client);
         };
+        self.link.cross().await;
         match connect(address).await {
             Ok(server) => {
                 log(Some(&pod), Routed::Connected);
-                pass_on(client, server).await;
+                self.link.pass_on(client, server).await;
             }
             Err(error) => {
                 let result = match error.kind() {
@@ -154,6 +156,7 @@ impl PortProxy {
                     _ => Routed::Unreachable,
                 };
                 log(Some(&pod), result);
+                self.link.cross().await;
                 reset(client);
             }
         }
@@ -164,24 +167,6 @@ async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await.map_err(io::Error::from)?
 }
 
-/// Copies both ways until both sides have ended, or one was reset.
-async fn pass_on(mut client: TcpStream, mut server: TcpStream) {
-    // Failing to set it costs some milliseconds and no correctness.
-    let _ = client.set_nodelay(true);
-    let _ = server.set_nodelay(true);
-    if copy_bidirectional(&mut client, &mut server).await.is_err() {
-        reset(client);
-        reset(server);
-    }
-}
-
-/// Closes with a reset instead of an end of stream.
-fn reset(stream: TcpStream) {
-    // It fails only on a socket that is already dead.
-    let _ = stream.set_zero_linger();
-    drop(stream);
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -190,6 +175,7 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
+    use crate::latency::{Latency, Sampler};
 
     struct Fixture {
         address: SocketAddr,
@@ -201,6 +187,10 @@ mod tests {
     }
 
     async fn proxy() -> Fixture {
+        proxy_over(Latency::ZERO).await
+    }
+
+    async fn proxy_over(delay: Latency) -> Fixture {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("truth.jsonl");
         let (truth, writer) = TruthLog::open(&log).await.unwrap();
@@ -210,6 +200,7 @@ mod tests {
             address: ([127, 0, 0, 1], 0).into(),
             side: Side::Internal,
             in_effect: Arc::clone(&in_effect),
+            link: Link { delay, sampler: Sampler::seeded(1) },
             truth,
             clock: Clock::start(),
         };
@@ -241,9 +232,35 @@ mod tests {
         }
     }
 
+    /// A server that has closed an idle connection, and a request that was on its way to it.
+    #[tokio::test]
+    async fn a_request_and_a_close_meet_on_a_link_with_a_delay() {
+        let proxy = proxy_over(Latency::constant(Duration::from_millis(300))).await;
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        proxy.route_to(server.local_addr().unwrap());
+        let mut client = TcpStream::connect(proxy.address).await.unwrap();
+        client.write_all(b"first").await.unwrap();
+        let (mut pod, _) = server.accept().await.unwrap();
+        let mut first = [0; 5];
+        pod.read_exact(&mut first).await.unwrap();
+        client.write_all(b"second").await.unwrap();
+        // It knows of no second request.
+        drop(pod);
+        let read = client.read_u8().await.unwrap_err().kind();
+        assert!([io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset].contains(&read), "{read:?}");
+        assert_eq!(&first, b"first");
+        assert_eq!(proxy.results().await, ["connected"]);
+    }
+
     #[tokio::test]
     async fn a_half_closed_connection_still_answers() {
-        let proxy = proxy().await;
+        for delay in [Latency::ZERO, Latency::constant(Duration::from_millis(20))] {
+            half_closed(delay).await;
+        }
+    }
+
+    async fn half_closed(delay: Latency) {
+        let proxy = proxy_over(delay).await;
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         proxy.route_to(server.local_addr().unwrap());
         let mut client = TcpStream::connect(proxy.address).await.unwrap();

@@ -14,6 +14,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::dataplane::{InEffect, PortProxy, Side};
 use super::node::ProxiedNode;
+use super::relay::Link;
 use super::table::{Endpoints, Protocol, Routes, ServicePort, Table};
 
 /// What a node listens on.
@@ -87,6 +88,10 @@ impl Listeners {
             address,
             side: if address == key.address { Side::Internal } else { Side::External },
             in_effect: Arc::clone(&port.in_effect),
+            link: Link {
+                delay: node.shared.config.latencies.link_of_node(node.index),
+                sampler: node.shared.sampler.clone(),
+            },
             truth: node.truth.clone(),
             clock: node.shared.clock,
         };

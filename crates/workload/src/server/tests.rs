@@ -28,6 +28,7 @@ fn config(listen: SocketAddr, on_stop: Habit, log: PathBuf) -> Config {
         on_stop,
         on_signal: BTreeMap::from([(StopSignal::Usr1, Habit::Finish)]),
         drain_for: Duration::from_millis(200),
+        idle_timeout: Duration::from_secs(30),
         stop_work: Duration::ZERO,
         response_time: Duration::ZERO,
         fail_share: 0.0,
