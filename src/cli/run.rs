@@ -265,6 +265,7 @@ pub(super) fn caller(
     }
     Ok(Caller {
         client: cluster.client(),
+        warnings: cluster.warnings(),
         namespace,
         limits: Limits::default(),
         // A run can also stop without an interruption.

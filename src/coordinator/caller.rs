@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::error::CoordinatorError;
 use rolldrop_kubernetes::guard::names::in_path;
 use rolldrop_kubernetes::guard::{Untrusted, distrust};
+use rolldrop_kubernetes::warnings::Warnings;
 
 /// The first pause before a call is made again; each one after it is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -68,6 +69,8 @@ impl Default for Limits {
 pub(crate) struct Caller {
     /// The cluster.
     pub client: Client,
+    /// What it warns of when it creates objects.
+    pub warnings: Warnings,
     /// The namespace in which everything happens.
     pub namespace: String,
     /// How long to wait for what.
@@ -85,6 +88,12 @@ pub(super) struct Asked<T> {
 }
 
 impl Caller {
+    /// One of the namespace `shop`, as tests have it.
+    #[cfg(test)]
+    pub(super) fn in_shop(client: Client, limits: Limits, stop: CancellationToken) -> Self {
+        Self { client, warnings: Warnings::default(), namespace: "shop".into(), limits, stop }
+    }
+
     /// The same before a run has started: it does not wait for an API server that may not exist.
     #[must_use]
     pub(crate) fn at_first_contact(&self) -> Self {
@@ -280,7 +289,7 @@ mod tests {
     fn caller(outage: Duration) -> Caller {
         let client = Client::try_from(kube::Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
         let limits = Limits { outage, ..Limits::default() };
-        Caller { client, namespace: "shop".into(), limits, stop: CancellationToken::new() }
+        Caller::in_shop(client, limits, CancellationToken::new())
     }
 
     #[tokio::test(start_paused = true)]

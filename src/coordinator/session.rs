@@ -25,6 +25,7 @@ use super::view::Views;
 use super::viewer::Viewer;
 use super::{server_clock, sinks, watch};
 use crate::cluster::Origin;
+use crate::inject;
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_load::machine;
 use rolldrop_record::event::NameAnswer;
@@ -191,7 +192,16 @@ impl Session {
     /// removed in [`Session::finish`].
     pub(crate) async fn deploy(&self, manifests: &[Value]) -> Result<(), CoordinatorError> {
         for manifest in manifests {
-            self.create(manifest).await?;
+            // What others were warned of is not this object's.
+            drop(self.caller.warnings.take());
+            let object = self.create(manifest).await?;
+            let kind = object.types.as_ref().map_or("object", |types| &types.kind);
+            let own = sidecar_path(manifest);
+            for warning in self.caller.warnings.take() {
+                if own.as_ref().is_none_or(|path| !warning.starts_with(path)) {
+                    self.warn(format!("{kind} {}: {warning}", object.name_any()));
+                }
+            }
         }
         Ok(())
     }
@@ -315,4 +325,13 @@ impl Session {
         });
         Duration::from_secs(seconds)
     }
+}
+
+/// Where a manifest has the recording proxy, which the user did not ask for.
+fn sidecar_path(manifest: &Value) -> Option<String> {
+    ["spec.template.spec", "spec"].into_iter().find_map(|pod| {
+        let list = manifest.pointer(&format!("/{}/initContainers", pod.replace('.', "/")))?.as_array()?;
+        let place = list.iter().position(|container| container["name"] == inject::SIDECAR_NAME)?;
+        Some(format!("{pod}.initContainers[{place}]."))
+    })
 }

@@ -110,7 +110,7 @@ fn session(client: Client, limits: Limits) -> (Session, RunDir, TempDir) {
     let run_dir = RunDir::create(&dir.path().join("run")).unwrap();
     let clock = Clock::start();
     let session = Session {
-        caller: Caller { client, namespace: "shop".into(), limits, stop: CancellationToken::new() },
+        caller: Caller::in_shop(client, limits, CancellationToken::new()),
         clock,
         recorder: Recorder::start(&run_dir, clock, Arc::new(Nobody)).unwrap(),
         views: Views::new(),
@@ -345,12 +345,7 @@ async fn a_missing_right_is_named_before_anything_is_touched() {
     });
     let scenario =
         scenario::parse::<Value>(PLANNED, "x.yaml", std::path::Path::new("."), &[]).unwrap().scenario;
-    let caller = Caller {
-        client,
-        namespace: "shop".into(),
-        limits: Limits::default(),
-        stop: CancellationToken::new(),
-    };
+    let caller = Caller::in_shop(client, Limits::default(), CancellationToken::new());
     let work = Work { load_workers: Some(3), ..work(&scenario) };
     let plan = caller.plan(&work).await.unwrap();
     let error = caller.check_rights(&plan).await.unwrap_err().to_string();

@@ -149,7 +149,7 @@ mod tests {
         let client =
             kube::Client::try_from(kube::Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
         let (limits, stop) = (Limits::default(), CancellationToken::new());
-        let caller = Caller { client, namespace: "shop".into(), limits, stop };
+        let caller = Caller::in_shop(client, limits, stop);
         let way = Way { service: &service, name: "web", port, path: "/x" };
         way.find(&caller, None).await.map(|(url, _)| url).map_err(|error| error.to_string())
     }

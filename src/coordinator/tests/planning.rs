@@ -46,7 +46,7 @@ fn read(spec: &str) -> scenario::Scenario {
 /// The plan of a scenario, or why there is none.
 async fn planned(client: Client, spec: &str) -> Result<Plan, String> {
     let (limits, stop) = (Limits::default(), CancellationToken::new());
-    let caller = Caller { client, namespace: "shop".into(), limits, stop };
+    let caller = Caller::in_shop(client, limits, stop);
     let scenario = read(spec);
     caller.plan(&work(&scenario)).await.map_err(|error| error.to_string())
 }
