@@ -135,6 +135,18 @@ fn exit_leaves_requests_in_flight_unanswered() {
 }
 
 #[test]
+fn an_idle_connection_is_closed_after_its_time() {
+    local(async {
+        let server = start_with(|config| config.idle_timeout = Duration::from_millis(50));
+        let mut kept = TcpStream::connect(server.address).await.unwrap();
+        kept.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        // It ends, though neither side has asked for that.
+        let answer = timeout(DEADLINE, answer_of(kept)).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200") && !answer.contains("connection: close"), "{answer}");
+    });
+}
+
+#[test]
 fn finish_answers_what_is_in_flight_and_nothing_new() {
     local(async {
         let mut server = start(Habit::Finish);
