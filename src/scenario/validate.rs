@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::yaml::Document;
 use super::{ClusterChoice, Disruption, Load, Loaded, Place, Scenario, ScenarioError, Target, Workload};
 use super::{expect, files, raw};
+use crate::manifest::Manifests;
 use rolldrop_record::run_info::{Balances, BalancesBecause};
 
 /// The longest wait after a termination while requests are still lost.
@@ -94,11 +95,10 @@ fn manifests(raw: Vec<raw::Manifest>, document: &Document, dir: &Path) -> Result
                 let key = format!("{key}.file");
                 let text = files::read_text(&path)
                     .map_err(|e| document.error(&key, format!("{}: {e}", path.display())))?;
-                let found: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|e| {
-                    document.error(&key, format!("{}: {}", path.display(), e.without_snippet()))
-                })?;
-                for object in found.into_iter().filter(|o| !o.is_null()) {
-                    objects.push(checked_object(object, &key, document)?);
+                let found = Manifests::parse(&path.display().to_string(), &text)
+                    .map_err(|error| document.error(&key, error.to_string()))?;
+                for object in found.objects() {
+                    objects.push(checked_object(object.value, &key, document)?);
                 }
             }
             (None, Some(object)) => {

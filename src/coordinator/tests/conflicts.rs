@@ -112,12 +112,8 @@ async fn a_workload_that_others_change_all_the_time_is_left_alone() {
 async fn a_change_whose_answer_was_lost_is_known_again_and_its_rollout_awaited() {
     // As it is once the change is made.
     let mut objects = [deployment("app:1", 7), service()];
-    let options = inject::Options {
-        image: "rolldrop".into(),
-        port: None,
-        kubernetes: "v1.36.2".parse::<KubernetesVersion>().unwrap(),
-        admin_token: Some(token()),
-    };
+    let kubernetes = "v1.36.2".parse::<KubernetesVersion>().unwrap();
+    let options = inject::Options::of_a_run("rolldrop".into(), kubernetes, token());
     inject::inject_into(&mut objects, &options).unwrap();
     let [mut changed, _] = objects;
     changed["metadata"]["resourceVersion"] = "8".into();
