@@ -27,6 +27,8 @@ pub(super) struct Source<'a> {
     pub(super) text: &'a str,
     pub(super) form: Form,
     pub(super) root: &'a Node,
+    /// Of all lines of the text.
+    pub(super) line_break: &'static str,
 }
 
 /// Makes splices; none if they overlap. Of two at the same place, the first is made first.
@@ -107,7 +109,7 @@ impl Source<'_> {
         for (number, line) in lines.lines().enumerate() {
             let deeper = if is_list_below && number > 0 { list_indent } else { 0 };
             let indent = if line.is_empty() { 0 } else { indent + deeper };
-            text.push_str(self.line_break());
+            text.push_str(self.line_break);
             text.push_str(&" ".repeat(indent));
             text.push_str(line);
         }
@@ -137,7 +139,7 @@ impl Source<'_> {
         let lines = text.split_inclusive('\n').skip(2).collect::<String>();
         let new = match lines.is_empty() {
             true => format!(" {}", in_line(value)),
-            false => format!("{}{lines}", self.line_break()),
+            false => format!("{}{lines}", self.line_break),
         };
         let range = match old.shape {
             Shape::Missing if !lines.is_empty() => {
@@ -204,10 +206,6 @@ impl Source<'_> {
 
     fn column(&self, place: usize) -> usize {
         self.text[self.line_start(place)..place].chars().count()
-    }
-
-    fn line_break(&self) -> &'static str {
-        if self.text.contains("\r\n") { "\r\n" } else { "\n" }
     }
 }
 

@@ -113,6 +113,8 @@ impl Manifests {
         for edit in edits {
             of_document[edit.document].push(edit);
         }
+        // Once: it takes a look at all of the text.
+        let line_break = if self.text.contains("\r\n") { "\r\n" } else { "\n" };
         let mut notes = Vec::new();
         let mut text: String = self.has_mark.then_some(MARK).into_iter().collect();
         let mut end = 0;
@@ -125,7 +127,7 @@ impl Manifests {
             }
             let resolved = entry.resolved(&self.text, &edits);
             resolved.iter().for_each(|edit| edit.apply(&mut entry.value));
-            if let Some(own) = entry.spliced(&self.text, self.form, &resolved) {
+            if let Some(own) = entry.spliced(&self.text, line_break, self.form, &resolved) {
                 text.push_str(&own);
                 continue;
             }
@@ -168,8 +170,8 @@ impl Entry {
     }
 
     /// The document's text with the edits made in it, if it then has the values that it should have.
-    fn spliced(&self, text: &str, form: Form, edits: &[Edit]) -> Option<String> {
-        let source = Source { text, form, root: self.root.as_ref()? };
+    fn spliced(&self, text: &str, line_break: &'static str, form: Form, edits: &[Edit]) -> Option<String> {
+        let source = Source { text, form, root: self.root.as_ref()?, line_break };
         let splices: Option<Vec<Splice>> = edits.iter().map(|edit| source.splice(edit)).collect();
         let own = spliced(text, self.range.clone(), splices?)?;
         form.has(&own, &self.value).then_some(own)
