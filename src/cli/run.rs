@@ -41,7 +41,9 @@ use super::report;
 use super::say::say;
 use super::signals::Interrupts;
 use crate::cluster::{Choice, Cluster};
-use crate::coordinator::{Caller, CoordinatorError, GitOps, Limits, Ready, Session, Settings, Undone};
+use crate::coordinator::{
+    Caller, Closed, CoordinatorError, GitOps, Limits, Ready, Session, Settings, Undone,
+};
 use crate::inject::ending::{Ending, Sleepers};
 use crate::scenario::{Loaded, Scenario};
 use admin_secret::AdminSecret;
@@ -365,8 +367,9 @@ impl Run<'_> {
         let last = if session.has_changes() { "undoing what was changed" } else { "closing the record" };
         self.progress.step(last);
         let finished = session.finish(give_up.clone()).await;
-        let (sources, undone) = closed(finished, loaded.is_err(), |error| self.progress.warn(error))?;
-        let written = loaded.and_then(|info| self.write(info, sources, give_up));
+        let closed = closed(finished, loaded.is_err(), |error| self.progress.warn(error))?;
+        let Closed { sources, undone, events } = closed;
+        let written = loaded.and_then(|info| self.write(RunInfo { events, ..info }, sources, give_up));
         // What is on a cluster that ends with the run is removed together with it.
         if cluster.origin().is_some() {
             self.leave(&undone, caller, give_up).await;

@@ -23,12 +23,12 @@ use super::recorder::{Recorder, SOURCE};
 use super::undo::{self, Undone};
 use super::view::Views;
 use super::viewer::Viewer;
-use super::{server_clock, sinks, watch};
+use super::{server_clock, sinks, standstill, watch};
 use crate::cluster::Origin;
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_load::machine;
 use rolldrop_record::event::NameAnswer;
-use rolldrop_record::run_info::{Role, Source};
+use rolldrop_record::run_info::{EventsWritten, Role, Source};
 use rolldrop_record::wire::AdminToken;
 use rolldrop_record::{Clock, EventKind, RunDir, Stamp};
 
@@ -75,6 +75,17 @@ pub(crate) struct Session {
     pub(super) period: Mutex<Duration>,
 }
 
+/// What a session leaves behind.
+#[derive(Debug, Default)]
+pub(crate) struct Closed {
+    /// The recorders.
+    pub sources: Vec<Source>,
+    /// What was undone, or could not be.
+    pub undone: Vec<Undone>,
+    /// What was written to the log of events; `None` if that could not be closed.
+    pub events: Option<EventsWritten>,
+}
+
 impl Session {
     /// Begins to watch and to record.
     ///
@@ -83,6 +94,7 @@ impl Session {
     pub(crate) async fn begin(settings: Settings<'_>) -> Result<Self, CoordinatorError> {
         let Settings { caller, run, cluster, run_dir, clock, admin_token, gitops, viewer } = settings;
         let Caller { client, namespace, .. } = &caller;
+        let is_embedded = cluster.is_none();
         let journal = Mutex::new(Journal::begin(run_dir.path(), clock, run, cluster)?);
         let recorder = Recorder::start(run_dir, clock, Arc::clone(&viewer))?;
         let views = Views::new();
@@ -103,6 +115,13 @@ impl Session {
         tasks.spawn(async move {
             stop.run_until_cancelled(sampling).await;
         });
+        if is_embedded {
+            let watching = standstill::watch(client.clone(), clock, recorder.handle());
+            let stop = tasks_stop.clone();
+            tasks.spawn(async move {
+                stop.run_until_cancelled(watching).await;
+            });
+        }
         let collector = Collector::default();
         let context = collect::Context {
             client: client.clone(),
@@ -258,15 +277,12 @@ impl Session {
         timeout(limit, shown).await.map_err(|_| late)
     }
 
-    /// Removes what the session created, restores what it changed, ends its tasks, and closes the records. Returns
-    /// the recorders, and what was undone, or could not be. `give_up` cuts the undoing short.
+    /// Removes what the session created, restores what it changed, ends its tasks, and closes the records. `give_up`
+    /// cuts the undoing short.
     ///
     /// # Errors
     /// When the records could not be written.
-    pub(crate) async fn finish(
-        mut self,
-        give_up: CancellationToken,
-    ) -> Result<(Vec<Source>, Vec<Undone>), CoordinatorError> {
+    pub(crate) async fn finish(mut self, give_up: CancellationToken) -> Result<Closed, CoordinatorError> {
         let mut journal = self.journal.into_inner().unwrap_or_else(PoisonError::into_inner);
         let undone = undo::all(&Caller { stop: give_up, ..self.caller.clone() }, &mut journal).await;
         for undone in undone.iter().flatten().filter(|undone| undone.is_left()) {
@@ -283,10 +299,10 @@ impl Session {
             rows: None,
         }];
         sources.extend(self.collector.sources());
-        self.recorder.finish().await?;
+        let events = self.recorder.finish().await?;
         let mut undone = undone?;
         undone.extend(self.taken_back.into_inner().unwrap_or_else(PoisonError::into_inner));
-        Ok((sources, undone))
+        Ok(Closed { sources, undone, events: Some(events) })
     }
 
     pub(super) fn journal(&self) -> MutexGuard<'_, Journal> {

@@ -265,7 +265,7 @@ async fn a_creation_whose_answer_is_lost_is_known_again_and_what_cannot_be_undon
     assert_eq!(posts.load(Ordering::SeqCst), 2);
     away.store(true, Ordering::SeqCst);
     let begun = Instant::now();
-    let (_, left) = session.finish(CancellationToken::new()).await.unwrap();
+    let Closed { undone: left, .. } = session.finish(CancellationToken::new()).await.unwrap();
     assert!(begun.elapsed() <= limits.undo, "{:?}", begun.elapsed());
     assert_eq!(left.len(), 2, "{left:?}");
     let left = Journal::resume(run_dir.path(), Clock::start()).unwrap().0.open_changes();

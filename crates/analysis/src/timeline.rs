@@ -24,6 +24,7 @@ pub mod restarts;
 mod watches;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use foldhash::{HashMap, HashSet};
 
@@ -43,7 +44,7 @@ pub use restarts::Restart;
 use watches::ENDPOINT_SLICES;
 pub use watches::Gap;
 
-use rolldrop_record::event::{AnswerHeaders, MachineSample, NameAnswer};
+use rolldrop_record::event::{AnswerHeaders, Change, MachineSample, NameAnswer, WorkloadEvent};
 use rolldrop_record::parts::PartError;
 use rolldrop_record::run_info::{Rows, Target};
 use rolldrop_record::service_proxy::{ProxyEvidence, ServiceProxy};
@@ -129,15 +130,24 @@ impl Timeline {
         self.info.targets.iter().position(|target| *target.name == *row.target)
     }
 
-    /// Which second of the counted part a time lies in; the first for earlier ones.
+    /// Which second of the counted part a time lies in; the first for earlier ones, and the last that a load can have
+    /// for later ones.
     pub fn second_of(&self, at: Stamp) -> usize {
-        usize::try_from(at.ns_since(self.origin) / 1_000_000_000).unwrap_or(0)
+        let since = Duration::from_nanos(u64::try_from(at.ns_since(self.origin)).unwrap_or(0));
+        usize::try_from(since.min(load::LONGEST).as_secs()).unwrap_or(0)
     }
 
     /// Whether a container of a pod that stays had ended, and was not back yet, at some time between these.
     pub fn is_restarting(&self, from: Stamp, to: Stamp) -> bool {
         let meets = |restart: &Restart| restart.from <= to && restart.to.is_none_or(|back| from <= back);
         self.restarts.iter().any(meets)
+    }
+
+    /// Workloads that were deleted under load, and when.
+    pub(crate) fn deleted_workloads(&self) -> impl Iterator<Item = (Stamp, String)> {
+        let all = self.notes.deleted_workloads.iter();
+        let during = all.filter(|(at, _)| *at >= self.origin && *at <= self.load_ended);
+        during.map(|(at, workload)| (*at, workload.replacen('/', " ", 1)))
     }
 
     /// Seconds since the counted part of the load began.
@@ -194,7 +204,7 @@ impl Unread {
         {
             (cluster.dataplane, cluster.dataplane_from) = (mode, Some(ProxyEvidence::ProxyMode));
         }
-        let mut load = load::Collector::default();
+        let mut load = load::Collector::of(&log.info);
         log.events.iter().for_each(|event| load.observe(clocks.place(&event.source, event.at), &event.kind));
         Self { log, clocks, load }
     }
@@ -233,6 +243,13 @@ impl Unread {
         };
         consumer::settle(&mut timeline.info.targets, requests, &timeline.notes.answers);
         timeline.integrity = requests.integrity((&timeline.info, &self.log.events), lasted)?;
+        timeline.integrity.contradictions.extend(self.log.altered);
+        timeline.integrity.contradictions.extend(self.load.impossible);
+        if requests.last_end.is_some_and(|end| end > timeline.origin + load::LONGEST) {
+            let days = load::LONGEST.as_secs() / (24 * 60 * 60);
+            let why = format!("requests have ended later than {days} days after the load began");
+            timeline.integrity.contradictions.push(why);
+        }
         if let Some(tracked) = &mut timeline.tracked {
             tracked.agreement = requests.agreement;
         }
@@ -382,12 +399,16 @@ pub struct Notes {
     pub machine: BTreeMap<String, Vec<(Stamp, MachineSample)>>,
     /// How the proxies' rows ended.
     pub hand_overs: Vec<HandOver>,
+    /// When the embedded cluster did not answer: from when, until when.
+    pub silences: Vec<(Stamp, Stamp)>,
     /// When waits after terminations reached their limit while requests were still lost.
     pub unsettled: Vec<Stamp>,
     /// Warnings.
     pub warnings: Vec<String>,
     /// The preStop hooks that failed, by their Events.
     pub failed_hooks: Vec<FailedHook>,
+    /// When workloads that nothing else controls were deleted.
+    deleted_workloads: Vec<(Stamp, String)>,
     /// Resources that the run had no right to watch, and the API server's reason.
     pub not_watched: BTreeMap<String, String>,
     /// What the headers of each target's answers said, over all load sources, by the target's name.
@@ -418,6 +439,10 @@ impl Notes {
                 let (pod, container, message) = (pod.clone(), container.clone(), message.clone());
                 self.failed_hooks.push(FailedHook { at, pod, container, message });
             }
+            EventKind::Workload(WorkloadEvent { change: Change::Deleted, workload, owner: None, .. }) => {
+                self.deleted_workloads.push((at, workload.clone()));
+            }
+            EventKind::ApiSilence { from } => self.silences.push((*from, at)),
             EventKind::NotWatched { resource, why } => {
                 self.not_watched.insert(resource.clone(), why.clone());
             }

@@ -188,6 +188,11 @@ pub enum EventKind {
         /// When it was interrupted.
         from: Stamp,
     },
+    /// The API server of the embedded cluster did not answer from `from` until the event's stamp.
+    ApiSilence {
+        /// When it was asked.
+        from: Stamp,
+    },
     /// A write of the coordinator to its own object, which dates the writes of others; the event's stamp is when it was
     /// sent.
     Beat {

@@ -162,7 +162,7 @@ async fn a_rollout_back_that_began_before_the_end_of_the_run_is_waited_for_too()
     let change = session.change(&api, &deployment("app:1", 7), &deployment("app:2", 7)).await.unwrap();
     session.take_back(change.unwrap()).await.unwrap();
     assert_eq!(patched.load(Ordering::SeqCst), 2);
-    let (_, undone) = session.finish(CancellationToken::new()).await.unwrap();
+    let Closed { undone, .. } = session.finish(CancellationToken::new()).await.unwrap();
     let undone: Vec<String> = undone.iter().map(ToString::to_string).collect();
     assert_eq!(undone, ["Deployment web in shop: restored"]);
 }

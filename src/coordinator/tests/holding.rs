@@ -122,7 +122,7 @@ async fn hold_is_taken_renewed_and_released() {
         matches!(&open[..], [open] if matches!(&open.change, Change::Hold { run } if run == "my-run")),
         "{open:?}"
     );
-    let (_, undone) = session.finish(CancellationToken::new()).await.unwrap();
+    let Closed { undone, .. } = session.finish(CancellationToken::new()).await.unwrap();
     let undone: Vec<String> = undone.iter().map(ToString::to_string).collect();
     assert_eq!(undone, ["Deployment web in shop: released"]);
     assert_eq!(shop.holder(), None);
@@ -181,7 +181,7 @@ async fn undone_while(theirs: Value) -> (String, Value) {
     session.alter(&api, &deployment(), set).await.unwrap().unwrap();
     assert_eq!(shop.now()["spec"]["replicas"], 5);
     *shop.meanwhile.lock().unwrap() = Some(theirs);
-    let (_, undone) = session.finish(CancellationToken::new()).await.unwrap();
+    let Closed { undone, .. } = session.finish(CancellationToken::new()).await.unwrap();
     (undone[0].to_string(), shop.now())
 }
 

@@ -74,7 +74,7 @@ impl Words {
             not_accepting: not_accepting(setup),
             sleep: sleep(known, setup),
             finish: finish(known, setup),
-            endpoints: endpoints(setup),
+            endpoints: endpoints(known, setup),
             starts: recommend::starts(known.timeline),
         }
     }
@@ -187,7 +187,12 @@ fn finish(known: Known<'_>, setup: &Setup<'_>) -> String {
 }
 
 /// Returns the remedy that keeps an endpoint ready while pods end.
-fn endpoints(setup: &Setup<'_>) -> String {
+fn endpoints(known: Known<'_>, setup: &Setup<'_>) -> String {
+    if let Some((_, workload)) = known.timeline.deleted_workloads().next() {
+        return format!(
+            "{workload} has to be there: it was deleted under load, and nothing that it sets keeps an endpoint then"
+        );
+    }
     if let Some(workload) = setup.recreated() {
         return format!(
             "strategy RollingUpdate with maxSurge for {}: Recreate ends all pods before the first new one starts",

@@ -87,6 +87,7 @@ fn timeline(mut events: Vec<Event>) -> Timeline {
         served: vec![],
         torn: vec![],
         corrupt: vec![],
+        altered: vec![],
     };
     Timeline::build(records.log(), records).unwrap().0
 }
