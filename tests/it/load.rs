@@ -240,7 +240,9 @@ fn bad_input_is_told_before_a_request_is_sent() {
     assert!(said(&[&url, "--header-from-env", "A=ROLLDROP_UNSET"]).contains("ROLLDROP_UNSET"));
     assert!(said(&[&url, "--body-file", "missing"]).contains("failed to read the body missing"));
     assert!(said(&[&url, "--template", "--body", "{{x}}"]).contains("placeholder \"{{x}}\""));
-    assert!(said(&["--targets", "bad.txt"]).contains("line 1: \"GET\" is not a target"));
+    assert!(said(&["--targets", "bad.txt"]).contains("line 1: it is not a target"));
+    let secret = said(&["http://user:hush@127.0.0.1:port/"]);
+    assert!(secret.contains("***@127.0.0.1:port") && !secret.contains("hush"), "{secret}");
     assert!(said(&[&url, "--fail-on", "p99>5"]).contains("takes METRIC>LIMIT"));
     assert!(said(&[&url, "--record", "rows.csv"]).contains("is not FORMAT=FILE"));
     assert!(said(&[&url, "--record", "csv=no/such/rows"]).contains("failed to write no/such/rows"));
