@@ -30,6 +30,8 @@ pub(crate) struct Limits {
     pub api_call: Duration,
     /// For an API server that is down, overloaded or faulty, from the first failure of a call.
     pub outage: Duration,
+    /// The same for an API server that has not answered at all, where that is shorter.
+    pub silence: Duration,
     /// For the target's pods to become ready.
     pub ready: Duration,
     /// For a pod that says why it cannot start, before the run gives up on it.
@@ -52,6 +54,7 @@ impl Default for Limits {
         Self {
             api_call: Duration::from_secs(30),
             outage: Duration::from_secs(30),
+            silence: Duration::MAX,
             ready: Duration::from_secs(60),
             stuck: Duration::from_secs(5),
             recovery: Duration::from_secs(300),
@@ -85,10 +88,11 @@ pub(super) struct Asked<T> {
 }
 
 impl Caller {
-    /// The same before a run has started: it does not wait for an API server that may not exist.
+    /// The same before a run has started: it does not wait for an API server that may not exist, only for one that is
+    /// busy.
     #[must_use]
     pub(crate) fn at_first_contact(&self) -> Self {
-        let limits = Limits { outage: self.limits.outage.min(FIRST_CONTACT), ..self.limits };
+        let limits = Limits { silence: FIRST_CONTACT, ..self.limits };
         Self { limits, ..self.clone() }
     }
 
@@ -179,7 +183,7 @@ impl Caller {
     where
         F: Future<Output = kube::Result<T>>,
     {
-        let give_up = Instant::now() + self.limits.outage;
+        let begun = Instant::now();
         let mut pauses = Pauses::default();
         let mut is_doubtful = false;
         loop {
@@ -195,7 +199,11 @@ impl Caller {
                 }
                 Ok(_) | Err(_) => return Ok(Asked { answer: answer?, is_doubtful }),
             };
-            if Instant::now() + pause >= give_up {
+            let limit = match &answer {
+                Ok(Err(error)) if is_too_many(error) => self.limits.outage,
+                Ok(_) | Err(_) => self.limits.outage.min(self.limits.silence),
+            };
+            if Instant::now() + pause >= begun + limit {
                 return Ok(Asked { answer: answer?, is_doubtful });
             }
             tracing::debug!(what, ?pause, "the API call is retried");
@@ -219,6 +227,11 @@ impl Pauses {
     pub(super) fn after(&mut self, error: &kube::Error) -> Duration {
         retry_after(error).map_or_else(|| self.next(), |told| told.min(LONGEST_RETRY_AFTER))
     }
+}
+
+/// Whether the API server is there and asks for fewer calls.
+pub(super) fn is_too_many(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 429)
 }
 
 /// When the API server says a refused call may be made again.
@@ -304,6 +317,21 @@ mod tests {
         assert!(answer(&[503; 1000]).await.unwrap().answer.is_err());
         assert!(begun.elapsed() <= Duration::from_secs(10), "{:?}", begun.elapsed());
         assert!((8..40).contains(&asked.get()), "{}", asked.get());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_busy_api_server_is_waited_for_at_first_contact_too() {
+        let caller = &caller(Duration::from_secs(20)).at_first_contact();
+        let answer = |code: u16| async move {
+            let begun = Instant::now();
+            let answer = caller.insist("look", || async move { Err::<(), _>(refusal(code)) }).await;
+            assert!(answer.unwrap().answer.is_err());
+            begun.elapsed()
+        };
+        assert!(answer(429).await > Duration::from_secs(15), "it is there");
+        assert!(answer(503).await < 2 * FIRST_CONTACT, "it may not exist");
+        let why = CoordinatorError::api("look", &refusal(429)).to_string();
+        assert!(why.contains("429 Too Many Requests"), "{why}");
     }
 
     #[tokio::test]

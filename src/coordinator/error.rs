@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::caller::is_too_many;
 use super::journal::JournalError;
 use crate::inject::KubernetesVersion;
 use crate::inject::ending::EndingError;
@@ -268,6 +269,10 @@ impl CoordinatorError {
     /// What an error of the Kubernetes client says.
     pub(super) fn why(error: &kube::Error) -> String {
         match error {
+            // Its own words need not say that it was busy.
+            error @ kube::Error::Api(status) if is_too_many(error) => {
+                format!("{} (429 Too Many Requests)", status.message)
+            }
             kube::Error::Api(status) => status.message.clone(),
             other => innermost(other),
         }
