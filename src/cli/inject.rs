@@ -27,24 +27,34 @@ pub(super) struct InjectArgs {
     #[arg(long)]
     uninject: bool,
     /// The image of the sidecar.
-    #[arg(long, value_name = "IMAGE", default_value = "rolldrop", conflicts_with = "uninject")]
+    #[arg(
+        long,
+        value_name = "IMAGE",
+        default_value = "rolldrop",
+        conflicts_with = "uninject",
+        help_heading = "Sidecar"
+    )]
     image: String,
     /// The app's port that the sidecar takes over [default: the one that the Services use, else the one that the
     /// containers declare].
-    #[arg(long, value_name = "N", conflicts_with = "uninject")]
+    #[arg(long, value_name = "N", conflicts_with = "uninject", help_heading = "Sidecar")]
     port: Option<u16>,
-    /// The oldest Kubernetes that the result is for. Before 1.33, Services do not know the names of a sidecar's
-    /// ports, so they are changed to the number; before 1.29 there are no native sidecars.
+    /// The oldest Kubernetes that the result is for.
+    ///
+    /// Before 1.33, Services do not know the names of a sidecar's ports, so they are changed to the number; before 1.29
+    /// there are no native sidecars.
     #[arg(
         long,
         value_name = "1.N",
         default_value_t = KubernetesVersion::NAMED_SIDECAR_PORTS,
-        conflicts_with = "uninject"
+        conflicts_with = "uninject",
+        help_heading = "Sidecar"
     )]
     kubernetes_version: KubernetesVersion,
-    /// Make the admin port require the token in this Secret (default key: `token`). Without a token nobody can read
-    /// what the proxy records, not even a run.
-    #[arg(long, value_name = "SECRET[/KEY]", conflicts_with = "uninject")]
+    /// Make the admin port require the token in this Secret (default key: `token`).
+    ///
+    /// Without a token nobody can read what the proxy records, not even a run.
+    #[arg(long, value_name = "SECRET[/KEY]", conflicts_with = "uninject", help_heading = "Sidecar")]
     admin_token: Option<SecretKey>,
 }
 

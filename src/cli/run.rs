@@ -38,6 +38,7 @@ use super::measure::MeasureArgs;
 use super::private_dir;
 use super::progress::Progress;
 use super::report;
+use super::runtime;
 use super::say::say;
 use super::signals::Interrupts;
 use crate::cluster::{Choice, Cluster};
@@ -76,7 +77,7 @@ impl RunArgs {
         let extras = Extras { command: command.as_ref(), looks, ..Extras::default() };
         let job = Job::new(scenario, &self.measure, consent, extras)?;
         let clock = Clock::start();
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let runtime = runtime::with_threads(2)?;
         if self.dry_run {
             let progress = Progress::new(self.measure.quiet, clock);
             let planned = runtime.block_on(async {

@@ -12,6 +12,7 @@ use super::yaml::Document;
 use super::{ClusterChoice, Disruption, Load, Loaded, Place, Scenario, ScenarioError, Target, Workload};
 use super::{expect, files, raw};
 use rolldrop_record::run_info::{Balances, BalancesBecause};
+use rolldrop_record::shown;
 
 /// The longest wait after a termination while requests are still lost.
 const SETTLE_MAX: Duration = Duration::from_secs(300);
@@ -210,8 +211,9 @@ fn place(
                 let why = "only a Service has a port on each node: name a service";
                 return Err(document.error(&format!("{key}.node"), why));
             }
-            let url = url::Url::parse(&text)
-                .map_err(|e| document.error(&format!("{key}.url"), format!("{text:?}: {e}")))?;
+            let url = url::Url::parse(&text).map_err(|e| {
+                document.error(&format!("{key}.url"), format!("{:?}: {e}", shown::url(&text)))
+            })?;
             Ok(Place::Url(url))
         }
         _ => Err(document.error(key, "needs exactly one of service and url")),

@@ -235,7 +235,7 @@ fn bad_input_is_told_before_a_request_is_sent() {
     assert!(said(&[&url, "--grpc", "a.B/C", "--success", "200"]).contains("cannot be used with"));
     assert!(said(&[&url, "--stage", "5"]).contains("neither RATE:DURATION"));
     assert!(said(&[&url, "--stage", "5:1s", "-d", "5s"]).contains("cannot be used with"));
-    assert!(said(&[&url, "-H", "nonsense"]).contains("\"nonsense\" is not written as 'Name: value'"));
+    assert!(said(&[&url, "-H", "nonsense"]).contains("-H number 1 is not written as 'Name: value'"));
     assert!(said(&[&url, "-H", "@missing"]).contains("failed to read the headers in missing"));
     assert!(said(&[&url, "--header-from-env", "A=ROLLDROP_UNSET"]).contains("ROLLDROP_UNSET"));
     assert!(said(&[&url, "--body-file", "missing"]).contains("failed to read the body missing"));
