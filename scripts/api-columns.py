@@ -20,8 +20,12 @@ KINDS = {
     "endpoint": "Endpoints",
     "event": "Event",
     "serviceAccount": "*",
+    "persistentVolumeClaim": "PersistentVolumeClaim",
     "deployment": "Deployment",
     "replicaSet": "ReplicaSet",
+    "statefulSet": "StatefulSet",
+    "daemonSet": "DaemonSet",
+    "controllerRevision": "ControllerRevision",
     "endpointSlice": "EndpointSlice",
     "podDisruptionBudget": "PodDisruptionBudget",
     "job": "Job",
@@ -60,7 +64,7 @@ def main():
     printers = (root / "pkg/printers/internalversion/printers.go").read_text()
     printers = printers.replace("Event{}.InvolvedObject.", "ObjectReference{}.")
     for name, kind in KINDS.items():
-        body = re.search(rf"\t{name}ColumnDefinitions := \S+\{{\n(.*?)\n\t\}}", printers, re.S)[1]
+        body = re.search(rf"\t{name}ColumnDefinitions? := \S+\{{\n(.*?)\n\t\}}", printers, re.S)[1]
         print(kind)
         for column in re.findall(r"\{(Name: .*)\},$", body, re.M):
             part = lambda field, default: (re.search(rf'{field}: "?([^",]*)', column) or ["", default])[1]

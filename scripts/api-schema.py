@@ -26,8 +26,14 @@ PACKAGES = {
     "rbac": "api/rbac/v1",
 }
 ROOTS = [
-    ("v1", ["Namespace", "Node", "Pod", "Service", "Endpoints", "Event", "ConfigMap", "Secret", "ServiceAccount"]),
-    ("apps", ["Deployment", "ReplicaSet"]),
+    (
+        "v1",
+        [
+            "Namespace", "Node", "Pod", "Service", "Endpoints", "Event", "ConfigMap", "Secret",
+            "PersistentVolumeClaim", "ServiceAccount",
+        ],
+    ),
+    ("apps", ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "ControllerRevision"]),
     ("discovery", ["EndpointSlice"]),
     ("networking", ["Ingress", "IngressClass"]),
     ("policy", ["PodDisruptionBudget", "Eviction"]),

@@ -21,6 +21,7 @@ mod proxy;
 mod proxy_pre_stop;
 mod report;
 mod run;
+mod runtime;
 mod say;
 mod scenarios;
 mod service_proxy;
@@ -194,6 +195,48 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn help_has_groups_and_says_first_what_is_used_most() {
+        let command = Cli::command();
+        let measuring = ["Cluster", "Load", "Which pod answered", "Ends of pods"];
+        let tuning = [&["Search and proof", "Settings to change"][..], &measuring[..]].concat();
+        let loading =
+            ["Requests", "Pace", "Connections", "Timeouts and retries", "Which pod answered", "Generator"];
+        let each = [
+            ("run", [&measuring[..], &["Gate"][..]].concat()),
+            ("tune", tuning),
+            ("load", [&loading[..], &["TLS", "Result"][..]].concat()),
+            ("inject", vec!["Sidecar"]),
+        ];
+        for (name, groups) in each {
+            let arguments = command.find_subcommand(name).expect("a command").get_arguments();
+            let shown: Vec<_> = arguments.filter(|argument| !argument.is_hide_set()).collect();
+            let mut found = Vec::new();
+            for heading in shown.iter().filter_map(|argument| argument.get_help_heading()) {
+                if !found.contains(&heading) {
+                    found.push(heading);
+                }
+            }
+            assert_eq!(found, groups, "{name}");
+            let is_usual = |id: &str| {
+                let argument = shown.iter().find(|argument| argument.get_id() == id);
+                argument.is_none_or(|argument| argument.get_help_heading().is_none())
+            };
+            assert!(
+                ["rate", "duration", "out", "format", "yes", "quiet", "target"].into_iter().all(is_usual),
+                "{name}"
+            );
+            let usual = shown
+                .iter()
+                .filter(|argument| argument.get_help_heading().is_none() && !argument.is_positional());
+            assert!(usual.count() <= 12, "{name}");
+            for argument in shown {
+                let short = argument.get_help().map(ToString::to_string).unwrap_or_default();
+                assert!(short.len() <= 180, "{name} --help: {short}");
+            }
+        }
+    }
 
     #[test]
     fn the_command_line_is_well_formed() {

@@ -27,6 +27,7 @@ use child::ClusterProcess;
 pub(crate) use child::Ready;
 pub(crate) use child::{ChildError, Died};
 use rolldrop_kubernetes::guard::GuardLayer;
+use rolldrop_kubernetes::warnings::Warnings;
 
 /// Which cluster to connect to.
 #[derive(Clone, Debug)]
@@ -95,6 +96,8 @@ pub(crate) struct Origin {
 /// A cluster to work with.
 pub(crate) struct Cluster {
     client: Client,
+    /// What its API server has warned of.
+    warnings: Warnings,
     default_namespace: String,
     /// Where its API server is.
     server: String,
@@ -171,8 +174,23 @@ impl Cluster {
         config.default_retry = false;
         let builder =
             ClientBuilder::try_from(config).map_err(|error| ClusterError::Client(Box::new(error)))?;
-        let client = builder.with_layer(&GuardLayer).build();
-        Ok(Self { client, default_namespace, server, origin, context: None, has_inside: false, process })
+        let warnings = Warnings::default();
+        let client = builder.with_layer(&GuardLayer).with_layer(&warnings).build();
+        Ok(Self {
+            client,
+            warnings,
+            default_namespace,
+            server,
+            origin,
+            context: None,
+            has_inside: false,
+            process,
+        })
+    }
+
+    /// What its API server warns of when that client creates objects.
+    pub(crate) fn warnings(&self) -> Warnings {
+        self.warnings.clone()
     }
 
     /// A client for the cluster's API.

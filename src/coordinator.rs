@@ -33,6 +33,7 @@ mod server_clock;
 mod service_proxy;
 mod session;
 mod sinks;
+mod standstill;
 mod targets;
 #[cfg(test)]
 mod tests;
@@ -59,7 +60,7 @@ pub(crate) use pages::list_at_once;
 pub(crate) use plan::{Plan, Work};
 pub(crate) use rollout::Workloads;
 pub(crate) use routes::services_behind_in;
-pub(crate) use session::{Session, Settings};
+pub(crate) use session::{Closed, Session, Settings};
 pub(crate) use targets::{Ready, at_node};
 pub(crate) use undo::Undone;
 pub(crate) use undo::left_over::{LeftOvers, Since};

@@ -10,25 +10,25 @@
 //! Manifests in, manifests out: nothing here talks to a cluster. The text is edited in place, comments
 //! included. Where that is not possible, the document is rewritten, and a note says so.
 
+mod additions;
 pub(crate) mod ending;
-mod flow;
-mod manifests;
 mod object;
 mod options;
 mod port;
+mod protocol;
 mod sidecar;
 #[cfg(test)]
 mod tests;
 
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
-use manifests::Manifests;
-use object::{APP_PORT_NAME, Change, Edit, Object, TARGET_PORTS, annotate, withdraw};
-pub(crate) use object::{SIDECAR, pod_labels};
-pub(crate) use options::{Absent, InjectError, KubernetesVersion, Options, SecretKey};
+use crate::manifest::{Change, Edit, Edited, Manifests, Object};
+use additions::{Additions, Refusal};
+use object::{APP_PORT_NAME, TARGET_PORTS, template, withdraw};
+pub(crate) use object::{SIDECAR, WorkloadName, pod_labels};
+pub(crate) use options::{Absent, InjectError, KubernetesVersion, Mode, Options, SecretKey, Selection};
+use port::Service;
 pub(crate) use port::selects;
-use port::{Frontage, Service, Unfit};
-use sidecar::Front;
 pub(crate) use sidecar::{ADMIN_PORT_NAME, NAME as SIDECAR_NAME};
 
 /// Changed manifests.
@@ -40,134 +40,69 @@ pub(crate) struct Output {
     pub notes: Vec<String>,
 }
 
-/// Adds the sidecar to every workload of the text, and points its Services to it.
+/// Adds the sidecar to the workloads of a text, and points their Services to it. `file` is the text's name in messages.
 ///
 /// A workload that has the sidecar already is left unchanged.
 ///
 /// # Errors
 ///
-/// The text cannot be read, has no workload, or it is not clear which port of a workload is meant.
-pub(crate) fn inject(text: &str, options: &Options) -> Result<Output, InjectError> {
-    let mut manifests = Manifests::parse(text)?;
-    let (edits, mut notes) = additions(&manifests.objects(), options)?;
-    notes.extend(manifests.apply(&edits)?);
-    Ok(Output { text: manifests.text(), notes })
+/// The text cannot be read, none of its workloads can have the sidecar, or one that was named cannot.
+pub(crate) fn inject(file: &str, text: &str, options: &Options) -> Result<Output, InjectError> {
+    let manifests = Manifests::parse(file, text)?;
+    let objects = manifests.objects();
+    let place = |refusal: &Refusal| format!("{}: ", manifests.place(&objects[refusal.object], &refusal.at));
+    let Additions { edits, mut notes, left } =
+        additions::of(&objects, options, &place).map_err(|error| error.of(file))?;
+    notes.extend(left);
+    let Edited { text, notes: more } = manifests.edited(&edits);
+    notes.extend(more);
+    Ok(Output { text, notes })
 }
 
-/// Removes the sidecar from every workload of the text, and points its Services back to the app.
+/// Removes the sidecar from every workload of a text, and points its Services back to the app.
 ///
 /// # Errors
 ///
 /// The text cannot be read.
-pub(crate) fn uninject(text: &str) -> Result<Output, InjectError> {
-    let mut manifests = Manifests::parse(text)?;
+pub(crate) fn uninject(file: &str, text: &str) -> Result<Output, InjectError> {
+    let manifests = Manifests::parse(file, text)?;
     let (edits, mut notes) = removals(&manifests.objects());
-    notes.extend(manifests.apply(&edits)?);
-    Ok(Output { text: manifests.text(), notes })
+    let Edited { text, notes: more } = manifests.edited(&edits);
+    notes.extend(more);
+    Ok(Output { text, notes })
 }
 
-/// Does to objects what [`inject`] does to a text, and returns its notes.
+/// What was done to objects.
+#[derive(Debug)]
+pub(crate) struct Injected {
+    /// What was done, and what the user should check, a line each.
+    pub notes: Vec<String>,
+    /// Which workloads were left without the sidecar, and why, a line each.
+    pub left: Vec<String>,
+}
+
+/// Does to objects what [`inject`] does to a text.
 ///
 /// # Errors
 ///
 /// As [`inject`].
-pub(crate) fn inject_into(objects: &mut [Value], options: &Options) -> Result<Vec<String>, InjectError> {
+pub(crate) fn inject_into(objects: &mut [Value], options: &Options) -> Result<Injected, InjectError> {
     let found: Vec<_> =
         objects.iter().cloned().enumerate().map(|(n, object)| Object::whole(n, object)).collect();
-    let (edits, notes) = additions(&found, options)?;
+    let Additions { edits, notes, left } = additions::of(&found, options, &|_| String::new())?;
     for edit in &edits {
         edit.apply(&mut objects[edit.document]);
     }
-    Ok(notes)
-}
-
-fn additions(objects: &[Object], options: &Options) -> Result<(Vec<Edit>, Vec<String>), InjectError> {
-    if options.kubernetes < KubernetesVersion::NATIVE_SIDECARS {
-        return Err(InjectError::TooOld(options.kubernetes));
-    }
-    let (mut edits, mut notes) = (Vec::new(), Vec::new());
-    let services: Vec<_> = objects.iter().filter_map(Service::of).collect();
-    let workloads: Vec<_> = objects.iter().filter_map(|object| Some((object, object.pod()?))).collect();
-    if workloads.is_empty() {
-        return Err(InjectError::NoWorkload);
-    }
-    let ports = port::free(&workloads)?;
-    let mut retargeted = vec![Map::new(); services.len()];
-    let (mut with_sidecar, mut without_port) = (0, None);
-    let mut wanted_port = options.port;
-    for (object, pod) in workloads {
-        let title = object.title();
-        if sidecar::place(object, pod).is_some() {
-            with_sidecar += 1;
-            notes.push(format!("{title} has the sidecar already"));
-            continue;
-        }
-        let frontage = match Frontage::of(object, pod, &services, ports, options) {
-            Ok(frontage) => frontage,
-            Err(Unfit::Refused(why)) => return Err(InjectError::Workload { workload: title, why }),
-            Err(Unfit::NoPort) => {
-                notes.push(format!("{title}: no Service uses it and it declares no port: left unchanged"));
-                without_port = Some(title);
-                continue;
-            }
-        };
-        let Frontage { front, leads, notes: more } = frontage;
-        with_sidecar += 1;
-        wanted_port.take_if(|port| *port == front.app_port);
-        add(object, pod, &front, options, &mut edits);
-        notes.push(format!(
-            "{title}: port {} is reached through the sidecar on {}, whose admin port is {}",
-            front.app_port, ports.listen, ports.admin,
-        ));
-        for lead in &leads {
-            if !lead.by_name {
-                let service = &services[lead.service];
-                edits
-                    .push(service.object.set(format!("/spec/ports/{}/targetPort", lead.index), ports.listen));
-                retargeted[lead.service].insert(lead.port.to_string(), lead.target.clone());
-            }
-        }
-        notes.extend(more);
-    }
-    if let Some(workload) = without_port.filter(|_| with_sidecar == 0) {
-        let why = "no Service uses it and it declares no port: choose one with --port";
-        return Err(InjectError::Workload { workload, why: why.to_owned() });
-    }
-    if let Some(port) = wanted_port.filter(|_| !edits.is_empty()) {
-        return Err(InjectError::NoSuchPort(port));
-    }
-    for (service, kept) in services.iter().zip(retargeted) {
-        if !kept.is_empty() {
-            let mut all = service.kept.clone();
-            all.extend(kept);
-            if service.is_annotated && service.kept.is_empty() {
-                return Err(InjectError::Annotated(service.object.title()));
-            }
-            edits.push(annotate(service.object, "", TARGET_PORTS, &Value::Object(all).to_string()));
-        }
-    }
-    Ok((edits, notes))
-}
-
-/// Adds the sidecar, and moves the port's name to it.
-fn add(object: &Object, pod: &str, front: &Front, options: &Options, edits: &mut Vec<Edit>) {
-    let container = sidecar::container(front, options);
-    let list = format!("{pod}/spec/initContainers");
-    edits.push(match object.get(&list) {
-        Value::Array(_) => object.edit(list, Change::Push(container)),
-        _ => object.set(list, json!([container])),
-    });
-    if let Some(name) = &front.moved_name {
-        edits.extend(rename(object, pod, name, APP_PORT_NAME));
-    }
-    edits.push(annotate(object, pod, SIDECAR, &options.image));
+    Ok(Injected { notes, left })
 }
 
 fn removals(objects: &[Object]) -> (Vec<Edit>, Vec<String>) {
     let (mut edits, mut notes) = (Vec::new(), Vec::new());
-    for object in objects {
+    for (number, object) in objects.iter().enumerate() {
         let title = object.title();
-        if let Some((pod, at)) = object.pod().and_then(|pod| Some((pod, sidecar::place(object, pod)?))) {
+        if let Some((pod, at)) =
+            template(&object.value).and_then(|pod| Some((pod, sidecar::place(object, pod)?)))
+        {
             let list = format!("{pod}/spec/initContainers");
             let name = sidecar::moved_name(object.get(&format!("{list}/{at}")));
             // First, while every container is where it was found.
@@ -176,7 +111,7 @@ fn removals(objects: &[Object]) -> (Vec<Edit>, Vec<String>) {
             edits.push(withdraw(object, pod, SIDECAR));
             notes.push(format!("{title}: the sidecar is removed"));
         }
-        if let Some(service) = Service::of(object).filter(|service| !service.kept.is_empty()) {
+        if let Some(service) = Service::of(number, object).filter(|service| !service.kept.is_empty()) {
             for (index, port) in service.tcp_ports() {
                 let at = format!("/spec/ports/{index}/targetPort");
                 match service.kept.get(&port["port"].to_string()) {

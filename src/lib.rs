@@ -14,6 +14,7 @@ mod elsewhere;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod inject;
+mod manifest;
 mod nearest;
 mod scenario;
 

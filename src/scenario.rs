@@ -45,6 +45,8 @@ pub(crate) struct Scenario {
     pub annotations: BTreeMap<String, String>,
     /// Kubernetes objects that the run creates and removes.
     pub manifests: Vec<Value>,
+    /// Where each of them stands in the file.
+    pub manifest_keys: Vec<String>,
     /// The targets of the load: at least one, with different names.
     pub targets: Vec<Target>,
     /// The load.

@@ -54,8 +54,9 @@ impl CleanupArgs {
             if let Some(title) = cluster.title() {
                 say(&format!("undoing what the run changed on {title}"));
             }
-            let (client, limits, stop) = (cluster.client(), Limits::default(), CancellationToken::new());
-            let caller = Caller { client, namespace: String::new(), limits, stop };
+            let (limits, stop) = (Limits::default(), CancellationToken::new());
+            let (client, warnings) = (cluster.client(), cluster.warnings());
+            let caller = Caller { client, warnings, namespace: String::new(), limits, stop };
             let all = left.undo(&caller).await?;
             all.iter().try_for_each(|undone| print(&format!("{undone}\n")))?;
             let tell = |what: &str| say(&format!("waiting until all is as before the run: {what}"));

@@ -9,6 +9,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::thread::available_parallelism;
 
 use anyhow::{Context, bail};
 use tempfile::TempDir;
@@ -17,8 +18,8 @@ use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::dataplane::DataplaneArg;
-use super::private_dir;
 use super::say::say;
+use super::{private_dir, runtime};
 use crate::cluster::Ready;
 use rolldrop_lab::check;
 use rolldrop_lab::config::DataplaneChoice;
@@ -246,7 +247,7 @@ impl ServeArgs {
         if let Some(notice) = &dataplane.notice {
             say(notice);
         }
-        let runtime = tokio::runtime::Runtime::new().context("start the async runtime")?;
+        let runtime = runtime::with_threads(available_parallelism().map_or(1, usize::from))?;
         let served = runtime.block_on(serve(config, listener, dataplane, &files, self.lifeline));
         files.remove();
         served

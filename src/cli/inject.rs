@@ -1,13 +1,18 @@
 //! `rolldrop inject`.
 
-use std::io::{Read, Write};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
 
 use super::say::say;
-use crate::inject::{self, KubernetesVersion, Options, SecretKey};
+use crate::inject::{self, KubernetesVersion, Mode, Options, SecretKey, Selection, WorkloadName};
+
+/// The most bytes of manifests: a hundred times more than real files have.
+const FILE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Arguments of `rolldrop inject`.
 #[derive(Debug, clap::Args)]
@@ -15,6 +20,7 @@ use crate::inject::{self, KubernetesVersion, Options, SecretKey};
   kubectl create secret generic rolldrop-admin --from-literal=token=$(openssl rand -hex 32)
   rolldrop inject -f shop.yaml --image registry.example.org/rolldrop:0.1.0 --admin-token rolldrop-admin | kubectl apply -f -
   kubectl get deploy/web svc/web -o yaml | rolldrop inject --admin-token rolldrop-admin | kubectl apply -f -
+  helm template shop ./chart | rolldrop inject --workload deployment/web --admin-token rolldrop-admin > shop.yaml
   rolldrop inject --uninject -f shop-with-sidecar.yaml
 
 Include the Services of the workloads: those with a numeric target port are changed.
@@ -26,26 +32,46 @@ pub(super) struct InjectArgs {
     /// Remove the sidecar.
     #[arg(long)]
     uninject: bool,
-    /// The image of the sidecar.
-    #[arg(long, value_name = "IMAGE", default_value = "rolldrop", conflicts_with = "uninject")]
-    image: String,
-    /// The app's port that the sidecar takes over [default: the one that the Services use, else the one that the
-    /// containers declare].
-    #[arg(long, value_name = "N", conflicts_with = "uninject")]
-    port: Option<u16>,
-    /// The oldest Kubernetes that the result is for. Before 1.33, Services do not know the names of a sidecar's
-    /// ports, so they are changed to the number; before 1.29 there are no native sidecars.
+    /// A workload that gets the sidecar; repeat it for more [default: all that can have it; the others stay as they
+    /// are, with a note each]. Also any other object with a pod template at `spec.template`.
     #[arg(
-        long,
-        value_name = "1.N",
-        default_value_t = KubernetesVersion::NAMED_SIDECAR_PORTS,
-        conflicts_with = "uninject"
+        long = "workload",
+        value_name = "KIND/NAME",
+        conflicts_with = "uninject",
+        help_heading = "What gets it"
     )]
-    kubernetes_version: KubernetesVersion,
+    workloads: Vec<WorkloadName>,
+    /// The app's port that the sidecar takes over, in workloads that declare it or that Services route to it [default:
+    /// the one that the Services use, else the one that the containers declare].
+    #[arg(long, value_name = "N", conflicts_with = "uninject", help_heading = "What gets it")]
+    port: Option<u16>,
+    /// What connections carry: http (also HTTP/2 and TLS), or tcp for anything else, of which connections are recorded
+    /// [default: http; a port that is known to carry something else gets no sidecar].
+    #[arg(long, value_name = "MODE", value_enum, hide_possible_values = true)]
+    #[arg(conflicts_with = "uninject", help_heading = "What gets it")]
+    mode: Option<ModeArg>,
+    /// The image of the sidecar.
+    #[arg(long, value_name = "IMAGE", default_value = "rolldrop")]
+    #[arg(conflicts_with = "uninject", help_heading = "The sidecar")]
+    image: String,
     /// Make the admin port require the token in this Secret (default key: `token`). Without a token nobody can read
     /// what the proxy records, not even a run.
-    #[arg(long, value_name = "SECRET[/KEY]", conflicts_with = "uninject")]
+    #[arg(long, value_name = "SECRET[/KEY]", conflicts_with = "uninject", help_heading = "The sidecar")]
     admin_token: Option<SecretKey>,
+    /// Maximum number of client connections; above 4096 the sidecar's memory limit grows with it [default: 4096].
+    #[arg(long, value_name = "N", conflicts_with = "uninject", help_heading = "The sidecar")]
+    max_connections: Option<NonZeroUsize>,
+    /// The oldest Kubernetes that the result is for. Before 1.33, Services do not know the names of a sidecar's
+    /// ports, so they are changed to the number; before 1.29 there are no native sidecars.
+    #[arg(long, value_name = "1.N", default_value_t = KubernetesVersion::NAMED_SIDECAR_PORTS)]
+    #[arg(conflicts_with = "uninject", help_heading = "The sidecar")]
+    kubernetes_version: KubernetesVersion,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum ModeArg {
+    Http,
+    Tcp,
 }
 
 impl InjectArgs {
@@ -53,16 +79,29 @@ impl InjectArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let text = self.read().with_context(|| format!("failed to read {}", self.file.display()))?;
         let is_closed = !self.uninject && self.admin_token.is_none();
+        let file = match self.file.as_path() {
+            stdin if stdin == Path::new("-") => "stdin".to_owned(),
+            file => file.display().to_string(),
+        };
         let output = if self.uninject {
-            inject::uninject(&text)
+            inject::uninject(&file, &text)
         } else {
             let options = Options {
                 image: self.image,
                 port: self.port,
                 kubernetes: self.kubernetes_version,
                 admin_token: self.admin_token,
+                mode: self.mode.map(|mode| match mode {
+                    ModeArg::Http => Mode::Http,
+                    ModeArg::Tcp => Mode::Tcp,
+                }),
+                max_connections: self.max_connections,
+                selection: match self.workloads {
+                    none if none.is_empty() => Selection::Fit,
+                    named => Selection::Named(named),
+                },
             };
-            inject::inject(&text, &options)
+            inject::inject(&file, &text, &options)
         }?;
         for note in output.notes {
             say(&note);
@@ -70,16 +109,22 @@ impl InjectArgs {
         if is_closed {
             say("without --admin-token the sidecars hand out no rows: a run gets none of them");
         }
-        std::io::stdout().write_all(output.text.as_bytes()).context("failed to write to stdout")?;
+        io::stdout().write_all(output.text.as_bytes()).context("failed to write to stdout")?;
         Ok(ExitCode::SUCCESS)
     }
 
-    fn read(&self) -> std::io::Result<String> {
-        if self.file == Path::new("-") {
-            let mut text = String::new();
-            std::io::stdin().read_to_string(&mut text)?;
-            return Ok(text);
+    fn read(&self) -> io::Result<String> {
+        let input: Box<dyn Read> = match self.file.as_path() {
+            stdin if stdin == Path::new("-") => Box::new(io::stdin()),
+            file => Box::new(File::open(file)?),
+        };
+        let mut bytes = Vec::new();
+        input.take(FILE_BYTES + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > FILE_BYTES {
+            let why = format!("longer than {} MiB: split it", FILE_BYTES >> 20);
+            return Err(io::Error::other(why));
         }
-        std::fs::read_to_string(&self.file)
+        String::from_utf8(bytes)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("not UTF-8: {error}")))
     }
 }

@@ -224,6 +224,7 @@ impl Recording {
             looks: None,
             rounds: None,
             policy: Policy::default(),
+            events: None,
         };
         dir.write_info(&info)?;
         let events = dir.event_log()?;
@@ -240,6 +241,7 @@ impl Recording {
         self.info.ended = Some(self.clock.now());
         self.info.complete = !summary.stopped_early;
         self.info.interrupted = interrupted;
+        self.info.events = Some(self.events.close());
         Ok(self.dir.write_info(&self.info)?)
     }
 

@@ -14,58 +14,71 @@ use crate::scenario::{self, ClusterChoice, Loaded};
 use rolldrop_load as load;
 use rolldrop_record::load::{LoadFrom, Rate};
 
+/// The groups of options in `--help`, besides those that are used most.
+pub(super) const CLUSTER: &str = "Cluster";
+pub(super) const LOAD: &str = "Load";
+pub(super) const NAMES: &str = "Which pod answered";
+pub(super) const GATE: &str = "Gate";
+const ENDS: &str = "Ends of pods";
+
 /// Arguments of commands that measure on a cluster.
 #[derive(Debug, clap::Args)]
 pub(super) struct MeasureArgs {
-    /// Where the load goes: a port of a Service, or a URL. Without a scenario, the run uses the cluster of your
-    /// kubeconfig: a COMMAND ends pods, or the run watches what others do. Several targets are loaded at the same
-    /// time, each with a share of the rate. svc/NAME@NODE is the NodePort of a node; l7: in front of a URL means that
-    /// a proxy there balances requests.
+    /// Where the load goes: a port of a Service, or a URL.
+    ///
+    /// Without a scenario, the run uses the cluster of your kubeconfig: a COMMAND ends pods, or the run watches what
+    /// others do. Several targets are loaded at the same time, each with a share of the rate. svc/NAME@NODE is the
+    /// NodePort of a node; l7: in front of a URL means that a proxy there balances requests.
     #[arg(short, long = "target", value_name = "svc/NAME[:PORT][@NODE]|[l7:]URL")]
     pub(super) targets: Vec<TargetArg>,
     /// Namespace of everything that the scenario deploys and measures.
     #[arg(short, long, value_name = "NS")]
     pub(super) namespace: Option<String>,
     /// Use this context of the kubeconfig instead of the embedded cluster.
-    #[arg(long, value_name = "CTX", conflicts_with = "embedded")]
+    #[arg(long, value_name = "CTX", conflicts_with = "embedded", help_heading = CLUSTER)]
     pub(super) context: Option<String>,
     /// Use this kubeconfig instead of the embedded cluster.
-    #[arg(long, value_name = "FILE", conflicts_with = "embedded")]
+    #[arg(long, value_name = "FILE", conflicts_with = "embedded", help_heading = CLUSTER)]
     pub(super) kubeconfig: Option<PathBuf>,
     /// Use the embedded cluster, whatever the scenario names.
-    #[arg(long)]
+    #[arg(long, help_heading = CLUSTER)]
     pub(super) embedded: bool,
     /// Use the cluster of this pod, with its service account.
-    #[arg(long, conflicts_with_all = ["context", "kubeconfig", "embedded"])]
+    #[arg(long, conflicts_with_all = ["context", "kubeconfig", "embedded"], help_heading = CLUSTER)]
     pub(super) in_cluster: bool,
     /// How connections reach the embedded cluster's pods (see `rolldrop cluster --help`) [default:
     /// as in the scenario, or auto].
-    #[arg(long, value_enum, conflicts_with_all = ["context", "kubeconfig", "in_cluster"])]
+    #[arg(long, value_enum, conflicts_with_all = ["context", "kubeconfig", "in_cluster"], help_heading = CLUSTER)]
     pub(super) dataplane: Option<DataplaneArg>,
     /// The image to use for `rolldrop` in manifests, for sidecars that the run adds and for pods that send the load,
     /// on a cluster that must pull it.
-    #[arg(long, value_name = "IMAGE")]
+    #[arg(long, value_name = "IMAGE", help_heading = CLUSTER)]
     pub(super) image: Option<String>,
-    /// Where the load comes from: this machine, or pods of the cluster (a Job whose rows come back through the API
-    /// server) [default: cluster for Services whose addresses cannot be reached from here, else local].
-    #[arg(long, value_name = "local|cluster", value_parser = LoadFrom::ALL.iter().map(|from| from.as_str()).collect::<Vec<_>>())]
+    /// Where the load comes from: this machine, or pods of the cluster [default: cluster for Services whose addresses
+    /// cannot be reached from here, else local].
+    ///
+    /// The pods are those of a Job, whose rows come back through the API server.
+    #[arg(long, value_name = "local|cluster", value_parser = LoadFrom::ALL.iter().map(|from| from.as_str()).collect::<Vec<_>>(), help_heading = LOAD)]
     pub(super) load_from: Option<String>,
     /// How many pods send the load, if it comes from the cluster [default: one on each node, with at least 10
     /// requests per second and at most 10,000].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = LOAD)]
     pub(super) load_workers: Option<usize>,
     /// The resource requests of each of these pods; memory is its limit as well [default: cpu=500m,memory=256Mi].
-    #[arg(long, value_name = "NAME=AMOUNT,...")]
+    #[arg(long, value_name = "NAME=AMOUNT,...", help_heading = LOAD)]
     pub(super) load_resources: Option<Resources>,
     #[command(flatten)]
     pub(super) collecting: Collecting,
-    /// Add the sidecar also to objects that Argo CD or Flux manages. These remove it in mid-run, unless they are
-    /// paused.
-    #[arg(long)]
+    /// Add the sidecar also to objects that Argo CD or Flux manages.
+    ///
+    /// These remove it in mid-run, unless they are paused.
+    #[arg(long, help_heading = CLUSTER)]
     pub(super) change_gitops: bool,
-    /// The share of its processors' time that the machine that sends the load may have in use, on average over
-    /// the load, before the run is called invalid; 100% for no limit [default: 95%]
-    #[arg(long, value_name = "PERCENT", env = "ROLLDROP_MAX_BUSY", hide_env_values = true)]
+    /// The share of its processors' time above which the machine that sends the load is too busy to measure
+    /// [default: 95%].
+    ///
+    /// It is an average over the load; beyond it the run is invalid. 100% is no limit.
+    #[arg(long, value_name = "PERCENT", env = "ROLLDROP_MAX_BUSY", hide_env_values = true, help_heading = LOAD)]
     pub(super) max_busy: Option<Percent>,
     #[command(flatten)]
     pub(super) assume: AssumeArgs,
@@ -74,23 +87,26 @@ pub(super) struct MeasureArgs {
     pub(super) rate: Option<Rate>,
     /// The response header that names the pod, such as x-served-by, by its name, host name or address
     /// [default: rolldrop-pod].
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = NAMES)]
     pub(super) pod_header: Option<String>,
     /// A regular expression that finds the pod's name in the body of an answer, if that header is missing, such as
-    /// hostname:\s*(\S+). The name is the first group of the first match in the first 16 KiB, or the whole match
-    /// without a group.
-    #[arg(long, value_name = "REGEX")]
+    /// hostname:\s*(\S+).
+    ///
+    /// The name is the first group of the first match in the first 16 KiB, or the whole match without a group.
+    #[arg(long, value_name = "REGEX", help_heading = NAMES)]
     pub(super) pod_body: Option<load::PodBody>,
     /// A response header to keep for requests that are not ok, in addition to server, via and x-envoy-*; a name may
     /// end in *; may be repeated.
-    #[arg(long = "keep-header", value_name = "NAME")]
+    #[arg(long = "keep-header", value_name = "NAME", help_heading = NAMES)]
     pub(super) keep_headers: Vec<String>,
     /// How long nothing may be lost after a termination before the next one, and before the load of a COMMAND ends
-    /// [default: computed from the rate of requests]. It restarts with each lost request.
-    #[arg(long, value_name = "D", value_parser = crate::cli::parse_duration)]
+    /// [default: computed from the rate of requests].
+    ///
+    /// It restarts with each lost request.
+    #[arg(long, value_name = "D", value_parser = crate::cli::parse_duration, help_heading = ENDS)]
     pub(super) settle: Option<Duration>,
     /// When that wait ends though requests are still lost [default: 5m].
-    #[arg(long, value_name = "D", value_parser = crate::cli::parse_duration)]
+    #[arg(long, value_name = "D", value_parser = crate::cli::parse_duration, help_heading = ENDS)]
     pub(super) settle_max: Option<Duration>,
     /// Replace a value of the scenario, such as load.rate=50; may be repeated.
     #[arg(long = "set", value_name = "PATH=VALUE")]
@@ -98,9 +114,10 @@ pub(super) struct MeasureArgs {
     /// Do not ask for confirmation on a cluster that is not the run's own.
     #[arg(short, long)]
     pub(super) yes: bool,
-    /// Do not write to the run's own ConfigMap ten times a second while pods may end. The versions of these writes
-    /// date deletions by others to a tenth of a second; without them, to a second.
-    #[arg(long)]
+    /// Do not write to the run's own ConfigMap ten times a second while pods may end.
+    ///
+    /// The versions of these writes date deletions by others to a tenth of a second; without them, to a second.
+    #[arg(long, help_heading = ENDS)]
     pub(super) no_beats: bool,
     #[command(flatten)]
     pub(super) admin_token: TokenArgs,

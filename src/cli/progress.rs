@@ -160,7 +160,7 @@ impl Progress {
     /// A notice, which stays on the screen and is shown even when quiet.
     pub(super) fn note(&self, what: &str) {
         self.tell_news();
-        let line = format!("{PREFIX}{}", shown::lines(what));
+        let line = format!("{PREFIX}{}", shown::message(what));
         match &self.form {
             Form::Block { bar, .. } => bar.suspend(|| eprintln!("{line}")),
             Form::Lines | Form::Quiet => eprintln!("{line}"),
@@ -256,7 +256,7 @@ impl Progress {
     /// A line that stays.
     pub(super) fn say(&self, message: &str) {
         self.tell_news();
-        let message = shown::lines(message);
+        let message = shown::message(message);
         match &self.form {
             Form::Block { bar, .. } => bar.println(&*message),
             Form::Lines => eprintln!("{PREFIX}{message}"),

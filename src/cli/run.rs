@@ -38,10 +38,13 @@ use super::measure::MeasureArgs;
 use super::private_dir;
 use super::progress::Progress;
 use super::report;
+use super::runtime;
 use super::say::say;
 use super::signals::Interrupts;
 use crate::cluster::{Choice, Cluster};
-use crate::coordinator::{Caller, CoordinatorError, GitOps, Limits, Ready, Session, Settings, Undone};
+use crate::coordinator::{
+    Caller, Closed, CoordinatorError, GitOps, Limits, Ready, Session, Settings, Undone,
+};
 use crate::inject::ending::{Ending, Sleepers};
 use crate::scenario::{Loaded, Scenario};
 use admin_secret::AdminSecret;
@@ -74,7 +77,7 @@ impl RunArgs {
         let extras = Extras { command: command.as_ref(), looks, ..Extras::default() };
         let job = Job::new(scenario, &self.measure, consent, extras)?;
         let clock = Clock::start();
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let runtime = runtime::with_threads(2)?;
         if self.dry_run {
             let progress = Progress::new(self.measure.quiet, clock);
             let planned = runtime.block_on(async {
@@ -265,6 +268,7 @@ pub(super) fn caller(
     }
     Ok(Caller {
         client: cluster.client(),
+        warnings: cluster.warnings(),
         namespace,
         limits: Limits::default(),
         // A run can also stop without an interruption.
@@ -365,8 +369,9 @@ impl Run<'_> {
         let last = if session.has_changes() { "undoing what was changed" } else { "closing the record" };
         self.progress.step(last);
         let finished = session.finish(give_up.clone()).await;
-        let (sources, undone) = closed(finished, loaded.is_err(), |error| self.progress.warn(error))?;
-        let written = loaded.and_then(|info| self.write(info, sources, give_up));
+        let closed = closed(finished, loaded.is_err(), |error| self.progress.warn(error))?;
+        let Closed { sources, undone, events } = closed;
+        let written = loaded.and_then(|info| self.write(RunInfo { events, ..info }, sources, give_up));
         // What is on a cluster that ends with the run is removed together with it.
         if cluster.origin().is_some() {
             self.leave(&undone, caller, give_up).await;

@@ -8,7 +8,7 @@ use rolldrop_record::shown;
 
 /// Writes a message to standard error.
 pub(super) fn say(text: &str) {
-    eprintln!("rolldrop: {}", shown::lines(text));
+    eprintln!("rolldrop: {}", shown::message(text));
 }
 
 /// Where logs are written: standard error, without colours, because ours could not be told from others'.
@@ -26,7 +26,7 @@ impl<'a> MakeWriter<'a> for Log {
 impl Write for Log {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         // An event comes in one piece.
-        io::stderr().write_all(shown::lines(&String::from_utf8_lossy(bytes)).as_bytes())?;
+        io::stderr().write_all(shown::message(&String::from_utf8_lossy(bytes)).as_bytes())?;
         Ok(bytes.len())
     }
 

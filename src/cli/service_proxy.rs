@@ -2,14 +2,17 @@
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
+use super::measure::CLUSTER;
 use rolldrop_record::service_proxy::ServiceProxy;
 
 /// What the user knows of the cluster.
 #[derive(Debug, clap::Args)]
 pub(super) struct AssumeArgs {
     /// What implements Services, if the run cannot see it: upper bounds that rest on its balancing are then reported,
-    /// and called assumed. It is an error if the cluster shows something else
-    #[arg(long, value_name = "MODE", value_parser = parser())]
+    /// and called assumed.
+    ///
+    /// It is an error if the cluster shows something else.
+    #[arg(long, value_name = "MODE", value_parser = parser(), help_heading = CLUSTER)]
     assume_service_proxy: Option<ServiceProxy>,
 }
 

@@ -26,6 +26,7 @@ use super::measure::MeasureArgs;
 use super::progress::Progress;
 use super::report::print;
 use super::run;
+use super::runtime;
 use super::signals::Interrupts;
 use crate::lab;
 use crate::scenario::{self, Loaded, Workload};
@@ -66,23 +67,25 @@ pub(super) struct TuneArgs {
     /// [default: naive-rollout, or none if there is a --target].
     #[arg(value_name = "SCENARIO|svc/NAME")]
     scenario: Option<String>,
-    #[command(flatten)]
-    measure: MeasureArgs,
     /// The share of future rollouts (or ends of pods) that the sleep must cover, at 95 % confidence.
     #[arg(long, value_name = "PERCENT", default_value = "90%", help_heading = "Search and proof")]
     coverage: Percent,
-    /// The longest sleep to try. Where answers name their pods, windows are measured with 10 s first (5 s on the
-    /// embedded cluster), and with a longer sleep if a window outlasts that.
+    /// The longest sleep to try.
+    ///
+    /// Where answers name their pods, windows are measured with 10 s first (5 s on the embedded cluster), and with a
+    /// longer sleep if a window outlasts that.
     #[arg(long, value_name = "D", default_value = "60s", value_parser = super::parse_duration,
         help_heading = "Search and proof")]
     max_sleep: Duration,
-    /// Action that ends pods while they are measured [default: rollingRestart]. Deletions one at a time show nothing for
-    /// rollouts.
+    /// Action that ends pods while they are measured [default: rollingRestart].
+    ///
+    /// Deletions one at a time show nothing for rollouts.
     #[arg(long, value_enum, value_name = "ACTION", help_heading = "Search and proof")]
     disrupt: Option<Disrupt>,
-    /// Source of the pod behind a connection when answers do not name it: a sidecar that each run adds to the
-    /// pods, the kernel's connection tracking, or auto: one of these if the first run shows no names, after asking
-    /// [default: not at all; the proof needs no names].
+    /// Source of the pod behind a connection when answers do not name it [default: none; the proof needs no names].
+    ///
+    /// It is a sidecar that each run adds to the pods, the kernel's connection tracking, or auto: one of these if the
+    /// first run shows no names, after asking.
     #[arg(long, value_enum, value_name = "SOURCE", help_heading = "Search and proof")]
     evidence: Option<EvidenceArg>,
     /// Also prove that one second less would lose requests, with a run for each sleep that is tried.
@@ -114,6 +117,8 @@ pub(super) struct TuneArgs {
     /// A manifest of the workload: print the lines to change in it.
     #[arg(short = 'f', long = "file", value_name = "FILE", help_heading = "Settings to change")]
     file: Option<PathBuf>,
+    #[command(flatten)]
+    measure: MeasureArgs,
     /// Print the number of rollouts and minutes it takes and, in order, each call of the API server that one of its runs
     /// would make, and change nothing.
     #[arg(long)]
@@ -121,9 +126,10 @@ pub(super) struct TuneArgs {
     /// The directory to create [default: rolldrop-tune/WORKLOAD-TIME].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Continue the tuning in this directory, which was interrupted, killed, or used up its --max-rollouts. It first
-    /// puts back what a killed run had changed. Its arguments are used again; --yes, --quiet and --max-rollouts may be
-    /// given anew.
+    /// Continue the tuning in this directory, which was interrupted, killed, or used up its --max-rollouts.
+    ///
+    /// It first puts back what a killed run had changed. Its arguments are used again; --yes, --quiet and
+    /// --max-rollouts may be given anew.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["scenario", "targets", "out", "verify"])]
     resume: Option<PathBuf>,
     /// Prove the settings that the tuning in this directory has chosen again, with one run of rolling restarts and its
@@ -146,7 +152,7 @@ impl TuneArgs {
         if !(0.5..=0.999).contains(&args.coverage.share()) {
             bail!("--coverage is {:.1} %, must be from 50 % to 99.9 %", 100.0 * args.coverage.share());
         }
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let runtime = runtime::with_threads(2)?;
         let exit = runtime.block_on(async {
             let interrupts = Interrupts::listen()?;
             let clock = Clock::start();

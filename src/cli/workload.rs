@@ -37,6 +37,9 @@ pub(super) struct WorkloadArgs {
     /// How long the server is busy after the signal before it stops; it reads and answers nothing in this time
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = super::parse_duration)]
     stop_work: Duration,
+    /// How long an HTTP/1.1 connection may be idle before the server closes it
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = super::parse_duration)]
+    idle_timeout: Duration,
     /// Delay before every answer
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = super::parse_duration)]
     response_time: Duration,
@@ -109,6 +112,7 @@ impl WorkloadArgs {
             on_signal: self.on.into_iter().map(|(signal, habit)| (signal, habit.into())).collect(),
             drain_for: self.drain_for,
             stop_work: self.stop_work,
+            idle_timeout: self.idle_timeout,
             response_time: self.response_time,
             fail_share: self.fail_share.0,
             body_bytes: self.body_bytes,

@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::apply::owner_name;
-use super::caller::{Pauses, is_passing, retry_after};
+use super::caller::{Pauses, is_passing, is_too_many, retry_after};
 use super::error::CoordinatorError;
 use super::session::Session;
 use rolldrop_record::EventKind;
@@ -117,10 +117,6 @@ impl Session {
             self.record_at(sent, EventKind::BeatCheck { answered, version });
         }
     }
-}
-
-fn is_too_many(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 429)
 }
 
 #[cfg(test)]

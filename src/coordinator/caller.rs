@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::error::CoordinatorError;
 use rolldrop_kubernetes::guard::names::in_path;
 use rolldrop_kubernetes::guard::{Untrusted, distrust};
+use rolldrop_kubernetes::warnings::Warnings;
 
 /// The first pause before a call is made again; each one after it is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -30,6 +31,8 @@ pub(crate) struct Limits {
     pub api_call: Duration,
     /// For an API server that is down, overloaded or faulty, from the first failure of a call.
     pub outage: Duration,
+    /// The same for an API server that has not answered at all, where that is shorter.
+    pub silence: Duration,
     /// For the target's pods to become ready.
     pub ready: Duration,
     /// For a pod that says why it cannot start, before the run gives up on it.
@@ -52,6 +55,7 @@ impl Default for Limits {
         Self {
             api_call: Duration::from_secs(30),
             outage: Duration::from_secs(30),
+            silence: Duration::MAX,
             ready: Duration::from_secs(60),
             stuck: Duration::from_secs(5),
             recovery: Duration::from_secs(300),
@@ -68,6 +72,8 @@ impl Default for Limits {
 pub(crate) struct Caller {
     /// The cluster.
     pub client: Client,
+    /// What it warns of when it creates objects.
+    pub warnings: Warnings,
     /// The namespace in which everything happens.
     pub namespace: String,
     /// How long to wait for what.
@@ -85,10 +91,17 @@ pub(super) struct Asked<T> {
 }
 
 impl Caller {
-    /// The same before a run has started: it does not wait for an API server that may not exist.
+    /// One of the namespace `shop`, as tests have it.
+    #[cfg(test)]
+    pub(super) fn in_shop(client: Client, limits: Limits, stop: CancellationToken) -> Self {
+        Self { client, warnings: Warnings::default(), namespace: "shop".into(), limits, stop }
+    }
+
+    /// The same before a run has started: it does not wait for an API server that may not exist, only for one that is
+    /// busy.
     #[must_use]
     pub(crate) fn at_first_contact(&self) -> Self {
-        let limits = Limits { outage: self.limits.outage.min(FIRST_CONTACT), ..self.limits };
+        let limits = Limits { silence: FIRST_CONTACT, ..self.limits };
         Self { limits, ..self.clone() }
     }
 
@@ -179,7 +192,7 @@ impl Caller {
     where
         F: Future<Output = kube::Result<T>>,
     {
-        let give_up = Instant::now() + self.limits.outage;
+        let begun = Instant::now();
         let mut pauses = Pauses::default();
         let mut is_doubtful = false;
         loop {
@@ -195,7 +208,11 @@ impl Caller {
                 }
                 Ok(_) | Err(_) => return Ok(Asked { answer: answer?, is_doubtful }),
             };
-            if Instant::now() + pause >= give_up {
+            let limit = match &answer {
+                Ok(Err(error)) if is_too_many(error) => self.limits.outage,
+                Ok(_) | Err(_) => self.limits.outage.min(self.limits.silence),
+            };
+            if Instant::now() + pause >= begun + limit {
                 return Ok(Asked { answer: answer?, is_doubtful });
             }
             tracing::debug!(what, ?pause, "the API call is retried");
@@ -219,6 +236,11 @@ impl Pauses {
     pub(super) fn after(&mut self, error: &kube::Error) -> Duration {
         retry_after(error).map_or_else(|| self.next(), |told| told.min(LONGEST_RETRY_AFTER))
     }
+}
+
+/// Whether the API server is there and asks for fewer calls.
+pub(super) fn is_too_many(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 429)
 }
 
 /// When the API server says a refused call may be made again.
@@ -280,7 +302,7 @@ mod tests {
     fn caller(outage: Duration) -> Caller {
         let client = Client::try_from(kube::Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
         let limits = Limits { outage, ..Limits::default() };
-        Caller { client, namespace: "shop".into(), limits, stop: CancellationToken::new() }
+        Caller::in_shop(client, limits, CancellationToken::new())
     }
 
     #[tokio::test(start_paused = true)]
@@ -304,6 +326,21 @@ mod tests {
         assert!(answer(&[503; 1000]).await.unwrap().answer.is_err());
         assert!(begun.elapsed() <= Duration::from_secs(10), "{:?}", begun.elapsed());
         assert!((8..40).contains(&asked.get()), "{}", asked.get());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_busy_api_server_is_waited_for_at_first_contact_too() {
+        let caller = &caller(Duration::from_secs(20)).at_first_contact();
+        let answer = |code: u16| async move {
+            let begun = Instant::now();
+            let answer = caller.insist("look", || async move { Err::<(), _>(refusal(code)) }).await;
+            assert!(answer.unwrap().answer.is_err());
+            begun.elapsed()
+        };
+        assert!(answer(429).await > Duration::from_secs(15), "it is there");
+        assert!(answer(503).await < 2 * FIRST_CONTACT, "it may not exist");
+        let why = CoordinatorError::api("look", &refusal(429)).to_string();
+        assert!(why.contains("429 Too Many Requests"), "{why}");
     }
 
     #[tokio::test]

@@ -196,11 +196,12 @@ impl Collector {
             if recorder.ended.is_none() {
                 let rows = recorder.rows.ended(recorded);
                 recorder.ended = Some(rows);
-                ended = Some((recorder.endpoint.context.clone(), rows));
+                ended = Some((recorder.endpoint.clone(), rows));
             }
         });
-        if let Some((context, rows)) = ended {
-            let kind = EventKind::ProxyEnded { pod: id.pod.clone(), of: id.source(), rows };
+        if let Some((Endpoint { context, uid, .. }, rows)) = ended {
+            let (pod, uid, of) = (id.pod.clone(), Some(uid), id.source());
+            let kind = EventKind::ProxyEnded { pod, uid, of, rows };
             context.recorder.event(context.clock.now(), kind);
         }
     }

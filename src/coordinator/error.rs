@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::caller::is_too_many;
 use super::journal::JournalError;
 use crate::inject::KubernetesVersion;
 use crate::inject::ending::EndingError;
@@ -35,7 +36,9 @@ pub(crate) enum CoordinatorError {
     )]
     Exists(String),
     /// A manifest is of a kind that the cluster does not know.
-    #[error("the cluster has no {kind} of {api_version}")]
+    #[error(
+        "the cluster has no {kind} of {api_version}: take it out of the manifests, or name a cluster that has it (--context)"
+    )]
     UnknownKind {
         /// The kind.
         kind: String,
@@ -255,6 +258,7 @@ impl CoordinatorError {
             | Self::Relabel { .. }
             | Self::NoPodsOnNode { .. }
             | Self::NoRollout { .. }
+            | Self::UnknownKind { .. }
             | Self::Service { .. } => scenario.invalid(key, self.to_string()).into(),
             other => other,
         }
@@ -268,6 +272,10 @@ impl CoordinatorError {
     /// What an error of the Kubernetes client says.
     pub(super) fn why(error: &kube::Error) -> String {
         match error {
+            // Its own words need not say that it was busy.
+            error @ kube::Error::Api(status) if is_too_many(error) => {
+                format!("{} (429 Too Many Requests)", status.message)
+            }
             kube::Error::Api(status) => status.message.clone(),
             other => innermost(other),
         }

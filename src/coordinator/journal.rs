@@ -3,7 +3,7 @@
 //! Each line is on disk before the API server is called. At its end a run undoes everything in it that is not undone;
 //! after a kill, `rolldrop cleanup` does. Undoing is in [`super::undo`].
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -190,6 +190,10 @@ impl Journal {
     pub(super) fn resume(run_dir: &Path, clock: Clock) -> Result<(Self, Option<Origin>), JournalError> {
         let path = run_dir.join(FILE);
         let io = |source| JournalError::Io { path: path.clone(), source };
+        if fs::metadata(&path).is_ok_and(|found| !found.is_file()) {
+            // Anything else, such as a pipe, may never have an end.
+            return Err(io(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")));
+        }
         let file = match OpenOptions::new().read(true).append(true).open(&path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 return Err(JournalError::NotARun(run_dir.to_owned()));

@@ -60,11 +60,33 @@ impl Caller {
 /// Why a workload would not replace its pods by those of a changed template.
 pub(crate) fn why_no_rollout(workload: &Value) -> Option<&'static str> {
     let spec = &workload["spec"];
+    let partition = spec["updateStrategy"]["rollingUpdate"]["partition"].as_u64().unwrap_or(0);
     if spec["paused"] == true {
         Some("its rollout is paused: resume it first")
     } else if spec["updateStrategy"]["type"] == "OnDelete" {
         Some("its update strategy is OnDelete: delete its pods, or use RollingUpdate")
+    } else if partition > 0 && partition >= spec["replicas"].as_u64().unwrap_or(1) {
+        Some("its partition holds back all its pods: set it below the number of replicas, or to 0")
     } else {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn workloads_that_hold_their_pods_back_have_no_rollout() {
+        let why = |spec: Value| why_no_rollout(&json!({"spec": spec}));
+        let partition =
+            |partition: u64| json!({"type": "RollingUpdate", "rollingUpdate": {"partition": partition}});
+        assert!(why(json!({"paused": true})).unwrap().contains("paused"));
+        assert!(why(json!({"updateStrategy": {"type": "OnDelete"}})).unwrap().contains("OnDelete"));
+        assert!(why(json!({"replicas": 3, "updateStrategy": partition(3)})).unwrap().contains("partition"));
+        assert_eq!(why(json!({"replicas": 3, "updateStrategy": partition(2)})), None);
+        assert_eq!(why(json!({"replicas": 0, "updateStrategy": partition(0)})), None);
     }
 }

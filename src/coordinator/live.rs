@@ -177,10 +177,11 @@ impl Wanted<'_> {
         }
         if let Some(Sidecar { image, admin_token }) = *sidecar {
             let (image, kubernetes) = (image.to_owned(), self.kubernetes);
-            let options =
-                inject::Options { image, port: None, kubernetes, admin_token: Some(admin_token.clone()) };
-            self.notes = inject::inject_into(&mut objects, &options)
+            let options = inject::Options::of_a_run(image, kubernetes, admin_token.clone());
+            let injected = inject::inject_into(&mut objects, &options)
                 .map_err(|error| CoordinatorError::Sidecar(error.to_string()))?;
+            self.notes = injected.notes;
+            self.notes.extend(injected.left);
         }
         for (object, wanted) in self.live.iter_mut().zip(objects) {
             object.wanted = wanted;

@@ -199,7 +199,7 @@ mod tests {
         });
         let client = Client::new(service, "shop");
         let stop = CancellationToken::new();
-        (Caller { client, namespace: "shop".into(), limits: Limits::default(), stop }, queries)
+        (Caller::in_shop(client, Limits::default(), stop), queries)
     }
 
     fn page(number: usize, next: &str) -> Value {

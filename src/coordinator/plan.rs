@@ -97,7 +97,7 @@ impl Caller {
     /// # Errors
     /// When it cannot be done as the scenario says, or reading for it fails.
     pub(crate) async fn plan(&self, work: &Work<'_>) -> Result<Plan, CoordinatorError> {
-        let Work { scenario, secrets, live, has_command, has_rounds, beats, load_workers, .. } = work;
+        let Work { scenario, live, has_command, has_rounds, beats, load_workers, .. } = work;
         let mut plan = Plan::default();
         plan.open_call("/version", "whether it has what the scenario uses");
         let version = self.server_version().await?;
@@ -115,9 +115,7 @@ impl Caller {
             None => None,
         };
         self.plan_holds(work, live.as_ref(), &mut plan, &mut undo).await?;
-        for manifest in secrets.iter().chain(&scenario.manifests) {
-            self.plan_manifest(manifest, &mut plan, &mut undo).await?;
-        }
+        self.plan_manifests(work, &mut plan, &mut undo).await?;
         if let Some(wanted) = &live {
             self.plan_changes(wanted, &mut plan, &mut undo);
         }
@@ -277,6 +275,23 @@ impl Caller {
         for kind in self.workload_kinds().iter().filter(|_| restores) {
             undo.helps("list", kind, "until what was changed back has rolled out; the same");
         }
+    }
+
+    async fn plan_manifests(
+        &self,
+        work: &Work<'_>,
+        plan: &mut Plan,
+        undo: &mut Plan,
+    ) -> Result<(), CoordinatorError> {
+        let Work { scenario, secrets, .. } = work;
+        for secret in *secrets {
+            self.plan_manifest(secret, plan, undo).await?;
+        }
+        for (manifest, key) in scenario.manifests.iter().zip(&scenario.manifest_keys) {
+            let planned = self.plan_manifest(manifest, plan, undo).await;
+            planned.map_err(|error| error.at(scenario, key))?;
+        }
+        Ok(())
     }
 
     async fn plan_manifest(

@@ -14,6 +14,7 @@ use super::error::CoordinatorError;
 use super::viewer::Viewer;
 use rolldrop_record::parts::PartWriter;
 use rolldrop_record::run_dir::EventLog;
+use rolldrop_record::run_info::EventsWritten;
 use rolldrop_record::{Clock, Event, EventKind, RunDir, RunDirError, ServedRow, Stamp};
 
 /// The coordinator's name as a source.
@@ -35,7 +36,7 @@ enum Message {
 pub(crate) struct Recorder {
     handle: RecorderHandle,
     thread: Option<JoinHandle<()>>,
-    result: oneshot::Receiver<Result<(), RunDirError>>,
+    result: oneshot::Receiver<Result<EventsWritten, RunDirError>>,
 }
 
 /// Sends to the recorder thread; cheap to clone.
@@ -70,8 +71,8 @@ impl Recorder {
         self.handle.clone()
     }
 
-    /// Writes what was sent so far, closes the files, and ends the thread.
-    pub(super) async fn finish(mut self) -> Result<(), CoordinatorError> {
+    /// Writes what was sent so far, closes the files, and ends the thread. Returns what the events have become.
+    pub(super) async fn finish(mut self) -> Result<EventsWritten, CoordinatorError> {
         self.handle.send(Message::Finish);
         let result = self.result.await.map_err(|_| CoordinatorError::RecorderGone)?;
         if let Some(thread) = self.thread.take() {
@@ -92,7 +93,7 @@ struct Files {
 
 impl Files {
     /// Writes what arrives until nothing more does. Parts are also closed by age while other sources are busy.
-    fn write(mut self, messages: &Receiver<Message>) -> Result<(), RunDirError> {
+    fn write(mut self, messages: &Receiver<Message>) -> Result<EventsWritten, RunDirError> {
         let mut next_look = Instant::now() + TICK;
         loop {
             match messages.recv_timeout(next_look.saturating_duration_since(Instant::now())) {
@@ -109,7 +110,7 @@ impl Files {
         for table in self.tables.into_values() {
             table.finish()?;
         }
-        Ok(())
+        Ok(self.log.close())
     }
 
     fn table(&mut self, source: String) -> Result<&mut PartWriter<ServedRow>, RunDirError> {

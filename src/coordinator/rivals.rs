@@ -149,7 +149,7 @@ mod tests {
             (code, body.to_string())
         });
         let (limits, stop) = (Limits::default(), CancellationToken::new());
-        let caller = Caller { client, namespace: "shop".into(), limits, stop };
+        let caller = Caller::in_shop(client, limits, stop);
         caller.rivals(&json!({"kind": "Deployment", "metadata": {"name": "web"}})).await.unwrap()
     }
 

@@ -37,22 +37,23 @@ struct Workload {
 }
 
 impl Workload {
-    /// The named workload of this metadata. `have` are the numbers that all have to be `replicas`, with their names.
+    /// The named workload of this metadata. `have` are the numbers that all have to be as many as stands beside, with
+    /// their names.
     fn new(
         kind: &str,
         meta: &ObjectMeta,
         observed: Option<i64>,
         replicas: i32,
         template: &PodTemplateSpec,
-        have: &[(&str, Option<i32>)],
+        have: &[(&str, Option<i32>, i32)],
     ) -> (String, Self) {
         let generation = meta.generation.unwrap_or(0);
         let missing = if observed.unwrap_or(0) < generation {
             Some("its controller has not seen the change".to_owned())
         } else {
             have.iter()
-                .find(|(_, count)| count.unwrap_or(0) != replicas)
-                .map(|(what, count)| format!("{} {what}, {replicas} wanted", count.unwrap_or(0)))
+                .find(|(_, count, wanted)| count.unwrap_or(0) != *wanted)
+                .map(|(what, count, wanted)| format!("{} {what}, {wanted} wanted", count.unwrap_or(0)))
         };
         let title = format!("{kind} {}", meta.name.as_deref().unwrap_or_default());
         (title, Self { generation, replicas, template: template_digest(Some(template)), missing })
@@ -219,36 +220,14 @@ impl Caller {
     pub(super) async fn workloads(&self) -> Result<Workloads, CoordinatorError> {
         let of_deployment = |deployment: Deployment| {
             let (spec, status) = (deployment.spec?, deployment.status.unwrap_or_default());
-            let have = [
-                ("pods updated", status.updated_replicas),
-                ("pods in all", status.replicas),
-                ("pods available", status.available_replicas),
-            ];
             let (meta, replicas) = (&deployment.metadata, spec.replicas.unwrap_or(1));
+            let have = [
+                ("pods updated", status.updated_replicas, replicas),
+                ("pods in all", status.replicas, replicas),
+                ("pods available", status.available_replicas, replicas),
+            ];
             let observed = status.observed_generation;
             Some(Workload::new("Deployment", meta, observed, replicas, &spec.template, &have))
-        };
-        let of_stateful_set = |set: StatefulSet| {
-            let (spec, status) = (set.spec?, set.status?);
-            // With a partition or OnDelete some pods are not meant to be replaced.
-            let strategy = spec.update_strategy.unwrap_or_default();
-            let held_back = strategy.type_.as_deref() == Some("OnDelete")
-                || strategy.rolling_update.and_then(|r| r.partition).is_some_and(|p| p > 0);
-            let have = [("pods ready", status.ready_replicas), ("pods updated", status.updated_replicas)];
-            let have = if held_back { &have[..1] } else { &have[..] };
-            let (meta, replicas) = (&set.metadata, spec.replicas.unwrap_or(1));
-            let observed = status.observed_generation;
-            Some(Workload::new("StatefulSet", meta, observed, replicas, &spec.template, have))
-        };
-        let of_daemon_set = |set: DaemonSet| {
-            let (spec, status) = (set.spec?, set.status?);
-            let have = [
-                ("pods updated", status.updated_number_scheduled),
-                ("pods available", status.number_available),
-            ];
-            let (meta, wanted) = (&set.metadata, status.desired_number_scheduled);
-            let observed = status.observed_generation;
-            Some(Workload::new("DaemonSet", meta, observed, wanted, &spec.template, &have))
         };
         let deployments = self.list_kind_as(of_deployment).await?;
         let stateful_sets = self.list_kind_as(of_stateful_set).await?;
@@ -269,14 +248,44 @@ impl Caller {
     }
 }
 
+fn of_stateful_set(set: StatefulSet) -> Option<(String, Workload)> {
+    let (spec, status) = (set.spec?, set.status?);
+    let (meta, replicas) = (&set.metadata, spec.replicas.unwrap_or(1));
+    // Pods below the partition are not meant to be replaced, and with OnDelete none is.
+    let strategy = spec.update_strategy.unwrap_or_default();
+    let held_back = match strategy.type_.as_deref() {
+        Some("OnDelete") => replicas,
+        _ => strategy.rolling_update.and_then(|rolling| rolling.partition).unwrap_or(0),
+    };
+    let wanted = (replicas - held_back).max(0);
+    let updated = status.updated_replicas.map(|updated| updated.min(wanted));
+    let have = [("pods ready", status.ready_replicas, replicas), ("pods updated", updated, wanted)];
+    let observed = status.observed_generation;
+    Some(Workload::new("StatefulSet", meta, observed, replicas, &spec.template, &have))
+}
+
+fn of_daemon_set(set: DaemonSet) -> Option<(String, Workload)> {
+    let (spec, status) = (set.spec?, set.status?);
+    let (meta, wanted) = (&set.metadata, status.desired_number_scheduled);
+    let have = [
+        ("pods updated", status.updated_number_scheduled, wanted),
+        ("pods available", status.number_available, wanted),
+    ];
+    let is_on_delete =
+        spec.update_strategy.is_some_and(|strategy| strategy.type_.as_deref() == Some("OnDelete"));
+    let have = if is_on_delete { &have[1..] } else { &have[..] };
+    let observed = status.observed_generation;
+    Some(Workload::new("DaemonSet", meta, observed, wanted, &spec.template, have))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     fn workload(generation: i64, observed: i64, replicas: i32, updated: i32, image: &str) -> Workload {
         let template = json!({"spec": {"containers": [{"name": "app", "image": image}]}});
-        let have = [("pods updated", Some(updated))];
+        let have = [("pods updated", Some(updated), replicas)];
         let template: PodTemplateSpec = serde_json::from_value(template).unwrap();
         let meta = ObjectMeta { generation: Some(generation), ..ObjectMeta::default() };
         Workload::new("Deployment", &meta, Some(observed), replicas, &template, &have).1
@@ -301,6 +310,48 @@ mod tests {
         assert_eq!(unsettled(workload(2, 2, 3, 3, "b")), None);
         let changed = workloads(&[("broken", workload(2, 2, 3, 0, "b"))]);
         assert!(changed.unsettled_since(&before).is_some());
+    }
+
+    #[test]
+    fn pods_that_are_held_back_are_not_waited_for() {
+        let missing = |replicas: i32, strategy: Value, updated: i32| {
+            let set = json!({
+                "metadata": {"name": "web", "generation": 2},
+                "spec": {
+                    "replicas": replicas, "serviceName": "web", "selector": {}, "template": {},
+                    "updateStrategy": strategy,
+                },
+                "status": {
+                    "observedGeneration": 2, "replicas": replicas, "readyReplicas": replicas,
+                    "updatedReplicas": updated,
+                },
+            });
+            of_stateful_set(serde_json::from_value(set).unwrap()).unwrap().1.missing
+        };
+        let partition =
+            |partition: i32| json!({"type": "RollingUpdate", "rollingUpdate": {"partition": partition}});
+        assert_eq!(missing(3, partition(0), 2).unwrap(), "2 pods updated, 3 wanted");
+        assert_eq!(missing(3, partition(1), 1).unwrap(), "1 pods updated, 2 wanted");
+        assert_eq!(missing(3, partition(1), 2), None);
+        // Nothing was to be changed.
+        assert_eq!(missing(3, partition(1), 3), None);
+        assert_eq!(missing(3, partition(9), 0), None);
+        assert_eq!(missing(3, json!({"type": "OnDelete"}), 0), None);
+
+        let on_nodes = |strategy: &str, updated: i32| {
+            let set = json!({
+                "metadata": {"name": "agent", "generation": 2},
+                "spec": {"selector": {}, "template": {}, "updateStrategy": {"type": strategy}},
+                "status": {
+                    "observedGeneration": 2, "desiredNumberScheduled": 2, "currentNumberScheduled": 2,
+                    "numberMisscheduled": 0, "numberReady": 2, "numberAvailable": 2,
+                    "updatedNumberScheduled": updated,
+                },
+            });
+            of_daemon_set(serde_json::from_value(set).unwrap()).unwrap().1.missing
+        };
+        assert_eq!(on_nodes("RollingUpdate", 1).unwrap(), "1 pods updated, 2 wanted");
+        assert_eq!(on_nodes("OnDelete", 0), None);
     }
 
     #[test]

@@ -23,12 +23,13 @@ use super::recorder::{Recorder, SOURCE};
 use super::undo::{self, Undone};
 use super::view::Views;
 use super::viewer::Viewer;
-use super::{server_clock, sinks, watch};
+use super::{server_clock, sinks, standstill, watch};
 use crate::cluster::Origin;
+use crate::inject;
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_load::machine;
 use rolldrop_record::event::NameAnswer;
-use rolldrop_record::run_info::{Role, Source};
+use rolldrop_record::run_info::{EventsWritten, Role, Source};
 use rolldrop_record::wire::AdminToken;
 use rolldrop_record::{Clock, EventKind, RunDir, Stamp};
 
@@ -75,6 +76,17 @@ pub(crate) struct Session {
     pub(super) period: Mutex<Duration>,
 }
 
+/// What a session leaves behind.
+#[derive(Debug, Default)]
+pub(crate) struct Closed {
+    /// The recorders.
+    pub sources: Vec<Source>,
+    /// What was undone, or could not be.
+    pub undone: Vec<Undone>,
+    /// What was written to the log of events; `None` if that could not be closed.
+    pub events: Option<EventsWritten>,
+}
+
 impl Session {
     /// Begins to watch and to record.
     ///
@@ -83,6 +95,7 @@ impl Session {
     pub(crate) async fn begin(settings: Settings<'_>) -> Result<Self, CoordinatorError> {
         let Settings { caller, run, cluster, run_dir, clock, admin_token, gitops, viewer } = settings;
         let Caller { client, namespace, .. } = &caller;
+        let is_embedded = cluster.is_none();
         let journal = Mutex::new(Journal::begin(run_dir.path(), clock, run, cluster)?);
         let recorder = Recorder::start(run_dir, clock, Arc::clone(&viewer))?;
         let views = Views::new();
@@ -103,6 +116,13 @@ impl Session {
         tasks.spawn(async move {
             stop.run_until_cancelled(sampling).await;
         });
+        if is_embedded {
+            let watching = standstill::watch(client.clone(), clock, recorder.handle());
+            let stop = tasks_stop.clone();
+            tasks.spawn(async move {
+                stop.run_until_cancelled(watching).await;
+            });
+        }
         let collector = Collector::default();
         let context = collect::Context {
             client: client.clone(),
@@ -191,7 +211,16 @@ impl Session {
     /// removed in [`Session::finish`].
     pub(crate) async fn deploy(&self, manifests: &[Value]) -> Result<(), CoordinatorError> {
         for manifest in manifests {
-            self.create(manifest).await?;
+            // What others were warned of is not this object's.
+            drop(self.caller.warnings.take());
+            let object = self.create(manifest).await?;
+            let kind = object.types.as_ref().map_or("object", |types| &types.kind);
+            let own = sidecar_path(manifest);
+            for warning in self.caller.warnings.take() {
+                if own.as_ref().is_none_or(|path| !warning.starts_with(path)) {
+                    self.warn(format!("{kind} {}: {warning}", object.name_any()));
+                }
+            }
         }
         Ok(())
     }
@@ -258,15 +287,12 @@ impl Session {
         timeout(limit, shown).await.map_err(|_| late)
     }
 
-    /// Removes what the session created, restores what it changed, ends its tasks, and closes the records. Returns
-    /// the recorders, and what was undone, or could not be. `give_up` cuts the undoing short.
+    /// Removes what the session created, restores what it changed, ends its tasks, and closes the records. `give_up`
+    /// cuts the undoing short.
     ///
     /// # Errors
     /// When the records could not be written.
-    pub(crate) async fn finish(
-        mut self,
-        give_up: CancellationToken,
-    ) -> Result<(Vec<Source>, Vec<Undone>), CoordinatorError> {
+    pub(crate) async fn finish(mut self, give_up: CancellationToken) -> Result<Closed, CoordinatorError> {
         let mut journal = self.journal.into_inner().unwrap_or_else(PoisonError::into_inner);
         let undone = undo::all(&Caller { stop: give_up, ..self.caller.clone() }, &mut journal).await;
         for undone in undone.iter().flatten().filter(|undone| undone.is_left()) {
@@ -283,10 +309,10 @@ impl Session {
             rows: None,
         }];
         sources.extend(self.collector.sources());
-        self.recorder.finish().await?;
+        let events = self.recorder.finish().await?;
         let mut undone = undone?;
         undone.extend(self.taken_back.into_inner().unwrap_or_else(PoisonError::into_inner));
-        Ok((sources, undone))
+        Ok(Closed { sources, undone, events: Some(events) })
     }
 
     pub(super) fn journal(&self) -> MutexGuard<'_, Journal> {
@@ -315,4 +341,13 @@ impl Session {
         });
         Duration::from_secs(seconds)
     }
+}
+
+/// Where a manifest has the recording proxy, which the user did not ask for.
+fn sidecar_path(manifest: &Value) -> Option<String> {
+    ["spec.template.spec", "spec"].into_iter().find_map(|pod| {
+        let list = manifest.pointer(&format!("/{}/initContainers", pod.replace('.', "/")))?.as_array()?;
+        let place = list.iter().position(|container| container["name"] == inject::SIDECAR_NAME)?;
+        Some(format!("{pod}.initContainers[{place}]."))
+    })
 }

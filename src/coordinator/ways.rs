@@ -90,7 +90,15 @@ impl Way<'_> {
                 ports.iter().find(is_it).ok_or_else(missing)
             }
             (None, [only]) => Ok(only),
-            (None, _) => Err(self.unusable(format!("name one of its ports: {}", listed()))),
+            (None, []) => Err(self.unusable("has no port: add one to it")),
+            (None, [first, ..]) => {
+                let (name, listed) = (self.name, listed());
+                let number = first.port.to_string();
+                let one = first.name.as_deref().unwrap_or(&number);
+                let how =
+                    format!("choose one, as in --target svc/{name}:{one} or a scenario's target.port: {one}");
+                Err(self.unusable(format!("has the ports {listed}: {how}")))
+            }
         }
     }
 
@@ -149,7 +157,7 @@ mod tests {
         let client =
             kube::Client::try_from(kube::Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
         let (limits, stop) = (Limits::default(), CancellationToken::new());
-        let caller = Caller { client, namespace: "shop".into(), limits, stop };
+        let caller = Caller::in_shop(client, limits, stop);
         let way = Way { service: &service, name: "web", port, path: "/x" };
         way.find(&caller, None).await.map(|(url, _)| url).map_err(|error| error.to_string())
     }
@@ -162,7 +170,8 @@ mod tests {
         assert_eq!(of_two(Some("80")).await.unwrap(), "http://10.0.0.1:80/x");
         assert_eq!(
             of_two(None).await.unwrap_err(),
-            "service web: name one of its ports: http (80), admin (81)"
+            "service web: has the ports http (80), admin (81): choose one, as in --target svc/web:http or a scenario's \
+             target.port: http"
         );
         assert_eq!(
             of_two(Some("no")).await.unwrap_err(),

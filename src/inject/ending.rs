@@ -7,10 +7,10 @@
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use super::manifests::Manifests;
-use super::object::{Edit, Object};
-use super::options::{InjectError, KubernetesVersion};
+use super::object;
+use super::options::KubernetesVersion;
 use super::{Output, port};
+use crate::manifest::{Edit, Edited, ManifestError, Manifests, Object};
 
 /// The grace period of pods that name none (pkg/apis/core/v1/defaults.go).
 const DEFAULT_GRACE_S: u64 = 30;
@@ -52,7 +52,7 @@ pub(crate) struct Sleepers {
 pub(crate) enum EndingError {
     /// The text cannot be read or written.
     #[error(transparent)]
-    Text(#[from] InjectError),
+    Text(#[from] ManifestError),
     /// The workload is not there.
     #[error("there is no {0} among the manifests")]
     NoWorkload(String),
@@ -213,7 +213,7 @@ fn names<'a>(containers: impl Iterator<Item = (String, &'a Value)>) -> String {
 fn workload<'a>(objects: &'a [Object], title: &str) -> Result<(&'a Object, &'static str), EndingError> {
     let found = objects.iter().find(|object| object.title() == title);
     found
-        .and_then(|object| Some((object, object.pod()?)))
+        .and_then(|object| Some((object, object::pod(&object.value)?)))
         .ok_or_else(|| EndingError::NoWorkload(title.to_owned()))
 }
 
@@ -313,18 +313,23 @@ pub(crate) fn set_ending(
 /// # Errors
 ///
 /// It cannot be read, the workload is not there, or a hook does something else.
-pub(crate) fn set_ending_in(text: &str, sleepers: &Sleepers, ending: Ending) -> Result<Output, EndingError> {
-    let mut manifests = Manifests::parse(text)?;
+pub(crate) fn set_ending_in(
+    file: &str,
+    text: &str,
+    sleepers: &Sleepers,
+    ending: Ending,
+) -> Result<Output, EndingError> {
+    let manifests = Manifests::parse(file, text)?;
     let edits = sleepers.edits(&manifests.objects(), ending)?;
-    let notes = manifests.apply(&edits)?;
-    Ok(Output { text: manifests.text(), notes })
+    let Edited { text, notes } = manifests.edited(&edits);
+    Ok(Output { text, notes })
 }
 
 impl Sleepers {
     /// The preStop hook of a container of this workload.
     pub(crate) fn hook_of(&self, workload: &Value, container: &str, ending: Ending) -> Value {
         let object = Object::whole(0, workload.clone());
-        let found = object.pod().and_then(|pod| self.find(&object, pod, container).ok());
+        let found = object::pod(&object.value).and_then(|pod| self.find(&object, pod, container).ok());
         let hook = found.map_or(Hook::None, |(_, container)| Hook::of(container));
         hook.with(ending.sleep_s, self.kubernetes).unwrap_or_default()
     }
@@ -332,7 +337,7 @@ impl Sleepers {
     /// The delay of the readiness probe of a container of this workload, if it has one and that changes.
     pub(crate) fn delay_of(&self, workload: &Value, container: &str, ending: Ending) -> Option<u64> {
         let object = Object::whole(0, workload.clone());
-        let (_, container) = self.find(&object, object.pod()?, container).ok()?;
+        let (_, container) = self.find(&object, object::pod(&object.value)?, container).ok()?;
         let now = delay_of(container)?;
         ending.readiness_delay_s.filter(|delay| *delay != now)
     }
@@ -428,7 +433,12 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
     const FIVE: Ending = Ending { sleep_s: 5, grace_s: 40, min_ready_s: 0, readiness_delay_s: None };
 
     fn objects(text: &str) -> Vec<Value> {
-        Manifests::parse(text).expect("manifests").objects().into_iter().map(|object| object.value).collect()
+        Manifests::parse("shop.yaml", text)
+            .expect("manifests")
+            .objects()
+            .into_iter()
+            .map(|object| object.value)
+            .collect()
     }
 
     fn sleepers(containers: &[&str]) -> Sleepers {
@@ -464,11 +474,11 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
 
     #[test]
     fn the_text_keeps_its_comments() {
-        let Output { text, notes } = set_ending_in(SHOP, &sleepers(&["app"]), FIVE).unwrap();
+        let Output { text, notes } = set_ending_in("shop.yaml", SHOP, &sleepers(&["app"]), FIVE).unwrap();
         assert_eq!(notes, Vec::<String>::new());
         assert!(text.contains("# The app itself."), "{text}");
         assert_eq!(ending(&objects(&text), &sleepers(&["app"])).unwrap(), FIVE);
-        let again = set_ending_in(&text, &sleepers(&["app"]), FIVE).unwrap().text;
+        let again = set_ending_in("shop.yaml", &text, &sleepers(&["app"]), FIVE).unwrap().text;
         assert_eq!(again, text, "nothing is left to set");
     }
 
@@ -500,7 +510,7 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
     fn a_hook_that_does_more_is_not_touched() {
         let error = |hook: &str| {
             let text = with_hook(hook);
-            set_ending_in(&text, &sleepers(&["app"]), FIVE).unwrap_err().to_string()
+            set_ending_in("shop.yaml", &text, &sleepers(&["app"]), FIVE).unwrap_err().to_string()
         };
         assert_eq!(
             error("{exec: {command: [nginx, -s, quit]}}"),
@@ -544,7 +554,7 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
         let before = ending(&objects(&probed), &sleepers(&["app"])).unwrap();
         assert_eq!(before.readiness_delay_s, Some(0));
         let later = Ending { readiness_delay_s: Some(4), ..before };
-        let text = set_ending_in(&probed, &sleepers(&["app"]), later).unwrap().text;
+        let text = set_ending_in("shop.yaml", &probed, &sleepers(&["app"]), later).unwrap().text;
         assert_eq!(ending(&objects(&text), &sleepers(&["app"])).unwrap(), later);
     }
 

@@ -1,8 +1,11 @@
-//! Objects among manifests, and what is to change in them.
+//! What has pods among manifests, and the annotations that say what was changed.
 
 use std::fmt;
+use std::str::FromStr;
 
 use serde_json::{Value, json};
+
+use crate::manifest::{Change, Edit, Object, escaped};
 
 /// What the app's port is called while the sidecar has its name.
 pub(crate) const APP_PORT_NAME: &str = "rolldrop-app";
@@ -11,67 +14,30 @@ pub(crate) const SIDECAR: &str = "rolldrop.dev/sidecar";
 /// The annotation of a Service with the target ports that it had, as JSON, by the number of its port.
 pub(crate) const TARGET_PORTS: &str = "rolldrop.dev/target-ports";
 
-/// What is to change in a document.
-#[derive(Clone, Debug)]
-pub(super) struct Edit {
-    pub(super) document: usize,
-    /// Of a field, an item, or for [`Change::Push`] a list: a JSON pointer (RFC 6901).
-    pub(super) pointer: String,
-    pub(super) change: Change,
+/// Kinds of workloads that get the sidecar without being named, with their short names.
+const KINDS: [(&str, &str, &[&str]); 7] = [
+    ("v1", "Pod", &["po"]),
+    ("apps/v1", "Deployment", &["deploy"]),
+    ("apps/v1", "StatefulSet", &["sts"]),
+    ("apps/v1", "DaemonSet", &["ds"]),
+    ("apps/v1", "ReplicaSet", &["rs"]),
+    ("v1", "ReplicationController", &["rc"]),
+    ("argoproj.io/v1alpha1", "Rollout", &["ro"]),
+];
+
+/// Where an object has the metadata and the spec of its pods; `None` if it is none of [`KINDS`].
+pub(super) fn pod(object: &Value) -> Option<&'static str> {
+    let (version, kind) = (object["apiVersion"].as_str()?, object["kind"].as_str()?);
+    KINDS.iter().find(|(v, k, _)| (*v, *k) == (version, kind))?;
+    template(object).or((kind != "Rollout").then_some(if kind == "Pod" { "" } else { "/spec/template" }))
 }
 
-/// How.
-#[derive(Clone, Debug)]
-pub(super) enum Change {
-    /// The field of a mapping has this value, whether it existed or not.
-    Set(Value),
-    /// The list has another item, at its end.
-    Push(Value),
-    /// The field or item is gone.
-    Remove,
-    /// It is gone, and so is its parent, unless that holds more or existed before.
-    Withdraw,
-}
-
-impl Edit {
-    pub(super) fn split(&self) -> Option<(&str, String)> {
-        let (parent, last) = self.pointer.rsplit_once('/')?;
-        Some((parent, unescaped(last)))
+/// Where any object has the metadata and the spec of its pods.
+pub(super) fn template(object: &Value) -> Option<&'static str> {
+    if object["apiVersion"] == "v1" && object["kind"] == "Pod" {
+        return Some("");
     }
-
-    /// Makes the edit in an object. What it names is there, for it was found there.
-    pub(super) fn apply(&self, object: &mut Value) {
-        if let Change::Push(item) = &self.change {
-            if let Some(list) = object.pointer_mut(&self.pointer).and_then(Value::as_array_mut) {
-                list.push(item.clone());
-            }
-            return;
-        }
-        let Some((parent, last)) = self.split() else { return };
-        match (object.pointer_mut(parent), &self.change) {
-            (Some(Value::Object(map)), Change::Set(value)) => {
-                map.insert(last, value.clone());
-            }
-            (Some(Value::Object(map)), _) => {
-                map.remove(&last);
-            }
-            (Some(Value::Array(list)), _) => {
-                if let Some(index) = last.parse().ok().filter(|index| *index < list.len()) {
-                    list.remove(index);
-                }
-            }
-            _ => {}
-        }
-    }
-}
-
-/// Where an object has the metadata and the spec of its pods; `None` if they get no sidecar.
-fn pod(object: &Value) -> Option<&'static str> {
-    match (object["apiVersion"].as_str()?, object["kind"].as_str()?) {
-        ("v1", "Pod") => Some(""),
-        ("apps/v1", "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet") => Some("/spec/template"),
-        _ => None,
-    }
+    object["spec"]["template"]["spec"]["containers"].is_array().then_some("/spec/template")
 }
 
 /// The labels of these pods.
@@ -79,52 +45,49 @@ pub(crate) fn pod_labels(object: &Value) -> Option<&Value> {
     Some(&object.pointer(pod(object)?)?["metadata"]["labels"])
 }
 
-/// A Kubernetes object among manifests.
-#[derive(Clone, Debug)]
-pub(super) struct Object {
-    /// The number of the document that it is in.
-    pub(super) document: usize,
-    /// Where it is in there: a JSON pointer, empty but for an item of a List.
-    pub(super) at: String,
-    pub(super) value: Value,
+/// A workload that somebody named, such as `deployment/web`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WorkloadName {
+    kind: String,
+    name: String,
 }
 
-impl Object {
-    pub(super) fn whole(document: usize, value: Value) -> Self {
-        Self { document, at: String::new(), value }
-    }
+/// A text that does not name a workload.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("not KIND/NAME, such as deployment/web")]
+pub(crate) struct BadWorkloadName;
 
-    /// Such as `deployment/web`.
-    pub(super) fn title(&self) -> String {
-        let kind = self.value["kind"].as_str().unwrap_or("object").to_lowercase();
-        let meta = &self.value["metadata"];
-        let name = meta["name"].as_str().or(meta["generateName"].as_str()).unwrap_or("without a name");
-        format!("{kind}/{name}")
-    }
+impl FromStr for WorkloadName {
+    type Err = BadWorkloadName;
 
-    pub(super) fn namespace(&self) -> Option<&str> {
-        self.value["metadata"]["namespace"].as_str()
+    /// `KIND/NAME`, with a kind as kubectl takes it: in any case, plural, short, or with its group.
+    fn from_str(text: &str) -> Result<Self, BadWorkloadName> {
+        let (kind, name) = text.split_once('/').ok_or(BadWorkloadName)?;
+        let kind = kind.split('.').next().unwrap_or_default().to_lowercase();
+        if kind.is_empty() || name.is_empty() || name.contains('/') {
+            return Err(BadWorkloadName);
+        }
+        let known = KINDS.iter().find(|(_, long, short)| {
+            let long = long.to_lowercase();
+            kind == long || kind.strip_suffix('s') == Some(long.as_str()) || short.contains(&kind.as_str())
+        });
+        let kind = known.map_or(kind, |(_, long, _)| long.to_lowercase());
+        Ok(Self { kind, name: name.to_owned() })
     }
+}
 
-    /// Where its pods' metadata and spec are.
-    pub(super) fn pod(&self) -> Option<&'static str> {
-        pod(&self.value)
+impl fmt::Display for WorkloadName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.kind, self.name)
     }
+}
 
-    pub(super) fn get(&self, pointer: &str) -> &Value {
-        self.value.pointer(pointer).unwrap_or(&Value::Null)
-    }
-
-    pub(super) fn edit(&self, pointer: impl fmt::Display, change: Change) -> Edit {
-        Edit { document: self.document, pointer: format!("{}{pointer}", self.at), change }
-    }
-
-    pub(super) fn set(&self, pointer: impl fmt::Display, value: impl Into<Value>) -> Edit {
-        self.edit(pointer, Change::Set(value.into()))
-    }
-
-    pub(super) fn remove(&self, pointer: impl fmt::Display) -> Edit {
-        self.edit(pointer, Change::Remove)
+impl WorkloadName {
+    /// Whether an object is this workload.
+    pub(super) fn is(&self, object: &Object) -> bool {
+        let kind = object.value["kind"].as_str().unwrap_or_default().to_lowercase();
+        let is_kind = kind == self.kind || self.kind.strip_suffix('s') == Some(kind.as_str());
+        is_kind && object.title().split_once('/').is_some_and(|(_, name)| name == self.name)
     }
 }
 
@@ -144,13 +107,4 @@ pub(super) fn withdraw(object: &Object, of: &str, key: &str) -> Edit {
     let is_alone = |pointer: &str| object.get(pointer).as_object().is_some_and(|map| map.len() == 1);
     let is_all = is_alone(&at) && is_alone(&format!("{of}/metadata"));
     object.edit(if is_all { at } else { format!("{at}/{}", escaped(key)) }, Change::Withdraw)
-}
-
-/// A key as a part of a JSON pointer (RFC 6901, section 3).
-fn escaped(key: &str) -> String {
-    key.replace('~', "~0").replace('/', "~1")
-}
-
-pub(super) fn unescaped(part: &str) -> String {
-    part.replace("~1", "/").replace("~0", "~")
 }

@@ -1,11 +1,13 @@
 //! What to add, for which Kubernetes, and why that may not be possible.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::str::FromStr;
 
 use thiserror::Error;
 
-use super::object::TARGET_PORTS;
+use super::object::WorkloadName;
+use crate::manifest::ManifestError;
 
 /// What to add.
 #[derive(Clone, Debug)]
@@ -18,6 +20,45 @@ pub(crate) struct Options {
     pub kubernetes: KubernetesVersion,
     /// Where the admin port's token is; `None` if it needs none.
     pub admin_token: Option<SecretKey>,
+    /// What the app's connections carry. `None`: HTTP, and a port that carries something else is refused.
+    pub mode: Option<Mode>,
+    /// How many client connections the sidecar takes, if not the proxy's default.
+    pub max_connections: Option<NonZeroUsize>,
+    /// Which workloads get the sidecar.
+    pub selection: Selection,
+}
+
+impl Options {
+    /// What a run adds: the sidecar for all that take its requests.
+    pub(crate) fn of_a_run(image: String, kubernetes: KubernetesVersion, admin_token: SecretKey) -> Self {
+        Self {
+            image,
+            port: None,
+            kubernetes,
+            admin_token: Some(admin_token),
+            mode: None,
+            max_connections: None,
+            selection: Selection::All,
+        }
+    }
+}
+
+/// What connections carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Http,
+    Tcp,
+}
+
+/// Which workloads get the sidecar.
+#[derive(Clone, Debug)]
+pub(crate) enum Selection {
+    /// All that can have it.
+    Fit,
+    /// All. One that cannot have it is an error, unless it has no port, or carries no HTTP.
+    All,
+    /// These. One that cannot have it is an error.
+    Named(Vec<WorkloadName>),
 }
 
 /// A value of a Secret in the workload's namespace.
@@ -106,9 +147,19 @@ impl fmt::Display for KubernetesVersion {
 /// Why manifests cannot be changed.
 #[derive(Debug, Error)]
 pub(crate) enum InjectError {
-    /// The text is neither YAML nor JSON.
-    #[error("not YAML: {0}")]
-    Unreadable(String),
+    /// The text is no manifest.
+    #[error(transparent)]
+    Unreadable(ManifestError),
+    /// The text is a template.
+    #[error(
+        "{place}: this is a template ({text}), not a manifest: helm template CHART | rolldrop inject -f -"
+    )]
+    Template {
+        /// File and line.
+        place: String,
+        /// The template's words.
+        text: String,
+    },
     /// The result is for a version that cannot run it.
     #[error("native sidecars need Kubernetes {since} or later, not {0}", since = KubernetesVersion::NATIVE_SIDECARS)]
     TooOld(KubernetesVersion),
@@ -116,20 +167,56 @@ pub(crate) enum InjectError {
     #[error("no two ports are left for the sidecar")]
     NoPort,
     /// No workload is among the manifests.
-    #[error("no Pod, Deployment, StatefulSet, DaemonSet or ReplicaSet among the manifests")]
-    NoWorkload,
-    /// A Service has our annotation, but with a value that was not written here.
-    #[error("{0} has an annotation {TARGET_PORTS} that was not written here: remove it")]
-    Annotated(String),
-    /// No workload uses the port that was asked for.
-    #[error("no workload declares port {0}, and no Service uses it")]
-    NoSuchPort(u16),
-    /// A workload cannot have the sidecar.
-    #[error("{workload}: {why}")]
-    Workload {
-        /// Its kind and name.
-        workload: String,
-        /// Why not, and what to do.
-        why: String,
+    #[error(
+        "no Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController or Rollout among the manifests{instead}"
+    )]
+    NoWorkload {
+        /// What has pods all the same, and what to do.
+        instead: String,
     },
+    /// A workload that was named is not among the manifests.
+    #[error("no {named} with a pod template among the manifests: there is {known}")]
+    NotThere {
+        /// The workload.
+        named: WorkloadName,
+        /// Those that there are.
+        known: String,
+    },
+    /// No workload uses the port that was asked for.
+    #[error(
+        "no workload declares port {0}, and no Service uses it: name the workload with --workload KIND/NAME"
+    )]
+    NoSuchPort(u16),
+    /// Workloads cannot have the sidecar.
+    #[error("{}", .0.join("\n"))]
+    Refused(Vec<String>),
+    /// One of the others, of a file.
+    #[error("{file}: {error}")]
+    In {
+        /// Its name.
+        file: String,
+        /// Why its manifests cannot be changed.
+        error: Box<InjectError>,
+    },
+}
+
+impl InjectError {
+    /// The same with the name of the file, if it has none.
+    pub(super) fn of(self, file: &str) -> Self {
+        match self {
+            Self::NoPort | Self::NoWorkload { .. } | Self::NotThere { .. } | Self::NoSuchPort(_) => {
+                Self::In { file: file.to_owned(), error: Box::new(self) }
+            }
+            other => other,
+        }
+    }
+}
+
+impl From<ManifestError> for InjectError {
+    fn from(error: ManifestError) -> Self {
+        match error {
+            ManifestError::Template { place, text } => Self::Template { place, text },
+            error @ ManifestError::Invalid { .. } => Self::Unreadable(error),
+        }
+    }
 }

@@ -1,10 +1,14 @@
 //! Which port of a workload the sidecar stands in front of, and which Services route to it.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Map, Value};
 
-use super::object::{APP_PORT_NAME, Object, SIDECAR, TARGET_PORTS};
-use super::options::{InjectError, KubernetesVersion, Options};
+use super::object::{APP_PORT_NAME, SIDECAR, TARGET_PORTS};
+use super::options::{InjectError, KubernetesVersion, Mode, Options};
+use super::protocol::{Foreign, foreign};
 use super::sidecar::{self, ADMIN_PORT_NAME, Front, NAME as SIDECAR_NAME, Ports};
+use crate::manifest::{Object, escaped};
 
 /// Where the sidecar's ports begin, if the pod has none of these itself.
 const FIRST_PORT: u16 = 18080;
@@ -14,10 +18,13 @@ const FIRST_PORT: u16 = 18080;
 /// # Errors
 ///
 /// No two ports are free.
-pub(super) fn free(workloads: &[(&Object, &str)]) -> Result<Ports, InjectError> {
-    let taken: Vec<_> = workloads.iter().flat_map(|(object, pod)| declared(object, pod)).collect();
-    let is_free = |port: &u16| taken.iter().all(|taken| taken.number != *port);
-    let mut there = workloads.iter().filter_map(|(object, pod)| sidecar::ports(object, pod));
+pub(super) fn free<'a>(
+    workloads: impl Iterator<Item = (&'a Object, &'a str)> + Clone,
+) -> Result<Ports, InjectError> {
+    let taken: HashSet<u16> =
+        workloads.clone().flat_map(|(object, pod)| declared(object, pod)).map(|port| port.number).collect();
+    let is_free = |port: &u16| !taken.contains(port);
+    let mut there = workloads.filter_map(|(object, pod)| sidecar::ports(object, pod));
     if let Some(ports) = there.find(|ports| is_free(&ports.listen) && is_free(&ports.admin)) {
         return Ok(ports);
     }
@@ -31,6 +38,8 @@ pub(super) fn free(workloads: &[(&Object, &str)]) -> Result<Ports, InjectError> 
 /// A Service among the manifests.
 #[derive(Debug)]
 pub(super) struct Service<'a> {
+    /// Which of the objects.
+    pub(super) number: usize,
     pub(super) object: &'a Object,
     /// The target ports that it had before, by the number of its port.
     pub(super) kept: Map<String, Value>,
@@ -39,13 +48,13 @@ pub(super) struct Service<'a> {
 }
 
 impl<'a> Service<'a> {
-    pub(super) fn of(object: &'a Object) -> Option<Self> {
+    pub(super) fn of(number: usize, object: &'a Object) -> Option<Self> {
         if object.value["apiVersion"] != "v1" || object.value["kind"] != "Service" {
             return None;
         }
         let annotation = object.get("/metadata/annotations")[TARGET_PORTS].as_str();
         let kept = annotation.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-        Some(Self { object, kept, is_annotated: annotation.is_some() })
+        Some(Self { number, object, kept, is_annotated: annotation.is_some() })
     }
 
     /// Its TCP ports, with their places.
@@ -54,12 +63,61 @@ impl<'a> Service<'a> {
         ports.enumerate().filter(|(_, port)| is_tcp(port))
     }
 
-    fn selects(&self, workload: &Object, labels: &Value) -> bool {
-        self.object.namespace() == workload.namespace() && selects(&self.object.value, labels)
+    /// The target port that the app has behind a port of this Service; null where none is written.
+    pub(super) fn target<'b>(&'b self, port: &'b Value) -> &'b Value {
+        self.kept.get(&port["port"].to_string()).unwrap_or(&port["targetPort"])
     }
 
-    fn is_headless(&self) -> bool {
+    pub(super) fn is_headless(&self) -> bool {
         self.object.value["spec"]["clusterIP"] == "None"
+    }
+
+    fn selector(&self) -> Option<&Map<String, Value>> {
+        self.object.value["spec"]["selector"].as_object()
+    }
+}
+
+/// The Services among the manifests, found by what they select.
+#[derive(Debug)]
+pub(super) struct Services<'a> {
+    pub(super) all: Vec<Service<'a>>,
+    /// By namespace, and the first label that they ask for.
+    by_label: HashMap<(Option<&'a str>, &'a str, &'a Value), Vec<usize>>,
+}
+
+impl<'a> Services<'a> {
+    pub(super) fn among(objects: &'a [Object]) -> Self {
+        let all: Vec<Service<'a>> =
+            objects.iter().enumerate().filter_map(|(number, object)| Service::of(number, object)).collect();
+        let mut by_label: HashMap<_, Vec<usize>> = HashMap::new();
+        for (number, service) in all.iter().enumerate() {
+            let object = service.object;
+            let selector = object.value["spec"]["selector"].as_object();
+            if let Some((key, value)) = selector.and_then(|selector| selector.iter().next()) {
+                by_label.entry((object.namespace(), key.as_str(), value)).or_default().push(number);
+            }
+        }
+        Self { all, by_label }
+    }
+
+    /// Those that select the pods of a workload, in order.
+    pub(super) fn of(&self, workload: &Object, pod: &str) -> Vec<usize> {
+        let labels = workload.get(&format!("{pod}/metadata/labels"));
+        let namespace = workload.namespace();
+        let mut found: Vec<usize> = labels
+            .as_object()
+            .into_iter()
+            .flatten()
+            .filter_map(|(key, value)| self.by_label.get(&(namespace, key.as_str(), value)))
+            .flatten()
+            .copied()
+            .filter(|number| {
+                let mut selector = self.all[*number].selector().into_iter().flatten();
+                selector.all(|(key, value)| labels.get(key) == Some(value))
+            })
+            .collect();
+        found.sort_unstable();
+        found
     }
 }
 
@@ -72,16 +130,12 @@ pub(crate) fn selects(service: &Value, labels: &Value) -> bool {
 }
 
 /// A port of a Service that routes to the app.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Lead {
     /// Which of the Services.
     pub(super) service: usize,
     /// Which of its ports.
     pub(super) index: usize,
-    /// That port's own number.
-    pub(super) port: u64,
-    /// The target port as it is written; null where it is not.
-    pub(super) target: Value,
     /// Whether it follows the name to the sidecar.
     pub(super) by_name: bool,
 }
@@ -91,6 +145,8 @@ pub(super) struct Lead {
 pub(super) struct Frontage {
     pub(super) front: Front,
     pub(super) leads: Vec<Lead>,
+    /// Headless Services, whose clients bypass the sidecar.
+    pub(super) headless: Vec<usize>,
     pub(super) notes: Vec<String>,
 }
 
@@ -107,18 +163,25 @@ struct Declared {
 pub(super) enum Unfit {
     /// It has no port: perhaps nothing connects to it.
     NoPort,
-    /// It cannot have one, or it is ambiguous; why, and what to do.
-    Refused(String),
+    /// Its port carries something that the proxy for HTTP would break.
+    NoHttp { port: u16, foreign: Foreign },
+    /// It cannot have one, or it is ambiguous.
+    Refused {
+        /// What says so: a JSON pointer.
+        at: String,
+        /// Why, and what to do.
+        why: String,
+    },
 }
 
 impl Unfit {
-    fn because(why: &str) -> Self {
-        Self::Refused(why.to_owned())
+    fn because(at: impl Into<String>, why: impl Into<String>) -> Self {
+        Self::Refused { at: at.into(), why: why.into() }
     }
 }
 
 impl Frontage {
-    /// Chooses the port of a workload, and the Service ports that route to it.
+    /// Chooses the port of a workload, and the Service ports that route to it. `is_named`: somebody named the workload.
     ///
     /// # Errors
     ///
@@ -126,67 +189,52 @@ impl Frontage {
     pub(super) fn of(
         workload: &Object,
         pod: &str,
-        services: &[Service<'_>],
+        services: &Services<'_>,
         ports: Ports,
         options: &Options,
+        is_named: bool,
     ) -> Result<Self, Unfit> {
         let spec = workload.get(&format!("{pod}/spec"));
-        if spec["hostNetwork"] == true {
-            return Err(Unfit::because(
-                "its pods use the node's network, where the sidecar's ports would be the node's",
-            ));
-        }
-        if spec["os"]["name"] == "windows" {
-            return Err(Unfit::because("its pods run on Windows, for which there is no sidecar"));
-        }
-        for list in ["containers", "initContainers", "ephemeralContainers"] {
-            if containers(spec, list).any(|container| container["name"] == *SIDECAR_NAME) {
-                return Err(Unfit::Refused(format!(
-                    "one of its {list} is named {SIDECAR_NAME}, as the sidecar would be, and was not added here \
-                     (its pods lack the annotation {SIDECAR}, or its image is another): rename it"
-                )));
-            }
-        }
-        if !workload.get(&format!("{pod}/metadata/annotations"))[SIDECAR].is_null() {
-            let why = format!("its pods have the annotation {SIDECAR} but no sidecar: remove it");
-            return Err(Unfit::Refused(why));
-        }
+        refuse_unfit(workload, pod)?;
         let declared = declared(workload, pod);
-        let reserved = [ADMIN_PORT_NAME, APP_PORT_NAME];
-        if let Some(name) =
-            declared.iter().filter_map(|port| port.name.as_deref()).find(|n| reserved.contains(n))
-        {
-            let why = format!("one of its ports is named {name}, a name that the sidecar needs: rename it");
-            return Err(Unfit::Refused(why));
-        }
-        let labels = workload.get(&format!("{pod}/metadata/labels"));
-        let title = workload.title();
-        let mut notes = Vec::new();
-        let mut leads = Vec::new();
-        for (number, service) in services.iter().enumerate().filter(|(_, s)| s.selects(workload, labels)) {
+        let (mut headless, mut leads) = (Vec::new(), Vec::new());
+        for number in services.of(workload, pod) {
+            let service = &services.all[number];
             if service.is_headless() {
-                let service = service.object.title();
-                notes.push(format!(
-                    "{service} is headless: its clients choose the port, and bypass the sidecar of {title}"
-                ));
-                continue;
+                headless.push(number);
+            } else {
+                leads.extend(leads_of(number, service, &declared));
             }
-            leads.extend(leads_of(number, service, &declared));
         }
-        let app_port = app_port(&leads, &declared, options)?;
-        for host_port in
-            declared.iter().filter(|port| port.number == app_port).filter_map(|port| port.host_port)
-        {
-            notes.push(format!("port {host_port} of the nodes bypasses the sidecar of {title}"));
-        }
+        let app_port = app_port(pod, &leads, &declared, options, is_named)?;
         leads.retain(|(_, to)| *to == Some(app_port));
         let mut leads: Vec<Lead> = leads.into_iter().map(|(lead, _)| lead).collect();
-
-        let name = declared.iter().find(|port| port.number == app_port).and_then(|port| port.name.clone());
+        let own = || declared.iter().filter(|port| port.number == app_port);
+        if options.mode.is_none() {
+            // Headless Services say as much about the app as others.
+            let of_headless = headless.iter().flat_map(|number| {
+                let leads = leads_of(*number, &services.all[*number], &declared);
+                leads.filter(|(_, to)| *to == Some(app_port)).map(|(lead, _)| lead)
+            });
+            let all: Vec<Lead> = leads.iter().copied().chain(of_headless).collect();
+            let port = |lead: &Lead| &services.all[lead.service].object.value["spec"]["ports"][lead.index];
+            let names = own()
+                .filter_map(|port| port.name.as_deref())
+                .chain(all.iter().filter_map(|lead| port(lead)["name"].as_str()));
+            let app_protocols = all.iter().map(|lead| &port(lead)["appProtocol"]);
+            if let Some(foreign) = foreign(app_port, app_protocols, names) {
+                return Err(Unfit::NoHttp { port: app_port, foreign });
+            }
+        }
+        let title = workload.title();
+        let mut notes: Vec<String> = own()
+            .filter_map(|port| port.host_port)
+            .map(|port| format!("port {port} of the nodes bypasses the sidecar of {title}"))
+            .collect();
         let names_move = options.kubernetes >= KubernetesVersion::NAMED_SIDECAR_PORTS;
-        let moved_name = name.filter(|_| names_move);
+        let moved_name = own().next().and_then(|port| port.name.clone()).filter(|_| names_move);
         for lead in &mut leads {
-            lead.by_name = lead.target.is_string() && names_move;
+            lead.by_name &= names_move;
         }
         if leads.is_empty() {
             notes.push(format!(
@@ -196,7 +244,54 @@ impl Frontage {
             ));
         }
         let ready_path = ready_path(spec, app_port, moved_name.as_deref());
-        Ok(Self { front: Front { app_port, ready_path, moved_name, ports }, leads, notes })
+        let is_http = options.mode != Some(Mode::Tcp);
+        let front = Front { app_port, ready_path: ready_path.filter(|_| is_http), moved_name, ports };
+        Ok(Self { front, leads, headless, notes })
+    }
+}
+
+/// Refuses pods that cannot have the sidecar, whatever their port is.
+fn refuse_unfit(workload: &Object, pod: &str) -> Result<(), Unfit> {
+    let spec = workload.get(&format!("{pod}/spec"));
+    if spec["hostNetwork"] == true {
+        return Err(Unfit::because(
+            format!("{pod}/spec/hostNetwork"),
+            "its pods use the node's network, where the sidecar's ports would be the node's: remove hostNetwork, or \
+             measure it without the sidecar",
+        ));
+    }
+    if spec["os"]["name"] == "windows" {
+        return Err(Unfit::because(
+            format!("{pod}/spec/os"),
+            "its pods run on Windows, for which there is no sidecar: measure it without",
+        ));
+    }
+    for list in ["containers", "initContainers", "ephemeralContainers"] {
+        if let Some(at) = containers(spec, list).position(|container| container["name"] == *SIDECAR_NAME) {
+            return Err(Unfit::because(
+                format!("{pod}/spec/{list}/{at}/name"),
+                format!(
+                    "one of its {list} is named {SIDECAR_NAME}, as the sidecar would be, and was not added here \
+                     (its pods lack the annotation {SIDECAR}, or its image is another): rename it"
+                ),
+            ));
+        }
+    }
+    let annotations = format!("{pod}/metadata/annotations");
+    if !workload.get(&annotations)[SIDECAR].is_null() {
+        return Err(Unfit::because(
+            format!("{annotations}/{}", escaped(SIDECAR)),
+            format!("its pods have the annotation {SIDECAR} but no sidecar: remove it"),
+        ));
+    }
+    let reserved = [ADMIN_PORT_NAME, APP_PORT_NAME];
+    let names = declared(workload, pod).into_iter().filter_map(|port| port.name);
+    match names.into_iter().find(|name| reserved.contains(&name.as_str())) {
+        Some(name) => Err(Unfit::because(
+            format!("{pod}/spec/containers"),
+            format!("one of its ports is named {name}, a name that the sidecar needs: rename it"),
+        )),
+        None => Ok(()),
     }
 }
 
@@ -233,7 +328,7 @@ fn leads_of<'a>(
 ) -> impl Iterator<Item = (Lead, Option<u16>)> + 'a {
     service.tcp_ports().filter_map(move |(index, port)| {
         let own = port["port"].as_u64()?;
-        let target = service.kept.get(&own.to_string()).unwrap_or(&port["targetPort"]);
+        let target = service.target(port);
         let to = match target {
             Value::String(name) => {
                 declared.iter().find(|port| port.name.as_ref() == Some(name)).map(|port| port.number)
@@ -241,20 +336,28 @@ fn leads_of<'a>(
             Value::Null => u16::try_from(own).ok(),
             other => other.as_u64().and_then(|port| u16::try_from(port).ok()),
         };
-        Some((Lead { service: number, index, port: own, target: target.clone(), by_name: false }, to))
+        Some((Lead { service: number, index, by_name: target.is_string() }, to))
     })
 }
 
 /// The ports of a workload's pods that Services among these objects route to.
 pub(super) fn targets(workload: &Object, pod: &str, objects: &[Object]) -> Vec<u16> {
-    let (declared, labels) = (declared(workload, pod), workload.get(&format!("{pod}/metadata/labels")));
-    let services = objects.iter().filter_map(Service::of).filter(|service| service.selects(workload, labels));
-    services
-        .flat_map(|service| leads_of(0, &service, &declared).filter_map(|(_, to)| to).collect::<Vec<_>>())
+    let (declared, services) = (declared(workload, pod), Services::among(objects));
+    let of_it = services.of(workload, pod);
+    of_it
+        .into_iter()
+        .flat_map(|number| leads_of(number, &services.all[number], &declared).collect::<Vec<_>>())
+        .filter_map(|(_, to)| to)
         .collect()
 }
 
-fn app_port(leads: &[(Lead, Option<u16>)], declared: &[Declared], options: &Options) -> Result<u16, Unfit> {
+fn app_port(
+    pod: &str,
+    leads: &[(Lead, Option<u16>)],
+    declared: &[Declared],
+    options: &Options,
+    is_named: bool,
+) -> Result<u16, Unfit> {
     let mut meant: Vec<u16> = leads.iter().filter_map(|(_, to)| *to).collect();
     let by_services = !meant.is_empty();
     if !by_services {
@@ -262,8 +365,11 @@ fn app_port(leads: &[(Lead, Option<u16>)], declared: &[Declared], options: &Opti
     }
     meant.sort_unstable();
     meant.dedup();
+    // A port that nothing mentions is taken only where somebody named the workload as well.
     if let Some(port) = options.port
-        && (meant.is_empty() || meant.contains(&port) || declared.iter().any(|d| d.number == port))
+        && ((meant.is_empty() && is_named)
+            || meant.contains(&port)
+            || declared.iter().any(|declared| declared.number == port))
     {
         return Ok(port);
     }
@@ -274,7 +380,10 @@ fn app_port(leads: &[(Lead, Option<u16>)], declared: &[Declared], options: &Opti
             let several: Vec<_> = several.iter().map(u16::to_string).collect();
             let several = several.join(" and ");
             let why = if by_services { "Services use its ports" } else { "it declares the ports" };
-            Err(Unfit::Refused(format!("{why} {several}: choose one with --port")))
+            Err(Unfit::because(
+                format!("{pod}/spec/containers"),
+                format!("{why} {several}: choose one with --port"),
+            ))
         }
     }
 }

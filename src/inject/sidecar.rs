@@ -1,9 +1,12 @@
 //! The container that is added.
 
+use std::num::NonZeroUsize;
+
 use serde_json::{Value, json};
 
-use super::object::{Object, SIDECAR};
-use super::options::{Absent, Options};
+use super::object::SIDECAR;
+use super::options::{Absent, Mode, Options};
+use crate::manifest::Object;
 
 /// The sidecar's name. Others may have it as well: `place` says which container is ours.
 pub(crate) const NAME: &str = "rolldrop";
@@ -11,6 +14,8 @@ pub(crate) const NAME: &str = "rolldrop";
 pub(crate) const ADMIN_PORT_NAME: &str = "rolldrop-admin";
 /// Where the image has the program (see the Dockerfile).
 const PROGRAM: &str = "/rolldrop";
+/// The proxy's own limit of connections.
+const CONNECTIONS: usize = 4096;
 
 /// The sidecar's ports: the same in all workloads, so that one Service can route to several of them.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +49,10 @@ pub(super) fn container(front: &Front, options: &Options) -> Value {
         format!("--listen={}", address(front.ports.listen)),
         format!("--upstream={}", address(front.app_port)),
     ];
+    if options.mode == Some(Mode::Tcp) {
+        args.push("--mode=tcp".to_owned());
+    }
+    args.extend(options.max_connections.map(|most| format!("--max-connections={most}")));
     args.extend(front.ready_path.iter().map(|path| format!("--app-ready-path={path}")));
     let field =
         |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
@@ -59,6 +68,7 @@ pub(super) fn container(front: &Front, options: &Options) -> Value {
         }
         json!({"name": "ROLLDROP_ADMIN_TOKEN", "valueFrom": {"secretKeyRef": from}})
     }));
+    let memory = format!("{}Mi", memory_mib(options.max_connections.map_or(CONNECTIONS, NonZeroUsize::get)));
     let mut port = json!({"containerPort": front.ports.listen});
     if let Some(name) = &front.moved_name {
         port["name"] = name.as_str().into();
@@ -71,7 +81,7 @@ pub(super) fn container(front: &Front, options: &Options) -> Value {
         "env": env,
         "ports": [port, {"name": ADMIN_PORT_NAME, "containerPort": front.ports.admin}],
         "lifecycle": {"preStop": {"exec": {"command": [PROGRAM, "proxy-pre-stop"]}}},
-        "resources": {"requests": {"cpu": "50m", "memory": "32Mi"}, "limits": {"memory": "256Mi"}},
+        "resources": {"requests": {"cpu": "50m", "memory": "32Mi"}, "limits": {"memory": memory}},
         "securityContext": {
             "runAsNonRoot": true,
             "runAsUser": 65532,
@@ -81,6 +91,12 @@ pub(super) fn container(front: &Front, options: &Options) -> Value {
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     })
+}
+
+/// How much memory the sidecar may use: what all connections share, and 40 KiB for each, most of it in the kernel's
+/// buffers of its two sockets (`docs/proxy.md`).
+fn memory_mib(connections: usize) -> usize {
+    96 + connections.max(CONNECTIONS).saturating_mul(40).div_ceil(1024)
 }
 
 /// The index of a workload's sidecar among its init containers. Its pods have the annotation [`SIDECAR`], and the

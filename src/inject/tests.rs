@@ -1,5 +1,8 @@
 mod round_trip;
 
+use serde_json::json;
+
+use super::object::BadWorkloadName;
 use super::options::BadSecretKey;
 use super::*;
 
@@ -44,7 +47,18 @@ fn options() -> Options {
         port: None,
         kubernetes: KubernetesVersion::NAMED_SIDECAR_PORTS,
         admin_token: None,
+        mode: None,
+        max_connections: None,
+        selection: Selection::Fit,
     }
+}
+
+fn inject(text: &str, options: &Options) -> Result<Output, InjectError> {
+    super::inject("shop.yaml", text, options)
+}
+
+fn uninject(text: &str) -> Result<Output, InjectError> {
+    super::uninject("shop.yaml", text)
 }
 
 fn injected(text: &str) -> Output {
@@ -53,6 +67,21 @@ fn injected(text: &str) -> Output {
 
 fn error(text: &str) -> String {
     inject(text, &options()).expect_err("no manifests").to_string()
+}
+
+/// What the options make of a text: what is said, and the names of the objects that have the sidecar.
+fn chosen(text: &str, options: &Options) -> (Vec<String>, Vec<String>) {
+    let output = inject(text, options).expect("manifests");
+    let objects = Manifests::parse("out.yaml", &output.text).expect("manifests").objects();
+    let has_it = |object: &&Object| {
+        template(&object.value).is_some_and(|pod| super::sidecar::place(object, pod).is_some())
+    };
+    (output.notes, objects.iter().filter(has_it).map(Object::title).collect())
+}
+
+fn named(names: &[&str]) -> Options {
+    let names = names.iter().map(|name| name.parse().expect("a name")).collect();
+    Options { selection: Selection::Named(names), ..options() }
 }
 
 #[test]
@@ -219,7 +248,11 @@ items:
   spec: {containers: *containers}
 ";
     let output = injected(&format!("{SHOP}{list}"));
-    assert!(output.text.contains("# The app itself.") && !output.text.contains("# Two of a kind."));
+    assert!(
+        output.text.contains("# The app itself.") && output.text.contains("# Two of a kind."),
+        "{}",
+        output.text
+    );
     assert!(output.notes.contains(&"document 3: rewritten, without its comments".to_owned()));
     let said: Vec<Value> = serde_saphyr::from_multiple(&output.text).expect("YAML");
     for item in said[2]["items"].as_array().expect("a list") {
@@ -267,16 +300,16 @@ fn what_is_not_clear_is_asked() {
         ]
         .join("\n"),
         @"
-    deployment/web: Services use its ports 8080 and 9090: choose one with --port
-    deployment/web: no Service uses it and it declares no port: choose one with --port
-    deployment/web: its pods use the node's network, where the sidecar's ports would be the node's
-    no Pod, Deployment, StatefulSet, DaemonSet or ReplicaSet among the manifests
-    not YAML: Parse error at line 2, column 1: Unclosed flow sequence. Expected: ']' to close sequence. Found: end of input. Context: in flow sequence. Suggestion: Add ']' to close the array, or check for missing commas between elements
+    shop.yaml:13: deployment/web: Services use its ports 8080 and 9090: choose one with --port
+    shop.yaml:2: deployment/web: no Service uses it and it declares no port: choose one with --workload deployment/web --port N
+    shop.yaml:13: deployment/web: its pods use the node's network, where the sidecar's ports would be the node's: remove hostNetwork, or measure it without the sidecar
+    shop.yaml: no Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController or Rollout among the manifests: give the file that has them
+    shop.yaml:1: '[' is not closed: close it, or put a value that begins with '[' in quotes
     deployment/web: port 8080 is reached through the sidecar on 18080, whose admin port is 18081
     no Service among the manifests uses deployment/web: a Service with a numeric target port must use 18080 instead of 8080
     deployment/web: port 8080 is reached through the sidecar on 18080, whose admin port is 18081
+    no Service among the manifests uses deployment/web: a Service with a numeric target port must use 18080 instead of 8080
     service/web is headless: its clients choose the port, and bypass the sidecar of deployment/web
-    no Service among the manifests uses deployment/web: a Service with a numeric target port must use 18080 instead of 8080
     "
     );
     let chosen = Options { port: Some(9090), ..options() };
@@ -317,34 +350,34 @@ fn the_port_that_is_asked_for_is_that_of_the_workloads_that_have_it() {
     let two =
         SHOP.replace("targetPort: http}", "targetPort: http}, {name: more, port: 81, targetPort: 9090}");
     let (web, _) = SHOP.split_once("---").expect("two documents");
-    let other = web.replace("web", "db").replace("8080", "5432");
+    let other = web.replace("web", "db").replace("8080", "7070");
     let both = format!("{two}---\n{other}");
     let at = |port| inject(&both, &Options { port: Some(port), ..options() });
     let text = at(9090).expect("manifests").text;
     assert!(
-        text.contains("--upstream=$(POD_IP):9090") && text.contains("--upstream=$(POD_IP):5432"),
+        text.contains("--upstream=$(POD_IP):9090") && text.contains("--upstream=$(POD_IP):7070"),
         "{text}"
     );
-    let error = at(7).expect_err("no such port").to_string();
-    assert!(error.starts_with("deployment/web: Services use its ports 8080 and 9090"), "{error}");
+    let nobody = "shop.yaml: no workload declares port 7, and no Service uses it: name the workload with --workload KIND/NAME";
+    assert_eq!(at(7).expect_err("no such port").to_string(), nobody);
     let wrong = inject(SHOP, &Options { port: Some(7), ..options() }).expect_err("no such port");
-    assert_eq!(wrong.to_string(), "no workload declares port 7, and no Service uses it");
+    assert_eq!(wrong.to_string(), nobody);
 }
 
 #[test]
 fn names_that_the_sidecar_needs_are_asked_for() {
     let container = SHOP.replace("- name: app", "- name: rolldrop");
-    let taken = |list: &str| {
+    let taken = |line: usize, list: &str| {
         format!(
-            "deployment/web: one of its {list} is named rolldrop, as the sidecar would be, and was not added here \
+            "shop.yaml:{line}: deployment/web: one of its {list} is named rolldrop, as the sidecar would be, and was not added here \
              (its pods lack the annotation rolldrop.dev/sidecar, or its image is another): rename it"
         )
     };
-    assert_eq!(error(&container), taken("containers"));
+    assert_eq!(error(&container), taken(15, "containers"));
     let migration =
         "      initContainers: [{name: rolldrop, image: shop/migrate:3, args: [up]}]\n      containers:\n";
     let migration = SHOP.replace("      containers:\n", migration);
-    assert_eq!(error(&migration), taken("initContainers"));
+    assert_eq!(error(&migration), taken(13, "initContainers"));
     // Nor is it taken out, whatever is called so.
     for text in [&container, &migration] {
         let output = uninject(text).expect("manifests");
@@ -359,7 +392,7 @@ fn names_that_the_sidecar_needs_are_asked_for() {
         migration
             .replace(labels, &format!("{labels}      annotations: {{rolldrop.dev/sidecar: '{image}'}}\n"))
     };
-    assert_eq!(error(&annotated("rolldrop:1")), taken("initContainers"));
+    assert_eq!(error(&annotated("rolldrop:1")), taken(14, "initContainers"));
     assert_eq!(uninject(&annotated("rolldrop:1")).expect("manifests").text, annotated("rolldrop:1"));
     let alone = annotated("x").replace(
         &migration
@@ -368,19 +401,19 @@ fn names_that_the_sidecar_needs_are_asked_for() {
     );
     assert_eq!(
         error(&alone),
-        "deployment/web: its pods have the annotation rolldrop.dev/sidecar but no sidecar: remove it"
+        "shop.yaml:12: deployment/web: its pods have the annotation rolldrop.dev/sidecar but no sidecar: remove it"
     );
     let by_hand = SHOP.replace("targetPort: http", "targetPort: 8080").replace(
         "metadata: {name: web}\n",
         "metadata: {name: web, annotations: {rolldrop.dev/target-ports: mine}}\n",
     );
-    let why = "service/web has an annotation rolldrop.dev/target-ports that was not written here: remove it";
+    let why = "shop.yaml:29: service/web: it has an annotation rolldrop.dev/target-ports that was not written here: remove it";
     assert_eq!(error(&by_hand), why);
     assert_eq!(uninject(&by_hand).expect("manifests").text, by_hand);
     let port = SHOP.replace("name: http # as", "name: rolldrop-admin # as");
     assert_eq!(
         error(&port),
-        "deployment/web: one of its ports is named rolldrop-admin, a name that the sidecar needs: rename it"
+        "shop.yaml:13: deployment/web: one of its ports is named rolldrop-admin, a name that the sidecar needs: rename it"
     );
 }
 
@@ -443,4 +476,213 @@ fn the_admin_ports_token_is_taken_from_a_secret() {
     takes(&sidecar(key.clone()), json!({"name": "admin", "key": "word"}));
     let starts = sidecar(SecretKey { absent: Absent::TellsNobody, ..key });
     takes(&starts, json!({"name": "admin", "key": "word", "optional": true}));
+}
+
+/// A file as people have it: a shop, its cache, an agent on the node's network, a queue with two ports and a worker.
+const MANY: &str = "\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: shop}
+spec: {template: {metadata: {labels: {app: shop}}, spec: {containers: [{name: shop, ports: [{containerPort: 8080}]}]}}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: shop}
+spec: {selector: {app: shop}, ports: [{port: 80, targetPort: 8080}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: cache}
+spec: {template: {metadata: {labels: {app: cache}}, spec: {containers: [{name: redis, ports: [{name: db, containerPort: 6379}]}]}}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: cache}
+spec: {selector: {app: cache}, ports: [{port: 6379}]}
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: agent}
+spec:
+  template:
+    metadata: {labels: {app: agent}}
+    spec:
+      hostNetwork: true
+      containers: [{name: agent, ports: [{containerPort: 9100}]}]
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: queue}
+spec: {template: {metadata: {labels: {app: queue}}, spec: {containers: [{name: queue, ports: [{containerPort: 9000}, {containerPort: 9001}]}]}}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: worker}
+spec: {template: {metadata: {labels: {app: worker}}, spec: {containers: [{name: worker}]}}}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: migrate}
+spec: {template: {spec: {containers: [{name: migrate, ports: [{containerPort: 8080}]}]}}}
+";
+
+#[test]
+fn unfit_workloads_stay_as_they_are_with_a_note_each() {
+    let (notes, with) = chosen(MANY, &options());
+    assert_eq!(with, ["deployment/shop"]);
+    insta::assert_snapshot!(notes.join("\n"), @"
+    deployment/shop: port 8080 is reached through the sidecar on 18080, whose admin port is 18081
+    shop.yaml:14: deployment/cache is left unchanged: port 6379 carries Redis by its number, which the proxy for HTTP would break: --workload deployment/cache --mode tcp passes all bytes and records connections; if it is HTTP after all, --workload deployment/cache --mode http
+    shop.yaml:28: daemonset/agent is left unchanged: its pods use the node's network, where the sidecar's ports would be the node's: remove hostNetwork, or measure it without the sidecar
+    shop.yaml:34: deployment/queue is left unchanged: it declares the ports 9000 and 9001: choose one with --port
+    shop.yaml:36: deployment/worker is left unchanged: no Service uses it and it declares no port: choose one with --workload deployment/worker --port N
+    ");
+    let output = injected(MANY);
+    let (_, rest) =
+        MANY.split_once("---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: cache}").unwrap();
+    assert!(output.text.ends_with(rest), "{}", output.text);
+}
+
+#[test]
+fn named_workloads_get_the_sidecar_or_are_an_error() {
+    let (_, with) = chosen(MANY, &named(&["deploy/shop"]));
+    assert_eq!(with, ["deployment/shop"]);
+    let (_, with) = chosen(MANY, &named(&["Jobs.batch/migrate", "deployments/shop"]));
+    assert_eq!(with, ["deployment/shop", "job/migrate"]);
+    let error = |names: &[&str]| inject(MANY, &named(names)).expect_err("no such").to_string();
+    insta::assert_snapshot!(
+        [
+            error(&["deployment/shop", "daemonset/agent", "deployment/cache", "deployment/queue", "deployment/worker"]),
+            error(&["deployment/web"]),
+        ]
+        .join("\n"),
+        @"
+    shop.yaml:14: deployment/cache: port 6379 carries Redis by its number, which the proxy for HTTP would break: --mode tcp passes all bytes and records connections; if it is HTTP after all, --mode http
+    shop.yaml:28: daemonset/agent: its pods use the node's network, where the sidecar's ports would be the node's: remove hostNetwork, or measure it without the sidecar
+    shop.yaml:34: deployment/queue: it declares the ports 9000 and 9001: choose one with --port
+    shop.yaml:36: deployment/worker: no Service uses it and it declares no port: choose one with --port N
+    shop.yaml: no deployment/web with a pod template among the manifests: there is deployment/shop, deployment/cache, daemonset/agent, deployment/queue, deployment/worker and 1 more
+    "
+    );
+    let bad = ["web", "/web", "deployment/", "a/b/c"];
+    assert!(bad.iter().all(|name| name.parse::<WorkloadName>() == Err(BadWorkloadName)));
+}
+
+#[test]
+fn a_port_concerns_only_those_that_have_it_or_are_named() {
+    let at = |port, options: Options| Options { port: Some(port), ..options };
+    let (_, with) = chosen(MANY, &at(9000, options()));
+    assert_eq!(with, ["deployment/shop", "deployment/queue"]);
+    let (_, with) = chosen(MANY, &at(7000, named(&["deployment/worker"])));
+    assert_eq!(with, ["deployment/worker"]);
+}
+
+#[test]
+fn what_is_no_http_takes_the_mode_for_tcp() {
+    let tcp = Options { mode: Some(Mode::Tcp), ..named(&["deployment/cache"]) };
+    let text = inject(MANY, &tcp).expect("manifests").text;
+    assert!(text.contains("--mode=tcp") && text.contains("--upstream=$(POD_IP):6379"), "{text}");
+    assert_eq!(uninject(&text).expect("manifests").text, MANY);
+    let http = Options { mode: Some(Mode::Http), ..named(&["deployment/cache"]) };
+    let text = inject(MANY, &http).expect("manifests").text;
+    assert!(!text.contains("--mode"), "{text}");
+    let (cache, service) = ("metadata: {name: cache}", "ports: [{port: 6379}]");
+    let said = MANY.replace(service, "ports: [{port: 6379, appProtocol: http}]");
+    assert_eq!(chosen(&said, &named(&["deployment/cache"])).1, ["deployment/cache"]);
+    let headless = MANY
+        .replace("6379", "7000")
+        .replace("ports: [{port: 7000}]", "clusterIP: None, ports: [{port: 7000, appProtocol: redis}]");
+    assert!(headless.contains(cache));
+    let error = inject(&headless, &named(&["deployment/cache"])).expect_err("no HTTP").to_string();
+    assert!(error.contains("port 7000 carries Redis by its appProtocol redis"), "{error}");
+}
+
+#[test]
+fn objects_of_a_run_are_all_changed_or_refused() {
+    let objects = |text: &str| -> Vec<Value> {
+        Manifests::parse("shop.yaml", text)
+            .unwrap()
+            .objects()
+            .into_iter()
+            .map(|object| object.value)
+            .collect()
+    };
+    let token = "admin".parse().expect("a key");
+    let of_a_run = Options::of_a_run("rolldrop".into(), KubernetesVersion::NATIVE_SIDECARS, token);
+    let error = inject_into(&mut objects(MANY), &of_a_run).expect_err("the agent").to_string();
+    assert!(error.starts_with("daemonset/agent: its pods use the node's network"), "{error}");
+    let fit = MANY.replace("hostNetwork: true", "hostNetwork: false").replace("{containerPort: 9001}", "");
+    let injected = inject_into(&mut objects(&fit), &of_a_run).expect("manifests");
+    insta::assert_snapshot!(injected.left.join("\n"), @"
+    deployment/cache is left unchanged: port 6379 carries Redis by its number, which the proxy for HTTP would break: the sidecar of a run is for HTTP
+    deployment/worker is left unchanged: no Service uses it and it declares no port: give its container the port
+    ");
+}
+
+#[test]
+fn a_service_that_others_share_is_not_pointed_to_the_sidecar_by_number() {
+    let shared = MANY
+        .replace("labels: {app: worker}", "labels: {app: shop}")
+        .replace("containers: [{name: worker}]", "hostNetwork: true, containers: [{name: worker}]");
+    let why = "service/shop routes to deployment/worker as well, which gets no sidecar, and its target port would be the \
+               sidecar's: choose both or none, or give service/shop a named targetPort";
+    let error = inject(&shared, &named(&["deployment/shop"])).expect_err("shared").to_string();
+    assert_eq!(error, format!("shop.yaml:1: deployment/shop: {why}"));
+    let error = inject(&shared, &options()).expect_err("shared").to_string();
+    assert!(error.contains(why), "{error}");
+    let by_name = shared
+        .replace(
+            "ports: [{containerPort: 8080}]}]}}}\n---\napiVersion: v1",
+            "ports: [{name: http, containerPort: 8080}]}]}}}\n---\napiVersion: v1",
+        )
+        .replace("targetPort: 8080", "targetPort: http");
+    assert_eq!(chosen(&by_name, &named(&["deployment/shop"])).1, ["deployment/shop"]);
+}
+
+#[test]
+fn rollouts_are_workloads_and_what_they_refer_to_is_said() {
+    let rollout = SHOP.replace("apps/v1\nkind: Deployment", "argoproj.io/v1alpha1\nkind: Rollout");
+    let there = injected(&rollout);
+    assert!(there.text.contains("--upstream=$(POD_IP):8080"), "{}", there.text);
+    assert_eq!(uninject(&there.text).expect("manifests").text, rollout);
+    let reference = "apiVersion: argoproj.io/v1alpha1\nkind: Rollout\nmetadata: {name: web}\nspec: {workloadRef: {apiVersion: apps/v1, kind: Deployment, name: web}}\n";
+    let (notes, with) = chosen(&format!("{SHOP}---\n{reference}"), &options());
+    assert_eq!(with, ["deployment/web"], "{notes:?}");
+    let job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: up}\nspec: {template: {spec: {containers: [{name: up}]}}}\n";
+    insta::assert_snapshot!([error(reference), error(job), error("a: 1\n")].join("\n"), @"
+    shop.yaml: no Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController or Rollout among the manifests, and rollout/web takes its pods from deployment/web: give the file that has it
+    shop.yaml: no Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController or Rollout among the manifests, but there is job/up with a pod template: name what gets the sidecar, as with --workload job/up
+    shop.yaml: no Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController or Rollout among the manifests: give the file that has them
+    ");
+}
+
+#[test]
+fn more_connections_get_more_memory() {
+    let with = |most: usize| {
+        let options = Options { max_connections: std::num::NonZeroUsize::new(most), ..options() };
+        inject(SHOP, &options).expect("manifests").text
+    };
+    assert!(with(20_000).contains("- --max-connections=20000\n") && with(20_000).contains("memory: 878Mi"));
+    assert!(with(100).contains("- --max-connections=100\n") && with(100).contains("memory: 256Mi"));
+}
+
+/// Labels that are all alike: each Service selects each workload.
+#[test]
+fn services_times_workloads_are_written_once() {
+    let (mut objects, many) = (Vec::new(), 400);
+    for number in 0..many {
+        objects.push(
+            json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": format!("d{number}")},
+            "spec": {"template": {"metadata": {"labels": {"app": "a"}},
+                "spec": {"containers": [{"name": "app", "ports": [{"containerPort": 8080}]}]}}}}),
+        );
+        objects
+            .push(json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": format!("s{number}")},
+            "spec": {"selector": {"app": "a"}, "ports": [{"port": 80, "targetPort": 8080}]}}));
+    }
+    let text = json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string();
+    let manifests = Manifests::parse("many.json", &text).expect("manifests");
+    let additions = additions::of(&manifests.objects(), &options(), &|_| String::new()).expect("manifests");
+    // A container and an annotation for each workload, a target port and an annotation for each Service.
+    assert_eq!(additions.edits.len(), 4 * many);
 }

@@ -11,7 +11,9 @@ use serde_json::Value;
 use super::yaml::Document;
 use super::{ClusterChoice, Disruption, Load, Loaded, Place, Scenario, ScenarioError, Target, Workload};
 use super::{expect, files, raw};
+use crate::manifest::Manifests;
 use rolldrop_record::run_info::{Balances, BalancesBecause};
+use rolldrop_record::shown;
 
 /// The longest wait after a termination while requests are still lost.
 const SETTLE_MAX: Duration = Duration::from_secs(300);
@@ -33,7 +35,8 @@ pub(super) fn validate<C>(
     }
     let spec = raw.spec;
     let cluster = cluster(spec.cluster, document)?;
-    let manifests = manifests(spec.manifests, document, dir)?;
+    let (manifest_keys, manifests) = manifests(spec.manifests, document, dir)?.into_iter().unzip();
+    let manifests: Vec<Value> = manifests;
     let targets = targets(spec.target, &manifests, document)?;
     let load = load::load(spec.load, document, dir)?;
     let disruptions = spec
@@ -57,6 +60,7 @@ pub(super) fn validate<C>(
         description: raw.metadata.description,
         annotations: raw.metadata.annotations,
         manifests,
+        manifest_keys,
         targets,
         load,
         inject_sidecar: spec.sidecar.inject,
@@ -84,7 +88,12 @@ fn cluster<C>(
     }
 }
 
-fn manifests(raw: Vec<raw::Manifest>, document: &Document, dir: &Path) -> Result<Vec<Value>, ScenarioError> {
+/// The objects, each with its place in the file.
+fn manifests(
+    raw: Vec<raw::Manifest>,
+    document: &Document,
+    dir: &Path,
+) -> Result<Vec<(String, Value)>, ScenarioError> {
     let mut objects = Vec::new();
     for (index, manifest) in raw.into_iter().enumerate() {
         let key = format!("spec.manifests[{index}]");
@@ -94,15 +103,16 @@ fn manifests(raw: Vec<raw::Manifest>, document: &Document, dir: &Path) -> Result
                 let key = format!("{key}.file");
                 let text = files::read_text(&path)
                     .map_err(|e| document.error(&key, format!("{}: {e}", path.display())))?;
-                let found: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|e| {
-                    document.error(&key, format!("{}: {}", path.display(), e.without_snippet()))
-                })?;
-                for object in found.into_iter().filter(|o| !o.is_null()) {
-                    objects.push(checked_object(object, &key, document)?);
+                let found = Manifests::parse(&path.display().to_string(), &text)
+                    .map_err(|error| document.error(&key, error.to_string()))?;
+                for object in found.objects() {
+                    objects.push((key.clone(), checked_object(object.value, &key, document)?));
                 }
             }
             (None, Some(object)) => {
-                objects.push(checked_object(object, &format!("{key}.inline"), document)?);
+                let key = format!("{key}.inline");
+                let object = checked_object(object, &key, document)?;
+                objects.push((key, object));
             }
             _ => return Err(document.error(&key, "needs exactly one of file and inline")),
         }
@@ -210,8 +220,9 @@ fn place(
                 let why = "only a Service has a port on each node: name a service";
                 return Err(document.error(&format!("{key}.node"), why));
             }
-            let url = url::Url::parse(&text)
-                .map_err(|e| document.error(&format!("{key}.url"), format!("{text:?}: {e}")))?;
+            let url = url::Url::parse(&text).map_err(|e| {
+                document.error(&format!("{key}.url"), format!("{:?}: {e}", shown::url(&text)))
+            })?;
             Ok(Place::Url(url))
         }
         _ => Err(document.error(key, "needs exactly one of service and url")),

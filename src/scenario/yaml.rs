@@ -9,6 +9,7 @@ use serde_json::Value;
 use serde_saphyr::Spanned;
 
 use super::ScenarioError;
+use crate::manifest::{ManifestError, Manifests};
 
 /// A document as JSON, with a place for every path.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,11 +27,12 @@ impl Document {
     pub(crate) fn parse(text: &str, file: &str) -> Result<Self, ScenarioError> {
         let tree: Spanned<Tree> = serde_saphyr::from_str(text).map_err(|error| {
             let error = error.without_snippet();
-            let place = match error.location() {
-                Some(at) => format!("{file}:{}", at.line()),
-                None => file.to_owned(),
-            };
-            ScenarioError::Invalid { place, key: "YAML".into(), why: plain(&error.to_string()) }
+            let line = error.location().map(|at| at.line());
+            let (place, why) = unreadable(file, text).unwrap_or_else(|| {
+                let place = line.map_or_else(|| file.to_owned(), |line| format!("{file}:{line}"));
+                (place, plain(&error.to_string()))
+            });
+            ScenarioError::Invalid { place, key: "YAML".into(), why }
         })?;
         let mut places = HashMap::new();
         let value = tree.value.flatten(file, tree.referenced.line(), "", &mut places);
@@ -83,8 +85,12 @@ impl Document {
             Some("spec" | "metadata") => path.to_owned(),
             _ => format!("spec.{path}"),
         };
-        let new: Value = serde_saphyr::from_str(text)
-            .map_err(|e| invalid(&path, &plain(&e.without_snippet().to_string())))?;
+        let new: Value = serde_saphyr::from_str(text).map_err(|e| {
+            let why = unreadable("--set", text).map(|(_, why)| why);
+            invalid(&path, &why.unwrap_or_else(|| plain(&e.without_snippet().to_string())))
+        })?;
+        // The command line's --target is an assignment as well.
+        let source = if path == "spec.target" { "--target" } else { "--set" };
         let mut at = &mut self.value;
         let ends = path.match_indices(['.', '[']).map(|(end, _)| end).chain([path.len()]);
         for (step, end) in steps(&path).zip(ends) {
@@ -92,11 +98,11 @@ impl Document {
             at = child(at, &step)
                 .ok_or_else(|| invalid(&path, "passes through a value that has no such child"))?;
             if is_new {
-                self.places.insert(path[..end].to_owned(), "--set".into());
+                self.places.insert(path[..end].to_owned(), source.into());
             }
         }
         *at = new;
-        self.places.insert(path, "--set".into());
+        self.places.insert(path, source.into());
         Ok(())
     }
 
@@ -155,6 +161,16 @@ fn child<'a>(value: &'a mut Value, step: &str) -> Option<&'a mut Value> {
 /// The steps of a path such as `disruptions[0].at` or `disruptions.0.at`.
 fn steps(path: &str) -> impl Iterator<Item = String> {
     path.split(['.', '[']).map(|step| step.trim_end_matches(']').to_owned())
+}
+
+/// Where and why a text is no YAML, in words for those who write it.
+fn unreadable(file: &str, text: &str) -> Option<(String, String)> {
+    match Manifests::parse(file, text).err()? {
+        ManifestError::Invalid { place, why } => Some((place, why)),
+        ManifestError::Template { place, text } => {
+            Some((place, format!("{text} is a template's: write the value itself")))
+        }
+    }
 }
 
 /// A parser's message on one line.
@@ -298,7 +314,12 @@ mod tests {
         let top = read("name: a\nlist: []\nother: 1\n").unwrap_err();
         assert!(top.starts_with("s.yaml:3: other: unknown field"), "{top}");
         let syntax = read("name: a\nlist: [\n").unwrap_err();
-        assert!(syntax.starts_with("s.yaml:"), "{syntax}");
+        assert_eq!(
+            syntax,
+            "s.yaml:2: YAML: '[' is not closed: close it, or put a value that begins with '[' in quotes"
+        );
+        let twice = read("name: a\nlist: []\nname: b\n").unwrap_err();
+        assert_eq!(twice, "s.yaml:3: YAML: name is given twice, first in line 1: remove one");
     }
 
     #[test]
@@ -315,5 +336,12 @@ mod tests {
         assert!(document.set("load").is_err());
         assert!(document.set("load.rate.x=1").is_err());
         assert!(document.error("spec.load.rate", "no").to_string().starts_with("--set: spec.load.rate: no"));
+        document.set("target={service: web}").unwrap();
+        assert!(
+            document
+                .error("spec.target.port", "no")
+                .to_string()
+                .starts_with("--target: spec.target.port: no")
+        );
     }
 }

@@ -9,6 +9,8 @@ use serde_json::json;
 
 use crate::harness::{LIMIT, Process, process_tree, wait_for};
 use crate::lab::{Cluster, Setup};
+use crate::runs::{self, Dataplane};
+use crate::web::Web;
 
 /// Runs a pod whose processes do what they can to stay: they ignore SIGTERM, and one leaves
 /// its session and its parent.
@@ -49,4 +51,34 @@ async fn two_clusters_run_side_by_side_and_leave_nothing_when_the_pipe_closes() 
         assert!(cluster.end().success());
         assert!(!exists(&cluster.kubeconfig()));
     }
+}
+
+#[test]
+fn what_manifests_ask_for_and_the_cluster_does_not_model_is_a_finding() {
+    let web = Web::new(1)
+        .service(json!({"trafficDistribution": "PreferClose"}))
+        .pod(json!({"hostAliases": [{"ip": "127.0.0.1"}]}));
+    let scenario = web.scenario(
+        "not-modelled",
+        "
+  cluster: {embedded: {nodes: 1}}
+  target: {service: web}
+  load: {rate: 20, duration: 1s, warmup: 0s}
+  sidecar: {inject: true}
+",
+    );
+    let run = runs::measure(&scenario, Dataplane::Userspace, &[]);
+    let said: Vec<_> = run.result.findings.iter().map(|finding| finding.what.as_str()).collect();
+    let named: Vec<_> = said.into_iter().filter(|what| what.contains("not modelled")).collect();
+    assert_eq!(
+        named,
+        [
+            "Deployment web: spec.template.spec.hostAliases is not modelled by the embedded cluster: these names are not \
+             known in the pod",
+            "Service web: spec.trafficDistribution is not modelled by the embedded cluster: connections go to all \
+             endpoints alike",
+        ],
+        "{}",
+        run.finished
+    );
 }

@@ -11,7 +11,7 @@ use hickory_proto::rr::{Name, RData, RecordType};
 use serde_json::{Value, json};
 
 use crate::harness::wait_for;
-use crate::pods::{PODS, log_with, on, run, shell};
+use crate::pods::{PODS, log_with, on, run, shell, wait_for_async};
 use crate::termination::lab::{LIMIT, Lab};
 
 const SERVICES: &str = "/api/v1/namespaces/default/services";
@@ -238,5 +238,38 @@ fn a_headless_service_is_its_ready_endpoints() {
         assert!(pod.body["metadata"]["deletionTimestamp"].is_string(), "{}", pod.body);
         assert_eq!(pod.body["status"]["phase"], "Running");
         assert!(!log.contains(&format!("{unready} ")), "{log}");
+    });
+}
+
+#[test]
+fn a_pod_of_a_stateful_set_keeps_its_name_and_not_its_address() {
+    on("kernel", async |lab| {
+        service(&lab, "web", json!({"clusterIP": "None", "ports": [{"port": 8080}]})).await;
+        let containers = [shell("app", "echo \"[$HOSTNAME]\"; sleep 1000")];
+        let spec = json!({
+            "replicas": 2, "serviceName": "web", "selector": {"matchLabels": {"app": "web"}},
+            "template": {
+                "metadata": {"labels": {"app": "web"}},
+                "spec": {"terminationGracePeriodSeconds": 1, "containers": containers},
+            },
+        });
+        let sets = "/apis/apps/v1/namespaces/default/statefulsets";
+        lab.create(sets, &json!({"metadata": {"name": "web"}, "spec": spec})).await;
+        let before = address(&lab, "web-1").await;
+        log_with(&lab, "web-1", "app", "[web-1]\n");
+
+        let script = "while :; do echo \"[$(getent ahostsv4 web-1.web.default.svc.cluster.local | cut -d' ' -f1 | \
+                      sort -u)]\"; sleep 0.1; done";
+        let spec = json!({"terminationGracePeriodSeconds": 1, "containers": [shell("app", script)]});
+        run(&lab, "asker", spec).await;
+        log_with(&lab, "asker", "app", &format!("[{before}]\n"));
+        lab.call("DELETE", &format!("{PODS}/web-1"), None).await;
+        let address_now = async || {
+            let pod = lab.call("GET", &format!("{PODS}/web-1"), None).await.body;
+            pod["status"]["podIP"].as_str().unwrap_or_default().to_owned()
+        };
+        wait_for_async(async || ![before.as_str(), ""].contains(&&*address_now().await)).await;
+        let after = address_now().await;
+        log_with(&lab, "asker", "app", &format!("[{after}]\n"));
     });
 }

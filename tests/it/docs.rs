@@ -156,7 +156,8 @@ fn each_row_from_evidence_to_remedy_names_its_test() {
     for row in rows {
         let name = row.rsplit('`').nth(1).expect("a test");
         let (module, test) = name.split_once("::").unwrap_or_else(|| panic!("{name} is no test"));
-        let folder = if module == "remedies" { "crates/analysis/src/tests" } else { "tests/it" };
+        let is_of_analysis = matches!(module, "remedies" | "sound");
+        let folder = if is_of_analysis { "crates/analysis/src/tests" } else { "tests/it" };
         let source =
             fs::read_to_string(root().join(folder).join(module).with_extension("rs")).expect("a module");
         assert!(source.contains(&format!("#[test]\nfn {test}() {{")), "there is no test {name}");

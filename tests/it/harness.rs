@@ -314,8 +314,20 @@ impl Process {
 
     /// Whether it is this subcommand of a program.
     pub(crate) fn runs(&self, subcommand: &str) -> bool {
+        self.arguments().get(1).is_some_and(|argument| argument == subcommand)
+    }
+
+    /// The words of its command.
+    pub(crate) fn arguments(&self) -> Vec<String> {
         let arguments = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
-        arguments.split(|byte| *byte == 0).nth(1) == Some(subcommand.as_bytes())
+        let words = arguments.strip_suffix(b"\0").unwrap_or(&arguments).split(|byte| *byte == 0);
+        words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+    }
+
+    /// Whether a signal has stopped it.
+    pub(crate) fn is_stopped(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
     }
 
     /// The processor time that it has used so far, with that of its children that have ended, in ticks.

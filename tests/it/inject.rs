@@ -7,7 +7,7 @@ use rolldrop_record::EventKind;
 use rolldrop_record::event::ProxyPhase;
 use serde_json::{Value, json};
 
-use crate::harness::{Rolldrop, fed};
+use crate::harness::{Rolldrop, fed, root};
 use crate::kubectl::{Kubectl, ROLLED_OUT};
 use crate::machine::measured;
 use crate::runs::{self, Dataplane};
@@ -147,6 +147,49 @@ fn the_sidecars_hook_marks_the_end_of_each_pod_and_of_no_other() {
     }
 }
 
+/// One small file of our own for each kind of file that people have (`tests/it/kinds`), with what comes of it.
+#[test]
+fn each_kind_of_file_is_edited_or_refused_with_its_remedy() {
+    let folder = root().join("tests/it/kinds");
+    let rolldrop = || Command::new(env!("CARGO_BIN_EXE_rolldrop"));
+    let expected = std::fs::read_to_string(folder.join("expected.tsv")).expect("the list");
+    let mut listed = BTreeSet::from(["expected.tsv".to_owned()]);
+    for line in expected.lines().skip(1) {
+        let [file, arguments, outcome, said] = line.split('\t').collect::<Vec<_>>().try_into().expect(line);
+        listed.insert(file.to_owned());
+        let arguments = ["-f", file].into_iter().chain(arguments.split_whitespace());
+        let output =
+            rolldrop().arg("inject").args(arguments.clone()).current_dir(&folder).output().expect("output");
+        let stderr = String::from_utf8(output.stderr).expect("UTF-8");
+        let about = format!("{file}: {}\n{stderr}", output.status);
+        assert!(stderr.contains(&said.replace("FILE", file)), "{about}");
+        let (outcome, workloads) = outcome.split_once(' ').unwrap_or((outcome, ""));
+        if outcome == "refused" {
+            assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(2), &[][..]), "{about}");
+            assert!(stderr.starts_with(&format!("rolldrop: {file}:")), "{about}");
+            continue;
+        }
+        let there = String::from_utf8(output.stdout).expect(&about);
+        let lines = stderr.lines().filter_map(|line| line.strip_prefix("rolldrop: ")?.split_once(": port "));
+        let reached = lines.filter(|(_, what)| what.contains("is reached through the sidecar"));
+        let reached: Vec<&str> = reached.map(|(workload, _)| workload).collect();
+        assert_eq!(reached, workloads.split(' ').collect::<Vec<_>>(), "{about}{there}");
+        assert_eq!(stderr.contains("rewritten"), outcome == "rewritten", "{about}");
+        if outcome == "edited" {
+            let before = std::fs::read_to_string(folder.join(file)).expect(file);
+            assert_eq!(inject(&["--uninject"], &there), before, "{file}");
+            let again = [&["-f", "-"], &arguments.skip(2).collect::<Vec<_>>()[..]].concat();
+            assert_eq!(inject(&again, &there), there, "{file}: twice is once");
+        } else {
+            assert!(there.contains("defaultMode: 420"), "an octal number keeps its value: {there}");
+        }
+    }
+    let files = std::fs::read_dir(&folder).expect("files").map(|file| file.expect("a file").file_name());
+    let files: BTreeSet<String> = files.map(|name| name.into_string().expect("UTF-8")).collect();
+    assert_eq!(files, listed);
+    assert!(listed.len() > 40);
+}
+
 #[test]
 fn what_cannot_have_the_sidecar_is_refused() {
     let finished = Rolldrop::new(["inject", "-f", "none.yaml"]).finish().expect_code(2);
@@ -154,8 +197,10 @@ fn what_cannot_have_the_sidecar_is_refused() {
     let service = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n";
     let finished =
         Rolldrop::new(["inject", "-f", "web.yaml"]).file("web.yaml", service).finish().expect_code(2);
-    assert!(finished.stderr().contains("no Pod, Deployment"), "{finished}");
+    assert!(finished.stderr().contains("web.yaml: no Pod, Deployment"), "{finished}");
     assert_eq!(finished.stdout(), "");
+    let endless = Rolldrop::new(["inject", "-f", "/dev/zero"]).finish().expect_code(2);
+    assert!(endless.stderr().contains("longer than 64 MiB: split it"), "{endless}");
     let old = Rolldrop::new(["inject", "--kubernetes-version", "1.28"]).finish().expect_code(2);
     assert!(old.stderr().contains("native sidecars need Kubernetes 1.29 or later"), "{old}");
 }

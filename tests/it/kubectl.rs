@@ -13,6 +13,7 @@ mod logs;
 mod nodes;
 mod rights;
 mod rollout;
+mod sets;
 mod unsupported;
 
 use std::fmt;

@@ -369,7 +369,10 @@ fn a_rollout_of_what_is_there_is_measured_from_a_cold_start() {
         );
         let ambiguous = run(&["run", "-t", "svc/web", "-n", "shop", "--out", "run"]).expect_code(2);
         assert!(
-            ambiguous.stderr().contains("name one of its ports: named (80), numbered (81)"),
+            ambiguous.stderr().contains(
+                "--target: spec.target.port: service web: has the ports named (80), numbered (81): choose one, as in --target \
+                 svc/web:named"
+            ),
             "{ambiguous}"
         );
         let unknown = run(&["run", "-t", "svc/wbe", "-n", "shop", "--out", "run"]).expect_code(2);

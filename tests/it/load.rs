@@ -235,12 +235,14 @@ fn bad_input_is_told_before_a_request_is_sent() {
     assert!(said(&[&url, "--grpc", "a.B/C", "--success", "200"]).contains("cannot be used with"));
     assert!(said(&[&url, "--stage", "5"]).contains("neither RATE:DURATION"));
     assert!(said(&[&url, "--stage", "5:1s", "-d", "5s"]).contains("cannot be used with"));
-    assert!(said(&[&url, "-H", "nonsense"]).contains("\"nonsense\" is not written as 'Name: value'"));
+    assert!(said(&[&url, "-H", "nonsense"]).contains("-H number 1 is not written as 'Name: value'"));
     assert!(said(&[&url, "-H", "@missing"]).contains("failed to read the headers in missing"));
     assert!(said(&[&url, "--header-from-env", "A=ROLLDROP_UNSET"]).contains("ROLLDROP_UNSET"));
     assert!(said(&[&url, "--body-file", "missing"]).contains("failed to read the body missing"));
     assert!(said(&[&url, "--template", "--body", "{{x}}"]).contains("placeholder \"{{x}}\""));
-    assert!(said(&["--targets", "bad.txt"]).contains("line 1: \"GET\" is not a target"));
+    assert!(said(&["--targets", "bad.txt"]).contains("line 1: it is not a target"));
+    let secret = said(&["http://user:hush@127.0.0.1:port/"]);
+    assert!(secret.contains("***@127.0.0.1:port") && !secret.contains("hush"), "{secret}");
     assert!(said(&[&url, "--fail-on", "p99>5"]).contains("takes METRIC>LIMIT"));
     assert!(said(&[&url, "--record", "rows.csv"]).contains("is not FORMAT=FILE"));
     assert!(said(&[&url, "--record", "csv=no/such/rows"]).contains("failed to write no/such/rows"));

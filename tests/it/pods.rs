@@ -35,13 +35,15 @@ pub(crate) async fn run(lab: &Lab, name: &str, spec: Value) {
 
 /// What a container of a pod has written, once it says `text`.
 pub(crate) fn log_with(lab: &Lab, pod: &str, container: &str, text: &str) -> String {
-    let (pods, own) = (lab.dir().join("pods"), format!("default_{pod}_"));
-    wait_for(text, LIMIT, || {
-        let mut dirs = std::fs::read_dir(&pods).into_iter().flatten().flatten();
-        let dir = dirs.find(|dir| dir.file_name().to_string_lossy().starts_with(&own))?;
-        let log = written(&std::fs::read_to_string(dir.path().join(format!("{container}.log"))).ok()?);
-        log.contains(text).then_some(log)
-    })
+    wait_for(text, LIMIT, || log_of(lab, pod, container).filter(|log| log.contains(text)))
+}
+
+/// What a container of a pod has written.
+pub(crate) fn log_of(lab: &Lab, pod: &str, container: &str) -> Option<String> {
+    let own = format!("default_{pod}_");
+    let mut dirs = std::fs::read_dir(lab.dir().join("pods")).into_iter().flatten().flatten();
+    let dir = dirs.find(|dir| dir.file_name().to_string_lossy().starts_with(&own))?;
+    Some(written(&std::fs::read_to_string(dir.path().join(format!("{container}.log"))).ok()?))
 }
 
 async fn until_event(lab: &Lab, reason: &str) -> String {

@@ -1,13 +1,14 @@
 //! A rollout of an app that nobody prepared, against the Service proxy's own log: the small form of
 //! `scripts/proofs/rollouts`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 
+use rolldrop_analysis::model::NoBound;
 use rolldrop_record::{Outcome, RequestRow};
 use serde_json::json;
 
-use crate::runs::{Dataplane, MeasuredRun, measure, stopped_routing};
+use crate::runs::{Dataplane, MeasuredRun, json_lines, measure, stopped_routing};
 use crate::truth::{ALPHA, CLOCK_TOLERANCE_S, routes, zero_s};
 use crate::web::Web;
 
@@ -85,5 +86,42 @@ fn what_is_said_of_a_rollout_of_an_unprepared_app_agrees_with_the_service_proxys
         let pods = group.terminations.iter().map(|&number| run.result.terminations[number].pod.as_str());
         let total: u64 = pods.filter_map(|pod| of_pod.get(pod)).sum();
         assert_eq!(group.dropped, total, "{group:?}\n{}", run.finished);
+    }
+}
+
+/// A real cluster's Service proxies do the same: then the answers of other pods say nothing of when a pod was left.
+#[test]
+fn windows_have_no_bound_by_balancing_where_a_client_stays_with_its_pod() {
+    let web = Web::new(3).args(&["--on-sigterm", "exit"]).service(json!({"sessionAffinity": "ClientIP"}));
+    let scenario = web.scenario(
+        "affinity",
+        "
+  cluster: {embedded: {nodes: 1}}
+  target: {service: web}
+  load: {rate: 100, warmup: 1s, duration: 60s, connections: {mode: fresh}}
+  disruptions: [{at: 2s, action: rollingRestart, workload: deployment/web, until: rolloutComplete}]
+",
+    );
+    for dataplane in [Dataplane::Kernel, Dataplane::Userspace] {
+        let run = measure(&scenario, dataplane, &[]);
+        let affinity = "its Service has session affinity: a client stays with one pod";
+        let windows: Vec<_> = run.result.terminations.iter().flat_map(|t| &t.windows).collect();
+        assert_eq!(windows.len(), 3, "{}", run.finished);
+        for window in windows {
+            assert!(window.upper_s.is_none(), "{window:?}\n{}", run.finished);
+            assert_eq!(window.censored_reason, Some(NoBound::NotRandom), "{window:?}\n{}", run.finished);
+        }
+        let is_said = run.result.findings.iter().any(|finding| finding.why.contains(affinity));
+        assert!(is_said, "{}", run.finished);
+        if dataplane == Dataplane::Userspace {
+            // The load is one client.
+            let log = json_lines(&run.path.join("cluster/service-proxy.jsonl"));
+            let web =
+                log.iter().filter(|line| line["kind"] == "connection" && line["service"] == "default/web");
+            let mut pods: Vec<&str> = web.filter_map(|line| line["pod"].as_str()).collect();
+            pods.dedup();
+            let different: BTreeSet<_> = pods.iter().collect();
+            assert_eq!(different.len(), pods.len(), "it came back to a pod: {pods:?}");
+        }
     }
 }

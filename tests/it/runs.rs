@@ -70,6 +70,7 @@ pub(crate) fn synthetic(rate: f64, duration_s: f64, (started, ended): (Stamp, St
         looks: None,
         rounds: None,
         policy: rolldrop_record::Policy::default(),
+        events: None,
     }
 }
 

@@ -9,8 +9,9 @@ use crate::harness::root;
 /// What a part of a crate may use of ours where its crate could use more: module by module in the program's own
 /// package, and all of the lab (`docs/architecture.md`). What a crate may use at all, its manifest says.
 const MAY_USE: &[(&str, &[&str])] = &[
-    ("scenario", &["record", "nearest"]),
-    ("inject", &[]),
+    ("scenario", &["record", "nearest", "manifest"]),
+    ("inject", &["manifest"]),
+    ("manifest", &[]),
     ("nearest", &[]),
     ("cluster", &["lab", "elsewhere", "kubernetes"]),
     (
@@ -25,7 +26,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 
 /// Modules that take data and give data, as `crates/analysis` and `crates/report` do, whose lints see to it: no
 /// clock, no I/O, no async.
-const PURE: &[&str] = &["inject", "nearest"];
+const PURE: &[&str] = &["inject", "manifest", "nearest"];
 
 /// What a pure module never names.
 const IMPURE: &[&str] = &[

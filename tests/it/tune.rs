@@ -339,3 +339,46 @@ fn killed_tuning_is_put_back_unless_somebody_deployed() {
     let found = tuning(dir.path());
     assert_eq!(found["steps"][0]["purpose"], "before", "what was measured is used: {found}");
 }
+
+/// A StatefulSet is restarted in order, and its pods come back under their names.
+#[test]
+fn a_stateful_set_is_tuned_by_rolling_restarts() {
+    measured(|| {
+        let _turn = turn();
+        let web = Web::new(3).named().args(&["--on-sigterm=exit"]).kind("StatefulSet");
+        let kubectl = Kubectl::in_namespace("tune-stateful");
+        kubectl.apply(&web.manifests());
+        kubectl.ok("rollout status statefulset/web --timeout=300s");
+        let shop = Shop(kubectl);
+        let spec = || shop.0.ok("get statefulset/web -o jsonpath={.spec}");
+        let before = spec();
+        let planned = shop.tune(&["--dry-run"]).finish().expect_code(0);
+        assert!(planned.stdout().contains("/statefulsets/web"), "{planned}");
+        let tuned = shop.tune(&[]).measured();
+        assert_eq!(spec(), before);
+        let found = tuning(tuned.dir());
+        tuned.figure(found["outcome"]["state"] == "proven");
+        let proof = found["steps"].as_array().expect("steps").last().expect("a proof");
+        assert_eq!((&proof["purpose"], &proof["lostForASleep"]), (&json!("proof"), &json!(0)), "{found}");
+    });
+}
+
+#[test]
+fn a_stateful_set_whose_pods_are_held_back_is_not_tuned() {
+    let on_delete = json!({"updateStrategy": {"type": "OnDelete"}});
+    let partition = json!({"updateStrategy": {"rollingUpdate": {"partition": 1}}});
+    for (strategy, what, helps) in [
+        (
+            on_delete,
+            "tune-on-delete",
+            "its update strategy is OnDelete: delete its pods, or use RollingUpdate",
+        ),
+        (partition, "tune-partition", "below number 1: set its partition to 0"),
+    ] {
+        let web = Web::new(2).named().kind("StatefulSet").deployment(strategy);
+        let kubectl = Kubectl::in_namespace(what);
+        kubectl.apply(&web.manifests());
+        let refused = Shop(kubectl).tune(&[]).finish().expect_code(2);
+        assert!(refused.stderr().contains(helps), "{refused}");
+    }
+}

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-/// A Deployment and a Service `web`, and further objects. Pods serve HTTP on port 8080 of their own address.
+/// A Deployment (or another workload) and a Service `web`, and further objects. Pods serve HTTP on port 8080 of their own address.
 pub(crate) struct Web {
     deployment: Value,
     service: Value,
@@ -68,6 +68,15 @@ impl Web {
     /// Sets fields of the server's container.
     pub(crate) fn app(mut self, fields: Value) -> Self {
         set(self.container(), fields);
+        self
+    }
+
+    /// Makes a workload of another kind of the Deployment.
+    pub(crate) fn kind(mut self, kind: &str) -> Self {
+        self.deployment["kind"] = kind.into();
+        if kind == "DaemonSet" {
+            self.deployment["spec"].as_object_mut().expect("a spec").remove("replicas");
+        }
         self
     }
 

@@ -202,7 +202,7 @@ fn a_strangers_requests_with_ids_change_nothing_and_are_told_of() {
             if request.row.outcome == Outcome::Ok {
                 assert!(request.proxy.is_some(), "{request:?}");
                 assert_eq!(request.proxy, request.row.pod, "{request:?}");
-                assert!(request.other_attempts.is_empty() && request.impossible_rows == 0, "{request:?}");
+                assert!(request.other_attempts.is_empty() && request.misfits.is_empty(), "{request:?}");
                 joined += 1;
             }
         });

@@ -124,7 +124,7 @@ pub(super) struct Evidence {
     /// consumer.
     pub stale: Vec<bool>,
     /// When each pod was first sent a request that it answered.
-    pub first_served: HashMap<Arc<str>, Stamp>,
+    pub first_served: Vec<Option<Stamp>>,
     connections: Connections,
 }
 
@@ -281,8 +281,8 @@ fn rate(n: usize, first: Option<Stamp>, t0: Stamp) -> f64 {
 /// A pod that requests reached.
 #[derive(Debug)]
 struct Met<'a> {
-    /// When it was first sent one that it answered with success.
-    first_served: Option<Stamp>,
+    /// For each of its lives, when it was first sent one that it answered with success.
+    first_served: Vec<Option<Stamp>>,
     lives: Lives<'a>,
 }
 
@@ -293,7 +293,8 @@ pub(super) struct Gathered<'a> {
     /// Arrivals before t0, by termination and target.
     pub before: Vec<Vec<Arrivals>>,
     pub tries: Vec<Tries>,
-    pub first_served: HashMap<Arc<str>, Stamp>,
+    /// By pod: when it was first sent a request that it answered with success.
+    pub first_served: Vec<Option<Stamp>>,
     met: ByName<Met<'a>>,
     /// By target and pod: when a starting pod had surely begun to serve, if nothing names pods.
     pub quiet: Vec<Vec<Option<Stamp>>>,
@@ -309,7 +310,7 @@ impl<'a> Gathered<'a> {
             tails: vec![vec![Tail::default(); targets]; ends],
             before: vec![vec![Arrivals::default(); targets]; ends],
             tries: vec![Tries::new(timeline); targets],
-            first_served: HashMap::default(),
+            first_served: vec![None; timeline.pods.len()],
             met: ByName::default(),
             quiet: vec![vec![None; timeline.pods.len()]; targets],
             connections: Connections::default(),
@@ -329,9 +330,15 @@ impl<'a> Gathered<'a> {
     /// Adds any request.
     fn add(&mut self, timeline: &'a Timeline, target: Option<usize>, r: &Request) {
         let lives = r.pod().map(|pod| {
-            let met = self.met.get(pod, || Met { first_served: None, lives: timeline.lives_of(pod) });
-            if r.row.outcome == Outcome::Ok {
-                met.first_served = Some(met.first_served.map_or(r.begun(), |first| first.min(r.begun())));
+            let met = self.met.get(pod, || {
+                let lives = timeline.lives_of(pod);
+                Met { first_served: vec![None; lives.numbers().len()], lives }
+            });
+            if r.row.outcome == Outcome::Ok
+                && let Some(place) = met.lives.place_at(r.begun())
+            {
+                let first = &mut met.first_served[place];
+                *first = Some(first.map_or(r.begun(), |first| first.min(r.begun())));
             }
             met.lives
         });
@@ -383,10 +390,12 @@ impl<'a> Gathered<'a> {
 
     /// Adds when pods were first sent a request that they answered.
     fn served(&mut self, met: ByName<Met<'_>>) {
-        for (pod, met) in met.into_all() {
-            let Some(at) = met.first_served else { continue };
-            let first = self.first_served.entry(pod).or_insert(at);
-            *first = at.min(*first);
+        for (_, met) in met.into_all() {
+            for (number, at) in met.lives.numbers().zip(met.first_served) {
+                let Some(at) = at else { continue };
+                let first = &mut self.first_served[number];
+                *first = Some(first.map_or(at, |first| at.min(first)));
+            }
         }
     }
 

@@ -61,6 +61,8 @@ pub(super) fn findings(known: Known<'_>) -> Vec<Finding> {
     findings.extend(refusals(timeline));
     findings.extend(timeline.commands.iter().filter_map(unfinished));
     findings.extend(timeline.restarts.iter().filter(|r| r.from >= timeline.origin).map(restarted));
+    findings
+        .extend(timeline.deleted_workloads().map(|(at, workload)| deleted(timeline.seconds(at), &workload)));
     findings.extend(agents_restarted(timeline.agent_restarts));
     findings.extend(unsettled(timeline.notes.unsettled.len() as u64));
     let left_alive = timeline.withdrawals.iter().zip(&sums.last_reached);
@@ -124,13 +126,14 @@ fn not_whole(known: Known<'_>) -> impl Iterator<Item = Finding> {
 /// Requests that the load did not send, too few to make the run invalid.
 fn not_sent(known: Known<'_>) -> Option<Finding> {
     let by_reason = &known.requests.not_sent_by_reason;
-    let is_said = known.invalid.iter().any(|reason| reason.remedy.is_some());
+    let remedy = super::not_sent::remedy(by_reason);
+    let is_said = known.invalid.iter().any(|reason| reason.remedy.as_ref() == Some(&remedy));
     (!by_reason.is_empty() && !is_said).then(|| {
         finding(
             Severity::Warning,
             format!("{} not sent", was(by_reason.values().sum())),
             &reasons_in_words(by_reason),
-            &super::not_sent::remedy(by_reason),
+            &remedy,
         )
     })
 }
@@ -357,6 +360,16 @@ fn restarted(restart: &Restart) -> Finding {
         if *is_crash { RESTART_REMEDY } else { "see why it ended; a readinessProbe shortens the outage" };
     let kind = (!is_crash).then_some(FindingKind::Restarted);
     Finding { kind, ..finding(Severity::Warning, what, why, remedy) }
+}
+
+/// A workload that is gone since.
+fn deleted(at_s: f64, workload: &str) -> Finding {
+    finding(
+        Severity::Error,
+        format!("{workload} was deleted {at_s:.1} s into the load"),
+        "its pods ended with it, which is no rollout, and nothing replaces them: what was lost since shows no window",
+        "see who deleted it, or its namespace, and measure again",
+    )
 }
 
 /// Restarts of nodes' agents by the run.

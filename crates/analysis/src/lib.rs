@@ -468,8 +468,9 @@ fn terminations(
     {
         let names_it = |j: &Judged<'_>| j.candidates.iter().any(|c| c.termination == e && c.why.is_certain());
         let own_errors = errors.iter().filter(|error| error.termination == Some(e)).count() as u64;
+        let has_served = |life: usize| evidence.first_served[life].is_some();
         let is_named = sums.seen[e] > 0
-            || evidence.first_served.contains_key(t.pod.as_str())
+            || timeline.pods.iter().position(|life| life.uid == t.uid).is_some_and(has_served)
             || judged.iter().any(names_it);
         let seen = is_named.then(|| sums.seen[e] + lost.dropped.at_least);
         t.requests = model::TerminationRequests { seen, ..lost };
@@ -507,8 +508,7 @@ fn stages(end: &PodEnd, last_connection: Option<Stamp>) -> BTreeMap<Stage, f64> 
 const AWAITED_NS: [i64; 2] = [1_000_000_000, 200_000_000];
 
 fn starts(timeline: &Timeline, evidence: &Evidence, judged: &[Judged<'_>]) -> Vec<Start> {
-    let began = timeline.pods.iter().filter(|p| !p.listed);
-    let first_served = |p: &PodLife| evidence.first_served.get(p.name.as_str()).copied();
+    let began = timeline.pods.iter().zip(&evidence.first_served).filter(|(p, _)| !p.listed);
     let lost = judged.iter().filter(|judged| judged.cause == Cause::NotReadyYet);
     let lost: Vec<Stamp> = lost.map(|judged| judged.request.begun()).collect();
     let was_awaited = |p: &PodLife, served: Stamp| {
@@ -516,15 +516,16 @@ fn starts(timeline: &Timeline, evidence: &Evidence, judged: &[Judged<'_>]) -> Ve
         lost.iter().any(|at| (from..=to).contains(at) && *at >= p.created)
     };
     began
-        .map(|p| Start {
+        .map(|(p, first_served)| Start {
             pod: p.name.clone(),
-            was_awaited: first_served(p).is_some_and(|served| was_awaited(p, served)),
+            uid: p.uid.clone(),
+            was_awaited: first_served.is_some_and(|served| was_awaited(p, served)),
             timeline: [
                 (StartStage::Created, Some(p.created)),
                 (StartStage::IpReported, p.ip_reported),
                 (StartStage::Ready, p.ready),
                 (StartStage::EndpointReady, p.endpoint_ready),
-                (StartStage::FirstRequest, first_served(p)),
+                (StartStage::FirstRequest, *first_served),
             ]
             .into_iter()
             .filter_map(|(stage, at)| Some((stage, at?.seconds_since(p.created))))

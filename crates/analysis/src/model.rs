@@ -375,6 +375,9 @@ pub struct WatchGap {
 pub struct Start {
     /// The pod's name.
     pub pod: String,
+    /// The pod's UID; empty in older results.
+    #[serde(default)]
+    pub uid: String,
     /// Stages, in seconds since the first.
     pub timeline: BTreeMap<StartStage, f64>,
     /// Whether requests were lost to starting pods until shortly before its first answer, which then shows when it began

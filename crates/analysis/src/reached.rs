@@ -22,8 +22,10 @@ pub(super) struct Reached {
     unmatched: Unmatched,
     /// Answers that named a pod.
     named: u64,
-    /// Rows of proxies with a request's id and impossible times.
-    impossible_rows: u64,
+    /// Rows of proxies with a request's id, read before it was sent.
+    early_rows: u64,
+    /// The same, read after its client had seen its end.
+    late_rows: u64,
     /// Requests that were answered after a pod had failed them.
     saved: u64,
     /// For each pod the attempts that it failed, of these requests.
@@ -39,7 +41,8 @@ impl Reached {
     /// Adds a request; `is_ok` says whether it succeeded for its client.
     pub(super) fn add(&mut self, request: &Request, is_ok: bool) {
         self.named += u64::from(request.row.pod.is_some());
-        self.impossible_rows += u64::from(request.impossible_rows);
+        self.early_rows += u64::from(request.misfits.early);
+        self.late_rows += u64::from(request.misfits.late);
         let mut failed = request.other_attempts.iter().filter(|attempt| attempt.has_failed()).peekable();
         if is_ok && failed.peek().is_some() {
             self.saved += 1;
@@ -50,7 +53,8 @@ impl Reached {
     /// Adds what other requests add up to.
     pub(super) fn merge(&mut self, other: Self) {
         self.named += other.named;
-        self.impossible_rows += other.impossible_rows;
+        self.early_rows += other.early_rows;
+        self.late_rows += other.late_rows;
         self.saved += other.saved;
         for (pod, failed) in other.hidden {
             *self.hidden.entry(pod).or_default() += failed;
@@ -62,7 +66,8 @@ impl Reached {
         let findings = [
             self.strange(),
             self.unknown(),
-            self.impossible(),
+            self.early(),
+            self.late(),
             self.retried(),
             self.unmatched(&timeline.info.load),
         ];
@@ -94,15 +99,24 @@ impl Reached {
         (n > 0).then(|| finding(Severity::Warning, what, why, "see who else sends them (served/*.parquet)"))
     }
 
-    fn impossible(&self) -> Option<Finding> {
-        let n = self.impossible_rows;
+    fn early(&self) -> Option<Finding> {
+        let n = self.early_rows;
         let (rows, have) = (counted(n, "row"), either(n, "has", "have"));
-        let what = format!(
-            "{rows} of the proxies {have} a request's id and a time before it was sent or after it ended: not counted"
-        );
+        let what =
+            format!("{rows} of the proxies {have} a request's id and a time before it was sent: not counted");
         let why = "somebody who saw the run's requests repeats their ids, or a clock went wrong by more than \
                    was measured";
         (n > 0).then(|| finding(Severity::Warning, what, why, "see who sends them (served/*.parquet)"))
+    }
+
+    fn late(&self) -> Option<Finding> {
+        let n = self.late_rows;
+        let (requests, were) = (counted(n, "request"), either(n, "was", "were"));
+        let what =
+            format!("{requests} {were} read by a proxy after the client had seen the end: not counted there");
+        let why = "what lies between client and pod may end a request towards the client and still pass it on, as a \
+                   gateway or a mirror does";
+        (n > 0).then(|| finding(Severity::Info, what, why, "none: they count as their clients saw them"))
     }
 
     fn retried(&self) -> Option<Finding> {
@@ -156,7 +170,8 @@ mod tests {
     #[test]
     fn rows_that_are_no_requests_are_told_with_their_number() {
         let told = |reached: Reached| {
-            let found = [reached.strange(), reached.unknown(), reached.impossible()].into_iter().flatten();
+            let found = [reached.strange(), reached.unknown(), reached.early(), reached.late()];
+            let found = found.into_iter().flatten();
             found.map(|finding| (finding.severity, finding.what)).collect::<Vec<_>>()
         };
         assert_eq!(told(Reached::default()), []);
@@ -173,11 +188,15 @@ mod tests {
             ),
             (
                 Severity::Warning,
-                "2 rows of the proxies have a request's id and a time before it was sent or after it ended: not counted",
+                "2 rows of the proxies have a request's id and a time before it was sent: not counted",
+            ),
+            (
+                Severity::Info,
+                "1 request was read by a proxy after the client had seen the end: not counted there",
             ),
         ];
         let expected = expected.map(|(severity, what)| (severity, what.to_owned()));
-        assert_eq!(told(Reached { strangers, impossible_rows: 2, ..Reached::default() }), expected);
+        assert_eq!(told(Reached { strangers, early_rows: 2, late_rows: 1, ..Reached::default() }), expected);
     }
 
     #[test]

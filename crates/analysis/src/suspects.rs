@@ -156,9 +156,10 @@ impl<'a> Suspects<'a> {
         let why = if r.named().is_none() && r.routed.is_some() { Why::Conntrack } else { Why::Named };
         let candidate = |termination| Candidate { termination, share: 1.0, why };
         let candidates: Vec<Candidate> = ending(self.timeline, pod, r).map(candidate).into_iter().collect();
-        let life = self.timeline.pods.iter().rfind(|life| *life.name == **pod && life.created <= r.row.end);
-        let has_served = || gathered.first_served.get(pod).is_some_and(|at| *at <= r.begun());
-        let is_starting = candidates.is_empty() && life.is_some() && !has_served();
+        let lives = self.timeline.lives_of(pod);
+        let life = lives.number_at(r.row.end).filter(|life| self.timeline.pods[*life].created <= r.row.end);
+        let has_served = |life: usize| gathered.first_served[life].is_some_and(|at| at <= r.begun());
+        let is_starting = candidates.is_empty() && life.is_some_and(|life| !has_served(life));
         let starting = if is_starting { 1.0 } else { 0.0 };
         Verdict { pod: Some(Arc::clone(pod)), candidates, starting, ..Verdict::default() }
     }
@@ -284,7 +285,7 @@ impl<'a> Suspects<'a> {
             }
             let ready =
                 life.endpoint_ready.filter(|at| !life.listed && *at <= begun.shifted_ns(r.uncertainty_ns))?;
-            let served = gathered.first_served.get(life.name.as_str()).copied();
+            let served = gathered.first_served[number];
             let is_serving = served.or(gathered.quiet[target][number]).is_some_and(|at| at <= begun);
             if life.is_probed == Some(true) {
                 // Silence alone says nothing against a probe that passed.

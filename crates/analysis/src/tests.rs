@@ -76,13 +76,22 @@ fn records() -> Records {
         looks: None,
         rounds: None,
         policy: rolldrop_record::Policy::default(),
+        events: None,
     };
     let load = EventKind::LoadStarted { rate: 300.0, duration_s: 10.0, warmup_s: 0.0 };
     let mut events = vec![Event::new(at(0), "coordinator", load)];
     for pod in ["a", "b", "c"] {
         events.push(pod_event(-1000, pod, Change::Applied));
     }
-    Records { info, events, requests: Vec::new(), served: Vec::new(), torn: Vec::new(), corrupt: Vec::new() }
+    Records {
+        info,
+        events,
+        requests: Vec::new(),
+        served: Vec::new(),
+        torn: Vec::new(),
+        corrupt: Vec::new(),
+        altered: Vec::new(),
+    }
 }
 
 fn pod_event(ms: i64, pod: &str, change: Change) -> Event {

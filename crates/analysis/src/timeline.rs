@@ -24,6 +24,7 @@ pub mod restarts;
 mod watches;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use foldhash::{HashMap, HashSet};
 
@@ -43,7 +44,7 @@ pub use restarts::Restart;
 use watches::ENDPOINT_SLICES;
 pub use watches::Gap;
 
-use rolldrop_record::event::{AnswerHeaders, MachineSample, NameAnswer};
+use rolldrop_record::event::{AnswerHeaders, Change, MachineSample, NameAnswer, WorkloadEvent};
 use rolldrop_record::parts::PartError;
 use rolldrop_record::run_info::{Rows, Target};
 use rolldrop_record::service_proxy::{ProxyEvidence, ServiceProxy};
@@ -52,12 +53,21 @@ use rolldrop_record::{Event, EventKind, Outcome, RequestRow, RowSource, RunInfo,
 /// How the hand-over of a proxy's rows ended.
 #[derive(Clone, Debug)]
 pub struct HandOver {
-    /// The pod.
+    /// The pod's name.
     pub pod: String,
+    /// The pod's UID; `None` in older records.
+    pub uid: Option<String>,
     /// The proxy, as a source.
     pub source: String,
     /// How many there were, and how many arrived.
     pub rows: Rows,
+}
+
+impl HandOver {
+    /// Whether the proxy was beside this pod: with StatefulSets others have the same name.
+    pub(crate) fn is_of(&self, name: &str, uid: &str) -> bool {
+        self.uid.as_deref().map_or(self.pod == name, |own| own == uid)
+    }
 }
 
 /// One run on one clock, without its [`Requests`].
@@ -79,7 +89,7 @@ pub struct Timeline {
     pub pods: Vec<PodLife>,
     /// The pods that ended under load, by t0.
     pub ends: Vec<PodEnd>,
-    ends_by_name: HashMap<String, Vec<(Stamp, Option<usize>)>>,
+    lives_by_name: HashMap<String, Vec<NamedLife>>,
     /// The programs that the run started, in order.
     pub commands: Vec<Command>,
     /// The run's own calls, in order.
@@ -129,15 +139,24 @@ impl Timeline {
         self.info.targets.iter().position(|target| *target.name == *row.target)
     }
 
-    /// Which second of the counted part a time lies in; the first for earlier ones.
+    /// Which second of the counted part a time lies in; the first for earlier ones, and the last that a load can have
+    /// for later ones.
     pub fn second_of(&self, at: Stamp) -> usize {
-        usize::try_from(at.ns_since(self.origin) / 1_000_000_000).unwrap_or(0)
+        let since = Duration::from_nanos(u64::try_from(at.ns_since(self.origin)).unwrap_or(0));
+        usize::try_from(since.min(load::LONGEST).as_secs()).unwrap_or(0)
     }
 
     /// Whether a container of a pod that stays had ended, and was not back yet, at some time between these.
     pub fn is_restarting(&self, from: Stamp, to: Stamp) -> bool {
         let meets = |restart: &Restart| restart.from <= to && restart.to.is_none_or(|back| from <= back);
         self.restarts.iter().any(meets)
+    }
+
+    /// Workloads that were deleted under load, and when.
+    pub(crate) fn deleted_workloads(&self) -> impl Iterator<Item = (Stamp, String)> {
+        let all = self.notes.deleted_workloads.iter();
+        let during = all.filter(|(at, _)| *at >= self.origin && *at <= self.load_ended);
+        during.map(|(at, workload)| (*at, workload.replacen('/', " ", 1)))
     }
 
     /// Seconds since the counted part of the load began.
@@ -152,7 +171,7 @@ impl Timeline {
 
     /// The lives of the pods with this name.
     pub(crate) fn lives_of(&self, pod: &str) -> Lives<'_> {
-        Lives(self.ends_by_name.get(pod).map_or(&[], Vec::as_slice))
+        Lives(self.lives_by_name.get(pod).map_or(&[], Vec::as_slice))
     }
 
     /// How long clients of this target keep a DNS answer, in seconds: the longest that was seen. `None` if they use
@@ -194,7 +213,7 @@ impl Unread {
         {
             (cluster.dataplane, cluster.dataplane_from) = (mode, Some(ProxyEvidence::ProxyMode));
         }
-        let mut load = load::Collector::default();
+        let mut load = load::Collector::of(&log.info);
         log.events.iter().for_each(|event| load.observe(clocks.place(&event.source, event.at), &event.kind));
         Self { log, clocks, load }
     }
@@ -233,6 +252,13 @@ impl Unread {
         };
         consumer::settle(&mut timeline.info.targets, requests, &timeline.notes.answers);
         timeline.integrity = requests.integrity((&timeline.info, &self.log.events), lasted)?;
+        timeline.integrity.contradictions.extend(self.log.altered);
+        timeline.integrity.contradictions.extend(self.load.impossible);
+        if requests.last_end.is_some_and(|end| end > timeline.origin + load::LONGEST) {
+            let days = load::LONGEST.as_secs() / (24 * 60 * 60);
+            let why = format!("requests have ended later than {days} days after the load began");
+            timeline.integrity.contradictions.push(why);
+        }
         if let Some(tracked) = &mut timeline.tracked {
             tracked.agreement = requests.agreement;
         }
@@ -248,7 +274,7 @@ impl Unread {
         let Collectors { actions, watches, mut notes, endpoints, pods, .. } = seen;
         let (beats, commands) = (seen.beats.finish(), seen.commands.0);
         let ending_before = pods.ending_before(load_started);
-        notes.hand_overs.retain(|proxy| !ending_before.contains(proxy.pod.as_str()));
+        notes.hand_overs.retain(|proxy| !ending_before.iter().any(|life| life.owns(proxy)));
         let others = pods::Others {
             clocks,
             beats: &beats,
@@ -271,7 +297,7 @@ impl Unread {
             load_ended,
             announced: load.announced,
             tallies: load.tallies.clone(),
-            ends_by_name: ends_by_name(&pods, &ends),
+            lives_by_name: lives_by_name(&pods, &ends),
             pods,
             ends,
             commands,
@@ -294,25 +320,50 @@ impl Unread {
     }
 }
 
-/// The lives of the pods that bore one name, in order: when they began, and their ends under load.
+/// One of the lives of the pods that bore a name.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lives<'a>(&'a [(Stamp, Option<usize>)]);
+struct NamedLife {
+    created: Stamp,
+    /// Its number among the timeline's pods.
+    number: usize,
+    /// The number of its end, if it ended under load.
+    end: Option<usize>,
+}
+
+/// The lives of the pods that bore one name, in order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lives<'a>(&'a [NamedLife]);
 
 impl Lives<'_> {
+    /// The place, among these, of the one that there was at `at`: the last that had begun, or the first.
+    pub(crate) fn place_at(self, at: Stamp) -> Option<usize> {
+        let begun = self.0.partition_point(|life| life.created <= at);
+        let place = begun.saturating_sub(1);
+        (place < self.0.len()).then_some(place)
+    }
+
     /// The end of the one that there was at `at`, if it ended under load.
     pub(crate) fn end_at(self, at: Stamp) -> Option<usize> {
-        // StatefulSets reuse names: the life that had begun counts.
-        let begun = self.0.partition_point(|(created, _)| *created <= at);
-        self.0.get(begun.saturating_sub(1))?.1
+        self.0[self.place_at(at)?].end
+    }
+
+    /// Their numbers among the timeline's pods.
+    pub(crate) fn numbers(self) -> impl ExactSizeIterator<Item = usize> {
+        self.0.iter().map(|life| life.number)
+    }
+
+    /// The number of the one that there was at `at`.
+    pub(crate) fn number_at(self, at: Stamp) -> Option<usize> {
+        Some(self.0[self.place_at(at)?].number)
     }
 }
 
-/// For each name the lives of the pods that bore it.
-fn ends_by_name(pods: &[PodLife], ends: &[PodEnd]) -> HashMap<String, Vec<(Stamp, Option<usize>)>> {
+/// For each name the lives of the pods that bore it: StatefulSets reuse names.
+fn lives_by_name(pods: &[PodLife], ends: &[PodEnd]) -> HashMap<String, Vec<NamedLife>> {
     let mut lives: HashMap<String, Vec<_>> = HashMap::default();
-    for life in pods {
+    for (number, life) in pods.iter().enumerate() {
         let end = ends.iter().position(|end| end.uid == life.uid);
-        lives.entry(life.name.clone()).or_default().push((life.created, end));
+        lives.entry(life.name.clone()).or_default().push(NamedLife { created: life.created, number, end });
     }
     lives
 }
@@ -382,12 +433,16 @@ pub struct Notes {
     pub machine: BTreeMap<String, Vec<(Stamp, MachineSample)>>,
     /// How the proxies' rows ended.
     pub hand_overs: Vec<HandOver>,
+    /// When the embedded cluster did not answer: from when, until when.
+    pub silences: Vec<(Stamp, Stamp)>,
     /// When waits after terminations reached their limit while requests were still lost.
     pub unsettled: Vec<Stamp>,
     /// Warnings.
     pub warnings: Vec<String>,
     /// The preStop hooks that failed, by their Events.
     pub failed_hooks: Vec<FailedHook>,
+    /// When workloads that nothing else controls were deleted.
+    deleted_workloads: Vec<(Stamp, String)>,
     /// Resources that the run had no right to watch, and the API server's reason.
     pub not_watched: BTreeMap<String, String>,
     /// What the headers of each target's answers said, over all load sources, by the target's name.
@@ -402,8 +457,9 @@ impl Notes {
             EventKind::Machine(sample) => {
                 self.machine.entry(source.to_owned()).or_default().push((at, *sample));
             }
-            EventKind::ProxyEnded { pod, of, rows } => {
-                self.hand_overs.push(HandOver { pod: pod.clone(), source: of.clone(), rows: *rows });
+            EventKind::ProxyEnded { pod, uid, of, rows } => {
+                let (pod, uid, source) = (pod.clone(), uid.clone(), of.clone());
+                self.hand_overs.push(HandOver { pod, uid, source, rows: *rows });
             }
             EventKind::AnswerHeaders(of_source) => {
                 let target = of_source.target.clone();
@@ -418,6 +474,10 @@ impl Notes {
                 let (pod, container, message) = (pod.clone(), container.clone(), message.clone());
                 self.failed_hooks.push(FailedHook { at, pod, container, message });
             }
+            EventKind::Workload(WorkloadEvent { change: Change::Deleted, workload, owner: None, .. }) => {
+                self.deleted_workloads.push((at, workload.clone()));
+            }
+            EventKind::ApiSilence { from } => self.silences.push((*from, at)),
             EventKind::NotWatched { resource, why } => {
                 self.not_watched.insert(resource.clone(), why.clone());
             }

@@ -48,7 +48,22 @@ pub(super) enum Try<'a> {
 #[derive(Clone, Debug)]
 struct Zone {
     from: Stamp,
+    /// Its length, in milliseconds.
+    length: usize,
+    /// As far as there was a connection: the end of a pod that nobody saw end is as long as the rest of the run.
     answered: Vec<Answered>,
+}
+
+impl Zone {
+    fn at(&mut self, bin: usize) -> Option<&mut Answered> {
+        if bin >= self.length {
+            return None;
+        }
+        if bin >= self.answered.len() {
+            self.answered.resize(bin + 1, Answered::default());
+        }
+        self.answered.get_mut(bin)
+    }
 }
 
 /// The new connections of one target.
@@ -83,7 +98,7 @@ impl Tries {
         }
         let zone = |(from, to): (Stamp, Stamp)| {
             let length = usize::try_from(to.ns_since(from) / MS_NS + 1).unwrap_or(0);
-            Zone { from, answered: vec![Answered::default(); length] }
+            Zone { from, length, answered: Vec::new() }
         };
         Self { zones: zones.into_iter().map(zone).collect(), losses: Vec::new(), all: None }
     }
@@ -94,7 +109,7 @@ impl Tries {
         let Some(zone) = self.zones.partition_point(|zone| zone.from <= at).checked_sub(1) else { return };
         let zone = &mut self.zones[zone];
         let bin = usize::try_from(at.ns_since(zone.from) / MS_NS).unwrap_or(usize::MAX);
-        if let Some(bin) = zone.answered.get_mut(bin) {
+        if let Some(bin) = zone.at(bin) {
             *if is_named { &mut bin.named } else { &mut bin.unnamed } += 1;
         }
     }
@@ -107,10 +122,12 @@ impl Tries {
 
     /// Adds the connections of others that were answered.
     pub(super) fn merge(&mut self, others: &Self) {
-        let bins = self.zones.iter_mut().zip(&others.zones);
-        for (own, other) in bins.flat_map(|(own, other)| own.answered.iter_mut().zip(&other.answered)) {
-            own.named += other.named;
-            own.unnamed += other.unnamed;
+        for (own, others) in self.zones.iter_mut().zip(&others.zones) {
+            own.answered.resize(own.answered.len().max(others.answered.len()), Answered::default());
+            for (own, other) in own.answered.iter_mut().zip(&others.answered) {
+                own.named += other.named;
+                own.unnamed += other.unnamed;
+            }
         }
         let all = self.all.into_iter().chain(others.all);
         self.all = all.reduce(|a, b| (a.0 + b.0, a.1.min(b.1), a.2.max(b.2)));

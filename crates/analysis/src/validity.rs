@@ -1,15 +1,16 @@
 //! Whether the measurement can be trusted, and whether it is complete.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::figures::count;
 use super::model::{FindingKind, IntegrityStatus, LoadResult, Percentiles, Termination, WatchGap};
 use super::not_sent::{self, reasons_in_words};
 use super::sums::Sums;
 use crate::timeline::{HandOver, Timeline};
-use rolldrop_record::Outcome;
 use rolldrop_record::event::MachineSample;
 use rolldrop_record::run_info::{Role, Rows};
+use rolldrop_record::{Outcome, Stamp};
 
 /// A run is invalid if more than this share of its scheduled requests was not sent.
 const NOT_SENT_SHARE: f64 = 0.001;
@@ -24,6 +25,10 @@ const RUN_QUEUE_DELAY: f64 = 1.0;
 /// On the embedded cluster the pods, the Service proxy and the load share that machine. A closed loop uses all there
 /// is, by intent, and has no such limit; neither has a load that comes from pods of the cluster.
 const BUSY: f64 = 0.95;
+/// Or if a process of the measurement, or the embedded cluster, did nothing for this long under load, in seconds.
+const STOOD_STILL_S: f64 = 3.0;
+/// Where threads waited for a processor in less than this share of such a time, the machine was not the reason.
+const WAITED: f64 = 0.25;
 /// Or if the 99th percentile of the send lag is more than this share of what is measured: of the median window, or if
 /// no pod ended of the 99th percentile of the response time. Beyond it the generator's own lag is the greater part.
 const SEND_LAG_SHARE: f64 = 0.5;
@@ -198,6 +203,38 @@ pub(super) fn invalid(
     }
     others.extend(blind_at_the_end(timeline));
     why.extend(others.into_iter().map(Reason::invalid));
+    why.extend(stood_still(timeline));
+    why
+}
+
+/// What did nothing for a while under load, although it had a processor. Its samples, which come each second, have a
+/// gap then.
+fn stood_still(timeline: &Timeline) -> Vec<Reason> {
+    let during = |from: Stamp, to: Stamp| from <= timeline.load_ended && to >= timeline.origin;
+    let say = |what: &str, from: Stamp, to: Stamp, remedy: &str| {
+        let [from_s, to_s] = [from, to].map(|at| timeline.seconds(at));
+        let s = to_s - from_s;
+        let what = format!("{what} stood still for {s:.1} s, from {from_s:.1} to {to_s:.1} s");
+        Reason { remedy: Some(remedy.to_owned()), ..Reason::invalid(what) }
+    };
+    let gap = |(at, sample): &(Stamp, MachineSample)| {
+        let is_gap = sample.interval_s >= STOOD_STILL_S && sample.run_queue_delay < WAITED;
+        is_gap.then(|| (*at - Duration::try_from_secs_f64(sample.interval_s).unwrap_or_default(), *at))
+    };
+    let mut why = Vec::new();
+    for (source, samples) in &timeline.notes.machine {
+        let remedy = "repeat it, and do not stop or suspend its processes; a lower rate changes nothing";
+        let gaps = samples.iter().filter_map(gap).filter(|(from, to)| during(*from, *to));
+        why.extend(gaps.map(|(from, to)| say(source, from, to, remedy)));
+    }
+    let has_said = !why.is_empty();
+    let silences = timeline.notes.silences.iter().filter(|(from, to)| {
+        // If the coordinator stood still, so did its questions.
+        !has_said && to.seconds_since(*from) >= STOOD_STILL_S && during(*from, *to)
+    });
+    let remedy = "repeat it, and do not stop or suspend the embedded cluster; a lower rate changes nothing \
+                  unless the machine was busy";
+    why.extend(silences.map(|(from, to)| say("the embedded cluster", *from, *to, remedy)));
     why
 }
 

@@ -1,5 +1,5 @@
 //! What a client makes of a Kubernetes API server's answers: [`guard`] checks that they are what was asked for,
-//! [`Listed`] reads lists, and [`pods`] has pods with only the fields that are used.
+//! [`Listed`] reads lists, [`pods`] has pods with only the fields that are used, and [`warnings`] what a server warns of.
 //!
 //! A cluster may have tens of thousands of objects, and all of their text passes through here. This crate has its own
 //! optimisations for that (`[profile.release]`): what reads pods is not generic, so that it is compiled in it.
@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 
 pub mod guard;
 pub mod pods;
+pub mod warnings;
 
 /// An object that is read from lists.
 pub trait Listed: Clone + DeserializeOwned {

@@ -16,8 +16,8 @@ mod eviction;
 mod fields;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
-mod ignored;
 mod log;
+mod modelled;
 mod negotiate;
 mod node_command;
 mod objects;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
+use super::consumer::Consumer;
 use super::duration;
 use super::latency::Latencies;
 
@@ -87,6 +88,13 @@ impl Config {
         if !(0.0..=1.0).contains(&self.first_probe_missed) {
             return Err(ConfigError::FirstProbeMissed(self.first_probe_missed));
         }
+        let is_known = |consumer: &&Consumer| match consumer {
+            Consumer::Node(number) => *number <= self.nodes,
+            Consumer::Pods { .. } => true,
+        };
+        if let Some(consumer) = self.latencies.link.keys().find(|consumer| !is_known(consumer)) {
+            return Err(ConfigError::NoSuchNode(consumer.clone(), self.nodes));
+        }
         if self.api_server.bookmark_period.is_zero() {
             return Err(ConfigError::NoPause("apiServer.bookmarkPeriod"));
         }
@@ -109,6 +117,14 @@ pub enum ConfigError {
     /// A rate that is none, or that would keep the cluster from its work.
     #[error("backgroundChurn: {0} is outside 0..={MAX_CHURN} changes per second")]
     BackgroundChurn(f64),
+    /// A link of a node that there is not.
+    #[error("latencies.link.{0}: there is no such node; `nodes` is {1}")]
+    NoSuchNode(Consumer, u32),
+    /// A link that the userspace dataplane does not have.
+    #[error(
+        "latencies.link.{0}: links of pods have a delay on the kernel dataplane only; name a node, such as node-1"
+    )]
+    LinkOfPods(Consumer),
     /// A repetition without end.
     #[error("{0}: it must be longer than 0")]
     NoPause(&'static str),
@@ -264,6 +280,10 @@ mod tests {
         let mut hasty = Config::default();
         hasty.api_server.bookmark_period = Duration::ZERO;
         assert_eq!(hasty.validate(), Err(ConfigError::NoPause("apiServer.bookmarkPeriod")));
+        let link: Config = serde_json::from_str(r#"{"latencies": {"link": {"node-2": "5ms"}}}"#).unwrap();
+        assert_eq!(link.validate(), Err(ConfigError::NoSuchNode(Consumer::Node(2), 1)));
+        let error = serde_json::from_str::<Config>(r#"{"latencies": {"link": {"web": "5ms"}}}"#).unwrap_err();
+        assert!(error.to_string().contains("nor a label of pods, such as app=gateway"), "{error}");
         assert_eq!(Config { nodes: 0, ..Config::default() }.validate(), Err(ConfigError::Nodes(0)));
         let odd: Config = serde_json::from_str(r#"{"images": {"nginx": {"stopSignal": "QUIT"}}}"#).unwrap();
         assert_eq!(odd.validate(), Err(ConfigError::Signal("nginx".to_owned(), "QUIT".to_owned())));
@@ -272,7 +292,7 @@ mod tests {
     #[test]
     fn a_config_survives_json() {
         let config: Config =
-            serde_json::from_str(r#"{"nodes": 3, "images": {"nginx": {"stopSignal": "SIGQUIT"}}, "latencies": {"sliceToRule": "5ms"}}"#).unwrap();
+            serde_json::from_str(r#"{"nodes": 3, "images": {"nginx": {"stopSignal": "SIGQUIT"}}, "latencies": {"sliceToRule": "5ms", "link": {"app=a": "1ms", "node-3": "2ms"}}}"#).unwrap();
         let again: Config = serde_json::from_str(&serde_json::to_string(&config).unwrap()).unwrap();
         assert_eq!(config, again);
     }

@@ -5,15 +5,18 @@
 //! event only says where to look. What takes a real cluster time is taken here by named
 //! [latencies](super::latency::Latencies).
 
+mod availability;
 mod churn;
 mod claim;
 mod client_rate;
+mod daemon_set;
 mod deployment;
 mod disruption;
 mod endpoint_slice;
 mod endpoints;
 mod events;
 mod garbage;
+mod history;
 mod job;
 mod namespace;
 mod namespace_content;
@@ -22,7 +25,9 @@ mod pod_control;
 mod queue;
 mod replica_set;
 mod scheduler;
+mod stateful_set;
 mod taints;
+mod template;
 mod worker;
 
 use std::sync::Arc;
@@ -37,6 +42,8 @@ pub(crate) async fn run(shared: Shared, authority: Arc<str>) {
     let mut tasks = JoinSet::new();
     tasks.spawn(deployment::run(shared.clone()));
     tasks.spawn(replica_set::run(shared.clone()));
+    tasks.spawn(stateful_set::run(shared.clone()));
+    tasks.spawn(daemon_set::run(shared.clone()));
     tasks.spawn(scheduler::run(shared.clone()));
     tasks.spawn(namespace_content::run(shared.clone(), authority));
     tasks.spawn(churn::run(shared.clone()));

@@ -10,6 +10,7 @@
 //!
 //! Nothing here knows of Services: their rules are the Service proxy's.
 
+mod delay;
 mod entry;
 mod first;
 pub mod init;
@@ -32,6 +33,8 @@ use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
 
 use super::config::GoneAddress;
+use super::latency::Latency;
+pub use delay::Delays;
 pub use entry::{Entered, KernelError, enter};
 pub use first::First;
 pub use links::NodePlan;
@@ -45,6 +48,8 @@ pub struct Fabric {
     entered: Entered,
     nodes: Vec<Node>,
     ip: Tool,
+    /// Of the links between consumers and pods, if some have one.
+    delays: Option<Arc<Delays>>,
     /// Links to the namespaces, by the names of nodes and pods.
     names: PathBuf,
 }
@@ -93,7 +98,12 @@ impl Fabric {
             link(&net, &names.join("nodes").join(&plan.name)).map_err(network)?;
             nodes.push(Node { net, address: plan.address });
         }
-        Ok(Self { entered, nodes, ip, names })
+        Ok(Self { entered, nodes, ip, delays: None, names })
+    }
+
+    /// Has links to pods delay what they carry.
+    pub fn delay_links(&mut self, delays: Delays) {
+        self.delays = Some(Arc::new(delays));
     }
 
     /// Says how commands that come from outside look names up: the text of a `resolv.conf`.
@@ -125,21 +135,42 @@ impl Fabric {
         self.node(index)?.net.run(work)
     }
 
-    /// Makes the namespace of a pod (`namespace/name`) of node `index` (from 0).
+    /// Makes the namespace of a pod (`namespace/name`) of node `index` (from 0). `own_delay` is that of its links to
+    /// other pods.
     ///
     /// # Errors
     ///
     /// What the kernel or `ip` refuses.
-    pub fn pod(self: &Arc<Self>, index: u8, name: &str, address: Ipv4Addr) -> io::Result<PodNetwork> {
+    pub fn pod(
+        self: &Arc<Self>,
+        index: u8,
+        name: &str,
+        address: Ipv4Addr,
+        own_delay: Option<Latency>,
+    ) -> io::Result<PodNetwork> {
         let node = self.node(index)?;
         let net = Namespace::new(CloneFlags::CLONE_NEWNET, "net")?;
-        let scripts = links::pod(node.address, address, &net.path());
-        node.net.run(|| self.ip.run(&["-batch", "-"], &scripts.outside))?;
-        net.run(|| self.ip.run(&["-batch", "-"], &scripts.inside))?;
+        let scripts = links::pod(node.address, address);
+        let ip = |script: &str| self.ip.run(&["-batch", "-"], script);
+        let delayed = match &self.delays {
+            None => {
+                node.net.run(|| ip(&links::pod_ends(address, &net.path())))?;
+                None
+            }
+            Some(delays) => {
+                let outer = node.net.run(|| delay::tun(&links::pod_link(address)))?;
+                let inner = net.run(|| delay::tun(links::IN_POD))?;
+                own_delay.inspect(|delay| delays.set(address, *delay));
+                Some(delay::Link::between(outer, inner, delays)?)
+            }
+        };
+        node.net.run(|| ip(&scripts.outside))?;
+        net.run(|| ip(&scripts.inside))?;
         let names = self.names.join("pods").join(name);
         fs::create_dir_all(&names)?;
         link(&net, &names.join("net"))?;
-        Ok(PodNetwork { fabric: Arc::clone(self), index, address, net: Arc::new(net), names })
+        let (fabric, net) = (Arc::clone(self), Arc::new(net));
+        Ok(PodNetwork { fabric, index, address, net, _delayed: delayed, names })
     }
 
     /// Where files for containers can be made: they are in memory, and gone with the cluster.
@@ -181,6 +212,8 @@ pub struct PodNetwork {
     index: u8,
     address: Ipv4Addr,
     net: Arc<Namespace>,
+    /// What passes packets to it and from it, where links have a delay.
+    _delayed: Option<delay::Link>,
     names: PathBuf,
 }
 
@@ -206,6 +239,9 @@ impl PodNetwork {
     ///
     /// What `ip` refuses.
     pub fn remove(&self) -> io::Result<()> {
+        if let Some(delays) = &self.fabric.delays {
+            delays.remove(self.address);
+        }
         let node = self.fabric.node(self.index)?;
         node.net.run(|| self.fabric.ip.run(&["-batch", "-"], &links::remove_pod(self.address)))
     }

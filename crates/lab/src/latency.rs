@@ -5,6 +5,7 @@
 //! real Kubernetes v1.36.2; each field says between which two observations. They
 //! are never tuned to make a scenario come out one way or the other.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +13,9 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
+use super::consumer::Consumer;
 use super::duration;
 use super::sync::lock;
 
@@ -131,19 +134,21 @@ macro_rules! latencies {
         #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
         pub struct Latencies {
             $($(#[doc = $doc])+ pub $field: Latency,)+
+            /// One way between a consumer and the pods that it connects to. What is not named has none.
+            pub link: BTreeMap<Consumer, Latency>,
         }
 
         impl Default for Latencies {
             fn default() -> Self {
-                Self { $($field: Latency::from_micros([$($micros),+]),)+ }
+                Self { $($field: Latency::from_micros([$($micros),+]),)+ link: BTreeMap::new() }
             }
         }
 
         impl Latencies {
             /// No delay anywhere, for tests of logic.
-            pub const ZERO: Self = Self { $($field: Latency::ZERO,)+ };
+            pub const ZERO: Self = Self { $($field: Latency::ZERO,)+ link: BTreeMap::new() };
 
-            /// Every delay by its name in a scenario file.
+            /// Every delay of a hop by its name in a scenario file.
             pub fn named(&self) -> Vec<(&'static str, Latency)> {
                 vec![$(($text, self.$field),)+]
             }
@@ -241,6 +246,23 @@ latencies! {
     terminated_to_final_delete = "terminatedToFinalDelete" [69_800, 577_300, 964_800, 994_600];
 }
 
+impl Latencies {
+    /// That of what connects from node `index` (from 0).
+    pub(crate) fn link_of_node(&self, index: u8) -> Latency {
+        self.link.get(&Consumer::Node(u32::from(index) + 1)).copied().unwrap_or(Latency::ZERO)
+    }
+
+    /// That of a pod with these labels (an object, or null), as a consumer.
+    pub(crate) fn link_of_pod(&self, labels: &Value) -> Option<Latency> {
+        self.link.iter().find(|(consumer, _)| consumer.is_pod_with(labels)).map(|(_, delay)| *delay)
+    }
+
+    /// A consumer that is in pods.
+    pub(crate) fn link_of_pods(&self) -> Option<&Consumer> {
+        self.link.keys().find(|consumer| matches!(consumer, Consumer::Pods { .. }))
+    }
+}
+
 /// What a timer of tokio's is late on the average: its end is rounded up to a whole millisecond,
 /// and so is the time for which the kernel is asked to wait.
 const TIMER_IS_LATE: Duration = Duration::from_millis(1);
@@ -316,7 +338,8 @@ mod tests {
     fn every_name_is_the_one_that_serde_reads() {
         let json = serde_json::to_value(Latencies::default()).unwrap();
         let named = Latencies::default().named();
-        assert_eq!(json.as_object().unwrap().len(), named.len());
+        // Links are not one of the hops.
+        assert_eq!(json.as_object().unwrap().len(), named.len() + 1);
         for (name, latency) in named {
             assert_eq!(json[name], serde_json::to_value(latency).unwrap(), "{name}");
         }

@@ -16,6 +16,7 @@ mod bootstrap;
 pub mod check;
 mod conditions;
 pub mod config;
+pub mod consumer;
 mod controllers;
 pub mod descendants;
 mod dns;
@@ -162,9 +163,14 @@ impl Embedded {
         let registry = Registry::new(clock, addresses);
         let network = match options.entered {
             Some(entered) => {
-                Network::Kernel(Arc::new(fabric(entered, &registry, &config, &options.log_dir)?))
+                Network::Kernel(Arc::new(fabric(entered, &registry, &config, &sampler, &options.log_dir)?))
             }
-            None => Network::Userspace,
+            None => {
+                if let Some(consumer) = config.latencies.link_of_pods() {
+                    return Err(config::ConfigError::LinkOfPods(consumer.clone()).into());
+                }
+                Network::Userspace
+            }
         };
         let mut listeners = vec![listen(options.listener).map_err(EmbeddedError::Listen)?];
         let server = listeners[0].local_addr().map_err(EmbeddedError::Listen)?;
@@ -337,6 +343,7 @@ fn fabric(
     entered: kernel::Entered,
     registry: &Registry,
     config: &Config,
+    sampler: &Sampler,
     log_dir: &Path,
 ) -> Result<Fabric, kernel::KernelError> {
     let plan = |index| NodePlan {
@@ -346,8 +353,12 @@ fn fabric(
     };
     let plans: Vec<_> = (0..=u8::MAX).zip(0..config.nodes).map(|(index, _)| plan(index)).collect();
     let (names, control_plane) = (kernel::names_dir(log_dir), registry.control_plane_address());
-    let fabric = Fabric::build(entered, control_plane, &plans, config.gone_address, names)?;
+    let mut fabric = Fabric::build(entered, control_plane, &plans, config.gone_address, names)?;
     fabric.look_names_up_by(&dns::resolv_conf("default", control_plane))?;
+    if !config.latencies.link.is_empty() {
+        let of_node = |(index, plan): (u8, &NodePlan)| (plan.address, config.latencies.link_of_node(index));
+        fabric.delay_links(kernel::Delays::new((0..).zip(&plans).map(of_node), sampler.clone()));
+    }
     Ok(fabric)
 }
 

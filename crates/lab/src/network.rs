@@ -14,6 +14,7 @@ use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 
 pub(crate) use super::kernel::{Bind, Pids, Store};
 use super::kernel::{Fabric, First, Place, PodNetwork};
+use super::latency::Latency;
 use super::registry::Registry;
 use super::sync::lock;
 
@@ -52,6 +53,8 @@ pub(crate) struct Sandbox {
     node_index: u8,
     /// `namespace/name`.
     pod: String,
+    /// Of its links to other pods, as a consumer.
+    own_delay: Option<Latency>,
     address: OnceLock<Ipv4Addr>,
     /// On the kernel dataplane, while it is there.
     namespaces: Mutex<Option<Arc<PodNetwork>>>,
@@ -59,8 +62,15 @@ pub(crate) struct Sandbox {
 
 impl Sandbox {
     /// A place for the pod `pod` (`namespace/name`) of node `node_index` (from 0), yet to be made.
-    pub(crate) fn new(network: Network, registry: Registry, node_index: u8, pod: String) -> Self {
-        Self { network, registry, node_index, pod, address: OnceLock::new(), namespaces: Mutex::default() }
+    pub(crate) fn new(
+        network: Network,
+        registry: Registry,
+        node_index: u8,
+        pod: String,
+        own_delay: Option<Latency>,
+    ) -> Self {
+        let (address, namespaces) = (OnceLock::new(), Mutex::default());
+        Self { network, registry, node_index, pod, own_delay, address, namespaces }
     }
 
     /// The pod's address, once it has one.
@@ -84,7 +94,9 @@ impl Sandbox {
         };
         if let Network::Kernel(fabric) = &self.network {
             let (fabric, index, pod) = (Arc::clone(fabric), self.node_index, self.pod.clone());
-            let made = tokio::task::spawn_blocking(move || fabric.pod(index, &pod, address)).await?;
+            let own_delay = self.own_delay;
+            let made =
+                tokio::task::spawn_blocking(move || fabric.pod(index, &pod, address, own_delay)).await?;
             *lock(&self.namespaces) = Some(Arc::new(made?));
         }
         Ok(())

@@ -20,6 +20,7 @@ mod http_get;
 mod info;
 mod launch;
 mod mode;
+mod outside;
 mod pod;
 mod probe;
 mod process;

@@ -71,7 +71,13 @@ pub fn all() -> Vec<Parameter> {
         ),
         ("dns.ttl", to_text(config.dns.ttl), "how long DNS answers may be kept (CoreDNS: plugin kubernetes)"),
     ];
-    let settings = settings.into_iter().map(|(name, default, about)| Parameter {
+    let link = (
+        "latencies.link",
+        "{}".to_owned(),
+        "one way between a consumer and the pods that it connects to, by consumer: a node, such as node-1 (what connects \
+         from there), or pods by a label, such as app=gateway (kernel dataplane)",
+    );
+    let settings = settings.into_iter().chain([link]).map(|(name, default, about)| Parameter {
         name: name.to_owned(),
         default,
         about: about.to_owned(),

@@ -33,7 +33,7 @@ use super::store::{self, Change, Step, Store};
 use rolldrop_record::Clock;
 
 pub(crate) use deletion::{DeleteOptions, Deleted, Propagation};
-pub(crate) use event::{ContainerSource, EventType};
+pub(crate) use event::{ContainerSource, EventType, NOT_MODELLED};
 pub(crate) use eviction::{Approval, covers, set_allowed_condition, still_processed};
 pub(crate) use follow::{Observed, follow};
 pub(crate) use page::PageRequest;

@@ -46,9 +46,13 @@ resources! {
     Events: "v1" "Event" "events" ["ev"];
     ConfigMaps: "v1" "ConfigMap" "configmaps" ["cm"];
     Secrets: "v1" "Secret" "secrets" [];
+    PersistentVolumeClaims: "v1" "PersistentVolumeClaim" "persistentvolumeclaims" ["pvc"];
     ServiceAccounts: "v1" "ServiceAccount" "serviceaccounts" ["sa"];
     Deployments: "apps/v1" "Deployment" "deployments" ["deploy"];
     ReplicaSets: "apps/v1" "ReplicaSet" "replicasets" ["rs"];
+    StatefulSets: "apps/v1" "StatefulSet" "statefulsets" ["sts"];
+    DaemonSets: "apps/v1" "DaemonSet" "daemonsets" ["ds"];
+    ControllerRevisions: "apps/v1" "ControllerRevision" "controllerrevisions" [];
     EndpointSlices: "discovery.k8s.io/v1" "EndpointSlice" "endpointslices" [];
     Ingresses: "networking.k8s.io/v1" "Ingress" "ingresses" ["ing"];
     IngressClasses: "networking.k8s.io/v1" "IngressClass" "ingressclasses" [];
@@ -87,7 +91,7 @@ impl Resource {
     /// The groups of resources that kubectl shows together: `kubectl get all`.
     pub const fn categories(self) -> &'static [&'static str] {
         match self {
-            Pods | Services | Deployments | ReplicaSets | Jobs => &["all"],
+            Pods | Services | Deployments | ReplicaSets | StatefulSets | DaemonSets | Jobs => &["all"],
             _ => &[],
         }
     }
@@ -118,8 +122,11 @@ impl Resource {
                 | Nodes
                 | Pods
                 | Services
+                | PersistentVolumeClaims
                 | Deployments
                 | ReplicaSets
+                | StatefulSets
+                | DaemonSets
                 | Ingresses
                 | PodDisruptionBudgets
                 | Jobs
@@ -128,7 +135,7 @@ impl Resource {
 
     /// Whether it has a `scale` subresource.
     pub const fn has_scale(self) -> bool {
-        matches!(self, Deployments | ReplicaSets)
+        matches!(self, Deployments | ReplicaSets | StatefulSets)
     }
 
     /// Whether `metadata.generation` counts the changes of its specification.
@@ -137,6 +144,8 @@ impl Resource {
             self,
             Pods | Deployments
                 | ReplicaSets
+                | StatefulSets
+                | DaemonSets
                 | EndpointSlices
                 | Ingresses
                 | IngressClasses

@@ -13,6 +13,7 @@ mod dataplane;
 mod kernel;
 mod nft;
 mod node;
+mod relay;
 pub(super) mod rules;
 mod runner;
 mod table;

@@ -60,7 +60,8 @@ fn parse_http(text: &str, read: impl Fn(&str) -> io::Result<Vec<u8>>) -> Result<
             (is_open, weight) = (true, 1);
         } else {
             let target = targets.last_mut().filter(|_| is_open).ok_or_else(|| {
-                wrong(format!("{line:?} is not a target: write METHOD URL, such as GET http://HOST/PATH"))
+                // What stands there may be a header, whose value may be a secret.
+                wrong("it is not a target: write METHOD URL, such as GET http://HOST/PATH".to_owned())
             })?;
             if let Some(path) = line.strip_prefix('@') {
                 target.body = Some(read(path).map_err(|e| wrong(format!("the body {path:?}: {e}")))?);
@@ -69,7 +70,7 @@ fn parse_http(text: &str, read: impl Fn(&str) -> io::Result<Vec<u8>>) -> Result<
                 let header = line.split_once(':').map(|(name, value)| (name.trim(), value.trim()));
                 let (name, value) = header
                     .filter(|(name, value)| !name.is_empty() && !value.is_empty())
-                    .ok_or_else(|| wrong(format!("{line:?} is not a header: write NAME: VALUE")))?;
+                    .ok_or_else(|| wrong("it is not a header: write NAME: VALUE".to_owned()))?;
                 target.headers.push((name.to_owned(), value.to_owned()));
             }
         }
@@ -82,6 +83,8 @@ fn request_line(line: &str) -> Option<(&str, &str)> {
     let (method, url) = line.split_once(' ')?;
     (!method.is_empty() && method.bytes().all(|b| b.is_ascii_uppercase())).then_some((method, url))
 }
+
+const JSON_TARGET: &str = r#"{"method": "GET", "url": "http://HOST/PATH", "header": {"NAME": ["VALUE"]}, "body": "BASE64", "weight": 1}"#;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -104,7 +107,11 @@ fn parse_json(text: &str) -> Result<Vec<Target>, TargetsError> {
     let lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
     let target = |(line, number): (&str, usize)| {
         let wrong = |why: String| TargetsError { line: number, why };
-        let json: JsonTarget = serde_json::from_str(line).map_err(|e| wrong(e.to_string()))?;
+        // The error itself may repeat a value, which may be a secret.
+        let json: JsonTarget = serde_json::from_str(line).map_err(|e| {
+            let why = if e.is_data() { "it is not what a target has" } else { "it is not JSON" };
+            wrong(format!("{why} (column {}): write {JSON_TARGET}", e.column()))
+        })?;
         let body = match json.body.as_str() {
             "" => None,
             body => {
@@ -173,11 +180,22 @@ mod tests {
     fn mistakes_name_their_line() {
         let said = |text: &str| parse(text, read).unwrap_err().to_string();
         assert!(said("").starts_with("line 1: there is no target"));
-        assert!(said("\nhttp://web/\n").starts_with("line 2: \"http://web/\" is not a target"));
-        assert!(said("GET http://web/\nnonsense\n").starts_with("line 2: \"nonsense\" is not a header"));
+        assert!(said("\nhttp://web/\n").starts_with("line 2: it is not a target"));
+        assert!(said("GET http://web/\nnonsense\n").starts_with("line 2: it is not a header"));
         assert!(said("GET http://web/\n@missing\n").starts_with("line 2: the body \"missing\""));
         assert!(said("# weight: heavy\nGET http://web/\n").starts_with("line 1: weight \"heavy\""));
-        assert!(said("{\"method\":\"GET\"}").starts_with("line 1: missing field `url`"));
+        assert!(
+            said("{\"method\":\"GET\"}")
+                .starts_with("line 1: it is not what a target has (column 16): write {")
+        );
+        assert!(said("{").starts_with("line 1: it is not JSON (column 1)"));
+        for secret in [
+            "GET http://a/\nAuthorization hush",
+            "Authorization: hush",
+            "{\"method\":\"GET\",\"url\":\"http://a/\",\"header\":{\"a\":\"hush\"}}",
+        ] {
+            assert!(!said(secret).contains("hush"), "{}", said(secret));
+        }
         assert!(said("{\"method\":\"GET\",\"url\":\"http://a/\",\"body\":\"?\"}").contains("base64"));
     }
 }

@@ -77,12 +77,19 @@ pub(super) enum Unrecorded {
     Rows,
     /// Too many clients were there: a connection without a request under way was closed for another one.
     Connections,
+    /// The end of an answer could not be told, and the connection went on.
+    Answers,
 }
 
 impl Unrecorded {
     /// Every reason.
-    pub(super) const ALL: [Unrecorded; 4] =
-        [Unrecorded::Requests, Unrecorded::Head, Unrecorded::Rows, Unrecorded::Connections];
+    pub(super) const ALL: [Unrecorded; 5] = [
+        Unrecorded::Requests,
+        Unrecorded::Head,
+        Unrecorded::Rows,
+        Unrecorded::Connections,
+        Unrecorded::Answers,
+    ];
 
     /// The name used in metrics.
     pub(super) const fn as_str(self) -> &'static str {
@@ -91,6 +98,7 @@ impl Unrecorded {
             Unrecorded::Head => "head",
             Unrecorded::Rows => "rows",
             Unrecorded::Connections => "connections",
+            Unrecorded::Answers => "answers",
         }
     }
 }

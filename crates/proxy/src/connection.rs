@@ -12,11 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bytes::Buf;
 use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::budget::Buffer;
+use super::budget::{Buffer, Unrecorded};
 use super::h1::{Exchange, Refusal};
 use super::h2::Http2;
 use super::relay::{self, Finish, Inlet, Outlet, Receiver, Sides};
@@ -36,6 +37,16 @@ const RESET_LAST_WORDS: Duration = Duration::from_millis(100);
 const LAST_WORDS_BYTES: usize = 64 * 1024;
 /// The first byte of a TLS connection: a handshake record.
 const TLS_HANDSHAKE: u8 = 0x16;
+/// The longest word that may be a method; the longest registered one has 17 characters.
+const LONGEST_METHOD: usize = 32;
+/// What every answer of HTTP/1 begins with.
+const VERSION: &[u8] = b"HTTP/";
+/// What the PROXY protocol begins with
+/// (<https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt>, 2.1 and 2.2).
+const PROXY_V1: [&[u8]; 3] = [b"PROXY TCP4 ", b"PROXY TCP6 ", b"PROXY UNKNOWN"];
+const PROXY_V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+/// The longest header of version 1, its line end included.
+const LONGEST_PROXY_V1: usize = 107;
 
 /// A client connection as it was accepted.
 pub(super) struct Accepted {
@@ -92,6 +103,13 @@ impl Origin {
     pub(super) fn begin(&self) {
         self.shared.in_flight.begin();
         self.sides.begin();
+    }
+
+    /// A request that is under way has no end that could be told.
+    pub(super) fn forget(&self) {
+        self.sides.end();
+        self.shared.journal.unrecorded(Unrecorded::Answers);
+        self.shared.in_flight.end();
     }
 
     /// Records what was under way and has ended.
@@ -154,24 +172,75 @@ enum Kind {
 }
 
 impl Kind {
-    /// By the client's first bytes; `None` if it takes more of them to tell.
+    /// By the client's first bytes; `None` if it takes more of them to tell. What is no method of HTTP, which is a
+    /// word with a space behind it, is another protocol.
     fn of_client(bytes: &[u8]) -> Option<Kind> {
         match bytes {
-            [] => None,
-            [TLS_HANDSHAKE, ..] => Some(Kind::Tls),
-            _ if bytes.starts_with(PREFACE) => Some(Kind::Http2),
-            _ if PREFACE.starts_with(bytes) => None,
-            _ => Some(Kind::Http1),
+            [] => return None,
+            [TLS_HANDSHAKE, ..] => return Some(Kind::Tls),
+            _ if bytes.starts_with(PREFACE) => return Some(Kind::Http2),
+            _ if PREFACE.starts_with(bytes) => return None,
+            _ => {}
+        }
+        // Empty lines may come before a request (RFC 9112, 2.2).
+        let begin = bytes.iter().position(|byte| !matches!(byte, b'\r' | b'\n'))?;
+        let word = &bytes[begin..];
+        let end = word.iter().position(|byte| !byte.is_ascii_uppercase() && !b"-_".contains(byte));
+        match end.map(|end| (end, word[end])) {
+            None if word.len() <= LONGEST_METHOD => None,
+            None | Some((0, _)) => Some(Kind::Tcp),
+            // A tab is for HTTP to refuse.
+            Some((_, b' ' | b'\t')) => Some(Kind::Http1),
+            Some(_) => Some(Kind::Tcp),
         }
     }
 
-    /// By the first bytes of an app that speaks before its client.
+    /// By the first bytes of an app that speaks before its client, as HTTP/1 does in a parting word only.
     fn of_app(bytes: &[u8]) -> Option<Kind> {
-        FrameHeader::read(bytes).map(|first| match first {
-            FrameHeader { kind: SETTINGS, stream: 0, .. } => Kind::Http2,
-            _ => Kind::Http1,
-        })
+        if matches!(FrameHeader::read(bytes), Some(FrameHeader { kind: SETTINGS, stream: 0, .. })) {
+            return Some(Kind::Http2);
+        }
+        let may_be_settings =
+            bytes.len() < FrameHeader::BYTES && bytes.get(3).is_none_or(|kind| *kind == SETTINGS);
+        if bytes.starts_with(VERSION) {
+            Some(Kind::Http1)
+        } else if VERSION.starts_with(bytes) || may_be_settings {
+            None
+        } else {
+            Some(Kind::Tcp)
+        }
     }
+}
+
+/// The length of what a load balancer says of its client before that client's own bytes (the PROXY protocol, version 1
+/// or 2): 0 if it says nothing, `None` if it takes more bytes to tell.
+fn proxy_header(bytes: &[u8]) -> Option<usize> {
+    if let Some(rest) = bytes.strip_prefix(PROXY_V2) {
+        let [_, _, high, low, ..] = *rest else { return None };
+        let length = PROXY_V2.len() + 4 + usize::from(u16::from_be_bytes([high, low]));
+        return (bytes.len() >= length).then_some(length);
+    }
+    if PROXY_V2.starts_with(bytes) {
+        return None;
+    }
+    let is_begun = |word: &[u8]| word.starts_with(&bytes[..bytes.len().min(word.len())]);
+    if !PROXY_V1.iter().any(|word| is_begun(word)) {
+        return Some(0);
+    }
+    match bytes.iter().take(LONGEST_PROXY_V1).position(|byte| *byte == b'\n') {
+        Some(end) => Some(end + 1),
+        None if bytes.len() < LONGEST_PROXY_V1 => None,
+        None => Some(0),
+    }
+}
+
+/// Passes on what a load balancer says before its client, once that is clear; returns whether it is.
+async fn introduce(from: &Inlet<'_>, to: &mut Outlet<'_>, buf: &mut Buffer<'_>) -> bool {
+    let Some(length) = proxy_header(buf) else { return false };
+    // A side that is gone shows when it is read from.
+    let _ = relay::write(from, to, &buf[..length]).await;
+    buf.advance(length);
+    true
 }
 
 /// Relays a client connection to its end.
@@ -231,18 +300,9 @@ impl Link {
         let origin = self.origin.clone();
         let shared = &origin.shared;
         socket::begin(&self.client);
-        let connected = tokio::select! {
-            biased;
-            connected = socket::connect(shared.upstream) => connected,
-            _ = self.client.ready(Interest::ERROR) => return Finish::Reset(ServedEnd::ClientGone),
-        };
-        let app = match connected {
+        let app = match self.connect().await {
             Ok(app) => self.app.insert(app),
-            Err(error) => {
-                let end = shared.connect_failed(&error);
-                let buf = Buffer::of_client(&shared.pool, &origin.sides);
-                return self.last_words(buf, REFUSED_LAST_WORDS, end).await;
-            }
+            Err(finish) => return finish,
         };
         shared.app.accepts();
         origin.sides.app_accepted();
@@ -259,9 +319,13 @@ impl Link {
         let mut to_client =
             Outlet::new(Receiver::Client, to_client, into_client, &origin.sides, &shared.ticks);
         let mut from_client_buf = Buffer::of_client(&shared.pool, &origin.sides);
+        let mut is_introduced = false;
         let kind = match shared.mode {
             Mode::Tcp => Kind::Tcp,
             Mode::Http => loop {
+                if !from_client_buf.may_hold_more() {
+                    break Kind::Tcp;
+                }
                 let read = tokio::select! {
                     biased;
                     read = relay::fill(&mut from_client, &mut from_client_buf, &mut to_app) => read,
@@ -278,7 +342,10 @@ impl Link {
                         }
                     },
                 };
-                match (read, Kind::of_client(&from_client_buf)) {
+                is_introduced =
+                    is_introduced || introduce(&from_client, &mut to_app, &mut from_client_buf).await;
+                let kind = is_introduced.then(|| Kind::of_client(&from_client_buf)).flatten();
+                match (read, kind) {
                     (Err(_), _) => return Finish::Reset(ServedEnd::ClientGone),
                     (Ok(_), Some(kind)) => break kind,
                     (Ok(1..), None) => {}
@@ -298,13 +365,37 @@ impl Link {
         }
     }
 
+    /// Connects to the app, or says how the client's connection ends without it.
+    async fn connect(&mut self) -> Result<TcpStream, Finish> {
+        let origin = Arc::clone(&self.origin);
+        let connected = tokio::select! {
+            biased;
+            connected = socket::connect(origin.shared.upstream) => connected,
+            _ = self.client.ready(Interest::ERROR) => return Err(Finish::Reset(ServedEnd::ClientGone)),
+        };
+        match connected {
+            Ok(app) => Ok(app),
+            Err(error) => {
+                let end = origin.shared.connect_failed(&error);
+                let buf = Buffer::of_client(&origin.shared.pool, &origin.sides);
+                Err(self.last_words(buf, REFUSED_LAST_WORDS, end).await)
+            }
+        }
+    }
+
     /// Waits a moment for what the client asks for, though the app is not there: its row shall
     /// name it. A client that says nothing has lost nothing, so it has no row.
     async fn last_words(&mut self, mut buf: Buffer<'_>, limit: Duration, end: ServedEnd) -> Finish {
         let tcp = (self.origin.shared.mode == Mode::Tcp).then_some(Kind::Tcp);
         let words = async {
+            let mut is_introduced = tcp.is_some();
             loop {
-                if let (Talk::None, Some(kind)) = (&self.talk, tcp.or(Kind::of_client(&buf))) {
+                if let (false, Some(length)) = (is_introduced, proxy_header(&buf)) {
+                    is_introduced = true;
+                    buf.advance(length);
+                }
+                let kind = || is_introduced.then(|| Kind::of_client(&buf)).flatten();
+                if let (Talk::None, Some(kind)) = (&self.talk, tcp.or_else(kind)) {
                     self.talk = Talk::begin(kind, &self.origin);
                 }
                 let has_asked = match &self.talk {

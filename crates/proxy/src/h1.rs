@@ -12,9 +12,12 @@ mod exchange;
 pub(super) mod fuzzing;
 mod head;
 
+use std::pin::pin;
+
 use bytes::Buf;
 
 pub(super) use self::exchange::Exchange;
+use self::exchange::Protocol;
 pub(super) use self::head::Refusal;
 use self::head::{IncomingRequest, IncomingResponse, Look, ResponseHead};
 use super::budget::{Buffer, Unrecorded};
@@ -110,23 +113,61 @@ async fn pass_request(
         () = from.has_failed() => return Err(Stop::Source.into()),
     }
     let mut incoming = IncomingRequest::default();
-    let look = |bytes: &[u8]| incoming.look(bytes).map_err(Unpassed::Refused);
+    let look = |bytes: &[u8]| match exchange.protocol() {
+        Protocol::Switched => Ok(Look::Complete(None)),
+        Protocol::Http | Protocol::Unread => match incoming.look(bytes) {
+            Ok(Look::Complete(head)) => Ok(Look::Complete(Some(head))),
+            Ok(Look::Partial { safe }) => Ok(Look::Partial { safe }),
+            Err(refusal) => Err(Unpassed::Refused(refusal)),
+        },
+    };
     // An app refuses what it has no room for.
     let too_large = || Err(Unpassed::Refused(Refusal::HeadTooLarge));
-    let Message { mut head, mut sent } = next_head(from, to, buf, look, too_large).await?;
+    let Message { head, mut sent } = next_head(from, to, buf, look, too_large).await?;
+    let Some(mut head) = head else {
+        return Ok(pass(&mut sent, 0, &mut Body::UntilClose, buf, from, to).await?);
+    };
     exchange.begin(&mut head);
+    to.owes(true);
     pass(&mut sent, head.len, &mut head.body, buf, from, to).await?;
-    if head.asks_upgrade {
-        let protocol = tokio::select! {
+    to.owes(false);
+    match head.asks_switch {
+        true => Ok(await_decision(from, to, buf, exchange).await?),
+        false => Ok(()),
+    }
+}
+
+/// Waits until it is clear whether what follows a request that asks for another protocol belongs to that one. What
+/// comes before that is held, as far as there is room.
+async fn await_decision(
+    from: &mut Inlet<'_>,
+    to: &mut Outlet<'_>,
+    buf: &mut Buffer<'_>,
+    exchange: &Exchange,
+) -> Result<(), Stop> {
+    let mut decided = pin!(exchange.decided());
+    let mut is_closed = false;
+    loop {
+        if is_closed || !buf.may_hold_more() {
+            tokio::select! {
+                biased;
+                () = &mut decided => return Ok(()),
+                () = from.has_failed() => return Err(Stop::Source),
+            }
+        }
+        let read = tokio::select! {
             biased;
-            protocol = exchange.settled() => protocol,
-            () = from.has_failed() => return Err(Stop::Source.into()),
+            () = &mut decided => return Ok(()),
+            read = relay::fill(from, buf, to) => read,
         };
-        if protocol.is_switched() {
-            pass(&mut 0, 0, &mut Body::UntilClose, buf, from, to).await?;
+        match read {
+            // An app shall learn that nobody waits for its answer.
+            Ok(0) if buf.is_empty() => return Err(Stop::SourceClosed),
+            Ok(0) => is_closed = true,
+            Ok(_) => {}
+            Err(_) => return Err(Stop::Source),
         }
     }
-    Ok(())
 }
 
 /// Passes responses on until the connection is over.
@@ -172,6 +213,7 @@ async fn pass_response(
     // Where its end cannot be told any more, the client shall see what the app sends.
     let mut passed = pass(&mut sent, head.len, &mut head.body, buf, from, to).await;
     if matches!(passed, Err(Stop::Framing)) {
+        exchange.mark_unread();
         passed = pass(&mut sent, 0, &mut Body::UntilClose, buf, from, to).await;
     }
     match passed {
@@ -232,7 +274,7 @@ async fn pass(
         ready += body.take(&buf[ready..]).map_err(|_| Stop::Framing)?;
         if ready > 0 {
             relay::write(from, to, &buf[*sent..ready]).await?;
-            to.has_passed();
+            to.has_passed(ready);
             buf.advance(ready);
             (*sent, ready) = (0, 0);
         }

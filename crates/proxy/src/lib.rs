@@ -8,7 +8,7 @@
 //! and sends nothing has no row, only a connection number.
 //!
 //! HTTP/1.0 and HTTP/1.1, upgrades included, and HTTP/2 with prior knowledge are recorded
-//! by request; TLS, and everything in [`Mode::Tcp`], by connection. Of HTTP/1, the proxy
+//! by request; TLS, other protocols, and everything in [`Mode::Tcp`], by connection. Of HTTP/1, the proxy
 //! itself answers CONNECT, other versions, heads over 1 MiB or 16,384 lines, and requests
 //! whose end is ambiguous, with a 4xx or 5xx, and counts them as rejected.
 //!
@@ -129,7 +129,7 @@ impl Config {
 /// What the connections of a proxy carry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// HTTP or TLS, as the client's first bytes tell.
+    /// HTTP, TLS or another protocol, as the first bytes tell.
     #[default]
     Http,
     /// Anything: connections are recorded, not requests.

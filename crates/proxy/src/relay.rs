@@ -27,6 +27,10 @@ use rolldrop_record::ServedEnd;
 const LINGER_SILENCE: Duration = Duration::from_secs(5);
 const LINGER_LIMIT: Duration = Duration::from_secs(30);
 
+/// The bytes that a client must send in each of the proxy's ticks to be no idle one: 240 a second (Kestrel:
+/// `MinRequestBodyDataRate`).
+const LEAST_BYTES: usize = 120;
+
 /// How a connection ends.
 pub(super) enum Finish {
     /// Both sides have closed.
@@ -62,8 +66,12 @@ pub(super) struct Sides {
     under_way: AtomicUsize,
     /// The client does not take what is sent to it.
     client_stalls: AtomicBool,
-    /// When bytes passed last, apart from heads of requests, in ticks of the proxy.
+    /// The client has begun a message that it has not ended.
+    client_owes: AtomicBool,
+    /// When enough bytes had passed last, apart from heads of requests, in ticks of the proxy.
     passed_at: AtomicU32,
+    /// Bytes of the client that have passed since.
+    passed_since: AtomicUsize,
     /// The connection has to make room for another one.
     gives_way: AtomicBool,
 }
@@ -73,7 +81,7 @@ pub(super) struct Sides {
 pub(super) enum Idleness {
     /// No request is under way: it says nothing, or its head does not end.
     NoRequest,
-    /// The client does not take its answer.
+    /// The client does not take its answer, or sends its request too slowly.
     Stalled,
     /// The app has not accepted the connection, or not answered.
     Unanswered,
@@ -107,6 +115,8 @@ impl Sides {
             Idleness::Stalled
         } else if is_set(&self.app_accepted) && self.under_way.load(Ordering::Relaxed) == 0 {
             Idleness::NoRequest
+        } else if is_set(&self.client_owes) {
+            Idleness::Stalled
         } else {
             Idleness::Unanswered
         };
@@ -287,9 +297,25 @@ impl<'a> Outlet<'a> {
         self.half.as_ref()
     }
 
-    /// Bytes of a message have passed.
-    pub(super) fn has_passed(&self) {
-        self.sides.passed_at.store(self.ticks.load(Ordering::Relaxed), Ordering::Relaxed);
+    /// Bytes of a message have passed. Those of a client count only if they come fast enough: otherwise a crowd could
+    /// hold all places with a byte now and then.
+    pub(super) fn has_passed(&self, bytes: usize) {
+        let Sides { passed_at, passed_since, .. } = self.sides;
+        let now = self.ticks.load(Ordering::Relaxed);
+        if self.receiver == Receiver::App {
+            let ticks = now.saturating_sub(passed_at.load(Ordering::Relaxed)) as usize;
+            let since = passed_since.load(Ordering::Relaxed) + bytes;
+            if since < ticks.saturating_mul(LEAST_BYTES) {
+                return passed_since.store(since, Ordering::Relaxed);
+            }
+        }
+        passed_since.store(0, Ordering::Relaxed);
+        passed_at.store(now, Ordering::Relaxed);
+    }
+
+    /// The client has begun a message, or ended it.
+    pub(super) fn owes(&self, owes: bool) {
+        self.sides.client_owes.store(owes, Ordering::Relaxed);
     }
 
     /// Waits until more bytes fit, unless the side that they come from fails before.
@@ -299,6 +325,8 @@ impl<'a> Outlet<'a> {
         if is_to_client {
             self.sides.client_stalls.store(true, Ordering::Relaxed);
         }
+        // While the app takes nothing, the client is not the one that is slow.
+        let owed = !is_to_client && self.sides.client_owes.swap(false, Ordering::Relaxed);
         let mut is_source_gone = false;
         let has_room = loop {
             tokio::select! {
@@ -315,6 +343,9 @@ impl<'a> Outlet<'a> {
         };
         if is_to_client {
             self.sides.client_stalls.store(false, Ordering::Relaxed);
+        }
+        if owed {
+            self.owes(true);
         }
         has_room
     }
@@ -424,7 +455,7 @@ async fn pump(
                     buf.advance(written);
                     ready -= written;
                     watch.passed(written);
-                    to.has_passed();
+                    to.has_passed(written);
                 }
                 Err(stop) => return stop,
             }

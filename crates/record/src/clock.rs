@@ -30,9 +30,9 @@ impl Stamp {
         self.0
     }
 
-    /// Nanoseconds from `earlier` to `self`; negative when `self` comes first.
+    /// Nanoseconds from `earlier` to `self`; negative when `self` comes first. Saturates at 292 years.
     pub const fn ns_since(self, earlier: Stamp) -> i64 {
-        self.0 - earlier.0
+        self.0.saturating_sub(earlier.0)
     }
 
     /// Seconds from `earlier` to `self`; negative when `self` comes first.

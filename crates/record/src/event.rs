@@ -157,6 +157,9 @@ pub enum EventKind {
     ProxyEnded {
         /// The pod's name.
         pod: String,
+        /// The pod's UID, by which pods of the same name are told apart; `None` in older records.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        uid: Option<String>,
         /// The proxy, as a source.
         #[serde(default)]
         of: String,
@@ -186,6 +189,11 @@ pub enum EventKind {
         /// The resource watched, such as `pods`.
         resource: String,
         /// When it was interrupted.
+        from: Stamp,
+    },
+    /// The API server of the embedded cluster did not answer from `from` until the event's stamp.
+    ApiSilence {
+        /// When it was asked.
         from: Stamp,
     },
     /// A write of the coordinator to its own object, which dates the writes of others; the event's stamp is when it was

@@ -366,6 +366,11 @@ pub fn parts_of<R: Row>(run_dir: &Path) -> Result<Vec<PathBuf>, PartError> {
     for entry in entries {
         let path = entry.map_err(|source| PartError::Io { path: dir.clone(), source })?.path();
         if path.extension().is_some_and(|e| e == "parquet") {
+            let io = |source| PartError::Io { path: path.clone(), source };
+            // Anything else, such as a pipe, may never have an end.
+            if !fs::metadata(&path).map_err(io)?.is_file() {
+                return Err(io(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")));
+            }
             paths.push(path);
         }
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::event::{EVENT_VERSION, EventKind};
 use super::parts::{self, PartError, PartWriter, Row};
 use super::rows::Checksums;
-use super::run_info::{FORMAT_VERSION, OLDEST_FORMAT};
+use super::run_info::{EventsWritten, FORMAT_VERSION, OLDEST_FORMAT};
 use super::{Clock, Event, RequestRow, RowSource, RunInfo, ServedRow, Tables};
 
 const INFO: &str = "run.json";
@@ -62,6 +62,9 @@ pub enum RunDirError {
         /// Why.
         source: io::Error,
     },
+    /// Something that is no file has the name of a file of the run.
+    #[error("{0} is no regular file: restore the file, or measure again")]
+    NoFile(PathBuf),
     /// A table could not be read or written.
     #[error(transparent)]
     Part(#[from] PartError),
@@ -80,6 +83,8 @@ pub struct RunLog {
     /// What could not be read and a kill does not explain: it was changed after it was written, or is of a version
     /// that this one does not know.
     pub corrupt: Vec<String>,
+    /// What was read although it was changed after it was written: nothing says which part of it is true.
+    pub altered: Vec<String>,
 }
 
 /// Everything that a run directory holds, in memory.
@@ -97,6 +102,8 @@ pub struct Records {
     pub torn: Vec<String>,
     /// As in [`RunLog`].
     pub corrupt: Vec<String>,
+    /// As in [`RunLog`].
+    pub altered: Vec<String>,
 }
 
 impl Records {
@@ -107,6 +114,7 @@ impl Records {
             events: self.events.clone(),
             torn: self.torn.clone(),
             corrupt: self.corrupt.clone(),
+            altered: self.altered.clone(),
         }
     }
 }
@@ -223,7 +231,7 @@ impl RunDir {
         write_file(&self.path, name, contents)
     }
 
-    /// The log of events, to append to.
+    /// The log of events, to append to. A run has one.
     ///
     /// # Errors
     /// When it cannot be opened.
@@ -234,7 +242,7 @@ impl RunDir {
             .append(true)
             .open(&path)
             .map_err(|source| RunDirError::Io { path: path.clone(), source })?;
-        Ok(EventLog { path, file })
+        Ok(EventLog { path, file, sum: EventsSum::default() })
     }
 
     /// A writer for the rows of one source.
@@ -251,9 +259,18 @@ impl RunDir {
     /// # Errors
     /// When a file that should be whole is not.
     pub fn recorded(&self) -> Result<(RunLog, Tables), RunDirError> {
-        let (mut torn, mut corrupt) = (Vec::new(), Vec::new());
         let info = self.info()?;
-        let events = self.read_events(&mut torn, &mut corrupt)?;
+        let EventsRead { events, sum, mut torn, mut corrupt } = self.read_events()?;
+        let mut altered = Vec::new();
+        if let Some(written) = info.events
+            && written != sum.written()
+        {
+            let there = sum.lines;
+            match there < written.lines {
+                true => corrupt.push(format!("{EVENTS} has {there} of {} lines", written.lines)),
+                false => altered.push(format!("{EVENTS} does not match its checksum in {INFO}")),
+            }
+        }
         let checksums = if info.has_checks() { Checksums::Written } else { Checksums::None };
         let tables = Tables::open(&self.path, checksums, &mut torn, &mut corrupt)?;
         for table in [RequestRow::TABLE, ServedRow::TABLE] {
@@ -262,7 +279,7 @@ impl RunDir {
                 torn.push(format!("{table}/{} was never closed", entry.file_name().to_string_lossy()));
             }
         }
-        Ok((RunLog { info, events, torn, corrupt }, tables))
+        Ok((RunLog { info, events, torn, corrupt, altered }, tables))
     }
 
     /// Reads all that was recorded into memory: 0.3 kB for each row.
@@ -270,30 +287,27 @@ impl RunDir {
     /// # Errors
     /// When a file that should be whole is not.
     pub fn read(&self) -> Result<Records, RunDirError> {
-        let (RunLog { info, events, torn, corrupt }, tables) = self.recorded()?;
+        let (RunLog { info, events, torn, corrupt, altered }, tables) = self.recorded()?;
         let (mut requests, mut served) = (Vec::new(), Vec::new());
         tables.requests(&mut [&mut parts::each(|row: &RequestRow| requests.push(row.clone()))])?;
         tables.served(&mut [&mut parts::each(|row: &ServedRow| served.push(row.clone()))])?;
-        Ok(Records { info, events, requests, served, torn, corrupt })
+        Ok(Records { info, events, requests, served, torn, corrupt, altered })
     }
 
     /// Ignores events of another version, which may mean anything, and counts them in `corrupt`.
-    fn read_events(
-        &self,
-        torn: &mut Vec<String>,
-        corrupt: &mut Vec<String>,
-    ) -> Result<Vec<Event>, RunDirError> {
+    fn read_events(&self) -> Result<EventsRead, RunDirError> {
         let path = self.path.join(EVENTS);
         let io = |source| RunDirError::Io { path: path.clone(), source };
-        let file = match File::open(&path) {
+        let mut read = EventsRead::default();
+        let EventsRead { events, sum, torn, corrupt } = &mut read;
+        let file = match open_file(&path) {
             Ok(file) => file,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            Err(RunDirError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 torn.push(format!("{EVENTS} was never begun"));
-                return Ok(Vec::new());
+                return Ok(read);
             }
-            Err(e) => return Err(io(e)),
+            Err(error) => return Err(error),
         };
-        let mut events = Vec::new();
         let mut reader = BufReader::new(file);
         let mut line = Vec::new();
         let mut unknown: BTreeMap<u32, (u64, usize)> = BTreeMap::new();
@@ -306,6 +320,7 @@ impl RunDir {
                 torn.push(format!("{EVENTS} ends in the middle of line {number}"));
                 break;
             }
+            sum.add(&line);
             match parse_event(&line) {
                 Ok(Line::Event(event)) => events.push(*event),
                 Ok(Line::Kind) => {}
@@ -319,7 +334,44 @@ impl RunDir {
                  (the first in line {first}): they are left out"
             )
         }));
-        Ok(events)
+        Ok(read)
+    }
+}
+
+/// A log of events as it was read.
+#[derive(Default)]
+struct EventsRead {
+    events: Vec<Event>,
+    /// Of its whole lines.
+    sum: EventsSum,
+    torn: Vec<String>,
+    corrupt: Vec<String>,
+}
+
+/// The lines of a log of events, and their checksum.
+#[derive(Clone, Debug, Default)]
+struct EventsSum {
+    lines: u64,
+    hasher: crc32fast::Hasher,
+}
+
+impl EventsSum {
+    fn add(&mut self, line: &[u8]) {
+        self.lines += 1;
+        self.hasher.update(line);
+    }
+
+    fn written(&self) -> EventsWritten {
+        EventsWritten { lines: self.lines, crc32: self.hasher.clone().finalize() }
+    }
+}
+
+/// Opens a regular file. Anything else, such as a pipe, may never have an end.
+pub(crate) fn open_file(path: &Path) -> Result<File, RunDirError> {
+    let io = |source| RunDirError::Io { path: path.to_owned(), source };
+    match fs::metadata(path).map_err(io)?.is_file() {
+        true => File::open(path).map_err(io),
+        false => Err(RunDirError::NoFile(path.to_owned())),
     }
 }
 
@@ -353,6 +405,7 @@ fn parse_event(line: &[u8]) -> Result<Line, serde_json::Error> {
 pub struct EventLog {
     path: PathBuf,
     file: File,
+    sum: EventsSum,
 }
 
 impl EventLog {
@@ -364,7 +417,14 @@ impl EventLog {
         let io = |source| RunDirError::Io { path: self.path.clone(), source };
         let mut line = serde_json::to_vec(event).map_err(|e| io(io::Error::other(e)))?;
         line.push(b'\n');
-        self.file.write_all(&line).map_err(io)
+        self.file.write_all(&line).map_err(io)?;
+        self.sum.add(&line);
+        Ok(())
+    }
+
+    /// Closes it, and returns what was written.
+    pub fn close(self) -> EventsWritten {
+        self.sum.written()
     }
 }
 
@@ -401,6 +461,62 @@ mod tests {
         Event::new(Stamp::from_unix_ns(n), "coordinator", EventKind::Warning { message: format!("w{n}") })
     }
 
+    /// A closed run, its run.json, and the lines of its log.
+    fn closed(dir: &Path) -> (RunDir, RunInfo, Vec<String>) {
+        let run = RunDir::create(dir).unwrap();
+        let mut log = run.event_log().unwrap();
+        (1..=4).for_each(|n| log.append(&warning(n)).unwrap());
+        let text = r#"{
+            "format": 2, "tool": {"name": "rolldrop", "version": "0"}, "name": "x", "scenario": null,
+            "cluster": {"version": "", "dataplane": "unknown", "nodes": 0, "endpoints": 0, "namespace": ""},
+            "targets": [], "sources": [], "started": 0, "ended": 9, "complete": true,
+            "load": {"rate": 1, "duration_s": 1, "warmup_s": 0, "connections": "fresh", "connect_timeout_s": 1,
+                     "response_timeout_s": 1, "success": []}
+        }"#;
+        let info = RunInfo { events: Some(log.close()), ..serde_json::from_str(text).unwrap() };
+        run.write_info(&info).unwrap();
+        let lines = fs::read_to_string(run.path().join(EVENTS)).unwrap();
+        (run, info, lines.lines().map(|line| format!("{line}\n")).collect())
+    }
+
+    #[test]
+    fn changed_events_are_told_from_missing_ones() {
+        let dir = tempfile::tempdir().unwrap();
+        let (run, info, lines) = closed(&dir.path().join("run"));
+        let read = |lines: &[String]| {
+            fs::write(run.path().join(EVENTS), lines.concat()).unwrap();
+            let (log, _) = run.recorded().unwrap();
+            (log.corrupt, log.altered)
+        };
+        let nothing = (vec![], vec![]);
+        assert_eq!(read(&lines), nothing);
+        assert_eq!(read(&lines[..2]), (vec!["events.jsonl has 2 of 4 lines".to_owned()], vec![]));
+        assert_eq!(read(&[]).0, ["events.jsonl has 0 of 4 lines"]);
+        let is_altered = |lines: &[String]| {
+            let (corrupt, altered) = read(lines);
+            corrupt.is_empty() && altered == ["events.jsonl does not match its checksum in run.json"]
+        };
+        let [a, b, c, d] = [0, 1, 2, 3].map(|n: usize| lines[n].clone());
+        assert!(is_altered(&[b.clone(), a.clone(), c.clone(), d.clone()]), "shuffled");
+        let later = a.replace("\"t_ns\":1,", "\"t_ns\":2,");
+        assert!(a != later && is_altered(&[later, b.clone(), c.clone(), d.clone()]), "moved in time");
+        assert!(is_altered(&[a.clone(), a, b, c, d]), "repeated");
+        // A run of before there was a checksum.
+        run.write_info(&RunInfo { events: None, ..info }).unwrap();
+        assert_eq!(read(&lines[..2]), nothing);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_device_in_place_of_a_file_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let (run, _, _) = closed(&dir.path().join("run"));
+        let path = run.path().join(EVENTS);
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+        assert!(matches!(run.recorded(), Err(RunDirError::NoFile(of)) if of == path));
+    }
+
     #[test]
     fn a_torn_last_line_is_named_and_left_out() {
         let dir = tempfile::tempdir().unwrap();
@@ -412,9 +528,9 @@ mod tests {
         let mut bytes = fs::read(&path).unwrap();
         bytes.truncate(bytes.len() - 5);
         fs::write(&path, bytes).unwrap();
-        let mut torn = Vec::new();
-        assert_eq!(run.read_events(&mut torn, &mut Vec::new()).unwrap(), [warning(1)]);
-        assert_eq!(torn, ["events.jsonl ends in the middle of line 2"]);
+        let read = run.read_events().unwrap();
+        assert_eq!(read.events, [warning(1)]);
+        assert_eq!(read.torn, ["events.jsonl ends in the middle of line 2"]);
     }
 
     #[test]
@@ -423,7 +539,7 @@ mod tests {
         let run = RunDir::create(dir.path()).unwrap();
         let path = run.path().join(EVENTS);
         fs::write(&path, "{\"v\":1,\"t_ns\":1,\"source\":\"x\",\"kind\":\"of_tomorrow\"}\n").unwrap();
-        let read = || run.read_events(&mut Vec::new(), &mut Vec::new());
+        let read = || run.read_events().map(|read| read.events);
         assert_eq!(read().unwrap(), []);
         let unknown_mode = r#"{"v":1,"t_ns":1,"source":"x","kind":"command_settled","mode":"of_tomorrow"}"#;
         fs::write(&path, format!("{unknown_mode}\n")).unwrap();
@@ -443,8 +559,8 @@ mod tests {
         let other = known.replace("\"v\":1", "\"v\":2");
         let strange = "{\"v\":2,\"what\":[]}";
         fs::write(run.path().join(EVENTS), format!("{known}\n{other}\n{strange}\n")).unwrap();
-        let mut corrupt = Vec::new();
-        assert_eq!(run.read_events(&mut Vec::new(), &mut corrupt).unwrap(), [warning(1)]);
+        let EventsRead { events, corrupt, .. } = run.read_events().unwrap();
+        assert_eq!(events, [warning(1)]);
         assert_eq!(corrupt.len(), 1);
         assert!(corrupt[0].contains("has 2 events of version 2"), "{corrupt:?}");
         assert!(corrupt[0].contains("the first in line 2"), "{corrupt:?}");

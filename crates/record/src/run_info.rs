@@ -68,6 +68,9 @@ pub struct RunInfo {
     /// How sure a recommendation must be.
     #[serde(default, skip_serializing_if = "Policy::is_default")]
     pub policy: Policy,
+    /// What the run wrote to its log of events; absent while it runs, after a kill, and in runs of before 0.3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub events: Option<EventsWritten>,
 }
 
 impl RunInfo {
@@ -96,6 +99,15 @@ impl Tool {
     pub fn this() -> Self {
         Self { name: "rolldrop".into(), version: env!("CARGO_PKG_VERSION").into() }
     }
+}
+
+/// What a log of events held when it was closed, which shows whether it has changed since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventsWritten {
+    /// Its lines.
+    pub lines: u64,
+    /// CRC-32 of its bytes.
+    pub crc32: u32,
 }
 
 /// The properties of a cluster that results depend on.

@@ -2,8 +2,9 @@
 //!
 //! Names, messages and headers come from an API server and from users' apps. In them a control character
 //! could control the terminal of a reader (CVE-2021-25743 of kubectl), and a bidirectional one could reorder the
-//! words. Here they become visible. Every output goes through one of these functions:
-//! a report through [`values`], standard error and logs through [`lines`].
+//! words. Here they become visible. In the log of a CI system a line of others could also be a command, such as
+//! `::error::` of GitHub. Every output goes through one of these functions: a report through [`values`], standard error
+//! and logs through [`message`].
 
 use std::borrow::Cow;
 
@@ -31,12 +32,52 @@ fn without(text: &str, acts: impl Fn(char) -> bool) -> Cow<'_, str> {
 
 /// A text on one line: an escape sequence is seen as `\u{1b}[31m`, the end of a line as `\u{a}`.
 pub fn one_line(text: &str) -> Cow<'_, str> {
-    without(text, acts)
+    without_commands(without(text, acts))
 }
 
 /// A text of several lines; tabs are kept.
 pub fn lines(text: &str) -> Cow<'_, str> {
     without(text, |c| acts(c) && c != '\n' && c != '\t')
+}
+
+/// The same where a CI system may read it as part of a log.
+pub fn message(text: &str) -> Cow<'_, str> {
+    without_commands(lines(text))
+}
+
+/// What begins a command wherever it stands in a line: of GitHub and Azure, of Azure, and of TeamCity.
+const COMMANDS: [&str; 3] = ["##[", "##vso[", "##teamcity["];
+
+/// A text none of whose lines is a command of a CI system: the first character of one is escaped.
+fn without_commands(text: Cow<'_, str>) -> Cow<'_, str> {
+    let is_command = |line: &str| {
+        let line = line.trim_start().strip_prefix("::");
+        line.is_some_and(|rest| rest.contains("::"))
+    };
+    if !text.lines().any(is_command) && !COMMANDS.iter().any(|command| text.contains(command)) {
+        return text;
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for line in text.split_inclusive('\n') {
+        match is_command(line) {
+            true => shown.push_str(&line.replacen(':', "\\u{3a}", 1)),
+            false => shown.push_str(line),
+        }
+    }
+    for command in COMMANDS {
+        shown = shown.replace(command, &command.replacen('#', "\\u{23}", 1));
+    }
+    shown.into()
+}
+
+/// A URL, or what was meant as one, without a user's name and password.
+pub fn url(text: &str) -> Cow<'_, str> {
+    let begin = text.find("://").map_or(0, |at| at + "://".len());
+    let end = text[begin..].find(['/', '?', '#']).map_or(text.len(), |at| begin + at);
+    match text[begin..end].rfind('@') {
+        Some(at) => format!("{}***{}", &text[..begin], &text[begin + at..]).into(),
+        None => text.into(),
+    }
 }
 
 /// The same where a terminal is coloured: what sets colours (SGR) stays.
@@ -114,6 +155,33 @@ mod tests {
         assert_eq!(lines("a\n\tb\r\u{1b}"), "a\n\tb\\u{d}\\u{1b}");
         for plain in ["", "größer als 3 µs – „so“", "日本語", "e\u{301}", "👩‍👩‍👧"] {
             assert!(matches!(one_line(plain), Cow::Borrowed(_)), "{plain}");
+        }
+    }
+
+    #[test]
+    fn no_line_is_a_command_of_a_ci_system() {
+        let foreign = "denied\n::error title=x::y\n  ::add-mask::a\nsee ##[error]b ##vso[c] ##teamcity[d]";
+        let shown = r"denied
+\u{3a}:error title=x::y
+  \u{3a}:add-mask::a
+see \u{23}#[error]b \u{23}#vso[c] \u{23}#teamcity[d]";
+        assert_eq!(message(foreign), shown);
+        assert_eq!(one_line("::error::x"), r"\u{3a}:error::x");
+        for plain in ["::1", "[::1]:80", "::ffff:10.0.0.1", "a::b::c", "## title"] {
+            assert!(matches!(message(plain), Cow::Borrowed(_)), "{plain}");
+        }
+    }
+
+    #[test]
+    fn credentials_in_a_url_are_not_shown() {
+        for (given, shown) in [
+            ("http://user:hush@host/a@b", "http://***@host/a@b"),
+            ("user:hu@sh@host", "***@host"),
+            ("http://hush@host?a=b@c", "http://***@host?a=b@c"),
+            ("http://host/@x", "http://host/@x"),
+            ("host:80", "host:80"),
+        ] {
+            assert_eq!(url(given), shown);
         }
     }
 

@@ -197,11 +197,23 @@ pub(super) fn table(
     out.push('\n');
 }
 
-/// Text that Markdown shows as it is.
+/// What GitHub and GitLab do not see, and what parts a word from what would make it a reference.
+const NOTHING: char = '\u{200b}';
+
+/// Text that Markdown shows as it is. Apps and API servers choose parts of it: it links to nothing, and where it is a
+/// comment it calls nobody (`@name`) and refers to no issue (`#1`).
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
+    let mut before = None;
+    for (at, c) in text.char_indices() {
+        let rest = &text[at + c.len_utf8()..];
+        let begins_word = before.replace(c).is_none_or(|before: char| !before.is_alphanumeric());
         match c {
+            '@' if begins_word && rest.starts_with(char::is_alphanumeric) => out.extend([c, NOTHING]),
+            '#' if rest.starts_with(|next: char| next.is_ascii_digit()) => out.extend(['\\', c, NOTHING]),
+            // Behind a backslash no address is recognised.
+            ':' if rest.starts_with("//") => out.push_str(":\\"),
+            '.' if out.ends_with("www") => out.push_str("\\."),
             '\n' | '\r' => out.push(' '),
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),

@@ -186,6 +186,22 @@ struct Shape {
 impl Shape {
     const NAIVE: Shape =
         Shape { sleep: 0.0, exit: 0.028, window: 0.118, dropped: 8, timeouts_after: f64::INFINITY };
+
+    fn timeline(&self) -> BTreeMap<Stage, f64> {
+        BTreeMap::from([
+            (Stage::DeleteSent, -0.011),
+            (Stage::DeletionSeen, 0.004),
+            (Stage::KillBegan, 0.017),
+            (Stage::AppSigterm, self.sleep + 0.018),
+            (Stage::EndpointTerminating, 0.046),
+            (Stage::ListenerClosed, self.exit - 0.004),
+            (Stage::AppExited, self.exit),
+            (Stage::LastConnection, self.window),
+            (Stage::ContainersTerminated, self.exit + 0.22),
+            (Stage::EndpointRemoved, self.exit + 0.234),
+            (Stage::PodDeleted, self.exit + 0.81),
+        ])
+    }
 }
 
 struct Sample {
@@ -261,20 +277,6 @@ impl Sample {
 
     fn terminate(&mut self, t0_s: f64, pod: &str, mode: Mode, shape: &Shape) {
         let index = self.analysis.result.terminations.len();
-        let sigterm = shape.sleep + 0.018;
-        let timeline = BTreeMap::from([
-            (Stage::DeleteSent, -0.011),
-            (Stage::DeletionSeen, 0.004),
-            (Stage::KillBegan, 0.017),
-            (Stage::AppSigterm, sigterm),
-            (Stage::EndpointTerminating, 0.046),
-            (Stage::ListenerClosed, shape.exit - 0.004),
-            (Stage::AppExited, shape.exit),
-            (Stage::LastConnection, shape.window),
-            (Stage::ContainersTerminated, shape.exit + 0.22),
-            (Stage::EndpointRemoved, shape.exit + 0.234),
-            (Stage::PodDeleted, shape.exit + 0.81),
-        ]);
         let before = self.analysis.lost.len();
         for i in 0..shape.dropped {
             let span = shape.window - shape.exit.min(shape.window * 0.2);
@@ -309,7 +311,7 @@ impl Sample {
             t0_uncertainty_s: 0.011,
             t0_basis: Some(T0Basis::OwnCall),
             t0_s,
-            timeline,
+            timeline: shape.timeline(),
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few seconds")]
             pre_stop_seconds: Some(shape.sleep as u64),
             grace_period_seconds: 30,
@@ -329,9 +331,15 @@ impl Sample {
             app_errors_after_t0: Some(0),
             dead_seconds: Some(shape.dropped as f64 / 99.7),
         });
+        self.start(pod);
+    }
+
+    /// Starts the pod that takes the place of another.
+    fn start(&mut self, pod: &str) {
         self.analysis.result.starts.push(Start {
             pod: format!("{pod}-next"),
             was_awaited: false,
+            uid: format!("uid-{pod}-next"),
             timeline: [
                 (StartStage::Created, 0.0),
                 (StartStage::IpReported, 0.52),

@@ -289,6 +289,20 @@ fn markdown_and_html_show_hostile_names_as_text() {
 }
 
 #[test]
+fn names_that_others_choose_call_nobody_and_link_nowhere() {
+    let escaped = crate::markdown::escape;
+    assert_eq!(escaped("by @octocat, @org/team"), "by @\u{200b}octocat, @\u{200b}org/team");
+    assert_eq!(
+        escaped("see https://evil.example or www.evil.example"),
+        "see https:\\//evil.example or www\\.evil.example"
+    );
+    assert_eq!(escaped("org/repo#12 #x"), "org/repo\\#\u{200b}12 \\#x");
+    for plain in ["web@node1", "a @ b", "10:20", "a//b", "v1.2"] {
+        assert_eq!(escaped(plain), plain);
+    }
+}
+
+#[test]
 fn all_files_of_a_report_are_made() {
     let files = all(&samples::prestop_sleep()).unwrap();
     let paths: Vec<&str> = files.iter().map(|f| f.path.as_str()).collect();

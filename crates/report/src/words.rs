@@ -295,13 +295,12 @@ pub(super) fn longest(termination: &Termination) -> String {
     format::or_none(longest_window(termination), window)
 }
 
-/// The longest window of a termination: the one that reaches furthest, of the Services that the pod was an endpoint of.
+/// The longest window of a termination: the one that reaches furthest. One towards a consumer that never routed to the
+/// pod counts only if there is no other.
 pub(super) fn longest_window(termination: &Termination) -> Option<&Window> {
-    let reach = |w: &Window| match w.is_one() {
-        true => w.upper_s.unwrap_or(f64::INFINITY).max(w.lower_s.unwrap_or(0.0)),
-        false => f64::NEG_INFINITY,
-    };
-    termination.windows.iter().max_by(|a, b| reach(a).total_cmp(&reach(b)))
+    let reach = |w: &Window| w.upper_s.unwrap_or(f64::INFINITY).max(w.lower_s.unwrap_or(0.0));
+    let longer = |a: &&Window, b: &&Window| (a.is_one(), reach(a)).partial_cmp(&(b.is_one(), reach(b)));
+    termination.windows.iter().max_by(|a, b| longer(a, b).unwrap_or(std::cmp::Ordering::Equal))
 }
 
 /// The windows of one mode towards one consumer, in a sentence.
@@ -532,12 +531,15 @@ mod tests {
         (w.lower_s, w.upper_s) = (None, None);
         (w.censored, w.censored_reason) = (Some("no endpoint".into()), Some(NoBound::NeverRouted));
         assert_eq!(window(w), "none, as it was never an endpoint");
+        let never = w.clone();
+        let termination = &mut result.terminations[0];
+        // Another consumer did route to it.
+        let routed =
+            Window { lower_s: Some(0.1), upper_s: Some(0.2), censored: None, censored_reason: None, ..never };
+        termination.windows.push(routed);
+        assert_eq!(longest(termination), "0.100 to 0.200 s");
+        termination.windows.pop();
         assert_eq!(censored(&result.terminations), Vec::<String>::new());
-        // It was one of another Service.
-        let mut other = result.terminations[1].windows[0].clone();
-        (other.lower_s, other.upper_s) = (Some(0.1), Some(0.2));
-        result.terminations[0].windows.insert(0, other);
-        assert_eq!(longest(&result.terminations[0]), "0.100 to 0.200 s");
     }
 
     #[test]

@@ -57,6 +57,8 @@ pub struct Config {
     pub drain_for: Duration,
     /// How long the server is busy after a stop signal, before it acts on it: it reads and answers nothing in this time.
     pub stop_work: Duration,
+    /// How long an HTTP/1.1 connection may be idle before the server closes it.
+    pub idle_timeout: Duration,
     /// Delay before every answer.
     pub response_time: Duration,
     /// Share of the requests that fail with status 500, from 0 to 1; `/healthz` and `/readyz` never do.

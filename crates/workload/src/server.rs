@@ -63,6 +63,7 @@ pub(super) struct Shared {
     pub(super) draining: Cell<bool>,
     /// Cancelled when idle connections must close.
     close_idle: CancellationToken,
+    idle_timeout: Duration,
     response_time: Duration,
     fail_share: f64,
     /// Requests so far that could fail.
@@ -233,6 +234,7 @@ fn open(config: &Config, now: NowNs) -> Result<Rc<Shared>, WorkloadError> {
         ready_after: config.ready_after,
         draining: Cell::new(false),
         close_idle: CancellationToken::new(),
+        idle_timeout: config.idle_timeout,
         response_time: config.response_time,
         fail_share: config.fail_share,
         counted: Cell::new(0),
@@ -394,6 +396,8 @@ async fn serve_connection(stream: TcpStream, shared: Rc<Shared>, finish: Cancell
     let transport = TokioIo::new(Transport::new(stream, unflushed.clone()));
     let mut connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
+        // It counts from when the next head is waited for.
+        .header_read_timeout(shared.idle_timeout)
         .serve_connection(transport, service);
     // The log already has each request of a connection that fails.
     tokio::select! {

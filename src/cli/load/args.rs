@@ -35,6 +35,15 @@ Examples:
 Exit status: 0 measured, whatever was seen; 1 a limit of --fail-on was exceeded; 2 nothing measured;
 3 with --fail-on, if this was not the load that was asked for; 130 interrupted.";
 
+/// The groups of options in `--help`, besides those that are used most.
+const REQUEST: &str = "Requests";
+const PACE: &str = "Pace";
+const CONNECTIONS: &str = "Connections";
+const LIMITS: &str = "Timeouts and retries";
+const NAMES: &str = "Which pod answered";
+const RESULT: &str = "Result";
+const GENERATOR: &str = "Generator";
+
 /// Arguments of `rolldrop load`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -44,7 +53,7 @@ pub(in super::super) struct LoadArgs {
     urls: Vec<String>,
     /// A file of targets in vegeta's http or json format, or - for stdin; a comment such as
     /// "# weight: 3" before a target gives it a weight
-    #[arg(long, value_name = "FILE", conflicts_with = "urls")]
+    #[arg(long, value_name = "FILE", conflicts_with = "urls", help_heading = REQUEST)]
     targets: Option<PathBuf>,
     /// Requests per second, or max: a closed loop, in which each connection sends its next request when it has the
     /// last answer
@@ -67,137 +76,139 @@ pub(in super::super) struct LoadArgs {
     requests: Option<u64>,
     /// A rate over some time, such as 100:10s, or a linear ramp, such as 100-500:30s; repeat it for several stages in
     /// a row
-    #[arg(long = "stage", value_name = "RATE:D|FROM-TO:D")]
+    #[arg(long = "stage", value_name = "RATE:D|FROM-TO:D", help_heading = PACE)]
     stages: Vec<Stage>,
     /// Send at random times, like independent users (a Poisson process with the rate as its mean), not evenly
-    #[arg(long)]
+    #[arg(long, help_heading = PACE)]
     poisson: bool,
     /// Seed of all random choices, so that a run can be repeated [default: a new one each time]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = PACE)]
     seed: Option<u64>,
     /// Length of a warm-up before the counted part; it is recorded but not counted
-    #[arg(long, default_value = "0s", value_parser = super::super::parse_duration, value_name = "D")]
+    #[arg(long, default_value = "0s", value_parser = super::super::parse_duration, value_name = "D", help_heading = PACE)]
     warmup: Duration,
     /// The most connections open at a time [default: what the rate can hold open until its timeouts]
     #[arg(short = 'c', long, value_name = "N")]
     max_connections: Option<usize>,
     /// fresh (a new one for each request), keepalive, or mixed:SHARE (that share of requests on
     /// fresh ones) [default: fresh; keepalive with --rate max, and for WebSocket]
-    #[arg(long, value_name = "MODE")]
+    #[arg(long, value_name = "MODE", help_heading = CONNECTIONS)]
     connections: Option<Connections>,
     /// HTTP version: 1.1; 2 (without TLS by prior knowledge); or auto: with TLS the server chooses (ALPN), without
     /// TLS 1.1
-    #[arg(long, default_value_t = Http::Auto, value_name = "auto|1.1|2")]
+    #[arg(long, default_value_t = Http::Auto, value_name = "auto|1.1|2", help_heading = CONNECTIONS)]
     http: Http,
     /// The most requests that an HTTP/2 connection carries at a time, as far as the server allows
     /// [default: 100, or 1 with --rate max]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = CONNECTIONS)]
     streams: Option<usize>,
     /// Call this gRPC method, with the body as its message
-    #[arg(long, value_name = "SERVICE/METHOD")]
+    #[arg(long, value_name = "SERVICE/METHOD", help_heading = REQUEST)]
     grpc: Option<Rpc>,
     /// gRPC statuses that count as success
     #[arg(long, default_values_t = [defaults::GRPC_SUCCESS], value_delimiter = ',', value_name = "STATUS", requires = "grpc",
-        value_parser = clap::value_parser!(i32).range(0..))]
+        value_parser = clap::value_parser!(i32).range(0..), help_heading = REQUEST)]
     grpc_success: Vec<i32>,
     /// How long connecting may take
-    #[arg(long, default_value = in_units(defaults::CONNECT_TIMEOUT), value_parser = super::super::parse_duration, value_name = "D")]
+    #[arg(long, default_value = in_units(defaults::CONNECT_TIMEOUT), value_parser = super::super::parse_duration, value_name = "D", help_heading = LIMITS)]
     connect_timeout: Duration,
     /// How long the TLS handshake may take
-    #[arg(long, default_value = in_units(defaults::TLS_TIMEOUT), value_parser = super::super::parse_duration, value_name = "D")]
+    #[arg(long, default_value = in_units(defaults::TLS_TIMEOUT), value_parser = super::super::parse_duration, value_name = "D", help_heading = LIMITS)]
     tls_timeout: Duration,
     /// How long the first byte of the answer may take after sending [default: as long as the whole answer]
-    #[arg(long, value_parser = super::super::parse_duration, value_name = "D")]
+    #[arg(long, value_parser = super::super::parse_duration, value_name = "D", help_heading = LIMITS)]
     first_byte_timeout: Option<Duration>,
     /// How long the whole answer may take after sending
-    #[arg(long, default_value = in_units(defaults::RESPONSE_TIMEOUT), value_parser = super::super::parse_duration, value_name = "D")]
+    #[arg(long, default_value = in_units(defaults::RESPONSE_TIMEOUT), value_parser = super::super::parse_duration, value_name = "D", help_heading = LIMITS)]
     response_timeout: Duration,
     /// A request header, or a file with one a line; may be repeated
-    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE|@FILE")]
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE|@FILE", help_heading = REQUEST)]
     headers: Vec<String>,
     /// A request header with its value from an environment variable
-    #[arg(long, value_name = "NAME=VARIABLE")]
+    #[arg(long, value_name = "NAME=VARIABLE", help_heading = REQUEST)]
     header_from_env: Vec<String>,
     /// The request's method
-    #[arg(short, long, default_value = defaults::METHOD, conflicts_with = "grpc")]
+    #[arg(short, long, default_value = defaults::METHOD, conflicts_with = "grpc", help_heading = REQUEST)]
     method: String,
     /// The request's body
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", help_heading = REQUEST)]
     body: String,
     /// A file with the request's body, or - for stdin
-    #[arg(long, value_name = "FILE", group = "binary_body", conflicts_with = "body")]
+    #[arg(long, value_name = "FILE", group = "binary_body", conflicts_with = "body", help_heading = REQUEST)]
     body_file: Option<PathBuf>,
     /// The request's body in hexadecimal digits, such as 0a0377 6562
-    #[arg(long, value_name = "DIGITS", group = "binary_body", conflicts_with = "body", value_parser = parse_hex)]
+    #[arg(long, value_name = "DIGITS", group = "binary_body", conflicts_with = "body", value_parser = parse_hex, help_heading = REQUEST)]
     body_hex: Option<Body>,
     /// The request's body in base64
-    #[arg(long, value_name = "TEXT", group = "binary_body", conflicts_with = "body", value_parser = parse_base64)]
+    #[arg(long, value_name = "TEXT", group = "binary_body", conflicts_with = "body", value_parser = parse_base64, help_heading = REQUEST)]
     body_base64: Option<Body>,
     /// Fill in {{seq}}, {{uuid}}, {{random:N}} and {{int:A-B}} in URLs, header values and bodies
-    #[arg(long)]
+    #[arg(long, help_heading = REQUEST)]
     template: bool,
     /// Statuses that count as success
     #[arg(long, default_value = default_success(), value_delimiter = ',', value_parser = parse_statuses,
-        value_name = "STATUS|FROM-TO", conflicts_with = "grpc")]
+        value_name = "STATUS|FROM-TO", conflicts_with = "grpc", help_heading = REQUEST)]
     success: Vec<(u16, u16)>,
     /// The response header that names the pod: its name, host name or address
-    #[arg(long, default_value = POD_HEADER, value_name = "NAME")]
+    #[arg(long, default_value = POD_HEADER, value_name = "NAME", help_heading = NAMES)]
     pod_header: String,
     /// A regular expression that finds the pod's name in the body of an answer, if that header is missing, such as
-    /// hostname:\s*(\S+). The name is the first group of the first match in the first 16 KiB, or the whole match
-    /// without a group
-    #[arg(long, value_name = "REGEX", conflicts_with = "grpc")]
+    /// hostname:\s*(\S+).
+    ///
+    /// The name is the first group of the first match in the first 16 KiB, or the whole match without a group
+    #[arg(long, value_name = "REGEX", conflicts_with = "grpc", help_heading = NAMES)]
     pod_body: Option<PodBody>,
     /// A response header to keep for requests that are not ok, in addition to server, via and x-envoy-*; a name may
     /// end in *; may be repeated
-    #[arg(long = "keep-header", value_name = "NAME")]
+    #[arg(long = "keep-header", value_name = "NAME", help_heading = NAMES)]
     keep_headers: Vec<String>,
     /// For requests to HOST1:PORT1 (empty: any), connect to HOST2:PORT2 (empty: the same)
-    #[arg(long, value_name = "HOST1:PORT1:HOST2:PORT2")]
+    #[arg(long, value_name = "HOST1:PORT1:HOST2:PORT2", help_heading = CONNECTIONS)]
     connect_to: Vec<ConnectTo>,
     /// Connect to this Unix socket, whatever the URL says
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["connect_to", "source_ports", "source_addresses"])]
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["connect_to", "source_ports", "source_addresses"], help_heading = CONNECTIONS)]
     unix_socket: Option<PathBuf>,
     /// The most requests that a kept connection carries
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = CONNECTIONS)]
     max_requests: Option<u64>,
     /// The age after which a kept connection carries no further request
-    #[arg(long, value_name = "D", value_parser = super::super::parse_duration)]
+    #[arg(long, value_name = "D", value_parser = super::super::parse_duration, help_heading = CONNECTIONS)]
     max_age: Option<Duration>,
-    /// Retry like a client that does: send a failed request again, up to N times, on a new connection. Counts and
-    /// rows keep the first outcome
-    #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "N")]
+    /// Retry like a client that does: send a failed request again, up to N times, on a new connection.
+    ///
+    /// Counts and rows keep the first outcome
+    #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "N", help_heading = LIMITS)]
     retry: u32,
     /// Time from a failure to the next attempt
-    #[arg(long, default_value = "0s", value_parser = super::super::parse_duration, value_name = "D", requires = "retry")]
+    #[arg(long, default_value = "0s", value_parser = super::super::parse_duration, value_name = "D", requires = "retry", help_heading = LIMITS)]
     retry_delay: Duration,
     /// The ports that connections come from, used in turn [default: the system's ephemeral ports]
-    #[arg(long, value_name = "FIRST-LAST")]
+    #[arg(long, value_name = "FIRST-LAST", help_heading = CONNECTIONS)]
     source_ports: Option<PortRange>,
     /// Reuse source ports within a minute, which works if the server closes connections first
-    #[arg(long)]
+    #[arg(long, help_heading = CONNECTIONS)]
     reuse_ports: bool,
     /// A source address of connections; may be repeated, up to once for each worker
-    #[arg(long = "source-address", value_name = "ADDRESS")]
+    #[arg(long = "source-address", value_name = "ADDRESS", help_heading = CONNECTIONS)]
     source_addresses: Vec<IpAddr>,
     /// Ask the kernel's connection tracking where each connection goes, and write it into the rows. Needs NET_ADMIN
-    #[arg(long, value_name = "conntrack")]
+    #[arg(long, value_name = "conntrack", help_heading = NAMES)]
     pub(super) evidence: Option<Evidence>,
     /// Worker threads
-    #[arg(long, default_value_t = defaults::WORKERS, value_name = "N")]
+    #[arg(long, default_value_t = defaults::WORKERS, value_name = "N", help_heading = GENERATOR)]
     workers: usize,
     /// Poll the clock for this long before each request is due, instead of sleeping: less send lag, for up to a whole
     /// processor per worker
-    #[arg(long, default_value = "0s", value_parser = super::super::parse_duration, value_name = "D")]
+    #[arg(long, default_value = "0s", value_parser = super::super::parse_duration, value_name = "D", help_heading = GENERATOR)]
     spin: Duration,
     /// DNS servers to use instead of the system's
-    #[arg(long, value_name = "ADDRESS[:PORT]", value_delimiter = ',', value_parser = dns_server)]
+    #[arg(long, value_name = "ADDRESS[:PORT]", value_delimiter = ',', value_parser = dns_server, help_heading = CONNECTIONS)]
     dns_servers: Vec<SocketAddr>,
     /// Use only IPv4 addresses
-    #[arg(short = '4', long)]
+    #[arg(short = '4', long, help_heading = CONNECTIONS)]
     ipv4: bool,
     /// Use only IPv6 addresses
-    #[arg(short = '6', long, conflicts_with = "ipv4")]
+    #[arg(short = '6', long, conflicts_with = "ipv4", help_heading = CONNECTIONS)]
     ipv6: bool,
     #[command(flatten)]
     tls: TlsArgs,
@@ -205,13 +216,13 @@ pub(in super::super) struct LoadArgs {
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
     /// Also write rows: csv=FILE, vegeta-csv=FILE or vegeta-json=FILE; may be repeated
-    #[arg(long, value_name = "FORMAT=FILE")]
+    #[arg(long, value_name = "FORMAT=FILE", help_heading = RESULT)]
     pub(super) record: Vec<Record>,
     /// Write the percentile table of the response times, in the format of HdrHistogram's plotter
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = RESULT)]
     pub(super) hgrm: Option<PathBuf>,
     /// Exit with 1 if this limit is exceeded, such as dropped>0.1%, p99>200ms or connect_refused>0
-    #[arg(long, value_name = "METRIC>LIMIT")]
+    #[arg(long, value_name = "METRIC>LIMIT", help_heading = RESULT)]
     pub(super) fail_on: Vec<FailOn>,
     /// Format of the result on stdout
     #[arg(long, value_enum, default_value_t = Format::Text)]
@@ -330,11 +341,11 @@ impl LoadArgs {
 
     fn headers(&self) -> anyhow::Result<Vec<(String, String)>> {
         let mut headers = Vec::new();
-        for given in &self.headers {
+        for (number, given) in (1..).zip(&self.headers) {
             match given.strip_prefix('@') {
                 None => headers.push(
                     text::header(given)
-                        .with_context(|| format!("header {given:?} is not written as 'Name: value'"))?,
+                        .with_context(|| format!("-H number {number} is not written as 'Name: value'"))?,
                 ),
                 Some(path) => {
                     let lines = std::fs::read_to_string(path);

@@ -6,32 +6,35 @@ use anyhow::Context;
 
 use rolldrop_load::{TlsSettings, TlsVersions};
 
+/// Their group in `--help`.
+const TLS: &str = "TLS";
+
 /// Options for https:// targets.
 #[derive(Debug, clap::Args)]
 pub(super) struct TlsArgs {
     /// Trust the authorities in this PEM file instead of the system's
-    #[arg(long, visible_alias = "ca", value_name = "FILE")]
+    #[arg(long, visible_alias = "ca", value_name = "FILE", help_heading = TLS)]
     cacert: Option<PathBuf>,
     /// The client's certificate in PEM, with intermediate certificates, and its key unless --key is set
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = TLS)]
     cert: Option<PathBuf>,
     /// The key of the client's certificate in PEM
-    #[arg(long, value_name = "FILE", requires = "cert")]
+    #[arg(long, value_name = "FILE", requires = "cert", help_heading = TLS)]
     key: Option<PathBuf>,
     /// The server name for SNI and for the check of its certificate [default: the URL's host]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = TLS)]
     server_name: Option<String>,
     /// Accept any certificate
-    #[arg(short = 'k', long)]
+    #[arg(short = 'k', long, help_heading = TLS)]
     insecure: bool,
     /// Offer only TLS 1.3
-    #[arg(long = "tlsv1.3")]
+    #[arg(long = "tlsv1.3", help_heading = TLS)]
     tls13: bool,
     /// The highest version to offer: 1.2 or 1.3
-    #[arg(long, value_name = "VERSION", value_parser = ["1.2", "1.3"])]
+    #[arg(long, value_name = "VERSION", value_parser = ["1.2", "1.3"], help_heading = TLS)]
     tls_max: Option<String>,
     /// Resume sessions: connections after the first shorten their handshake if the server allows it
-    #[arg(long)]
+    #[arg(long, help_heading = TLS)]
     tls_resume: bool,
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::consent::Naming;
 use crate::cli::exit::Inconclusive;
 use crate::cli::formats::ResultFormat;
-use crate::cli::measure::MeasureArgs;
+use crate::cli::measure::{GATE, LOAD, MeasureArgs, NAMES};
 use crate::cluster::Choice;
 use crate::lab;
 use crate::scenario::{ClusterChoice, ExpectFile, Loaded};
@@ -39,28 +39,32 @@ pub(in crate::cli) struct RunArgs {
     #[arg(short, long, value_name = "D", value_parser = crate::cli::parse_duration, conflicts_with = "stages")]
     duration: Option<Duration>,
     /// A rate over some time, such as 100:10s, or a linear ramp, such as 100-500:30s, instead of the scenario's.
+    ///
     /// Repeat it for several stages in a row.
-    #[arg(long = "stage", value_name = "RATE:D|FROM-TO:D", conflicts_with = "rate")]
+    #[arg(long = "stage", value_name = "RATE:D|FROM-TO:D", conflicts_with = "rate", help_heading = LOAD)]
     stages: Vec<load::Stage>,
     /// A file of expectations, as a scenario has them below `expect`: these limits replace the scenario's, and
     /// --set expect.KEY=VALUE replaces these.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = GATE)]
     expect: Option<PathBuf>,
-    /// What an inconclusive gate counts as [default: exit status 3]. `extend` goes on: while the gate is inconclusive,
-    /// the run does the scenario's disruptions once more, under the same load, and looks again. The error that each
-    /// look may spend is fixed before the start.
-    #[arg(long, value_enum, value_name = "fail|pass|extend")]
+    /// What an inconclusive gate counts as [default: exit status 3].
+    ///
+    /// `extend` goes on: while the gate is inconclusive, the run does the scenario's disruptions once more, under the
+    /// same load, and looks again. The error that each look may spend is fixed before the start.
+    #[arg(long, value_enum, value_name = "fail|pass|extend", help_heading = GATE)]
     pub(super) inconclusive: Option<Inconclusive>,
     /// With --inconclusive extend: the most rounds of disruptions, each followed by a look at the gate [default: 4].
-    #[arg(long, value_name = "N", requires = "inconclusive", value_parser = clap::value_parser!(u16).range(2..=100))]
+    #[arg(long, value_name = "N", requires = "inconclusive", value_parser = clap::value_parser!(u16).range(2..=100), help_heading = GATE)]
     pub(super) max_looks: Option<u16>,
     /// Check the plan (targets, selectors, pods that would end at once, source ports), print, in order, each call of the
     /// API server that the run would make, and change nothing.
     #[arg(long)]
     pub(super) dry_run: bool,
-    /// Ask the kernel's connection tracking to which pod each connection was sent, also for unanswered ones. Pods
-    /// that send the load then run in their nodes' network, as root with NET_ADMIN; a load from here needs NET_ADMIN.
-    #[arg(long, value_name = "conntrack")]
+    /// Ask the kernel's connection tracking to which pod each connection was sent, also for unanswered ones.
+    ///
+    /// Pods that send the load then run in their nodes' network, as root with NET_ADMIN; a load from here needs
+    /// NET_ADMIN.
+    #[arg(long, value_name = "conntrack", help_heading = NAMES)]
     pub(super) evidence: Option<Evidence>,
     /// The run directory to create [default: rolldrop-runs/SCENARIO-TIME].
     #[arg(long, value_name = "DIR")]
@@ -68,8 +72,9 @@ pub(in crate::cli) struct RunArgs {
     /// What goes to stdout.
     #[arg(long, value_enum, default_value_t = ResultFormat::Text)]
     pub(super) format: ResultFormat,
-    /// The command that ends the pods, instead of the scenario's disruptions. It runs here, with KUBECONFIG set to
-    /// the run's cluster; the load goes on until its changes have settled.
+    /// The command that ends the pods, instead of the scenario's disruptions.
+    ///
+    /// It runs here, with KUBECONFIG set to the run's cluster; the load goes on until its changes have settled.
     #[arg(last = true, value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,
 }

@@ -6,7 +6,7 @@ use anyhow::Context;
 use serde_json::Value;
 
 use super::admin_secret::AdminSecret;
-use crate::cli::admin_token;
+use crate::cli::{admin_token, say::say};
 use crate::coordinator;
 use crate::inject::{self, InjectError};
 use crate::scenario::{Place, Scenario};
@@ -22,19 +22,15 @@ pub(super) fn inject_sidecar(
     }
     let secret = AdminSecret::new(token.get_or_insert_with(admin_token::random).clone());
     // By number, as every version that has native sidecars takes it.
-    let options = inject::Options {
-        image: "rolldrop".into(),
-        port: None,
-        kubernetes: inject::KubernetesVersion::NATIVE_SIDECARS,
-        admin_token: Some(secret.key.clone()),
-    };
+    let kubernetes = inject::KubernetesVersion::NATIVE_SIDECARS;
+    let options = inject::Options::of_a_run("rolldrop".into(), kubernetes, secret.key.clone());
     let is_meant = meant(scenario);
     let (places, mut objects): (Vec<usize>, Vec<Value>) =
         scenario.manifests.iter().cloned().enumerate().filter(|(place, _)| is_meant[*place]).unzip();
     match inject::inject_into(&mut objects, &options) {
         // Then live pods get it.
-        Err(InjectError::NoWorkload) => {}
-        injected => drop(injected.context("spec.sidecar.inject")?),
+        Err(InjectError::NoWorkload { .. }) => {}
+        injected => injected.context("spec.sidecar.inject")?.left.iter().for_each(|note| say(note)),
     }
     for (place, object) in places.into_iter().zip(objects) {
         scenario.manifests[place] = object;

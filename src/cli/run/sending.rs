@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::interruption;
 use crate::cli::admin_token;
+use crate::cli::measure::LOAD;
 use crate::cluster::Cluster;
 use crate::coordinator::{self, Caller, LOAD_PORT, LoadJob, LoadPod, Ready, Session, at_node};
 use crate::scenario::{Place, Scenario, ScenarioError};
@@ -108,11 +109,11 @@ fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
 #[derive(Clone, Debug, clap::Args)]
 pub(in crate::cli) struct Collecting {
     /// Limit in bytes per second, such as 5MB, for fetching the pods' rows, over all pods; max or 0 for no limit.
-    #[arg(long, value_name = "RATE", default_value_t)]
+    #[arg(long, value_name = "RATE", default_value_t, help_heading = LOAD)]
     collect_limit: Limit,
     /// Let the pods that send the load connect to this address of this machine, if the API server cannot reach pods.
     /// Port 0 is any.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", help_heading = LOAD)]
     collect_listen: Option<String>,
 }
 

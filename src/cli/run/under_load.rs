@@ -113,6 +113,7 @@ impl Measuring<'_> {
             looks: run.intent.extras.looks.clone(),
             rounds: None,
             policy: run.intent.extras.policy,
+            events: None,
         };
         if let Some(nodes) = sending.nodes() {
             info.targets = ready.seen_from(&nodes);

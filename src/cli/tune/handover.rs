@@ -80,8 +80,9 @@ pub(super) fn to_a_repository(subject: &Subject, controller: &str, max_sleep: Du
 /// The lines of a manifest that the chosen settings change, with their numbers.
 pub(super) fn lines(path: &Path, subject: &Subject, choice: &Choice) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
-    let changed = set_ending_in(&text, subject.sleepers(), choice.settings.into())
-        .with_context(|| format!("failed to set them in {}", path.display()))?;
+    let changed =
+        set_ending_in(&path.display().to_string(), &text, subject.sleepers(), choice.settings.into())
+            .with_context(|| format!("failed to set them in {}", path.display()))?;
     let mut out = String::new();
     for note in &changed.notes {
         let _ = writeln!(out, "{}: {note}", path.display());

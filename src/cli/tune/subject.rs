@@ -395,7 +395,11 @@ fn rollout(object: &Value, kind: &str) -> anyhow::Result<Rollout> {
         "statefulset" | "daemonset" => {
             let rolling = &spec["updateStrategy"]["rollingUpdate"];
             match of(&rolling["maxSurge"], "0", Round::Up) {
-                0 => Strategy::InPlace { at_once: of(&rolling["maxUnavailable"], "", Round::Up).max(1) },
+                0 => {
+                    // A StatefulSet rounds a share down, a DaemonSet up.
+                    let round = if kind == "statefulset" { Round::Down } else { Round::Up };
+                    Strategy::InPlace { at_once: of(&rolling["maxUnavailable"], "", round).max(1) }
+                }
                 at_once => Strategy::Rolling { at_once },
             }
         }
@@ -482,6 +486,15 @@ mod tests {
         // 25 % of 10: 3 more, and 2 less.
         assert_eq!(of(Value::Null), Strategy::Rolling { at_once: 5 });
         assert_eq!(of(json!({"maxSurge": 1, "maxUnavailable": 0})), Strategy::Rolling { at_once: 1 });
+        let in_place = |kind: &str, most: Value| {
+            let strategy = json!({"rollingUpdate": {"maxUnavailable": most}});
+            let object = json!({"spec": {"replicas": 10, "updateStrategy": strategy}});
+            rollout(&object, kind).unwrap().strategy
+        };
+        // 25 % of 10, rounded as their controllers do.
+        assert_eq!(in_place("statefulset", json!("25%")), Strategy::InPlace { at_once: 2 });
+        assert_eq!(in_place("statefulset", json!("5%")), Strategy::InPlace { at_once: 1 });
+        assert_eq!(in_place("daemonset", json!("25%")), Strategy::InPlace { at_once: 3 });
         let alone = json!({"metadata": {"name": "web"}, "spec": {"replicas": 1}});
         let error = rollout(&alone, "deployment").unwrap_err().to_string();
         assert!(error.starts_with("deployment web has 1 pod:"), "{error}");

@@ -112,12 +112,8 @@ async fn a_workload_that_others_change_all_the_time_is_left_alone() {
 async fn a_change_whose_answer_was_lost_is_known_again_and_its_rollout_awaited() {
     // As it is once the change is made.
     let mut objects = [deployment("app:1", 7), service()];
-    let options = inject::Options {
-        image: "rolldrop".into(),
-        port: None,
-        kubernetes: "v1.36.2".parse::<KubernetesVersion>().unwrap(),
-        admin_token: Some(token()),
-    };
+    let kubernetes = "v1.36.2".parse::<KubernetesVersion>().unwrap();
+    let options = inject::Options::of_a_run("rolldrop".into(), kubernetes, token());
     inject::inject_into(&mut objects, &options).unwrap();
     let [mut changed, _] = objects;
     changed["metadata"]["resourceVersion"] = "8".into();
@@ -162,7 +158,7 @@ async fn a_rollout_back_that_began_before_the_end_of_the_run_is_waited_for_too()
     let change = session.change(&api, &deployment("app:1", 7), &deployment("app:2", 7)).await.unwrap();
     session.take_back(change.unwrap()).await.unwrap();
     assert_eq!(patched.load(Ordering::SeqCst), 2);
-    let (_, undone) = session.finish(CancellationToken::new()).await.unwrap();
+    let Closed { undone, .. } = session.finish(CancellationToken::new()).await.unwrap();
     let undone: Vec<String> = undone.iter().map(ToString::to_string).collect();
     assert_eq!(undone, ["Deployment web in shop: restored"]);
 }

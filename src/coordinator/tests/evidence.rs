@@ -33,7 +33,7 @@ async fn planned(
         _ => with_discovery(method, path, status(500, "InternalError", "unexpected")),
     });
     let (limits, stop) = (Limits::default(), CancellationToken::new());
-    let caller = Caller { client, namespace: "shop".into(), limits, stop };
+    let caller = Caller::in_shop(client, limits, stop);
     let scenario =
         scenario::parse::<Value>(ASKING, "x.yaml", std::path::Path::new("."), &[]).unwrap().scenario;
     let work = Work { load_workers: workers, ..work(&scenario) };

@@ -122,7 +122,7 @@ async fn hold_is_taken_renewed_and_released() {
         matches!(&open[..], [open] if matches!(&open.change, Change::Hold { run } if run == "my-run")),
         "{open:?}"
     );
-    let (_, undone) = session.finish(CancellationToken::new()).await.unwrap();
+    let Closed { undone, .. } = session.finish(CancellationToken::new()).await.unwrap();
     let undone: Vec<String> = undone.iter().map(ToString::to_string).collect();
     assert_eq!(undone, ["Deployment web in shop: released"]);
     assert_eq!(shop.holder(), None);
@@ -181,7 +181,7 @@ async fn undone_while(theirs: Value) -> (String, Value) {
     session.alter(&api, &deployment(), set).await.unwrap().unwrap();
     assert_eq!(shop.now()["spec"]["replicas"], 5);
     *shop.meanwhile.lock().unwrap() = Some(theirs);
-    let (_, undone) = session.finish(CancellationToken::new()).await.unwrap();
+    let Closed { undone, .. } = session.finish(CancellationToken::new()).await.unwrap();
     (undone[0].to_string(), shop.now())
 }
 
@@ -219,7 +219,16 @@ fn workload_is_told_from_what_a_tuning_found_and_set() {
     let dir = tempfile::tempdir().unwrap();
     let (out, clock) = (dir.path().join("tuning"), Clock::start());
     std::fs::create_dir_all(out.join("1-before")).unwrap();
-    assert!(LeftOvers::in_dir(&out).unwrap().cluster().is_none(), "killed before it changed anything");
+    let nothing = |what: &str| assert!(LeftOvers::in_dir(&out).unwrap().cluster().is_none(), "{what}");
+    nothing("killed before it changed anything");
+    std::fs::write(out.join("state.json.part"), "{").unwrap();
+    nothing("killed while it wrote its state");
+    std::fs::create_dir_all(out.join("1-before/cluster/pods")).unwrap();
+    std::fs::write(out.join("1-before/cluster/pods/web.log"), "x").unwrap();
+    nothing("killed while the cluster started");
+    std::fs::write(out.join("1-before/notes.txt"), "x").unwrap();
+    assert!(LeftOvers::in_dir(&out).is_err(), "it holds something else");
+    std::fs::remove_file(out.join("1-before/notes.txt")).unwrap();
     let found = deployment();
     let mut set = found.clone();
     set["spec"]["template"]["spec"]["containers"][0]["lifecycle"] =

@@ -46,7 +46,7 @@ fn read(spec: &str) -> scenario::Scenario {
 /// The plan of a scenario, or why there is none.
 async fn planned(client: Client, spec: &str) -> Result<Plan, String> {
     let (limits, stop) = (Limits::default(), CancellationToken::new());
-    let caller = Caller { client, namespace: "shop".into(), limits, stop };
+    let caller = Caller::in_shop(client, limits, stop);
     let scenario = read(spec);
     caller.plan(&work(&scenario)).await.map_err(|error| error.to_string())
 }
@@ -121,6 +121,18 @@ async fn disruptions_that_cannot_do_what_they_say_are_errors_with_file_line_key_
     let there = cluster(&[("/services/web", service(&json!({}))), ("/deployments/web", paused)]);
     let restart = "  - {at: 1s, action: rollingRestart, workload: deploy/web}\n";
     said.push(planned(there, &live(restart)).await.unwrap_err());
+    let held_back = json!({"metadata": {"name": "db"}, "spec": {
+        "replicas": 2, "template": {}, "updateStrategy": {"rollingUpdate": {"partition": 2}}}});
+    let there = cluster(&[("/services/web", service(&json!({}))), ("/statefulsets/db", held_back)]);
+    let restart = "  - {at: 1s, action: rollingRestart, workload: sts/db}\n";
+    said.push(planned(there, &live(restart)).await.unwrap_err());
+    let widget = "  manifests:\n  - inline: {apiVersion: x.example/v1, kind: Widget, metadata: {name: w}}\n";
+    let there = cluster(&[("/services/web", service(&json!({}))), ("/pods", web(3))]);
+    said.push(
+        planned(there, &format!("{widget}  target: {{service: web}}\n  load: {{duration: 60s}}\n"))
+            .await
+            .unwrap_err(),
+    );
     insta::assert_snapshot!(said.join("\n"), @r#"
     x.yaml:8: spec.disruptions[0]: deletePod of app=web is refused: all 3 ready pods would end at once; set allowOutage: true in the disruption if this is intended
     x.yaml:8: spec.disruptions[0].count: is 4, but there are 3 ready pods of app=web: take fewer (count: all takes each), or add replicas
@@ -130,6 +142,8 @@ async fn disruptions_that_cannot_do_what_they_say_are_errors_with_file_line_key_
     x.yaml:8: spec.disruptions[0].node: /api/v1/nodes/node-9 not found: name one that is there (kubectl get nodes)
     x.yaml:8: spec.disruptions[0].selector: "app=wbe" matches no pod in namespace shop, and none that the manifests make: correct it, or the pods' labels
     x.yaml:8: spec.disruptions[0].workload: Deployment web would not replace its pods: its rollout is paused: resume it first
+    x.yaml:8: spec.disruptions[0].workload: StatefulSet db would not replace its pods: its partition holds back all its pods: set it below the number of replicas, or to 0
+    x.yaml:6: spec.manifests[0].inline: the cluster has no Widget of x.example/v1: take it out of the manifests, or name a cluster that has it (--context)
     "#);
 }
 

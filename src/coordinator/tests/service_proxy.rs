@@ -18,7 +18,7 @@ async fn found(objects: &[(&str, Value)], nodes: Value) -> (ServiceProxy, Option
         }
     });
     let stop = CancellationToken::new();
-    let caller = Caller { client, namespace: "shop".into(), limits: Limits::default(), stop };
+    let caller = Caller::in_shop(client, Limits::default(), stop);
     let nodes: Vec<Node> = serde_json::from_value(nodes).unwrap();
     find(&caller, &nodes).await.unwrap().known
 }
@@ -76,7 +76,7 @@ async fn the_service_proxy_is_found_wherever_a_cluster_keeps_its_settings() {
 async fn rights_that_are_missing_are_named_each_once() {
     let (client, _) = api(|_, _| status(403, "Forbidden", "no such right"));
     let stop = CancellationToken::new();
-    let caller = Caller { client, namespace: "shop".into(), limits: Limits::default(), stop };
+    let caller = Caller::in_shop(client, Limits::default(), stop);
     let found = find(&caller, &[]).await.unwrap();
     assert_eq!(found.known, (ServiceProxy::Unknown, None));
     let rights = [

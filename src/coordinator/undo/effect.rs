@@ -186,6 +186,7 @@ mod tests {
     use crate::coordinator::Limits;
     use crate::coordinator::journal::ObjectRef;
     use crate::coordinator::tests::api;
+    use rolldrop_kubernetes::warnings::Warnings;
 
     fn undone(kind: &str, name: &str, change: Change, outcome: Outcome) -> Undone {
         let object = ObjectRef::new("apps/v1", kind, Some("shop".into()), name);
@@ -237,7 +238,8 @@ mod tests {
             };
             (200, json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items}).to_string())
         });
-        Caller { client, namespace: String::new(), limits: Limits::default(), stop: CancellationToken::new() }
+        let (warnings, limits, stop) = (Warnings::default(), Limits::default(), CancellationToken::new());
+        Caller { client, warnings, namespace: String::new(), limits, stop }
     }
 
     #[tokio::test(start_paused = true)]

@@ -121,15 +121,20 @@ impl LeftOvers {
 /// The file that a tuning writes before its first run.
 const STATE_OF_A_TUNING: &str = "state.json";
 
+/// The logs of an embedded cluster, which starts before its run changes anything.
+const LOGS: &str = "cluster";
+
 /// Returns true if a directory has no file of a run, as that of a run or a tuning that was killed before it changed
-/// anything.
+/// anything: no more than the state of a tuning, part of it, or the logs of a cluster.
 fn holds_no_run(dir: &Path) -> io::Result<bool> {
     for entry in fs::read_dir(dir)? {
-        let path = entry?.path();
-        if path.ends_with(STATE_OF_A_TUNING) {
-            continue;
-        }
-        if !path.is_dir() || fs::read_dir(path)?.next().is_some() {
+        let entry = entry?;
+        let is_known = if entry.file_type()?.is_dir() {
+            entry.file_name() == LOGS || holds_no_run(&entry.path())?
+        } else {
+            entry.file_name().to_string_lossy().starts_with(STATE_OF_A_TUNING)
+        };
+        if !is_known {
             return Ok(false);
         }
     }

@@ -14,7 +14,7 @@ const KUBECTL_GET_JSON: &str = include_str!("samples/kubectl-get.json");
 
 /// Every object of a text, in YAML or JSON.
 fn said(text: &str) -> Vec<Value> {
-    let manifests = Manifests::parse(text).expect("manifests");
+    let manifests = Manifests::parse("shop.yaml", text).expect("manifests");
     manifests.objects().into_iter().map(|object| object.value).collect()
 }
 
@@ -81,7 +81,7 @@ fn json_is_edited_in_place_in_its_own_layout() {
         "{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {containers: [{name: app, ports: [{containerPort: 80}]}]}}\n",
     );
     let error = error("{\"kind\": \"Pod\",\n \"oops}");
-    assert!(error.starts_with("not YAML: EOF while parsing a string at line 2"), "{error}");
+    assert_eq!(error, "shop.yaml:2: this is JSON that ends too early: close its quotes and brackets");
 }
 
 #[test]
@@ -111,17 +111,17 @@ const AWKWARD: &str = "\
 apiVersion: apps/v1
 kind: StatefulSet
 metadata: {name: db, namespace: shop, labels: {app: db}}
-spec: {serviceName: db, selector: {matchLabels: {app: db}}, template: {metadata: {labels: {app: db}}, spec: {containers: [{name: db, image: 'db:1', ports: [{name: sql, containerPort: 5432}], livenessProbe: {tcpSocket: {port: sql}}}]}}}
+spec: {serviceName: db, selector: {matchLabels: {app: db}}, template: {metadata: {labels: {app: db}}, spec: {containers: [{name: db, image: 'db:1', ports: [{name: sql, containerPort: 5433}], livenessProbe: {tcpSocket: {port: sql}}}]}}}
 ---
 apiVersion: v1
 kind: Service
 metadata: {name: db, namespace: shop}
-spec: {clusterIP: None, selector: {app: db}, ports: [{port: 5432, targetPort: sql}]}
+spec: {clusterIP: None, selector: {app: db}, ports: [{port: 5433, targetPort: sql}]}
 ---
 apiVersion: v1
 kind: Service
 metadata: {name: db-lb, namespace: shop}
-spec: {selector: {app: db}, ports: [{port: 5432, targetPort: sql}]}
+spec: {selector: {app: db}, ports: [{port: 5433, targetPort: sql}]}
 ...
 ---
 
@@ -257,11 +257,11 @@ fn awkward_manifests_come_back_byte_for_byte() {
         ["web", "5353", "18080"].map(|t| t.parse::<u64>().map_or(Value::from(t), Value::from)).each_ref()
     );
     insta::assert_snapshot!(output.notes.join("\n"), @"
-    statefulset/db: port 5432 is reached through the sidecar on 18080, whose admin port is 18081
-    service/db is headless: its clients choose the port, and bypass the sidecar of statefulset/db
+    statefulset/db: port 5433 is reached through the sidecar on 18080, whose admin port is 18081
     daemonset/agent: port 8080 is reached through the sidecar on 18080, whose admin port is 18081
     port 80 of the nodes bypasses the sidecar of daemonset/agent
-    replicaset/worker: no Service uses it and it declares no port: left unchanged
+    service/db is headless: its clients choose the port, and bypass the sidecar of statefulset/db
+    shop.yaml:119: replicaset/worker is left unchanged: no Service uses it and it declares no port: choose one with --workload replicaset/worker --port N
     ");
 }
 

@@ -234,7 +234,7 @@ fn the_role_has_what_the_run_says_it_will_do_and_no_more() {
     }
 }
 
-/// The shared cluster has no StatefulSets and no DaemonSets, so no plan names them.
+/// No scenario here has a StatefulSet or a DaemonSet, so no plan names them.
 #[test]
 fn each_kind_of_workload_is_granted_by_its_name() {
     for (kind, resource) in

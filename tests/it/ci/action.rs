@@ -288,6 +288,32 @@ fn what_cannot_be_measured_ends_the_action_with_2_and_says_why() {
 }
 
 #[test]
+fn the_action_judges_no_run_that_was_there_before() {
+    let _turn = turn();
+    let recorded = root().join("tests/reference/runs/plain-one/run");
+    for (scenario, out) in
+        [("naive-exit", "rolldrop-run"), ("no.yaml", "rolldrop-run"), ("no.yaml", "runs/one")]
+    {
+        let mut job = Job::new(&[("scenario", scenario), ("out", out), ("baseline", "rolldrop-run")]);
+        job.inputs.insert("binary".into(), env!("CARGO_BIN_EXE_rolldrop").into());
+        ended(&job.step("Install rolldrop"), 0);
+        let stale = job.dir.path().join(out);
+        fs::create_dir_all(&stale).expect("a folder");
+        let copied =
+            Command::new("cp").arg("-r").arg(recorded.join(".")).arg(&stale).status().expect("cp starts");
+        assert!(copied.success());
+        let judged = Rolldrop::new(["report"]).args([&stale]).finish();
+        judged.expect_code(0);
+        assert!(stale.join("result.json").exists());
+        let said = ended(&job.step("Measure"), 2);
+        assert!(said.contains(&format!("::error title=rolldrop::{out} exists and is not empty")), "{said}");
+        let told = ["verdict", "exit-status", "run", "comment", "requests"].map(|name| job.output(name));
+        assert_eq!(told, ["error", "2", "", "", ""], "{said}");
+        assert!(!stale.join("comment.md").exists(), "{said}");
+    }
+}
+
+#[test]
 fn every_output_of_the_action_is_one_that_a_step_writes() {
     let job = Job::new(&[]);
     let run = root().join("tests/reference/runs/plain-one/run");

@@ -146,3 +146,98 @@ async fn with_the_local_internal_policy_a_services_own_address_leads_to_the_node
         until("no pod anywhere any more", "node-1", rejected);
     }
 }
+
+#[tokio::test]
+async fn with_affinity_a_client_stays_with_its_pod_until_it_goes_or_the_timeout_passes() {
+    for dataplane in ["kernel", "userspace"] {
+        let cluster = Cluster::start_on(dataplane, config(&json!({}))).await;
+        let sticky = |seconds: u32| json!({"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": seconds}}});
+        let mut service = json!({"metadata": {"name": "web"}, "spec": sticky(86_400)});
+        service["spec"]["selector"] = json!({"app": "web"});
+        service["spec"]["ports"] = json!([{"port": 8080}]);
+        let service = create(&cluster, service).await;
+        let address = service.spec.and_then(|spec| spec.cluster_ip).expect("an address");
+        let url = format!("http://{address}:8080/");
+        let serve = r#"exec "$0" workload --listen "$POD_IP:8080" --pod-name "$ROLLDROP_POD""#;
+        for pod in ["one", "two", "three", "four"] {
+            cluster.pod(pod, serve).await;
+        }
+        let log = cluster.dir.path().join("service-proxy.jsonl");
+        let until_routed = |count: usize| {
+            wait_for(&format!("{dataplane}: {count} endpoints"), LIMIT, || {
+                let lines = json_lines(&log);
+                let last = lines.iter().rfind(|line| line["service"] == "default/web")?;
+                (last["endpoints"].as_array()?.len() == count).then_some(())
+            });
+        };
+        until_routed(4);
+
+        let ask = || who_answers(&cluster, "node-1", &url);
+        let stays = |pod: &str| {
+            for _ in 0..20 {
+                assert_eq!(ask(), pod, "{dataplane}");
+            }
+        };
+        let first = ask();
+        stays(&first);
+        // Endpoints that come or go change nothing for the clients of others.
+        cluster.pod("five", serve).await;
+        until_routed(5);
+        stays(&first);
+        cluster.delete(&first).await;
+        until_routed(4);
+        let second = ask();
+        assert_ne!(second, first, "{dataplane}");
+        stays(&second);
+
+        let services = Api::<Service>::default_namespaced(cluster.client.clone());
+        let set = async |spec: Value| {
+            let patch = Patch::Merge(json!({"spec": spec}));
+            services.patch("web", &PatchParams::default(), &patch).await.expect("it is patched");
+        };
+        set(sticky(1)).await;
+        wait_for(&format!("{dataplane}: another pod after the timeout"), LIMIT, || {
+            std::thread::sleep(Duration::from_millis(1100));
+            (ask() != second).then_some(())
+        });
+        set(json!({"sessionAffinity": "None", "sessionAffinityConfig": null})).await;
+        wait_for(&format!("{dataplane}: one pod after the other"), LIMIT, || (ask() != ask()).then_some(()));
+    }
+}
+
+#[tokio::test]
+async fn a_link_with_a_delay_holds_back_what_its_consumer_sends() {
+    let one_way_s = 0.2;
+    for dataplane in ["kernel", "userspace"] {
+        let cluster = Cluster::start_on(dataplane, config(&json!({"link": {"node-1": "200ms"}}))).await;
+        let service = json!({"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 8080}]}});
+        let service = create(&cluster, service).await;
+        let address = service.spec.and_then(|spec| spec.cluster_ip).expect("an address");
+        let url = format!("http://{address}:8080/");
+        cluster.pod("web", SERVE_AT_POD_IP).await;
+        // Seconds until the connection is there, and until the answer begins.
+        let times = |spot: &[&str]| {
+            let curl = ["--", "curl", "--silent", "--output", "/dev/null", "--max-time", "30", "--write-out"];
+            let output =
+                cluster.exec(&[spot, &curl, &["%{time_connect} %{time_starttransfer}", &url]].concat());
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            let (connected, answered) = said.split_once(' ')?;
+            let seconds = |text: &str| text.parse::<f64>().expect("seconds");
+            output.status.success().then(|| (seconds(connected), seconds(answered)))
+        };
+        let node = ["--node", "node-1"];
+        let (connected, answered) = wait_for(&format!("{dataplane}: an answer"), LIMIT, || times(&node));
+        if dataplane == "userspace" {
+            // The relay that it connects to is on its own side of the link.
+            assert!(answered >= 2.0 * one_way_s, "{answered}");
+            continue;
+        }
+        assert!(connected >= 2.0 * one_way_s && answered >= 4.0 * one_way_s, "{connected}, {answered}");
+        // A pod is another consumer.
+        cluster.pod("other", "exec sleep 1000").await;
+        let other = ["--pod", "default/other"];
+        wait_for("a pod that is near", LIMIT, || {
+            times(&other).filter(|(_, answered)| *answered < 2.0 * one_way_s)
+        });
+    }
+}

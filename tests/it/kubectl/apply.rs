@@ -96,16 +96,21 @@ fn fields_that_nobody_acts_on_are_stored_and_named_once() {
     let constraints = "      topologySpreadConstraints:\n      - {maxSkew: 1, topologyKey: zone, whenUnsatisfiable: DoNotSchedule}\n";
     let spread =
         |replicas| web(replicas).replace("      containers:", &format!("{constraints}      containers:"));
-    kubectl.apply(&spread(1));
-    kubectl.apply(&spread(2));
+    let warned = kubectl.with_manifest("apply", &spread(1));
+    assert!(
+        warned.stderr().contains("Warning: spec.template.spec.topologySpreadConstraints is not"),
+        "{warned}"
+    );
+    let again = kubectl.with_manifest("apply", &spread(2));
+    assert!(again.code() == Some(0) && !again.stderr().contains("Warning"), "{again}");
     let field = ".spec.template.spec.topologySpreadConstraints[0].topologyKey";
     assert_eq!(kubectl.field("deployment/web", field), "zone");
-    let events = kubectl.ok("get events --field-selector reason=FieldsIgnored -o json");
+    let events = kubectl.ok("get events --field-selector reason=NotModelled -o json");
     let events: Value = serde_json::from_str(&events).expect("JSON");
     let events = events["items"].as_array().expect("a list");
     let said: Vec<_> = events.iter().map(|event| (&event["count"], &event["message"])).collect();
-    let message = "The embedded cluster stores these fields and does not act on them: \
-                   spec.template.spec.topologySpreadConstraints";
+    let message = "spec.template.spec.topologySpreadConstraints is not modelled by the embedded cluster: pods of one \
+                   owner are spread over the nodes by their number";
     assert_eq!(said, [(&Value::from(1), &Value::from(message))]);
     kubectl.ok("rollout status deployment web --timeout=300s");
 }

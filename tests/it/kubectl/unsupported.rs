@@ -31,8 +31,8 @@ fn kinds_that_there_are_not_are_named() {
     let quota = kubectl.fails("create quota q --hard=pods=1");
     assert!(quota.contains("(post resourcequotas)"), "{quota}");
     assert_eq!(
-        kubectl.fails("get statefulsets"),
-        "error: the server doesn't have a resource type \"statefulsets\"\n"
+        kubectl.fails("get cronjobs"),
+        "error: the server doesn't have a resource type \"cronjobs\"\n"
     );
     let explained = kubectl.fails("explain pods");
     assert!(explained.contains("not found in OpenAPI schema"), "{explained}");

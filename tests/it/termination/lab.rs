@@ -147,6 +147,11 @@ impl Lab {
         self.cluster.dir()
     }
 
+    /// The cluster's process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.cluster.pid()
+    }
+
     /// By how much what was timed since then may have been put off by the machine.
     pub(crate) fn lag_s(&self, since_ns: i64) -> f64 {
         let late = self.late.lock().unwrap_or_else(PoisonError::into_inner);

@@ -66,6 +66,8 @@ struct Words {
     endpoints: String,
     /// Setting that keeps traffic from a pod that does not serve yet.
     starts: &'static str,
+    /// Setting that keeps a server from closing connections that are about to be used.
+    idle: String,
 }
 
 impl Words {
@@ -74,8 +76,9 @@ impl Words {
             not_accepting: not_accepting(setup),
             sleep: sleep(known, setup),
             finish: finish(known, setup),
-            endpoints: endpoints(setup),
+            endpoints: endpoints(known, setup),
             starts: recommend::starts(known.timeline),
+            idle: idle(known),
         }
     }
 }
@@ -187,7 +190,12 @@ fn finish(known: Known<'_>, setup: &Setup<'_>) -> String {
 }
 
 /// Returns the remedy that keeps an endpoint ready while pods end.
-fn endpoints(setup: &Setup<'_>) -> String {
+fn endpoints(known: Known<'_>, setup: &Setup<'_>) -> String {
+    if let Some((_, workload)) = known.timeline.deleted_workloads().next() {
+        return format!(
+            "{workload} has to be there: it was deleted under load, and nothing that it sets keeps an endpoint then"
+        );
+    }
     if let Some(workload) = setup.recreated() {
         return format!(
             "strategy RollingUpdate with maxSurge for {}: Recreate ends all pods before the first new one starts",
@@ -212,6 +220,18 @@ fn endpoints(setup: &Setup<'_>) -> String {
             workload.name
         ),
     }
+}
+
+/// Returns the remedy against a server that closes idle connections: as it ends, at any other time, or both.
+fn idle(known: Known<'_>) -> String {
+    let races = || known.judged.iter().filter(|j| j.cause == Cause::IdleCloseRace);
+    let longer = "keep idle connections longer in the server than in what connects to it: for a gateway or load balancer \
+                  that keeps them for 60 s a keep-alive timeout of the server above 60 s, or an idle timeout of the \
+                  gateway below the server's";
+    if races().next().is_some() && races().all(|j| j.candidates.is_empty()) {
+        return longer.to_owned();
+    }
+    format!("{}; {longer}", announces_close(&known.timeline.info))
 }
 
 /// By cause, the requests that a dead pod or its end lost and no termination explains: those of restarts.
@@ -254,7 +274,7 @@ fn explain<'a>(cause: Cause, (words, unclear): (&'a Words, &'a str), info: &RunI
         ),
         Cause::IdleCloseRace => (
             "a server may close an idle connection at any time, also while a request is on its way",
-            format!("{}; set a client idle timeout below the server's", announces_close(info)),
+            words.idle.clone(),
         ),
         Cause::H2Unprocessed => (
             "the server closed an HTTP/2 connection while requests were on their way, and said that it had not \
@@ -279,7 +299,10 @@ fn explain<'a>(cause: Cause, (words, unclear): (&'a Words, &'a str), info: &RunI
         Cause::GatewayError => (
             "a gateway status came back, and no pod was ending that explains it: a gateway, or the app itself, \
              gave up on the request",
-            "see the gateway's own log; let it retry requests that may be sent twice".into(),
+            "see the gateway's own log; let it retry requests that may be sent twice. If it used idle connections again \
+             that the server was closing (HAProxy: SH, Envoy: UC, nginx: prematurely closed), set a keep-alive timeout of \
+             the server above the time for which the gateway keeps them"
+                .into(),
         ),
         Cause::GatewayToDeadPod => (
             "a gateway sent requests to a pod that was ending, and answered with 502, 503, 504 or nothing",

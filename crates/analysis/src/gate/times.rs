@@ -114,7 +114,12 @@ pub(super) fn each_rollout(result: &RunResult) -> Vec<Measured> {
     for t in result.terminations.iter().filter(|t| t.mode == Mode::Rollout) {
         rollouts.entry((t.disruption, t.repetition)).or_default().push(t);
     }
-    let has_ended = |start: &&Start| result.terminations.iter().any(|t| t.pod == start.pod);
+    // With StatefulSets the pod before it had the same name.
+    let is_it = |t: &Termination, start: &Start| match start.uid.as_str() {
+        "" => t.pod == start.pod,
+        uid => t.uid == uid,
+    };
+    let has_ended = |start: &&Start| result.terminations.iter().any(|t| is_it(t, start));
     let serves = |start: &&Start| {
         [StartStage::Ready, StartStage::FirstRequest].iter().any(|stage| start.timeline.contains_key(stage))
     };

@@ -249,6 +249,7 @@ fn an_unknown_figure_is_never_0() {
         pod: "new".into(),
         timeline: first.map(|s| (StartStage::FirstRequest, s)).into_iter().collect(),
         was_awaited: false,
+        uid: "uid-new".into(),
     };
     let first = |result: &RunResult| verdict(result, json!({"starts": {"firstRequest": {"max": "2s"}}}));
     result.starts.clear();
@@ -511,6 +512,7 @@ fn starts_are_judged_stage_by_stage() {
         pod: "new".into(),
         timeline: ready.map(|at| (StartStage::Ready, at)).into_iter().collect(),
         was_awaited: false,
+        uid: "uid-new".into(),
     };
     let ready = |bounds: Value| json!({"starts": {"stages": {"ready": bounds}}});
     result.starts = vec![start(Some(3.1)), start(Some(3.4))];

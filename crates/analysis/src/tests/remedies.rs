@@ -193,6 +193,26 @@ fn replaced(strategy: Option<Replacement>, replicas: i32, max_unavailable: Optio
 }
 
 #[test]
+fn workload_that_is_deleted_in_mid_run_is_named() {
+    let mut records = replaced(Some(Replacement::RollingUpdate), 3, Some("25%"));
+    let last = records.events.iter().rev().find_map(|event| match &event.kind {
+        EventKind::Workload(workload) => Some(workload.clone()),
+        _ => None,
+    });
+    let deleted = |ms: i64| {
+        let workload = WorkloadEvent { change: Change::Deleted, ..last.clone().unwrap() };
+        Event::new(at(ms), "coordinator", EventKind::Workload(workload))
+    };
+    let said = "Deployment web was deleted 4.0 s into the load";
+    assert!(saying(&analysed(records.clone()).result, "was deleted").is_empty());
+    let mut after = records.clone();
+    after.events.push(deleted(10_500));
+    assert!(saying(&analysed(after).result, "was deleted").is_empty(), "the run's own end");
+    records.events.push(deleted(4000));
+    assert_eq!(saying(&analysed(records).result, said).len(), 1);
+}
+
+#[test]
 fn recreate_gets_another_strategy_and_no_sleep() {
     let result = analysed(replaced(Some(Replacement::Recreate), 3, None)).result;
     let rec = &result.recommendation[0];

@@ -419,3 +419,64 @@ fn a_connect_that_began_before_a_pod_can_have_stopped_is_not_that_pods() {
     assert!(early.len() > 20, "{}", early.len());
     assert!(early.iter().all(|lost| lost.candidates.iter().all(|c| c.termination == 0)), "{early:#?}");
 }
+
+/// As in a StatefulSet: pod `a` ends at 3 s, and another one of its name is created at 4 s, and listens at 5 s, after the
+/// rules hold it. Returns the true pods, among which the second is `a~2`.
+fn a_name_comes_back(naming: Naming, seed: u64) -> (Service, Vec<String>) {
+    let mut service = Service::new(&["a", "b", "c"]);
+    service.delete(3000, "a");
+    service.slice(3045, &["b", "c"], &["a"]);
+    service.rules(3100, &["b", "c"]);
+    service.slice(3270, &["b", "c"], &[]);
+    service.start(4000, "a~2", 5000);
+    service.slice(4300, &["a~2", "b", "c"], &[]);
+    service.rules(4350, &["a~2", "b", "c"]);
+    let pods = service.load(300, naming, seed);
+    let rename = |name: &mut String| *name = name.trim_end_matches("~2").to_owned();
+    for event in &mut service.records.events {
+        match &mut event.kind {
+            EventKind::Pod(pod) => rename(&mut pod.name),
+            EventKind::EndpointSlice(slice) => {
+                slice.endpoints.iter_mut().flat_map(|endpoint| &mut endpoint.pod).for_each(rename);
+            }
+            _ => {}
+        }
+    }
+    for row in &mut service.records.requests {
+        row.pod = row.pod.take().map(|pod| pod.trim_end_matches("~2").into());
+    }
+    (service, pods)
+}
+
+#[test]
+fn a_pod_is_told_from_the_next_one_of_its_name() {
+    for (naming, seed) in [(Naming::All, 1), (Naming::Header, 2), (Naming::Header, 3)] {
+        let (service, pods) = a_name_comes_back(naming, seed);
+        let lost = |by: &str| {
+            let rows = analysis_rows(&service).zip(&pods);
+            rows.filter(|(row, pod)| row.outcome != Outcome::Ok && *pod == by).count() as u64
+        };
+        let analysis = analysed(service.records.clone());
+        let result = &analysis.result;
+        assert_eq!(result.terminations.iter().map(|t| t.uid.as_str()).collect::<Vec<_>>(), ["uid-a"]);
+        agrees(&service, &analysis, &pods);
+        let of = |cause| result.requests.by_cause.get(&cause).copied().unwrap_or(0);
+        let (by_old, by_new) = (lost("a"), lost("a~2"));
+        assert!(by_old > 0 && by_new > 0);
+        let causes = &result.requests.by_cause;
+        match naming {
+            Naming::All => assert_eq!(
+                (of(Cause::RoutedToDeadPod), of(Cause::NotReadyYet)),
+                (by_old, by_new),
+                "{causes:?}"
+            ),
+            _ => assert!(of(Cause::NotReadyYet) * 10 > by_new * 9, "{causes:?}, {by_new} refused"),
+        }
+        let starts: Vec<_> =
+            result.starts.iter().filter(|start| start.pod == "a" && start.uid != "uid-a").collect();
+        let [start] = starts[..] else { panic!("{starts:?}") };
+        assert_eq!(start.uid, "uid-a~2");
+        let first = start.timeline[&StartStage::FirstRequest];
+        assert!((1.0..1.1).contains(&first), "{start:?}");
+    }
+}

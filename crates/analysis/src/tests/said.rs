@@ -385,6 +385,18 @@ fn a_rollout_that_does_not_end_is_a_finding_and_fails_the_gate() {
     );
 }
 
+/// No pod ends, so nothing drains: the server's own timeout is the shorter one.
+#[test]
+fn a_server_that_closes_idle_connections_at_any_time_is_told_to_keep_them_longer() {
+    let mut records = records();
+    request(&mut records, 1000 * MS, Outcome::ResetBeforeResponse, None);
+    let row = records.requests.last_mut().unwrap();
+    (row.conn_reused, row.connect_start, row.connected) = (true, None, None);
+    let findings = analysed(records).result.findings;
+    let remedy = findings.into_iter().find(|f| f.cause == Some(Cause::IdleCloseRace)).unwrap().remedy;
+    assert!(remedy.starts_with("keep idle connections longer in the server"), "{remedy}");
+}
+
 #[test]
 fn a_server_is_told_to_announce_a_close_in_the_protocol_that_is_spoken() {
     let remedy = |http: Option<Http>, url: &str| {

@@ -87,6 +87,27 @@ fn a_machine_that_is_full_measures_nothing() {
 }
 
 #[test]
+fn a_process_that_stood_still_is_not_overload() {
+    let of = |interval_s: f64, run_queue_delay: f64| {
+        let mut records = three_pods();
+        let sample = MachineSample { interval_s, steal: 0.0, busy: 0.2, run_queue_delay };
+        records.events.push(Event::new(at(7000), "coordinator", EventKind::Machine(sample)));
+        analysed(records).result
+    };
+    let stopped = of(4.0, 0.0);
+    let expected = "coordinator stood still for 4.0 s, from 3.0 to 7.0 s";
+    assert_eq!(stopped.verdict, Verdict::Invalid { why: vec![expected.to_owned()] });
+    let finding = stopped.findings.iter().find(|finding| finding.what == expected).expect("a finding");
+    assert!(finding.remedy.contains("do not stop or suspend"), "{finding:?}");
+    assert_eq!(of(1.4, 0.0).verdict, Verdict::Valid);
+    assert_eq!(of(4.0, 0.9).verdict, Verdict::Valid, "it waited for a processor");
+    let mut silent = three_pods();
+    silent.events.push(Event::new(at(9000), "coordinator", EventKind::ApiSilence { from: at(3000) }));
+    let expected = "the embedded cluster stood still for 6.0 s, from 3.0 to 9.0 s";
+    assert_eq!(invalid(silent), [expected]);
+}
+
+#[test]
 fn lag_has_to_be_small_beside_what_is_measured() {
     let load = |lag_ms: f64, pacing: Pacing| LoadResult {
         pacing,
@@ -131,10 +152,47 @@ fn a_run_that_is_not_whole_recommends_nothing() {
 }
 
 #[test]
+fn a_time_beyond_any_run_is_no_length() {
+    const FAR_NS: i64 = 1_000_000_000_000_000_000;
+    let with = |change: fn(&mut Records)| {
+        let mut records = three_pods();
+        change(&mut records);
+        analysed(records)
+    };
+    fn started(records: &mut Records) -> &mut Event {
+        let is_of_load = |event: &&mut Event| matches!(event.kind, EventKind::LoadStarted { .. });
+        records.events.iter_mut().find(is_of_load).unwrap()
+    }
+    let whole = with(|_| {});
+    let earlier = with(|records| {
+        let started = started(records);
+        started.at = started.at.shifted_ns(-FAR_NS);
+    });
+    let why = |analysis: &Analysis| match &analysis.result.verdict {
+        Verdict::Invalid { why } => why.join("; "),
+        verdict => panic!("{verdict:?}"),
+    };
+    assert!(why(&earlier).contains("load_started in events.jsonl is not in the time of the run"));
+    assert_eq!(earlier.charts.seconds.len(), whole.charts.seconds.len());
+    let warm = with(|records| {
+        started(records).kind = EventKind::LoadStarted { rate: 1.0, duration_s: 10.0, warmup_s: 1e300 };
+    });
+    assert!(warm.charts.seconds.len() <= whole.charts.seconds.len());
+    let later = with(|records| {
+        let row = records.requests.last_mut().unwrap();
+        row.end = row.end.shifted_ns(FAR_NS);
+    });
+    assert!(why(&later).contains("requests have ended later than 12 days after the load began"));
+    let highest = with(|records| records.requests.last_mut().unwrap().seq = u64::MAX);
+    assert_eq!(highest.result.requests.total, whole.result.requests.total);
+}
+
+#[test]
 fn a_record_that_contradicts_itself_is_invalid_and_one_with_gaps_is_partial() {
     let checked = |change: fn(&mut Integrity, &mut Vec<String>)| {
         let mut records = three_pods();
         records.info.format = 2;
+        records.events.push(Event::new(at(10_000), "coordinator", EventKind::LoadEnded { scheduled: 3000 }));
         let (mut timeline, requests) = Timeline::build(records.log(), records).unwrap();
         assert_eq!((&timeline.integrity.missing, &timeline.integrity.contradictions), (&vec![], &vec![]));
         change(&mut timeline.integrity, &mut timeline.corrupt);

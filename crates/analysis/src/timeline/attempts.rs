@@ -14,6 +14,7 @@ use std::sync::Arc;
 use foldhash::HashMap;
 
 use super::clocks::Clocks;
+use super::integrity::HIGHEST_NUMBER;
 use rolldrop_record::{Outcome, RequestRow, RunId, ServedEnd, ServedRow, Stamp};
 
 /// The resolution at which the times of plainly answered requests are kept, in nanoseconds.
@@ -65,8 +66,41 @@ pub(super) struct Joined<T> {
     pub(super) last: Option<T>,
     /// The others, in order of time.
     pub(super) others: Vec<Attempt>,
-    /// Rows with impossible times.
-    pub(super) impossible: u32,
+    /// Rows whose times do not fit.
+    pub(super) misfits: Misfits,
+}
+
+/// Rows of proxies that have the id of a request and do not belong to it, by their times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Misfits {
+    /// Read before the request was sent: somebody else sent them, or a clock is wrong.
+    pub early: u32,
+    /// Read after the client had seen the request's end, which proves nothing: whoever told the client that it is
+    /// over may have passed it on.
+    pub late: u32,
+}
+
+/// How the time at which a pod read a request fits to its client's times.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fit {
+    Possible,
+    Early,
+    Late,
+}
+
+impl Misfits {
+    fn add(&mut self, fit: Fit) {
+        match fit {
+            Fit::Possible => {}
+            Fit::Early => self.early += 1,
+            Fit::Late => self.late += 1,
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(self) -> bool {
+        self == Self::default()
+    }
 }
 
 /// A request as its client knows it.
@@ -82,21 +116,26 @@ impl Client<'_> {
     /// Whether a pod can have read the request at `head`, on a clock that is known to ± `own_ns`. A pod reads a
     /// request after it was sent, and before the client has its whole answer. A request that the client gave up may
     /// still wait in a queue, and is read after the client has gone, however it then ends.
-    fn has_sent(&self, head: Option<Stamp>, own_ns: Option<i64>) -> bool {
+    fn fit(&self, head: Option<Stamp>, own_ns: Option<i64>) -> Fit {
         if !self.is_checked {
-            return true;
+            return Fit::Possible;
         }
-        let Some(sent) = self.row.sent else { return false };
+        let Some(sent) = self.row.sent else { return Fit::Early };
         // The id of WebSocket's first message is that of the handshake before it.
         let has_shaken_hands = self.row.status == Some(101);
         let sent = self.row.tls.or(self.row.connected).filter(|_| has_shaken_hands).unwrap_or(sent);
-        let Some(head) = head else { return true };
-        let Some((own_ns, client_ns)) = own_ns.zip(self.uncertainty_ns) else { return true };
+        let Some(head) = head else { return Fit::Possible };
+        let Some((own_ns, client_ns)) = own_ns.zip(self.uncertainty_ns) else { return Fit::Possible };
         let slack_ns = own_ns.saturating_add(client_ns);
         let gave_up =
             matches!(self.row.outcome, Outcome::ResponseTimeout | Outcome::BodyTimeout | Outcome::Cancelled);
-        let is_before_the_end = head.ns_since(self.row.end) <= slack_ns;
-        sent.ns_since(head) <= slack_ns && (is_before_the_end || gave_up)
+        if sent.ns_since(head) > slack_ns {
+            Fit::Early
+        } else if head.ns_since(self.row.end) <= slack_ns || gave_up {
+            Fit::Possible
+        } else {
+            Fit::Late
+        }
     }
 }
 
@@ -192,7 +231,7 @@ impl Proxied {
 
     /// There is such a request. Ids without a request are not kept: anybody can send some.
     pub(super) fn expect(&mut self, row: &RequestRow, clocks: &Clocks) {
-        self.highest_seq = self.highest_seq.max(row.seq);
+        self.highest_seq = self.highest_seq.max(row.seq.min(HIGHEST_NUMBER));
         if self.last.as_ref() != Some(&row.source) {
             let is_compared = clocks.uncertainty_ns(&row.source, row.end).is_some();
             self.sources.entry(Arc::clone(&row.source)).or_default().is_compared = is_compared;
@@ -262,7 +301,7 @@ impl Proxied {
     /// The attempts of a request that was plainly answered, and whose stamps are within ± `uncertainty_ns` of
     /// the coordinator's clock.
     pub(super) fn of(&self, row: &RequestRow, uncertainty_ns: i64) -> Joined<Arc<str>> {
-        let nothing = Joined { last: None, others: Vec::new(), impossible: 0 };
+        let nothing = Joined { last: None, others: Vec::new(), misfits: Misfits::default() };
         if self.pods.is_empty() {
             return nothing;
         }
@@ -274,28 +313,34 @@ impl Proxied {
         // What was rounded off adds to the uncertainty.
         let own_ns = pod.uncertainty_ns.map(|ns| ns.saturating_add(STEP_NS));
         let head = seen.head(self.base);
-        let fits = client.has_sent(head, own_ns);
+        let fit = client.fit(head, own_ns);
+        let mut misfits = Misfits::default();
+        misfits.add(fit);
+        let fits = fit == Fit::Possible;
         let further = match self.further.is_empty() {
             true => None,
             false => self.further.get(&(Arc::clone(&row.source), row.seq)),
         };
         let Some(further) = further else {
             let last = fits.then(|| Arc::clone(&pod.name));
-            return Joined { last, impossible: u32::from(!fits), ..nothing };
+            return Joined { last, misfits, ..nothing };
         };
         let first = Attempt { pod: Arc::clone(&pod.name), head, ended: seen.ended(), status: seen.status() };
         let own_ns = |served: &ServedRow| {
             let number = self.numbers.get(&served.pod)?;
             self.pods.get(*number as usize - 1)?.uncertainty_ns
         };
-        let fitting = further.iter().filter(|served| client.has_sent(served.head, own_ns(served)));
+        let fitting = further.iter().filter(|served| {
+            let fit = client.fit(served.head, own_ns(served));
+            misfits.add(fit);
+            fit == Fit::Possible
+        });
         let mut attempts: Vec<Attempt> =
             fits.then_some(first).into_iter().chain(fitting.map(Attempt::of)).collect();
-        let impossible = u32::try_from(1 + further.len() - attempts.len()).unwrap_or(u32::MAX);
         attempts.sort_by_key(|attempt| attempt.head);
         let answered = attempts.iter().rposition(|attempt| !attempt.has_failed());
         let last = answered.or(attempts.len().checked_sub(1)).map(|last| attempts.remove(last).pod);
-        Joined { last, others: attempts, impossible }
+        Joined { last, others: attempts, misfits }
     }
 
     /// The attempts of any other request. `rows` has all rows of its id, each with the uncertainty of its
@@ -308,22 +353,24 @@ impl Proxied {
     ) -> Joined<ServedRow> {
         let Some(source) = self.sources.get(&row.source).filter(|_| self.run.is_some()) else {
             let last = rows.into_iter().next_back().map(|(served, _)| served);
-            return Joined { last, others: Vec::new(), impossible: 0 };
+            return Joined { last, others: Vec::new(), misfits: Misfits::default() };
         };
         let client = self.client(row, source, uncertainty_ns);
-        let all = rows.len();
-        let fitting = rows.into_iter();
-        let mut fitting: Vec<ServedRow> = fitting
-            .filter(|(served, own_ns)| client.has_sent(served.head, *own_ns))
-            .map(|(served, _)| served)
-            .collect();
-        let impossible = u32::try_from(all - fitting.len()).unwrap_or(u32::MAX);
+        let mut misfits = Misfits::default();
+        let mut fitting = Vec::with_capacity(rows.len());
+        for (served, own_ns) in rows {
+            let fit = client.fit(served.head, own_ns);
+            misfits.add(fit);
+            if fit == Fit::Possible {
+                fitting.push(served);
+            }
+        }
         fitting.sort_by_key(|served| served.head);
         let answered =
             |served: &ServedRow| served.ended == ServedEnd::Complete && served.status == row.status;
         let last = fitting.iter().rposition(answered).or(fitting.len().checked_sub(1));
         let last = last.map(|last| fitting.remove(last));
-        Joined { last, others: fitting.iter().map(Attempt::of).collect(), impossible }
+        Joined { last, others: fitting.iter().map(Attempt::of).collect(), misfits }
     }
 
     fn client<'a>(&self, row: &'a RequestRow, source: &OfSource, uncertainty_ns: i64) -> Client<'a> {

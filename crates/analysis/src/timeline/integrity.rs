@@ -6,7 +6,7 @@
 //! them.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use rolldrop_record::run_info::{Role, Source};
 use rolldrop_record::{ClockOffset, Event, EventKind, Outcome, Phase, RequestRow, RunInfo, ServedRow, Stamp};
 
 /// No request has a higher number: a thousand a second for twelve days.
-const HIGHEST_NUMBER: u64 = 1 << 30;
+pub(super) const HIGHEST_NUMBER: u64 = 1 << 30;
 /// All requests below this number are compared with what the proxies saw, and one in [`ONE_IN`] of the others: enough
 /// to find a wrong clock.
 const ALL_BELOW: u64 = 4096;
@@ -270,7 +270,7 @@ impl Rows {
     /// The numbers of missing requests, by source. `scheduled` has the totals of the sources that reported them.
     fn gaps(&self, scheduled: &BTreeMap<&str, (u64, u64)>) -> BTreeMap<Arc<str>, Vec<RangeInclusive<u64>>> {
         let gaps = self.sources.iter().filter_map(|(source, of)| {
-            let total = scheduled.get(&**source).map_or(0, |(warmup, main)| warmup + main);
+            let total = scheduled.get(&**source).map_or(0, |(warmup, main)| warmup.saturating_add(*main));
             let end = of.numbers.end().max(total).min(HIGHEST_NUMBER);
             if of.numbers.n == end {
                 return None;
@@ -284,7 +284,7 @@ impl Rows {
         // For some sources not a single row exists.
         let without = scheduled.iter().filter(|(source, _)| !self.sources.contains_key(**source));
         let without = without.filter_map(|(source, (warmup, main))| {
-            let last = (warmup + main).checked_sub(1)?;
+            let last = warmup.saturating_add(*main).checked_sub(1)?;
             Some((Arc::from(*source), vec![0..=last]))
         });
         gaps.chain(without).collect()
@@ -293,13 +293,13 @@ impl Rows {
     /// What is wrong with the record, apart from its gaps.
     fn judge(&self, info: &RunInfo, events: &[Event], clocks: &Clocks) -> Integrity {
         let mut found = Integrity::default();
-        // A source that hands its rows over reports what did not arrive in its own events.
-        let has_lost = |source: &str| {
-            let rows = info.sources.iter().find(|of| of.name == source).and_then(|of| of.rows);
-            rows.is_some_and(|rows| rows.recorded != Some(rows.received))
-        };
-        for (source, (warmup, main)) in scheduled(events).into_iter().filter(|(source, _)| !has_lost(source))
-        {
+        // A run that did not come to its end says so itself, and so does a look at one that goes on.
+        if info.complete && info.ended.is_some() {
+            found.missing.extend(missing_events(info, events));
+        }
+        let lossy: BTreeSet<&str> =
+            info.sources.iter().filter(|of| has_lost(of)).map(|of| &*of.name).collect();
+        for (source, (warmup, main)) in scheduled(events).into_iter().filter(|(of, _)| !lossy.contains(of)) {
             let of = self.sources.get(source);
             for (phase, wanted, rows) in [
                 ("the warm-up", warmup, of.map_or(0, |of| of.warmup)),
@@ -361,6 +361,44 @@ impl Rows {
             }
         }
     }
+}
+
+/// Whether a source hands its rows over and not all of them arrived: it reports what did not in its own events.
+fn has_lost(source: &Source) -> bool {
+    source.rows.is_some_and(|rows| rows.recorded != Some(rows.received))
+}
+
+/// The events that each run writes and that are not there. Without them, what else may be missing does not show.
+fn missing_events(info: &RunInfo, events: &[Event]) -> Vec<String> {
+    let mut missing = Vec::new();
+    let has = |is: fn(&EventKind) -> bool| events.iter().any(|event| is(&event.kind));
+    if !has(|kind| matches!(kind, EventKind::LoadStarted { .. })) {
+        missing.push("events.jsonl does not say when the load began (load_started)".to_owned());
+    }
+    if !has(|kind| matches!(kind, EventKind::LoadEnded { .. })) {
+        missing.push("events.jsonl does not say when the load ended (load_ended)".to_owned());
+    }
+    let scheduled = scheduled(events);
+    let sampled: BTreeSet<&str> = events
+        .iter()
+        .filter_map(|event| match &event.kind {
+            EventKind::ClockSample { of, .. } => Some(of.as_str()),
+            _ => None,
+        })
+        .collect();
+    for source in &info.sources {
+        let name = source.name.as_str();
+        if source.role == Role::Load && !has_lost(source) && !scheduled.contains_key(name) {
+            missing.push(format!(
+                "events.jsonl does not say how many requests {name} scheduled (load_scheduled)"
+            ));
+        }
+        // The clocks of one process need no comparison, and their offset has no uncertainty.
+        if source.clock_uncertainty_ns.is_some_and(|ns| ns > 0) && !sampled.contains(name) {
+            missing.push(format!("events.jsonl has no comparison of the clock of {name} (clock_sample)"));
+        }
+    }
+    missing
 }
 
 /// How many requests of the warm-up and of the counted part each load source reports as scheduled.

@@ -1,13 +1,24 @@
 //! What the records say about the load: when it began and ended, and how much was scheduled.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use rolldrop_record::{EventKind, Outcome, RunInfo, Stamp};
 
+/// No load is longer: seconds of a run are counted one by one.
+pub(super) const LONGEST: Duration = Duration::from_secs(12 * 24 * 60 * 60);
+
+/// The load's events are on the coordinator's clock, as the run's times are; those of a load worker are placed on it.
+const SLACK: Duration = Duration::from_secs(60);
+
 /// Takes the events of the load.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Collector {
+    /// When the load may have been under way.
+    possible: RangeInclusive<Stamp>,
+    /// The events that are not in that time, as text.
+    pub(super) impossible: Vec<String>,
     /// When the first source began.
     pub(super) started: Option<Stamp>,
     /// When the first counted part began.
@@ -21,10 +32,37 @@ pub(super) struct Collector {
 }
 
 impl Collector {
+    /// No event yet.
+    pub(super) fn of(info: &RunInfo) -> Self {
+        let latest = info.ended.map_or(info.started + LONGEST, |ended| ended.min(info.started + LONGEST));
+        Self {
+            possible: info.started - SLACK..=latest + SLACK,
+            impossible: Vec::new(),
+            started: None,
+            counted: None,
+            ended: None,
+            announced: None,
+            stages: Vec::new(),
+            tallies: BTreeMap::new(),
+        }
+    }
+
     pub(super) fn observe(&mut self, at: Stamp, kind: &EventKind) {
+        let name = match kind {
+            EventKind::LoadStarted { .. } => "load_started",
+            EventKind::LoadStage { .. } => "load_stage",
+            EventKind::LoadEnded { .. } => "load_ended",
+            _ => "",
+        };
+        if !name.is_empty() && !self.possible.contains(&at) {
+            self.impossible
+                .push(format!("{name} in events.jsonl is not in the time of the run: it is left out"));
+            return;
+        }
         match kind {
             EventKind::LoadStarted { warmup_s, .. } => {
-                let counted = at + Duration::from_secs_f64(warmup_s.max(0.0));
+                let warmup = Duration::try_from_secs_f64(*warmup_s).unwrap_or_default().min(LONGEST);
+                let counted = at + warmup;
                 self.started = Some(self.started.map_or(at, |t| t.min(at)));
                 self.counted = Some(self.counted.map_or(counted, |t| t.min(counted)));
             }

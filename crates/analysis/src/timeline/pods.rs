@@ -12,7 +12,7 @@ use super::clocks::Clocks;
 use super::endpoints::{EndpointChange, EndpointOf, Endpoints};
 use super::explain::Histories;
 use super::phases::{self, LifeOf};
-use super::{Command, watches};
+use super::{Command, HandOver, watches};
 use ending::{Ending, Evidence};
 use rolldrop_record::event::{Action, Replacement};
 use rolldrop_record::{EndCause, EventKind, Mode, Stamp};
@@ -178,6 +178,20 @@ impl PodEnd {
     }
 }
 
+/// A pod that was being deleted before the run.
+pub(super) struct EndingBefore<'a> {
+    life: &'a PodLife,
+    /// Whether no other pod came later under its name.
+    is_last: bool,
+}
+
+impl EndingBefore<'_> {
+    /// Whether the proxy was beside this pod. One whose UID is not known belongs to the last of its name.
+    pub(super) fn owns(&self, proxy: &HandOver) -> bool {
+        proxy.is_of(&self.life.name, &self.life.uid) && (self.is_last || proxy.uid.is_some())
+    }
+}
+
 /// Takes what the watch of pods showed.
 #[derive(Debug, Default)]
 pub(super) struct Collector(BTreeMap<String, Seen>);
@@ -210,14 +224,18 @@ impl Collector {
         names
     }
 
-    /// The names of pods that were being deleted before `begun`, for example by an earlier run: their ends do not
-    /// belong to this run.
-    pub(super) fn ending_before(&self, begun: Stamp) -> BTreeSet<&str> {
+    /// The pods that were being deleted before `begun`, for example by an earlier run: their ends do not belong to this
+    /// run.
+    pub(super) fn ending_before(&self, begun: Stamp) -> Vec<EndingBefore<'_>> {
         let names = self.names();
         let is_ending = |pod: &&Seen| pod.deletion.as_ref().is_some_and(|deletion| deletion.seen < begun);
-        let is_last = |life: &&PodLife| names[life.name.as_str()].last() == Some(&life.created);
         let ending = self.0.values().filter(is_ending).map(|pod| &pod.life);
-        ending.filter(is_last).map(|life| life.name.as_str()).collect()
+        ending
+            .map(|life| EndingBefore {
+                life,
+                is_last: names[life.name.as_str()].last() == Some(&life.created),
+            })
+            .collect()
     }
 
     /// The lives and the ends of all pods. Ends after the load are the run's own clean-up and those before it its

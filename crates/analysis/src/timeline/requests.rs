@@ -8,8 +8,8 @@ use std::sync::Arc;
 use foldhash::{HashMap, HashSet};
 
 use super::addresses::Addresses;
-use super::attempts::Proxied;
 pub use super::attempts::{Attempt, Strangers};
+use super::attempts::{Misfits, Proxied};
 use super::clocks::Clocks;
 use super::consumer::KeptConnections;
 use super::integrity::{self, Integrity};
@@ -36,8 +36,8 @@ pub struct Request {
     pub routed: Option<Arc<str>>,
     /// If several pods read it, the others, in order of time: a gateway in between tried again.
     pub other_attempts: Vec<Attempt>,
-    /// Rows of proxies with its id and impossible times: they do not belong to this request.
-    pub impossible_rows: u32,
+    /// Rows of proxies with its id that do not belong to it, by their times.
+    pub misfits: Misfits,
     /// The client's stamps are within ± this many nanoseconds of the coordinator's clock.
     pub uncertainty_ns: i64,
 }
@@ -51,7 +51,7 @@ impl Request {
             served: None,
             routed: None,
             other_attempts: Vec::new(),
-            impossible_rows: 0,
+            misfits: Misfits::default(),
             uncertainty_ns: 0,
         }
     }
@@ -327,7 +327,7 @@ impl Requests {
             let joined = proxied.choose(&request.row, request.uncertainty_ns, rows);
             request.proxy = joined.last.as_ref().map(|row| Arc::clone(&row.pod));
             request.served = joined.last.map(Box::new);
-            (request.other_attempts, request.impossible_rows) = (joined.others, joined.impossible);
+            (request.other_attempts, request.misfits) = (joined.others, joined.misfits);
         }
         agreement.is_relied_on = !joins.needs_proof || agreement.is_proof();
         if !agreement.is_relied_on {
@@ -394,7 +394,7 @@ impl Requests {
             self.joins.forget_relays(&mut request.row);
             let joined = self.proxied.of(&request.row, request.uncertainty_ns);
             (request.proxy, request.other_attempts) = (joined.last, joined.others);
-            request.impossible_rows = joined.impossible;
+            request.misfits = joined.misfits;
             add(sum, request);
         };
         let merge = |own: &mut (OwnNames, S), later: (OwnNames, S)| merge(&mut own.1, later.1);

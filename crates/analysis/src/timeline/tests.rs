@@ -87,6 +87,7 @@ fn timeline(mut events: Vec<Event>) -> Timeline {
         served: vec![],
         torn: vec![],
         corrupt: vec![],
+        altered: vec![],
     };
     Timeline::build(records.log(), records).unwrap().0
 }
@@ -213,19 +214,29 @@ fn a_pre_stop_mark_counts_only_within_the_end_of_its_pod() {
 
 #[test]
 fn proxies_of_pods_that_ended_before_the_run_owe_it_nothing() {
-    let ended = |pod: &str| {
-        json!({"kind": "proxy_ended", "pod": pod, "of": pod, "recorded": null, "known": 5, "in_flight": 0,
-            "received": 0})
+    let ended = |pod: &str, uid: Option<&str>| {
+        json!({"kind": "proxy_ended", "pod": pod, "uid": uid, "of": pod, "recorded": null, "known": 5,
+            "in_flight": 0, "received": 0})
     };
-    let events = vec![
-        deleted(-2000, "old", "u1", -5000, "1"),
-        pod(-2000, "web", "u2", json!({})),
-        event(1000, ended("old")),
-        event(2000, ended("web")),
-    ];
-    let timeline = timeline(events);
-    let owing: Vec<&str> = timeline.notes.hand_overs.iter().map(|proxy| proxy.pod.as_str()).collect();
-    assert_eq!(owing, ["web"]);
+    let owing = |uids: [Option<&str>; 4]| {
+        let [old, web, before, after] = uids;
+        let events = vec![
+            deleted(-2000, "old", "u1", -5000, "1"),
+            pod(-2000, "web", "u2", json!({})),
+            // The name comes back, as in a StatefulSet.
+            deleted(-2000, "db-0", "u3", -5000, "2"),
+            pod(-1000, "db-0", "u4", json!({})),
+            event(1000, ended("old", old)),
+            event(1500, ended("db-0", before)),
+            event(2000, ended("web", web)),
+            event(2500, ended("db-0", after)),
+        ];
+        let timeline = timeline(events);
+        timeline.notes.hand_overs.iter().map(|proxy| proxy.pod.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(owing([Some("u1"), Some("u2"), Some("u3"), Some("u4")]), ["web", "db-0"]);
+    // Older records do not say which it is.
+    assert_eq!(owing([None; 4]), ["db-0", "web", "db-0"]);
 }
 
 #[test]

@@ -319,8 +319,12 @@ fn choice_is_never_below_a_window_seen_before() {
 #[test]
 fn pods_are_known_by_name_if_a_new_one_is_known_to_have_answered() {
     let mut result = windows(&[0.2, 3.1]);
-    let start =
-        |stage| Start { pod: "d".into(), timeline: BTreeMap::from([(stage, 0.7)]), was_awaited: false };
+    let start = |stage| Start {
+        pod: "d".into(),
+        uid: "uid-d".into(),
+        timeline: BTreeMap::from([(stage, 0.7)]),
+        was_awaited: false,
+    };
     result.starts = vec![start(StartStage::Ready)];
     assert_eq!(names(&result), Names::Unknown);
     result.starts.push(start(StartStage::FirstRequest));
@@ -338,8 +342,8 @@ fn what_starts_lose_asks_for_a_readiness_delay_or_min_ready_seconds() {
     // Nothing was sent to this one for long.
     let late = BTreeMap::from([(StartStage::IpReported, 0.5), (StartStage::FirstRequest, 12.0)]);
     result.starts = vec![
-        Start { pod: "d".into(), timeline, was_awaited: true },
-        Start { pod: "e".into(), timeline: late, was_awaited: false },
+        Start { pod: "d".into(), uid: "uid-d".into(), timeline, was_awaited: true },
+        Start { pod: "e".into(), uid: "uid-e".into(), timeline: late, was_awaited: false },
     ];
     let probed = Settings { readiness_delay_seconds: Some(1), ..BEFORE };
     let rolling = Rollout { pods: 3, strategy: Strategy::Rolling { at_once: 1 } };

@@ -66,6 +66,11 @@ impl FieldValidation {
 pub(super) struct Warnings(Vec<String>);
 
 impl Warnings {
+    /// Adds more.
+    pub(super) fn extend(&mut self, more: Vec<String>) {
+        self.0.extend(more);
+    }
+
     /// Adds them to an answer.
     pub(super) fn add_to(self, mut answer: Answer) -> Answer {
         for text in self.0 {

@@ -20,7 +20,7 @@ use super::query::Query;
 use super::respond::{self, Answer};
 use super::route::Subresource;
 use super::server::Server;
-use super::{ignored, scale, watch};
+use super::{modelled, scale, watch};
 
 /// Serves a request for all objects of a resource.
 pub(super) async fn collection(
@@ -59,13 +59,13 @@ pub(super) async fn collection(
             };
             let validation = FieldValidation::of(query, "CreateOptions")?;
             let object = read_object(request, schema::of(resource)).await?;
-            let warnings = validation.judge_object(schema::of(resource), &object)?;
+            let mut warnings = validation.judge_object(schema::of(resource), &object)?;
             if resource == Resource::Pods {
                 tokio::time::sleep(shared.sampler.sample(&shared.config.latencies.pod_create)).await;
             }
             let created = registry.create_with(resource, &namespace, object, effect)?;
             if effect == Effect::Stored {
-                ignored::record(registry, resource, None, &created);
+                warnings.extend(modelled::record(registry, resource, None, &created));
             }
             Ok(warnings.add_to(presentation.object(StatusCode::CREATED, shared, resource, &created)))
         }
@@ -108,10 +108,11 @@ pub(super) async fn object(
         _ => Part::Main,
     };
     let show = |object: &Value| presentation.object(StatusCode::OK, shared, resource, object);
-    let note_ignored = |effect: Effect, before: Option<&Value>, object: &Value| {
-        if effect == Effect::Stored && part == Part::Main {
-            ignored::record(registry, resource, before, object);
-        }
+    let not_modelled = |effect: Effect, before: Option<&Value>, object: &Value| match effect == Effect::Stored
+        && part == Part::Main
+    {
+        true => modelled::record(registry, resource, before, object),
+        false => Vec::new(),
     };
     let answer = match *request.method() {
         Method::GET if query.is_set("watch") => {
@@ -124,10 +125,10 @@ pub(super) async fn object(
             let effect = query.effect()?;
             let validation = FieldValidation::of(query, "UpdateOptions")?;
             let object = read_object(request, schema::of(resource)).await?;
-            let warnings = validation.judge_object(schema::of(resource), &object)?;
+            let mut warnings = validation.judge_object(schema::of(resource), &object)?;
             let before = registry.get(resource, namespace, name).ok();
             let updated = registry.update_with(resource, namespace, name, part, object, effect)?;
-            note_ignored(effect, before.as_deref(), &updated);
+            warnings.extend(not_modelled(effect, before.as_deref(), &updated));
             warnings.add_to(show(&updated))
         }
         Method::PATCH => {
@@ -141,7 +142,7 @@ pub(super) async fn object(
             };
             let before = registry.get(resource, namespace, name).ok();
             let patched = registry.patch(resource, namespace, name, part, &patch, effect, judge)?;
-            note_ignored(effect, before.as_deref(), &patched);
+            warnings.extend(not_modelled(effect, before.as_deref(), &patched));
             warnings.add_to(show(&patched))
         }
         Method::DELETE if part == Part::Main => {

@@ -89,6 +89,8 @@ fn view() -> Vec<Value> {
         "events",
         "namespaces",
         "namespaces/status",
+        "persistentvolumeclaims",
+        "persistentvolumeclaims/status",
         "pods",
         "pods/log",
         "pods/status",
@@ -97,12 +99,18 @@ fn view() -> Vec<Value> {
         "services/status",
     ];
     let apps = [
+        "controllerrevisions",
+        "daemonsets",
+        "daemonsets/status",
         "deployments",
         "deployments/scale",
         "deployments/status",
         "replicasets",
         "replicasets/scale",
         "replicasets/status",
+        "statefulsets",
+        "statefulsets/scale",
+        "statefulsets/status",
     ];
     vec![
         rule(&READ, "", &core),
@@ -116,8 +124,17 @@ fn view() -> Vec<Value> {
 
 /// What `edit` has beside `view`.
 fn edit() -> Vec<Value> {
-    let core = ["configmaps", "events", "pods", "secrets", "serviceaccounts", "services"];
-    let apps = ["deployments", "deployments/scale", "replicasets", "replicasets/scale"];
+    let core =
+        ["configmaps", "events", "persistentvolumeclaims", "pods", "secrets", "serviceaccounts", "services"];
+    let apps = [
+        "daemonsets",
+        "deployments",
+        "deployments/scale",
+        "replicasets",
+        "replicasets/scale",
+        "statefulsets",
+        "statefulsets/scale",
+    ];
     vec![
         rule(&READ, "", &INTO_PODS),
         rule(&READ, "", &["secrets"]),

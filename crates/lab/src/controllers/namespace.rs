@@ -12,7 +12,13 @@ use crate::selector::Selection;
 use crate::shared::Shared;
 
 /// What owns pods goes before them, so that nothing makes new ones.
-const MAKERS: [Resource; 3] = [Resource::Deployments, Resource::ReplicaSets, Resource::Jobs];
+const MAKERS: [Resource; 5] = [
+    Resource::Deployments,
+    Resource::ReplicaSets,
+    Resource::StatefulSets,
+    Resource::DaemonSets,
+    Resource::Jobs,
+];
 
 /// Everything that lives in namespaces, in the order in which it goes.
 fn contents() -> impl Iterator<Item = Resource> {

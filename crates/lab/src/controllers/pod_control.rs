@@ -1,4 +1,4 @@
-//! Creates and deletes the pods of a ReplicaSet or a Job, and says so in events.
+//! Creates and deletes the pods of a workload, and says so in events.
 //!
 //! After `RealPodControl` (pkg/controller/controller_utils.go) and `slowStartBatch` (pkg/controller/replicaset): pods are
 //! created in batches of 1, 2, 4, …, so that a mistake in the template is refused once and not a hundred times.
@@ -14,9 +14,20 @@ use crate::registry::{DeleteOptions, EventType};
 use crate::resource::Resource;
 use crate::shared::Shared;
 use crate::status::Status;
+use crate::value::text;
 
 /// The most pods that one look at an object creates or deletes (`BurstReplicas`, `MaxPodCreateDeletePerSync`).
 pub(super) const BURST: usize = 500;
+
+/// How events say that a pod was created or deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Wording {
+    /// As `RealPodControl` does.
+    #[default]
+    Common,
+    /// As pkg/controller/statefulset/stateful_pod_control.go does.
+    StatefulSets,
+}
 
 /// What one controller creates and deletes pods with.
 #[derive(Clone)]
@@ -25,11 +36,50 @@ pub(super) struct PodControl {
     pub(super) rate: ClientRate,
     /// What events name as their source.
     pub(super) component: &'static str,
+    wording: Wording,
 }
 
 impl PodControl {
     pub(super) fn new(shared: &Shared, component: &'static str) -> Self {
-        Self { shared: shared.clone(), rate: ClientRate::of(&shared.config), component }
+        Self {
+            shared: shared.clone(),
+            rate: ClientRate::of(&shared.config),
+            component,
+            wording: Wording::Common,
+        }
+    }
+
+    pub(super) fn wording(self, wording: Wording) -> Self {
+        Self { wording, ..self }
+    }
+
+    /// Says what was done to a pod, or failed.
+    fn say(&self, owner: &Value, act: Act, pod: &str, failure: Option<&Status>) {
+        let (event_type, result) = if failure.is_some() {
+            (EventType::Warning, "Failed")
+        } else {
+            (EventType::Normal, "Successful")
+        };
+        let (verb, past, present) = match act {
+            Act::Create => ("Create", "Created", "creating"),
+            Act::Delete => ("Delete", "Deleted", "deleting"),
+        };
+        let message = match (self.wording, failure) {
+            (Wording::Common, None) => format!("{past} pod: {pod}"),
+            (Wording::Common, Some(status)) => format!("Error {present}: {status}"),
+            (Wording::StatefulSets, failure) => {
+                let what = format!(
+                    "{} Pod {pod} in StatefulSet {}",
+                    verb.to_lowercase(),
+                    text(&owner["metadata"]["name"])
+                );
+                match failure {
+                    None => format!("{what} successful"),
+                    Some(status) => format!("{what} failed error: {status}"),
+                }
+            }
+        };
+        self.record(owner, event_type, &format!("{result}{verb}"), &message);
     }
 
     /// Records an event about an object of this controller.
@@ -59,16 +109,16 @@ impl PodControl {
         let Shared { registry, sampler, config, .. } = &self.shared;
         self.rate.permit().await;
         tokio::time::sleep(sampler.sample(&config.latencies.pod_create)).await;
+        let name = key(&pod).1;
         match registry.create(Resource::Pods, &key(owner).0, pod) {
             Ok(pod) => {
-                let message = format!("Created pod: {}", key(&pod).1);
-                self.record(owner, EventType::Normal, "SuccessfulCreate", &message);
+                self.say(owner, Act::Create, &key(&pod).1, None);
                 Ok(Some(pod))
             }
             // The namespace is being deleted, and the owner with it.
             Err(status) if status.is_about_a_terminating_namespace() => Ok(None),
             Err(status) => {
-                self.record(owner, EventType::Warning, "FailedCreate", &format!("Error creating: {status}"));
+                self.say(owner, Act::Create, &name, Some(&status));
                 Err(status)
             }
         }
@@ -84,17 +134,23 @@ impl PodControl {
         let (namespace, name) = key(pod);
         match self.shared.delete_pod(&namespace, &name, &DeleteOptions::of(uid(pod))).await {
             Ok(_) => {
-                let message = format!("Deleted pod: {name}");
-                self.record(owner, EventType::Normal, "SuccessfulDelete", &message);
+                self.say(owner, Act::Delete, &name, None);
                 Ok(())
             }
             Err(status) if status.code() == 404 => Ok(()),
             Err(status) => {
-                self.record(owner, EventType::Warning, "FailedDelete", &format!("Error deleting: {status}"));
+                self.say(owner, Act::Delete, &name, Some(&status));
                 Err(status)
             }
         }
     }
+}
+
+/// What is done to a pod.
+#[derive(Clone, Copy)]
+enum Act {
+    Create,
+    Delete,
 }
 
 /// A pod of the owner's template, whose name begins with `prefix`.

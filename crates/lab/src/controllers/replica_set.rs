@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::availability::Judge;
 use super::claim::{adopters, claim};
 use super::pod_control::{BURST, PodControl, of_template};
 use super::worker::{self, BACK_OFF, Outcome};
@@ -112,11 +113,9 @@ fn status_of(
     failure: Option<&Status>,
     now: &str,
 ) -> (Value, Option<Duration>) {
-    let min_ready = number(&replica_set["spec"]["minReadySeconds"]);
-    let now_seconds = unix_seconds(&json!(now)).unwrap_or(0);
+    let judge = Judge::new(replica_set, now);
     let template_labels = LabelSelector::from_map(&replica_set["spec"]["template"]["metadata"]["labels"]);
     let (mut replicas, mut labeled, mut ready, mut available, mut terminating) = (0, 0, 0, 0, 0);
-    let mut available_in: Option<i64> = None;
     for pod in pods {
         if !is_active(pod) {
             terminating += i64::from(is_being_deleted(pod) && !is_terminal(pod));
@@ -128,13 +127,7 @@ fn status_of(
         labeled += i64::from(is_labeled);
         if is_ready(pod) {
             ready += 1;
-            let since = unix_seconds(&condition(pod, "Ready")["lastTransitionTime"]).unwrap_or(now_seconds);
-            let left = since + min_ready - now_seconds;
-            if min_ready > 0 && left > 0 {
-                available_in = Some(available_in.map_or(left, |other| other.min(left)));
-            } else {
-                available += 1;
-            }
+            available += i64::from(judge.is_available(pod));
         }
     }
     let mut status = json!({
@@ -157,8 +150,7 @@ fn status_of(
         });
         status["conditions"] = json!([if before.is_null() { &condition } else { before }]);
     }
-    let again = available_in.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs);
-    (status, again)
+    (status, judge.next(pods.iter().map(Arc::as_ref).filter(|pod| is_active(pod))))
 }
 
 #[cfg(test)]

@@ -13,6 +13,8 @@ use futures::StreamExt;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+pub(super) use fit::matches_affinity;
+
 use super::queue::Queue;
 use super::worker::BackOff;
 use crate::conditions;

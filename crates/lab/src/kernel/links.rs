@@ -14,6 +14,9 @@ use std::path::Path;
 /// gateway: a node answers no ARP request that comes from an address of its own.
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 
+/// A pod's end of its link.
+pub(super) const IN_POD: &str = "eth0";
+
 /// The next hop to pods that do not exist, behind an interface whose other end is down.
 const NOWHERE: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 2);
 
@@ -110,21 +113,24 @@ pub(super) fn gone_is_unreachable() -> String {
     format!("table ip gone {{\n{}{}}}\n", chain("forward"), chain("output"))
 }
 
-/// A pod of the node with the address `node`; the pod's namespace is at the path `net`.
-pub(super) fn pod(node: Ipv4Addr, pod: Ipv4Addr, net: &Path) -> Scripts {
+/// The two ends of a pod's link; the pod's namespace is at the path `net`.
+pub(super) fn pod_ends(pod: Ipv4Addr, net: &Path) -> String {
+    format!("link add {} type veth peer name {IN_POD} netns {}\n", pod_link(pod), net.display())
+}
+
+/// A pod of the node with the address `node`. The ends of its link are there.
+pub(super) fn pod(node: Ipv4Addr, pod: Ipv4Addr) -> Scripts {
     let link = pod_link(pod);
-    let net = net.display();
     let outside = format!(
-        "link add {link} type veth peer name eth0 netns {net}\n\
-         addr add {GATEWAY}/32 dev {link} scope link\n\
+        "addr add {GATEWAY}/32 dev {link} scope link\n\
          link set {link} up\n\
          route add {pod}/32 dev {link} src {node}\n"
     );
     let inside = format!(
         "link set lo up\n\
-         addr add {pod}/32 dev eth0\n\
-         link set eth0 up\n\
-         route add default via {GATEWAY} dev eth0 onlink src {pod}\n"
+         addr add {pod}/32 dev {IN_POD}\n\
+         link set {IN_POD} up\n\
+         route add default via {GATEWAY} dev {IN_POD} onlink src {pod}\n"
     );
     Scripts { outside, inside }
 }
@@ -140,6 +146,6 @@ pub(super) fn remove_pod(pod: Ipv4Addr) -> String {
 }
 
 /// The node's end of a pod's link.
-fn pod_link(pod: Ipv4Addr) -> String {
+pub(super) fn pod_link(pod: Ipv4Addr) -> String {
     format!("pod{}", pod.octets()[3])
 }

@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 use super::grpc_check::GrpcCheck;
 use super::http_get::{Answer, HttpGet, Scheme, network_error};
 use super::launch::Places;
+use super::outside::Outside;
 use super::process::Launch;
 
 /// As whom probes ask.
@@ -44,8 +45,23 @@ pub(super) enum Outcome {
 
 /// An action could not be done at all. A kubelet counts that neither for nor against a probe.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub(super) struct NotDone(String);
+pub(super) enum NotDone {
+    #[error("{0}")]
+    Failed(String),
+    /// It would have reached beyond the pod, and so was refused.
+    #[error("refused: {0}")]
+    Refused(#[from] Outside),
+}
+
+impl NotDone {
+    /// The event's message for a hook of that name. Reasons that may hold a secret are not in it.
+    pub(super) fn hook_message(&self, failed: &str) -> String {
+        match self {
+            Self::Failed(_) => failed.to_owned(),
+            Self::Refused(_) => format!("{failed}: {self}"),
+        }
+    }
+}
 
 /// The container that actions are aimed at.
 #[derive(Clone, Debug)]
@@ -68,7 +84,7 @@ impl Action {
         } else if let Some(grpc) = &probe.grpc {
             grpc_check(grpc, target)
         } else {
-            Err(NotDone("missing probe handler".to_owned()))
+            Err(NotDone::Failed("missing probe handler".to_owned()))
         }
     }
 
@@ -82,7 +98,7 @@ impl Action {
             Ok(Self::Sleep(Duration::from_secs(u64::try_from(sleep.seconds).unwrap_or(0))))
         } else {
             // A kubelet does not execute tcpSocket hooks either.
-            Err(NotDone("invalid handler".to_owned()))
+            Err(NotDone::Failed("invalid handler".to_owned()))
         }
     }
 
@@ -101,7 +117,8 @@ impl Action {
     }
 
     async fn probe_to_the_end(&self) -> Result<Outcome, NotDone> {
-        let refused = |error: std::io::Error| NotDone(format!("failed to exec in container: {error}"));
+        let refused =
+            |error: std::io::Error| NotDone::Failed(format!("failed to exec in container: {error}"));
         Ok(match self {
             Self::HttpGet(get) => match get.run().await {
                 Ok(Answer { status: 200..300, .. }) => Outcome::Success,
@@ -125,7 +142,7 @@ impl Action {
                 tokio::time::sleep(*duration).await;
                 Outcome::Success
             }
-            Self::GrpcCheck(_) => return Err(NotDone("a gRPC call is no hook".to_owned())),
+            Self::GrpcCheck(_) => return Err(NotDone::Failed("a gRPC call is no hook".to_owned())),
         })
     }
 
@@ -191,8 +208,14 @@ fn tcp_connect(tcp: &TCPSocketAction, target: &Target) -> Result<Action, NotDone
 
 fn exec_command(exec: &ExecAction, target: &Target) -> Result<Action, NotDone> {
     let words: Vec<_> = exec.command.iter().flatten().cloned().collect();
-    let (word, args) = words.split_first().ok_or_else(|| NotDone("exec names no command".to_owned()))?;
+    let (word, args) =
+        words.split_first().ok_or_else(|| NotDone::Failed("exec names no command".to_owned()))?;
     let launch = &target.launch;
+    if launch.placement.is_the_machine()
+        && let Some(outside) = Outside::of(&words)
+    {
+        return Err(outside.into());
+    }
     let path = launch.env.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path);
     let places = Places {
         working_dir: launch.working_dir.as_deref(),
@@ -202,7 +225,7 @@ fn exec_command(exec: &ExecAction, target: &Target) -> Result<Action, NotDone> {
     };
     let program = places
         .find_program(word)
-        .map_err(|error| NotDone(format!("failed to exec in container: {error}")))?;
+        .map_err(|error| NotDone::Failed(format!("failed to exec in container: {error}")))?;
     let command = words.join(" ");
     Ok(Action::Exec { launch: Launch { program, args: args.to_vec(), ..launch.clone() }, command })
 }
@@ -219,11 +242,11 @@ fn port(port: &IntOrString, target: &Target) -> Result<u16, NotDone> {
             Ok(number) => number,
             Err(_) => named(name)
                 .map(|port| port.container_port)
-                .ok_or_else(|| NotDone(format!("couldn't find port: {name:?} in container")))?,
+                .ok_or_else(|| NotDone::Failed(format!("couldn't find port: {name:?} in container")))?,
         },
     };
     u16::try_from(number)
         .ok()
         .filter(|number| *number > 0)
-        .ok_or_else(|| NotDone(format!("invalid port number: {number}")))
+        .ok_or_else(|| NotDone::Failed(format!("invalid port number: {number}")))
 }

@@ -21,6 +21,7 @@ use super::probe::{Finding, FirstProbe, ProbeKind, Prober};
 use super::process::{Exit, Keeper, Process};
 use super::stop::stop;
 use super::view::{Ended, Handle, Kind, Order, Restart, Running, State, View};
+use crate::registry::NOT_MODELLED;
 
 /// The pause before a container's second restart, doubling, and the longest; the first restart comes at
 /// once (`initialCrashLoopBackOff`, `MaxCrashLoopBackOff` in pkg/kubelet).
@@ -150,6 +151,20 @@ impl Supervisor {
         });
     }
 
+    /// Says that an end is none that process 1 has.
+    fn note_unlike_process_1(&self, target: &Target, exit: Exit) {
+        if let Some(signal) = exit.by_default_action()
+            && target.launch.placement.stands_for_process_1()
+        {
+            let message = format!(
+                "the first process ended by the default action for {signal}, which its own handler left to the system: \
+                 as process 1 of a real container it runs on until SIGKILL, and on the userspace dataplane it is none; \
+                 use the kernel dataplane"
+            );
+            self.context.warn(&self.spec.name, NOT_MODELLED, &message);
+        }
+    }
+
     async fn stay_stopped(mut self) {
         stopped(&mut self.order).await;
         self.publish(|view| view.accepted_stop = true);
@@ -216,6 +231,7 @@ impl Supervisor {
             tokio::select! {
                 () = &mut keeping, if !kept => kept = true,
                 exit = &mut exited, if ended.is_none() => {
+                    self.note_unlike_process_1(&target, exit);
                     let end = end_of(exit);
                     self.view.send_modify(|view| view.ended = Some(end.clone()));
                     ended = Some(end);
@@ -239,9 +255,9 @@ impl Supervisor {
                             };
                             self.publish_state(state, (started, started && ready));
                         }
-                        Err(()) if stopping || ended.is_some() => {}
-                        Err(()) => {
-                            self.context.warn(&self.spec.name, "FailedPostStartHook", "PostStartHook failed");
+                        Err(_) if stopping || ended.is_some() => {}
+                        Err(message) => {
+                            self.context.warn(&self.spec.name, "FailedPostStartHook", &message);
                             let grace_seconds = self.context.grace_period_seconds();
                             break Some(Kill { message: "FailedPostStartHook".to_owned(), grace_seconds });
                         }
@@ -291,7 +307,7 @@ impl Supervisor {
         if !kept {
             keeping.await;
         }
-        let ended = ended.unwrap_or_else(|| end_of(Exit { code: 255 }));
+        let ended = ended.unwrap_or_else(|| end_of(Exit::with(255)));
         self.view.send_modify(|view| view.running = None);
         self.publish_state(State::Terminated(ended.clone()), (false, false));
         ended
@@ -312,15 +328,20 @@ impl Supervisor {
 
     /// Runs the postStart hook; the container shows as running when it has ended, and not
     /// sooner than the kubelet sees it.
-    async fn post_start(&self, target: &Target) -> Result<(), ()> {
+    ///
+    /// # Errors
+    ///
+    /// The event's message.
+    async fn post_start(&self, target: &Target) -> Result<(), String> {
+        const FAILED: &str = "PostStartHook failed";
         let hook = self.spec.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref());
         let hook = async {
             let Some(hook) = hook else { return Ok(()) };
-            let result = match Action::of_hook(hook, target) {
-                Ok(action) => action.run_hook().await,
-                Err(error) => Err(error.to_string()),
-            };
-            result.map_err(|why| tracing::debug!(container = self.spec.name, why, "postStart hook"))
+            let action = Action::of_hook(hook, target).map_err(|error| error.hook_message(FAILED))?;
+            action.run_hook().await.map_err(|why| {
+                tracing::debug!(container = self.spec.name, why, "postStart hook");
+                FAILED.to_owned()
+            })
         };
         tokio::join!(hook, self.context.delay(|latencies| latencies.process_start_to_running)).0
     }

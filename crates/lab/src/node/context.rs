@@ -21,6 +21,7 @@ use super::env::{self, Data, KeySource, Surroundings};
 use super::info::{COMPONENT, NodeInfo};
 use super::launch::{self, LaunchError};
 use super::mode::{Mode, until_up};
+use super::outside::Outside;
 use super::process::{Keeper, Process};
 use super::service_account;
 use super::view::Kind;
@@ -77,9 +78,11 @@ impl PodContext {
         let (namespace, name, uid) =
             (text(&pod.metadata.namespace), text(&pod.metadata.name), text(&pod.metadata.uid));
         let (network, registry) = (shared.network.clone(), shared.registry.clone());
+        let own_delay = shared.config.latencies.link_of_pod(&object["metadata"]["labels"]);
+        let full_name = format!("{namespace}/{name}");
         Self {
             log_dir: logs::pod_log_dir(&shared.log_dir, &namespace, &name, &uid),
-            sandbox: Sandbox::new(network, registry, node.index, format!("{namespace}/{name}")),
+            sandbox: Sandbox::new(network, registry, node.index, full_name, own_delay),
             host_ip: node.address.to_string(),
             volumes: OnceLock::new(),
             token: OnceLock::new(),
@@ -180,6 +183,10 @@ impl PodContext {
         let make = |store: &Store| {
             self.with_surroundings(|around| volumes::make(&self.pod, store, around, &|| self.token()))
         };
+        let registry = &self.shared.registry;
+        let exists =
+            |claim: &str| registry.get(Resource::PersistentVolumeClaims, &self.namespace, claim).is_ok();
+        volumes::need_claims(&self.pod, exists)?;
         if let Some(store) = self.store() {
             let made = make(&store)?;
             self.volumes.get_or_init(|| made);
@@ -295,14 +302,18 @@ impl PodContext {
         binds.extend(self.name_resolution().map_err(|error| LaunchError::Place(error.to_string()))?);
         launch.placement =
             self.sandbox.place(&binds, self.pids()).map_err(|error| LaunchError::Place(error.to_string()))?;
+        let program = launch.program.display().to_string();
+        if launch.placement.is_the_machine()
+            && let Some(outside) = Outside::of([&program].into_iter().chain(&launch.args))
+        {
+            return Err(LaunchError::Refused { program, outside });
+        }
         let path = logs::container_log(&self.log_dir, &container.name);
         let start = std::fs::create_dir_all(&self.log_dir)
             .and_then(|()| LogFile::begin(&path, self.shared.clock))
             .and_then(|log| launch.start(log));
-        let (process, keeper) = start.map_err(|error| LaunchError::Start {
-            program: launch.program.display().to_string(),
-            why: error.to_string(),
-        })?;
+        let (process, keeper) =
+            start.map_err(|error| LaunchError::Start { program, why: error.to_string() })?;
         let ports = container.ports.clone().unwrap_or_default();
         Ok((process, keeper, Target { pod_ip: self.pod_ip(), ports, launch }))
     }

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::Container;
 
 use super::env::{self, EnvError, Surroundings};
 use super::expand::expand;
+use super::outside::Outside;
 use super::process::Launch;
 use super::volumes::{self, Made, Mount, VolumeError, on_machine};
 use crate::network::Placement;
@@ -44,6 +45,9 @@ pub(super) enum LaunchError {
     /// Its mounts cannot be made.
     #[error("{0}")]
     Place(String),
+    /// It would reach beyond the pod.
+    #[error("exec: {program:?}: refused: {outside}")]
+    Refused { program: String, outside: Outside },
     /// The operating system refused.
     #[error("exec: {program:?}: {why}")]
     Start { program: String, why: String },
@@ -53,7 +57,9 @@ impl LaunchError {
     /// The reason that the container's status shows.
     pub(super) fn reason(&self) -> &'static str {
         match self {
-            Self::NoCommand { .. } | Self::NoWorkingDir { .. } | Self::Place(_) => "CreateContainerError",
+            Self::NoCommand { .. } | Self::NoWorkingDir { .. } | Self::Place(_) | Self::Refused { .. } => {
+                "CreateContainerError"
+            }
             Self::Env(_) | Self::Volume(_) => "CreateContainerConfigError",
             Self::NoProgram { .. } | Self::Start { .. } => "RunContainerError",
         }

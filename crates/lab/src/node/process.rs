@@ -51,12 +51,32 @@ pub(super) struct Launch {
 pub(super) struct Exit {
     /// As a container runtime counts: 128 + the signal when one ended it.
     pub(super) code: i32,
+    /// The signal that ended it.
+    signal: Option<i32>,
 }
 
 impl Exit {
+    /// An end with this code.
+    pub(super) const fn with(code: i32) -> Self {
+        Self { code, signal: None }
+    }
+
     fn of(status: ExitStatus) -> Self {
-        let by_signal = status.signal().map(|signal| 128 + signal);
-        Self { code: status.code().or(by_signal).unwrap_or(255) }
+        let signal = status.signal();
+        Self { code: status.code().or(signal.map(|signal| 128 + signal)).unwrap_or(255), signal }
+    }
+
+    /// The signal whose default action ended it, which process 1 does not take: a handler gave it back to the system.
+    pub(super) fn by_default_action(&self) -> Option<Signal> {
+        const ASKING: [Signal; 6] = [
+            Signal::SIGTERM,
+            Signal::SIGINT,
+            Signal::SIGQUIT,
+            Signal::SIGHUP,
+            Signal::SIGUSR1,
+            Signal::SIGUSR2,
+        ];
+        ASKING.into_iter().find(|signal| self.signal == Some(*signal as i32))
     }
 }
 
@@ -206,8 +226,8 @@ impl Process {
         let mut exit = self.exit.clone();
         // The keeper was aborted with the cluster: nobody is left to hear of it.
         match exit.wait_for(Option::is_some).await {
-            Ok(exit) => (*exit).unwrap_or(Exit { code: 137 }),
-            Err(_) => Exit { code: 137 },
+            Ok(exit) => (*exit).unwrap_or(Exit::with(137)),
+            Err(_) => Exit::with(137),
         }
     }
 
@@ -240,7 +260,7 @@ impl Keeper {
         let _ = tokio::task::spawn_blocking(move || descendants::kill_marked(&mark, &members)).await;
         // All that was written is in the log before anybody hears of the end.
         self.recorder.finish();
-        let exit = status.map_or(Exit { code: 255 }, Exit::of);
+        let exit = status.map_or(Exit::with(255), Exit::of);
         self.exit.send_replace(Some(exit));
     }
 
@@ -324,7 +344,7 @@ mod tests {
     #[tokio::test]
     async fn exit_codes_are_those_of_a_container_runtime() {
         for (script, code) in [("exit 7", 7), ("kill -TERM $$", 143), ("kill -KILL $$", 137)] {
-            assert_eq!(shell(script).run().await.unwrap().0, Exit { code }, "{script}");
+            assert_eq!(shell(script).run().await.unwrap().0.code, code, "{script}");
         }
     }
 
@@ -338,7 +358,7 @@ mod tests {
         let keeper = tokio::spawn(keeper.run());
         wait_for_text(&log, "child").await;
         process.stop(Signal::SIGTERM);
-        assert_eq!(process.exited().await, Exit { code: 3 });
+        assert_eq!(process.exited().await, Exit::with(3));
         keeper.await.unwrap();
         let text = std::fs::read_to_string(&log).unwrap();
         let child: i32 = text.trim().rsplit(' ').next().unwrap().parse().unwrap();
@@ -368,7 +388,7 @@ mod tests {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         };
         process.stop(Signal::SIGTERM);
-        assert_eq!(process.exited().await, Exit { code: 3 });
+        assert_eq!(process.exited().await, Exit::with(3));
         keeper.await.unwrap();
         for pid in pids {
             assert!(!is_alive(pid), "{pid} lives");
@@ -404,6 +424,6 @@ mod tests {
         while is_alive(pid) {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
-        assert_eq!(process.exited().await, Exit { code: 137 });
+        assert_eq!(process.exited().await, Exit::with(137));
     }
 }

@@ -97,6 +97,8 @@ fn stop_signal(container: &Container, images: &BTreeMap<String, Image>) -> Signa
 struct Hook {
     context: Arc<PodContext>,
     container: String,
+    /// The event's, if it fails.
+    message: String,
     /// A command ends with the container that it runs in.
     ends_with_container: bool,
     run: JoinSet<Result<(), String>>,
@@ -110,6 +112,10 @@ impl Hook {
         target: &Target,
     ) -> Self {
         let action = Action::of_hook(handler, target);
+        let message = match &action {
+            Err(error) => error.hook_message("PreStopHook failed"),
+            Ok(_) => "PreStopHook failed".to_owned(),
+        };
         let ends_with_container = matches!(action, Ok(Action::Exec { .. }));
         let until_it_arrives = match action {
             Ok(Action::HttpGet(_)) => context.sample(|latencies| latencies.pre_stop_to_http_request),
@@ -123,7 +129,8 @@ impl Hook {
                 Err(error) => Err(error.to_string()),
             }
         });
-        Self { context: Arc::clone(context), container: container.name.clone(), ends_with_container, run }
+        let (context, container) = (Arc::clone(context), container.name.clone());
+        Self { context, container, message, ends_with_container, run }
     }
 
     /// Waits for its end, and says so if it failed.
@@ -140,8 +147,7 @@ impl Hook {
         };
         if let Err(why) = result {
             tracing::debug!(container = self.container, why, "preStop hook");
-            // Without the reason, which may hold a secret.
-            self.context.warn(&self.container, "FailedPreStopHook", "PreStopHook failed");
+            self.context.warn(&self.container, "FailedPreStopHook", &self.message);
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! They are made as directories of the machine, for the dataplane to mount where the manifest
 //! says. Their contents are those of the time when the pod came to the node: a change of a
-//! ConfigMap or Secret does not reach a running pod.
+//! ConfigMap or Secret does not reach a running pod. A claim's volume outlives the pod: a directory for each claim,
+//! whatever its class and size.
 //!
 //! Source: kubernetes/kubernetes, `pkg/volume/{configmap,secret,projected,downwardapi,emptydir,hostpath}`.
 
@@ -23,6 +24,8 @@ use super::service_account;
 use crate::network::{Bind, Store};
 
 const DEFAULT_MODE: i32 = 0o644;
+/// The folder of what claims hold, among the folders of the pods.
+const CLAIMS: &str = "claims";
 
 /// A volume cannot be made, or not be mounted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,6 +36,11 @@ pub(super) struct VolumeError {
 }
 
 impl VolumeError {
+    /// A volume's claim does not exist.
+    fn of_claim(volume: &str, claim: &str) -> Self {
+        Self { volume: volume.to_owned(), why: format!("persistentvolumeclaim {claim:?} not found") }
+    }
+
     /// The files of the pod's service account cannot be written.
     pub(super) fn of_service_account(pod: &Pod, why: &io::Error) -> Self {
         Self { volume: service_account::volume(pod).unwrap_or_default().to_owned(), why: why.to_string() }
@@ -96,6 +104,20 @@ pub(super) fn make(
             Ok((volume.name.clone(), made.map_err(error)?))
         })
         .collect()
+}
+
+/// Checks that the claims of a pod's volumes exist.
+///
+/// # Errors
+///
+/// The first that does not. It may come yet.
+pub(super) fn need_claims(pod: &Pod, exists: impl Fn(&str) -> bool) -> Result<(), VolumeError> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let mut claims = volumes
+        .filter_map(|volume| Some((&volume.name, &volume.persistent_volume_claim.as_ref()?.claim_name)));
+    claims
+        .find(|(_, claim)| !exists(claim))
+        .map_or(Ok(()), |(volume, claim)| Err(VolumeError::of_claim(volume, claim)))
 }
 
 /// On a dataplane without mounts only what is there already can be mounted; the pod learns its token
@@ -193,6 +215,8 @@ impl Maker<'_> {
         let files = if let Some(host) = &volume.host_path {
             let path = host_path(host)?;
             return Ok(MadeVolume { made_at: path.clone(), source: path, read_only: false });
+        } else if let Some(claim) = &volume.persistent_volume_claim {
+            return self.claimed(&claim.claim_name, claim.read_only == Some(true), store);
         } else if is_empty_dir {
             fs::create_dir_all(dir)
                 .and_then(|()| fs::set_permissions(dir, Permissions::from_mode(0o777)))
@@ -229,6 +253,19 @@ impl Maker<'_> {
             write().map_err(text)?;
         }
         Ok(made())
+    }
+
+    /// The volume of a claim: a directory that outlives the pod, and follows it to other nodes.
+    fn claimed(&self, claim: &str, read_only: bool, store: &Store) -> Result<MadeVolume, String> {
+        let namespace = self.around.pod.metadata.namespace.as_deref().unwrap_or_default();
+        let below = Path::new(CLAIMS).join(namespace).join(within(claim)?);
+        // A pod's own volumes are in a folder beside.
+        let beside = |path: &Path| path.parent().unwrap_or(path).join(&below);
+        let made_at = beside(&store.made_at);
+        fs::create_dir_all(&made_at)
+            .and_then(|()| fs::set_permissions(&made_at, Permissions::from_mode(0o777)))
+            .map_err(|error| error.to_string())?;
+        Ok(MadeVolume { made_at, source: beside(&store.known_as), read_only })
     }
 
     fn projection(&self, source: &VolumeProjection, mode: i32) -> Result<Files, String> {
@@ -423,6 +460,22 @@ mod tests {
             assert!(text.starts_with("MountVolume.SetUp failed for volume \"v\" : "), "{text}");
             assert!(text.contains(why), "{text}");
         }
+    }
+
+    #[test]
+    fn a_claims_volume_outlives_its_pod() {
+        let dir = tempfile::tempdir().unwrap();
+        let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data-web-0"}}]);
+        let pod = pod(volumes, json!([mount("data", "/data")]));
+        let first = made(&pod, &dir.path().join("uid-1")).unwrap();
+        fs::write(first["data"].made_at.join("kept"), "x").unwrap();
+        let second = made(&pod, &dir.path().join("uid-2")).unwrap();
+        assert_eq!(fs::read_to_string(second["data"].made_at.join("kept")).unwrap(), "x");
+        assert!(!second["data"].read_only);
+        assert_eq!(second["data"].source, Path::new("/claims/shop/data-web-0"));
+        let error = need_claims(&pod, |_| false).unwrap_err().to_string();
+        assert!(error.ends_with("persistentvolumeclaim \"data-web-0\" not found"), "{error}");
+        assert_eq!(need_claims(&pod, |claim| claim == "data-web-0"), Ok(()));
     }
 
     #[test]

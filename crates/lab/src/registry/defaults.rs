@@ -62,6 +62,9 @@ pub(super) fn fill_defaults(resource: Resource, object: &mut Value) {
             default_to(object, "status", json!({"replicas": 0}));
             default_pod_spec(&mut object["spec"]["template"]["spec"]);
         }
+        Resource::StatefulSets => default_stateful_set(object),
+        Resource::DaemonSets => default_daemon_set(object),
+        Resource::PersistentVolumeClaims => default_claim(object),
         Resource::Jobs => default_job(object),
         Resource::PodDisruptionBudgets => {
             let status =
@@ -77,6 +80,7 @@ pub(super) fn fill_defaults(resource: Resource, object: &mut Value) {
         Resource::RoleBindings | Resource::ClusterRoleBindings => default_binding(object),
         Resource::Events
         | Resource::ConfigMaps
+        | Resource::ControllerRevisions
         | Resource::ServiceAccounts
         | Resource::Leases
         | Resource::Roles
@@ -143,6 +147,59 @@ fn default_binding(binding: &mut Value) {
     }
 }
 
+fn default_stateful_set(set: &mut Value) {
+    let spec = json!({
+        "replicas": 1,
+        "revisionHistoryLimit": 10,
+        "podManagementPolicy": "OrderedReady",
+        "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
+        "updateStrategy": {"type": "RollingUpdate"},
+    });
+    fill(set, json!({"spec": spec}));
+    default_to(set, "status", json!({"replicas": 0, "availableReplicas": 0}));
+    let strategy = &mut set["spec"]["updateStrategy"];
+    if strategy["type"] == "RollingUpdate" {
+        fill(strategy, json!({"rollingUpdate": {"partition": 0, "maxUnavailable": 1}}));
+    }
+    for claim in elements(&mut set["spec"], "volumeClaimTemplates") {
+        claim["apiVersion"] = json!(Resource::PersistentVolumeClaims.api_version());
+        claim["kind"] = json!(Resource::PersistentVolumeClaims.kind());
+        default_claim(claim);
+    }
+    default_pod_spec(&mut set["spec"]["template"]["spec"]);
+}
+
+fn default_daemon_set(set: &mut Value) {
+    fill(set, json!({"spec": {"revisionHistoryLimit": 10, "updateStrategy": {"type": "RollingUpdate"}}}));
+    let strategy = &mut set["spec"]["updateStrategy"];
+    if strategy["type"] == "RollingUpdate" {
+        fill(strategy, json!({"rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}}));
+    }
+    let counts = json!({
+        "currentNumberScheduled": 0, "numberMisscheduled": 0, "desiredNumberScheduled": 0, "numberReady": 0,
+    });
+    default_to(set, "status", counts);
+    default_pod_spec(&mut set["spec"]["template"]["spec"]);
+}
+
+fn default_claim(claim: &mut Value) {
+    default_to(&mut claim["spec"], "volumeMode", "Filesystem");
+    default_to(claim, "status", json!({"phase": "Pending"}));
+}
+
+/// Binds a claim to a volume of its own, as a provisioner of storage would.
+fn bind_claim(claim: &mut Value) {
+    let (spec, uid) = (&claim["spec"], claim["metadata"]["uid"].as_str().unwrap_or_default());
+    let status = json!({
+        "phase": "Bound",
+        "accessModes": spec["accessModes"],
+        "capacity": spec["resources"]["requests"],
+    });
+    let volume = format!("pvc-{uid}");
+    default_to(&mut claim["spec"], "volumeName", volume);
+    claim["status"] = status;
+}
+
 fn default_job(job: &mut Value) {
     labels_of_template(job);
     let spec = &mut job["spec"];
@@ -197,6 +254,7 @@ pub(super) fn prepare(resource: Resource, object: &mut Value) {
                 fill(spec, json!({"ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack"}));
             }
         }
+        Resource::PersistentVolumeClaims => bind_claim(object),
         Resource::Jobs if object["spec"]["manualSelector"] == false => generate_job_selector(object),
         _ => {}
     }
@@ -326,7 +384,9 @@ fn default_service(service: &mut Value) {
     let spec = &mut service["spec"];
     fill(spec, json!({"type": "ClusterIP", "sessionAffinity": "None"}));
     if spec["sessionAffinity"] == "ClientIP" {
-        default_to(spec, "sessionAffinityConfig", json!({"clientIP": {"timeoutSeconds": 10_800}}));
+        fill(spec, json!({"sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 10_800}}}));
+    } else if spec["sessionAffinity"] == "None" {
+        remove(spec, "sessionAffinityConfig");
     }
     let kind = spec["type"].as_str().unwrap_or_default().to_owned();
     if kind != "ExternalName" {

@@ -11,6 +11,9 @@ use crate::sync::lock;
 /// client-go's tools/record/events_cache.go).
 const MAX_COUNTED: usize = 4096;
 
+/// The reason of events that name what a real cluster does and this one does not.
+pub(crate) const NOT_MODELLED: &str = "NotModelled";
+
 /// How an event is to be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventType {

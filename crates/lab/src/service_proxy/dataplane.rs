@@ -5,20 +5,22 @@
 //! never answered. What differs from a kernel's rules: a refusal shows as a reset
 //! after the connection was made, and a vanished address never stalls a client.
 
+use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rand::RngExt;
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
-use super::table::Backend;
+use super::relay::{Link, reset};
+use super::table::{Backend, Routes};
 use super::truth::{Line, Routed, TruthLog};
+use crate::sync::lock;
 use rolldrop_record::clock::{Clock, Stamp};
 
 /// Connections that may wait in the accept queue.
@@ -26,28 +28,64 @@ const BACKLOG: i32 = 4096;
 /// How long the kernel may try to reach a pod whose accept queue is full.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The endpoints of one Service port as they are in effect now.
+/// One Service port as it is in effect now.
 #[derive(Debug, Default)]
-pub(super) struct InEffect(RwLock<Arc<[Backend]>>);
+pub(super) struct InEffect(Mutex<Effect>);
+
+#[derive(Debug, Default)]
+struct Effect {
+    routes: Routes,
+    affinity: Option<Duration>,
+    /// When a client was last sent to an endpoint, with session affinity.
+    last: HashMap<(IpAddr, SocketAddr), Instant>,
+}
+
+/// Where a connection arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// At the Service's own address.
+    Internal,
+    /// At the node port.
+    External,
+}
 
 impl InEffect {
-    /// Puts new endpoints into effect; returns the stamps just before and just after.
-    pub(super) fn swap(&self, clock: Clock, backends: Arc<[Backend]>) -> (Stamp, Stamp) {
-        let mut current = self.0.write().unwrap_or_else(PoisonError::into_inner);
+    /// Puts new routes into effect; returns the stamps just before and just after.
+    pub(super) fn swap(&self, clock: Clock, routes: Routes, affinity: Option<Duration>) -> [Stamp; 2] {
+        let mut effect = lock(&self.0);
+        let Effect { last, .. } = &mut *effect;
+        // An endpoint that goes takes its clients' affinity with it.
+        let all = || routes.internal.iter().chain(&*routes.external);
+        last.retain(|(_, address), at| {
+            affinity.is_some_and(|timeout| at.elapsed() < timeout) && all().any(|one| one.address == *address)
+        });
         let begin = clock.now();
-        *current = backends;
-        (begin, clock.now())
+        effect.routes = routes;
+        effect.affinity = affinity;
+        [begin, clock.now()]
     }
 
     /// Picks an endpoint. The stamp is taken under the same lock as the swap, so the
     /// log never shows a connection routed by a table that was no longer in effect.
-    fn pick(&self, clock: Clock) -> (Stamp, Option<Backend>) {
-        let current = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let backend = match current.len() {
-            0 => None,
-            n => current.get(rand::rng().random_range(0..n)).cloned(),
+    fn pick(&self, clock: Clock, side: Side, client: IpAddr) -> (Stamp, Option<Backend>) {
+        let mut effect = lock(&self.0);
+        let Effect { routes, affinity, last } = &mut *effect;
+        let backends = match side {
+            Side::Internal => &routes.internal,
+            Side::External => &routes.external,
         };
-        (clock.now(), backend)
+        let stays = |backend: &&Backend| {
+            let at = last.get(&(client, backend.address));
+            affinity.zip(at).is_some_and(|(timeout, at)| at.elapsed() < timeout)
+        };
+        let backend = backends.iter().find(stays).or_else(|| match backends.len() {
+            0 => None,
+            n => backends.get(rand::rng().random_range(0..n)),
+        });
+        if let (Some(backend), Some(_)) = (backend, affinity) {
+            last.insert((client, backend.address), Instant::now());
+        }
+        (clock.now(), backend.cloned())
     }
 }
 
@@ -56,7 +94,9 @@ pub(super) struct PortProxy {
     /// `namespace/name`.
     pub(super) service: Arc<str>,
     pub(super) address: SocketAddr,
+    pub(super) side: Side,
     pub(super) in_effect: Arc<InEffect>,
+    pub(super) link: Link,
     pub(super) truth: TruthLog,
     pub(super) clock: Clock,
 }
@@ -94,7 +134,7 @@ impl PortProxy {
     }
 
     async fn carry(self: Arc<Self>, client: TcpStream, from: SocketAddr) {
-        let (t_ns, backend) = self.in_effect.pick(self.clock);
+        let (t_ns, backend) = self.in_effect.pick(self.clock, self.side, from.ip());
         let log = |pod, result| {
             self.truth.write(&Line::Connection { t_ns, service: &self.service, client: from, pod, result });
         };
@@ -102,10 +142,11 @@ impl PortProxy {
             log(None, Routed::NoEndpoint);
             return reset(client);
         };
+        self.link.cross().await;
         match connect(address).await {
             Ok(server) => {
                 log(Some(&pod), Routed::Connected);
-                pass_on(client, server).await;
+                self.link.pass_on(client, server).await;
             }
             Err(error) => {
                 let result = match error.kind() {
@@ -115,6 +156,7 @@ impl PortProxy {
                     _ => Routed::Unreachable,
                 };
                 log(Some(&pod), result);
+                self.link.cross().await;
                 reset(client);
             }
         }
@@ -125,29 +167,15 @@ async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await.map_err(io::Error::from)?
 }
 
-/// Copies both ways until both sides have ended, or one was reset.
-async fn pass_on(mut client: TcpStream, mut server: TcpStream) {
-    // Failing to set it costs some milliseconds and no correctness.
-    let _ = client.set_nodelay(true);
-    let _ = server.set_nodelay(true);
-    if copy_bidirectional(&mut client, &mut server).await.is_err() {
-        reset(client);
-        reset(server);
-    }
-}
-
-/// Closes with a reset instead of an end of stream.
-fn reset(stream: TcpStream) {
-    // It fails only on a socket that is already dead.
-    let _ = stream.set_zero_linger();
-    drop(stream);
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::time::advance;
 
     use super::*;
+    use crate::latency::{Latency, Sampler};
 
     struct Fixture {
         address: SocketAddr,
@@ -159,6 +187,10 @@ mod tests {
     }
 
     async fn proxy() -> Fixture {
+        proxy_over(Latency::ZERO).await
+    }
+
+    async fn proxy_over(delay: Latency) -> Fixture {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("truth.jsonl");
         let (truth, writer) = TruthLog::open(&log).await.unwrap();
@@ -166,7 +198,9 @@ mod tests {
         let proxy = PortProxy {
             service: "shop/web".into(),
             address: ([127, 0, 0, 1], 0).into(),
+            side: Side::Internal,
             in_effect: Arc::clone(&in_effect),
+            link: Link { delay, sampler: Sampler::seeded(1) },
             truth,
             clock: Clock::start(),
         };
@@ -179,7 +213,7 @@ mod tests {
 
     impl Fixture {
         fn route_to(&self, address: SocketAddr) {
-            self.in_effect.swap(Clock::start(), [Backend { pod: "web-1".into(), address }].into());
+            route(&self.in_effect, &[("web-1", address)], None);
         }
 
         /// Ends the proxy and answers the results that it logged.
@@ -198,9 +232,35 @@ mod tests {
         }
     }
 
+    /// A server that has closed an idle connection, and a request that was on its way to it.
+    #[tokio::test]
+    async fn a_request_and_a_close_meet_on_a_link_with_a_delay() {
+        let proxy = proxy_over(Latency::constant(Duration::from_millis(300))).await;
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        proxy.route_to(server.local_addr().unwrap());
+        let mut client = TcpStream::connect(proxy.address).await.unwrap();
+        client.write_all(b"first").await.unwrap();
+        let (mut pod, _) = server.accept().await.unwrap();
+        let mut first = [0; 5];
+        pod.read_exact(&mut first).await.unwrap();
+        client.write_all(b"second").await.unwrap();
+        // It knows of no second request.
+        drop(pod);
+        let read = client.read_u8().await.unwrap_err().kind();
+        assert!([io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset].contains(&read), "{read:?}");
+        assert_eq!(&first, b"first");
+        assert_eq!(proxy.results().await, ["connected"]);
+    }
+
     #[tokio::test]
     async fn a_half_closed_connection_still_answers() {
-        let proxy = proxy().await;
+        for delay in [Latency::ZERO, Latency::constant(Duration::from_millis(20))] {
+            half_closed(delay).await;
+        }
+    }
+
+    async fn half_closed(delay: Latency) {
+        let proxy = proxy_over(delay).await;
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         proxy.route_to(server.local_addr().unwrap());
         let mut client = TcpStream::connect(proxy.address).await.unwrap();
@@ -243,6 +303,54 @@ mod tests {
         assert_eq!(proxy.results().await, ["no_endpoint", "refused"]);
     }
 
+    fn route(in_effect: &InEffect, pods: &[(&str, SocketAddr)], affinity: Option<Duration>) {
+        let backends = pods.iter().map(|(pod, address)| Backend { pod: (*pod).into(), address: *address });
+        let routes = Routes { internal: backends.collect(), ..Routes::default() };
+        in_effect.swap(Clock::start(), routes, affinity);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_stays_with_its_pod_until_the_timeout_or_the_pods_end() {
+        let names: Vec<_> = (0..50).map(|n| format!("web-{n}")).collect();
+        let pods: Vec<_> =
+            (8000..).zip(&names).map(|(n, pod)| (&**pod, ([127, 0, 0, 2], n).into())).collect();
+        let affinity = Some(Duration::from_secs(10));
+        let in_effect = InEffect::default();
+        let ask = |low| {
+            let (_, backend) = in_effect.pick(Clock::start(), Side::Internal, [127, 0, 0, low].into());
+            backend.expect("an endpoint").pod.to_string()
+        };
+        route(&in_effect, &pods, affinity);
+
+        // Each connection begins the timeout anew, and each client has a pod of its own.
+        let first = ask(1);
+        for _ in 0..20 {
+            advance(Duration::from_secs(9)).await;
+            assert_eq!(ask(1), first);
+        }
+        let others: BTreeSet<_> = (2..40).map(ask).collect();
+        assert!(others.len() > 1, "{others:?}");
+
+        // It is forgotten with its endpoint, and not with others.
+        let (kept, others): (Vec<_>, Vec<_>) = pods.iter().copied().partition(|(pod, _)| *pod == first);
+        route(&in_effect, &[&others[..1], &kept].concat(), affinity);
+        assert_eq!(ask(1), first);
+        route(&in_effect, &others, affinity);
+        let second = ask(1);
+        route(&in_effect, &pods, affinity);
+        assert_eq!(ask(1), second);
+
+        let mut seen = BTreeSet::new();
+        for _ in 0..20 {
+            advance(Duration::from_secs(10)).await;
+            seen.insert(ask(1));
+        }
+        assert!(seen.len() > 1, "the timeout passes each time");
+        route(&in_effect, &pods, None);
+        let seen: BTreeSet<_> = std::iter::repeat_n(1, 20).map(ask).collect();
+        assert!(seen.len() > 1, "no affinity any more");
+    }
+
     #[tokio::test]
     async fn an_established_connection_outlives_its_endpoint() {
         let proxy = proxy().await;
@@ -250,7 +358,7 @@ mod tests {
         proxy.route_to(server.local_addr().unwrap());
         let mut client = TcpStream::connect(proxy.address).await.unwrap();
         let (mut pod, _) = server.accept().await.unwrap();
-        proxy.in_effect.swap(Clock::start(), [].into());
+        route(&proxy.in_effect, &[], None);
         client.write_all(b"x").await.unwrap();
         assert_eq!(pod.read_u8().await.unwrap(), b'x');
         assert_eq!(proxy.results().await, ["connected"]);

@@ -1,8 +1,8 @@
 //! The nftables rules of a node, as scripts for `nft -f`. Pure.
 //!
 //! Named and laid out like those of kube-proxy's nftables mode, but for one rule (`dnat`): a map from addresses of
-//! Services to a chain each, which picks an endpoint at random; the same for node ports; Services without
-//! endpoints are rejected, and what the policy Local leaves without one is dropped. A script changes
+//! Services to a chain each, which picks an endpoint at random; the same for node ports; with session affinity a
+//! set for each endpoint, of the clients that stay with it; Services without endpoints are rejected, and what the policy Local leaves without one is dropped. A script changes
 //! what differs between two tables, in one transaction. Like kube-proxy's it leaves established
 //! connections alone: they follow their conntrack entries, and so does whatever meets the entry of
 //! an earlier connection.
@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::table::{Backend, Endpoints, Policy, ServicePort, Table, Way};
 use crate::address::node_pods;
@@ -65,8 +66,10 @@ pub(crate) fn trial(address: Ipv4Addr) -> String {
     };
     let backend = |low| Backend { pod: "trial".into(), address: ([10, 244, 1, low], 8080).into() };
     let cluster = [backend(2), backend(3)].into();
-    let table = Table::from([(port, Endpoints { cluster, ..Endpoints::default() })]);
-    script(None, &table, node)
+    let sticky = ServicePort { address: ([10, 96, 0, 2], 80).into(), node_port: None, ..port.clone() };
+    let once = Endpoints { cluster, ..Endpoints::default() };
+    let stays = Endpoints { affinity: Some(Duration::from_secs(1)), ..once.clone() };
+    script(None, &Table::from([(port, once), (sticky, stays)]), node)
 }
 
 /// What is there whatever the Services are, in place of what was there.
@@ -140,6 +143,12 @@ impl Script {
         for name in after.chains.keys().filter(|name| !before.chains.contains_key(*name)) {
             self.line(format_args!("add chain ip kube-proxy {name}"));
         }
+        for (name, timeout) in after.sets.iter().filter(|(name, _)| !before.sets.contains_key(*name)) {
+            let seconds = timeout.as_secs();
+            self.line(format_args!(
+                "add set ip kube-proxy {name} {{ type ipv4_addr; flags dynamic,timeout; timeout {seconds}s; }}"
+            ));
+        }
         for name in gone() {
             self.line(format_args!("flush chain ip kube-proxy {name}"));
         }
@@ -155,6 +164,9 @@ impl Script {
         }
         for name in gone() {
             self.line(format_args!("delete chain ip kube-proxy {name}"));
+        }
+        for name in before.sets.keys().filter(|name| !after.sets.contains_key(*name)) {
+            self.line(format_args!("delete set ip kube-proxy {name}"));
         }
         for element in after.elements.difference(&before.elements) {
             self.line(format_args!("add element ip kube-proxy {element}"));
@@ -183,6 +195,8 @@ struct PortRules {
     chains: BTreeMap<String, Vec<String>>,
     /// Elements of maps, each with its map.
     elements: BTreeSet<String>,
+    /// Names of the sets of clients that stay with an endpoint, and for how long after their last connection.
+    sets: BTreeMap<String, Duration>,
 }
 
 impl PortRules {
@@ -192,7 +206,11 @@ impl PortRules {
         let own = format!("{} . {protocol} . {}", address.ip(), address.port());
         for (kind, backends) in [("service", &endpoints.cluster), ("local", &endpoints.local)] {
             if !backends.is_empty() {
-                rules.chains.insert(chain(kind, port), dnat(port, backends));
+                let pick = match endpoints.affinity {
+                    None => dnat(port, backends),
+                    Some(timeout) => rules.sticky(port, backends, timeout),
+                };
+                rules.chains.insert(chain(kind, port), pick);
             }
         }
         let way = endpoints.way(port.internal);
@@ -205,6 +223,31 @@ impl PortRules {
             rules.node_port(port, node_port, endpoints, node);
         }
         rules
+    }
+
+    /// The rules that send a client to the one of these that it had last, and any other client to one at random. What
+    /// an endpoint's own chain and set are, goes with it.
+    fn sticky(&mut self, port: &ServicePort, backends: &[Backend], timeout: Duration) -> Vec<String> {
+        let own = |kind: &str, Backend { address, .. }: &Backend| {
+            format!("{}/{}/{}", chain(kind, port), address.ip(), address.port())
+        };
+        let endpoint = |backend: &Backend| own("endpoint", backend);
+        // Its timeout is part of its name, since a set cannot change it.
+        let clients = |backend: &Backend| format!("{}/{}s", own("affinity", backend), timeout.as_secs());
+        for backend in backends {
+            let set = clients(backend);
+            let rules = vec![
+                format!("update @{set} {{ ip saddr }}"),
+                format!("meta l4proto {} dnat ip to {}", port.protocol, backend.address),
+            ];
+            self.chains.insert(endpoint(backend), rules);
+            self.sets.insert(set, timeout);
+        }
+        let known = backends
+            .iter()
+            .map(|backend| format!("ip saddr @{} goto {}", clients(backend), endpoint(backend)));
+        let others = shares(backends).map(|(chance, backend)| format!("{chance}goto {}", endpoint(backend)));
+        known.chain(others).collect()
     }
 
     fn node_port(&mut self, port: &ServicePort, node_port: u16, endpoints: &Endpoints, node: Node) {
@@ -248,14 +291,18 @@ fn verdict(way: Way<'_>) -> Option<&'static str> {
 /// kube-proxy has one rule with a map of all. A packet that meets such a map at the moment in which its rule is replaced
 /// finds nothing in it, and its connection is lost (docs/proofs.md). That is the kernel's doing, not the pod's.
 fn dnat(port: &ServicePort, backends: &[Backend]) -> Vec<String> {
-    let rule = |(n, backend): (usize, &Backend)| {
-        let chance = match backends.len() - n {
-            1 => String::new(),
-            left => format!(" numgen random mod {left} 0"),
-        };
-        format!("meta l4proto {}{chance} dnat ip to {}", port.protocol, backend.address)
+    let rule = |(chance, backend): (String, &Backend)| {
+        format!("meta l4proto {} {chance}dnat ip to {}", port.protocol, backend.address)
     };
-    backends.iter().enumerate().map(rule).collect()
+    shares(backends).map(rule).collect()
+}
+
+/// Each of these with the match that lets it take an equal share of what the ones before it left over.
+fn shares(backends: &[Backend]) -> impl Iterator<Item = (String, &Backend)> {
+    backends.iter().enumerate().map(|(n, backend)| match backends.len() - n {
+        1 => (String::new(), backend),
+        left => (format!("numgen random mod {left} 0 "), backend),
+    })
 }
 
 /// The name of a port's chain, such as `service-shop/web/tcp/80`.
@@ -296,7 +343,7 @@ mod tests {
     fn local_table(pods: &[u8], local: &[u8]) -> Table {
         let port = ServicePort { external: Policy::Local, ..port(Some(30080)) };
         let (cluster, local) = (backends(pods), backends(local));
-        Table::from([(port, Endpoints { cluster, local })])
+        Table::from([(port, Endpoints { cluster, local, affinity: None })])
     }
 
     #[test]
@@ -338,6 +385,45 @@ mod tests {
         meta l4proto tcp numgen random mod 3 0 dnat ip to 10.244.1.2:8080
         meta l4proto tcp numgen random mod 2 0 dnat ip to 10.244.1.3:8080
         meta l4proto tcp dnat ip to 10.244.1.4:8080
+        ");
+    }
+
+    #[test]
+    fn a_client_stays_with_an_endpoint_whose_set_goes_with_it() {
+        let table = |pods: &[u8], seconds| {
+            let affinity = Some(Duration::from_secs(seconds));
+            Table::from([(
+                port(None),
+                Endpoints { cluster: backends(pods), affinity, ..Endpoints::default() },
+            )])
+        };
+        let rules = PortRules::of(&port(None), &table(&[2, 3], 60)[&port(None)], NODE);
+        insta::assert_snapshot!(rules.chains["service-shop/web/tcp/80"].join("\n"), @r"
+        ip saddr @affinity-shop/web/tcp/80/10.244.1.2/8080/60s goto endpoint-shop/web/tcp/80/10.244.1.2/8080
+        ip saddr @affinity-shop/web/tcp/80/10.244.1.3/8080/60s goto endpoint-shop/web/tcp/80/10.244.1.3/8080
+        numgen random mod 2 0 goto endpoint-shop/web/tcp/80/10.244.1.2/8080
+        goto endpoint-shop/web/tcp/80/10.244.1.3/8080
+        ");
+        let script = script(Some(&table(&[2, 3], 60)), &table(&[3], 60), NODE);
+        insta::assert_snapshot!(script, @r"
+        flush chain ip kube-proxy endpoint-shop/web/tcp/80/10.244.1.2/8080
+        flush chain ip kube-proxy service-shop/web/tcp/80
+        add rule ip kube-proxy service-shop/web/tcp/80 ip saddr @affinity-shop/web/tcp/80/10.244.1.3/8080/60s goto endpoint-shop/web/tcp/80/10.244.1.3/8080
+        add rule ip kube-proxy service-shop/web/tcp/80 goto endpoint-shop/web/tcp/80/10.244.1.3/8080
+        delete chain ip kube-proxy endpoint-shop/web/tcp/80/10.244.1.2/8080
+        delete set ip kube-proxy affinity-shop/web/tcp/80/10.244.1.2/8080/60s
+        delete element ip kube-proxy hairpin-connections { 10.244.1.2 . 10.244.1.2 }
+        ");
+        let longer = super::script(Some(&table(&[3], 60)), &table(&[3], 90), NODE);
+        insta::assert_snapshot!(longer, @r"
+        add set ip kube-proxy affinity-shop/web/tcp/80/10.244.1.3/8080/90s { type ipv4_addr; flags dynamic,timeout; timeout 90s; }
+        flush chain ip kube-proxy endpoint-shop/web/tcp/80/10.244.1.3/8080
+        add rule ip kube-proxy endpoint-shop/web/tcp/80/10.244.1.3/8080 update @affinity-shop/web/tcp/80/10.244.1.3/8080/90s { ip saddr }
+        add rule ip kube-proxy endpoint-shop/web/tcp/80/10.244.1.3/8080 meta l4proto tcp dnat ip to 10.244.1.3:8080
+        flush chain ip kube-proxy service-shop/web/tcp/80
+        add rule ip kube-proxy service-shop/web/tcp/80 ip saddr @affinity-shop/web/tcp/80/10.244.1.3/8080/90s goto endpoint-shop/web/tcp/80/10.244.1.3/8080
+        add rule ip kube-proxy service-shop/web/tcp/80 goto endpoint-shop/web/tcp/80/10.244.1.3/8080
+        delete set ip kube-proxy affinity-shop/web/tcp/80/10.244.1.3/8080/60s
         ");
     }
 

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{Service, ServiceSpec};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use serde::Serialize;
 
@@ -89,6 +90,8 @@ pub(super) struct Endpoints {
     pub(super) cluster: Arc<[Backend]>,
     /// On the node itself, if a policy of the port asks for them.
     pub(super) local: Arc<[Backend]>,
+    /// How long a client stays with the endpoint of its last connection (`sessionAffinity: ClientIP`).
+    pub(super) affinity: Option<Duration>,
 }
 
 /// Where the connections to a Service port go: nowhere if they are rejected or dropped.
@@ -155,10 +158,20 @@ pub(super) fn compute(services: &[Service], slices: &[EndpointSlice], node: &str
                 service: Arc::clone(&service_name),
             };
             let endpoints = endpoints(&key, &own, port.name.as_deref().unwrap_or_default(), node);
-            table.insert(key, endpoints);
+            table.insert(key, Endpoints { affinity: affinity(spec), ..endpoints });
         }
     }
     table
+}
+
+/// After `newBaseServiceInfo` (kubernetes/kubernetes, `pkg/proxy/serviceport.go`). The API server completes the
+/// timeout.
+fn affinity(spec: &ServiceSpec) -> Option<Duration> {
+    if spec.session_affinity.as_deref() != Some("ClientIP") {
+        return None;
+    }
+    let seconds = spec.session_affinity_config.as_ref()?.client_ip.as_ref()?.timeout_seconds?;
+    u64::try_from(seconds).ok().map(Duration::from_secs)
 }
 
 fn belongs_to(slice: &EndpointSlice, namespace: &str, service: &str) -> bool {
@@ -196,7 +209,7 @@ fn endpoints(port: &ServicePort, slices: &[&EndpointSlice], port_name: &str, nod
         if ready.is_empty() { backends(may_be).into() } else { ready.into() }
     };
     let local = if port.uses_local_endpoints() { choose(&|one| one.is_local) } else { Arc::default() };
-    Endpoints { cluster: choose(&|_| true), local }
+    Endpoints { cluster: choose(&|_| true), local, affinity: None }
 }
 
 /// An endpoint that takes new connections, or may have to.
@@ -312,6 +325,15 @@ mod tests {
         let unready = on(slice(&[("a", false, false, true), ("b", true, true, false)]));
         assert_eq!(local(&unready, "node-1"), "Dropped");
         assert_eq!(local(&on(slice(&[("a", false, false, true)])), "node-1"), "Rejected");
+    }
+
+    #[test]
+    fn session_affinity_is_kept_for_its_timeout() {
+        let affinity = |spec: Value| affinity(&serde_json::from_value(spec).unwrap());
+        let config = json!({"clientIP": {"timeoutSeconds": 90}});
+        let sticky = json!({"sessionAffinity": "ClientIP", "sessionAffinityConfig": config});
+        assert_eq!(affinity(sticky), Some(Duration::from_secs(90)));
+        assert_eq!(affinity(json!({"sessionAffinity": "None"})), None);
     }
 
     #[test]

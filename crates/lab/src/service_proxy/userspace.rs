@@ -8,11 +8,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::dataplane::{InEffect, PortProxy};
+use super::dataplane::{InEffect, PortProxy, Side};
 use super::node::ProxiedNode;
+use super::relay::Link;
 use super::table::{Endpoints, Protocol, Routes, ServicePort, Table};
 
 /// What a node listens on.
@@ -26,10 +28,8 @@ pub(super) struct Listeners {
 #[derive(Debug, Default)]
 struct Port {
     routes: Routes,
-    /// For the Service's own address.
-    internal: Arc<InEffect>,
-    /// For the node port.
-    external: Arc<InEffect>,
+    affinity: Option<Duration>,
+    in_effect: Arc<InEffect>,
     /// By the address that they listen on.
     listeners: BTreeMap<SocketAddr, AbortHandle>,
 }
@@ -64,14 +64,16 @@ impl Listeners {
     fn put_into_effect(&mut self, node: &ProxiedNode, key: &ServicePort, endpoints: Endpoints) {
         let port = self.ports.entry(key.clone()).or_default();
         let routes = key.routes(&endpoints);
-        if port.routes == routes {
+        let is_routed_so = port.routes == routes;
+        if is_routed_so && port.affinity == endpoints.affinity {
             return;
         }
-        let clock = node.shared.clock;
-        let (swap_begin_ns, _) = port.external.swap(clock, Arc::clone(&routes.external));
-        let (_, t_ns) = port.internal.swap(clock, Arc::clone(&routes.internal));
-        node.report(key, &routes, [swap_begin_ns, t_ns]);
-        port.routes = routes;
+        port.affinity = endpoints.affinity;
+        let at = port.in_effect.swap(node.shared.clock, routes.clone(), port.affinity);
+        if !is_routed_so {
+            node.report(key, &routes, at);
+            port.routes = routes;
+        }
     }
 
     /// Listens for a Service at an address, if nothing does yet. What fails is tried again with
@@ -81,11 +83,15 @@ impl Listeners {
         if port.listeners.contains_key(&address) {
             return;
         }
-        let in_effect = if address == key.address { &port.internal } else { &port.external };
         let proxy = PortProxy {
             service: Arc::clone(&key.service),
             address,
-            in_effect: Arc::clone(in_effect),
+            side: if address == key.address { Side::Internal } else { Side::External },
+            in_effect: Arc::clone(&port.in_effect),
+            link: Link {
+                delay: node.shared.config.latencies.link_of_node(node.index),
+                sampler: node.shared.sampler.clone(),
+            },
             truth: node.truth.clone(),
             clock: node.shared.clock,
         };

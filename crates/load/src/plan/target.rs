@@ -12,6 +12,7 @@ use crate::template::{self, Piece};
 use crate::{grpc, tls};
 use rolldrop_record::id::ID_HEADER;
 use rolldrop_record::load::{Http, Settings, Target};
+use rolldrop_record::shown;
 
 /// Checks a target.
 ///
@@ -89,14 +90,14 @@ struct Scheme {
 }
 
 fn bad_url(target: &Target, why: String) -> PlanError {
-    PlanError::Url { url: target.url.clone(), why }
+    PlanError::Url { url: shown::url(&target.url).into_owned(), why }
 }
 
 fn parse(target: &Target) -> Result<(Url, Scheme), PlanError> {
     let bad = |why: String| bad_url(target, why);
     // Also where it could be read as a scheme: localhost:8080.
     if !target.url.contains("://") {
-        return Err(bad(format!("it has no scheme; write it as http://{}", target.url)));
+        return Err(bad(format!("it has no scheme; write it as http://{}", shown::url(&target.url))));
     }
     let url = Url::parse(&target.url).map_err(|e| bad(format!("{e}; write it as http://HOST:PORT/PATH")))?;
     let scheme = match url.scheme() {

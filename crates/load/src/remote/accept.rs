@@ -1,33 +1,67 @@
 //! Connections that are made to one listener, each served by a task of its own.
+//!
+//! Whoever can reach the port can connect. Those who have not shown that they belong here share a few places, so that a
+//! crowd of them takes neither files nor memory from the load.
 
+use std::collections::VecDeque;
 use std::fmt::Display;
 use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep;
 
 /// After an accept that failed, so that a lack of descriptors is no busy loop.
 const PAUSE: Duration = Duration::from_millis(10);
+/// Connections of strangers at a time. One more closes the oldest.
+const STRANGERS: usize = 64;
+
+/// Whether a connection has shown that it belongs here.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Trust(Arc<AtomicBool>);
+
+impl Trust {
+    /// It has: it knows the token.
+    pub(super) fn earn(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_earned(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
 
 /// Serves every connection. Never returns; connections end with it.
-pub(super) async fn accept<F, E>(listener: TcpListener, serve: impl Fn(TcpStream) -> F)
+pub(super) async fn accept<F, E>(listener: TcpListener, serve: impl Fn(TcpStream, Trust) -> F)
 where
     F: Future<Output = Result<(), E>> + Send + 'static,
     E: Display,
 {
     let mut connections = JoinSet::new();
+    let mut strangers: VecDeque<(AbortHandle, Trust)> = VecDeque::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => {
-                    let served = serve(stream);
-                    connections.spawn(async move {
+                    let trust = Trust::default();
+                    let served = serve(stream, trust.clone());
+                    let task = connections.spawn(async move {
                         if let Err(error) = served.await {
                             tracing::debug!(%peer, %error, "a connection ended");
                         }
                     });
+                    strangers.push_back((task, trust));
+                    if strangers.len() > STRANGERS {
+                        strangers.retain(|(task, trust)| !trust.is_earned() && !task.is_finished());
+                    }
+                    if strangers.len() > STRANGERS
+                        && let Some((oldest, _)) = strangers.pop_front()
+                    {
+                        oldest.abort();
+                    }
                 }
                 Err(error) => {
                     tracing::warn!(%error, "accepting failed");
@@ -35,6 +69,54 @@ where
                 }
             },
             Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const DEADLINE: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn strangers_make_room_for_each_other_and_not_those_who_belong() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        // Whoever says a byte belongs here.
+        let echo = |mut stream: TcpStream, trust: Trust| async move {
+            while let Ok(byte) = stream.read_u8().await {
+                trust.earn();
+                stream.write_u8(byte).await?;
+            }
+            Ok::<_, std::io::Error>(())
+        };
+        let says = async {
+            let mut friend = TcpStream::connect(address).await.unwrap();
+            let mut is_answered = async || {
+                friend.write_u8(7).await.unwrap();
+                timeout(DEADLINE, friend.read_u8()).await.unwrap().unwrap() == 7
+            };
+            assert!(is_answered().await);
+            let mut crowd = Vec::new();
+            for _ in 0..3 * STRANGERS {
+                crowd.push(TcpStream::connect(address).await.unwrap());
+            }
+            let first = timeout(DEADLINE, crowd[0].read(&mut [0])).await.unwrap();
+            assert!(matches!(first, Ok(0) | Err(_)), "the oldest is closed");
+            assert!(is_answered().await);
+            let last = crowd.last_mut().unwrap();
+            last.write_u8(8).await.unwrap();
+            assert_eq!(timeout(DEADLINE, last.read_u8()).await.unwrap().unwrap(), 8);
+        };
+        tokio::select! {
+            () = accept(listener, echo) => {}
+            () = says => {}
         }
     }
 }

@@ -30,7 +30,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::accept::accept;
+use super::accept::{Trust, accept};
 use super::ask::{AnswerBody, Ask, AskError, addressed};
 use rolldrop_record::wire::AdminToken;
 
@@ -85,7 +85,7 @@ impl Reception {
         let guests = Arc::<Guests>::default();
         let receive = {
             let (token, guests) = (token.clone(), Arc::clone(&guests));
-            move |stream| receive(stream, token.clone(), Arc::clone(&guests))
+            move |stream, trust| receive((stream, trust), token.clone(), Arc::clone(&guests))
         };
         let accepting = tokio::spawn(accept(listener, receive));
         Ok(Self { address, guests, token, _accepting: AbortOnDropHandle::new(accepting) })
@@ -128,11 +128,16 @@ impl Ask for Guest {
 }
 
 /// Keeps the connection of a worker until it ends.
-async fn receive(mut stream: TcpStream, token: AdminToken, guests: Arc<Guests>) -> io::Result<()> {
+async fn receive(
+    (mut stream, trust): (TcpStream, Trust),
+    token: AdminToken,
+    guests: Arc<Guests>,
+) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let hello = timeout(HELLO_LIMIT, read_line(&mut stream)).await??;
     let refused = || io::Error::new(io::ErrorKind::PermissionDenied, "it does not know the token");
     let slot = guests.slot(greeting(&hello, &token).ok_or_else(refused)?);
+    trust.earn();
     let handshake = client::Builder::new(Tasks::default())
         .timer(TokioTimer::new())
         .keep_alive_interval(PING_INTERVAL)

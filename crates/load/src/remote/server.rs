@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::io::StreamReader;
 use tokio_util::sync::CancellationToken;
 
-use super::accept::accept;
+use super::accept::{Trust, accept};
 use super::answer::{Answer, json, lines, text};
 use super::backlog::Backlog;
 use super::handover::Handover;
@@ -75,12 +75,13 @@ pub async fn serve(listener: TcpListener, mut settings: Settings, stop: Cancella
         let Some(Visit { address, name }) = visit else { return pending().await };
         let answer = |request: Request<body::Incoming>| {
             let worker = Arc::clone(&worker);
-            async move { worker.answer(request).await }
+            // The worker has made that connection itself.
+            async move { worker.answer(request, &Trust::default()).await }
         };
         reverse::visit(&address, &name, &worker.token, answer).await;
     };
     tokio::select! {
-        () = accept(listener, |stream| Arc::clone(&worker).serve(stream)) => {}
+        () = accept(listener, |stream, trust| Arc::clone(&worker).serve(stream, trust)) => {}
         () = visiting => {}
         () = worker.live(taken, stop) => {}
     }
@@ -207,16 +208,16 @@ impl Worker {
     }
 
     /// Answers on a connection until that ends.
-    async fn serve(self: Arc<Self>, stream: TcpStream) -> hyper::Result<()> {
+    async fn serve(self: Arc<Self>, stream: TcpStream, trust: Trust) -> hyper::Result<()> {
         // Reports are short, and wanted at once.
         let _ = stream.set_nodelay(true);
-        let service = service_fn(|request| async { Ok::<_, Infallible>(self.answer(request).await) });
+        let service = service_fn(|request| async { Ok::<_, Infallible>(self.answer(request, &trust).await) });
         let mut server = http1::Builder::new();
         server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
         server.serve_connection(TokioIo::new(stream), service).await
     }
 
-    async fn answer<B>(&self, request: Request<B>) -> Answer
+    async fn answer<B>(&self, request: Request<B>, trust: &Trust) -> Answer
     where
         B: body::Body<Data: Send, Error: std::error::Error + Send + Sync + 'static> + Send,
     {
@@ -228,6 +229,7 @@ impl Worker {
         if !given.is_some_and(|given| self.token.is(given.as_bytes())) {
             return text(StatusCode::UNAUTHORIZED, "the token of the run is required\n");
         }
+        trust.earn();
         *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         if let Some(answer) = self.handover.answer(&method, request.uri(), request.headers()).await {
             return answer;

@@ -10,6 +10,7 @@ use super::super::connection::Origin;
 use super::super::relay::Ledger;
 use super::head::{RequestHead, ResponseHead};
 use rolldrop_record::{self as record, RequestId, ServedEnd, ServedRow, Stamp};
+use rolldrop_wire::http1::Body;
 
 /// Requests for which a connection keeps room when none is under way.
 const KEPT_PLACES: usize = 16;
@@ -45,15 +46,11 @@ pub(super) enum Protocol {
     /// HTTP/1.
     #[default]
     Http,
+    /// HTTP/1 with an answer that may end with the connection, or in a way that cannot be told: what the app says from
+    /// then on is passed on unread.
+    Unread,
     /// Something else, after a 101.
     Switched,
-}
-
-impl Protocol {
-    /// Whether the connection has left HTTP.
-    pub(super) fn is_switched(self) -> bool {
-        self == Protocol::Switched
-    }
 }
 
 impl Exchange {
@@ -72,6 +69,12 @@ impl Exchange {
         self.origin.begin();
         let now = self.origin.shared.clock.now();
         let mut state = self.state();
+        if state.protocol == Protocol::Unread {
+            // The client has seen an end that cannot be told here: from now on none can.
+            drop(state);
+            self.forget_all();
+            return self.origin.forget();
+        }
         let is_first = state.begun == 0;
         state.begun += 1;
         state.waiting.push_back(Waiting {
@@ -88,7 +91,30 @@ impl Exchange {
         self.end_unanswerable();
         while !self.takes_one_more() {
             self.settled.notified().await;
+            if self.protocol() == Protocol::Unread {
+                self.forget_all();
+            }
         }
+    }
+
+    /// What the connection speaks.
+    pub(super) fn protocol(&self) -> Protocol {
+        self.state().protocol
+    }
+
+    /// The end of the answer that has begun cannot be told, unless the app closes behind it.
+    pub(super) fn mark_unread(&self) {
+        let mut state = self.state();
+        if state.protocol == Protocol::Http {
+            state.protocol = Protocol::Unread;
+            self.settled.notify_one();
+        }
+    }
+
+    /// Nobody will end what is under way.
+    fn forget_all(&self) {
+        let waiting = std::mem::take(&mut self.state().waiting);
+        waiting.iter().for_each(|_| self.origin.forget());
     }
 
     /// An app that has closed its side answers nothing that has come since.
@@ -100,8 +126,12 @@ impl Exchange {
 
     fn takes_one_more(&self) -> bool {
         let Shared { budget, in_flight, .. } = &*self.origin.shared;
-        let waiting = self.state().waiting.len();
-        waiting == 0 || waiting < budget.requests_per_connection && in_flight.count() < budget.requests
+        let state = self.state();
+        let waiting = state.waiting.len();
+        let is_tunnel = state.protocol == Protocol::Switched;
+        is_tunnel
+            || waiting == 0
+            || waiting < budget.requests_per_connection && in_flight.count() < budget.requests
     }
 
     /// Whether the next response answers a HEAD request.
@@ -119,6 +149,10 @@ impl Exchange {
             state.protocol = Protocol::Switched;
             self.settled.notify_one();
         }
+        drop(state);
+        if !head.is_switch() && head.body == Body::UntilClose {
+            self.mark_unread();
+        }
     }
 
     /// The whole response has been passed on.
@@ -126,7 +160,7 @@ impl Exchange {
         let (request, end) = {
             let mut state = self.state();
             // Whoever closes while an answer is due has gone; in a tunnel either side may close first.
-            let gone = self.origin.sides.is_client_closed() && !state.protocol.is_switched();
+            let gone = self.origin.sides.is_client_closed() && state.protocol != Protocol::Switched;
             let end = if gone { ServedEnd::ClientGone } else { ServedEnd::Complete };
             let request = state.waiting.pop_front();
             if state.waiting.is_empty() && state.waiting.capacity() > KEPT_PLACES {
@@ -142,13 +176,24 @@ impl Exchange {
     }
 
     /// Waits until every request is answered, or the connection has left HTTP.
-    pub(super) async fn settled(&self) -> Protocol {
+    pub(super) async fn settled(&self) {
+        self.until(|protocol| protocol == Protocol::Switched).await;
+    }
+
+    /// Waits until what the client sends next is known to be a request, or not: every request is answered, or the
+    /// connection has left HTTP, or that will not become clear any more.
+    pub(super) async fn decided(&self) {
+        self.until(|protocol| protocol != Protocol::Http).await;
+    }
+
+    /// Waits until nothing is under way, or the connection speaks such a protocol.
+    async fn until(&self, is_it: impl Fn(Protocol) -> bool) {
         self.end_unanswerable();
         loop {
             {
                 let state = self.state();
-                if state.waiting.is_empty() || state.protocol.is_switched() {
-                    return state.protocol;
+                if state.waiting.is_empty() || is_it(state.protocol) {
+                    return;
                 }
             }
             self.settled.notified().await;
@@ -159,7 +204,10 @@ impl Exchange {
     /// which it cannot in the middle of a response.
     pub(in super::super) fn refused(&self) -> bool {
         self.origin.shared.journal.rejected();
-        let answering = self.state().waiting.iter().any(|request| request.status.is_some());
+        let answering = {
+            let state = self.state();
+            state.protocol != Protocol::Http || state.waiting.iter().any(|request| request.status.is_some())
+        };
         self.end_all(ServedEnd::Cancelled);
         !answering
     }
@@ -197,6 +245,6 @@ impl Ledger for Exchange {
     }
 
     fn goes_one_way(&self) -> bool {
-        self.state().protocol.is_switched()
+        self.protocol() == Protocol::Switched
     }
 }

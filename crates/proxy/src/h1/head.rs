@@ -10,7 +10,7 @@ use std::str;
 
 use bytes::BytesMut;
 use httparse::{Header, ParserConfig, Status};
-use memchr::{memchr, memchr_iter};
+use memchr::{memchr, memchr_iter, memrchr};
 
 use super::super::budget::Budget;
 use rolldrop_record::RequestId;
@@ -37,8 +37,8 @@ pub(super) struct RequestHead {
     pub(super) id: Option<RequestId>,
     /// Whether the method is HEAD, whose response has no body.
     pub(super) is_head: bool,
-    /// Whether the client asks for another protocol on this connection.
-    pub(super) asks_upgrade: bool,
+    /// Whether the client asks for another protocol on this connection, which it may speak before it has the answer.
+    pub(super) asks_switch: bool,
 }
 
 /// A response head at the beginning of a buffer.
@@ -212,6 +212,12 @@ fn parse_request(bytes: &[u8]) -> Result<Option<RequestHead>, Refusal> {
         Err(Refusal::HeadTooLarge) if bytes.len() <= MAX_HEAD_BYTES => {
             read_request(bytes, &mut vec![MaybeUninit::uninit(); MAX_HEADERS])
         }
+        Err(Refusal::Malformed) => read_lines(bytes),
+        // Behind a space in its target, a request's version is in another place.
+        Err(Refusal::Version) => match read_lines(bytes) {
+            Err(Refusal::Malformed) => Err(Refusal::Version),
+            read => read,
+        },
         read => read,
     }
 }
@@ -229,23 +235,92 @@ fn read_request<'b>(
         Err(_) => return Err(Refusal::Malformed),
     };
     let method = request.method.unwrap_or_default();
-    if method == "CONNECT" {
-        return Err(Refusal::Connect);
-    }
     let framing = Framing::of(request.headers);
-    let body = match framing {
-        Framing { bad: true, .. } => return Err(Refusal::AmbiguousLength),
-        Framing { coding: Coding::None, length, .. } => Body::Length(length.unwrap_or(0)),
-        Framing { coding: Coding::Chunked, length: None, .. } if request.version == Some(1) => Body::CHUNKED,
-        Framing { .. } => return Err(Refusal::AmbiguousLength),
-    };
-    Ok(Some(RequestHead {
-        len,
-        body,
-        id: framing.id.and_then(|id| str::from_utf8(id).ok()?.parse().ok()),
-        is_head: method == "HEAD",
-        asks_upgrade: framing.upgrade,
-    }))
+    framing.of_request(len, method.as_bytes(), request.version == Some(1)).map(Some)
+}
+
+/// Reads a request head that is none by the grammar, though nobody can read its end differently: lines with a colon,
+/// and what is in them is the app's to judge. `None` if it is not complete yet.
+fn read_lines(bytes: &[u8]) -> Result<Option<RequestHead>, Refusal> {
+    let mut lines = Lines { bytes, at: 0 };
+    let Some(first) = lines.by_ref().find(|line| *line != b"\r") else { return Ok(None) };
+    let (method, version) = read_request_line(first)?;
+    let mut framing = Framing::default();
+    let mut headers = 0;
+    while let Some(line) = lines.next() {
+        let line = line.strip_suffix(b"\r").ok_or(Refusal::Malformed)?;
+        if line.is_empty() {
+            return framing.of_request(lines.at, method, version == b"HTTP/1.1").map(Some);
+        }
+        headers += 1;
+        if headers > MAX_HEADERS {
+            return Err(Refusal::HeadTooLarge);
+        }
+        let colon = memchr(b':', line).ok_or(Refusal::Malformed)?;
+        let (name, value) = (&line[..colon], &line[colon + 1..]);
+        if name.is_empty() || name.iter().any(|byte| *byte <= b' ' || *byte == 0x7f) {
+            return Err(Refusal::Malformed);
+        }
+        let acts = |byte: &u8| *byte < b' ' && *byte != b'\t' || *byte == 0x7f;
+        let breaks = |byte: &u8| matches!(byte, 0 | b'\r');
+        if value.iter().any(breaks) || frames(name) && value.iter().any(acts) {
+            return Err(Refusal::Malformed);
+        }
+        let is_exact = FRAMING.iter().any(|framing| name.eq_ignore_ascii_case(framing));
+        if frames(name) && !is_exact {
+            return Err(Refusal::AmbiguousLength);
+        }
+        framing.add(name, value.trim_ascii());
+    }
+    Ok(None)
+}
+
+/// The headers that say where a body ends.
+const FRAMING: [&[u8]; 2] = [b"content-length", b"transfer-encoding"];
+
+/// Whether somebody could take a header's name for one of those, such as `content_length`.
+fn frames(name: &[u8]) -> bool {
+    FRAMING.iter().any(|framing| letters(name).eq(letters(framing)))
+}
+
+fn letters(name: &[u8]) -> impl Iterator<Item = u8> {
+    name.iter().filter(|byte| byte.is_ascii_alphabetic()).map(u8::to_ascii_lowercase)
+}
+
+/// The method and the version of a request line, which are what comes before its first space and behind its last.
+fn read_request_line(line: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
+    let line = line.strip_suffix(b"\r").ok_or(Refusal::Malformed)?;
+    let space = memchr(b' ', line).ok_or(Refusal::Malformed)?;
+    let last = memrchr(b' ', line).ok_or(Refusal::Malformed)?;
+    let (method, version) = (&line[..space], &line[last + 1..]);
+    let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    let has_target = line[space..last].iter().any(|byte| *byte != b' ');
+    let acts = |byte: &u8| byte.is_ascii_control();
+    if method.is_empty() || !method.iter().all(is_token) || !has_target || line.iter().any(acts) {
+        return Err(Refusal::Malformed);
+    }
+    match version {
+        b"HTTP/1.0" | b"HTTP/1.1" => Ok((method, version)),
+        _ if version.starts_with(b"HTTP/") => Err(Refusal::Version),
+        _ => Err(Refusal::Malformed),
+    }
+}
+
+/// The lines of a head that have come, without their LF.
+struct Lines<'b> {
+    bytes: &'b [u8],
+    at: usize,
+}
+
+impl<'b> Iterator for Lines<'b> {
+    type Item = &'b [u8];
+
+    fn next(&mut self) -> Option<&'b [u8]> {
+        let rest = &self.bytes[self.at..];
+        let end = memchr(b'\n', rest)?;
+        self.at += end + 1;
+        Some(&rest[..end])
+    }
 }
 
 /// Reads a response head; `None` if it is not complete yet. `to_head` says that
@@ -271,7 +346,8 @@ fn read_response<'b>(
     config
         .allow_spaces_after_header_name_in_responses(true)
         .allow_obsolete_multiline_headers_in_responses(true)
-        .allow_multiple_spaces_in_response_status_delimiters(true);
+        .allow_multiple_spaces_in_response_status_delimiters(true)
+        .ignore_invalid_headers_in_responses(true);
     let len = match config.parse_response_with_uninit_headers(&mut response, bytes, headers)? {
         Status::Complete(len) => len,
         Status::Partial if bytes.len() < MAX_HEAD_BYTES => return Ok(None),
@@ -300,7 +376,10 @@ struct Framing<'a> {
     /// codings in several lines, and those that nobody has registered.
     bad: bool,
     id: Option<&'a [u8]>,
-    upgrade: bool,
+    /// The client wants to change the protocol (`connection: upgrade`).
+    upgrades: bool,
+    /// To one that may be spoken at once. HTTP/2 is not: its client waits for the answer (RFC 7540, 3.2).
+    to_another: bool,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -315,33 +394,61 @@ enum Coding {
 impl<'a> Framing<'a> {
     fn of(headers: &[Header<'a>]) -> Self {
         let mut framing = Framing::default();
-        for header in headers {
-            let name = header.name;
-            if name.eq_ignore_ascii_case("content-length") {
-                let length = parse_length(header.value);
-                framing.bad |= length.is_none() || framing.length.is_some_and(|other| Some(other) != length);
-                framing.length = length;
-            } else if name.eq_ignore_ascii_case("transfer-encoding") {
-                framing.add_codings(header.value);
-            } else if name.eq_ignore_ascii_case(ID_HEADER) {
-                framing.id = Some(header.value);
-            } else if name.eq_ignore_ascii_case("upgrade") {
-                framing.upgrade = true;
-            }
-        }
+        headers.iter().for_each(|header| framing.add(header.name.as_bytes(), header.value));
         framing
+    }
+
+    fn add(&mut self, name: &[u8], value: &'a [u8]) {
+        if name.eq_ignore_ascii_case(b"content-length") {
+            let length = parse_length(value);
+            self.bad |= length.is_none() || self.length.is_some_and(|other| Some(other) != length);
+            self.length = length;
+        } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
+            self.add_codings(value);
+        } else if name.eq_ignore_ascii_case(ID_HEADER.as_bytes()) {
+            self.id = Some(value);
+        } else if name.eq_ignore_ascii_case(b"connection") {
+            self.upgrades |= tokens(value).any(|token| token.eq_ignore_ascii_case(b"upgrade"));
+        } else if name.eq_ignore_ascii_case(b"upgrade") {
+            self.to_another |= tokens(value).any(|token| !token.eq_ignore_ascii_case(b"h2c"));
+        }
+    }
+
+    /// The head of a request of this length and method.
+    fn of_request(self, len: usize, method: &[u8], is_http11: bool) -> Result<RequestHead, Refusal> {
+        if method == b"CONNECT" {
+            return Err(Refusal::Connect);
+        }
+        let body = match self {
+            Framing { bad: true, .. } => return Err(Refusal::AmbiguousLength),
+            Framing { coding: Coding::None, length, .. } => Body::Length(length.unwrap_or(0)),
+            Framing { coding: Coding::Chunked, length: None, .. } if is_http11 => Body::CHUNKED,
+            Framing { .. } => return Err(Refusal::AmbiguousLength),
+        };
+        Ok(RequestHead {
+            len,
+            body,
+            id: self.id.and_then(|id| str::from_utf8(id).ok()?.parse().ok()),
+            is_head: method == b"HEAD",
+            asks_switch: self.upgrades && self.to_another,
+        })
     }
 
     /// Takes one more `transfer-encoding` value.
     fn add_codings(&mut self, value: &[u8]) {
         self.bad |= self.coding != Coding::None;
-        for name in value.split(|&b| b == b',').map(<[u8]>::trim_ascii) {
+        for name in tokens(value) {
             let is_chunked = name.eq_ignore_ascii_case(b"chunked");
             let is_first = self.coding != Coding::Chunked;
             self.coding = if is_chunked && is_first { Coding::Chunked } else { Coding::Other };
             self.bad |= !is_chunked && !COMPRESSIONS.iter().any(|known| name.eq_ignore_ascii_case(known));
         }
     }
+}
+
+/// The elements of a list.
+fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|&b| b == b',').map(<[u8]>::trim_ascii)
 }
 
 /// A `content-length` value: digits only, since `u64` would also take a sign.
@@ -415,6 +522,71 @@ mod tests {
         assert_eq!(request("GET / HTTP/2.0\r\n\r\n").unwrap_err(), Refusal::Version);
         let large = format!("GET / HTTP/1.1\r\na: {}", "b".repeat(MAX_HEAD_BYTES));
         assert_eq!(request(&large).unwrap_err(), Refusal::HeadTooLarge);
+    }
+
+    #[test]
+    fn what_parses_by_lines_and_colons_passes() {
+        let long = "x".repeat(100);
+        let heads: Vec<Vec<u8>> = [
+            b"GET /\xff\xfe HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
+            b"GET  / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
+            b"GET /a b HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
+            b"GET /\"<>{} HTTP/1.0\r\nHost: a\r\n\r\n".to_vec(),
+            b"GET / HTTP/1.1\r\nX(y)[0]: z\r\n\r\n".to_vec(),
+            b"GET / HTTP/1.1\r\nGr\xc3\xb6\xc3\x9fe: z\r\n\r\n".to_vec(),
+            b"GET / HTTP/1.1\r\nX: a\x01\x1b[31m\x7f\r\n\r\n".to_vec(),
+            format!("\r\nGET  / HTTP/1.1\r\n{}\r\n", format!("x: {long}\r\n").repeat(300)).into_bytes(),
+        ]
+        .into();
+        for head in heads {
+            let read = parse_request(&head).unwrap().unwrap();
+            assert_eq!(
+                (read.len, read.body),
+                (head.len(), Body::NONE),
+                "{:?}",
+                head.escape_ascii().to_string()
+            );
+            let first = head.windows(2).skip(3).position(|two| two == b"\r\n").unwrap() + 5;
+            assert!(parse_request(&head[..first]).unwrap().is_none());
+        }
+        let framed = |lines: &str| request(&format!("POST  / HTTP/1.1\r\n{lines}\r\n\r\n"));
+        let head = framed("X(y): z\r\nContent-Length: 5\r\nrolldrop-id: load-1-7").unwrap().unwrap();
+        assert_eq!((head.body, head.id.unwrap().seq), (Body::Length(5), 7));
+        assert_eq!(framed("transfer-encoding: chunked").unwrap().unwrap().body, Body::CHUNKED);
+        for lines in [
+            "content-length: 5\r\ntransfer-encoding: chunked",
+            "content_length: 5",
+            "transfer.encoding: chunked",
+            "\u{e9}content-length: 5",
+            "content-length: \x015",
+            "transfer-encoding: chunked\x0c",
+            "transfer-encoding : chunked",
+            "x: a\0",
+            "x y: z",
+            " x: z",
+            ": z",
+            "no colon",
+        ] {
+            assert!(framed(lines).is_err(), "{lines:?}");
+        }
+        assert_eq!(request("CONNECT  a:1 HTTP/1.1\r\n\r\n").unwrap_err(), Refusal::Connect);
+        for line in
+            ["GET / HTTP/1.1 ", "GET / /1", "GET\t/ HTTP/1.1", "G@T / HTTP/1.1", "GET / HTTP/1.1\u{1}"]
+        {
+            assert!(request(&format!("{line}\r\nX(y): z\r\n\r\n")).is_err(), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_protocol_that_may_be_spoken_at_once_is_a_switch() {
+        let asks = |lines: &str| {
+            request(&format!("GET / HTTP/1.1\r\n{lines}\r\n\r\n")).unwrap().unwrap().asks_switch
+        };
+        assert!(asks("connection: keep-alive, Upgrade\r\nupgrade: websocket"));
+        assert!(asks("upgrade: h2c, foo\r\nconnection: upgrade"));
+        assert!(!asks("connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AA"));
+        assert!(!asks("upgrade: websocket"));
+        assert!(!asks("connection: upgrade"));
     }
 
     #[test]

@@ -106,6 +106,69 @@ async fn requests_that_wait_for_their_turn_wait_with_the_client() {
 }
 
 #[tokio::test]
+async fn answers_whose_end_cannot_be_told_spend_no_budget() {
+    const ALL: u64 = 100;
+    let (app, address) = app().await;
+    let proxy = with(address, Budget { requests_per_connection: 10, ..Budget::DEFAULT });
+    let ask = "GET / HTTP/1.1\r\n\r\n";
+    let odd = [
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: identity\r\nContent-Length: 2\r\n\r\nhi",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\nhi\n0\n\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nhi",
+        "HTTP/1.1 200 OK\r\nContent-Length: +2\r\n\r\nhi",
+        "HTTP/1.1 2x0 OK\r\nContent-Length: 2\r\n\r\nhi",
+    ];
+    let mut unrecorded = 0;
+    // The last one can be read, though not by the grammar.
+    for answer in odd.into_iter().chain(["HTTP/1.1 200 OK\r\nX Y: z\r\nContent-Length : 2\r\n\r\nhi"]) {
+        let (mut client, mut server) = (proxy.client().await, accept(&app).await);
+        for _ in 0..ALL {
+            client.write_all(ask.as_bytes()).await.unwrap();
+            expect(&mut server, ask).await;
+            server.write_all(answer.as_bytes()).await.unwrap();
+            expect(&mut client, answer).await;
+        }
+        assert_eq!(proxy.metric("rolldrop_proxy_in_flight").await, 0, "{answer:?}");
+        unrecorded += if odd.contains(&answer) { ALL } else { 0 };
+        let metrics = proxy.get("/metrics").await;
+        let counted = format!("unrecorded_total{{reason=\"answers\"}} {unrecorded}\n");
+        assert!(metrics.contains(&counted), "{answer:?}: {metrics}");
+    }
+    // Many at once, too, before the first of them is answered.
+    let (mut client, mut server) = (proxy.client().await, accept(&app).await);
+    client.write_all(ask.repeat(50).as_bytes()).await.unwrap();
+    expect(&mut server, &ask.repeat(10)).await;
+    server.write_all(odd[0].as_bytes()).await.unwrap();
+    expect(&mut server, &ask.repeat(40)).await;
+    drop((client, server, app));
+    let (lines, _) = proxy.end().await;
+    assert_eq!(served(&lines).len() as u64, ALL);
+    let all = ALL + unrecorded + 50;
+    assert_eq!(lines.last(), Some(&ProxyLine::End { recorded: all }));
+}
+
+#[tokio::test]
+async fn a_client_that_sends_a_byte_now_and_then_makes_room() {
+    let (app, address) = app().await;
+    let proxy = with(address, Budget { connections: 1, ..Budget::DEFAULT });
+    let post = format!("POST / HTTP/1.1\r\nrolldrop-id: load-1\r\nContent-Length: {}\r\n\r\n", 1 << 20);
+    let (mut slow, mut server) = proxy.asked(&app, &post).await;
+    let reads = tokio::spawn(async move { tokio::io::copy(&mut server, &mut tokio::io::sink()).await });
+    let drips = async {
+        while slow.write_all(b"x").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let next = get(2);
+    let ((), (client, server)) = tokio::join!(within(drips), proxy.asked(&app, &next));
+    drop((client, server, app));
+    let _ = within(reads).await;
+    let rows = served(&proxy.end().await.0);
+    let row = rows.iter().find(|row| row.request.as_ref().is_some_and(|id| id.seq == 1)).expect("a row");
+    assert_eq!(row.ended, ServedEnd::ProxyExhausted);
+}
+
+#[tokio::test]
 async fn requests_pass_to_an_app_that_has_closed_its_side_though_none_is_answered() {
     const ALL: usize = 1000;
     let (app, address) = app().await;

@@ -91,6 +91,50 @@ async fn an_upgraded_connection_is_a_tunnel() {
 }
 
 #[tokio::test]
+async fn a_question_for_http2_holds_nothing_back() {
+    let (app, address) = app().await;
+    let proxy = Running::start(address);
+    let asks = [
+        // The HttpClient of the JDK, and curl --http2.
+        "GET / HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n\r\n",
+        // Nobody may act on it.
+        "GET / HTTP/1.1\r\nUpgrade: websocket\r\n\r\n",
+    ];
+    for ask in asks {
+        let (mut client, mut server) = proxy.asked(&app, ask).await;
+        client.write_all(get(1).as_bytes()).await.unwrap();
+        expect(&mut server, &get(1)).await;
+        client.shutdown().await.unwrap();
+        expect_eof(&mut server).await;
+    }
+    // An app may agree.
+    let (mut client, mut server) = proxy.asked(&app, asks[0]).await;
+    let agreed = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n";
+    server.write_all(format!("{agreed}\r\n").as_bytes()).await.unwrap();
+    expect(&mut client, &format!("{agreed}rolldrop-pod: web-1\r\n\r\n")).await;
+    let preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    client.write_all(preface.as_bytes()).await.unwrap();
+    expect(&mut server, preface).await;
+}
+
+#[tokio::test]
+async fn a_client_that_closes_while_a_switch_is_open_is_gone() {
+    let (app, address) = app().await;
+    let proxy = Running::start(address);
+    let ask = "GET / HTTP/1.1\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\r\n";
+    let (client, mut server) = proxy.asked(&app, ask).await;
+    drop(client);
+    expect_eof(&mut server).await;
+    // What was said before the answer is held until then, though the client has closed behind it.
+    let (mut client, mut server) = proxy.asked(&app, ask).await;
+    client.write_all(b"frames").await.unwrap();
+    client.shutdown().await.unwrap();
+    server.write_all(b"HTTP/1.1 101 Yes\r\n\r\n").await.unwrap();
+    expect(&mut server, "frames").await;
+    expect_eof(&mut server).await;
+}
+
+#[tokio::test]
 async fn an_upgrade_that_the_app_answers_by_closing_does_not_hide_that_the_client_closes() {
     let (app, address) = app().await;
     let proxy = Running::start(address);

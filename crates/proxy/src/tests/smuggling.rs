@@ -111,7 +111,6 @@ fn smuggled() -> Vec<(String, &'static str)> {
         ("\nGET / HTTP/1.1\r\n\r\n", "400"),
         ("GET / HTTP/1.1\r\nHost: a\n\r\n", "400"),
         ("GET / HTTP/1.1\r\n\nHost: a\r\n\r\n", "400"),
-        ("GET  / HTTP/1.1\r\n\r\n", "400"),
         ("GET /\r\n\r\n", "400"),
         ("GET\t/ HTTP/1.1\r\n\r\n", "400"),
         ("GET /\0 HTTP/1.1\r\n\r\n", "400"),
@@ -122,7 +121,6 @@ fn smuggled() -> Vec<(String, &'static str)> {
         ("GET / HTTP/2.0\r\n\r\n", "505"),
         ("GET / HTTP/1.2\r\n\r\n", "505"),
         ("CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n", "501"),
-        ("nothing like it\r\n\r\n", "505"),
     ] {
         refused.push((whole.to_owned(), status));
     }

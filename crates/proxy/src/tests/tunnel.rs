@@ -43,6 +43,97 @@ async fn an_app_that_speaks_first_is_heard_and_sides_close_one_by_one() {
     );
 }
 
+/// What clients of other protocols say first.
+const OTHERS: [&[u8]; 11] = [
+    b"*1\r\n$4\r\nPING\r\n",                     // Redis
+    b"PING\r\n",                                 // Redis, by hand
+    b"\0\0\0\x08\x04\xd2\x16\x2f",               // Postgres, which asks for TLS
+    b"\x29\0\0\0\x01\0\0\0\0\0\0\0\xdd\x07\0\0", // MongoDB
+    b"AMQP\0\0\x09\x01",                         // RabbitMQ
+    b"\0\0\0\x18\0\x12\0\x03\0\0\0\x01",         // Kafka
+    b"\x10\x0c\0\x04MQTT\x04\x02\0\x3c\0\0",     // MQTT
+    b"get key\r\n",                              // Memcached
+    b"CONNECT\nhost:a\n\n\0",                    // STOMP
+    b"SSH-2.0-client\r\n",
+    b"EHLO_IS_A_WORD_LONGER_THAN_ANY_METHOD",
+];
+
+/// What apps say before their clients: mail, MySQL, SSH, NATS.
+const GREETINGS: [&[u8]; 4] =
+    [b"220 mail ready\r\n", b"\x4a\0\0\0\x0a8.4.2\0", b"SSH-2.0-server\r\n", b"INFO {\"a\":1}\r\n"];
+
+#[tokio::test]
+async fn other_protocols_pass_as_bytes() {
+    let (app, address) = app().await;
+    let proxy = Running::start(address);
+    let mut expected = Vec::new();
+    for said in OTHERS {
+        let (mut client, mut server) = (proxy.client().await, accept(&app).await);
+        client.write_all(said).await.unwrap();
+        let mut got = vec![0; said.len()];
+        within(server.read_exact(&mut got)).await.unwrap();
+        assert_eq!(got, said);
+        server.write_all(b"yes").await.unwrap();
+        expect(&mut client, "yes").await;
+        drop((client, server));
+        expected.push((Protocol::Tcp, ServedEnd::Complete, said.len() as u64, 3));
+        proxy.recorded(expected.len() as u64).await;
+    }
+    for said in GREETINGS {
+        let (mut client, mut server) = (proxy.client().await, accept(&app).await);
+        server.write_all(said).await.unwrap();
+        let mut got = vec![0; said.len()];
+        within(client.read_exact(&mut got)).await.unwrap();
+        assert_eq!(got, said);
+        client.write_all(b"hi").await.unwrap();
+        expect(&mut server, "hi").await;
+        drop((client, server));
+        expected.push((Protocol::Tcp, ServedEnd::Complete, 2, said.len() as u64));
+        proxy.recorded(expected.len() as u64).await;
+    }
+    drop(app);
+    assert_eq!(said(&served(&proxy.end().await.0)), expected);
+}
+
+#[tokio::test]
+async fn requests_behind_a_proxy_header_are_read() {
+    let (app, address) = app().await;
+    let proxy = Running::start_with(address, PodHeader::Omitted);
+    let mut v2 = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c".to_vec();
+    v2.extend([10, 0, 0, 1, 10, 0, 0, 2, 0x1f, 0x90, 0, 80]);
+    let headers = [b"PROXY TCP4 10.0.0.1 10.0.0.2 8080 80\r\n".to_vec(), b"PROXY UNKNOWN\r\n".to_vec(), v2];
+    let mut id = 0;
+    for header in &headers {
+        for piece in [usize::MAX, 1] {
+            let all = [header.as_slice(), get(id).as_bytes()].concat();
+            let (mut client, mut server) = (proxy.client().await, accept(&app).await);
+            client.set_nodelay(true).unwrap();
+            let pieces = async {
+                for piece in all.chunks(piece.min(all.len())) {
+                    client.write_all(piece).await.unwrap();
+                    tokio::task::yield_now().await;
+                }
+            };
+            let mut got = vec![0; all.len()];
+            let (read, ()) = tokio::join!(within(server.read_exact(&mut got)), pieces);
+            read.unwrap();
+            assert_eq!(got, all);
+            server.write_all(b"HTTP/1.1 204 None\r\n\r\n").await.unwrap();
+            expect(&mut client, "HTTP/1.1 204 None\r\n\r\n").await;
+            id += 1;
+        }
+    }
+    drop(app);
+    // Also where nobody answers.
+    let mut client = proxy.client().await;
+    client.write_all(&[headers[0].as_slice(), get(id).as_bytes()].concat()).await.unwrap();
+    expect_reset(&mut client).await;
+    let rows = served(&proxy.end().await.0);
+    let ends: Vec<_> = rows.iter().map(|row| (row.request.as_ref().unwrap().seq, row.ended)).collect();
+    let complete = (0..id).map(|id| (id, ServedEnd::Complete));
+    assert_eq!(ends, complete.chain([(id, ServedEnd::UpstreamRefused)]).collect::<Vec<_>>());
+}
+
 #[tokio::test]
 async fn resets_pass_in_both_directions_and_a_gone_app_is_one() {
     let (app, address) = app().await;

@@ -12,6 +12,8 @@ use super::ChartError;
 
 const REGULAR: &[u8] = include_bytes!("../fonts/Roboto-Regular.ttf");
 const BOLD: &[u8] = include_bytes!("../fonts/Roboto-Bold.ttf");
+/// A text is never cut to fewer characters.
+const LEAST_CHARS: usize = 4;
 
 /// Which cut of the font.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -213,14 +215,18 @@ impl Canvas {
 
     /// `text` cut until it is at most `width` wide.
     pub(super) fn fit(&self, text: &str, style: &Text, width: f64) -> String {
-        let mut len = text.chars().count();
-        loop {
-            let candidate = crate::format::shorten(text, len);
-            if len <= 4 || self.text_width(&candidate, style) <= width {
-                return candidate;
-            }
-            len -= 1;
+        let fits = |candidate: &str| self.text_width(candidate, style) <= width;
+        if fits(text) {
+            return text.to_owned();
         }
+        // A name of others may have any length: halves find the longest that fits in a few steps.
+        let (mut longest, mut too_long) = (LEAST_CHARS, text.chars().count());
+        while longest + 1 < too_long {
+            let middle = longest.midpoint(too_long);
+            let fits = fits(&crate::format::shorten(text, middle));
+            *if fits { &mut longest } else { &mut too_long } = middle;
+        }
+        crate::format::shorten(text, longest)
     }
 
     /// The picture without what lies below `height`.

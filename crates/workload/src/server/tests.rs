@@ -28,6 +28,7 @@ fn config(listen: SocketAddr, on_stop: Habit, log: PathBuf) -> Config {
         on_stop,
         on_signal: BTreeMap::from([(StopSignal::Usr1, Habit::Finish)]),
         drain_for: Duration::from_millis(200),
+        idle_timeout: Duration::from_secs(30),
         stop_work: Duration::ZERO,
         response_time: Duration::ZERO,
         fail_share: 0.0,
@@ -130,6 +131,18 @@ fn exit_leaves_requests_in_flight_unanswered() {
             events[1..],
             ["received a-1", "answered a-1", "received a-2", "signal SIGTERM", "aborted a-2", "exiting"]
         );
+    });
+}
+
+#[test]
+fn an_idle_connection_is_closed_after_its_time() {
+    local(async {
+        let server = start_with(|config| config.idle_timeout = Duration::from_millis(50));
+        let mut kept = TcpStream::connect(server.address).await.unwrap();
+        kept.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        // It ends, though neither side has asked for that.
+        let answer = timeout(DEADLINE, answer_of(kept)).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200") && !answer.contains("connection: close"), "{answer}");
     });
 }
 

@@ -72,11 +72,12 @@ fn joined_among(pods: &[&str], requests: Vec<RequestRow>, served: Vec<ServedRow>
         served,
         torn: Vec::new(),
         corrupt: Vec::new(),
+        altered: Vec::new(),
     };
     let clocks = clocks(&records);
     let ended = |pod: &&str| {
         let (pod, of) = ((*pod).to_owned(), (*pod).to_owned());
-        Event::new(at(0), "coordinator", EventKind::ProxyEnded { pod, of, rows: Rows::default() })
+        Event::new(at(0), "coordinator", EventKind::ProxyEnded { pod, uid: None, of, rows: Rows::default() })
     };
     let joins = Joins {
         names: PodNames::of(&pods.iter().map(ended).collect::<Vec<_>>()),
@@ -88,14 +89,15 @@ fn joined_among(pods: &[&str], requests: Vec<RequestRow>, served: Vec<ServedRow>
     Requests::open(Box::new(records), clocks, joins, || (), |(), _| (), |(), ()| ()).unwrap().0
 }
 
-/// Pod, other attempts' pods, impossible rows.
-type Found = (Option<String>, Vec<String>, u32);
+/// Pod, other attempts' pods, rows that were read too early and too late.
+type Found = (Option<String>, Vec<String>, [u32; 2]);
 
 fn found(requests: &Requests) -> BTreeMap<u64, Found> {
     let found = |request: Request| {
         let others = request.other_attempts.iter().map(|attempt| attempt.pod.to_string()).collect();
         let pod = request.proxy.as_ref().map(ToString::to_string);
-        (request.row.seq, (pod, others, request.impossible_rows))
+        let Misfits { early, late } = request.misfits;
+        (request.row.seq, (pod, others, [early, late]))
     };
     requests.in_memory().unwrap().into_iter().map(found).collect()
 }
@@ -115,8 +117,8 @@ fn a_pod_that_passes_requests_on_neither_serves_nor_loses_them() {
         served(own(2), "web", 15, ServedEnd::UpstreamRefused, None),
     ];
     let requests = joined_among(&["web", "gate"], rows.to_vec(), served);
-    let web = |seq: u64| (seq, (Some("web".to_owned()), Vec::new(), 0));
-    assert_eq!(found(&requests), [web(1), web(2), (3, (None, Vec::new(), 0))].into());
+    let web = |seq: u64| (seq, (Some("web".to_owned()), Vec::new(), [0, 0]));
+    assert_eq!(found(&requests), [web(1), web(2), (3, (None, Vec::new(), [0, 0]))].into());
     let name = |request: Request| (request.row.seq, request.row.pod.map(|pod| pod.to_string()));
     let named: BTreeMap<u64, Option<String>> = requests.in_memory().unwrap().into_iter().map(name).collect();
     let web = Some("web".to_owned());
@@ -132,27 +134,30 @@ fn ids_without_the_runs_part_are_nobodys_and_are_counted() {
     rows.extend(ids.iter().map(strange));
     for outcome in [Outcome::Ok, Outcome::ResetBeforeResponse] {
         let requests = joined(vec![row(1, 0, outcome, None)], rows.clone());
-        assert_eq!(found(&requests)[&1], (Some("a".into()), vec![], 0), "{outcome}");
+        assert_eq!(found(&requests)[&1], (Some("a".into()), vec![], [0, 0]), "{outcome}");
         assert_eq!(requests.strangers, Strangers { other_runs: 6, no_request: 4 });
     }
 }
 
+const FITS: [u32; 2] = [0, 0];
+const EARLY: [u32; 2] = [1, 0];
+const LATE: [u32; 2] = [0, 1];
+
 #[test]
-fn rows_with_times_that_cannot_be_are_ignored_and_counted() {
+fn rows_with_times_that_do_not_fit_are_counted_apart() {
     // Sent at 10, ended at 30; both clocks are known to 1 ms, and a little for what samples hide.
-    for (head, is_possible) in [(-500, false), (0, false), (15, true), (29, true), (50, false), (9000, false)]
-    {
+    for (head, misfits) in [(-500, EARLY), (0, EARLY), (15, FITS), (29, FITS), (50, LATE), (9000, LATE)] {
         for (outcome, status) in [(Outcome::Ok, Some(200)), (Outcome::HttpError, Some(503))] {
             let forged = served(own(1), "b", head, ServedEnd::Complete, Some(200));
             let requests = joined(vec![row(1, 0, outcome, status)], vec![forged]);
-            let expected = if is_possible { (Some("b".into()), vec![], 0) } else { (None, vec![], 1) };
+            let expected = ((misfits == FITS).then(|| "b".into()), vec![], misfits);
             assert_eq!(found(&requests)[&1], expected, "{head} {outcome}");
         }
     }
     // Nothing was sent, so that nobody can have read it.
     let refused = RequestRow { sent: None, ..row(1, 0, Outcome::ConnectRefused, None) };
     let forged = served(own(1), "b", 15, ServedEnd::Complete, Some(200));
-    assert_eq!(found(&joined(vec![refused], vec![forged]))[&1], (None, vec![], 1));
+    assert_eq!(found(&joined(vec![refused], vec![forged]))[&1], (None, vec![], EARLY));
 }
 
 #[test]
@@ -161,9 +166,9 @@ fn what_a_client_gave_up_waiting_for_may_be_read_later() {
         |outcome, ended| joined(vec![row(1, 0, outcome, None)], vec![served(own(1), "a", 2000, ended, None)]);
     for ended in [ServedEnd::ClientGone, ServedEnd::UpstreamRefused, ServedEnd::Complete] {
         let gave_up = read_late(Outcome::ResponseTimeout, ended);
-        assert_eq!(found(&gave_up)[&1], (Some("a".into()), vec![], 0), "{ended}");
+        assert_eq!(found(&gave_up)[&1], (Some("a".into()), vec![], [0, 0]), "{ended}");
         let answered = read_late(Outcome::Ok, ended);
-        assert_eq!(found(&answered)[&1], (None, vec![], 1), "{ended}");
+        assert_eq!(found(&answered)[&1], (None, vec![], [0, 1]), "{ended}");
     }
 }
 
@@ -171,7 +176,7 @@ fn what_a_client_gave_up_waiting_for_may_be_read_later() {
 fn a_proxy_whose_clock_was_never_compared_is_believed() {
     let row = row(1, 0, Outcome::Ok, Some(200));
     let served = served(own(1), "c", -500, ServedEnd::Complete, Some(200));
-    assert_eq!(found(&joined(vec![row], vec![served]))[&1], (Some("c".into()), vec![], 0));
+    assert_eq!(found(&joined(vec![row], vec![served]))[&1], (Some("c".into()), vec![], [0, 0]));
 }
 
 #[test]
@@ -186,7 +191,7 @@ fn of_a_gateways_attempts_the_pod_that_answered_counts_and_the_others_are_kept()
         assert_eq!(found, of(backwards));
         found.unwrap()
     };
-    let both = |pod: &str, other: &str| (Some(pod.to_owned()), vec![other.to_owned()], 0);
+    let both = |pod: &str, other: &str| (Some(pod.to_owned()), vec![other.to_owned()], [0, 0]);
     let ok = |rows| one(Outcome::Ok, Some(200), rows);
     assert_eq!(ok(vec![eof("a", 12), answer("b", 20, 200)]), both("b", "a"));
     assert_eq!(ok(vec![answer("a", 12, 503), answer("b", 20, 200)]), both("b", "a"));

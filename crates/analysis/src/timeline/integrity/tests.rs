@@ -53,7 +53,12 @@ fn whole() -> Records {
     let received = Rows { recorded: Some(100), known: 100, in_flight: 0, received: 100 };
     let sources = vec![source("load-0", Role::Load, None), source("a", Role::Proxy, Some(received))];
     let totals = EventKind::LoadScheduled { of: "load-0".into(), warmup: 20, main: 80 };
-    let mut events = vec![Event::new(at(1000), "load-0", totals)];
+    let started = EventKind::LoadStarted { rate: 100.0, duration_s: 0.8, warmup_s: 0.2 };
+    let mut events = vec![
+        Event::new(at(0), "coordinator", started),
+        Event::new(at(1000), "load-0", totals),
+        Event::new(at(1000), "coordinator", EventKind::LoadEnded { scheduled: 100 }),
+    ];
     for source in ["load-0", "a"] {
         events.extend([sample(source, 0, 0), sample(source, 900, 0)]);
     }
@@ -86,6 +91,7 @@ fn whole() -> Records {
         looks: None,
         rounds: None,
         policy: rolldrop_record::Policy::default(),
+        events: None,
     };
     Records {
         info,
@@ -94,6 +100,7 @@ fn whole() -> Records {
         served: (0..100).map(served).collect(),
         torn: Vec::new(),
         corrupt: Vec::new(),
+        altered: Vec::new(),
     }
 }
 
@@ -112,6 +119,37 @@ fn broken(how: impl FnOnce(&mut Records)) -> (Vec<String>, Vec<String>) {
 #[test]
 fn a_whole_record_is_whole() {
     assert_eq!(found(whole()), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn a_record_without_an_event_of_each_run_is_not_whole() {
+    type Is = fn(&EventKind) -> bool;
+    let each: [(Is, &str); 4] = [
+        (|kind| matches!(kind, EventKind::LoadStarted { .. }), "when the load began (load_started)"),
+        (|kind| matches!(kind, EventKind::LoadEnded { .. }), "when the load ended (load_ended)"),
+        (|kind| matches!(kind, EventKind::LoadScheduled { .. }), "how many requests load-0 scheduled"),
+        (
+            |kind| matches!(kind, EventKind::ClockSample { of, .. } if of == "a"),
+            "no comparison of the clock of a (clock_sample)",
+        ),
+    ];
+    for (is, what) in each {
+        let without = |records: &mut Records| records.events.retain(|event| !is(&event.kind));
+        let (missing, contradictions) = broken(without);
+        assert!(matches!(&missing[..], [one] if one.contains(what)), "{what}: {missing:?}");
+        assert_eq!(contradictions, [""; 0]);
+        let unfinished = broken(|records| {
+            without(records);
+            records.info.ended = None;
+        });
+        assert_eq!(unfinished.0, [""; 0], "a look at a run that goes on");
+    }
+}
+
+#[test]
+fn events_that_were_altered_are_a_contradiction() {
+    let (missing, contradictions) = broken(|records| records.altered.push("changed".into()));
+    assert_eq!((missing.len(), contradictions), (0, vec!["changed".to_owned()]));
 }
 
 #[test]

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::age;
 use crate::conditions;
-use crate::object::is_being_deleted;
+use crate::object::{controller_of, is_being_deleted};
+use crate::resource::Resource;
 use crate::value::{list, number, text};
 
 /// How many addresses and ports a cell names.
@@ -202,6 +203,66 @@ pub(super) fn replica_set(object: &Value, now: Timestamp) -> Vec<Value> {
     ];
     cells.extend(template(spec));
     cells
+}
+
+pub(super) fn stateful_set(object: &Value, now: Timestamp) -> Vec<Value> {
+    let (spec, status) = (&object["spec"], &object["status"]);
+    let ready = format!("{}/{}", number(&status["readyReplicas"]), number(&spec["replicas"]));
+    let [containers, images, _] = template(spec);
+    vec![name(object), json!(ready), since_creation(object, now), containers, images]
+}
+
+pub(super) fn daemon_set(object: &Value, now: Timestamp) -> Vec<Value> {
+    let (spec, status) = (&object["spec"], &object["status"]);
+    let counts = [
+        "desiredNumberScheduled",
+        "currentNumberScheduled",
+        "numberReady",
+        "updatedNumberScheduled",
+        "numberAvailable",
+    ];
+    let mut cells = vec![name(object)];
+    cells.extend(counts.map(|field| json!(number(&status[field]))));
+    cells.push(json!(labels(&spec["template"]["spec"]["nodeSelector"])));
+    cells.push(since_creation(object, now));
+    cells.extend(template(spec));
+    cells
+}
+
+pub(super) fn controller_revision(object: &Value, now: Timestamp) -> Vec<Value> {
+    let controller = controller_of(object).and_then(|owner| {
+        let resource = Resource::of_reference(owner)?;
+        let group = resource.group();
+        Some(format!("{}.{group}/{}", resource.kind().to_lowercase(), text(&owner["name"])))
+    });
+    vec![
+        name(object),
+        json!(controller.as_deref().unwrap_or("<none>")),
+        object["revision"].clone(),
+        since_creation(object, now),
+    ]
+}
+
+pub(super) fn claim(object: &Value, now: Timestamp) -> Vec<Value> {
+    let (spec, status) = (&object["spec"], &object["status"]);
+    let modes = list(&status["accessModes"]).iter().map(|mode| match text(mode) {
+        "ReadWriteOnce" => "RWO",
+        "ReadOnlyMany" => "ROX",
+        "ReadWriteMany" => "RWX",
+        "ReadWriteOncePod" => "RWOP",
+        other => other,
+    });
+    vec![
+        name(object),
+        status["phase"].clone(),
+        json!(text(&spec["volumeName"])),
+        json!(text(&status["capacity"]["storage"])),
+        json!(modes.collect::<Vec<_>>().join(",")),
+        json!(text(&spec["storageClassName"])),
+        json!(or(&spec["volumeAttributesClassName"], "<unset>")),
+        since_creation(object, now),
+        json!(or(&spec["volumeMode"], "<unset>")),
+    ]
 }
 
 pub(super) fn disruption_budget(object: &Value, now: Timestamp) -> Vec<Value> {

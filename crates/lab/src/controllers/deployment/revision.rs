@@ -1,11 +1,9 @@
 //! Which ReplicaSet belongs to a template, and its number in the Deployment's history.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use serde_json::{Value, json};
 
-use serde_json::{Map, Value, json};
-
+use super::super::template;
 use crate::object::{controller_reference, key};
-use crate::registry::in_name_characters;
 
 const HASH_LABEL: &str = "pod-template-hash";
 pub(super) const REVISION: &str = "deployment.kubernetes.io/revision";
@@ -26,36 +24,12 @@ pub(super) fn runs_template(replica_set: &Value, template: &Value) -> bool {
     if let Some(labels) = own.pointer_mut("/metadata/labels").and_then(Value::as_object_mut) {
         labels.remove(HASH_LABEL);
     }
-    significant(&own) == significant(template)
-}
-
-/// A template without what says nothing: nulls, empty lists, and a creation time, which clients
-/// write as null or as the template of an older object had it.
-fn significant(value: &Value) -> Value {
-    match value {
-        Value::Object(map) => {
-            let kept = map.iter().filter(|(key, value)| {
-                let empty = value.is_null() || value.as_array().is_some_and(Vec::is_empty);
-                !empty && *key != "creationTimestamp"
-            });
-            Value::Object(kept.map(|(key, value)| (key.clone(), significant(value))).collect::<Map<_, _>>())
-        }
-        Value::Array(list) => Value::Array(list.iter().map(significant).collect()),
-        other => other.clone(),
-    }
-}
-
-/// A short name for a pod template: equal templates have equal ones, whatever order their fields
-/// were written in (`serde_json` sorts them).
-pub(super) fn template_hash(template: &Value) -> String {
-    let mut hasher = DefaultHasher::new();
-    significant(template).to_string().hash(&mut hasher);
-    in_name_characters(hasher.finish(), 10)
+    template::is_same(&own, template)
 }
 
 /// The ReplicaSet for a Deployment's present template, of this size.
 pub(super) fn new_replica_set(deployment: &Value, number: i64, size: i64) -> Value {
-    let hash = template_hash(&deployment["spec"]["template"]);
+    let hash = template::hash(&deployment["spec"]["template"]);
     let mut template = deployment["spec"]["template"].clone();
     template["metadata"]["labels"][HASH_LABEL] = json!(hash);
     let mut selector = deployment["spec"]["selector"].clone();
@@ -125,8 +99,8 @@ mod tests {
         assert!(runs_template(&replica_set, &deployment["spec"]["template"]));
         assert!(runs_template(&replica_set, &shorter));
         assert!(!runs_template(&replica_set, &other));
-        assert_eq!(template_hash(&shorter), template_hash(&deployment["spec"]["template"]));
-        assert_ne!(template_hash(&shorter), template_hash(&other));
+        assert_eq!(template::hash(&shorter), template::hash(&deployment["spec"]["template"]));
+        assert_ne!(template::hash(&shorter), template::hash(&other));
     }
 
     #[test]

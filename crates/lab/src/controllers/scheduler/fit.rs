@@ -101,7 +101,7 @@ fn taint(taint_key: &str) -> Value {
 }
 
 /// Whether a node has what `nodeSelector` and the required node affinity ask for.
-pub(super) fn matches_affinity(pod: &Value, node: &Value) -> bool {
+pub(in super::super) fn matches_affinity(pod: &Value, node: &Value) -> bool {
     let labels = &node["metadata"]["labels"];
     if !LabelSelector::from_map(&pod["spec"]["nodeSelector"]).is_none_or(|selector| selector.matches(labels))
     {
@@ -110,9 +110,12 @@ pub(super) fn matches_affinity(pod: &Value, node: &Value) -> bool {
     let required = &pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
     let Some(terms) = required["nodeSelectorTerms"].as_array() else { return true };
     // A term that asks for nothing matches nothing.
+    let fields = serde_json::json!({"metadata.name": node["metadata"]["name"]});
     terms.iter().any(|term| {
-        let selector = LabelSelector::from_object(term);
-        !selector.is_empty() && selector.matches(labels)
+        let by_label = LabelSelector::from_object(term);
+        let by_field =
+            LabelSelector::from_object(&serde_json::json!({"matchExpressions": term["matchFields"]}));
+        !(by_label.is_empty() && by_field.is_empty()) && by_label.matches(labels) && by_field.matches(&fields)
     })
 }
 
@@ -221,6 +224,15 @@ mod tests {
         assert!(matches("gone", "NotIn", json!(["a"])));
         assert!(matches("zone", "Exists", json!([])));
         assert!(matches("gone", "DoesNotExist", json!([])));
+        let named = |name: &str| {
+            let field = json!({"key": "metadata.name", "operator": "In", "values": [name]});
+            let pod = pod("new", None, |pod| {
+                pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] =
+                    json!({"nodeSelectorTerms": [{"matchFields": [field]}]});
+            });
+            matches_affinity(&pod, &node)
+        };
+        assert!(named("node-1") && !named("node-2"));
         // Not known here: the pod fits nowhere, rather than anywhere.
         assert!(!matches("cpus", "Gt", json!(["4"])) && !matches("cpus", "Lt", json!(["10"])));
     }

@@ -51,6 +51,40 @@ async fn a_hook_that_fails_is_an_event_and_the_end_goes_on() {
     node.stop().await;
 }
 
+/// Process 1 is the machine's own here.
+#[tokio::test]
+async fn a_command_that_would_signal_process_1_of_the_machine_is_refused_and_says_so() {
+    let node = Node::start();
+    let process_1 =
+        || std::fs::read_to_string("/proc/1/stat").unwrap().split(' ').nth(21).unwrap().to_owned();
+    let before = process_1();
+    let refused = "refused: it would signal process 1, which on the userspace dataplane is the machine's own: use the \
+                   kernel dataplane";
+    let mut app = shell("app", &format!("trap 'exit 0' TERM; {SLEEP}"));
+    // Signal 0 would do nothing, should it be sent.
+    app["lifecycle"] = json!({"preStop": {"exec": {"command": ["kill", "-0", "1"]}}});
+    app["livenessProbe"] = json!({"exec": {"command": ["sh", "-c", "kill -0 1"]}, "periodSeconds": 1});
+    let mut pods = node.pod(json!({"containers": [app]}));
+    pods.until_ready().await;
+    let probed = node.events_until("Unhealthy", 1).await;
+    let message = probed[0]["message"].as_str().unwrap();
+    assert!(message.starts_with("Liveness probe errored") && message.ends_with(refused), "{message}");
+    node.delete(30);
+    pods.until("the terminal status", |pod| pod["status"]["phase"] == "Succeeded").await;
+    assert_eq!(node.event("FailedPreStopHook")["message"], format!("PreStopHook failed: {refused}"));
+    assert_eq!(process_1(), before);
+    node.stop().await;
+
+    let node = Node::start();
+    let mut pods = node.pod(json!({"containers": [shell("app", "kill -0 1; sleep 1000")]}));
+    pods.until("the refusal", |pod| {
+        let waiting = &pod["status"]["containerStatuses"][0]["state"]["waiting"];
+        waiting["reason"] == "CreateContainerError" && waiting["message"].as_str().unwrap().ends_with(refused)
+    })
+    .await;
+    node.stop().await;
+}
+
 #[tokio::test]
 async fn the_hooks_of_all_containers_start_together() {
     let node = Node::start();

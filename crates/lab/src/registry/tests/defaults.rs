@@ -36,6 +36,21 @@ fn a_service_is_completed_as_a_real_server_does() {
 }
 
 #[test]
+fn a_service_has_an_affinity_timeout_while_it_has_affinity() {
+    let registry = registry();
+    let service = |affinity: &str, config: Value| {
+        let spec =
+            json!({"ports": [{"port": 80}], "sessionAffinity": affinity, "sessionAffinityConfig": config});
+        json!({"metadata": {"name": "web"}, "spec": spec})
+    };
+    let created = registry.create(Resource::Services, "default", service("ClientIP", json!({}))).unwrap();
+    assert_eq!(created["spec"]["sessionAffinityConfig"], json!({"clientIP": {"timeoutSeconds": 10_800}}));
+    let config = created["spec"]["sessionAffinityConfig"].clone();
+    let updated = registry.update(Resource::Services, "default", "web", service("None", config)).unwrap();
+    assert_eq!(updated["spec"].get("sessionAffinityConfig"), None);
+}
+
+#[test]
 fn a_budget_is_completed_as_a_real_server_does() {
     let golden = recorded("pdb-get")["response"].take();
     let budget = created(Resource::PodDisruptionBudgets, applied(&golden));

@@ -172,6 +172,84 @@ fn workloads() {
 }
 
 #[test]
+fn stateful_sets() {
+    let set = |change: fn(&mut Value)| {
+        let mut set = deployment();
+        remove(&mut set["spec"], "strategy");
+        change(&mut set["spec"]);
+        set
+    };
+    let rolling = |rolling: Value| json!({"type": "RollingUpdate", "rollingUpdate": rolling});
+    let mut wrong = set(|spec| spec["podManagementPolicy"] = json!("Random"));
+    wrong["spec"]["updateStrategy"] = rolling(json!({"partition": -1, "maxUnavailable": 0}));
+    assert_eq!(
+        complaints(Resource::StatefulSets, wrong),
+        [
+            "spec.podManagementPolicy: Unsupported value: \"Random\": supported values: \"OrderedReady\", \"Parallel\"",
+            "spec.updateStrategy.rollingUpdate.partition: Invalid value: -1: must be greater than or equal to 0",
+            "spec.updateStrategy.rollingUpdate.maxUnavailable: Invalid value: 0: cannot be 0",
+        ]
+    );
+    let on_delete = set(|spec| {
+        spec["updateStrategy"] = json!({"type": "OnDelete", "rollingUpdate": {"partition": 1}});
+    });
+    assert_eq!(
+        complaints(Resource::StatefulSets, on_delete),
+        [
+            "spec.updateStrategy.rollingUpdate: Invalid value: {\"partition\":1}: only allowed for updateStrategy 'RollingUpdate'"
+        ]
+    );
+    let registry = registry();
+    let created = registry.create(Resource::StatefulSets, "default", set(|_| {})).unwrap();
+    assert_eq!(created["spec"]["updateStrategy"], rolling(json!({"partition": 0, "maxUnavailable": 1})));
+    assert_eq!(created["spec"]["podManagementPolicy"], "OrderedReady");
+    let refused = registry.modify(Resource::StatefulSets, "default", "web", Part::Main, |object| {
+        object["spec"]["serviceName"] = json!("other");
+    });
+    let complaint = "spec: Forbidden: updates to statefulset spec for fields other than 'replicas', 'ordinals', \
+                     'template', 'updateStrategy', 'revisionHistoryLimit', \
+                     'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
+    assert_eq!(causes(&refused.unwrap_err()), [complaint]);
+    let claim = json!({"metadata": {"name": "data"}, "spec": {}});
+    assert_eq!(
+        complaints(Resource::PersistentVolumeClaims, claim),
+        [
+            "spec.accessModes: Required value: at least 1 access mode is required",
+            "spec.resources[storage]: Required value",
+        ]
+    );
+}
+
+#[test]
+fn daemon_sets() {
+    let set = |unavailable: Value, surge: Value| {
+        let mut set = deployment();
+        for field in ["strategy", "replicas"] {
+            remove(&mut set["spec"], field);
+        }
+        set["spec"]["updateStrategy"] =
+            json!({"rollingUpdate": {"maxUnavailable": unavailable, "maxSurge": surge}});
+        set
+    };
+    let path = "spec.updateStrategy.rollingUpdate";
+    assert_eq!(
+        complaints(Resource::DaemonSets, set(json!(1), json!(1))),
+        [format!("{path}.maxSurge: Invalid value: 1: may not be set when maxUnavailable is non-zero")]
+    );
+    assert_eq!(
+        complaints(Resource::DaemonSets, set(json!(0), json!("0%"))),
+        [format!("{path}.maxUnavailable: Required value: cannot be 0 when maxSurge is 0")]
+    );
+    assert_eq!(
+        complaints(Resource::DaemonSets, set(json!("101%"), json!(0))),
+        [format!("{path}.maxUnavailable: Invalid value: \"101%\": must not be greater than 100%")]
+    );
+    let created = registry().create(Resource::DaemonSets, "default", set(Value::Null, Value::Null)).unwrap();
+    let strategy = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}});
+    assert_eq!(created["spec"]["updateStrategy"], strategy);
+}
+
+#[test]
 fn a_jobs_template_and_selector_are_fixed() {
     let registry = registry();
     let template = json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "app", "image": "i"}]}});
@@ -210,6 +288,14 @@ fn services() {
             "spec.ports[1].name: Duplicate value: \"a\"",
             "spec.ports[1].targetPort: Invalid value: \"toolongforaportname\": must be no more than 15 characters",
         ]
+    );
+    let sticky = json!({"clientIP": {"timeoutSeconds": 86_401}});
+    let sticky =
+        json!({"ports": [{"port": 80}], "sessionAffinity": "ClientIP", "sessionAffinityConfig": sticky});
+    assert_eq!(
+        complaints(Resource::Services, service(sticky)),
+        ["spec.sessionAffinityConfig.clientIP.timeoutSeconds: Invalid value: 86401: must be greater than 0 \
+          and less than 86400"]
     );
     let registry = registry();
     let created =

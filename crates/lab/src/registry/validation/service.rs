@@ -24,10 +24,23 @@ pub(super) fn validate(spec: &Value, old: Option<&Value>, errors: &mut Errors) {
             errors.check_one_of(&spec[field], &format!("spec.{field}"), &["Cluster", "Local"]);
         }
     }
+    validate_affinity(spec, errors);
     let Some(old) = old else { return };
     let keeps_address = kind != "ExternalName" && old["type"] != "ExternalName";
     if keeps_address && !is_blank(&old["clusterIP"]) && old["clusterIP"] != spec["clusterIP"] {
         errors.invalid("spec.clusterIPs[0]", &json!([spec["clusterIP"]]), "may not change once set");
+    }
+}
+
+fn validate_affinity(spec: &Value, errors: &mut Errors) {
+    const MAX_SECONDS: i64 = 86_400;
+    errors.check_one_of(&spec["sessionAffinity"], "spec.sessionAffinity", &["ClientIP", "None"]);
+    let seconds = &spec["sessionAffinityConfig"]["clientIP"]["timeoutSeconds"];
+    if spec["sessionAffinity"] == "ClientIP"
+        && !seconds.as_i64().is_some_and(|seconds| (1..=MAX_SECONDS).contains(&seconds))
+    {
+        let why = format!("must be greater than 0 and less than {MAX_SECONDS}");
+        errors.invalid("spec.sessionAffinityConfig.clientIP.timeoutSeconds", seconds, &why);
     }
 }
 

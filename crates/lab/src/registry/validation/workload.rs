@@ -1,9 +1,9 @@
-//! Deployments, ReplicaSets, Jobs and PodDisruptionBudgets.
+//! Workloads, what they keep (revisions, claims), and PodDisruptionBudgets.
 
 use serde_json::{Value, json};
 
 use super::errors::Errors;
-use super::metadata::check_selector;
+use super::metadata::{check_label, check_selector};
 use super::pod;
 use crate::selector::LabelSelector;
 
@@ -29,6 +29,123 @@ pub(super) fn validate_replica_set(spec: &Value, old: Option<&Value>, errors: &m
 
 fn validate_replicated(spec: &Value, old: Option<&Value>, what: &str, errors: &mut Errors) {
     errors.check_not_negative(spec, "spec", "replicas");
+    check_whole_selector(spec, what, errors);
+    pod::validate_spec(&spec["template"]["spec"], "spec.template.spec", errors);
+    check_always_restarts(spec, errors);
+    check_selector_is_kept(spec, old, errors);
+}
+
+/// The fields of a StatefulSet that may change after its creation.
+const CHANGEABLE_OF_STATEFUL_SETS: [&str; 7] = [
+    "replicas",
+    "ordinals",
+    "template",
+    "updateStrategy",
+    "revisionHistoryLimit",
+    "persistentVolumeClaimRetentionPolicy",
+    "minReadySeconds",
+];
+
+/// The template is not looked at as a pod, as in Kubernetes: what is wrong with it shows when a pod is created.
+pub(super) fn validate_stateful_set(spec: &Value, old: Option<&Value>, errors: &mut Errors) {
+    let policies = ["OrderedReady", "Parallel"];
+    errors.check_one_of(&spec["podManagementPolicy"], "spec.podManagementPolicy", &policies);
+    let strategy = &spec["updateStrategy"];
+    let rolling = &strategy["rollingUpdate"];
+    match strategy["type"].as_str() {
+        Some("OnDelete") => {
+            if rolling.is_object() {
+                let why = "only allowed for updateStrategy 'RollingUpdate'";
+                errors.invalid("spec.updateStrategy.rollingUpdate", rolling, why);
+            }
+        }
+        Some("RollingUpdate") => {
+            let path = "spec.updateStrategy.rollingUpdate";
+            errors.check_not_negative(rolling, path, "partition");
+            let limit = &rolling["maxUnavailable"];
+            check_share(limit, &format!("{path}.maxUnavailable"), errors);
+            if is_zero(limit) {
+                errors.invalid(&format!("{path}.maxUnavailable"), limit, "cannot be 0");
+            }
+        }
+        _ => errors.invalid("spec.updateStrategy", strategy, "must be 'RollingUpdate' or 'OnDelete'"),
+    }
+    for field in ["replicas", "minReadySeconds", "revisionHistoryLimit"] {
+        errors.check_not_negative(spec, "spec", field);
+    }
+    errors.check_not_negative(&spec["ordinals"], "spec.ordinals", "start");
+    let service = spec["serviceName"].as_str().unwrap_or_default();
+    if !service.is_empty() {
+        check_label(service, "spec.serviceName", errors);
+    }
+    check_whole_selector(spec, "statefulset", errors);
+    check_always_restarts(spec, errors);
+    let fixed = |spec: &Value| {
+        let fields = spec.as_object().cloned().unwrap_or_default().into_iter();
+        let kept = |(name, _): &(String, Value)| !CHANGEABLE_OF_STATEFUL_SETS.contains(&name.as_str());
+        fields.filter(kept).collect::<serde_json::Map<_, _>>()
+    };
+    if old.is_some_and(|old| fixed(old) != fixed(spec)) {
+        let why = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', \
+                   'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and \
+                   'minReadySeconds' are forbidden";
+        errors.forbidden("spec", why);
+    }
+}
+
+pub(super) fn validate_daemon_set(spec: &Value, old: Option<&Value>, errors: &mut Errors) {
+    for field in ["minReadySeconds", "revisionHistoryLimit"] {
+        errors.check_not_negative(spec, "spec", field);
+    }
+    let strategy = &spec["updateStrategy"];
+    let (unavailable, surge) =
+        (&strategy["rollingUpdate"]["maxUnavailable"], &strategy["rollingUpdate"]["maxSurge"]);
+    let path = |field: &str| format!("spec.updateStrategy.rollingUpdate.{field}");
+    match strategy["type"].as_str() {
+        Some("OnDelete") => {}
+        Some("RollingUpdate") => {
+            check_share(unavailable, &path("maxUnavailable"), errors);
+            check_share(surge, &path("maxSurge"), errors);
+            match (is_zero(unavailable), is_zero(surge)) {
+                (false, false) => {
+                    let why = "may not be set when maxUnavailable is non-zero";
+                    errors.invalid(&path("maxSurge"), surge, why);
+                }
+                (true, true) => errors.required(&path("maxUnavailable"), "cannot be 0 when maxSurge is 0"),
+                _ => {}
+            }
+        }
+        _ => {
+            errors.unsupported("spec.updateStrategy.type", &strategy["type"], &["OnDelete", "RollingUpdate"])
+        }
+    }
+    check_whole_selector(spec, "daemonset", errors);
+    pod::validate_spec(&spec["template"]["spec"], "spec.template.spec", errors);
+    check_always_restarts(spec, errors);
+    check_selector_is_kept(spec, old, errors);
+}
+
+/// What a revision says is never changed: another one is made.
+pub(super) fn validate_revision(revision: &Value, old: Option<&Value>, errors: &mut Errors) {
+    if old.is_some_and(|old| old["data"] != revision["data"]) {
+        errors.invalid("data", &revision["data"], IMMUTABLE);
+    }
+    if revision["revision"].as_i64().is_none_or(|number| number < 0) {
+        errors.invalid("revision", &revision["revision"], "must be greater than or equal to 0");
+    }
+}
+
+pub(super) fn validate_claim(spec: &Value, path: &str, errors: &mut Errors) {
+    if spec["accessModes"].as_array().is_none_or(Vec::is_empty) {
+        errors.required(&format!("{path}.accessModes"), "at least 1 access mode is required");
+    }
+    if spec["resources"]["requests"]["storage"].is_null() {
+        errors.required(&format!("{path}.resources[storage]"), "");
+    }
+}
+
+/// The selector is there, selects some pods only, and those of the template.
+fn check_whole_selector(spec: &Value, what: &str, errors: &mut Errors) {
     let selector = &spec["selector"];
     if selector.is_object() {
         check_selector(selector, "spec.selector", errors);
@@ -39,13 +156,18 @@ fn validate_replicated(spec: &Value, old: Option<&Value>, what: &str, errors: &m
         errors.required("spec.selector", "");
     }
     check_template_labels(spec, errors);
-    pod::validate_spec(&spec["template"]["spec"], "spec.template.spec", errors);
+}
+
+fn check_always_restarts(spec: &Value, errors: &mut Errors) {
     let policy = &spec["template"]["spec"]["restartPolicy"];
     if policy != "Always" {
         errors.unsupported("spec.template.spec.restartPolicy", policy, &["Always"]);
     }
-    if old.is_some_and(|old| old["selector"] != *selector) {
-        errors.invalid("spec.selector", selector, IMMUTABLE);
+}
+
+fn check_selector_is_kept(spec: &Value, old: Option<&Value>, errors: &mut Errors) {
+    if old.is_some_and(|old| old["selector"] != spec["selector"]) {
+        errors.invalid("spec.selector", &spec["selector"], IMMUTABLE);
     }
 }
 
@@ -72,7 +194,6 @@ fn validate_strategy(strategy: &Value, errors: &mut Errors) {
             let path = |field: &str| format!("spec.strategy.rollingUpdate.{field}");
             check_amount(unavailable, &path("maxUnavailable"), errors);
             check_amount(surge, &path("maxSurge"), errors);
-            let is_zero = |value: &Value| *value == 0 || percentage(value) == Some(0);
             if is_zero(unavailable) && is_zero(surge) {
                 errors.invalid(&path("maxUnavailable"), unavailable, "may not be 0 when `maxSurge` is 0");
             }
@@ -91,6 +212,19 @@ fn check_amount(value: &Value, field: &str, errors: &mut Errors) {
                    regex used for validation is '[0-9]+%')";
         errors.invalid(field, value, why);
     }
+}
+
+/// As [`check_amount`], and not more than all.
+fn check_share(value: &Value, field: &str, errors: &mut Errors) {
+    check_amount(value, field, errors);
+    if percentage(value).is_some_and(|percentage| percentage > 100) {
+        errors.invalid(field, value, "must not be greater than 100%");
+    }
+}
+
+/// Whether a given amount is none.
+fn is_zero(amount: &Value) -> bool {
+    *amount == 0 || percentage(amount) == Some(0)
 }
 
 fn percentage(value: &Value) -> Option<u32> {

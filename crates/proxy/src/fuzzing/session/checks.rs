@@ -102,7 +102,7 @@ impl Session {
         for (pair, (all, good)) in self.pairs.iter().zip(rows) {
             let most = match self.config.mode {
                 Mode::Tcp => 1,
-                Mode::Http => pair.rules.most_rows(&pair.client.sent),
+                Mode::Http => pair.rules.most_rows(&pair.client.sent, &pair.app.sent),
             };
             assert!(all <= most, "{all} rows of {most} requests");
             assert!(good >= pair.answered || !is_whole, "{good} rows of {} answered requests", pair.answered);

@@ -162,13 +162,16 @@ impl Rules {
         self.limit.map(|limit| limit as usize)
     }
 
-    /// The most rows that a conversation can have in which the client sent these bytes.
-    pub(super) fn most_rows(&self, sent: &[u8]) -> usize {
+    /// The most rows that a conversation can have in which client and app sent these bytes.
+    pub(super) fn most_rows(&self, sent: &[u8], from_app: &[u8]) -> usize {
         // A request of HTTP/1 ends with an empty line; a connection that is not read has one row.
         let lines = memchr::memchr_iter(b'\r', sent);
         let heads = lines.filter(|at| sent[*at..].starts_with(b"\r\n\r\n")).count();
-        let is_unread = usize::from(!sent.starts_with(b"GET") && !sent.starts_with(PREFACE));
-        if sent.starts_with(PREFACE) { self.streams } else { heads.max(self.streams).max(is_unread) }
+        let is_strange = !sent.starts_with(b"GET") && !sent.starts_with(PREFACE);
+        // Before its client has said anything, an app can show that it speaks something else.
+        let is_unread = is_strange || !from_app.is_empty() && !from_app.starts_with(b"HTTP/");
+        let heads = if sent.starts_with(PREFACE) { 0 } else { heads };
+        heads.max(self.streams).max(usize::from(is_unread))
     }
 }
 
@@ -186,11 +189,11 @@ mod tests {
         let head = |stream| frame(HEADERS, END_HEADERS, stream, b"\x82");
         let mut sent = [PREFACE, &head(1), &head(2), &head(1), &head(5)].concat();
         rules.client_said(&sent);
-        assert_eq!(rules.most_rows(&sent), 2);
+        assert_eq!(rules.most_rows(&sent, b""), 2);
         rules.client_got(&frame(GOAWAY, 0, 0, &[0, 0, 0, 7, 0, 0, 0, 0]));
         sent.extend([head(7), head(9), head(11)].concat());
         rules.client_said(&sent);
-        assert_eq!(rules.most_rows(&sent), 3);
+        assert_eq!(rules.most_rows(&sent, b""), 3);
     }
 
     #[test]
@@ -202,7 +205,7 @@ mod tests {
             let mut rules = Rules::new();
             rules.client_got(&got);
             rules.client_said(&head);
-            assert_eq!(rules.most_rows(&head), streams);
+            assert_eq!(rules.most_rows(&head, b""), streams);
         }
     }
 

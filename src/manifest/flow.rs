@@ -9,14 +9,9 @@ use std::ops::Range;
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::ser::{PrettyFormatter, Serializer};
-use yaml_edit::YamlNode;
 
-/// A change of a text.
-#[derive(Debug)]
-pub(super) struct Splice {
-    pub(super) range: Range<usize>,
-    pub(super) text: String,
-}
+use super::edit::Splice;
+use super::tree::{Member, Node, Shape, Style};
 
 /// A mapping or list in brackets.
 #[derive(Debug)]
@@ -32,31 +27,18 @@ pub(super) struct Flow<'a> {
 
 impl<'a> Flow<'a> {
     /// The collection that a node is; none if it is no collection, or is written without brackets.
-    pub(super) fn of(text: &'a str, node: &YamlNode) -> Option<Self> {
-        let (open, end) = place(node);
-        let own = text.get(open..end)?;
-        let open = open + (own.len() - own.trim_start().len());
-        let close = open + own.trim().len().checked_sub(1)?;
-        if !matches!((text.get(open..=open)?, text.get(close..=close)?), ("{", "}") | ("[", "]")) {
-            return None;
-        }
-        let trimmed = |(start, end): (usize, usize)| {
-            let own = text.get(start..end)?;
-            Some(start..start + own.trim_end().len())
-        };
-        let members = match (node.as_mapping(), node.as_sequence()) {
-            (Some(map), _) => map
-                .entries()
-                .map(|entry| {
-                    let key = place(&entry.key_node()?);
-                    let end = entry.value_node().map_or(key.1, |value| place(&value).1.max(key.1));
-                    trimmed((key.0, end))
-                })
-                .collect::<Option<_>>()?,
-            (_, Some(list)) => list.values().map(|item| trimmed(place(&item))).collect::<Option<_>>()?,
+    pub(super) fn of(text: &'a str, node: &Node) -> Option<Self> {
+        let members = match &node.shape {
+            Shape::Mapping(Style::Flow, members) => {
+                let place = |member: &Member| member.key.range.start..member.value.range.end;
+                members.iter().map(place).collect()
+            }
+            Shape::List(Style::Flow, items) => items.iter().map(|item| item.range.clone()).collect(),
             _ => return None,
         };
-        Some(Self { text, open, close, members })
+        let (open, close) = (node.range.start, node.range.end.checked_sub(1)?);
+        let brackets = (text.get(open..=open)?, text.get(close..=close)?);
+        matches!(brackets, ("{", "}") | ("[", "]")).then_some(Self { text, open, close, members })
     }
 
     /// Whether it was empty before its only member was added.
@@ -112,26 +94,8 @@ impl<'a> Flow<'a> {
     }
 }
 
-fn place(node: &YamlNode) -> (usize, usize) {
-    let range = node.byte_range();
-    (range.start as usize, range.end as usize)
-}
-
-/// Makes splices that do not overlap; none if they do.
-pub(super) fn spliced(text: &str, mut splices: Vec<Splice>) -> Option<String> {
-    splices.sort_by_key(|splice| splice.range.start);
-    let (mut out, mut end) = (String::new(), 0);
-    for splice in splices {
-        out.push_str(text.get(end..splice.range.start)?);
-        out.push_str(&splice.text);
-        end = splice.range.end;
-    }
-    out.push_str(text.get(end..)?);
-    Some(out)
-}
-
 /// JSON in one line, with spaces as people put them.
-fn in_line(value: &Value) -> String {
+pub(super) fn in_line(value: &Value) -> String {
     let joined = |parts: Vec<String>| parts.join(", ");
     match value {
         Value::Array(items) => format!("[{}]", joined(items.iter().map(in_line).collect())),

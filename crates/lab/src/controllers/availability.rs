@@ -1,0 +1,91 @@
+//! Since when a pod counts: it is ready, and has been for as long as its workload asks
+//! (`IsPodAvailable` in pkg/api/v1/pod/util.go).
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::conditions::of as condition;
+use crate::conditions::unix_seconds;
+use crate::object::is_ready;
+
+/// Whether a pod is available.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Availability {
+    /// It is not even ready.
+    NotReady,
+    /// It is ready, and will be available after this many seconds.
+    In(i64),
+    /// It is.
+    Available,
+}
+
+impl Availability {
+    /// That of a pod at a time in Unix seconds.
+    pub(super) fn of(pod: &Value, min_ready_seconds: i64, now: i64) -> Self {
+        if !is_ready(pod) {
+            return Self::NotReady;
+        }
+        let since = unix_seconds(&condition(pod, "Ready")["lastTransitionTime"]).unwrap_or(now);
+        match since + min_ready_seconds - now {
+            left @ 1.. if min_ready_seconds > 0 => Self::In(left),
+            _ => Self::Available,
+        }
+    }
+
+    pub(super) fn is_available(self) -> bool {
+        self == Self::Available
+    }
+}
+
+/// The pods of one workload, judged at one time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Judge {
+    min_ready_seconds: i64,
+    now: i64,
+}
+
+impl Judge {
+    /// For the pods of a workload, at a written time.
+    pub(super) fn new(workload: &Value, now: &str) -> Self {
+        Self {
+            min_ready_seconds: workload["spec"]["minReadySeconds"].as_i64().unwrap_or(0),
+            now: unix_seconds(&json!(now)).unwrap_or(0),
+        }
+    }
+
+    pub(super) fn availability(self, pod: &Value) -> Availability {
+        Availability::of(pod, self.min_ready_seconds, self.now)
+    }
+
+    pub(super) fn is_available(self, pod: &Value) -> bool {
+        self.availability(pod).is_available()
+    }
+
+    /// After which time one more of these pods will be available.
+    pub(super) fn next<'a>(self, pods: impl IntoIterator<Item = &'a Value>) -> Option<Duration> {
+        let left = pods.into_iter().filter_map(|pod| match self.availability(pod) {
+            Availability::In(seconds) => u64::try_from(seconds).ok(),
+            Availability::NotReady | Availability::Available => None,
+        });
+        left.min().map(Duration::from_secs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ready_pods_are_available_after_their_time() {
+        let pod = |status: &str, since: &str| json!({"status": {"conditions": [{"type": "Ready", "status": status, "lastTransitionTime": since}]}});
+        let judge = Judge::new(&json!({"spec": {"minReadySeconds": 10}}), "2026-01-01T00:00:10Z");
+        assert_eq!(judge.availability(&pod("True", "2026-01-01T00:00:00Z")), Availability::Available);
+        assert_eq!(judge.availability(&pod("True", "2026-01-01T00:00:01Z")), Availability::In(1));
+        assert_eq!(judge.availability(&pod("False", "2026-01-01T00:00:00Z")), Availability::NotReady);
+        let pods = [pod("True", "2026-01-01T00:00:09Z"), pod("True", "2026-01-01T00:00:03Z")];
+        assert_eq!(judge.next(&pods), Some(Duration::from_secs(3)));
+        let at_once = Judge::new(&json!({}), "2026-01-01T00:00:10Z");
+        assert!(at_once.is_available(&pods[0]));
+    }
+}

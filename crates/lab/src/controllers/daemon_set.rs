@@ -1,0 +1,171 @@
+//! Runs DaemonSets: one pod on each node that suits, replaced node by node.
+//!
+//! After pkg/controller/daemon. What comes next is decided in [`steps`], which nodes suit in [`place`]. A pod that fails
+//! again and again is replaced with the pauses of the work queue only.
+
+mod place;
+mod steps;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::availability::Judge;
+use super::claim::{adopters, claim};
+use super::history::{History, REVISION_LABEL};
+use super::pod_control::{BURST, PodControl};
+use super::worker::{self, BACK_OFF, Outcome};
+use crate::object::{Key, controller_key, controller_of, is_being_deleted, is_ready, is_terminal, key};
+use crate::registry::{EventType, Observed, Part, WatchEventType, follow};
+use crate::resource::Resource;
+use crate::selector::{LabelSelector, Selection};
+use crate::shared::Shared;
+use crate::status::Status;
+use crate::value::text;
+use place::{Places, new_pod, node_of};
+use steps::{Look, Steps};
+
+const COMPONENT: &str = "daemonset-controller";
+
+pub(super) async fn run(shared: Shared) {
+    let control = PodControl::new(&shared, COMPONENT);
+    let events = follow(&shared.registry, &[Resource::DaemonSets, Resource::Pods, Resource::Nodes]);
+    let named = |(resource, event): Observed| {
+        let gone = event.event_type == WatchEventType::Deleted;
+        match resource {
+            Resource::Nodes => {
+                let sets = shared.registry.list(Resource::DaemonSets, None, &Selection::all()).items;
+                sets.iter().map(|set| key(set)).collect()
+            }
+            Resource::DaemonSets if gone => Vec::new(),
+            Resource::DaemonSets => vec![key(&event.object)],
+            _ if controller_of(&event.object).is_some() || gone => {
+                controller_key(&event.object, Resource::DaemonSets).into_iter().collect()
+            }
+            _ => adopters(&shared.registry, Resource::DaemonSets, &event.object),
+        }
+    };
+    worker::run(events, BACK_OFF, named, |set| {
+        let control = control.clone();
+        async move { reconcile(&control, &set).await }
+    })
+    .await;
+}
+
+/// Does what there is to do, and returns after which time to look again.
+async fn reconcile(control: &PodControl, (namespace, name): &Key) -> Outcome {
+    let registry = &control.shared.registry;
+    let Ok(set) = registry.get(Resource::DaemonSets, namespace, name) else { return Ok(None) };
+    let history = History::of(registry, &set, |_, hash| (REVISION_LABEL, hash.to_owned()))?;
+    let hash = text(&history.update["metadata"]["labels"][REVISION_LABEL]).to_owned();
+    let is_new = |pod: &Value| pod["metadata"]["labels"][REVISION_LABEL] == *hash;
+    let nodes = registry.list(Resource::Nodes, None, &Selection::all()).items;
+    let places = Places::of(&set, &nodes);
+    let done = if is_being_deleted(&set) {
+        Ok(())
+    } else {
+        let pods = by_node(own_pods(&control.shared, &set)?);
+        let judge = Judge::new(&set, &registry.now());
+        let steps = Look { set: &set, places: &places, pods, is_new: &is_new, judge }.steps();
+        take(control, &set, &hash, steps).await
+    };
+    let Ok(set) = registry.get(Resource::DaemonSets, namespace, name) else { return Ok(None) };
+    let pods = own_pods(&control.shared, &set)?;
+    let judge = Judge::new(&set, &registry.now());
+    let again = judge.next(pods.iter().map(Arc::as_ref));
+    let marks: BTreeSet<_> =
+        pods.iter().map(|pod| text(&pod["metadata"]["labels"][REVISION_LABEL]).to_owned()).collect();
+    let status = status_of(&set, &places, &by_node(pods), &is_new, judge);
+    if status != set["status"] {
+        registry.modify(Resource::DaemonSets, namespace, name, Part::Status, |object| {
+            object["status"] = status;
+        })?;
+    }
+    done?;
+    let in_use = history
+        .old
+        .iter()
+        .filter(|revision| marks.contains(text(&revision["metadata"]["labels"][REVISION_LABEL])));
+    history.forget(registry, &set, &in_use.map(|revision| key(revision).1).collect())?;
+    Ok(again)
+}
+
+fn own_pods(shared: &Shared, set: &Value) -> Result<Vec<Arc<Value>>, Status> {
+    let selector = LabelSelector::from_object(&set["spec"]["selector"]);
+    claim(&shared.registry, set, Resource::Pods, &selector, |_| true)
+}
+
+/// The pods by the node that they are on or meant for, but for those that have ended and are being deleted.
+fn by_node(pods: Vec<Arc<Value>>) -> BTreeMap<String, Vec<Arc<Value>>> {
+    let mut nodes: BTreeMap<String, Vec<_>> = BTreeMap::new();
+    for pod in pods.into_iter().filter(|pod| !(is_being_deleted(pod) && is_terminal(pod))) {
+        nodes.entry(node_of(&pod).to_owned()).or_default().push(pod);
+    }
+    nodes
+}
+
+async fn take(control: &PodControl, set: &Value, hash: &str, mut steps: Steps) -> Result<(), Status> {
+    for pod in &steps.ended {
+        let (namespace, name) = key(pod);
+        let node = node_of(pod);
+        let (event_type, reason, how) = match pod["status"]["phase"] == "Failed" {
+            true => (EventType::Warning, "FailedDaemonPod", "failed"),
+            false => (EventType::Normal, "SucceededDaemonPod", "succeeded"),
+        };
+        let message =
+            format!("Found {how} daemon pod {namespace}/{name} on node {node}, will try to delete it");
+        control.record(set, event_type, reason, &message);
+    }
+    steps.create.truncate(BURST);
+    steps.delete.truncate(BURST);
+    let new = steps.create.iter().map(|node| new_pod(set, hash, node)).collect();
+    control.create(set, new, &mut Vec::new()).await?;
+    control.delete(set, &steps.delete).await
+}
+
+/// The status of the set with these pods (`updateDaemonSetStatus`).
+fn status_of(
+    set: &Value,
+    places: &Places,
+    pods: &BTreeMap<String, Vec<Arc<Value>>>,
+    is_new: &dyn Fn(&Value) -> bool,
+    judge: Judge,
+) -> Value {
+    let (mut desired, mut current, mut misplaced) = (0_usize, 0_usize, 0_usize);
+    let (mut ready, mut available, mut updated) = (0_usize, 0_usize, 0_usize);
+    for (node, place) in places.iter() {
+        let on_node = pods.get(node).map_or(&[][..], Vec::as_slice);
+        if !place.starts {
+            misplaced += usize::from(!on_node.is_empty());
+            continue;
+        }
+        desired += 1;
+        current += usize::from(!on_node.is_empty());
+        // The oldest counts.
+        let oldest =
+            on_node.iter().min_by_key(|pod| (text(&pod["metadata"]["creationTimestamp"]), key(pod).1));
+        ready += usize::from(oldest.is_some_and(|pod| is_ready(pod)));
+        available += usize::from(oldest.is_some_and(|pod| judge.is_available(pod)));
+        updated += usize::from(oldest.is_some_and(|pod| is_new(pod)));
+    }
+    let mut status = json!({
+        "observedGeneration": set["metadata"]["generation"],
+        "desiredNumberScheduled": desired,
+        "currentNumberScheduled": current,
+        "numberMisscheduled": misplaced,
+        "numberReady": ready,
+    });
+    let counts = [
+        ("updatedNumberScheduled", updated),
+        ("numberAvailable", available),
+        ("numberUnavailable", desired - available),
+    ];
+    for (field, count) in counts.into_iter().filter(|(_, count)| *count != 0) {
+        status[field] = json!(count);
+    }
+    status
+}
+
+#[cfg(test)]
+mod tests;

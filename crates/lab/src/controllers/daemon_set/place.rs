@@ -1,0 +1,176 @@
+//! On which nodes a DaemonSet's pods belong, and what they have for that
+//! (`NodeShouldRunDaemonPod`, `AddOrUpdateDaemonPodTolerations`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::super::history::REVISION_LABEL;
+use super::super::pod_control::of_template;
+use super::super::scheduler::matches_affinity;
+use super::super::taints::{self, NO_EXECUTE, NO_SCHEDULE};
+use crate::object::key;
+use crate::value::{list, text};
+
+/// The field by which a pod names the node that it is meant for.
+const NODE_NAME: &str = "metadata.name";
+
+/// What becomes of a DaemonSet's pods on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// A pod is started there.
+    pub(super) starts: bool,
+    /// One that is there stays.
+    pub(super) keeps: bool,
+}
+
+/// The nodes.
+#[derive(Debug)]
+pub(super) struct Places(BTreeMap<String, Place>);
+
+impl Places {
+    /// Those for the pods of a set.
+    pub(super) fn of(set: &Value, nodes: &[Arc<Value>]) -> Self {
+        let place = |node: &Arc<Value>| {
+            let name = key(node).1;
+            let place = place(&new_pod(set, "", &name), node);
+            (name, place)
+        };
+        nodes.iter().map(place).collect()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, Place)> {
+        self.0.iter().map(|(node, place)| (node.as_str(), *place))
+    }
+
+    /// The nodes that should have a pod.
+    pub(super) fn wanted(&self) -> impl Iterator<Item = &str> {
+        self.iter().filter(|(_, place)| place.starts).map(|(node, _)| node)
+    }
+
+    pub(super) fn knows(&self, node: &str) -> bool {
+        self.0.contains_key(node)
+    }
+
+    /// Whether a pod is started on a node.
+    pub(super) fn starts(&self, node: &str) -> bool {
+        self.0.get(node).is_some_and(|place| place.starts)
+    }
+}
+
+impl FromIterator<(String, Place)> for Places {
+    fn from_iter<T: IntoIterator<Item = (String, Place)>>(places: T) -> Self {
+        Self(places.into_iter().collect())
+    }
+}
+
+fn place(pod: &Value, node: &Value) -> Place {
+    let named = text(&pod["spec"]["nodeName"]);
+    if !(named.is_empty() || node["metadata"]["name"] == named) || !matches_affinity(pod, node) {
+        return Place { starts: false, keeps: false };
+    }
+    let tolerates =
+        |effects: &[&str]| taints::of(node, effects).all(|taint| taints::is_tolerated(pod, taint));
+    Place { starts: tolerates(&[NO_SCHEDULE, NO_EXECUTE]), keeps: tolerates(&[NO_EXECUTE]) }
+}
+
+/// The pod of a set for a node: it goes there only, and stays where other pods would leave.
+pub(super) fn new_pod(set: &Value, hash: &str, node: &str) -> Value {
+    let mut pod = of_template(set, &format!("{}-", key(set).1));
+    pod["metadata"]["labels"][REVISION_LABEL] = json!(hash);
+    let spec = &mut pod["spec"];
+    let here = json!([{"key": NODE_NAME, "operator": "In", "values": [node]}]);
+    let required = &mut spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+    match required.as_array_mut().filter(|terms| !terms.is_empty()) {
+        Some(terms) => terms.iter_mut().for_each(|term| term["matchFields"] = here.clone()),
+        None => *required = json!([{"matchFields": here}]),
+    }
+    let mut tolerations = list(&spec["tolerations"]).to_vec();
+    let mut taints = vec![
+        ("not-ready", NO_EXECUTE),
+        ("unreachable", NO_EXECUTE),
+        ("disk-pressure", NO_SCHEDULE),
+        ("memory-pressure", NO_SCHEDULE),
+        ("pid-pressure", NO_SCHEDULE),
+        ("unschedulable", NO_SCHEDULE),
+    ];
+    if spec["hostNetwork"] == true {
+        taints.push(("network-unavailable", NO_SCHEDULE));
+    }
+    for (taint, effect) in taints {
+        let toleration = json!({
+            "key": format!("node.kubernetes.io/{taint}"), "operator": "Exists", "effect": effect,
+        });
+        if !tolerations.contains(&toleration) {
+            tolerations.push(toleration);
+        }
+    }
+    spec["tolerations"] = json!(tolerations);
+    pod
+}
+
+/// The node that a pod is on, or is meant for.
+pub(super) fn node_of(pod: &Value) -> &str {
+    let spec = &pod["spec"];
+    let bound = text(&spec["nodeName"]);
+    if !bound.is_empty() {
+        return bound;
+    }
+    let required = &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    let fields = list(&required["nodeSelectorTerms"]).iter().flat_map(|term| list(&term["matchFields"]));
+    let names = fields.filter(|field| field["key"] == NODE_NAME);
+    names.map(|field| text(&field["values"][0])).next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(spec: &Value) -> Value {
+        json!({
+            "metadata": {"name": "agent", "uid": "u"},
+            "spec": {"template": {"metadata": {"labels": {"app": "agent"}}, "spec": spec}},
+        })
+    }
+
+    #[test]
+    fn pods_belong_where_selector_and_taints_let_them() {
+        let node = |name: &str, taints: Value| {
+            Arc::new(
+                json!({"metadata": {"name": name, "labels": {"disk": name}}, "spec": {"taints": taints}}),
+            )
+        };
+        let taint = |key: &str, effect: &str| json!([{"key": key, "effect": effect}]);
+        let nodes = [
+            node("free", Value::Null),
+            node("cordoned", taint("node.kubernetes.io/unschedulable", NO_SCHEDULE)),
+            node("dedicated", taint("dedicated", NO_SCHEDULE)),
+            node("leaving", taint("leaving", NO_EXECUTE)),
+        ];
+        let all = |spec: Value| {
+            let places = Places::of(&set(&spec), &nodes);
+            let of = |name: &str| places.0[name];
+            ["free", "cordoned", "dedicated", "leaving"].map(|name| (of(name).starts, of(name).keeps))
+        };
+        assert_eq!(all(json!({})), [(true, true), (true, true), (false, true), (false, false)]);
+        let selector = json!({"nodeSelector": {"disk": "free"}});
+        assert_eq!(all(selector), [(true, true), (false, false), (false, false), (false, false)]);
+        let tolerant = json!({"tolerations": [{"operator": "Exists"}]});
+        assert_eq!(all(tolerant), [(true, true); 4]);
+    }
+
+    #[test]
+    fn a_pod_names_its_node_before_it_is_bound() {
+        let terms = json!([{"matchExpressions": [{"key": "disk", "operator": "Exists"}]}]);
+        let affinity = json!({
+            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}},
+        });
+        for spec in [json!({}), json!({"affinity": affinity})] {
+            let mut pod = new_pod(&set(&spec), "1", "node-2");
+            assert_eq!(node_of(&pod), "node-2");
+            pod["spec"]["nodeName"] = json!("node-1");
+            assert_eq!(node_of(&pod), "node-1");
+        }
+    }
+}

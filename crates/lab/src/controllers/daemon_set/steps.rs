@@ -1,0 +1,286 @@
+//! What a DaemonSet's controller does next. Pure: objects in, steps out.
+//!
+//! After `podsShouldBeOnNode` (pkg/controller/daemon/daemon_controller.go) and `rollingUpdate`
+//! (pkg/controller/daemon/update.go). A pod that is being deleted holds its node's place until it is gone.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::super::availability::Judge;
+use super::super::deployment::sizes::{Round, amount};
+use super::place::Places;
+use crate::object::{is_being_deleted, is_terminal, key};
+use crate::value::text;
+
+/// What to do.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Steps {
+    /// Pods to delete.
+    pub(super) delete: Vec<Arc<Value>>,
+    /// Nodes that get a pod.
+    pub(super) create: Vec<String>,
+    /// Pods that have ended by themselves, among those to delete.
+    pub(super) ended: Vec<Arc<Value>>,
+}
+
+impl Steps {
+    fn is_empty(&self) -> bool {
+        self.delete.is_empty() && self.create.is_empty()
+    }
+}
+
+/// A DaemonSet, the nodes, and its pods by node.
+pub(super) struct Look<'a> {
+    pub(super) set: &'a Value,
+    /// The nodes' names, each with what a pod of the set may do there.
+    pub(super) places: &'a Places,
+    pub(super) pods: BTreeMap<String, Vec<Arc<Value>>>,
+    /// Tells the pods of the present template.
+    pub(super) is_new: &'a dyn Fn(&Value) -> bool,
+    pub(super) judge: Judge,
+}
+
+/// The pods of one node that stay.
+struct OnNode<'a> {
+    new: Option<&'a Arc<Value>>,
+    old: Option<&'a Arc<Value>>,
+}
+
+impl Look<'_> {
+    /// First each node gets or loses a pod; when there is nothing of that to do, the update goes on.
+    pub(super) fn steps(&self) -> Steps {
+        let steps = self.manage();
+        if !steps.is_empty() || self.set["spec"]["updateStrategy"]["type"] != "RollingUpdate" {
+            return steps;
+        }
+        let (max_surge, max_unavailable) = self.limits();
+        match max_surge {
+            0 => self.replace(max_unavailable),
+            _ => self.surge(max_surge),
+        }
+    }
+
+    /// `maxSurge` and `maxUnavailable` in pods; they are not both 0.
+    fn limits(&self) -> (usize, usize) {
+        let wanted = self.places.wanted().count();
+        let rolling = &self.set["spec"]["updateStrategy"]["rollingUpdate"];
+        let in_pods = |value: &Value| {
+            let whole = i64::try_from(wanted).unwrap_or(i64::MAX);
+            usize::try_from(amount(value, whole, Round::Up)).unwrap_or(0)
+        };
+        let (surge, unavailable) = (in_pods(&rolling["maxSurge"]), in_pods(&rolling["maxUnavailable"]));
+        if surge == 0 && unavailable == 0 { (0, 1) } else { (surge, unavailable) }
+    }
+
+    fn is_available(&self, pod: &Value) -> bool {
+        self.judge.is_available(pod)
+    }
+
+    fn on(&self, node: &str) -> &[Arc<Value>] {
+        self.pods.get(node).map_or(&[], Vec::as_slice)
+    }
+
+    /// Gives each node that should have a pod one, and takes away what is too much.
+    fn manage(&self) -> Steps {
+        let mut steps = Steps::default();
+        for (node, place) in self.places.iter() {
+            let pods = self.on(node);
+            let stay = || pods.iter().filter(|pod| !is_being_deleted(pod));
+            if place.starts && pods.is_empty() {
+                steps.create.push(node.to_owned());
+            } else if !place.keeps {
+                steps.delete.extend(stay().cloned());
+            } else {
+                let (ended, mut running): (Vec<_>, Vec<_>) = stay().partition(|pod| is_terminal(pod));
+                steps.ended.extend(ended.iter().map(|pod| Arc::clone(pod)));
+                steps.delete.extend(ended.into_iter().cloned());
+                running.sort_by_key(|pod| created(pod));
+                steps.delete.extend(self.too_many(&running).into_iter().cloned());
+            }
+        }
+        // Pods of nodes that are gone.
+        let gone = self.pods.iter().filter(|(node, _)| !self.places.knows(node)).flat_map(|(_, pods)| pods);
+        steps.delete.extend(gone.filter(|pod| !is_being_deleted(pod)).cloned());
+        steps
+    }
+
+    /// Of the pods of a node, the oldest first, those that may not stay. With a surge a new pod may be beside an old one
+    /// until it is available.
+    fn too_many<'b>(&self, running: &[&'b Arc<Value>]) -> Vec<&'b Arc<Value>> {
+        if running.len() <= 1 {
+            return Vec::new();
+        }
+        let (max_surge, _) = self.limits();
+        let oldest = |new: bool| running.iter().copied().find(|pod| (self.is_new)(pod) == new);
+        let kept = match (oldest(true), oldest(false)) {
+            _ if max_surge == 0 => vec![running[0]],
+            (Some(new), Some(old)) if !self.is_available(new) && self.is_available(old) => vec![new, old],
+            (Some(new), _) => vec![new],
+            (None, old) => old.into_iter().collect(),
+        };
+        let is_kept = |pod: &Arc<Value>| kept.iter().any(|kept| Arc::ptr_eq(kept, pod));
+        running.iter().copied().filter(|pod| !is_kept(pod)).collect()
+    }
+
+    /// The pods of each node, as far as it has, or should have, any; `None` if one template has several.
+    fn nodes(&self) -> impl Iterator<Item = (&str, Option<OnNode<'_>>)> {
+        let wanted = self.places.wanted().filter(|node| !self.pods.contains_key(*node));
+        let all = self.pods.keys().map(String::as_str).chain(wanted);
+        all.map(|node| {
+            let stay = self.on(node).iter().filter(|pod| !is_being_deleted(pod));
+            let (new, old): (Vec<_>, Vec<_>) = stay.partition(|pod| (self.is_new)(pod));
+            let of_node = (new.len() <= 1 && old.len() <= 1)
+                .then(|| OnNode { new: new.first().copied(), old: old.first().copied() });
+            (node, of_node)
+        })
+    }
+
+    /// Deletes old pods, as many as may be missing; they are replaced when they are gone.
+    fn replace(&self, max_unavailable: usize) -> Steps {
+        let (mut missing, mut delete, mut candidates) = (0, Vec::new(), Vec::new());
+        for (_, of_node) in self.nodes() {
+            match of_node {
+                Some(OnNode { new: Some(new), old: None }) => missing += usize::from(!self.is_available(new)),
+                Some(OnNode { new: None, old: Some(old) }) if self.is_available(old) => candidates.push(old),
+                // It is missing as it is.
+                Some(OnNode { new: None, old: Some(old) }) => delete.push(Arc::clone(old)),
+                _ => missing += 1,
+            }
+        }
+        let room = max_unavailable.saturating_sub(missing);
+        delete.extend(candidates.into_iter().take(room).cloned());
+        Steps { delete, ..Steps::default() }
+    }
+
+    /// Creates new pods beside old ones, as many as may be too much, and deletes the old ones when they are available.
+    fn surge(&self, max_surge: usize) -> Steps {
+        let (mut surging, mut delete, mut create, mut candidates) = (0, Vec::new(), Vec::new(), Vec::new());
+        for (node, of_node) in self.nodes() {
+            match of_node {
+                Some(OnNode { old: None, .. }) => {}
+                Some(OnNode { new: None, old: Some(old) }) => {
+                    if self.places.starts(node) {
+                        let list = if self.is_available(old) { &mut candidates } else { &mut create };
+                        list.push(node.to_owned());
+                    }
+                }
+                Some(OnNode { new: Some(new), old: Some(old) }) => {
+                    if !self.is_available(old) || self.is_available(new) {
+                        delete.push(Arc::clone(old));
+                    } else {
+                        surging += 1;
+                    }
+                }
+                None => surging += 1,
+            }
+        }
+        create.extend(candidates.into_iter().take(max_surge.saturating_sub(surging)));
+        Steps { delete, create, ..Steps::default() }
+    }
+}
+
+/// The order in which pods came.
+fn created(pod: &Value) -> (String, String) {
+    (text(&pod["metadata"]["creationTimestamp"]).to_owned(), key(pod).1)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::place::Place;
+    use super::*;
+
+    /// A pod: `old` or `new`, then `!` if it is not ready, `-` if it is being deleted, `x` if it has failed.
+    fn pod(mark: &str) -> Arc<Value> {
+        let ready = if mark.contains('!') { "False" } else { "True" };
+        Arc::new(json!({
+            "metadata": {
+                "name": mark,
+                "deletionTimestamp": if mark.contains('-') { json!("x") } else { Value::Null },
+            },
+            "status": {
+                "phase": if mark.contains('x') { "Failed" } else { "Running" },
+                "conditions": [{"type": "Ready", "status": ready}],
+            },
+        }))
+    }
+
+    const EVERYWHERE: Place = Place { starts: true, keeps: true };
+
+    /// The steps as text: `+a` creates a pod on node `a`, `-old a` deletes that pod.
+    fn steps_at(strategy: &Value, nodes: &[(&str, Place, &[&str])]) -> Vec<String> {
+        let set = json!({"spec": {"updateStrategy": strategy}});
+        let places = nodes.iter().map(|(node, place, _)| ((*node).to_owned(), *place)).collect();
+        let pods: BTreeMap<_, Vec<_>> = nodes
+            .iter()
+            .filter(|(_, _, marks)| !marks.is_empty())
+            .map(|(node, _, marks)| ((*node).to_owned(), marks.iter().map(|mark| pod(mark)).collect()))
+            .collect();
+        let is_new = |pod: &Value| key(pod).1.starts_with("new");
+        let judge = Judge::new(&set, "2026-01-01T00:00:00Z");
+        let look = Look { set: &set, places: &places, pods, is_new: &is_new, judge };
+        let steps = look.steps();
+        let deleted = steps.delete.iter().map(|pod| format!("-{}", key(pod).1));
+        let mut all: Vec<_> = steps.create.iter().map(|node| format!("+{node}")).chain(deleted).collect();
+        all.sort();
+        all
+    }
+
+    fn steps(strategy: &Value, nodes: &[&[&str]]) -> Vec<String> {
+        let nodes: Vec<_> =
+            ["a", "b", "c"].into_iter().zip(nodes).map(|(node, marks)| (node, EVERYWHERE, *marks)).collect();
+        steps_at(strategy, &nodes)
+    }
+
+    fn rolling(max_unavailable: Value, max_surge: Value) -> Value {
+        json!({
+            "type": "RollingUpdate",
+            "rollingUpdate": {"maxUnavailable": max_unavailable, "maxSurge": max_surge},
+        })
+    }
+
+    #[test]
+    fn each_node_gets_one_pod_when_the_last_is_gone() {
+        let one = rolling(json!(1), json!(0));
+        assert_eq!(steps(&one, &[&[], &["new"], &["old-"]]), ["+a"]);
+        assert_eq!(steps(&one, &[&["new"], &["new x"], &["new"]]), ["-new x"]);
+        assert_eq!(steps(&one, &[&["new 1", "new 2"]]), ["-new 2"]);
+    }
+
+    #[test]
+    fn nodes_that_do_not_suit_lose_their_pod() {
+        let one = rolling(json!(1), json!(0));
+        let tainted = Place { starts: false, keeps: true };
+        let unfit = Place { starts: false, keeps: false };
+        assert_eq!(steps_at(&one, &[("a", tainted, &["new a"]), ("b", unfit, &["new b"])]), ["-new b"]);
+        assert_eq!(steps_at(&one, &[("a", tainted, &[]), ("b", unfit, &[])]), [""; 0]);
+    }
+
+    #[test]
+    fn old_pods_are_replaced_as_far_as_some_may_be_missing() {
+        let (one, two) = (rolling(json!(1), json!(0)), rolling(json!("50%"), json!(0)));
+        let old: [&[&str]; 3] = [&["old a"], &["old b"], &["old c"]];
+        assert_eq!(steps(&one, &old), ["-old a"]);
+        assert_eq!(steps(&two, &old), ["-old a", "-old b"]);
+        assert_eq!(steps(&one, &[&["old-"], &["old b"], &["old c"]]), [""; 0]);
+        assert_eq!(steps(&one, &[&["new!"], &["old b"], &["old c"]]), [""; 0]);
+        assert_eq!(steps(&one, &[&["new"], &["old b"], &["old c"]]), ["-old b"]);
+        // What does not serve anyway is replaced beside it.
+        assert_eq!(steps(&one, &[&["old a"], &["old! b"], &["old c"]]), ["-old a", "-old! b"]);
+        assert_eq!(steps(&json!({"type": "OnDelete"}), &old), [""; 0]);
+    }
+
+    #[test]
+    fn new_pods_come_beside_old_ones_with_a_surge() {
+        let one = rolling(json!(0), json!(1));
+        let old: [&[&str]; 3] = [&["old a"], &["old b"], &["old c"]];
+        assert_eq!(steps(&one, &old), ["+a"]);
+        assert_eq!(steps(&rolling(json!(0), json!("60%")), &old), ["+a", "+b"]);
+        assert_eq!(steps(&one, &[&["old a", "new! a"], &["old b"], &["old c"]]), [""; 0]);
+        assert_eq!(steps(&one, &[&["old a", "new a"], &["old b"], &["old c"]]), ["-old a"]);
+        assert_eq!(steps(&one, &[&["old- a", "new a"], &["old b"], &["old c"]]), ["+b"]);
+    }
+}

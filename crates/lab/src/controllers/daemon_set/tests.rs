@@ -1,0 +1,146 @@
+use futures::FutureExt;
+
+use super::super::scheduler;
+use super::super::tests::bench::{Bench, Controller};
+use super::*;
+use crate::value::number;
+
+const BOTH: [Controller; 2] = [|shared| run(shared).boxed(), |shared| scheduler::run(shared).boxed()];
+
+fn bench_with(spec: Value) -> Bench {
+    let bench = Bench::start(&BOTH);
+    for name in ["node-1", "node-2"] {
+        node(&bench, name);
+    }
+    let mut set = json!({
+        "metadata": {"name": "agent"},
+        "spec": {
+            "selector": {"matchLabels": {"app": "agent"}},
+            "template": {
+                "metadata": {"labels": {"app": "agent"}},
+                "spec": {"containers": [{"name": "app", "image": "host", "command": ["v1"]}]},
+            },
+        },
+    });
+    json_patch::merge(&mut set["spec"], &spec);
+    bench.create(Resource::DaemonSets, set);
+    bench
+}
+
+fn node(bench: &Bench, name: &str) {
+    bench.create(
+        Resource::Nodes,
+        json!({"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}}),
+    );
+}
+
+fn set_version(bench: &Bench, version: &str) {
+    bench.modify(Resource::DaemonSets, "agent", Part::Main, |set| {
+        set["spec"]["template"]["spec"]["containers"][0]["command"] = json!([version]);
+    });
+}
+
+/// The pods: node, command and, where it is being deleted, a mark.
+fn pods(bench: &Bench) -> Vec<String> {
+    let pods = bench.list(Resource::Pods);
+    let shown = |pod: &Arc<Value>| {
+        let going = if is_being_deleted(pod) { " ending" } else { "" };
+        let command = &pod["spec"]["containers"][0]["command"][0];
+        format!("{} {}{going}", text(&pod["spec"]["nodeName"]), text(command))
+    };
+    let mut all: Vec<_> = pods.iter().map(shown).collect();
+    all.sort();
+    all
+}
+
+/// Starts the pods that are bound; lets none go.
+fn start_pods(bench: &Bench) {
+    for pod in bench.list(Resource::Pods) {
+        if pod["spec"]["nodeName"].is_string() && pod["status"]["phase"] == "Pending" {
+            bench.set_ready(&key(&pod).1, true);
+        }
+    }
+}
+
+fn end_pods(bench: &Bench) {
+    for pod in bench.list(Resource::Pods).iter().filter(|pod| is_being_deleted(pod)) {
+        bench.end_pod(&key(pod).1);
+    }
+}
+
+async fn settle(bench: &Bench) {
+    let is_settled = |bench: &Bench| {
+        start_pods(bench);
+        end_pods(bench);
+        let set = bench.get(Resource::DaemonSets, "agent");
+        let status = &set["status"];
+        let wanted = number(&status["desiredNumberScheduled"]);
+        status["observedGeneration"] == set["metadata"]["generation"]
+            && wanted > 0
+            && bench.list(Resource::Pods).len() == usize::try_from(wanted).unwrap()
+            && ["updatedNumberScheduled", "numberAvailable"]
+                .iter()
+                .all(|count| number(&status[count]) == wanted)
+    };
+    bench.holds("the set is as asked", is_settled).await;
+}
+
+#[tokio::test]
+async fn each_node_has_a_pod_and_a_new_node_gets_one() {
+    let bench = bench_with(json!({}));
+    settle(&bench).await;
+    assert_eq!(pods(&bench), ["node-1 v1", "node-2 v1"]);
+    node(&bench, "node-3");
+    bench
+        .holds("a third", |bench| {
+            start_pods(bench);
+            pods(bench).contains(&"node-3 v1".to_owned())
+        })
+        .await;
+    settle(&bench).await;
+    let expected = json!({
+        "observedGeneration": 1, "desiredNumberScheduled": 3, "currentNumberScheduled": 3,
+        "numberMisscheduled": 0, "numberReady": 3, "updatedNumberScheduled": 3, "numberAvailable": 3,
+    });
+    assert_eq!(bench.get(Resource::DaemonSets, "agent")["status"], expected);
+}
+
+#[tokio::test]
+async fn a_rollout_waits_for_each_pod_to_be_gone() {
+    let bench = bench_with(json!({}));
+    settle(&bench).await;
+    set_version(&bench, "v2");
+    bench.holds("the first goes", |bench| pods(bench) == ["node-1 v1 ending", "node-2 v1"]).await;
+    end_pods(&bench);
+    bench.holds("it is replaced", |bench| pods(bench) == ["node-1 v2", "node-2 v1"]).await;
+    start_pods(&bench);
+    bench.holds("the second goes", |bench| pods(bench) == ["node-1 v2", "node-2 v1 ending"]).await;
+    settle(&bench).await;
+    assert_eq!(bench.list(Resource::ControllerRevisions).len(), 2);
+}
+
+#[tokio::test]
+async fn with_a_surge_the_new_pod_comes_first() {
+    let strategy = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}});
+    let bench = bench_with(json!({"updateStrategy": strategy}));
+    settle(&bench).await;
+    set_version(&bench, "v2");
+    bench.holds("beside it", |bench| pods(bench) == ["node-1 v1", "node-1 v2", "node-2 v1"]).await;
+    start_pods(&bench);
+    bench.holds("the old one goes", |bench| pods(bench).contains(&"node-1 v1 ending".to_owned())).await;
+    settle(&bench).await;
+    assert_eq!(pods(&bench), ["node-1 v2", "node-2 v2"]);
+}
+
+#[tokio::test]
+async fn a_cordoned_node_keeps_its_pod() {
+    let bench = bench_with(json!({}));
+    settle(&bench).await;
+    bench.modify(Resource::Nodes, "node-1", Part::Main, |node| {
+        node["spec"]["unschedulable"] = json!(true);
+        node["spec"]["taints"] = json!([{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]);
+    });
+    set_version(&bench, "v2");
+    settle(&bench).await;
+    assert_eq!(pods(&bench), ["node-1 v2", "node-2 v2"]);
+}

@@ -1,0 +1,113 @@
+//! The ControllerRevisions of a StatefulSet or DaemonSet: one for each template that it has had.
+//!
+//! After pkg/controller/history and `constructHistory` (pkg/controller/daemon/update.go). A template that comes back gets
+//! its old revision with a new number.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::claim::claim;
+use super::template;
+use crate::object::{controller_reference, key};
+use crate::registry::{DeleteOptions, Part, Registry};
+use crate::resource::Resource;
+use crate::selector::LabelSelector;
+use crate::status::Status;
+use crate::value::number;
+
+/// The label of pods that names their revision (`ControllerRevisionHashLabelKey`).
+pub(super) const REVISION_LABEL: &str = "controller-revision-hash";
+
+/// What has become of a template so far.
+pub(super) struct History {
+    /// The revision of the present template.
+    pub(super) update: Arc<Value>,
+    /// The others, oldest first.
+    pub(super) old: Vec<Arc<Value>>,
+}
+
+impl History {
+    /// The history of `owner`, in which its present template has the newest revision. `mark` is the label that the
+    /// revision's own pods have, for its name and the hash in it.
+    pub(super) fn of(
+        registry: &Registry,
+        owner: &Value,
+        mark: impl Fn(&str, &str) -> (&'static str, String),
+    ) -> Result<Self, Status> {
+        let selector = LabelSelector::from_object(&owner["spec"]["selector"]);
+        let mut old = claim(registry, owner, Resource::ControllerRevisions, &selector, |_| true)?;
+        old.sort_by_cached_key(|revision| (number(&revision["revision"]), key(revision).1));
+        let wanted = &owner["spec"]["template"];
+        let is_present = |revision: &Arc<Value>| template::is_same(&template_of(revision), wanted);
+        let present = old.iter().rposition(is_present).map(|at| old.remove(at));
+        let newest = old.last().map_or(0, |revision| number(&revision["revision"])) + 1;
+        let update = match present {
+            Some(present) if number(&present["revision"]) >= newest => present,
+            Some(present) => {
+                let (namespace, name) = key(&present);
+                registry.modify(Resource::ControllerRevisions, &namespace, &name, Part::Main, |revision| {
+                    revision["revision"] = json!(newest);
+                })?
+            }
+            None => {
+                let revision = new_revision(owner, newest, mark);
+                registry.create(Resource::ControllerRevisions, &key(owner).0, revision)?
+            }
+        };
+        Ok(Self { update, old })
+    }
+
+    /// The old revision of that name.
+    pub(super) fn find(&self, name: &str) -> Option<&Arc<Value>> {
+        self.old.iter().find(|revision| key(revision).1 == name)
+    }
+
+    /// Deletes the oldest revisions beyond the limit, except for those that are still in use.
+    pub(super) fn forget(
+        &self,
+        registry: &Registry,
+        owner: &Value,
+        in_use: &BTreeSet<String>,
+    ) -> Result<(), Status> {
+        let unused: Vec<_> = self.old.iter().filter(|revision| !in_use.contains(&key(revision).1)).collect();
+        let limit = owner["spec"]["revisionHistoryLimit"].as_u64().unwrap_or(10);
+        let excess = unused.len().saturating_sub(usize::try_from(limit).unwrap_or(usize::MAX));
+        for revision in unused.into_iter().take(excess) {
+            let (namespace, name) = key(revision);
+            registry.delete(Resource::ControllerRevisions, &namespace, &name, &DeleteOptions::default())?;
+        }
+        Ok(())
+    }
+}
+
+/// The template that a revision holds.
+pub(super) fn template_of(revision: &Value) -> Value {
+    let mut template = revision["data"]["spec"]["template"].clone();
+    if let Some(fields) = template.as_object_mut() {
+        fields.remove("$patch");
+    }
+    template
+}
+
+/// A revision of the owner's present template: a patch that brings it back, as `kubectl rollout undo` sends it.
+fn new_revision(owner: &Value, number: i64, mark: impl Fn(&str, &str) -> (&'static str, String)) -> Value {
+    let mut template = owner["spec"]["template"].clone();
+    let hash = template::hash(&template);
+    let name = format!("{}-{hash}", key(owner).1);
+    let mut labels = template["metadata"]["labels"].clone();
+    let (label, value) = mark(&name, &hash);
+    labels[label] = json!(value);
+    template["$patch"] = json!("replace");
+    json!({
+        "metadata": {
+            "name": name,
+            "labels": labels,
+            "annotations": owner["metadata"]["annotations"],
+            "ownerReferences": [controller_reference(owner)],
+        },
+        "data": {"spec": {"template": template}},
+        "revision": number,
+    })
+}

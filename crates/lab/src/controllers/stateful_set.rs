@@ -1,0 +1,185 @@
+//! Runs StatefulSets: numbered pods with names that last, which are replaced in order.
+//!
+//! After pkg/controller/statefulset. What comes next is decided in [`steps`], names and claims are in [`pods`].
+//! The claims of a pod outlive it, whatever `persistentVolumeClaimRetentionPolicy` says.
+
+mod pods;
+mod steps;
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::availability::Judge;
+use super::claim::{adopters, claim};
+use super::history::{History, REVISION_LABEL, template_of};
+use super::pod_control::{BURST, PodControl, Wording};
+use super::worker::{self, BACK_OFF, Outcome};
+use crate::object::{Key, controller_key, controller_of, is_being_deleted, key};
+use crate::registry::{EventType, Observed, Part, WatchEventType, follow};
+use crate::resource::Resource;
+use crate::selector::LabelSelector;
+use crate::shared::Shared;
+use crate::status::Status;
+use crate::value::{number, text};
+use pods::revision_of;
+use steps::{Step, Template};
+
+const COMPONENT: &str = "statefulset-controller";
+
+pub(super) async fn run(shared: Shared) {
+    let control = PodControl::new(&shared, COMPONENT).wording(Wording::StatefulSets);
+    let events = follow(&shared.registry, &[Resource::StatefulSets, Resource::Pods]);
+    let named = |(resource, event): Observed| {
+        let gone = event.event_type == WatchEventType::Deleted;
+        match resource {
+            Resource::StatefulSets if gone => Vec::new(),
+            Resource::StatefulSets => vec![key(&event.object)],
+            _ if controller_of(&event.object).is_some() || gone => {
+                controller_key(&event.object, Resource::StatefulSets).into_iter().collect()
+            }
+            _ => adopters(&shared.registry, Resource::StatefulSets, &event.object),
+        }
+    };
+    worker::run(events, BACK_OFF, named, |set| {
+        let control = control.clone();
+        async move { reconcile(&control, &set).await }
+    })
+    .await;
+}
+
+/// Does what there is to do, and returns after which time to look again.
+async fn reconcile(control: &PodControl, (namespace, name): &Key) -> Outcome {
+    let registry = &control.shared.registry;
+    let Ok(set) = registry.get(Resource::StatefulSets, namespace, name) else { return Ok(None) };
+    let look = Look::of(control, &set)?;
+    let done = if is_being_deleted(&set) { Ok(()) } else { look.manage().await };
+    let Ok(set) = registry.get(Resource::StatefulSets, namespace, name) else { return Ok(None) };
+    let pods = own_pods(&control.shared, &set)?;
+    let judge = Judge::new(&set, &registry.now());
+    let status = look.status(&set, &pods, judge);
+    if status != set["status"] {
+        registry.modify(Resource::StatefulSets, namespace, name, Part::Status, |object| {
+            object["status"] = status;
+        })?;
+    }
+    done?;
+    let in_use = pods.iter().map(|pod| revision_of(pod).to_owned()).chain([look.current.clone()]);
+    look.history.forget(registry, &set, &in_use.collect())?;
+    Ok(judge.next(pods.iter().map(Arc::as_ref)))
+}
+
+fn own_pods(shared: &Shared, set: &Value) -> Result<Vec<Arc<Value>>, Status> {
+    let selector = LabelSelector::from_object(&set["spec"]["selector"]);
+    let is_member = |pod: &Value| pods::ordinal(set, pod).is_some();
+    claim(&shared.registry, set, Resource::Pods, &selector, is_member)
+}
+
+/// One look at one StatefulSet.
+struct Look<'a> {
+    control: &'a PodControl,
+    set: &'a Value,
+    history: History,
+    /// The names of the revisions of `status`.
+    current: String,
+    update: String,
+}
+
+impl<'a> Look<'a> {
+    fn of(control: &'a PodControl, set: &'a Value) -> Result<Self, Status> {
+        let history =
+            History::of(&control.shared.registry, set, |name, _| (REVISION_LABEL, name.to_owned()))?;
+        let update = key(&history.update).1;
+        let known = text(&set["status"]["currentRevision"]);
+        let current = if history.find(known).is_some() { known.to_owned() } else { update.clone() };
+        Ok(Self { control, set, history, current, update })
+    }
+
+    async fn manage(&self) -> Result<(), Status> {
+        let shared = &self.control.shared;
+        let pods = own_pods(shared, self.set)?;
+        let judge = Judge::new(self.set, &shared.registry.now());
+        let (mut new, mut excess) = (Vec::new(), Vec::new());
+        for step in steps::next(self.set, &self.update, &pods, judge) {
+            match step {
+                Step::Create(ordinal, template) => new.push(self.new_pod(ordinal, template)),
+                Step::Delete(pod) => excess.push(pod),
+            }
+        }
+        new.truncate(BURST);
+        for pod in &new {
+            self.ensure_claims(&key(pod).1)?;
+        }
+        self.control.create(self.set, new, &mut Vec::new()).await?;
+        excess.truncate(BURST);
+        self.control.delete(self.set, &excess).await
+    }
+
+    fn new_pod(&self, ordinal: i64, template: Template) -> Value {
+        match (template, self.history.find(&self.current)) {
+            (Template::Current, Some(revision)) => {
+                let mut then = self.set.clone();
+                then["spec"]["template"] = template_of(revision);
+                pods::new(&then, &self.current, ordinal)
+            }
+            _ => pods::new(self.set, &self.update, ordinal),
+        }
+    }
+
+    fn ensure_claims(&self, pod: &str) -> Result<(), Status> {
+        let registry = &self.control.shared.registry;
+        let (namespace, set_name) = key(self.set);
+        for claim in pods::claims(self.set, pod) {
+            let name = key(&claim).1;
+            match registry.create(Resource::PersistentVolumeClaims, &namespace, claim) {
+                Err(status) if status.code() == 409 => {}
+                Err(status) => {
+                    let message = format!(
+                        "create Claim {name} for Pod {pod} in StatefulSet {set_name} failed error: {status}"
+                    );
+                    self.control.record(self.set, EventType::Warning, "FailedCreate", &message);
+                    return Err(status);
+                }
+                Ok(_) => {
+                    let message = format!("create Claim {name} Pod {pod} in StatefulSet {set_name} success");
+                    self.control.record(self.set, EventType::Normal, "SuccessfulCreate", &message);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The status of the set with these pods (`updateStatus`, `completeRollingUpdate`).
+    fn status(&self, set: &Value, pods: &[Arc<Value>], judge: Judge) -> Value {
+        let count = |counts: &dyn Fn(&Value) -> bool| pods.iter().filter(|pod| counts(pod)).count();
+        let of_revision =
+            |revision: &str| count(&|pod| !is_being_deleted(pod) && revision_of(pod) == revision);
+        let ready = count(&steps::is_running);
+        let updated = of_revision(&self.update);
+        let is_done = set["spec"]["updateStrategy"]["type"] == "RollingUpdate"
+            && [updated, ready, pods.len()]
+                .iter()
+                .all(|count| i64::try_from(*count) == Ok(number(&set["spec"]["replicas"])));
+        let current = if is_done { &self.update } else { &self.current };
+        let mut status = json!({
+            "observedGeneration": self.set["metadata"]["generation"],
+            "replicas": pods.len(),
+            "availableReplicas": count(&|pod| steps::is_running(pod) && judge.is_available(pod)),
+            "currentRevision": current,
+            "updateRevision": self.update,
+            "collisionCount": 0,
+        });
+        let counts = [
+            ("readyReplicas", ready),
+            ("currentReplicas", of_revision(current)),
+            ("updatedReplicas", updated),
+        ];
+        for (field, count) in counts.into_iter().filter(|(_, count)| *count != 0) {
+            status[field] = json!(count);
+        }
+        status
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,257 @@
+//! What a StatefulSet's controller does next. Pure: objects in, steps out.
+//!
+//! The steps are those of `updateStatefulSet` (pkg/controller/statefulset/stateful_set_control.go) with the feature
+//! gate `MaxUnavailableStatefulSet`, which is on by default in v1.36: first each wanted pod, then those beyond the wanted
+//! number, then the update. With the policy `OrderedReady` the first pod that is not as it should be holds up all else.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::super::availability::Judge;
+use super::super::deployment::sizes::{Round, amount};
+use super::pods::{first_ordinal, ordinal, revision_of};
+use crate::object::{is_being_deleted, is_ready, is_terminal};
+use crate::value::number;
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Step {
+    /// Create the pod of this number, of the old or the new template.
+    Create(i64, Template),
+    /// Delete this pod.
+    Delete(Arc<Value>),
+}
+
+/// Which template a pod has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Template {
+    /// That of `status.currentRevision`.
+    Current,
+    /// That of the specification, `status.updateRevision`.
+    Update,
+}
+
+/// The steps that come next for a set with these pods, whose present template has the revision `update`.
+pub(super) fn next(set: &Value, update: &str, pods: &[Arc<Value>], judge: Judge) -> Vec<Step> {
+    let look = Look::of(set, update, pods, judge);
+    match set["spec"]["podManagementPolicy"] == "Parallel" {
+        true => look.in_parallel(),
+        false => look.in_order(),
+    }
+}
+
+/// A set and its pods.
+struct Look<'a> {
+    set: &'a Value,
+    update: &'a str,
+    judge: Judge,
+    /// The wanted numbers, each with its pod if there is one.
+    wanted: Vec<(i64, Option<&'a Arc<Value>>)>,
+    /// Pods with other numbers, the highest first.
+    condemned: Vec<&'a Arc<Value>>,
+}
+
+impl<'a> Look<'a> {
+    fn of(set: &'a Value, update: &'a str, pods: &'a [Arc<Value>], judge: Judge) -> Self {
+        let mut by_ordinal: BTreeMap<_, _> =
+            pods.iter().filter_map(|pod| Some((ordinal(set, pod)?, pod))).collect();
+        let first = first_ordinal(set);
+        let numbers = first..first + number(&set["spec"]["replicas"]);
+        let wanted = numbers.map(|number| (number, by_ordinal.remove(&number))).collect();
+        Self { set, update, judge, wanted, condemned: by_ordinal.into_values().rev().collect() }
+    }
+
+    /// The template for a new pod: below the partition the old one.
+    fn template(&self, ordinal: i64) -> Template {
+        let strategy = &self.set["spec"]["updateStrategy"];
+        let is_old = strategy["type"] == "RollingUpdate"
+            && ordinal < first_ordinal(self.set) + number(&strategy["rollingUpdate"]["partition"]);
+        if is_old { Template::Current } else { Template::Update }
+    }
+
+    fn is_available(&self, pod: &Value) -> bool {
+        is_running(pod) && self.judge.is_available(pod)
+    }
+
+    /// One thing at a time, and nothing while a pod before it is not available.
+    fn in_order(&self) -> Vec<Step> {
+        for (ordinal, pod) in &self.wanted {
+            let Some(pod) = pod else { return vec![Step::Create(*ordinal, self.template(*ordinal))] };
+            if is_terminal(pod) && !is_being_deleted(pod) {
+                return vec![Step::Delete(Arc::clone(pod))];
+            }
+            if is_being_deleted(pod) || !self.is_available(pod) {
+                return Vec::new();
+            }
+        }
+        // All wanted pods are available, so the first that is not is a condemned one, the lowest.
+        let first_unavailable = self.condemned.iter().rev().find(|pod| self.is_missing(pod));
+        if let Some(pod) = self.condemned.first() {
+            let is_first = first_unavailable.is_some_and(|first| Arc::ptr_eq(first, pod));
+            let may_go = !is_being_deleted(pod) && (self.is_available(pod) || is_first);
+            return if may_go { vec![Step::Delete(Arc::clone(pod))] } else { Vec::new() };
+        }
+        self.updates()
+    }
+
+    fn in_parallel(&self) -> Vec<Step> {
+        let mut steps = Vec::new();
+        for (ordinal, pod) in &self.wanted {
+            match pod {
+                None => steps.push(Step::Create(*ordinal, self.template(*ordinal))),
+                Some(pod) if is_terminal(pod) && !is_being_deleted(pod) => {
+                    steps.push(Step::Delete(Arc::clone(pod)));
+                }
+                Some(_) => {}
+            }
+        }
+        let condemned = self.condemned.iter().filter(|pod| !is_being_deleted(pod));
+        steps.extend(condemned.map(|pod| Step::Delete(Arc::clone(pod))));
+        steps.extend(self.updates());
+        steps
+    }
+
+    /// Whether a pod counts towards `maxUnavailable`.
+    fn is_missing(&self, pod: &Value) -> bool {
+        is_being_deleted(pod) || !self.is_available(pod)
+    }
+
+    /// The pods to delete so that they come back with the new template, the highest first.
+    fn updates(&self) -> Vec<Step> {
+        let strategy = &self.set["spec"]["updateStrategy"];
+        if strategy["type"] != "RollingUpdate" {
+            return Vec::new();
+        }
+        let rolling = &strategy["rollingUpdate"];
+        let limit = match &rolling["maxUnavailable"] {
+            Value::Null => 1,
+            given => amount(given, number(&self.set["spec"]["replicas"]), Round::Down).max(1),
+        };
+        let is_missing = |pod: &Option<&Arc<Value>>| pod.is_none_or(|pod| self.is_missing(pod));
+        let missing = self.wanted.iter().filter(|(_, pod)| is_missing(pod)).count();
+        let may_go = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(missing);
+        let partition = usize::try_from(number(&rolling["partition"])).unwrap_or(usize::MAX);
+        let above = self.wanted.iter().skip(partition).rev().filter_map(|(_, pod)| *pod);
+        let old = above.filter(|pod| revision_of(pod) != self.update && !is_being_deleted(pod));
+        old.take(may_go).map(|pod| Step::Delete(Arc::clone(pod))).collect()
+    }
+}
+
+/// Whether a pod runs and is ready (`isRunningAndReady`).
+pub(super) fn is_running(pod: &Value) -> bool {
+    pod["status"]["phase"] == "Running" && is_ready(pod)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A pod: its number, and a mark: `v1` or `v2`, then `!` if it is not ready, `-` if it is being deleted, `x` if it
+    /// has failed.
+    fn pod(ordinal: i64, mark: &str) -> Arc<Value> {
+        let ready = if mark.contains('!') { "False" } else { "True" };
+        Arc::new(json!({
+            "metadata": {
+                "name": format!("web-{ordinal}"),
+                "labels": {"controller-revision-hash": &mark[..2]},
+                "deletionTimestamp": if mark.contains('-') { json!("x") } else { Value::Null },
+            },
+            "status": {
+                "phase": if mark.contains('x') { "Failed" } else { "Running" },
+                "conditions": [{"type": "Ready", "status": ready}],
+            },
+        }))
+    }
+
+    fn set(spec: Value) -> Value {
+        let mut set = json!({"metadata": {"name": "web"}, "spec": {
+            "replicas": 3,
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 0, "maxUnavailable": 1}},
+        }});
+        json_patch::merge(&mut set["spec"], &spec);
+        set
+    }
+
+    /// The steps as text: `+1` and `+1 old` create, `-1` deletes.
+    fn steps(spec: Value, marks: &[(i64, &str)]) -> Vec<String> {
+        let set = set(spec);
+        let pods: Vec<_> = marks.iter().map(|(number, mark)| pod(*number, mark)).collect();
+        let judge = Judge::new(&set, "2026-01-01T00:00:00Z");
+        let shown = |step: Step| match step {
+            Step::Create(number, Template::Update) => format!("+{number}"),
+            Step::Create(number, Template::Current) => format!("+{number} old"),
+            Step::Delete(pod) => format!("-{}", ordinal(&set, &pod).unwrap()),
+        };
+        next(&set, "v2", &pods, judge).into_iter().map(shown).collect()
+    }
+
+    #[test]
+    fn ordered_pods_come_one_after_the_other() {
+        assert_eq!(steps(json!({}), &[]), ["+0"]);
+        assert_eq!(steps(json!({}), &[(0, "v2!")]), [""; 0]);
+        assert_eq!(steps(json!({}), &[(0, "v2")]), ["+1"]);
+        assert_eq!(steps(json!({}), &[(0, "v2"), (2, "v2")]), ["+1"]);
+        assert_eq!(steps(json!({"ordinals": {"start": 5}}), &[(5, "v2")]), ["+6"]);
+        // A name comes back only after its pod has gone.
+        assert_eq!(steps(json!({}), &[(0, "v2"), (1, "v2-"), (2, "v2")]), [""; 0]);
+        assert_eq!(steps(json!({}), &[(0, "v2"), (1, "v2x"), (2, "v2")]), ["-1"]);
+        assert_eq!(steps(json!({}), &[(0, "v2"), (1, "v2x-"), (2, "v2")]), [""; 0]);
+    }
+
+    #[test]
+    fn ordered_pods_go_from_the_highest_down() {
+        let one = json!({"replicas": 1});
+        assert_eq!(steps(one.clone(), &[(0, "v2"), (1, "v2"), (2, "v2")]), ["-2"]);
+        assert_eq!(steps(one.clone(), &[(0, "v2"), (1, "v2"), (2, "v2-")]), [""; 0]);
+        assert_eq!(steps(one.clone(), &[(0, "v2!"), (1, "v2"), (2, "v2")]), [""; 0]);
+        // One that is not ready goes only if it is the first such.
+        assert_eq!(steps(one.clone(), &[(0, "v2"), (1, "v2"), (2, "v2!")]), ["-2"]);
+        assert_eq!(steps(one, &[(0, "v2"), (1, "v2!"), (2, "v2!")]), [""; 0]);
+    }
+
+    #[test]
+    fn updates_go_from_the_highest_down_to_the_partition() {
+        let all = [(0, "v1"), (1, "v1"), (2, "v1")];
+        let rolling = |rolling: Value| json!({"updateStrategy": {"rollingUpdate": rolling}});
+        assert_eq!(steps(json!({}), &all), ["-2"]);
+        assert_eq!(steps(json!({}), &[(0, "v1"), (1, "v1"), (2, "v2!")]), [""; 0]);
+        assert_eq!(steps(json!({}), &[(0, "v1"), (1, "v1"), (2, "v2")]), ["-1"]);
+        assert_eq!(steps(rolling(json!({"partition": 2})), &all), ["-2"]);
+        assert_eq!(steps(rolling(json!({"partition": 2})), &[(0, "v1"), (1, "v1"), (2, "v2")]), [""; 0]);
+        assert_eq!(steps(rolling(json!({"partition": 1})), &[(1, "v1"), (2, "v2")]), ["+0 old"]);
+        assert_eq!(steps(rolling(json!({"partition": 9})), &all), [""; 0]);
+        assert_eq!(steps(rolling(json!({"maxUnavailable": 2})), &all), ["-2", "-1"]);
+        // A percentage is rounded down, and at least one.
+        assert_eq!(steps(rolling(json!({"maxUnavailable": "70%"})), &all), ["-2", "-1"]);
+        assert_eq!(steps(rolling(json!({"maxUnavailable": "10%"})), &all), ["-2"]);
+        assert_eq!(steps(json!({"updateStrategy": {"type": "OnDelete"}}), &all), [""; 0]);
+        assert_eq!(steps(json!({"updateStrategy": {"type": "OnDelete"}}), &all[..2]), ["+2"]);
+    }
+
+    #[test]
+    fn parallel_pods_wait_for_none_but_updates_do() {
+        let parallel = |spec: Value| {
+            let mut all = json!({"podManagementPolicy": "Parallel"});
+            json_patch::merge(&mut all, &spec);
+            all
+        };
+        assert_eq!(steps(parallel(json!({})), &[]), ["+0", "+1", "+2"]);
+        assert_eq!(steps(parallel(json!({})), &[(0, "v2!"), (2, "v2-")]), ["+1"]);
+        let one = parallel(json!({"replicas": 1}));
+        assert_eq!(steps(one, &[(0, "v2!"), (1, "v2"), (2, "v2")]), ["-2", "-1"]);
+        assert_eq!(steps(parallel(json!({})), &[(0, "v1"), (1, "v1!"), (2, "v1")]), [""; 0]);
+        let two = parallel(json!({"updateStrategy": {"rollingUpdate": {"maxUnavailable": 2}}}));
+        assert_eq!(steps(two.clone(), &[(0, "v1"), (1, "v1!"), (2, "v1")]), ["-2"]);
+        assert_eq!(steps(two, &[(0, "v1"), (1, "v1"), (2, "v1-")]), ["-1"]);
+    }
+
+    #[test]
+    fn pods_are_available_only_after_their_time() {
+        let set = json!({"minReadySeconds": 10});
+        assert_eq!(steps(set, &[(0, "v2")]), [""; 0]);
+    }
+}

@@ -1,0 +1,118 @@
+//! Commands that would signal processes outside their pod, where the machine's processes are all there are: on the
+//! userspace dataplane. Process 1 is the machine's own there.
+//!
+//! Only a command's words are read. What a program does by itself is not seen.
+
+/// What of a command is aimed at more than its pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Outside {
+    /// `kill 1`.
+    #[error(
+        "it would signal process 1, which on the userspace dataplane is the machine's own: use the kernel dataplane"
+    )]
+    Process1,
+    /// `kill -TERM -1`.
+    #[error(
+        "it would signal all processes, which on the userspace dataplane are the machine's: use the kernel dataplane"
+    )]
+    All,
+    /// `pkill nginx`.
+    #[error(
+        "it would signal processes by their name, among all of the machine on the userspace dataplane: use the \
+         kernel dataplane"
+    )]
+    ByName,
+}
+
+impl Outside {
+    /// What these words of a command are aimed at, if not at the pod alone.
+    pub(super) fn of<'a>(words: impl IntoIterator<Item = &'a String>) -> Option<Self> {
+        // A word with spaces is a script; the others are one command.
+        let (scripts, words): (Vec<&str>, Vec<&str>) =
+            words.into_iter().map(String::as_str).partition(|word| word.contains(char::is_whitespace));
+        let mut commands = vec![words];
+        for script in scripts {
+            let ends = [';', '|', '&', '\n', '(', ')', '{', '}', '`'];
+            commands.extend(script.split(ends).map(|command| command.split_whitespace().collect()));
+        }
+        let commands: Vec<Vec<&str>> = commands
+            .into_iter()
+            .map(|words| words.into_iter().map(|word| program(word.trim_matches(['"', '\'']))).collect())
+            .collect();
+        let has = |names: &[&str]| commands.iter().flatten().any(|word| names.contains(word));
+        if has(&["pkill", "killall", "killall5"]) || (has(&["kill"]) && has(&["pidof", "pgrep"])) {
+            return Some(Self::ByName);
+        }
+        commands.iter().find_map(|words| {
+            let kill = words.iter().position(|word| *word == "kill")?;
+            Self::of_kill(&words[kill + 1..])
+        })
+    }
+
+    /// What `kill` with these words is aimed at.
+    fn of_kill(words: &[&str]) -> Option<Self> {
+        let targets = match words {
+            ["-s" | "-n" | "--signal" | "-signal", _signal, targets @ ..] => targets,
+            [signal, targets @ ..] if signal.starts_with('-') => targets,
+            targets => targets,
+        };
+        targets.iter().find_map(|target| match *target {
+            "1" => Some(Self::Process1),
+            "-1" => Some(Self::All),
+            _ => None,
+        })
+    }
+}
+
+/// The name of a program that is given by its path.
+fn program(word: &str) -> &str {
+    match word.rsplit_once('/') {
+        Some((_, name)) => name,
+        None => word,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(words: &[&str]) -> Option<Outside> {
+        Outside::of(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn commands_for_process_1_all_or_a_name_are_found() {
+        for words in [
+            &["kill", "1"][..],
+            &["kill", "-QUIT", "1"],
+            &["/bin/kill", "-s", "TERM", "1"],
+            &["kill", "-n", "3", "--", "1"],
+            &["timeout", "5", "kill", "1"],
+            &["sh", "-c", "kill 1"],
+            &["sh", "-c", "sleep 5; kill -s QUIT 1 && echo done"],
+            &["bash", "-ec", "if true; then (kill -TERM '1'); fi"],
+            &["sh", "-c", "kill -1 1"],
+        ] {
+            assert_eq!(of(words), Some(Outside::Process1), "{words:?}");
+        }
+        for words in [&["kill", "--", "-1"][..], &["sh", "-c", "kill -9 -1"]] {
+            assert_eq!(of(words), Some(Outside::All), "{words:?}");
+        }
+        for script in
+            ["pkill -QUIT nginx", "kill -QUIT $(pidof nginx)", "pgrep nginx | xargs kill", "killall a"]
+        {
+            assert_eq!(of(&["sh", "-c", script]), Some(Outside::ByName), "{script}");
+        }
+        for script in [
+            "kill -QUIT $PID",
+            "kill -1 $(cat /run/nginx.pid)",
+            "kill $! ; sleep 1",
+            "nginx -s quit && sleep 1",
+            "pgrep nginx",
+        ] {
+            assert_eq!(of(&["sh", "-c", script]), None, "{script}");
+        }
+        assert_eq!(of(&["kill", "-9", "12"]), None);
+        assert_eq!(of(&["sleep", "1"]), None);
+    }
+}

@@ -1,0 +1,62 @@
+//! The runtime of commands that need several threads. Where the system has none left, tokio would panic.
+
+use std::io;
+use std::sync::mpsc;
+use std::thread;
+
+use anyhow::Context;
+use tokio::runtime::{Builder, Runtime};
+
+/// Threads that a command needs besides the runtime's own.
+const BESIDES: usize = 2;
+
+/// A runtime with this many threads.
+///
+/// # Errors
+/// When the system does not allow that many.
+pub(super) fn with_threads(workers: usize) -> anyhow::Result<Runtime> {
+    check(workers + BESIDES, |thread| thread::Builder::new().spawn(thread).map(drop))?;
+    Builder::new_multi_thread()
+        .worker_threads(workers)
+        .enable_all()
+        .build()
+        .context("failed to start a runtime")
+}
+
+/// Whether that many threads can run at a time: each waits until all have started.
+fn check(
+    threads: usize,
+    mut spawn: impl FnMut(Box<dyn FnOnce() + Send>) -> io::Result<()>,
+) -> anyhow::Result<()> {
+    let mut waiting = Vec::new();
+    for number in 1..=threads {
+        let (end, ended) = mpsc::channel::<()>();
+        // Ends when its sender is dropped.
+        let wait = move || _ = ended.recv();
+        spawn(Box::new(wait)).with_context(|| {
+            format!(
+                "failed to start thread {number} of {threads}: raise the limit of processes and threads (ulimit -u, or \
+                 pids.max of the container)"
+            )
+        })?;
+        waiting.push(end);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_system_without_threads_is_an_error_and_no_panic() {
+        let mut started = 0;
+        let refused = check(3, |_| {
+            started += 1;
+            if started < 3 { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
+        });
+        let why = refused.unwrap_err().to_string();
+        assert!(why.starts_with("failed to start thread 3 of 3: raise the limit"), "{why}");
+        assert!(with_threads(1).is_ok());
+    }
+}

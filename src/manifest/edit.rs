@@ -1,0 +1,216 @@
+//! Edits of a text: which of its bytes are replaced by what.
+//!
+//! New fields and items come last, in the indentation of the others, and can be removed without a trace.
+
+use std::ops::Range;
+
+use serde_json::{Value, json};
+
+use super::flow::{Flow, in_line};
+use super::object::{Change, Edit};
+use super::text::Form;
+use super::tree::{Member, Node, Shape, Style};
+
+/// Indentation of what is below a key.
+const INDENT: usize = 2;
+
+/// A change of a text.
+#[derive(Debug)]
+pub(super) struct Splice {
+    pub(super) range: Range<usize>,
+    pub(super) text: String,
+}
+
+/// A text, with what is in it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Source<'a> {
+    pub(super) text: &'a str,
+    pub(super) form: Form,
+    pub(super) root: &'a Node,
+    /// Of all lines of the text.
+    pub(super) line_break: &'static str,
+}
+
+/// Makes splices; none if they overlap. Of two at the same place, the first is made first.
+pub(super) fn spliced(text: &str, within: Range<usize>, mut splices: Vec<Splice>) -> Option<String> {
+    splices.sort_by_key(|splice| splice.range.start);
+    let (mut out, mut end) = (String::new(), within.start);
+    for splice in splices {
+        out.push_str(text.get(end..splice.range.start)?);
+        out.push_str(&splice.text);
+        end = splice.range.end;
+    }
+    out.push_str(text.get(end..within.end)?);
+    Some(out)
+}
+
+impl Source<'_> {
+    /// The change of the text that an edit is; `None` if there is none, for example behind an alias.
+    pub(super) fn splice(&self, edit: &Edit) -> Option<Splice> {
+        if let Change::Push(item) = &edit.change {
+            let list = self.root.at(&edit.pointer)?;
+            return match &list.shape {
+                Shape::List(Style::Block, items) => self.push(items, item),
+                _ => Flow::of(self.text, list)?.with(None, item),
+            };
+        }
+        let (parent, last) = edit.split()?;
+        let parent = self.root.at(parent)?;
+        let number = match &parent.shape {
+            Shape::Mapping(_, members) => members.iter().position(|member| member.name == last),
+            Shape::List(..) => Some(last.parse().ok()?),
+            _ => None,
+        };
+        match (&edit.change, number, &parent.shape) {
+            (Change::Set(value), Some(number), Shape::Mapping(style, members)) => {
+                self.replace(*style, &members[number], value)
+            }
+            (Change::Set(value), None, Shape::Mapping(Style::Block, members)) => {
+                self.append(members, &last, value)
+            }
+            (Change::Set(value), None, _) => {
+                Flow::of(self.text, parent)?.with(Some(&self.form.key(&last)), value)
+            }
+            (Change::Remove, Some(number), Shape::Mapping(Style::Block, members)) => {
+                let place = |member: &Member| member.key.range.start..member.range_end();
+                let next = members.get(number + 1).map(|next| next.key.range.start);
+                self.without_lines(place(members.get(number)?), number == 0, next)
+            }
+            (Change::Remove, Some(number), Shape::List(Style::Block, items)) => {
+                let item = items.get(number)?;
+                let next = items.get(number + 1).and_then(|next| self.dash(next));
+                self.without_lines(self.dash(item)?..item.range.end, number == 0, next)
+            }
+            (Change::Remove, Some(number), _) => Flow::of(self.text, parent)?.without(number),
+            _ => None,
+        }
+    }
+
+    /// Adds an item to a list of lines.
+    fn push(&self, items: &[Node], item: &Value) -> Option<Splice> {
+        let last = items.last()?;
+        let indent = self.column(self.dash(items.first()?)?);
+        self.add(last.range.end, indent, &json!([item]), 0)
+    }
+
+    /// Adds a field to a mapping of lines.
+    fn append(&self, members: &[Member], key: &str, value: &Value) -> Option<Splice> {
+        let (first, last) = (members.first()?, members.last()?);
+        self.add(last.range_end(), self.column(first.key.range.start), &json!({ key: value }), INDENT)
+    }
+
+    /// Adds lines behind the one with this place. A list below a key gets `list_indent`.
+    fn add(&self, behind: usize, indent: usize, value: &Value, list_indent: usize) -> Option<Splice> {
+        let at = self.line_end(behind);
+        let lines = serde_saphyr::to_string(value).ok()?;
+        let is_list_below =
+            lines.lines().nth(1).is_some_and(|line| line.starts_with("- ")) && !value.is_array();
+        let mut text = String::new();
+        for (number, line) in lines.lines().enumerate() {
+            let deeper = if is_list_below && number > 0 { list_indent } else { 0 };
+            let indent = if line.is_empty() { 0 } else { indent + deeper };
+            text.push_str(self.line_break);
+            text.push_str(&" ".repeat(indent));
+            text.push_str(line);
+        }
+        Some(Splice { range: at..at, text })
+    }
+
+    /// Gives a field that exists another value.
+    fn replace(&self, style: Style, member: &Member, value: &Value) -> Option<Splice> {
+        let old = &member.value;
+        let is_collection = matches!(value, Value::Object(_) | Value::Array(_));
+        if style == Style::Flow {
+            let text = if is_collection { in_line(value) } else { self.scalar(member, value)? };
+            return (!old.range.is_empty()).then(|| Splice { range: old.range.clone(), text });
+        }
+        let is_in_lines = matches!(old.shape, Shape::Mapping(Style::Block, _) | Shape::List(Style::Block, _))
+            || self.text[old.range.clone()].contains('\n');
+        let behind_colon = member.key.range.end + self.text[member.key.range.end..].find(':')? + 1;
+        if !is_collection {
+            let range = if is_in_lines { behind_colon..old.range.end } else { old.range.clone() };
+            let space = if is_in_lines || old.range.is_empty() { " " } else { "" };
+            return Some(Splice { range, text: format!("{space}{}", self.scalar(member, value)?) });
+        }
+        // The lines of the new value, without its key, which is there.
+        let key = &member.name;
+        let indent = self.column(member.key.range.start);
+        let Splice { text, .. } = self.add(old.range.end, indent, &json!({ key: value }), INDENT)?;
+        let lines = text.split_inclusive('\n').skip(2).collect::<String>();
+        let new = match lines.is_empty() {
+            true => format!(" {}", in_line(value)),
+            false => format!("{}{lines}", self.line_break),
+        };
+        let range = match old.shape {
+            Shape::Missing if !lines.is_empty() => {
+                let end = self.line_end(behind_colon);
+                end..end
+            }
+            _ => behind_colon..old.range.end,
+        };
+        Some(Splice { range, text: new })
+    }
+
+    /// A value as text, in the same quotes as the field's former value, or else as the field's name.
+    fn scalar(&self, member: &Member, value: &Value) -> Option<String> {
+        let is_in = |node: &Node, quote| self.text[node.range.clone()].starts_with(quote);
+        match (self.form, value) {
+            (Form::Yaml, Value::String(text)) if is_in(&member.value, '\'') && !text.contains('\n') => {
+                Some(format!("'{}'", text.replace('\'', "''")))
+            }
+            (Form::Yaml, Value::String(_)) if !is_in(&member.value, '"') && !is_in(&member.key, '"') => {
+                // As the value of a key, so that it is quoted where it must be.
+                let text = serde_saphyr::to_string(&json!({ "key": value })).ok()?;
+                let text = text.strip_prefix("key: ")?.trim_end();
+                Some(if text.contains('\n') { value.to_string() } else { text.to_owned() })
+            }
+            _ => Some(value.to_string()),
+        }
+    }
+
+    /// Removes the lines of a field or an item.
+    fn without_lines(&self, own: Range<usize>, is_first: bool, next: Option<usize>) -> Option<Splice> {
+        let (line, end) = (self.line_start(own.start), self.line_end(own.end));
+        let is_alone = self.text[line..own.start].trim().is_empty();
+        let behind = self.text[end..].find('\n').map(|length| end + length + 1);
+        let range = match (is_alone, is_first, behind, next) {
+            (true, true, Some(behind), _) => line..behind,
+            (true, _, _, _) => self.break_before(line)?..end,
+            (false, true, _, Some(next)) => own.start..next,
+            _ => return None,
+        };
+        Some(Splice { range, text: String::new() })
+    }
+
+    /// The place of the `-` before an item.
+    fn dash(&self, item: &Node) -> Option<usize> {
+        let before = self.text[..item.range.start].trim_end();
+        before.ends_with('-').then(|| before.len() - 1)
+    }
+
+    fn line_start(&self, place: usize) -> usize {
+        self.text[..place].rfind('\n').map_or(0, |end| end + 1)
+    }
+
+    /// The end of a line, before its line break.
+    fn line_end(&self, place: usize) -> usize {
+        let end = self.text[place..].find('\n').map_or(self.text.len(), |length| place + length);
+        end - usize::from(end > place && self.text[..end].ends_with('\r'))
+    }
+
+    /// The place of the line break before a line.
+    fn break_before(&self, line: usize) -> Option<usize> {
+        let before = self.text[..line].strip_suffix('\n')?;
+        Some(before.strip_suffix('\r').unwrap_or(before).len())
+    }
+
+    fn column(&self, place: usize) -> usize {
+        self.text[self.line_start(place)..place].chars().count()
+    }
+}
+
+impl Member {
+    fn range_end(&self) -> usize {
+        self.value.range.end.max(self.key.range.end)
+    }
+}

@@ -1,0 +1,112 @@
+//! Objects among manifests, and what is to change in them.
+
+use std::fmt;
+
+use serde_json::Value;
+
+/// What is to change in a document.
+#[derive(Clone, Debug)]
+pub(crate) struct Edit {
+    pub(crate) document: usize,
+    /// Of a field, an item, or for [`Change::Push`] a list: a JSON pointer (RFC 6901).
+    pub(crate) pointer: String,
+    pub(crate) change: Change,
+}
+
+/// How.
+#[derive(Clone, Debug)]
+pub(crate) enum Change {
+    /// The field of a mapping has this value, whether it existed or not.
+    Set(Value),
+    /// The list has another item, at its end.
+    Push(Value),
+    /// The field or item is gone.
+    Remove,
+    /// It is gone, and so is its parent, unless that holds more or existed before.
+    Withdraw,
+}
+
+impl Edit {
+    pub(super) fn split(&self) -> Option<(&str, String)> {
+        let (parent, last) = self.pointer.rsplit_once('/')?;
+        Some((parent, unescaped(last)))
+    }
+
+    /// Makes the edit in an object. What it names is there, for it was found there.
+    pub(crate) fn apply(&self, object: &mut Value) {
+        if let Change::Push(item) = &self.change {
+            if let Some(list) = object.pointer_mut(&self.pointer).and_then(Value::as_array_mut) {
+                list.push(item.clone());
+            }
+            return;
+        }
+        let Some((parent, last)) = self.split() else { return };
+        match (object.pointer_mut(parent), &self.change) {
+            (Some(Value::Object(map)), Change::Set(value)) => {
+                map.insert(last, value.clone());
+            }
+            (Some(Value::Object(map)), _) => {
+                map.remove(&last);
+            }
+            (Some(Value::Array(list)), _) => {
+                if let Some(index) = last.parse().ok().filter(|index| *index < list.len()) {
+                    list.remove(index);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A Kubernetes object among manifests.
+#[derive(Clone, Debug)]
+pub(crate) struct Object {
+    /// The number of the document that it is in.
+    pub(crate) document: usize,
+    /// Where it is in there: a JSON pointer, empty but for an item of a List.
+    pub(crate) at: String,
+    pub(crate) value: Value,
+}
+
+impl Object {
+    pub(crate) fn whole(document: usize, value: Value) -> Self {
+        Self { document, at: String::new(), value }
+    }
+
+    /// Such as `deployment/web`.
+    pub(crate) fn title(&self) -> String {
+        let kind = self.value["kind"].as_str().unwrap_or("object").to_lowercase();
+        let meta = &self.value["metadata"];
+        let name = meta["name"].as_str().or(meta["generateName"].as_str()).unwrap_or("without a name");
+        format!("{kind}/{name}")
+    }
+
+    pub(crate) fn namespace(&self) -> Option<&str> {
+        self.value["metadata"]["namespace"].as_str()
+    }
+
+    pub(crate) fn get(&self, pointer: &str) -> &Value {
+        self.value.pointer(pointer).unwrap_or(&Value::Null)
+    }
+
+    pub(crate) fn edit(&self, pointer: impl fmt::Display, change: Change) -> Edit {
+        Edit { document: self.document, pointer: format!("{}{pointer}", self.at), change }
+    }
+
+    pub(crate) fn set(&self, pointer: impl fmt::Display, value: impl Into<Value>) -> Edit {
+        self.edit(pointer, Change::Set(value.into()))
+    }
+
+    pub(crate) fn remove(&self, pointer: impl fmt::Display) -> Edit {
+        self.edit(pointer, Change::Remove)
+    }
+}
+
+/// A key as a part of a JSON pointer (RFC 6901, section 3).
+pub(crate) fn escaped(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
+}
+
+pub(super) fn unescaped(part: &str) -> String {
+    part.replace("~1", "/").replace("~0", "~")
+}

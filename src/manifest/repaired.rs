@@ -1,0 +1,123 @@
+//! Text in quotes that goes on in a line with less indentation, which YAML forbids and kubectl reads (as libyaml does):
+//! the official CRDs of the Gateway API have it.
+//!
+//! Space at the beginning of such a line has no meaning. So the lines get more of it before they are parsed again, and
+//! places behind them are counted back.
+
+/// A text from some place on, with lines indented where that was needed.
+#[derive(Debug)]
+pub(super) struct Repaired {
+    base: usize,
+    text: String,
+    gaps: Vec<Gap>,
+}
+
+/// Space that the original does not have.
+#[derive(Debug)]
+struct Gap {
+    start: usize,
+    end: usize,
+    /// How much longer the text is here, with all gaps before.
+    total: usize,
+}
+
+/// Why nothing was indented.
+#[derive(Debug)]
+pub(super) enum Unrepaired {
+    NoQuotes,
+    /// Text in quotes from here on does not end, or another document begins in it.
+    Unclosed(usize),
+}
+
+impl Repaired {
+    pub(super) fn from(text: &str, base: usize) -> Self {
+        Self { base, text: text[base..].to_owned(), gaps: Vec::new() }
+    }
+
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Where a place of this text is in the original.
+    pub(super) fn original(&self, place: usize) -> usize {
+        let before = self.gaps.partition_point(|gap| gap.end <= place);
+        let place = self.gaps.get(before).map_or(place, |gap| place.min(gap.start));
+        let longer = before.checked_sub(1).map_or(0, |last| self.gaps[last].total);
+        self.base + place - longer
+    }
+
+    /// Indents the lines of the text in quotes that reaches over `place`; what lies before `read` was read already.
+    ///
+    /// # Errors
+    /// There is no such text, or it does not end.
+    pub(super) fn indent(&mut self, read: usize, place: usize) -> Result<(), Unrepaired> {
+        let (open, close) = quoted(&self.text, read, place).ok_or(Unrepaired::NoQuotes)?;
+        let close = close.ok_or(Unrepaired::Unclosed(open))?;
+        let line = self.text[..open].rfind('\n').map_or(0, |end| end + 1);
+        let depth = self.text[line..open].chars().count() + 1;
+        let (before, quoted) = self.text.split_at(open);
+        let (quoted, after) = quoted.split_at(close - open);
+        let (mut text, space) = (before.to_owned(), " ".repeat(depth));
+        let mut total = self.gaps.last().map_or(0, |gap| gap.total);
+        for line in quoted.split_inclusive('\n') {
+            if text.len() > open && is_separator(line) {
+                return Err(Unrepaired::Unclosed(open));
+            }
+            if text.len() > open {
+                let start = text.len();
+                text.push_str(&space);
+                total += depth;
+                self.gaps.push(Gap { start, end: text.len(), total });
+            }
+            text.push_str(line);
+        }
+        text.push_str(after);
+        self.text = text;
+        Ok(())
+    }
+}
+
+/// Whether a line begins or ends a document, also in quotes.
+fn is_separator(line: &str) -> bool {
+    let rest = line.strip_prefix("---").or_else(|| line.strip_prefix("..."));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
+}
+
+/// The text in quotes that reaches over `place`, quotes included, without its end if that is nowhere. From `from` on there
+/// are only keys, tags, comments and plain values before it.
+fn quoted(text: &str, from: usize, place: usize) -> Option<(usize, Option<usize>)> {
+    let bytes = text.as_bytes();
+    let is_blank = |at: usize| bytes.get(at).is_none_or(u8::is_ascii_whitespace);
+    let line_end = |at: usize| text[at..].find('\n').map_or(text.len(), |length| at + length);
+    let mut at = from;
+    while at < place {
+        at = match bytes[at] {
+            b' ' | b'\t' | b'\r' | b'\n' => at + 1,
+            b'-' | b'?' | b':' if is_blank(at + 1) => at + 1,
+            b'#' => line_end(at),
+            b'!' | b'&' => (at..).find(|at| is_blank(*at))?,
+            quote @ (b'"' | b'\'') => match closing(bytes, at, quote) {
+                Some(close) if close <= place => close,
+                close => return Some((at, close)),
+            },
+            _ => {
+                let end = line_end(at);
+                (at..end).find(|at| bytes[*at] == b':' && is_blank(at + 1)).unwrap_or(end)
+            }
+        };
+    }
+    None
+}
+
+/// The place behind the quote that closes the one at `open`.
+fn closing(bytes: &[u8], open: usize, quote: u8) -> Option<usize> {
+    let mut at = open + 1;
+    loop {
+        match (*bytes.get(at)?, quote) {
+            (b'\\', b'"') => at += 2,
+            (b'\'', b'\'') if bytes.get(at + 1) == Some(&b'\'') => at += 2,
+            (byte, quote) if byte == quote => return Some(at + 1),
+            _ => at += 1,
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! How manifests are read, and what is said of those that cannot be.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn read(text: &str) -> Result<Vec<Value>, String> {
+    let manifests = Manifests::parse("all.yaml", text).map_err(|error| error.to_string())?;
+    Ok(manifests.objects().into_iter().map(|object| object.value).collect())
+}
+
+fn error(text: &str) -> String {
+    read(text).expect_err(text)
+}
+
+/// Makes one edit, which must leave everything else in the text as it is.
+fn edited(text: &str, pointer: &str, change: Change) -> String {
+    let manifests = Manifests::parse("all.yaml", text).expect("manifests");
+    let edit = Edit { document: 0, pointer: pointer.to_owned(), change };
+    let Edited { text, notes } = manifests.edited(&[edit]);
+    assert_eq!(notes, Vec::<String>::new(), "{text}");
+    text
+}
+
+/// In YAML, a continuation has more indentation than its key. libyaml, and so kubectl, asks for none.
+#[test]
+fn quoted_text_goes_on_with_any_indentation() {
+    let crd = "\
+kind: CustomResourceDefinition
+spec:
+  versions:
+    - name: v1
+      description: 'It is said
+    that \"this\" goes on
+here: # no comment
+
+  to the end.' # a comment
+      more: \"with \\\" an
+ escape \\
+and a fold\"
+      # it's no quote
+      - : last
+";
+    let crd = &crd.replace("      - : last\n", "      last: \u{e9}\n");
+    let description = "It is said that \"this\" goes on here: # no comment\nto the end.";
+    let version = json!({"name": "v1", "description": description, "more": "with \" an escape and a fold", "last": "\u{e9}"});
+    let whole = json!({"kind": "CustomResourceDefinition", "spec": {"versions": [version]}});
+    assert_eq!(read(crd).unwrap(), std::slice::from_ref(&whole));
+    let twice = format!("{crd}---\n{crd}");
+    assert_eq!(read(&twice).unwrap(), [whole.clone(), whole]);
+    let set = edited(crd, "/spec/versions/0/last", Change::Set("new".into()));
+    assert_eq!(set, crd.replace('\u{e9}', "new"));
+    assert!(error("a: 'b\n--- c'\n").starts_with("all.yaml:1: "), "{}", error("a: 'b\n--- c'\n"));
+}
+
+#[test]
+fn a_message_names_file_line_why_and_what_to_do() {
+    for (text, said) in [
+        (
+            "a: 1\n---\nspec:\n  replicas: 1\n  replicas: 2\n",
+            "all.yaml:5: spec.replicas is given twice, first in line 4: remove one",
+        ),
+        (
+            "{\"a\": [\n1,\n\"b]}",
+            "all.yaml:3: this is JSON that ends too early: close its quotes and brackets",
+        ),
+        ("a: 1\n\tb: 2\n", "all.yaml:2: a tab as indentation: use spaces"),
+        ("a: [1\n", "all.yaml:1: '[' is not closed: close it, or put a value that begins with '[' in quotes"),
+        (
+            "a: b: c\n",
+            "all.yaml:1: no key is expected here: check the indentation, or put a value with ': ' in quotes",
+        ),
+        ("a: 1\nb\nc: 2\n", "all.yaml:2: ':' is missing behind a key: add it"),
+        ("a: 'b\n", "all.yaml:1: a quote is not closed: close it"),
+        ("a: \"b\" c\n", "all.yaml:1: something follows the closing quote: put all of the value in quotes"),
+        ("a: @b\n", "all.yaml:1: no value begins with '@': put the value in quotes"),
+        ("a: *b\n", "all.yaml:1: this alias has no anchor before it: add '&NAME' to what it stands for"),
+        (
+            "a: \"\\d\"\n",
+            "all.yaml:1: '\\' with something that YAML does not know: use single quotes, or '\\\\'",
+        ),
+        (
+            "a:\n  - b\n c: d\n",
+            "all.yaml:3: this line fits to nothing before it: check its indentation, and the quotes before it",
+        ),
+        ("? [a]\n: b\n", "all.yaml:1: a mapping or list is no key: put the key in quotes"),
+    ] {
+        assert_eq!(error(text), said, "{text}");
+    }
+    let deep = "[".repeat(10_000);
+    assert!(error(&deep).contains("too many collections in collections"), "{}", error(&deep));
+    let bomb: String = (0..9)
+        .map(|n| format!("a{}: &a{} [{}]\n", n + 1, n + 1, vec![format!("*a{n}"); 9].join(", ")))
+        .collect();
+    assert!(error(&format!("a0: &a0 x\n{bomb}")).contains("aliases stand for more than"), "{bomb}");
+}
+
+#[test]
+fn templates_are_named_and_said_how_to_render() {
+    let said = |line: usize, text: &str| {
+        format!(
+            "all.yaml:{line}: this is a template ({text}), not a manifest: render it first, as helm template CHART does"
+        )
+    };
+    for (text, line, action) in [
+        ("kind: Deployment\nmetadata:\n  name: {{ .Values.name }}\nspec: {}\n", 3, "{{ .Values.name }}"),
+        ("{{- if .Values.on }}\nkind: Deployment\n{{- end }}\n", 1, "{{- if .Values.on }}"),
+        (
+            "a: 1\n{{- range $k, $v := .Values.all }}\nb: 2\n{{ end }}\n",
+            2,
+            "{{- range $k, $v := .Values.all }}",
+        ),
+        (
+            "spec:\n  labels:\n    {{- include \"x\" . | nindent 4 }}\n  a: b\n",
+            3,
+            "{{- include \"x\" . | nindent 4 }}",
+        ),
+        ("spec:\n  - {{ toYaml .x }}: b\n  {{ y }}\n", 2, "{{ toYaml .x }}"),
+        ("{%- if x %}\na: 1\n{% endif %}\n", 1, "{%- if x %}"),
+    ] {
+        assert_eq!(error(text), said(line, action), "{text}");
+    }
+    // A template as text of a manifest is none.
+    let text = "kind: ConfigMap\ndata:\n  a: |\n    {{ if x }}\n  b: '{{ y }}'\n";
+    assert_eq!(read(text).unwrap()[0]["data"]["a"], "{{ if x }}\n");
+}
+
+#[test]
+fn aliases_and_merged_keys_have_their_values() {
+    let text = "a: &a {x: 1, k: 2}\nb: {<<: *a, k: 3}\nc: {<<: [*a, {z: 4}]}\n";
+    let is = json!({"a": {"x": 1, "k": 2}, "b": {"x": 1, "k": 3}, "c": {"x": 1, "k": 2, "z": 4}});
+    assert_eq!(read(text).unwrap(), [is]);
+}
+
+#[test]
+fn what_is_empty_between_documents_is_no_object() {
+    assert_eq!(read("").unwrap(), Vec::<Value>::new());
+    let text = "# a\n---\n---\n# b\n---\na: 1\n...\n---\n\n--- # c\nb: 2\n";
+    assert_eq!(read(text).unwrap(), [json!({"a": 1}), json!({"b": 2})]);
+    let kept = edited("---\n---\na: 1 # c\n", "/a", Change::Set(2.into()));
+    assert_eq!(kept, "---\n---\na: 2 # c\n");
+}
+
+#[test]
+fn fields_and_items_come_and_go_without_a_trace() {
+    let text = "\
+a:
+  # first
+  b: 1 # one
+  list:
+  - x: 1
+    y: |+
+      text
+
+  - x: 2
+  # last
+  empty:
+c: {d: [], e: {f: 1}}
+";
+    let set = |pointer: &str, value: Value| edited(text, pointer, Change::Set(value));
+    let push = |pointer: &str, value: Value| edited(text, pointer, Change::Push(value));
+    for (there, pointer, line) in [
+        (set("/a/new", json!("x")), "/a/new", "  empty:\n  new: x\n"),
+        (
+            set("/a/new", json!({"x": [1, {"k": "on"}]})),
+            "/a/new",
+            "  empty:\n  new:\n    x:\n    - 1\n    - k: \"on\"\n",
+        ),
+        (
+            set("/a/list/0/z", json!(["1", 2])),
+            "/a/list/0/z",
+            "      text\n\n    z:\n      - \"1\"\n      - 2\n  - x: 2\n",
+        ),
+        (
+            push("/a/list", json!({"k": [4], "x": 3})),
+            "/a/list/2",
+            "  - x: 2\n  - k:\n    - 4\n    x: 3\n  # last\n",
+        ),
+        (push("/c/d", json!({"x": 3})), "/c/d/0", "c: {d: [ {\"x\": 3}], e: {f: 1}}\n"),
+        (set("/c/e/g", json!(2)), "/c/e/g", "c: {d: [], e: {f: 1, g: 2}}\n"),
+    ] {
+        assert!(there.contains(line), "{there}");
+        assert_eq!(edited(&there, pointer, Change::Remove), text, "{pointer}");
+    }
+    for (pointer, value, line) in [
+        ("/a/b", json!("yes"), "  b: \"yes\" # one\n"),
+        ("/a/b", json!({"z": 1}), "  b:\n    z: 1 # one\n"),
+        ("/a/empty", json!(1), "  empty: 1\n"),
+        ("/a/empty", json!([1]), "  empty:\n    - 1\n"),
+        ("/a/list", json!([]), "  list: []\n  # last\n"),
+        ("/c/d", json!([1]), "c: {d: [1], e: {f: 1}}\n"),
+    ] {
+        assert!(set(pointer, value).contains(line), "{pointer}");
+    }
+    for (pointer, gone) in [
+        ("/a/b", "  b: 1 # one\n"),
+        ("/a/list/0", "  - x: 1\n    y: |+\n      text\n\n"),
+        ("/a/list/1", "  - x: 2\n"),
+        ("/a/list/0/x", "x: 1\n    "),
+        ("/a/empty", "  empty:\n"),
+        ("/c", "c: {d: [], e: {f: 1}}\n"),
+    ] {
+        assert_eq!(edited(text, pointer, Change::Remove), text.replacen(gone, "", 1), "{pointer}");
+    }
+}
+
+/// Manifests with anything in them, for what must not happen whatever a file has.
+const SEED: &str = "\
+kind: Deployment # a comment
+metadata: {name: 'web', labels: &l {app: \"w\\u00e9b\"}}
+spec:
+  template:
+    metadata: {labels: *l}
+    spec:
+      containers:
+      - name: app
+        args: [a, 'b
+ c', |]
+        note: \"with
+  less \\
+ indentation\"
+        env: |+
+          kept
+
+        ports:
+        - containerPort: 0x50
+---
+{\"kind\": \"Service\", \"spec\": {\"ports\": []}}
+";
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// A text of pieces of manifests is read or refused with its line, and an edit leaves the others' values.
+    #[test]
+    fn any_text_is_read_or_refused(
+        cuts in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 1..5),
+        between in prop::sample::select(vec!["", "\n", "'", "\"", "- ", ": ", "[", "{", "\t", "\u{e9}", "---\n", "|+\n", "&a ", "*l", "!x ", "#", "\r\n", "{{ x }}"]),
+    ) {
+        let bounds: Vec<usize> = (0..=SEED.len()).filter(|at| SEED.is_char_boundary(*at)).collect();
+        let pieces: Vec<&str> = cuts
+            .iter()
+            .map(|(one, other)| {
+                let (one, other) = (*one.get(&bounds), *other.get(&bounds));
+                &SEED[one.min(other)..one.max(other)]
+            })
+            .collect();
+        let text = pieces.join(between);
+        match Manifests::parse("all.yaml", &text) {
+            Err(error) => assert!(error.to_string().starts_with("all.yaml:"), "{error}"),
+            Ok(manifests) => {
+                let objects = manifests.objects();
+                let Some(object) = objects.iter().find(|object| object.value.is_object()) else { return Ok(()) };
+                let mut wanted: Vec<Value> = objects.iter().map(|object| object.value.clone()).collect();
+                let edit = object.set("/added", json!({"a": ["b"]}));
+                let place = objects.iter().position(|one| one.document == object.document && one.at == object.at);
+                wanted[place.unwrap()]["added"] = json!({"a": ["b"]});
+                let Edited { text: there, .. } = manifests.edited(&[edit]);
+                prop_assert_eq!(read(&there).unwrap(), wanted, "{}", there);
+            }
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! A YAML text as values, as kubectl reads it, and as nodes with their places in the text.
+
+use std::collections::{HashMap, hash_map::Entry};
+use std::ops::Range;
+
+use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, Span, StrInput, StructureStyle, options};
+use serde_json::{Map, Value};
+
+use super::object::unescaped;
+use super::problem::{Problem, line};
+use super::repaired::{Repaired, Unrepaired};
+use super::scalar;
+
+/// Collections in collections: Kubernetes' own schemas have fewer than 40.
+const DEPTH: usize = 120;
+/// The most values that aliases may stand for in one document: a few lines can multiply them without end.
+const ALIASED_VALUES: usize = 1_000_000;
+/// libyaml allows 1,024 characters. A key of JSON may have more.
+const KEY_LENGTH: usize = 1 << 20;
+
+/// A document of a text.
+#[derive(Debug)]
+pub(super) struct Document {
+    /// From the end of the document before to its own, comments and separators included.
+    pub(super) range: Range<usize>,
+    pub(super) root: Node,
+    pub(super) value: Value,
+}
+
+/// A value in the text.
+#[derive(Debug)]
+pub(super) struct Node {
+    /// From its first byte to its last, without comments behind it. Where there is no value, the place for one.
+    pub(super) range: Range<usize>,
+    pub(super) shape: Shape,
+}
+
+#[derive(Debug)]
+pub(super) enum Shape {
+    /// Nothing stands there.
+    Missing,
+    Scalar,
+    Alias,
+    Mapping(Style, Vec<Member>),
+    List(Style, Vec<Node>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Style {
+    Block,
+    /// In brackets.
+    Flow,
+}
+
+/// A key of a mapping, with its value.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) name: String,
+    pub(super) key: Node,
+    pub(super) value: Node,
+}
+
+impl Node {
+    /// The node at a JSON pointer, if no alias is on the way.
+    pub(super) fn at(&self, pointer: &str) -> Option<&Node> {
+        pointer.split('/').skip(1).try_fold(self, |node, part| node.child(&unescaped(part)))
+    }
+
+    fn child(&self, part: &str) -> Option<&Node> {
+        match &self.shape {
+            Shape::Mapping(_, members) => {
+                members.iter().find(|member| member.name == part).map(|member| &member.value)
+            }
+            Shape::List(_, items) => items.get(part.parse::<usize>().ok()?),
+            _ => None,
+        }
+    }
+
+    /// The place of what a JSON pointer names: of a field its key, of what is missing the nearest thing around it.
+    pub(super) fn place(&self, pointer: &str) -> usize {
+        let (mut node, mut place) = (self, self.range.start);
+        for part in pointer.split('/').skip(1).map(unescaped) {
+            let key = match &node.shape {
+                Shape::Mapping(_, members) => members.iter().find(|member| member.name == part),
+                _ => None,
+            };
+            let Some(child) = node.child(&part) else { break };
+            place = key.map_or(child.range.start, |member| member.key.range.start);
+            node = child;
+        }
+        place
+    }
+}
+
+/// Reads all documents of a text. Those without a value are left out.
+///
+/// # Errors
+/// What kubectl could not read either, or a key that is given twice.
+pub(super) fn documents(text: &str) -> Result<Vec<Document>, Problem> {
+    documents_from(text, 0)
+}
+
+/// Reads the documents that begin at `start` or behind it.
+///
+/// # Errors
+/// As [`documents`].
+pub(super) fn documents_from(text: &str, start: usize) -> Result<Vec<Document>, Problem> {
+    let mut documents = Vec::new();
+    let mut repaired = Repaired::from(text, start);
+    let mut indented = None;
+    loop {
+        let before = documents.len();
+        let (read, place) = match read(text, &repaired, &mut documents) {
+            Ok(()) => return Ok(documents),
+            Err(Stop::Problem(problem)) => return Err(problem),
+            Err(Stop::Indentation { read, place }) => (read, place),
+        };
+        match documents.last() {
+            // The others need not be read again.
+            Some(Document { range, .. }) if documents.len() > before => {
+                repaired = Repaired::from(text, range.end);
+            }
+            _ => {
+                let at = repaired.original(place);
+                let problem = |place, kind| Err(Problem::of_kind(text, place, &kind));
+                // It is of no use twice.
+                if indented.replace(at).is_some_and(|last| last >= at) {
+                    return problem(at, ErrorKind::InvalidQuotedScalarIndent);
+                }
+                match repaired.indent(read, place) {
+                    Ok(()) => {}
+                    Err(Unrepaired::Unclosed(open)) => {
+                        return problem(repaired.original(open), ErrorKind::UnclosedQuotedScalar);
+                    }
+                    Err(Unrepaired::NoQuotes) => return problem(at, ErrorKind::InvalidQuotedScalarIndent),
+                }
+            }
+        }
+    }
+}
+
+/// Why reading stopped.
+enum Stop {
+    Problem(Problem),
+    /// Text in quotes that goes on at `place` with less indentation. Before `read` everything was read. Both are places
+    /// in the repaired text.
+    Indentation {
+        read: usize,
+        place: usize,
+    },
+}
+
+impl From<Problem> for Stop {
+    fn from(problem: Problem) -> Self {
+        Self::Problem(problem)
+    }
+}
+
+fn read(text: &str, repaired: &Repaired, documents: &mut Vec<Document>) -> Result<(), Stop> {
+    let mut options = options! {
+        simple_key_max_lookahead: KEY_LENGTH,
+        flow_nesting_limit: DEPTH,
+        block_nesting_limit: DEPTH,
+    };
+    // Another package may switch them on.
+    options.set_emit_comments(false);
+    let parser = Parser::new_from_str_with_options(repaired.text(), options);
+    let mut reader =
+        Reader { parser, text, repaired, read: 0, anchors: HashMap::new(), aliased: 0, path: Vec::new() };
+    let mut start = repaired.original(0);
+    loop {
+        match reader.next()? {
+            (Event::StreamEnd, _) => return Ok(()),
+            (Event::DocumentStart(..), _) => {
+                reader.anchors.clear();
+                reader.aliased = 0;
+                let (event, span) = reader.next()?;
+                let (root, value) = reader.node(event, &span)?;
+                let (_, span) = reader.next()?;
+                let end = reader.place(span.end.byte_offset()).max(root.range.end);
+                if !matches!(root.shape, Shape::Missing) {
+                    documents.push(Document { range: start..end, root, value });
+                    start = end;
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+struct Reader<'t> {
+    parser: Parser<'t, StrInput<'t>>,
+    text: &'t str,
+    repaired: &'t Repaired,
+    /// How far the events came, in the repaired text.
+    read: usize,
+    /// Values by the parser's number of their anchor, and how many values are in each.
+    anchors: HashMap<usize, (Value, usize)>,
+    /// How many values aliases stand for.
+    aliased: usize,
+    /// The keys and indices down to where the reader is.
+    path: Vec<String>,
+}
+
+impl<'t> Reader<'t> {
+    fn next(&mut self) -> Result<(Event<'t>, Span), Stop> {
+        match self.parser.next_event() {
+            Some(Ok((event, span))) => {
+                self.read = span.end.byte_offset().unwrap_or(self.read).max(self.read);
+                Ok((event, span))
+            }
+            Some(Err(error)) => {
+                let place = error.marker().byte_offset().unwrap_or(self.read);
+                if *error.kind() == ErrorKind::InvalidQuotedScalarIndent {
+                    return Err(Stop::Indentation { read: self.read, place });
+                }
+                Err(Problem::of_kind(self.text, self.place(Some(place)), error.kind()).into())
+            }
+            None => Ok((Event::StreamEnd, Span::default())),
+        }
+    }
+
+    fn place(&self, offset: Option<usize>) -> usize {
+        self.repaired.original(offset.unwrap_or(self.read)).min(self.text.len())
+    }
+
+    fn node(&mut self, event: Event<'t>, span: &Span) -> Result<(Node, Value), Stop> {
+        let range = self.place(span.start.byte_offset())..self.place(span.end.byte_offset());
+        let (node, value, anchor) = match event {
+            Event::Alias(anchor) => {
+                let value = self.aliased(anchor, range.start)?;
+                return Ok((Node { range, shape: Shape::Alias }, value));
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                let value = scalar::value(&text, style, tag.as_deref());
+                let is_block = matches!(style, ScalarStyle::Literal | ScalarStyle::Folded);
+                (self.scalar(range, is_block && text.ends_with("\n\n")), value, anchor)
+            }
+            Event::SequenceStart(style, anchor, _) => {
+                let (node, value) = self.list(range.start, style)?;
+                (node, value, anchor)
+            }
+            Event::MappingStart(style, anchor, _) => {
+                let (node, value) = self.mapping(range.start, style)?;
+                (node, value, anchor)
+            }
+            _ => (Node { range, shape: Shape::Missing }, Value::Null, 0),
+        };
+        if anchor != 0 {
+            self.anchors.insert(anchor, (value.clone(), count(&value)));
+        }
+        Ok((node, value))
+    }
+
+    /// `is_kept`: empty lines at its end are a part of it, all but the last line end.
+    fn scalar(&self, range: Range<usize>, is_kept: bool) -> Node {
+        let own = &self.text[range.clone()];
+        let mut end = range.start + own.trim_end().len();
+        if is_kept {
+            let rest = &self.text[end..];
+            let empty = &rest[..rest.len() - rest.trim_start().len()];
+            let kept = empty.rfind('\n').map_or("", |last| &empty[..last]);
+            end += kept.strip_suffix('\r').unwrap_or(kept).len();
+        }
+        let shape = if range.is_empty() { Shape::Missing } else { Shape::Scalar };
+        Node { range: range.start..end, shape }
+    }
+
+    fn list(&mut self, start: usize, style: StructureStyle) -> Result<(Node, Value), Stop> {
+        let (mut items, mut values, mut end) = (Vec::new(), Vec::new(), start);
+        loop {
+            match self.next()? {
+                (Event::SequenceEnd, span) => {
+                    let style = Style::from(style);
+                    if style == Style::Flow {
+                        end = self.place(span.end.byte_offset());
+                    }
+                    let node = Node { range: start..end, shape: Shape::List(style, items) };
+                    return Ok((node, values.into()));
+                }
+                (event, span) => {
+                    self.path.push(values.len().to_string());
+                    let (item, value) = self.node(event, &span)?;
+                    self.path.pop();
+                    end = item.range.end;
+                    items.push(item);
+                    values.push(value);
+                }
+            }
+        }
+    }
+
+    fn mapping(&mut self, mut start: usize, style: StructureStyle) -> Result<(Node, Value), Stop> {
+        let (mut members, mut map, mut merged) = (Vec::new(), Map::new(), Vec::new());
+        let mut places: HashMap<String, usize> = HashMap::new();
+        let mut end = start;
+        let style = Style::from(style);
+        loop {
+            let (event, span) = self.next()?;
+            if matches!(event, Event::MappingEnd) {
+                if style == Style::Flow {
+                    end = self.place(span.end.byte_offset());
+                }
+                break;
+            }
+            let place = self.place(span.start.byte_offset());
+            if !matches!(event, Event::Scalar(..) | Event::Alias(_)) {
+                return Err(Problem::new(place, "a mapping or list is no key: put the key in quotes").into());
+            }
+            let is_merge = matches!(&event, Event::Scalar(text, ScalarStyle::Plain, ..) if text == "<<");
+            let (key, name) = self.node(event, &span)?;
+            let name = name.as_str().map_or_else(|| name.to_string(), str::to_owned);
+            match places.entry(name.clone()) {
+                Entry::Vacant(entry) => _ = entry.insert(key.range.start),
+                Entry::Occupied(entry) => {
+                    let (first, at) = (line(self.text, *entry.get()), self.path_to(&name));
+                    let why = format!("{at} is given twice, first in line {first}: remove one");
+                    return Err(Problem::new(key.range.start, why).into());
+                }
+            }
+            self.path.push(name);
+            let (event, span) = self.next()?;
+            let (mut value, given) = self.node(event, &span)?;
+            let name = self.path.pop().unwrap_or_default();
+            if matches!(value.shape, Shape::Missing) {
+                let place = self.behind_colon(key.range.end);
+                value.range = place..place;
+            }
+            if style == Style::Block && members.is_empty() {
+                start = key.range.start;
+            }
+            end = value.range.end.max(key.range.end);
+            if is_merge {
+                merged.push(given);
+            } else {
+                map.insert(name.clone(), given);
+            }
+            members.push(Member { name, key, value });
+        }
+        for merged in merged {
+            let all = match merged {
+                Value::Array(all) => all,
+                one => vec![one],
+            };
+            for (key, value) in all.into_iter().filter_map(|one| one.as_object().cloned()).flatten() {
+                map.entry(key).or_insert(value);
+            }
+        }
+        Ok((Node { range: start..end, shape: Shape::Mapping(style, members) }, map.into()))
+    }
+
+    fn path_to(&self, name: &str) -> String {
+        self.path.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(".")
+    }
+
+    /// The place behind the colon after a key.
+    fn behind_colon(&self, key_end: usize) -> usize {
+        let rest = &self.text[key_end..];
+        let space = rest.len() - rest.trim_start().len();
+        if rest[space..].starts_with(':') { key_end + space + 1 } else { key_end }
+    }
+
+    fn aliased(&mut self, anchor: usize, place: usize) -> Result<Value, Problem> {
+        let Some((value, count)) = self.anchors.get(&anchor) else {
+            return Err(Problem::new(place, "this alias is inside of what it stands for: remove it"));
+        };
+        self.aliased += count;
+        if self.aliased > ALIASED_VALUES {
+            let why = format!("aliases stand for more than {ALIASED_VALUES} values: write fewer of them");
+            return Err(Problem::new(place, why));
+        }
+        Ok(value.clone())
+    }
+}
+
+impl From<StructureStyle> for Style {
+    fn from(style: StructureStyle) -> Self {
+        match style {
+            StructureStyle::Block => Self::Block,
+            StructureStyle::Flow => Self::Flow,
+        }
+    }
+}
+
+/// How many values are in a value, itself included.
+fn count(value: &Value) -> usize {
+    1 + match value {
+        Value::Array(items) => items.iter().map(count).sum(),
+        Value::Object(map) => map.values().map(count).sum(),
+        _ => 0,
+    }
+}
