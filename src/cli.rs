@@ -207,7 +207,7 @@ mod tests {
             ("run", [&measuring[..], &["Gate"][..]].concat()),
             ("tune", tuning),
             ("load", [&loading[..], &["TLS", "Result"][..]].concat()),
-            ("inject", vec!["Sidecar"]),
+            ("inject", vec!["Workloads", "Sidecar"]),
         ];
         for (name, groups) in each {
             let arguments = command.find_subcommand(name).expect("a command").get_arguments();

@@ -33,38 +33,47 @@ pub(super) struct InjectArgs {
     #[arg(long)]
     uninject: bool,
     /// A workload that gets the sidecar; repeat it for more [default: all that can have it; the others stay as they
-    /// are, with a note each]. Also any other object with a pod template at `spec.template`.
+    /// are, with a note each].
+    ///
+    /// Also any other object with a pod template at `spec.template`.
     #[arg(
         long = "workload",
         value_name = "KIND/NAME",
         conflicts_with = "uninject",
-        help_heading = "What gets it"
+        help_heading = "Workloads"
     )]
     workloads: Vec<WorkloadName>,
-    /// The app's port that the sidecar takes over, in workloads that declare it or that Services route to it [default:
-    /// the one that the Services use, else the one that the containers declare].
-    #[arg(long, value_name = "N", conflicts_with = "uninject", help_heading = "What gets it")]
+    /// The app's port that the sidecar takes over [default: the one that the Services use, else the one that the
+    /// containers declare].
+    ///
+    /// It concerns workloads that declare it or that Services route to it.
+    #[arg(long, value_name = "N", conflicts_with = "uninject", help_heading = "Workloads")]
     port: Option<u16>,
-    /// What connections carry: http (also HTTP/2 and TLS), or tcp for anything else, of which connections are recorded
-    /// [default: http; a port that is known to carry something else gets no sidecar].
+    /// What connections carry: http (also HTTP/2 and TLS), or tcp for anything else [default: http].
+    ///
+    /// With tcp, connections are recorded and not requests. Without this option a port that is known to carry something
+    /// else than HTTP gets no sidecar.
     #[arg(long, value_name = "MODE", value_enum, hide_possible_values = true)]
-    #[arg(conflicts_with = "uninject", help_heading = "What gets it")]
+    #[arg(conflicts_with = "uninject", help_heading = "Workloads")]
     mode: Option<ModeArg>,
     /// The image of the sidecar.
     #[arg(long, value_name = "IMAGE", default_value = "rolldrop")]
-    #[arg(conflicts_with = "uninject", help_heading = "The sidecar")]
+    #[arg(conflicts_with = "uninject", help_heading = "Sidecar")]
     image: String,
-    /// Make the admin port require the token in this Secret (default key: `token`). Without a token nobody can read
-    /// what the proxy records, not even a run.
-    #[arg(long, value_name = "SECRET[/KEY]", conflicts_with = "uninject", help_heading = "The sidecar")]
+    /// Make the admin port require the token in this Secret (default key: `token`).
+    ///
+    /// Without a token nobody can read what the proxy records, not even a run.
+    #[arg(long, value_name = "SECRET[/KEY]", conflicts_with = "uninject", help_heading = "Sidecar")]
     admin_token: Option<SecretKey>,
     /// Maximum number of client connections; above 4096 the sidecar's memory limit grows with it [default: 4096].
-    #[arg(long, value_name = "N", conflicts_with = "uninject", help_heading = "The sidecar")]
+    #[arg(long, value_name = "N", conflicts_with = "uninject", help_heading = "Sidecar")]
     max_connections: Option<NonZeroUsize>,
-    /// The oldest Kubernetes that the result is for. Before 1.33, Services do not know the names of a sidecar's
-    /// ports, so they are changed to the number; before 1.29 there are no native sidecars.
+    /// The oldest Kubernetes that the result is for.
+    ///
+    /// Before 1.33, Services do not know the names of a sidecar's ports, so they are changed to the number; before 1.29
+    /// there are no native sidecars.
     #[arg(long, value_name = "1.N", default_value_t = KubernetesVersion::NAMED_SIDECAR_PORTS)]
-    #[arg(conflicts_with = "uninject", help_heading = "The sidecar")]
+    #[arg(conflicts_with = "uninject", help_heading = "Sidecar")]
     kubernetes_version: KubernetesVersion,
 }
 
