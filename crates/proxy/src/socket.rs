@@ -60,7 +60,11 @@ pub(super) async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     keep_alive(&socket);
     prepare(&socket);
-    socket.connect(to).await
+    // One that is given up while it is made is reset, as its client's was.
+    let _ = SockRef::from(&socket).set_linger(Some(Duration::ZERO));
+    let stream = socket.connect(to).await?;
+    let _ = SockRef::from(&stream).set_linger(None);
+    Ok(stream)
 }
 
 /// Has a connection send small writes at once, and keep the room that it is given.

@@ -45,7 +45,7 @@ fn what_the_manifests_no_longer_have_is_pruned() {
     assert_eq!(pruned.ok(), "configmap/stays unchanged\nconfigmap/goes pruned\n");
     // Of its own accord it asks for kinds that there are not.
     let all = kubectl.with_manifest("apply --prune -l set=mine", &map("stays"));
-    assert!(all.stderr().contains("no matches for kind \"PersistentVolumeClaim\""), "{all}");
+    assert!(all.stderr().contains("no matches for kind \"ReplicationController\""), "{all}");
 }
 
 #[test]
