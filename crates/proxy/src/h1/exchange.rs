@@ -46,8 +46,7 @@ pub(super) enum Protocol {
     /// HTTP/1.
     #[default]
     Http,
-    /// HTTP/1 with an answer that may end with the connection, or in a way that cannot be told: what the app says from
-    /// then on is passed on unread.
+    /// HTTP/1 with an answer whose end cannot be told: what the app says from then on is passed on unread.
     Unread,
     /// Something else, after a 101.
     Switched,
@@ -150,7 +149,7 @@ impl Exchange {
             self.settled.notify_one();
         }
         drop(state);
-        if !head.is_switch() && head.body == Body::UntilClose {
+        if !head.is_switch() && head.body == Body::UntilClose && !head.has_clear_end {
             self.mark_unread();
         }
     }

@@ -50,11 +50,14 @@ pub(super) struct ResponseHead {
     pub(super) body: Body,
     /// The status; `None` if what came is no HTTP/1 and goes on unread.
     pub(super) status: Option<u16>,
+    /// Whether all readers agree on where its body ends.
+    pub(super) has_clear_end: bool,
 }
 
 impl ResponseHead {
     /// What an app sends that does not speak HTTP/1.
-    pub(super) const UNREADABLE: ResponseHead = ResponseHead { len: 0, body: Body::UntilClose, status: None };
+    pub(super) const UNREADABLE: ResponseHead =
+        ResponseHead { len: 0, body: Body::UntilClose, status: None, has_clear_end: false };
 
     /// Whether another head follows for the same request (1xx, except 101).
     pub(super) fn is_interim(&self) -> bool {
@@ -356,6 +359,7 @@ fn read_response<'b>(
     };
     let status = response.code.ok_or(httparse::Error::Status)?;
     let framing = Framing::of(response.headers);
+    let has_clear_end = !framing.bad && framing.coding != Coding::Other;
     let body = match (status, framing) {
         (101, _) => Body::UntilClose,
         (100..200 | 204 | 304, _) => Body::NONE,
@@ -364,7 +368,7 @@ fn read_response<'b>(
         (_, Framing { coding: Coding::None, bad: false, length: Some(length), .. }) => Body::Length(length),
         _ => Body::UntilClose,
     };
-    Ok(Some(ResponseHead { len, body, status: Some(status) }))
+    Ok(Some(ResponseHead { len, body, status: Some(status), has_clear_end }))
 }
 
 /// What the headers say of the body, and what else is looked for in the same pass.
