@@ -10,7 +10,7 @@ use rolldrop_record::parts::read_table;
 use rolldrop_record::{Outcome, RequestRow};
 use serde_json::Value;
 
-use crate::harness::{LIMIT, Rolldrop, signal, wait_for};
+use crate::harness::{LIMIT, Rolldrop, again_while_invalid, signal, wait_for};
 use crate::load::Server;
 use crate::runs::result;
 
@@ -25,12 +25,18 @@ fn rows(dir: &Path, run: &str) -> Vec<RequestRow> {
 #[test]
 fn the_first_signal_keeps_the_results_and_calls_them_partial() {
     for first in [Signal::SIGINT, Signal::SIGTERM] {
-        let server = Server::start();
-        let (mut child, dir) = Rolldrop::new(["load", &server.url("/"), "-d", "10m", "--out", "run"]).start();
-        wait_for("answers", LIMIT, || (server.got().len() > 20).then_some(()));
-        signal(&child, first);
-        assert_eq!(child.wait().expect("an end").code(), Some(130), "{first}");
-        let (said, info) = (read(dir.path(), "stdout.log"), read(dir.path(), "run/run.json"));
+        let interrupted = || {
+            let server = Server::start();
+            let (mut child, dir) =
+                Rolldrop::new(["load", &server.url("/"), "-d", "10m", "--out", "run"]).start();
+            wait_for("answers", LIMIT, || (server.got().len() > 20).then_some(()));
+            signal(&child, first);
+            assert_eq!(child.wait().expect("an end").code(), Some(130), "{first}");
+            let said = read(dir.path(), "stdout.log");
+            (dir, said)
+        };
+        let (dir, said) = again_while_invalid(interrupted, |(_, said)| said.starts_with("INVALID"));
+        let info = read(dir.path(), "run/run.json");
         assert!(said.starts_with("PARTIAL: interrupted after "), "{first}: {said}");
         assert!(said.contains(" of 600 s; the figures cover what was sent until then\n\n"), "{said}");
         let info: Value = serde_json::from_str(&info).expect("run.json");

@@ -225,9 +225,8 @@ fn endpoints(known: Known<'_>, setup: &Setup<'_>) -> String {
 /// Returns the remedy against a server that closes idle connections: as it ends, at any other time, or both.
 fn idle(known: Known<'_>) -> String {
     let races = || known.judged.iter().filter(|j| j.cause == Cause::IdleCloseRace);
-    let longer = "keep idle connections longer in the server than in what connects to it: for a gateway or load balancer \
-                  that keeps them for 60 s a keep-alive timeout of the server above 60 s, or an idle timeout of the \
-                  gateway below the server's";
+    let longer = "keep idle connections longer in the server than in what connects to it: a keep-alive timeout of the \
+                  server above its clients' idle timeout (load balancers often keep them for 60 s)";
     if races().next().is_some() && races().all(|j| j.candidates.is_empty()) {
         return longer.to_owned();
     }
