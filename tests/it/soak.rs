@@ -320,9 +320,7 @@ async fn misbehaving_clients_and_apps_cost_the_proxy_no_row_and_leave_nothing_be
     );
     println!("{told}");
     assert!(let_go.is_ok(), "the proxy kept something or did not hand it over: {told}");
-    let metrics = get(admin, "/metrics").await;
-    let left_out = ["rows", "answers"].map(|reason| unrecorded(&metrics, reason)).iter().sum();
-    let faults = faults(&ledger, left_out);
+    let faults = faults(&ledger, &get(admin, "/metrics").await);
     assert!(
         faults.is_empty(),
         "{} faults, such as {:#?}\n{told}",
@@ -347,7 +345,8 @@ fn ledger_in_words(ledger: &Ledger) -> String {
 }
 
 /// What is wrong. The proxy had no room for so many rows of requests without an answer, most of them hostile.
-fn faults(ledger: &Ledger, unrecorded: u64) -> Vec<String> {
+fn faults(ledger: &Ledger, metrics: &str) -> Vec<String> {
+    let unrecorded = unrecorded(metrics, "rows") + unrecorded(metrics, "answers");
     let requests = ledger.requests();
     let is_left_out = |known: &&Known| known.lacks_row() && !known.is_answered();
     let lacking = requests.iter().filter(is_left_out).count() as u64;
