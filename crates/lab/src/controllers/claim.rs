@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::object::{Key, controller_of, controller_reference, is_being_deleted, key};
-use crate::registry::{Part, Registry};
+use crate::object::{Key, controller_key, controller_of, controller_reference, is_being_deleted, key};
+use crate::registry::{Observed, Part, Registry, WatchEventType};
 use crate::resource::Resource;
 use crate::selector::{LabelSelector, Selection};
 use crate::status::Status;
@@ -57,6 +57,23 @@ pub(super) fn adopters(registry: &Registry, resource: Resource, object: &Value) 
         LabelSelector::from_object(&owner["spec"]["selector"]).matches(&object["metadata"]["labels"])
     };
     owners.iter().filter(selects).map(|owner| key(owner)).collect()
+}
+
+/// The owners of this resource that a change of one of them, or of a pod, concerns.
+pub(super) fn owners_concerned(
+    registry: &Registry,
+    owners: Resource,
+    (resource, event): &Observed,
+) -> Vec<Key> {
+    let gone = event.event_type == WatchEventType::Deleted;
+    match *resource {
+        of_owner if of_owner == owners && gone => Vec::new(),
+        of_owner if of_owner == owners => vec![key(&event.object)],
+        _ if controller_of(&event.object).is_some() || gone => {
+            controller_key(&event.object, owners).into_iter().collect()
+        }
+        _ => adopters(registry, owners, &event.object),
+    }
 }
 
 /// Whether the owner, as it is by now, still takes on objects.

@@ -12,12 +12,12 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::availability::Judge;
-use super::claim::{adopters, claim};
+use super::claim::{claim, owners_concerned};
 use super::history::{History, REVISION_LABEL};
 use super::pod_control::{BURST, PodControl};
 use super::worker::{self, BACK_OFF, Outcome};
-use crate::object::{Key, controller_key, controller_of, is_being_deleted, is_ready, is_terminal, key};
-use crate::registry::{EventType, Observed, Part, WatchEventType, follow};
+use crate::object::{Key, is_being_deleted, is_ready, is_terminal, key};
+use crate::registry::{EventType, Observed, Part, follow};
 use crate::resource::Resource;
 use crate::selector::{LabelSelector, Selection};
 use crate::shared::Shared;
@@ -31,20 +31,12 @@ const COMPONENT: &str = "daemonset-controller";
 pub(super) async fn run(shared: Shared) {
     let control = PodControl::new(&shared, COMPONENT);
     let events = follow(&shared.registry, &[Resource::DaemonSets, Resource::Pods, Resource::Nodes]);
-    let named = |(resource, event): Observed| {
-        let gone = event.event_type == WatchEventType::Deleted;
-        match resource {
-            Resource::Nodes => {
-                let sets = shared.registry.list(Resource::DaemonSets, None, &Selection::all()).items;
-                sets.iter().map(|set| key(set)).collect()
-            }
-            Resource::DaemonSets if gone => Vec::new(),
-            Resource::DaemonSets => vec![key(&event.object)],
-            _ if controller_of(&event.object).is_some() || gone => {
-                controller_key(&event.object, Resource::DaemonSets).into_iter().collect()
-            }
-            _ => adopters(&shared.registry, Resource::DaemonSets, &event.object),
+    let named = |observed: Observed| match observed.0 {
+        Resource::Nodes => {
+            let sets = shared.registry.list(Resource::DaemonSets, None, &Selection::all()).items;
+            sets.iter().map(|set| key(set)).collect()
         }
+        _ => owners_concerned(&shared.registry, Resource::DaemonSets, &observed),
     };
     worker::run(events, BACK_OFF, named, |set| {
         let control = control.clone();

@@ -11,16 +11,15 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::availability::Judge;
-use super::claim::{adopters, claim};
+use super::claim::{claim, owners_concerned};
 use super::pod_control::{BURST, PodControl, of_template};
 use super::worker::{self, BACK_OFF, Outcome};
 use crate::conditions::of as condition;
 use crate::conditions::unix_seconds;
 use crate::object::{
-    Key, controller_key, controller_of, is_active, is_being_deleted, is_controlled_by, is_ready, is_terminal,
-    key,
+    Key, controller_of, is_active, is_being_deleted, is_controlled_by, is_ready, is_terminal, key,
 };
-use crate::registry::{Observed, Part, WatchEventType, follow};
+use crate::registry::{Part, follow};
 use crate::resource::Resource;
 use crate::selector::{LabelSelector, Selection};
 use crate::shared::Shared;
@@ -32,17 +31,7 @@ const COMPONENT: &str = "replicaset-controller";
 pub(super) async fn run(shared: Shared) {
     let control = PodControl::new(&shared, COMPONENT);
     let events = follow(&shared.registry, &[Resource::ReplicaSets, Resource::Pods]);
-    let named = |(resource, event): Observed| {
-        let gone = event.event_type == WatchEventType::Deleted;
-        match resource {
-            Resource::ReplicaSets if gone => Vec::new(),
-            Resource::ReplicaSets => vec![key(&event.object)],
-            _ if controller_of(&event.object).is_some() || gone => {
-                controller_key(&event.object, Resource::ReplicaSets).into_iter().collect()
-            }
-            _ => adopters(&shared.registry, Resource::ReplicaSets, &event.object),
-        }
-    };
+    let named = |observed| owners_concerned(&shared.registry, Resource::ReplicaSets, &observed);
     worker::run(events, BACK_OFF, named, |replica_set| {
         let control = control.clone();
         async move { reconcile(&control, &replica_set).await }

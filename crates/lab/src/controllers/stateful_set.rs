@@ -11,12 +11,12 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::availability::Judge;
-use super::claim::{adopters, claim};
+use super::claim::{claim, owners_concerned};
 use super::history::{History, REVISION_LABEL, template_of};
 use super::pod_control::{BURST, PodControl, Wording};
 use super::worker::{self, BACK_OFF, Outcome};
-use crate::object::{Key, controller_key, controller_of, is_being_deleted, key};
-use crate::registry::{EventType, Observed, Part, WatchEventType, follow};
+use crate::object::{Key, is_being_deleted, key};
+use crate::registry::{EventType, Part, follow};
 use crate::resource::Resource;
 use crate::selector::LabelSelector;
 use crate::shared::Shared;
@@ -30,17 +30,7 @@ const COMPONENT: &str = "statefulset-controller";
 pub(super) async fn run(shared: Shared) {
     let control = PodControl::new(&shared, COMPONENT).wording(Wording::StatefulSets);
     let events = follow(&shared.registry, &[Resource::StatefulSets, Resource::Pods]);
-    let named = |(resource, event): Observed| {
-        let gone = event.event_type == WatchEventType::Deleted;
-        match resource {
-            Resource::StatefulSets if gone => Vec::new(),
-            Resource::StatefulSets => vec![key(&event.object)],
-            _ if controller_of(&event.object).is_some() || gone => {
-                controller_key(&event.object, Resource::StatefulSets).into_iter().collect()
-            }
-            _ => adopters(&shared.registry, Resource::StatefulSets, &event.object),
-        }
-    };
+    let named = |observed| owners_concerned(&shared.registry, Resource::StatefulSets, &observed);
     worker::run(events, BACK_OFF, named, |set| {
         let control = control.clone();
         async move { reconcile(&control, &set).await }
