@@ -88,11 +88,9 @@ impl Config {
         if !(0.0..=1.0).contains(&self.first_probe_missed) {
             return Err(ConfigError::FirstProbeMissed(self.first_probe_missed));
         }
-        let is_known = |consumer: &&Consumer| match consumer {
-            Consumer::Node(number) => *number <= self.nodes,
-            Consumer::Pods { .. } => true,
-        };
-        if let Some(consumer) = self.latencies.link.keys().find(|consumer| !is_known(consumer)) {
+        let is_unknown =
+            |consumer: &&Consumer| matches!(consumer, Consumer::Node(number) if *number > self.nodes);
+        if let Some(consumer) = self.latencies.link.keys().find(is_unknown) {
             return Err(ConfigError::NoSuchNode(consumer.clone(), self.nodes));
         }
         if self.api_server.bookmark_period.is_zero() {

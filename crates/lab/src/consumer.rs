@@ -1,4 +1,4 @@
-//! What connects to pods: the keys of `latencies.link`.
+//! Consumers, which connect to pods: the keys of `latencies.link`.
 
 use std::fmt;
 

@@ -212,7 +212,7 @@ pub struct PodNetwork {
     index: u8,
     address: Ipv4Addr,
     net: Arc<Namespace>,
-    /// What passes packets to it and from it, where links have a delay.
+    /// Passes packets to it and from it, where links have a delay.
     _delayed: Option<delay::Link>,
     names: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! Which fields of an object the embedded cluster acts on. What a client sets beyond them is stored, and named: by a
+//! Fields of an object that the embedded cluster acts on. What a client sets beyond them is stored, and named: by a
 //! warning in the answer, as an API server warns, and by an event on the object.
 //!
 //! The table denies by default: a field that is not in it is not modelled.
@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::super::registry::{EventType, NOT_MODELLED, Registry};
 use super::super::resource::Resource;
@@ -54,7 +54,7 @@ ServiceSpec sessionAffinityConfig* type=ClusterIP|ExternalName|NodePort
 ServicePort appProtocol name nodePort port protocol=TCP|UDP targetPort
 ";
 
-/// What that means for those that people use most, by structure and field.
+/// Consequences for those that people use most, by structure and field.
 const CONSEQUENCES: [(&str, &str); 27] = [
     ("Affinity.podAffinity", SPREAD),
     ("Affinity.podAntiAffinity", SPREAD),
@@ -121,9 +121,11 @@ pub(super) fn record(
     before: Option<&Value>,
     object: &Value,
 ) -> Vec<String> {
-    let known = before.map(|before| not_modelled(resource, before)).unwrap_or_default();
-    let new: BTreeMap<_, _> =
-        not_modelled(resource, object).into_iter().filter(|(path, _)| !known.contains_key(path)).collect();
+    let mut new = not_modelled(resource, object);
+    if let Some(before) = before.filter(|_| !new.is_empty()) {
+        let known = not_modelled(resource, before);
+        new.retain(|path, _| !known.contains_key(path));
+    }
     if new.is_empty() {
         return Vec::new();
     }
@@ -143,19 +145,22 @@ fn not_modelled(resource: Resource, object: &Value) -> BTreeMap<String, &'static
     if TABLE.contains_key(top.name)
         && let Some(map) = object.as_object()
     {
-        let asked: Map<String, Value> = map
+        let asked = map
             .iter()
-            .filter(|(name, _)| !["apiVersion", "kind", "metadata", "status"].contains(&name.as_str()))
-            .map(|(name, value)| (name.clone(), value.clone()))
-            .collect();
-        look(top, &asked, "", &mut found);
+            .filter(|(name, _)| !["apiVersion", "kind", "metadata", "status"].contains(&name.as_str()));
+        look(top, asked, "", &mut found);
     }
     found
 }
 
-fn look(of: &Structure, map: &Map<String, Value>, path: &str, found: &mut BTreeMap<String, &'static str>) {
+fn look<'a>(
+    of: &Structure,
+    fields: impl IntoIterator<Item = (&'a String, &'a Value)>,
+    path: &str,
+    found: &mut BTreeMap<String, &'static str>,
+) {
     let modelled = TABLE.get(of.name);
-    for (name, value) in map {
+    for (name, value) in fields {
         let Some(field) = of.fields.get(name.as_str()) else { continue };
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
         let is_modelled = match modelled.and_then(|fields| fields.get(name.as_str())) {

@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 use crate::conditions::of as condition;
 use crate::conditions::unix_seconds;
 use crate::object::is_ready;
+use crate::value::number;
 
-/// Whether a pod is available.
+/// Availability of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Availability {
     /// It is not even ready.
@@ -49,7 +50,7 @@ impl Judge {
     /// For the pods of a workload, at a written time.
     pub(super) fn new(workload: &Value, now: &str) -> Self {
         Self {
-            min_ready_seconds: workload["spec"]["minReadySeconds"].as_i64().unwrap_or(0),
+            min_ready_seconds: number(&workload["spec"]["minReadySeconds"]),
             now: unix_seconds(&json!(now)).unwrap_or(0),
         }
     }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::availability::Judge;
 use super::claim::{claim, owners_concerned};
-use super::history::{History, REVISION_LABEL};
+use super::history::{History, REVISION_LABEL, revision_of};
 use super::pod_control::{BURST, PodControl};
 use super::worker::{self, BACK_OFF, Outcome};
 use crate::object::{Key, is_being_deleted, is_ready, is_terminal, key};
@@ -22,9 +22,8 @@ use crate::resource::Resource;
 use crate::selector::{LabelSelector, Selection};
 use crate::shared::Shared;
 use crate::status::Status;
-use crate::value::text;
 use place::{Places, new_pod, node_of};
-use steps::{Look, Steps};
+use steps::{Look, Steps, created};
 
 const COMPONENT: &str = "daemonset-controller";
 
@@ -49,8 +48,8 @@ pub(super) async fn run(shared: Shared) {
 async fn reconcile(control: &PodControl, (namespace, name): &Key) -> Outcome {
     let registry = &control.shared.registry;
     let Ok(set) = registry.get(Resource::DaemonSets, namespace, name) else { return Ok(None) };
-    let history = History::of(registry, &set, |_, hash| (REVISION_LABEL, hash.to_owned()))?;
-    let hash = text(&history.update["metadata"]["labels"][REVISION_LABEL]).to_owned();
+    let history = History::of(registry, &set, |_, hash| hash.to_owned())?;
+    let hash = revision_of(&history.update).to_owned();
     let is_new = |pod: &Value| pod["metadata"]["labels"][REVISION_LABEL] == *hash;
     let nodes = registry.list(Resource::Nodes, None, &Selection::all()).items;
     let places = Places::of(&set, &nodes);
@@ -66,8 +65,7 @@ async fn reconcile(control: &PodControl, (namespace, name): &Key) -> Outcome {
     let pods = own_pods(&control.shared, &set)?;
     let judge = Judge::new(&set, &registry.now());
     let again = judge.next(pods.iter().map(Arc::as_ref));
-    let marks: BTreeSet<_> =
-        pods.iter().map(|pod| text(&pod["metadata"]["labels"][REVISION_LABEL]).to_owned()).collect();
+    let marks: BTreeSet<_> = pods.iter().map(|pod| revision_of(pod).to_owned()).collect();
     let status = status_of(&set, &places, &by_node(pods), &is_new, judge);
     if status != set["status"] {
         registry.modify(Resource::DaemonSets, namespace, name, Part::Status, |object| {
@@ -75,11 +73,7 @@ async fn reconcile(control: &PodControl, (namespace, name): &Key) -> Outcome {
         })?;
     }
     done?;
-    let in_use = history
-        .old
-        .iter()
-        .filter(|revision| marks.contains(text(&revision["metadata"]["labels"][REVISION_LABEL])));
-    history.forget(registry, &set, &in_use.map(|revision| key(revision).1).collect())?;
+    history.forget(registry, &set, |revision| marks.contains(revision_of(revision)))?;
     Ok(again)
 }
 
@@ -135,8 +129,7 @@ fn status_of(
         desired += 1;
         current += usize::from(!on_node.is_empty());
         // The oldest counts.
-        let oldest =
-            on_node.iter().min_by_key(|pod| (text(&pod["metadata"]["creationTimestamp"]), key(pod).1));
+        let oldest = on_node.iter().min_by_key(|pod| created(pod));
         ready += usize::from(oldest.is_some_and(|pod| is_ready(pod)));
         available += usize::from(oldest.is_some_and(|pod| judge.is_available(pod)));
         updated += usize::from(oldest.is_some_and(|pod| is_new(pod)));

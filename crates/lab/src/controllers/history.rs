@@ -3,7 +3,6 @@
 //! After pkg/controller/history and `constructHistory` (pkg/controller/daemon/update.go). A template that comes back gets
 //! its old revision with a new number.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -15,12 +14,12 @@ use crate::registry::{DeleteOptions, Part, Registry};
 use crate::resource::Resource;
 use crate::selector::LabelSelector;
 use crate::status::Status;
-use crate::value::number;
+use crate::value::{number, text};
 
 /// The label of pods that names their revision (`ControllerRevisionHashLabelKey`).
 pub(super) const REVISION_LABEL: &str = "controller-revision-hash";
 
-/// What has become of a template so far.
+/// The revisions of a workload's template so far.
 pub(super) struct History {
     /// The revision of the present template.
     pub(super) update: Arc<Value>,
@@ -29,12 +28,12 @@ pub(super) struct History {
 }
 
 impl History {
-    /// The history of `owner`, in which its present template has the newest revision. `mark` is the label that the
-    /// revision's own pods have, for its name and the hash in it.
+    /// The history of `owner`, in which its present template has the newest revision. `mark` makes the value of the label
+    /// that the revision's own pods have, from its name and the hash in it.
     pub(super) fn of(
         registry: &Registry,
         owner: &Value,
-        mark: impl Fn(&str, &str) -> (&'static str, String),
+        mark: impl Fn(&str, &str) -> String,
     ) -> Result<Self, Status> {
         let selector = LabelSelector::from_object(&owner["spec"]["selector"]);
         let mut old = claim(registry, owner, Resource::ControllerRevisions, &selector, |_| true)?;
@@ -69,9 +68,9 @@ impl History {
         &self,
         registry: &Registry,
         owner: &Value,
-        in_use: &BTreeSet<String>,
+        is_in_use: impl Fn(&Value) -> bool,
     ) -> Result<(), Status> {
-        let unused: Vec<_> = self.old.iter().filter(|revision| !in_use.contains(&key(revision).1)).collect();
+        let unused: Vec<_> = self.old.iter().filter(|revision| !is_in_use(revision)).collect();
         let limit = owner["spec"]["revisionHistoryLimit"].as_u64().unwrap_or(10);
         let excess = unused.len().saturating_sub(usize::try_from(limit).unwrap_or(usize::MAX));
         for revision in unused.into_iter().take(excess) {
@@ -80,6 +79,11 @@ impl History {
         }
         Ok(())
     }
+}
+
+/// The revision that the label of a pod, or of a revision, names.
+pub(super) fn revision_of(object: &Value) -> &str {
+    text(&object["metadata"]["labels"][REVISION_LABEL])
 }
 
 /// The template that a revision holds.
@@ -92,13 +96,12 @@ pub(super) fn template_of(revision: &Value) -> Value {
 }
 
 /// A revision of the owner's present template: a patch that brings it back, as `kubectl rollout undo` sends it.
-fn new_revision(owner: &Value, number: i64, mark: impl Fn(&str, &str) -> (&'static str, String)) -> Value {
+fn new_revision(owner: &Value, number: i64, mark: impl Fn(&str, &str) -> String) -> Value {
     let mut template = owner["spec"]["template"].clone();
     let hash = template::hash(&template);
     let name = format!("{}-{hash}", key(owner).1);
     let mut labels = template["metadata"]["labels"].clone();
-    let (label, value) = mark(&name, &hash);
-    labels[label] = json!(value);
+    labels[REVISION_LABEL] = json!(mark(&name, &hash));
     template["$patch"] = json!("replace");
     json!({
         "metadata": {

@@ -19,11 +19,10 @@ use crate::value::text;
 /// The most pods that one look at an object creates or deletes (`BurstReplicas`, `MaxPodCreateDeletePerSync`).
 pub(super) const BURST: usize = 500;
 
-/// How events say that a pod was created or deleted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Words of events for a pod that was created or deleted.
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Wording {
     /// As `RealPodControl` does.
-    #[default]
     Common,
     /// As pkg/controller/statefulset/stateful_pod_control.go does.
     StatefulSets,
@@ -146,7 +145,7 @@ impl PodControl {
     }
 }
 
-/// What is done to a pod.
+/// An act on a pod.
 #[derive(Clone, Copy)]
 enum Act {
     Create,

@@ -6,13 +6,14 @@
 mod pods;
 mod steps;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use super::availability::Judge;
 use super::claim::{claim, owners_concerned};
-use super::history::{History, REVISION_LABEL, template_of};
+use super::history::{History, revision_of, template_of};
 use super::pod_control::{BURST, PodControl, Wording};
 use super::worker::{self, BACK_OFF, Outcome};
 use crate::object::{Key, is_being_deleted, key};
@@ -22,7 +23,6 @@ use crate::selector::LabelSelector;
 use crate::shared::Shared;
 use crate::status::Status;
 use crate::value::{number, text};
-use pods::revision_of;
 use steps::{Step, Template};
 
 const COMPONENT: &str = "statefulset-controller";
@@ -55,7 +55,8 @@ async fn reconcile(control: &PodControl, (namespace, name): &Key) -> Outcome {
     }
     done?;
     let in_use = pods.iter().map(|pod| revision_of(pod).to_owned()).chain([look.current.clone()]);
-    look.history.forget(registry, &set, &in_use.collect())?;
+    let in_use: BTreeSet<_> = in_use.collect();
+    look.history.forget(registry, &set, |revision| in_use.contains(&key(revision).1))?;
     Ok(judge.next(pods.iter().map(Arc::as_ref)))
 }
 
@@ -77,8 +78,7 @@ struct Look<'a> {
 
 impl<'a> Look<'a> {
     fn of(control: &'a PodControl, set: &'a Value) -> Result<Self, Status> {
-        let history =
-            History::of(&control.shared.registry, set, |name, _| (REVISION_LABEL, name.to_owned()))?;
+        let history = History::of(&control.shared.registry, set, |name, _| name.to_owned())?;
         let update = key(&history.update).1;
         let known = text(&set["status"]["currentRevision"]);
         let current = if history.find(known).is_some() { known.to_owned() } else { update.clone() };

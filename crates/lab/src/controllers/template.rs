@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::registry::in_name_characters;
 
-/// Whether two templates make the same pods.
+/// Returns true if two templates make the same pods.
 pub(super) fn is_same(one: &Value, other: &Value) -> bool {
     significant(one) == significant(other)
 }

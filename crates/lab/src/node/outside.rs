@@ -3,7 +3,7 @@
 //!
 //! Only a command's words are read. What a program does by itself is not seen.
 
-/// What of a command is aimed at more than its pod.
+/// Processes beyond its pod that a command is aimed at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Outside {
     /// `kill 1`.
@@ -25,7 +25,7 @@ pub(super) enum Outside {
 }
 
 impl Outside {
-    /// What these words of a command are aimed at, if not at the pod alone.
+    /// Finds processes beyond the pod that these words of a command are aimed at.
     pub(super) fn of<'a>(words: impl IntoIterator<Item = &'a String>) -> Option<Self> {
         // A word with spaces is a script; the others are one command.
         let (scripts, words): (Vec<&str>, Vec<&str>) =
@@ -49,7 +49,7 @@ impl Outside {
         })
     }
 
-    /// What `kill` with these words is aimed at.
+    /// Finds such processes in the words after `kill`.
     fn of_kill(words: &[&str]) -> Option<Self> {
         let targets = match words {
             ["-s" | "-n" | "--signal" | "-signal", _signal, targets @ ..] => targets,

@@ -66,7 +66,7 @@ pub(super) fn validate(
         Resource::StatefulSets => workload::validate_stateful_set(spec, old, &mut errors),
         Resource::DaemonSets => workload::validate_daemon_set(spec, old, &mut errors),
         Resource::ControllerRevisions => workload::validate_revision(object, current, &mut errors),
-        Resource::PersistentVolumeClaims => workload::validate_claim(spec, "spec", &mut errors),
+        Resource::PersistentVolumeClaims => workload::validate_claim(spec, &mut errors),
         Resource::Jobs => workload::validate_job(spec, old, &mut errors),
         Resource::PodDisruptionBudgets => workload::validate_budget(spec, &mut errors),
         Resource::ConfigMaps | Resource::Secrets => validate_data(object, &mut errors),

@@ -50,19 +50,28 @@ pub(super) enum Side {
 }
 
 impl InEffect {
-    /// Puts new routes into effect; returns the stamps just before and just after.
-    pub(super) fn swap(&self, clock: Clock, routes: Routes, affinity: Option<Duration>) -> [Stamp; 2] {
+    /// Puts new routes into effect. Returns the stamps just before and just after, if connections go elsewhere than before.
+    pub(super) fn swap(
+        &self,
+        clock: Clock,
+        routes: Routes,
+        affinity: Option<Duration>,
+    ) -> Option<[Stamp; 2]> {
         let mut effect = lock(&self.0);
-        let Effect { last, .. } = &mut *effect;
+        let is_routed_so = effect.routes == routes;
+        if is_routed_so && effect.affinity == affinity {
+            return None;
+        }
         // An endpoint that goes takes its clients' affinity with it.
         let all = || routes.internal.iter().chain(&*routes.external);
-        last.retain(|(_, address), at| {
+        effect.last.retain(|(_, address), at| {
             affinity.is_some_and(|timeout| at.elapsed() < timeout) && all().any(|one| one.address == *address)
         });
         let begin = clock.now();
         effect.routes = routes;
         effect.affinity = affinity;
-        [begin, clock.now()]
+        let at = [begin, clock.now()];
+        (!is_routed_so).then_some(at)
     }
 
     /// Picks an endpoint. The stamp is taken under the same lock as the swap, so the
@@ -74,11 +83,11 @@ impl InEffect {
             Side::Internal => &routes.internal,
             Side::External => &routes.external,
         };
-        let stays = |backend: &&Backend| {
-            let at = last.get(&(client, backend.address));
-            affinity.zip(at).is_some_and(|(timeout, at)| at.elapsed() < timeout)
-        };
-        let backend = backends.iter().find(stays).or_else(|| match backends.len() {
+        let kept = affinity.and_then(|timeout| {
+            let stays = |at: &Instant| at.elapsed() < timeout;
+            backends.iter().find(|backend| last.get(&(client, backend.address)).is_some_and(stays))
+        });
+        let backend = kept.or_else(|| match backends.len() {
             0 => None,
             n => backends.get(rand::rng().random_range(0..n)),
         });

@@ -8,14 +8,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::dataplane::{InEffect, PortProxy, Side};
 use super::node::ProxiedNode;
 use super::relay::Link;
-use super::table::{Endpoints, Protocol, Routes, ServicePort, Table};
+use super::table::{Endpoints, Protocol, ServicePort, Table};
 
 /// What a node listens on.
 #[derive(Debug, Default)]
@@ -27,8 +26,6 @@ pub(super) struct Listeners {
 /// One Service port as it is in effect on a node.
 #[derive(Debug, Default)]
 struct Port {
-    routes: Routes,
-    affinity: Option<Duration>,
     in_effect: Arc<InEffect>,
     /// By the address that they listen on.
     listeners: BTreeMap<SocketAddr, AbortHandle>,
@@ -64,15 +61,8 @@ impl Listeners {
     fn put_into_effect(&mut self, node: &ProxiedNode, key: &ServicePort, endpoints: Endpoints) {
         let port = self.ports.entry(key.clone()).or_default();
         let routes = key.routes(&endpoints);
-        let is_routed_so = port.routes == routes;
-        if is_routed_so && port.affinity == endpoints.affinity {
-            return;
-        }
-        port.affinity = endpoints.affinity;
-        let at = port.in_effect.swap(node.shared.clock, routes.clone(), port.affinity);
-        if !is_routed_so {
+        if let Some(at) = port.in_effect.swap(node.shared.clock, routes.clone(), endpoints.affinity) {
             node.report(key, &routes, at);
-            port.routes = routes;
         }
     }
 

@@ -16,7 +16,7 @@ use crate::value::{list, text};
 /// The field by which a pod names the node that it is meant for.
 const NODE_NAME: &str = "metadata.name";
 
-/// What becomes of a DaemonSet's pods on a node.
+/// The fate of a DaemonSet's pods on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     /// A pod is started there.
@@ -53,7 +53,7 @@ impl Places {
         self.0.contains_key(node)
     }
 
-    /// Whether a pod is started on a node.
+    /// Returns true if a pod is started on a node.
     pub(super) fn starts(&self, node: &str) -> bool {
         self.0.get(node).is_some_and(|place| place.starts)
     }

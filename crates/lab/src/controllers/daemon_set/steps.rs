@@ -1,4 +1,4 @@
-//! What a DaemonSet's controller does next. Pure: objects in, steps out.
+//! The next steps of a DaemonSet's controller. Pure: objects in, steps out.
 //!
 //! After `podsShouldBeOnNode` (pkg/controller/daemon/daemon_controller.go) and `rollingUpdate`
 //! (pkg/controller/daemon/update.go). A pod that is being deleted holds its node's place until it is gone.
@@ -14,7 +14,7 @@ use super::place::Places;
 use crate::object::{is_being_deleted, is_terminal, key};
 use crate::value::text;
 
-/// What to do.
+/// Things to do.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Steps {
     /// Pods to delete.
@@ -182,7 +182,7 @@ impl Look<'_> {
 }
 
 /// The order in which pods came.
-fn created(pod: &Value) -> (String, String) {
+pub(super) fn created(pod: &Value) -> (String, String) {
     (text(&pod["metadata"]["creationTimestamp"]).to_owned(), key(pod).1)
 }
 

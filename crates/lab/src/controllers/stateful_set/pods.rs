@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 use super::super::history::REVISION_LABEL;
 use super::super::pod_control::of_template;
 use crate::object::key;
-use crate::resource::Resource;
 use crate::value::{list, number, text};
 
 const POD_NAME_LABEL: &str = "statefulset.kubernetes.io/pod-name";
@@ -22,11 +21,6 @@ pub(super) fn ordinal(set: &Value, pod: &Value) -> Option<i64> {
 /// The first number.
 pub(super) fn first_ordinal(set: &Value) -> i64 {
     number(&set["spec"]["ordinals"]["start"])
-}
-
-/// The name of the revision that a pod runs.
-pub(super) fn revision_of(pod: &Value) -> &str {
-    text(&pod["metadata"]["labels"][REVISION_LABEL])
 }
 
 /// The pod of this number, of the set's template.
@@ -65,12 +59,7 @@ pub(super) fn claims(set: &Value, pod: &str) -> Vec<Value> {
         for (label, value) in set["spec"]["selector"]["matchLabels"].as_object().into_iter().flatten() {
             metadata["labels"][label] = value.clone();
         }
-        json!({
-            "apiVersion": Resource::PersistentVolumeClaims.api_version(),
-            "kind": Resource::PersistentVolumeClaims.kind(),
-            "metadata": metadata,
-            "spec": template["spec"],
-        })
+        json!({"metadata": metadata, "spec": template["spec"]})
     };
     list(&set["spec"]["volumeClaimTemplates"]).iter().map(claim).collect()
 }

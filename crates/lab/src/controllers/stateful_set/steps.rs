@@ -1,4 +1,4 @@
-//! What a StatefulSet's controller does next. Pure: objects in, steps out.
+//! The next steps of a StatefulSet's controller. Pure: objects in, steps out.
 //!
 //! The steps are those of `updateStatefulSet` (pkg/controller/statefulset/stateful_set_control.go) with the feature
 //! gate `MaxUnavailableStatefulSet`, which is on by default in v1.36: first each wanted pod, then those beyond the wanted
@@ -11,7 +11,8 @@ use serde_json::Value;
 
 use super::super::availability::Judge;
 use super::super::deployment::sizes::{Round, amount};
-use super::pods::{first_ordinal, ordinal, revision_of};
+use super::super::history::revision_of;
+use super::pods::{first_ordinal, ordinal};
 use crate::object::{is_being_deleted, is_ready, is_terminal};
 use crate::value::number;
 
@@ -24,7 +25,7 @@ pub(super) enum Step {
     Delete(Arc<Value>),
 }
 
-/// Which template a pod has.
+/// The template of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Template {
     /// That of `status.currentRevision`.
@@ -87,10 +88,9 @@ impl<'a> Look<'a> {
             }
         }
         // All wanted pods are available, so the first that is not is a condemned one, the lowest.
-        let first_unavailable = self.condemned.iter().rev().find(|pod| self.is_missing(pod));
-        if let Some(pod) = self.condemned.first() {
-            let is_first = first_unavailable.is_some_and(|first| Arc::ptr_eq(first, pod));
-            let may_go = !is_being_deleted(pod) && (self.is_available(pod) || is_first);
+        if let Some((pod, lower)) = self.condemned.split_first() {
+            let is_first = || !lower.iter().any(|pod| self.is_missing(pod));
+            let may_go = !is_being_deleted(pod) && (self.is_available(pod) || is_first());
             return if may_go { vec![Step::Delete(Arc::clone(pod))] } else { Vec::new() };
         }
         self.updates()
@@ -113,7 +113,7 @@ impl<'a> Look<'a> {
         steps
     }
 
-    /// Whether a pod counts towards `maxUnavailable`.
+    /// Returns true if a pod counts towards `maxUnavailable`.
     fn is_missing(&self, pod: &Value) -> bool {
         is_being_deleted(pod) || !self.is_available(pod)
     }
@@ -139,7 +139,7 @@ impl<'a> Look<'a> {
     }
 }
 
-/// Whether a pod runs and is ready (`isRunningAndReady`).
+/// Returns true if a pod runs and is ready (`isRunningAndReady`).
 pub(super) fn is_running(pod: &Value) -> bool {
     pod["status"]["phase"] == "Running" && is_ready(pod)
 }

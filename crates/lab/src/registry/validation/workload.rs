@@ -80,17 +80,18 @@ pub(super) fn validate_stateful_set(spec: &Value, old: Option<&Value>, errors: &
     }
     check_whole_selector(spec, "statefulset", errors);
     check_always_restarts(spec, errors);
-    let fixed = |spec: &Value| {
-        let fields = spec.as_object().cloned().unwrap_or_default().into_iter();
-        let kept = |(name, _): &(String, Value)| !CHANGEABLE_OF_STATEFUL_SETS.contains(&name.as_str());
-        fields.filter(kept).collect::<serde_json::Map<_, _>>()
-    };
-    if old.is_some_and(|old| fixed(old) != fixed(spec)) {
+    if old.is_some_and(|old| fixed_fields(old).ne(fixed_fields(spec))) {
         let why = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', \
                    'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and \
                    'minReadySeconds' are forbidden";
         errors.forbidden("spec", why);
     }
+}
+
+/// The fields of a StatefulSet that may not change.
+fn fixed_fields(spec: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    let fields = spec.as_object().into_iter().flatten();
+    fields.filter(|(name, _)| !CHANGEABLE_OF_STATEFUL_SETS.contains(&name.as_str()))
 }
 
 pub(super) fn validate_daemon_set(spec: &Value, old: Option<&Value>, errors: &mut Errors) {
@@ -125,7 +126,7 @@ pub(super) fn validate_daemon_set(spec: &Value, old: Option<&Value>, errors: &mu
     check_selector_is_kept(spec, old, errors);
 }
 
-/// What a revision says is never changed: another one is made.
+/// Checks a revision. Its data is never changed: another one is made.
 pub(super) fn validate_revision(revision: &Value, old: Option<&Value>, errors: &mut Errors) {
     if old.is_some_and(|old| old["data"] != revision["data"]) {
         errors.invalid("data", &revision["data"], IMMUTABLE);
@@ -135,12 +136,12 @@ pub(super) fn validate_revision(revision: &Value, old: Option<&Value>, errors: &
     }
 }
 
-pub(super) fn validate_claim(spec: &Value, path: &str, errors: &mut Errors) {
+pub(super) fn validate_claim(spec: &Value, errors: &mut Errors) {
     if spec["accessModes"].as_array().is_none_or(Vec::is_empty) {
-        errors.required(&format!("{path}.accessModes"), "at least 1 access mode is required");
+        errors.required("spec.accessModes", "at least 1 access mode is required");
     }
     if spec["resources"]["requests"]["storage"].is_null() {
-        errors.required(&format!("{path}.resources[storage]"), "");
+        errors.required("spec.resources[storage]", "");
     }
 }
 
@@ -222,7 +223,7 @@ fn check_share(value: &Value, field: &str, errors: &mut Errors) {
     }
 }
 
-/// Whether a given amount is none.
+/// Returns true if a given amount is none.
 fn is_zero(amount: &Value) -> bool {
     *amount == 0 || percentage(amount) == Some(0)
 }
