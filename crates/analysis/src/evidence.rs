@@ -278,14 +278,6 @@ fn rate(n: usize, first: Option<Stamp>, t0: Stamp) -> f64 {
     }
 }
 
-/// A pod that requests reached.
-#[derive(Debug)]
-struct Met<'a> {
-    /// For each of its lives, when it was first sent one that it answered with success.
-    first_served: Vec<Option<Stamp>>,
-    lives: Lives<'a>,
-}
-
 /// What is collected while the requests are read.
 #[derive(Debug)]
 pub(super) struct Gathered<'a> {
@@ -295,7 +287,7 @@ pub(super) struct Gathered<'a> {
     pub tries: Vec<Tries>,
     /// By pod: when it was first sent a request that it answered with success.
     pub first_served: Vec<Option<Stamp>>,
-    met: ByName<Met<'a>>,
+    met: ByName<Lives<'a>>,
     /// By target and pod: when a starting pod had surely begun to serve, if nothing names pods.
     pub quiet: Vec<Vec<Option<Stamp>>>,
     connections: Connections,
@@ -329,19 +321,13 @@ impl<'a> Gathered<'a> {
 
     /// Adds any request.
     fn add(&mut self, timeline: &'a Timeline, target: Option<usize>, r: &Request) {
-        let lives = r.pod().map(|pod| {
-            let met = self.met.get(pod, || {
-                let lives = timeline.lives_of(pod);
-                Met { first_served: vec![None; lives.numbers().len()], lives }
-            });
-            if r.row.outcome == Outcome::Ok
-                && let Some(place) = met.lives.place_at(r.begun())
-            {
-                let first = &mut met.first_served[place];
-                *first = Some(first.map_or(r.begun(), |first| first.min(r.begun())));
-            }
-            met.lives
-        });
+        let lives = r.pod().map(|pod| *self.met.get(pod, || timeline.lives_of(pod)));
+        if r.row.outcome == Outcome::Ok
+            && let Some(life) = lives.and_then(|lives| lives.number_at(r.begun()))
+        {
+            let first = &mut self.first_served[life];
+            *first = Some(first.map_or(r.begun(), |first| first.min(r.begun())));
+        }
         let Some(target) = target else { return };
         let balances = timeline.info.targets[target].balances;
         if r.row.outcome == Outcome::NotSent || !arrives(r, balances) {
@@ -373,7 +359,9 @@ impl<'a> Gathered<'a> {
         for (own, later) in self.tries.iter_mut().zip(&later.tries) {
             own.merge(later);
         }
-        self.served(later.met);
+        for (own, later) in self.first_served.iter_mut().zip(later.first_served) {
+            *own = own.iter().copied().chain(later).min();
+        }
         for ((until, uncertainty_ns), later) in self.observed.iter_mut().zip(later.observed) {
             (*until, *uncertainty_ns) = ((*until).max(later.0), later.1.max(*uncertainty_ns));
         }
@@ -388,20 +376,8 @@ impl<'a> Gathered<'a> {
         }
     }
 
-    /// Adds when pods were first sent a request that they answered.
-    fn served(&mut self, met: ByName<Met<'_>>) {
-        for (_, met) in met.into_all() {
-            for (number, at) in met.lives.numbers().zip(met.first_served) {
-                let Some(at) = at else { continue };
-                let first = &mut self.first_served[number];
-                *first = Some(first.map_or(at, |first| at.min(first)));
-            }
-        }
-    }
-
     fn finish(&mut self, timeline: &Timeline) {
-        let met = std::mem::take(&mut self.met);
-        self.served(met);
+        self.met = ByName::default();
         for tails in &mut self.tails {
             for (tail, (until, uncertainty_ns)) in tails.iter_mut().zip(&self.observed) {
                 (tail.observed_until, tail.uncertainty_ns) = (*until, *uncertainty_ns);

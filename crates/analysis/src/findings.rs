@@ -62,7 +62,7 @@ pub(super) fn findings(known: Known<'_>) -> Vec<Finding> {
     findings.extend(timeline.commands.iter().filter_map(unfinished));
     findings.extend(timeline.restarts.iter().filter(|r| r.from >= timeline.origin).map(restarted));
     findings
-        .extend(timeline.deleted_workloads().map(|(at, workload)| deleted(timeline.seconds(at), &workload)));
+        .extend(timeline.deleted_workloads().map(|(at, workload)| deleted(timeline.seconds(*at), workload)));
     findings.extend(agents_restarted(timeline.agent_restarts));
     findings.extend(unsettled(timeline.notes.unsettled.len() as u64));
     let left_alive = timeline.withdrawals.iter().zip(&sums.last_reached);

@@ -64,7 +64,7 @@ pub struct HandOver {
 }
 
 impl HandOver {
-    /// Whether the proxy was beside this pod: with StatefulSets others have the same name.
+    /// Returns true if the proxy was beside this pod: with StatefulSets others have the same name.
     pub(crate) fn is_of(&self, name: &str, uid: &str) -> bool {
         self.uid.as_deref().map_or(self.pod == name, |own| own == uid)
     }
@@ -139,7 +139,7 @@ impl Timeline {
         self.info.targets.iter().position(|target| *target.name == *row.target)
     }
 
-    /// Which second of the counted part a time lies in; the first for earlier ones, and the last that a load can have
+    /// Returns the second of the counted part that a time lies in; the first for earlier ones, and the last that a load can have
     /// for later ones.
     pub fn second_of(&self, at: Stamp) -> usize {
         let since = Duration::from_nanos(u64::try_from(at.ns_since(self.origin)).unwrap_or(0));
@@ -153,10 +153,9 @@ impl Timeline {
     }
 
     /// Workloads that were deleted under load, and when.
-    pub(crate) fn deleted_workloads(&self) -> impl Iterator<Item = (Stamp, String)> {
+    pub(crate) fn deleted_workloads(&self) -> impl Iterator<Item = &(Stamp, String)> {
         let all = self.notes.deleted_workloads.iter();
-        let during = all.filter(|(at, _)| *at >= self.origin && *at <= self.load_ended);
-        during.map(|(at, workload)| (*at, workload.replacen('/', " ", 1)))
+        all.filter(|(at, _)| (self.origin..=self.load_ended).contains(at))
     }
 
     /// Seconds since the counted part of the load began.
@@ -334,27 +333,21 @@ struct NamedLife {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lives<'a>(&'a [NamedLife]);
 
-impl Lives<'_> {
-    /// The place, among these, of the one that there was at `at`: the last that had begun, or the first.
-    pub(crate) fn place_at(self, at: Stamp) -> Option<usize> {
+impl<'a> Lives<'a> {
+    /// The one that there was at `at`: the last that had begun, or the first.
+    fn at(self, at: Stamp) -> Option<&'a NamedLife> {
         let begun = self.0.partition_point(|life| life.created <= at);
-        let place = begun.saturating_sub(1);
-        (place < self.0.len()).then_some(place)
+        self.0.get(begun.saturating_sub(1))
     }
 
     /// The end of the one that there was at `at`, if it ended under load.
     pub(crate) fn end_at(self, at: Stamp) -> Option<usize> {
-        self.0[self.place_at(at)?].end
-    }
-
-    /// Their numbers among the timeline's pods.
-    pub(crate) fn numbers(self) -> impl ExactSizeIterator<Item = usize> {
-        self.0.iter().map(|life| life.number)
+        self.at(at)?.end
     }
 
     /// The number of the one that there was at `at`.
     pub(crate) fn number_at(self, at: Stamp) -> Option<usize> {
-        Some(self.0[self.place_at(at)?].number)
+        Some(self.at(at)?.number)
     }
 }
 
@@ -475,7 +468,7 @@ impl Notes {
                 self.failed_hooks.push(FailedHook { at, pod, container, message });
             }
             EventKind::Workload(WorkloadEvent { change: Change::Deleted, workload, owner: None, .. }) => {
-                self.deleted_workloads.push((at, workload.clone()));
+                self.deleted_workloads.push((at, workload.replace('/', " ")));
             }
             EventKind::ApiSilence { from } => self.silences.push((*from, at)),
             EventKind::NotWatched { resource, why } => {

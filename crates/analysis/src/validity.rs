@@ -27,7 +27,7 @@ const RUN_QUEUE_DELAY: f64 = 1.0;
 const BUSY: f64 = 0.95;
 /// Or if a process of the measurement, or the embedded cluster, did nothing for this long under load, in seconds.
 const STOOD_STILL_S: f64 = 3.0;
-/// Where threads waited for a processor in less than this share of such a time, the machine was not the reason.
+/// Share of such a time below which threads that waited for a processor show that the machine was not the reason.
 const WAITED: f64 = 0.25;
 /// Or if the 99th percentile of the send lag is more than this share of what is measured: of the median window, or if
 /// no pod ended of the 99th percentile of the response time. Beyond it the generator's own lag is the greater part.
@@ -207,7 +207,7 @@ pub(super) fn invalid(
     why
 }
 
-/// What did nothing for a while under load, although it had a processor. Its samples, which come each second, have a
+/// Tells what did nothing for a while under load, although it had a processor. Its samples, which come each second, have a
 /// gap then.
 fn stood_still(timeline: &Timeline) -> Vec<Reason> {
     let during = |from: Stamp, to: Stamp| from <= timeline.load_ended && to >= timeline.origin;

@@ -1,4 +1,4 @@
-//! What an API server warns of when it creates an object: the `Warning` headers of its answers (RFC 7234, 5.5).
+//! Warnings of an API server when it creates an object: the `Warning` headers of its answers (RFC 7234, 5.5).
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};

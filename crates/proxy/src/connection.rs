@@ -39,9 +39,9 @@ const LAST_WORDS_BYTES: usize = 64 * 1024;
 const TLS_HANDSHAKE: u8 = 0x16;
 /// The longest word that may be a method; the longest registered one has 17 characters.
 const LONGEST_METHOD: usize = 32;
-/// What every answer of HTTP/1 begins with.
+/// The beginning of every answer of HTTP/1.
 const VERSION: &[u8] = b"HTTP/";
-/// What the PROXY protocol begins with
+/// The beginnings of the PROXY protocol
 /// (<https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt>, 2.1 and 2.2).
 const PROXY_V1: [&[u8]; 3] = [b"PROXY TCP4 ", b"PROXY TCP6 ", b"PROXY UNKNOWN"];
 const PROXY_V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
@@ -188,10 +188,9 @@ impl Kind {
         let end = word.iter().position(|byte| !byte.is_ascii_uppercase() && !b"-_".contains(byte));
         match end.map(|end| (end, word[end])) {
             None if word.len() <= LONGEST_METHOD => None,
-            None | Some((0, _)) => Some(Kind::Tcp),
             // A tab is for HTTP to refuse.
-            Some((_, b' ' | b'\t')) => Some(Kind::Http1),
-            Some(_) => Some(Kind::Tcp),
+            Some((1.., b' ' | b'\t')) => Some(Kind::Http1),
+            _ => Some(Kind::Tcp),
         }
     }
 
@@ -390,7 +389,7 @@ impl Link {
         let words = async {
             let mut is_introduced = tcp.is_some();
             loop {
-                if let (false, Some(length)) = (is_introduced, proxy_header(&buf)) {
+                if !is_introduced && let Some(length) = proxy_header(&buf) {
                     is_introduced = true;
                     buf.advance(length);
                 }

@@ -61,7 +61,7 @@ pub(super) async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     keep_alive(&socket);
     prepare(&socket);
     // One that is given up while it is made is reset, as its client's was.
-    let _ = SockRef::from(&socket).set_linger(Some(Duration::ZERO));
+    let _ = socket.set_zero_linger();
     let stream = socket.connect(to).await?;
     let _ = SockRef::from(&stream).set_linger(None);
     Ok(stream)

@@ -83,7 +83,7 @@ pub struct RunLog {
     /// What could not be read and a kill does not explain: it was changed after it was written, or is of a version
     /// that this one does not know.
     pub corrupt: Vec<String>,
-    /// What was read although it was changed after it was written: nothing says which part of it is true.
+    /// Files that were read although they were changed after they were written: nothing says which part of them is true.
     pub altered: Vec<String>,
 }
 
@@ -367,7 +367,7 @@ impl EventsSum {
 }
 
 /// Opens a regular file. Anything else, such as a pipe, may never have an end.
-pub(crate) fn open_file(path: &Path) -> Result<File, RunDirError> {
+fn open_file(path: &Path) -> Result<File, RunDirError> {
     let io = |source| RunDirError::Io { path: path.to_owned(), source };
     match fs::metadata(path).map_err(io)?.is_file() {
         true => File::open(path).map_err(io),

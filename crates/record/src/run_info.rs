@@ -68,7 +68,7 @@ pub struct RunInfo {
     /// How sure a recommendation must be.
     #[serde(default, skip_serializing_if = "Policy::is_default")]
     pub policy: Policy,
-    /// What the run wrote to its log of events; absent while it runs, after a kill, and in runs of before 0.3.
+    /// The run's log of events as it was written; absent while it runs, after a kill, and in runs of before 0.3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub events: Option<EventsWritten>,
 }
@@ -101,7 +101,7 @@ impl Tool {
     }
 }
 
-/// What a log of events held when it was closed, which shows whether it has changed since.
+/// The size and checksum of a log of events when it was closed, which show whether it has changed since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventsWritten {
     /// Its lines.

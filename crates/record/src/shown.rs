@@ -45,7 +45,7 @@ pub fn message(text: &str) -> Cow<'_, str> {
     without_commands(lines(text))
 }
 
-/// What begins a command wherever it stands in a line: of GitHub and Azure, of Azure, and of TeamCity.
+/// Beginnings of commands wherever they stand in a line: of GitHub and Azure, of Azure, and of TeamCity.
 const COMMANDS: [&str; 3] = ["##[", "##vso[", "##teamcity["];
 
 /// A text none of whose lines is a command of a CI system: the first character of one is escaped.

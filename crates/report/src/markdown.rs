@@ -197,7 +197,7 @@ pub(super) fn table(
     out.push('\n');
 }
 
-/// What GitHub and GitLab do not see, and what parts a word from what would make it a reference.
+/// A character that GitHub and GitLab do not see, and that parts a word from what would make it a reference.
 const NOTHING: char = '\u{200b}';
 
 /// Text that Markdown shows as it is. Apps and API servers choose parts of it: it links to nothing, and where it is a

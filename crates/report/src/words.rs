@@ -299,8 +299,8 @@ pub(super) fn longest(termination: &Termination) -> String {
 /// pod counts only if there is no other.
 pub(super) fn longest_window(termination: &Termination) -> Option<&Window> {
     let reach = |w: &Window| w.upper_s.unwrap_or(f64::INFINITY).max(w.lower_s.unwrap_or(0.0));
-    let longer = |a: &&Window, b: &&Window| (a.is_one(), reach(a)).partial_cmp(&(b.is_one(), reach(b)));
-    termination.windows.iter().max_by(|a, b| longer(a, b).unwrap_or(std::cmp::Ordering::Equal))
+    let longer = |a: &&Window, b: &&Window| a.is_one().cmp(&b.is_one()).then(reach(a).total_cmp(&reach(b)));
+    termination.windows.iter().max_by(longer)
 }
 
 /// The windows of one mode towards one consumer, in a sentence.

@@ -80,7 +80,7 @@ pub struct Misfits {
     pub late: u32,
 }
 
-/// How the time at which a pod read a request fits to its client's times.
+/// The fit of the time at which a pod read a request to its client's times.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fit {
     Possible,
@@ -97,7 +97,7 @@ impl Misfits {
         }
     }
 
-    /// Whether there is none.
+    /// Returns true if there is none.
     pub fn is_empty(self) -> bool {
         self == Self::default()
     }
@@ -113,7 +113,7 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    /// Whether a pod can have read the request at `head`, on a clock that is known to ± `own_ns`. A pod reads a
+    /// Returns how a pod's reading at `head`, on a clock that is known to ± `own_ns`, fits to the request. A pod reads a
     /// request after it was sent, and before the client has its whole answer. A request that the client gave up may
     /// still wait in a queue, and is read after the client has gone, however it then ends.
     fn fit(&self, head: Option<Stamp>, own_ns: Option<i64>) -> Fit {

@@ -291,15 +291,19 @@ impl Rows {
     }
 
     /// What is wrong with the record, apart from its gaps.
-    fn judge(&self, info: &RunInfo, events: &[Event], clocks: &Clocks) -> Integrity {
+    fn judge(
+        &self,
+        (info, events, clocks): (&RunInfo, &[Event], &Clocks),
+        scheduled: &Scheduled<'_>,
+    ) -> Integrity {
         let mut found = Integrity::default();
         // A run that did not come to its end says so itself, and so does a look at one that goes on.
         if info.complete && info.ended.is_some() {
-            found.missing.extend(missing_events(info, events));
+            found.missing.extend(missing_events(info, events, scheduled));
         }
         let lossy: BTreeSet<&str> =
             info.sources.iter().filter(|of| has_lost(of)).map(|of| &*of.name).collect();
-        for (source, (warmup, main)) in scheduled(events).into_iter().filter(|(of, _)| !lossy.contains(of)) {
+        for (&source, &(warmup, main)) in scheduled.iter().filter(|(of, _)| !lossy.contains(*of)) {
             let of = self.sources.get(source);
             for (phase, wanted, rows) in [
                 ("the warm-up", warmup, of.map_or(0, |of| of.warmup)),
@@ -363,13 +367,13 @@ impl Rows {
     }
 }
 
-/// Whether a source hands its rows over and not all of them arrived: it reports what did not in its own events.
+/// Returns true if a source hands its rows over and not all of them arrived: it reports what did not in its own events.
 fn has_lost(source: &Source) -> bool {
     source.rows.is_some_and(|rows| rows.recorded != Some(rows.received))
 }
 
 /// The events that each run writes and that are not there. Without them, what else may be missing does not show.
-fn missing_events(info: &RunInfo, events: &[Event]) -> Vec<String> {
+fn missing_events(info: &RunInfo, events: &[Event], scheduled: &Scheduled<'_>) -> Vec<String> {
     let mut missing = Vec::new();
     let has = |is: fn(&EventKind) -> bool| events.iter().any(|event| is(&event.kind));
     if !has(|kind| matches!(kind, EventKind::LoadStarted { .. })) {
@@ -378,7 +382,6 @@ fn missing_events(info: &RunInfo, events: &[Event]) -> Vec<String> {
     if !has(|kind| matches!(kind, EventKind::LoadEnded { .. })) {
         missing.push("events.jsonl does not say when the load ended (load_ended)".to_owned());
     }
-    let scheduled = scheduled(events);
     let sampled: BTreeSet<&str> = events
         .iter()
         .filter_map(|event| match &event.kind {
@@ -401,8 +404,10 @@ fn missing_events(info: &RunInfo, events: &[Event]) -> Vec<String> {
     missing
 }
 
-/// How many requests of the warm-up and of the counted part each load source reports as scheduled.
-fn scheduled(events: &[Event]) -> BTreeMap<&str, (u64, u64)> {
+/// The requests of the warm-up and of the counted part that each load source reports as scheduled.
+type Scheduled<'a> = BTreeMap<&'a str, (u64, u64)>;
+
+fn scheduled(events: &[Event]) -> Scheduled<'_> {
     let totals = events.iter().filter_map(|event| match &event.kind {
         EventKind::LoadScheduled { of, warmup, main } => Some((of.as_str(), (*warmup, *main))),
         _ => None,
@@ -426,8 +431,12 @@ pub(super) fn look<E>(
     (began, ended): (Stamp, Stamp),
     stamps: impl FnOnce(&mut (dyn FnMut(&RequestRow) + Send)) -> Result<(), E>,
 ) -> Result<Integrity, E> {
-    let mut found = if info.has_checks() { rows.judge(info, events, clocks) } else { Integrity::default() };
-    let gaps = rows.gaps(&scheduled(events));
+    let scheduled = scheduled(events);
+    let mut found = match info.has_checks() {
+        true => rows.judge((info, events, clocks), &scheduled),
+        false => Integrity::default(),
+    };
+    let gaps = rows.gaps(&scheduled);
     if gaps.is_empty() {
         return Ok(found);
     }

@@ -34,7 +34,8 @@ pub(super) struct Collector {
 impl Collector {
     /// No event yet.
     pub(super) fn of(info: &RunInfo) -> Self {
-        let latest = info.ended.map_or(info.started + LONGEST, |ended| ended.min(info.started + LONGEST));
+        let longest = info.started + LONGEST;
+        let latest = info.ended.map_or(longest, |ended| ended.min(longest));
         Self {
             possible: info.started - SLACK..=latest + SLACK,
             impossible: Vec::new(),

@@ -181,12 +181,12 @@ impl PodEnd {
 /// A pod that was being deleted before the run.
 pub(super) struct EndingBefore<'a> {
     life: &'a PodLife,
-    /// Whether no other pod came later under its name.
+    /// True if no other pod came later under its name.
     is_last: bool,
 }
 
 impl EndingBefore<'_> {
-    /// Whether the proxy was beside this pod. One whose UID is not known belongs to the last of its name.
+    /// Returns true if the proxy was beside this pod. One whose UID is not known belongs to the last of its name.
     pub(super) fn owns(&self, proxy: &HandOver) -> bool {
         proxy.is_of(&self.life.name, &self.life.uid) && (self.is_last || proxy.uid.is_some())
     }

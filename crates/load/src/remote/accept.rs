@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Connections of strangers at a time. One more closes the oldest.
 const STRANGERS: usize = 64;
 
-/// Whether a connection has shown that it belongs here.
+/// A connection's proof that it belongs here, once it has given one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trust(Arc<AtomicBool>);
 

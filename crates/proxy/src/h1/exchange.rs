@@ -96,7 +96,7 @@ impl Exchange {
         }
     }
 
-    /// What the connection speaks.
+    /// Returns what the connection speaks.
     pub(super) fn protocol(&self) -> Protocol {
         self.state().protocol
     }
@@ -147,9 +147,8 @@ impl Exchange {
         if head.is_switch() {
             state.protocol = Protocol::Switched;
             self.settled.notify_one();
-        }
-        drop(state);
-        if !head.is_switch() && head.body == Body::UntilClose && !head.has_clear_end {
+        } else if head.body == Body::UntilClose && !head.has_clear_end {
+            drop(state);
             self.mark_unread();
         }
     }

@@ -37,7 +37,7 @@ pub(super) struct RequestHead {
     pub(super) id: Option<RequestId>,
     /// Whether the method is HEAD, whose response has no body.
     pub(super) is_head: bool,
-    /// Whether the client asks for another protocol on this connection, which it may speak before it has the answer.
+    /// True if the client asks for another protocol on this connection, which it may speak before it has the answer.
     pub(super) asks_switch: bool,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct ResponseHead {
     pub(super) body: Body,
     /// The status; `None` if what came is no HTTP/1 and goes on unread.
     pub(super) status: Option<u16>,
-    /// Whether all readers agree on where its body ends.
+    /// True if all readers agree on where its body ends.
     pub(super) has_clear_end: bool,
 }
 
@@ -266,11 +266,11 @@ fn read_lines(bytes: &[u8]) -> Result<Option<RequestHead>, Refusal> {
         }
         let acts = |byte: &u8| *byte < b' ' && *byte != b'\t' || *byte == 0x7f;
         let breaks = |byte: &u8| matches!(byte, 0 | b'\r');
-        if value.iter().any(breaks) || frames(name) && value.iter().any(acts) {
+        let frames = frames(name);
+        if value.iter().any(breaks) || frames && value.iter().any(acts) {
             return Err(Refusal::Malformed);
         }
-        let is_exact = FRAMING.iter().any(|framing| name.eq_ignore_ascii_case(framing));
-        if frames(name) && !is_exact {
+        if frames && !FRAMING.iter().any(|framing| name.eq_ignore_ascii_case(framing)) {
             return Err(Refusal::AmbiguousLength);
         }
         framing.add(name, value.trim_ascii());
@@ -281,7 +281,7 @@ fn read_lines(bytes: &[u8]) -> Result<Option<RequestHead>, Refusal> {
 /// The headers that say where a body ends.
 const FRAMING: [&[u8]; 2] = [b"content-length", b"transfer-encoding"];
 
-/// Whether somebody could take a header's name for one of those, such as `content_length`.
+/// Returns true if somebody could take a header's name for one of those, such as `content_length`.
 fn frames(name: &[u8]) -> bool {
     FRAMING.iter().any(|framing| letters(name).eq(letters(framing)))
 }
