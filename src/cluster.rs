@@ -96,7 +96,7 @@ pub(crate) struct Origin {
 /// A cluster to work with.
 pub(crate) struct Cluster {
     client: Client,
-    /// What its API server has warned of.
+    /// Warnings of its API server.
     warnings: Warnings,
     default_namespace: String,
     /// Where its API server is.
@@ -188,7 +188,7 @@ impl Cluster {
         })
     }
 
-    /// What its API server warns of when that client creates objects.
+    /// Returns the warnings of its API server to that client as it creates objects.
     pub(crate) fn warnings(&self) -> Warnings {
         self.warnings.clone()
     }

@@ -36,7 +36,7 @@ pub(crate) use sidecar::{ADMIN_PORT_NAME, NAME as SIDECAR_NAME};
 pub(crate) struct Output {
     /// The manifests, in the format of the input: YAML or JSON.
     pub text: String,
-    /// What was done, and what the user should check, a line each.
+    /// Notes on what was done and what the user should check, a line each.
     pub notes: Vec<String>,
 }
 
@@ -72,12 +72,12 @@ pub(crate) fn uninject(file: &str, text: &str) -> Result<Output, InjectError> {
     Ok(Output { text, notes })
 }
 
-/// What was done to objects.
+/// The outcome of an injection into objects.
 #[derive(Debug)]
 pub(crate) struct Injected {
-    /// What was done, and what the user should check, a line each.
+    /// Notes on what was done and what the user should check, a line each.
     pub notes: Vec<String>,
-    /// Which workloads were left without the sidecar, and why, a line each.
+    /// Workloads left without the sidecar, and why, a line each.
     pub left: Vec<String>,
 }
 

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
+use super::proxy::ModeArg;
 use super::say::say;
 use crate::inject::{self, KubernetesVersion, Mode, Options, SecretKey, Selection, WorkloadName};
 
@@ -75,12 +76,6 @@ pub(super) struct InjectArgs {
     #[arg(long, value_name = "1.N", default_value_t = KubernetesVersion::NAMED_SIDECAR_PORTS)]
     #[arg(conflicts_with = "uninject", help_heading = "Sidecar")]
     kubernetes_version: KubernetesVersion,
-}
-
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum ModeArg {
-    Http,
-    Tcp,
 }
 
 impl InjectArgs {

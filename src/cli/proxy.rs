@@ -71,7 +71,7 @@ pub(super) struct ProxyArgs {
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum ModeArg {
+pub(super) enum ModeArg {
     Http,
     Tcp,
 }

@@ -72,7 +72,7 @@ impl Default for Limits {
 pub(crate) struct Caller {
     /// The cluster.
     pub client: Client,
-    /// What it warns of when it creates objects.
+    /// Its warnings when it creates objects.
     pub warnings: Warnings,
     /// The namespace in which everything happens.
     pub namespace: String,
@@ -238,7 +238,7 @@ impl Pauses {
     }
 }
 
-/// Whether the API server is there and asks for fewer calls.
+/// Returns true if the API server is there and asks for fewer calls.
 pub(super) fn is_too_many(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 429)
 }

@@ -76,14 +76,14 @@ pub(crate) struct Session {
     pub(super) period: Mutex<Duration>,
 }
 
-/// What a session leaves behind.
+/// The remains of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Closed {
     /// The recorders.
     pub sources: Vec<Source>,
-    /// What was undone, or could not be.
+    /// Changes that were undone, or could not be.
     pub undone: Vec<Undone>,
-    /// What was written to the log of events; `None` if that could not be closed.
+    /// The events written to the log; `None` if that could not be closed.
     pub events: Option<EventsWritten>,
 }
 

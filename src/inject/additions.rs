@@ -1,4 +1,4 @@
-//! What is to change so that workloads have the sidecar.
+//! Changes that give workloads the sidecar.
 
 use std::collections::BTreeSet;
 
@@ -14,30 +14,32 @@ use crate::manifest::{Change, Edit, Object, escaped};
 /// How many workloads a note names.
 const NAMED: usize = 5;
 
-/// What is to change, and what the user should know.
+/// Changes to make, and notes for the user.
 #[derive(Debug)]
 pub(super) struct Additions {
     pub(super) edits: Vec<Edit>,
-    /// What is done, and what the user should check, a line each.
+    /// Notes on what is done and what the user should check, a line each.
     pub(super) notes: Vec<String>,
-    /// Which workloads are left without the sidecar, and why, a line each.
+    /// Workloads left without the sidecar, and why, a line each.
     pub(super) left: Vec<String>,
 }
 
 /// Why a workload gets no sidecar, and what to do.
 #[derive(Debug)]
 pub(super) struct Refusal {
-    /// Which of the objects.
+    /// Its place among the objects.
     pub(super) object: usize,
-    /// What of it says so: a JSON pointer.
+    /// The part of it that says so: a JSON pointer.
     pub(super) at: String,
     why: String,
-    /// Whether the others get the sidecar even where all are meant.
+    /// True if the others get the sidecar even where all are meant.
     is_passed_over: bool,
 }
 
 /// A workload among the objects.
 struct Workload<'a> {
+    /// Its place among the objects.
+    number: usize,
     object: &'a Object,
     /// Where its pods' metadata and spec are.
     pod: &'static str,
@@ -74,14 +76,14 @@ pub(super) fn of(
         .collect();
     let ports = port::free(with_pods.iter().map(|(_, object, pod)| (*object, *pod)))?;
     let mut workloads: Vec<Workload<'_>> = with_pods
-        .iter()
-        .map(|&(number, object, pod)| {
+        .into_iter()
+        .map(|(number, object, pod)| {
             let state = State::of(number, object, pod, &services, ports, options);
-            Workload { object, pod, state }
+            Workload { number, object, pod, state }
         })
         .collect();
     look_for_meant(objects, &workloads, options)?;
-    refuse_with_shared_services(&mut workloads, &with_pods, &services);
+    refuse_with_shared_services(&mut workloads, &services);
 
     let title = |refusal: &Refusal| objects[refusal.object].title();
     let refused = || workloads.iter().filter_map(Workload::refusal);
@@ -100,13 +102,11 @@ pub(super) fn of(
         format!("{}{} is left unchanged: {}", place(refusal), title(refusal), refusal.why)
     };
     let left = refused().map(left).collect();
-    let gets = |workload: &Workload<'_>| match &workload.state {
-        State::Gets(frontage) => Some(frontage.front.app_port),
-        _ => None,
-    };
+    let app_ports: Vec<u16> =
+        workloads.iter().filter_map(Workload::frontage).map(|frontage| frontage.front.app_port).collect();
     if let Some(port) = options.port
-        && workloads.iter().any(|workload| gets(workload).is_some())
-        && workloads.iter().all(|workload| gets(workload) != Some(port))
+        && !app_ports.is_empty()
+        && !app_ports.contains(&port)
     {
         return Err(InjectError::NoSuchPort(port));
     }
@@ -157,7 +157,7 @@ fn look_for_meant(
 /// The first few, and how many there are more.
 fn some(titles: impl Iterator<Item = String>) -> String {
     let titles: Vec<String> = titles.collect();
-    let shown = titles.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+    let shown = titles[..titles.len().min(NAMED)].join(", ");
     match titles.len().saturating_sub(NAMED) {
         0 if titles.is_empty() => "none".to_owned(),
         0 => shown,
@@ -261,11 +261,7 @@ impl Workload<'_> {
 
 /// Refuses workloads behind a Service that would send all its traffic to the sidecar's port, by number, where it also
 /// selects pods that get no sidecar.
-fn refuse_with_shared_services(
-    workloads: &mut [Workload<'_>],
-    with_pods: &[(usize, &Object, &'static str)],
-    services: &Services<'_>,
-) {
+fn refuse_with_shared_services(workloads: &mut [Workload<'_>], services: &Services<'_>) {
     // One that is refused may share another Service with a third.
     loop {
         let mut without: Vec<Option<String>> = vec![None; services.all.len()];
@@ -277,7 +273,7 @@ fn refuse_with_shared_services(
             }
         }
         let mut is_stable = true;
-        for (workload, (number, ..)) in workloads.iter_mut().zip(with_pods) {
+        for workload in &mut *workloads {
             let by_number = |lead: &&Lead| !lead.by_name && without[lead.service].is_some();
             let Some(lead) = workload.frontage().and_then(|frontage| frontage.leads.iter().find(by_number))
             else {
@@ -289,8 +285,12 @@ fn refuse_with_shared_services(
                 "{service} routes to {other} as well, which gets no sidecar, and its target port would be the sidecar's: \
                  choose both or none, or give {service} a named targetPort"
             );
-            workload.state =
-                State::Cannot(Refusal { object: *number, at: String::new(), why, is_passed_over: false });
+            workload.state = State::Cannot(Refusal {
+                object: workload.number,
+                at: String::new(),
+                why,
+                is_passed_over: false,
+            });
             is_stable = false;
         }
         if is_stable {

@@ -1,4 +1,4 @@
-//! What has pods among manifests, and the annotations that say what was changed.
+//! Objects that have pods among manifests, and the annotations that say what was changed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -83,7 +83,7 @@ impl fmt::Display for WorkloadName {
 }
 
 impl WorkloadName {
-    /// Whether an object is this workload.
+    /// Returns true if an object is this workload.
     pub(super) fn is(&self, object: &Object) -> bool {
         let kind = object.value["kind"].as_str().unwrap_or_default().to_lowercase();
         let is_kind = kind == self.kind || self.kind.strip_suffix('s') == Some(kind.as_str());

@@ -20,16 +20,16 @@ pub(crate) struct Options {
     pub kubernetes: KubernetesVersion,
     /// Where the admin port's token is; `None` if it needs none.
     pub admin_token: Option<SecretKey>,
-    /// What the app's connections carry. `None`: HTTP, and a port that carries something else is refused.
+    /// Content of the app's connections. `None`: HTTP, and a port that carries something else is refused.
     pub mode: Option<Mode>,
     /// How many client connections the sidecar takes, if not the proxy's default.
     pub max_connections: Option<NonZeroUsize>,
-    /// Which workloads get the sidecar.
+    /// The workloads that get the sidecar.
     pub selection: Selection,
 }
 
 impl Options {
-    /// What a run adds: the sidecar for all that take its requests.
+    /// Returns the options of a run: the sidecar for all that take its requests.
     pub(crate) fn of_a_run(image: String, kubernetes: KubernetesVersion, admin_token: SecretKey) -> Self {
         Self {
             image,
@@ -43,14 +43,14 @@ impl Options {
     }
 }
 
-/// What connections carry.
+/// Content of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Http,
     Tcp,
 }
 
-/// Which workloads get the sidecar.
+/// The workloads that get the sidecar.
 #[derive(Clone, Debug)]
 pub(crate) enum Selection {
     /// All that can have it.
@@ -171,7 +171,7 @@ pub(crate) enum InjectError {
         "no Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController or Rollout among the manifests{instead}"
     )]
     NoWorkload {
-        /// What has pods all the same, and what to do.
+        /// Objects that have pods all the same, and what to do.
         instead: String,
     },
     /// A workload that was named is not among the manifests.

@@ -38,7 +38,7 @@ pub(super) fn free<'a>(
 /// A Service among the manifests.
 #[derive(Debug)]
 pub(super) struct Service<'a> {
-    /// Which of the objects.
+    /// Its place among the objects.
     pub(super) number: usize,
     pub(super) object: &'a Object,
     /// The target ports that it had before, by the number of its port.
@@ -70,10 +70,6 @@ impl<'a> Service<'a> {
 
     pub(super) fn is_headless(&self) -> bool {
         self.object.value["spec"]["clusterIP"] == "None"
-    }
-
-    fn selector(&self) -> Option<&Map<String, Value>> {
-        self.object.value["spec"]["selector"].as_object()
     }
 }
 
@@ -111,10 +107,7 @@ impl<'a> Services<'a> {
             .filter_map(|(key, value)| self.by_label.get(&(namespace, key.as_str(), value)))
             .flatten()
             .copied()
-            .filter(|number| {
-                let mut selector = self.all[*number].selector().into_iter().flatten();
-                selector.all(|(key, value)| labels.get(key) == Some(value))
-            })
+            .filter(|number| selects(&self.all[*number].object.value, labels))
             .collect();
         found.sort_unstable();
         found
@@ -167,7 +160,7 @@ pub(super) enum Unfit {
     NoHttp { port: u16, foreign: Foreign },
     /// It cannot have one, or it is ambiguous.
     Refused {
-        /// What says so: a JSON pointer.
+        /// The part that says so: a JSON pointer.
         at: String,
         /// Why, and what to do.
         why: String,
@@ -195,8 +188,8 @@ impl Frontage {
         is_named: bool,
     ) -> Result<Self, Unfit> {
         let spec = workload.get(&format!("{pod}/spec"));
-        refuse_unfit(workload, pod)?;
         let declared = declared(workload, pod);
+        refuse_unfit(workload, pod, &declared)?;
         let (mut headless, mut leads) = (Vec::new(), Vec::new());
         for number in services.of(workload, pod) {
             let service = &services.all[number];
@@ -251,7 +244,7 @@ impl Frontage {
 }
 
 /// Refuses pods that cannot have the sidecar, whatever their port is.
-fn refuse_unfit(workload: &Object, pod: &str) -> Result<(), Unfit> {
+fn refuse_unfit(workload: &Object, pod: &str, declared: &[Declared]) -> Result<(), Unfit> {
     let spec = workload.get(&format!("{pod}/spec"));
     if spec["hostNetwork"] == true {
         return Err(Unfit::because(
@@ -285,8 +278,8 @@ fn refuse_unfit(workload: &Object, pod: &str) -> Result<(), Unfit> {
         ));
     }
     let reserved = [ADMIN_PORT_NAME, APP_PORT_NAME];
-    let names = declared(workload, pod).into_iter().filter_map(|port| port.name);
-    match names.into_iter().find(|name| reserved.contains(&name.as_str())) {
+    let mut names = declared.iter().filter_map(|port| port.name.as_deref());
+    match names.find(|name| reserved.contains(name)) {
         Some(name) => Err(Unfit::because(
             format!("{pod}/spec/containers"),
             format!("one of its ports is named {name}, a name that the sidecar needs: rename it"),

@@ -1,4 +1,4 @@
-//! Which ports carry no HTTP, by what manifests say of them.
+//! Ports that carry no HTTP, by what manifests say of them.
 //!
 //! The proxy for HTTP waits for a request's head. In front of Redis it answers 400, and where the server speaks first,
 //! such as MySQL's, both sides wait for ever.
@@ -83,7 +83,7 @@ impl fmt::Display for Foreign {
     }
 }
 
-/// What a port carries if that is no HTTP: its Services' `appProtocol` says so, else its names, else its number.
+/// Finds what a port carries if that is no HTTP: its Services' `appProtocol` says so, else its names, else its number.
 pub(super) fn foreign<'a>(
     port: u16,
     app_protocols: impl Iterator<Item = &'a Value>,

@@ -90,24 +90,24 @@ impl Source<'_> {
     fn push(&self, items: &[Node], item: &Value) -> Option<Splice> {
         let last = items.last()?;
         let indent = self.column(self.dash(items.first()?)?);
-        self.add(last.range.end, indent, &json!([item]), 0)
+        self.add(last.range.end, indent, &json!([item]))
     }
 
     /// Adds a field to a mapping of lines.
     fn append(&self, members: &[Member], key: &str, value: &Value) -> Option<Splice> {
         let (first, last) = (members.first()?, members.last()?);
-        self.add(last.range_end(), self.column(first.key.range.start), &json!({ key: value }), INDENT)
+        self.add(last.range_end(), self.column(first.key.range.start), &json!({ key: value }))
     }
 
-    /// Adds lines behind the one with this place. A list below a key gets `list_indent`.
-    fn add(&self, behind: usize, indent: usize, value: &Value, list_indent: usize) -> Option<Splice> {
+    /// Adds lines behind the one with this place. A list below a key gets [`INDENT`].
+    fn add(&self, behind: usize, indent: usize, value: &Value) -> Option<Splice> {
         let at = self.line_end(behind);
         let lines = serde_saphyr::to_string(value).ok()?;
         let is_list_below =
             lines.lines().nth(1).is_some_and(|line| line.starts_with("- ")) && !value.is_array();
         let mut text = String::new();
         for (number, line) in lines.lines().enumerate() {
-            let deeper = if is_list_below && number > 0 { list_indent } else { 0 };
+            let deeper = if is_list_below && number > 0 { INDENT } else { 0 };
             let indent = if line.is_empty() { 0 } else { indent + deeper };
             text.push_str(self.line_break);
             text.push_str(&" ".repeat(indent));
@@ -135,7 +135,7 @@ impl Source<'_> {
         // The lines of the new value, without its key, which is there.
         let key = &member.name;
         let indent = self.column(member.key.range.start);
-        let Splice { text, .. } = self.add(old.range.end, indent, &json!({ key: value }), INDENT)?;
+        let Splice { text, .. } = self.add(old.range.end, indent, &json!({ key: value }))?;
         let lines = text.split_inclusive('\n').skip(2).collect::<String>();
         let new = match lines.is_empty() {
             true => format!(" {}", in_line(value)),

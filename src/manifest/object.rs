@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-/// What is to change in a document.
+/// A change of a document.
 #[derive(Clone, Debug)]
 pub(crate) struct Edit {
     pub(crate) document: usize,

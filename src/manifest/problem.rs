@@ -26,7 +26,7 @@ pub(crate) enum ManifestError {
     },
 }
 
-/// What is wrong at some place of a text.
+/// A fault at some place of a text.
 #[derive(Debug)]
 pub(super) struct Problem {
     /// In bytes.
@@ -39,7 +39,7 @@ impl Problem {
         Self { place, why: why.into() }
     }
 
-    /// What the parser says of a place.
+    /// Makes a problem of what the parser says of a place.
     pub(super) fn of_kind(text: &str, place: usize, kind: &ErrorKind) -> Self {
         // It names the value before the tab.
         let tab = text.get(place..).and_then(|rest| rest.find('\t')).filter(|_| is_tab(kind));

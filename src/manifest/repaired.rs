@@ -4,11 +4,13 @@
 //! Space at the beginning of such a line has no meaning. So the lines get more of it before they are parsed again, and
 //! places behind them are counted back.
 
+use std::borrow::Cow;
+
 /// A text from some place on, with lines indented where that was needed.
 #[derive(Debug)]
-pub(super) struct Repaired {
+pub(super) struct Repaired<'t> {
     base: usize,
-    text: String,
+    text: Cow<'t, str>,
     gaps: Vec<Gap>,
 }
 
@@ -29,9 +31,9 @@ pub(super) enum Unrepaired {
     Unclosed(usize),
 }
 
-impl Repaired {
-    pub(super) fn from(text: &str, base: usize) -> Self {
-        Self { base, text: text[base..].to_owned(), gaps: Vec::new() }
+impl<'t> Repaired<'t> {
+    pub(super) fn from(text: &'t str, base: usize) -> Self {
+        Self { base, text: Cow::Borrowed(&text[base..]), gaps: Vec::new() }
     }
 
     pub(super) fn text(&self) -> &str {
@@ -72,12 +74,12 @@ impl Repaired {
             text.push_str(line);
         }
         text.push_str(after);
-        self.text = text;
+        self.text = text.into();
         Ok(())
     }
 }
 
-/// Whether a line begins or ends a document, also in quotes.
+/// Returns true if a line begins or ends a document, also in quotes.
 fn is_separator(line: &str) -> bool {
     let rest = line.strip_prefix("---").or_else(|| line.strip_prefix("..."));
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))

@@ -53,7 +53,7 @@ fn whole(text: &str) -> Option<Number> {
     }
 }
 
-/// Whether it is a number with a point or an exponent: `[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?`.
+/// Returns true if it is a number with a point or an exponent: `[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?`.
 fn is_decimal(text: &str) -> bool {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let (digits, exponent) = match unsigned.split_once(['e', 'E']) {

@@ -13,7 +13,7 @@ use super::object::{Change, Edit, Object};
 use super::problem::{ManifestError, Problem, line};
 use super::tree::{self, Document, Node};
 
-/// What editors on Windows put before a text (byte order mark).
+/// The byte order mark, which editors on Windows put before a text.
 const MARK: char = '\u{feff}';
 
 /// The documents of a text.
@@ -206,7 +206,7 @@ impl Form {
         }
     }
 
-    /// Whether a text is one document with this value.
+    /// Returns true if a text is one document with this value.
     fn has(self, text: &str, value: &Value) -> bool {
         match self {
             Self::Json => serde_json::from_str::<Value>(text).is_ok_and(|said| said == *value),

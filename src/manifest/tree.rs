@@ -95,7 +95,7 @@ impl Node {
 /// Reads all documents of a text. Those without a value are left out.
 ///
 /// # Errors
-/// What kubectl could not read either, or a key that is given twice.
+/// Errors of what kubectl could not read either, and keys that are given twice.
 pub(super) fn documents(text: &str) -> Result<Vec<Document>, Problem> {
     documents_from(text, 0)
 }
@@ -156,7 +156,7 @@ impl From<Problem> for Stop {
     }
 }
 
-fn read(text: &str, repaired: &Repaired, documents: &mut Vec<Document>) -> Result<(), Stop> {
+fn read(text: &str, repaired: &Repaired<'_>, documents: &mut Vec<Document>) -> Result<(), Stop> {
     let mut options = options! {
         simple_key_max_lookahead: KEY_LENGTH,
         flow_nesting_limit: DEPTH,
@@ -191,7 +191,7 @@ fn read(text: &str, repaired: &Repaired, documents: &mut Vec<Document>) -> Resul
 struct Reader<'t> {
     parser: Parser<'t, StrInput<'t>>,
     text: &'t str,
-    repaired: &'t Repaired,
+    repaired: &'t Repaired<'t>,
     /// How far the events came, in the repaired text.
     read: usize,
     /// Values by the parser's number of their anchor, and how many values are in each.
@@ -342,7 +342,11 @@ impl<'t> Reader<'t> {
                 Value::Array(all) => all,
                 one => vec![one],
             };
-            for (key, value) in all.into_iter().filter_map(|one| one.as_object().cloned()).flatten() {
+            let maps = all.into_iter().filter_map(|one| match one {
+                Value::Object(map) => Some(map),
+                _ => None,
+            });
+            for (key, value) in maps.flatten() {
                 map.entry(key).or_insert(value);
             }
         }

@@ -35,8 +35,8 @@ pub(super) fn validate<C>(
     }
     let spec = raw.spec;
     let cluster = cluster(spec.cluster, document)?;
-    let (manifest_keys, manifests) = manifests(spec.manifests, document, dir)?.into_iter().unzip();
-    let manifests: Vec<Value> = manifests;
+    let (manifest_keys, manifests): (Vec<String>, Vec<Value>) =
+        manifests(spec.manifests, document, dir)?.into_iter().unzip();
     let targets = targets(spec.target, &manifests, document)?;
     let load = load::load(spec.load, document, dir)?;
     let disruptions = spec

@@ -74,9 +74,6 @@ impl Web {
     /// Makes a workload of another kind of the Deployment.
     pub(crate) fn kind(mut self, kind: &str) -> Self {
         self.deployment["kind"] = kind.into();
-        if kind == "DaemonSet" {
-            self.deployment["spec"].as_object_mut().expect("a spec").remove("replicas");
-        }
         self
     }
 
