@@ -12,6 +12,7 @@ use rolldrop_record::{EventKind, Expect, Records, RunDir, RunInfo, Stamp};
 use serde_json::Value;
 
 use crate::harness::{Finished, Rolldrop, again_while_invalid};
+use crate::machine::{MEASUREMENTS, measurement};
 
 /// How the embedded cluster carries Services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +110,13 @@ pub(crate) fn actions(records: &Records) -> Vec<&Action> {
 /// Runs that measure take turns: three at once, which wait most of the time, and no more.
 static TURNS: (Mutex<usize>, Condvar) = (Mutex::new(3), Condvar::new());
 
+/// A run that tests share, and those that a test of a wrong figure makes anew.
+type Shared<T> = [OnceLock<T>; MEASUREMENTS];
+
+const fn shared<T>() -> Shared<T> {
+    [const { OnceLock::new() }; MEASUREMENTS]
+}
+
 /// A scenario's run on each dataplane.
 type Both = [MeasuredRun; 2];
 
@@ -118,34 +126,34 @@ fn on_both(scenario: &'static str) -> Both {
 }
 
 pub(crate) fn naive_exit() -> &'static Both {
-    static RUNS: OnceLock<Both> = OnceLock::new();
-    RUNS.get_or_init(|| on_both("naive-exit"))
+    static RUNS: Shared<Both> = shared();
+    RUNS[measurement()].get_or_init(|| on_both("naive-exit"))
 }
 
 pub(crate) fn prestop_sleep() -> &'static Both {
-    static RUNS: OnceLock<Both> = OnceLock::new();
-    RUNS.get_or_init(|| on_both("prestop-sleep"))
+    static RUNS: Shared<Both> = shared();
+    RUNS[measurement()].get_or_init(|| on_both("prestop-sleep"))
 }
 
 pub(crate) fn drain_in_app() -> &'static Both {
-    static RUNS: OnceLock<Both> = OnceLock::new();
-    RUNS.get_or_init(|| on_both("drain-in-app"))
+    static RUNS: Shared<Both> = shared();
+    RUNS[measurement()].get_or_init(|| on_both("drain-in-app"))
 }
 
 /// On the kernel dataplane, where it differs.
 pub(crate) fn no_sidecar() -> &'static MeasuredRun {
-    static RUN: OnceLock<MeasuredRun> = OnceLock::new();
-    RUN.get_or_init(|| measure("no-sidecar", Dataplane::Kernel, &[]))
+    static RUN: Shared<MeasuredRun> = shared();
+    RUN[measurement()].get_or_init(|| measure("no-sidecar", Dataplane::Kernel, &[]))
 }
 
 pub(crate) fn killed_in_flight() -> &'static MeasuredRun {
-    static RUN: OnceLock<MeasuredRun> = OnceLock::new();
-    RUN.get_or_init(|| measure("killed-in-flight", Dataplane::Kernel, &[]))
+    static RUN: Shared<MeasuredRun> = shared();
+    RUN[measurement()].get_or_init(|| measure("killed-in-flight", Dataplane::Kernel, &[]))
 }
 
 pub(crate) fn idle_close() -> &'static MeasuredRun {
-    static RUN: OnceLock<MeasuredRun> = OnceLock::new();
-    RUN.get_or_init(|| measure("idle-close", Dataplane::Kernel, &[]))
+    static RUN: Shared<MeasuredRun> = shared();
+    RUN[measurement()].get_or_init(|| measure("idle-close", Dataplane::Kernel, &[]))
 }
 
 /// Every built-in scenario's runs.
