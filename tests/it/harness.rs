@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use crate::machine::{Meanwhile, figure, is_starved};
+use crate::machine::{Meanwhile, figure};
 use crate::runs::Dataplane;
 
 /// How long anything may take that a test waits for: far longer than it does on a machine that is busy with other
@@ -167,11 +167,6 @@ impl Finished {
     /// Whether it calls its own measurement invalid.
     pub(crate) fn is_invalid(&self) -> bool {
         self.stdout().contains("INVALID")
-    }
-
-    /// Whether others had the processors while it measured, so that it is right to call its measurement invalid.
-    pub(crate) fn is_starved(&self) -> bool {
-        self.is_invalid() && is_starved(self.taken)
     }
 
     /// Asserts a figure that it measured.

@@ -126,7 +126,7 @@ impl Meanwhile {
 }
 
 /// Whether others took so much of the processors' time that no figure counts.
-pub(crate) fn is_starved(taken: f64) -> bool {
+fn is_starved(taken: f64) -> bool {
     taken > TAKEN
 }
 

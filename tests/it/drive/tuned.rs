@@ -8,12 +8,12 @@ use rolldrop_record::run_info::Role;
 use rolldrop_record::{RoundsEnd, RunDir, RunInfo};
 use serde_json::json;
 
+use crate::drive::tune::tuning;
 use crate::harness::{LIMIT, Rolldrop, wait_for};
 use crate::kubectl::ROLLED_OUT;
 use crate::lab::{Cluster, Setup};
 use crate::machine::{Meanwhile, figure, measured};
 use crate::runs::{Dataplane, turn};
-use crate::tune::tuning;
 use crate::web::Web;
 
 const CLIENT: &str = include_str!("tuned/client.py");
