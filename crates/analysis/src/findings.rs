@@ -201,7 +201,7 @@ fn nothing_lost(known: Known<'_>) -> Option<Finding> {
         let bound = super::stats::share_upper(0, n, 0.95) * 100.0;
         finding(
             Severity::Info,
-            format!("no request was dropped in {n} terminations"),
+            format!("no request was dropped in {}", counted(n as u64, "termination")),
             &format!("at 95 % confidence at most {bound:.0} % of such terminations drop any"),
             "measure more terminations for a tighter bound",
         )

@@ -293,7 +293,8 @@ fn longest_window(upper_s: Option<f64>, windows: usize, censored: usize) -> Stri
 fn too_few(policy: &Policy, n: usize, units: usize, needed: usize) -> String {
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
     let what = if units < n {
-        format!("the longest window of {n} pods, which left the rules in {units} steps that count,")
+        let steps = if units == 1 { "one step that counts" } else { &format!("{units} steps that count") };
+        format!("the longest window of {n} pods, which left the rules in {steps},")
     } else {
         format!("the longest window of {n}")
     };
