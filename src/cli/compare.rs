@@ -7,11 +7,11 @@ use anyhow::{Context, bail};
 
 use super::report::{Given, analyse};
 use rolldrop_analysis::Analysed;
-use rolldrop_analysis::compare::history::{self, FEWEST_RUNS, History, LAST};
-use rolldrop_analysis::compare::model::Comparison;
-use rolldrop_analysis::compare::sample::{Baseline, OLDEST_FORMAT, SAMPLE_FORMAT};
-use rolldrop_analysis::compare::{self, Incomparable, Options, Sample};
-use rolldrop_analysis::gate;
+use rolldrop_analysis::judge::compare::history::{self, FEWEST_RUNS, History, LAST};
+use rolldrop_analysis::judge::compare::model::Comparison;
+use rolldrop_analysis::judge::compare::sample::{Baseline, OLDEST_FORMAT, SAMPLE_FORMAT};
+use rolldrop_analysis::judge::compare::{self, Incomparable, Options, Sample};
+use rolldrop_analysis::judge::gate;
 use rolldrop_analysis::model::Check;
 use rolldrop_record::expect::Worse;
 use rolldrop_record::{RunDir, Stamp};

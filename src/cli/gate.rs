@@ -14,7 +14,7 @@ use super::report::{Given, analyse};
 use super::say::say;
 use crate::scenario::expect::{self, ExpectFile};
 use rolldrop_analysis::model::{Check, CheckVerdict, Verdict};
-use rolldrop_analysis::{RunResult, gate};
+use rolldrop_analysis::{RunResult, judge::gate};
 use rolldrop_record::load::in_units;
 use rolldrop_record::{Expect, RunDir};
 use rolldrop_report as report;

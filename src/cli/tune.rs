@@ -2,7 +2,7 @@
 //!
 //! Runs follow each other, each in a directory of its own, and each leaves the cluster as it found it: one as things are,
 //! one in which pods sleep so long that every window is seen to its end, if something names the pods, and one with the
-//! chosen settings ([`tuner`]). What follows from them is decided in [`rolldrop_analysis::tune`].
+//! chosen settings ([`tuner`]). What follows from them is decided in [`rolldrop_analysis::judge::tune`].
 
 mod evidence;
 mod forecast;
@@ -31,7 +31,7 @@ use super::signals::Interrupts;
 use crate::lab;
 use crate::scenario::{self, Loaded, Workload};
 use evidence::EvidenceArg;
-use rolldrop_analysis::tune::{Choice, Outcome, Tuning};
+use rolldrop_analysis::judge::tune::{Choice, Outcome, Tuning};
 use rolldrop_record::Clock;
 use state::State;
 use steps::{Disrupt, Steps};

@@ -1,6 +1,6 @@
 //! `--inconclusive extend`: a run that goes on until its gate is decided, on the embedded cluster.
 
-use rolldrop_analysis::gate;
+use rolldrop_analysis::judge::gate;
 use rolldrop_analysis::model::{CheckVerdict, RunResult};
 use rolldrop_record::run_info::Role;
 use rolldrop_record::{Phase, RunDir, RunInfo};

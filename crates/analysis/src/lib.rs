@@ -1,9 +1,10 @@
 //! Windows, attribution, causes, statistics and the recommendation.
 //!
-//! Pure: data in, data out. No clock, no I/O, no async. Each number is documented where it is computed: `class` decides
-//! what counts as dropped, `evidence` and `suspects` find the pod of each request, `window` bounds the windows, `cause`
-//! explains the losses, `stats` holds the formulas. When a pod's deletion took effect (t0) is decided in
-//! `timeline::pods::t0`.
+//! Pure: data in, data out. No clock, no I/O, no async. Each number is documented where it is computed. The rooms, in
+//! the order in which a run passes them: `timeline` (events and requests on one clock; `pods::t0` decides when a deletion
+//! took effect, `drop_policy` which requests count as dropped), `route` (when traffic to a pod stopped), `attribute` (who
+//! lost what, and why), `count` (sums), `conclude` (validity, findings, recommendation), `judge` (gate, comparison, tune's
+//! choice). `model` is what leaves the crate, `math` holds the formulas.
 //!
 //! Answered requests are too many to be held in memory. They are read once: for what only all of them show
 //! (`timeline::requests`), for the arrivals at each pod, from which the windows follow (`evidence`), and for the sums over
@@ -11,60 +12,36 @@
 //! the failures of a gateway, of a source port or of a kept connection need, if there are some, and `sums` which requests
 //! were near a termination. Where the first look proves not to know enough of them ([`Analysed::of`]), they are read again.
 
-mod aim;
-mod by_name;
-mod cause;
-mod charts;
-mod class;
-pub mod compare;
-mod death;
-mod evidence;
-pub mod figures;
-mod findings;
-mod flows;
-pub mod gate;
-mod gateway;
-mod judge;
-mod latency;
+mod attribute;
+pub mod conclude;
+pub mod count;
+pub mod judge;
+mod math;
 pub mod model;
-pub mod not_sent;
-mod outages;
-mod periods;
-mod phase;
-mod reached;
-mod recommend;
 mod route;
-mod shares;
-pub mod spending;
-pub mod standing;
-mod stats;
-mod streams;
-mod sums;
-mod suspects;
 pub mod timeline;
-mod tries;
-pub mod tune;
-pub mod validity;
-mod while_ending;
-mod window;
-mod working;
 
 use std::collections::BTreeMap;
 
-use aim::aim;
-pub use class::Class;
-use evidence::{Evidence, Gathered};
-pub(crate) use judge::Judged;
+use attribute::evidence::{self, Evidence, Gathered};
+use attribute::judged::{self, Judged};
+use attribute::shares;
+use conclude::aim::aim;
+pub use conclude::recommend::MAX_COARSENESS_S;
+use conclude::validity::{self, Reason};
+use conclude::{charts, findings, recommend};
+use count::periods::Periods;
+use count::sums::{Part, Sums};
+use count::while_ending::{self, EndingError};
+use judge::spending;
+use math::stats;
 pub use model::{Analysis, RunResult};
 use model::{
     LoadResult, Mode, OutsideCounts, RequestCounts, Stage, Start, StartStage, TargetName, TargetResult,
     Termination, Verdict, Window,
 };
-use periods::Periods;
-pub use recommend::MAX_COARSENESS_S;
-use sums::{Part, Sums};
-use validity::Reason;
-use while_ending::EndingError;
+use route::window;
+pub use timeline::drop_policy::Class;
 
 use crate::timeline::{PodEnd, PodLife, Request, Requests, Timeline, Unread};
 use rolldrop_record::load::defaults;
@@ -169,7 +146,7 @@ fn analyse<'a>(
     let disrupted = disrupted(timeline, &windows);
     let sums = Sums::of(timeline, requests, &evidence, &disrupted, sums)?;
     let errors = while_ending::errors(timeline, &requests.others, &verdicts);
-    let judged = judge::judge(timeline, (&requests.others, verdicts), &evidence, &windows, &sums);
+    let judged = judged::judge(timeline, (&requests.others, verdicts), &evidence, &windows, &sums);
     let terminations = terminations(timeline, &modes, &evidence, &sums, (&judged, &errors), windows);
     let all: Vec<&Judged<'_>> = judged.iter().collect();
     let groups = shares::groups(timeline, &terminations, &all);

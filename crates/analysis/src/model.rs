@@ -3,6 +3,7 @@
 
 mod aim;
 mod charts;
+pub mod figures;
 mod findings;
 mod losses;
 mod outside;
@@ -24,8 +25,8 @@ pub use outside::OutsideCounts;
 pub use target::{TargetName, TargetResult};
 pub use window::{NoBound, Window, WindowBasis};
 
-use crate::figures::{counted, len, manner};
-use crate::spending;
+use crate::judge::spending;
+use crate::model::figures::{counted, len, manner};
 pub use crate::timeline::T0Basis;
 use rolldrop_record::run_info::{ClusterInfo, Pacing, Tool};
 pub use rolldrop_record::stage::{Stage, StartStage};

@@ -23,7 +23,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::model::{Bounded, WindowBasis};
 use super::*;
-use crate::gate;
+use crate::judge::gate;
 use rolldrop_record::event::{Action, ActionName, Change, ContainerState, PodEvent};
 use rolldrop_record::expect::{Amount, DroppedLimits, Span, WindowLimits};
 use rolldrop_record::run_info::{Balances, ClusterInfo, LoadPlan, Pacing, Target, Tool};

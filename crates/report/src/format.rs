@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use jiff::Timestamp;
-pub(super) use rolldrop_analysis::figures::{count, counted, either, len};
 use rolldrop_analysis::model::Bounded;
+pub(super) use rolldrop_analysis::model::figures::{count, counted, either, len};
 use rolldrop_record::Stamp;
 
 /// Shown instead of a value that is missing or not finite.

@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 
 use super::format::{count, len};
 use super::{markdown, words};
+use rolldrop_analysis::judge::standing::Standing;
 use rolldrop_analysis::model::{CheckVerdict, RunResult};
-use rolldrop_analysis::standing::Standing;
 
 /// How many annotations of one level a step shows.
 const SHOWN: usize = 10;

@@ -2,7 +2,7 @@
 //!
 //! All forms share the sentences in `words` and the number formats in `format`. Nothing here reads or writes a file,
 //! measures, or judges: the caller stores the bytes, [`rolldrop_analysis`] computes the numbers, and
-//! [`rolldrop_analysis::gate`] makes the checks.
+//! [`rolldrop_analysis::judge::gate`] makes the checks.
 
 mod charts;
 mod comment;
@@ -29,9 +29,9 @@ use std::io;
 use std::sync::Arc;
 
 use rolldrop_analysis::Analysis;
-use rolldrop_analysis::compare::model::{Comparison, SideChart};
+use rolldrop_analysis::judge::compare::model::{Comparison, SideChart};
+use rolldrop_analysis::judge::tune::Tuning;
 use rolldrop_analysis::model::{ChartData, Deed, Lost, RunResult};
-use rolldrop_analysis::tune::Tuning;
 use rolldrop_record::shown;
 
 /// One file of a report.

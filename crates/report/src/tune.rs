@@ -5,11 +5,11 @@ use super::markdown::{escape, section, table};
 use super::text::{Page, Paint, columns};
 use super::words::sentence;
 use super::{Chart, ReportFile, TextOptions};
-use rolldrop_analysis::model::Verdict;
-use rolldrop_analysis::tune::{
+use rolldrop_analysis::judge::tune::{
     Choice, Consumer, LostOtherwise, LostTo, Outcome, Price, Purpose, Seen, Settings, Step, Tuning, Unit,
     Units, parts,
 };
+use rolldrop_analysis::model::Verdict;
 
 const COLUMNS: [&str; 7] =
     ["run", "preStop sleep", "grace period", "rollouts", "terminations", "requests", "lost"];

@@ -11,14 +11,14 @@ pub(super) use losses::{
 };
 pub(super) use standing::{by_verdict, dropped_share, standing, undecided};
 
-pub(super) use rolldrop_analysis::figures::manner;
+pub(super) use rolldrop_analysis::model::figures::manner;
 
 use super::format::{self, count, counted, either, len, percent, seconds, seconds_unit};
+use rolldrop_analysis::count::not_sent::reasons_in_words;
 use rolldrop_analysis::model::{
     LoadResult, Mode, Recommendation, RequestCounts, RunResult, Termination, Verdict, Window, WindowBasis,
     WindowSummary,
 };
-use rolldrop_analysis::not_sent::reasons_in_words;
 use rolldrop_record::EndCause;
 use rolldrop_record::service_proxy::ProxyEvidence;
 use rolldrop_record::{Cause, Outcome};

@@ -9,9 +9,9 @@ use super::steps::{Disrupt, FIRST_LOOK, StepPlan, Steps};
 use super::subject::{Elsewhere, Subject};
 use crate::cli::run::{self, Naming};
 use rolldrop_analysis::RunResult;
-use rolldrop_analysis::figures::{counted, len};
+use rolldrop_analysis::judge::tune::{Names, Purpose, Strategy, Units};
+use rolldrop_analysis::model::figures::{counted, len};
 use rolldrop_analysis::model::{Mode, Termination};
-use rolldrop_analysis::tune::{Names, Purpose, Strategy, Units};
 
 /// A tuning that takes longer asks first, also on the embedded cluster.
 const LONG: Duration = Duration::from_secs(30 * 60);

@@ -20,9 +20,9 @@ use crate::coordinator::{GitOps, LiveChanges};
 use crate::inject::ending::set_ending;
 use crate::lab;
 use crate::scenario::{ClusterChoice, Loaded};
-use rolldrop_analysis::figures::{counted, len};
+use rolldrop_analysis::judge::tune::{Names, Purpose, Settings, Unit, Units, is_outlasted, refuted};
 use rolldrop_analysis::model::Analysis;
-use rolldrop_analysis::tune::{Names, Purpose, Settings, Unit, Units, is_outlasted, refuted};
+use rolldrop_analysis::model::figures::{counted, len};
 use rolldrop_analysis::{RunResult, windows_needed};
 use rolldrop_record::{Clock, Policy, RoundsEnd, RunDir};
 

@@ -19,8 +19,8 @@ use crate::coordinator::{
 use crate::inject::ending::{self, Ending, Sleepers};
 use crate::inject::{KubernetesVersion, pod_labels, selects};
 use crate::scenario::{Loaded, Place, Scenario};
-use rolldrop_analysis::figures::{counted, len};
-use rolldrop_analysis::tune::{Rollout, Settings, Strategy};
+use rolldrop_analysis::judge::tune::{Rollout, Settings, Strategy};
+use rolldrop_analysis::model::figures::{counted, len};
 use rolldrop_analysis::{MAX_COARSENESS_S, RunResult};
 use rolldrop_record::Clock;
 

@@ -8,8 +8,8 @@ use serde_json::json;
 
 use super::expected::{only, run};
 use super::*;
+use crate::judge::spending;
 use crate::model::CheckVerdict;
-use crate::spending;
 use rolldrop_record::Looks;
 
 /// Looked at for the n-th time of so many.

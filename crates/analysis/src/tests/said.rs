@@ -1,7 +1,7 @@
 //! What a result says has to agree with itself and with what was set.
 
 use super::*;
-use crate::compare::episodes::episodes;
+use crate::judge::compare::episodes::episodes;
 use crate::model::Recommendation;
 use rolldrop_record::load::Http;
 

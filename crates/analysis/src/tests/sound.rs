@@ -1,9 +1,9 @@
 //! What makes a run invalid or partial, and what is said of one that measured nothing.
 
 use super::*;
+use crate::conclude::validity::{Measured, SEND_LAG_FLOOR_MS};
 use crate::model::{FindingKind, IntegrityStatus, LoadResult, SendLag};
 use crate::timeline::Integrity;
-use crate::validity::{Measured, SEND_LAG_FLOOR_MS};
 use rolldrop_record::event::MachineSample;
 use rolldrop_record::run_info::Pacing;
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use foldhash::HashMap;
 
 use super::clocks::Clocks;
-use crate::figures::either;
+use crate::model::figures::either;
 use rolldrop_record::run_info::{Role, Source};
 use rolldrop_record::{ClockOffset, Event, EventKind, Outcome, Phase, RequestRow, RunInfo, ServedRow, Stamp};
 

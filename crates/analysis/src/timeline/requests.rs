@@ -16,7 +16,7 @@ use super::integrity::{self, Integrity};
 use super::lanes;
 pub use super::names::Unmatched;
 use super::names::{PodNames, Relays};
-use crate::by_name::ByName;
+use crate::timeline::by_name::ByName;
 use rolldrop_record::parts::{self, PartError, Wanted};
 use rolldrop_record::{ClockOffset, Event, Outcome, RequestRow, RowSource, RunId, RunInfo, ServedRow, Stamp};
 

@@ -10,7 +10,7 @@ use super::timeline::{self, Column};
 use super::{Chart, ChartError, palette};
 use crate::comparison::headline;
 use crate::format::{count, counted, len, list, millis, plain, seconds_unit};
-use rolldrop_analysis::compare::model::{Comparison, SideChart};
+use rolldrop_analysis::judge::compare::model::{Comparison, SideChart};
 use rolldrop_analysis::model::LatencyHistograms;
 use rolldrop_record::Outcome;
 

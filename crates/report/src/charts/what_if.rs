@@ -7,8 +7,8 @@ use super::{Chart, ChartError, palette};
 use crate::format::{count, counted, either, len};
 use crate::words;
 use rolldrop_analysis::Analysis;
+use rolldrop_analysis::judge::tune::{Rollout, Settings, Strategy};
 use rolldrop_analysis::model::{Recommendation, RunResult, SleepNeeded};
-use rolldrop_analysis::tune::{Rollout, Settings, Strategy};
 
 const HEIGHT: u32 = 826;
 /// Room for a scale of what a sleep costs.

@@ -1,0 +1,8 @@
+//! Who lost what: the terminations and other causes that may explain each lost request.
+
+pub(crate) mod cause;
+pub(crate) mod evidence;
+pub(crate) mod gateway;
+pub(crate) mod judged;
+pub(crate) mod shares;
+pub(crate) mod suspects;

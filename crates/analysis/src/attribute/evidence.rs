@@ -1,0 +1,548 @@
+//! Which pod each request was routed to, and until when each ended pod was routed to.
+//!
+//! What names the pod counts first: the proxy's row, the kernel's connection tracking, the response header, and for a
+//! reused connection the pod that it had reached before. Most lost requests have none of these. [`crate::attribute::suspects`]
+//! finds what may explain them. Until when a pod may have been routed to follows from [`crate::route::balance`] if connections
+//! are balanced at random, and otherwise from the silence of the pod's own arrivals.
+//!
+//! A connection that existed before t0 and was cut off with its pod shows nothing about the routing after t0, only
+//! about that before: it is one of the arrivals whose rate says how long a silence must be.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use foldhash::HashMap;
+
+use crate::attribute::gateway::{self, Gateway, Watching};
+use crate::attribute::suspects::{LAG_NS, Suspects, Verdict};
+use crate::route::balance::{self, Reach, Route};
+use crate::route::death::Death;
+use crate::route::flows::{EndedFlows, Flows};
+use crate::route::tries::{Loss, Tries};
+use crate::timeline::by_name::ByName;
+use crate::timeline::requests::Connection;
+use crate::timeline::{Lives, Request, Requests, Timeline};
+use rolldrop_record::parts::{PartError, Wanted};
+use rolldrop_record::routing::Balancing;
+use rolldrop_record::run_info::Balances;
+use rolldrop_record::{Outcome, Stamp};
+
+/// If a pod's arrivals are named and also balanced at random, two upper bounds share the chance of being too small.
+/// The bound by balancing takes nearly all of it: it uses each connection that was routed elsewhere, while the
+/// silence of the pod's own arrivals rests on a rate that was measured before.
+const BALANCE_SHARE: f64 = 0.9;
+/// How many of a pod's last arrivals before t0 show its share at t0.
+const RECENT: usize = 50;
+
+/// The arrivals of one pod from one target.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tail {
+    /// New arrivals a second before t0, for bounds, see [`Arrivals::rate_at`]; 0 when fewer than two were seen.
+    pub rate: f64,
+    /// The best estimate of that rate at t0, see [`Arrivals::recent_rate_at`]; 0 when fewer than two were seen.
+    pub rate_at_t0: f64,
+    /// The pod's share of all new connections of the target, if each endpoint gets the same.
+    pub rate_expected: f64,
+    /// The last arrival that surely was this pod's, and is named as such.
+    pub last_named: Option<Stamp>,
+    /// Whether only the kernel's connection tracking names it.
+    pub is_tracked: bool,
+    /// Named arrivals after t0 latest.
+    late_named: u64,
+    /// These, and the requests that only this pod's termination explains.
+    pub late: u64,
+    /// The last that only this pod's termination explains.
+    pub last_alone: Option<Stamp>,
+    /// The last that shows that the rules still held this pod, whichever pod it was routed to.
+    pub last_in_order: Option<Stamp>,
+    /// The last that may have been this pod's.
+    pub last_possible: Option<Stamp>,
+    /// The last connection that this pod accepted and answered: its listener was open then.
+    pub last_accepted: Option<Stamp>,
+    /// Uncertainty of the client's clock, in nanoseconds.
+    pub uncertainty_ns: i64,
+    /// The last time at which this target was tried at all.
+    pub observed_until: Option<Stamp>,
+    /// What random balancing shows; `None` if the consumer does not balance so, or that is not known.
+    pub reach: Option<Reach>,
+}
+
+impl Tail {
+    /// A named arrival.
+    fn arrival(&mut self, at: Stamp, t0_latest: Stamp, is_tracked: bool) {
+        if self.last_named.is_none_or(|last| last <= at) {
+            (self.last_named, self.is_tracked) = (Some(at), is_tracked);
+        }
+        self.last_possible = self.last_possible.max(Some(at));
+        self.late_named += u64::from(at > t0_latest);
+    }
+
+    /// Adds what later requests showed while they were read.
+    fn merge(&mut self, later: &Self) {
+        if later.last_named.is_some() && self.last_named <= later.last_named {
+            (self.last_named, self.is_tracked) = (later.last_named, later.is_tracked);
+        }
+        self.last_possible = self.last_possible.max(later.last_possible);
+        self.late_named += later.late_named;
+        self.last_accepted = self.last_accepted.max(later.last_accepted);
+    }
+
+    /// Removes what losses have shown; `before` are the named arrivals before `t0`.
+    fn forget_losses(&mut self, before: &Arrivals, t0: Stamp) {
+        (self.last_alone, self.last_in_order, self.last_possible) = (None, None, self.last_named);
+        self.late = self.late_named;
+        self.measure(before, t0);
+    }
+
+    /// Takes the rates of the arrivals before `t0`.
+    pub(crate) fn measure(&mut self, before: &Arrivals, t0: Stamp) {
+        (self.rate, self.rate_at_t0) = (before.rate_at(t0), before.recent_rate_at(t0));
+    }
+
+    /// The part of the chance that the pod's upper bound is too small that goes to the bound by balancing.
+    fn alpha_of_balance(&self, alpha: f64) -> f64 {
+        if self.rate > 0.0 { BALANCE_SHARE * alpha } else { alpha }
+    }
+
+    /// The part of the bound by the silence of the pod's own arrivals.
+    pub(crate) fn alpha_of_silence(&self, alpha: f64) -> f64 {
+        if self.reach.is_some() { (1.0 - BALANCE_SHARE) * alpha } else { alpha }
+    }
+
+    /// The last arrival that surely was this pod's.
+    pub(crate) fn last_certain(&self) -> Option<Stamp> {
+        self.last_named.max(self.last_alone)
+    }
+}
+
+/// Everything that was found out.
+#[derive(Debug)]
+pub(crate) struct Evidence {
+    /// By termination, then by target.
+    pub tails: Vec<Vec<Tail>>,
+    /// One per request that was not plainly answered: whether a connection-tracking entry routed it, and not the
+    /// consumer.
+    pub stale: Vec<bool>,
+    /// When each pod was first sent a request that it answered.
+    pub first_served: Vec<Option<Stamp>>,
+    connections: Connections,
+}
+
+/// The pods of connections on which some request does not name its pod.
+#[derive(Clone, Debug, Default)]
+struct Connections(HashMap<Connection, Latest>);
+
+/// The pod that the last naming request of a connection names.
+#[derive(Clone, Debug)]
+struct Latest {
+    /// The intended send time and number of that request.
+    order: (Stamp, u64),
+    pod: Arc<str>,
+}
+
+impl Connections {
+    /// Adds any request.
+    fn see(&mut self, timeline: &Timeline, requests: &Requests, r: &Request) {
+        let is_of_connections = || {
+            let target = timeline.target_of(&r.row);
+            target.is_none_or(|target| timeline.info.targets[target].balances == Balances::Connections)
+        };
+        if !requests.unnamed.is_empty()
+            && let Some(pod) = r.pod()
+            && let Some(connection) = r.connection()
+            && requests.unnamed.contains(&connection)
+            && is_of_connections()
+        {
+            self.add(connection, pod, (r.row.scheduled, r.row.seq));
+        }
+    }
+
+    /// Adds a request that names its pod.
+    fn add(&mut self, connection: Connection, pod: &Arc<str>, order: (Stamp, u64)) {
+        if self.0.get(&connection).is_none_or(|latest| latest.order < order) {
+            self.0.insert(connection, Latest { order, pod: Arc::clone(pod) });
+        }
+    }
+
+    fn merge(&mut self, later: Self) {
+        for (connection, latest) in later.0 {
+            self.add(connection, &latest.pod, latest.order);
+        }
+    }
+
+    /// The pod that a request reached: named by one of the ends, or by its connection.
+    fn pod<'a>(&'a self, r: &'a Request) -> Option<&'a Arc<str>> {
+        let by_connection = || match r.row.conn_reused && !self.0.is_empty() {
+            true => self.0.get(&r.connection()?).map(|latest| &latest.pod),
+            false => None,
+        };
+        r.pod().or_else(by_connection)
+    }
+}
+
+impl Gathered<'_> {
+    /// The pod that a request reached, as far as it is known.
+    pub(crate) fn pod<'a>(&'a self, r: &'a Request) -> Option<&'a Arc<str>> {
+        self.connections.pod(r)
+    }
+}
+
+impl Evidence {
+    /// Whether it knows the pods of plainly answered requests that do not name them.
+    pub(crate) fn knows_more_than(&self, requests: &Requests) -> bool {
+        requests.has_unnamed_plain && !self.connections.0.is_empty()
+    }
+
+    /// The pod that a request reached, as far as it is known.
+    pub(crate) fn pod<'a>(&'a self, r: &'a Request) -> Option<&'a Arc<str>> {
+        self.connections.pod(r)
+    }
+}
+
+/// The termination of the pod that a request reached, if it had started.
+pub(crate) fn ending(timeline: &Timeline, pod: &str, r: &Request) -> Option<usize> {
+    timeline.end_of(pod, r.begun()).filter(|e| has_met(timeline, *e, r))
+}
+
+/// Whether a request was under way when this termination had started.
+pub(crate) fn has_met(timeline: &Timeline, termination: usize, r: &Request) -> bool {
+    r.row.end.shifted_ns(r.uncertainty_ns) >= timeline.ends[termination].t0.earliest
+}
+
+/// The seconds within which an arrival at `rate` would have come, except with a chance of `alpha`.
+pub(crate) fn silence_s(rate: f64, alpha: f64) -> f64 {
+    (1.0 / alpha).ln() / rate
+}
+
+/// Whether a request is something that this consumer routes: a connection, or behind an L7 consumer a request.
+pub(crate) fn arrives(r: &Request, balances: Balances) -> bool {
+    match balances {
+        Balances::Connections => r.is_new_connection(),
+        Balances::Requests => r.row.sent.is_some() || r.row.connect_start.is_some(),
+    }
+}
+
+/// Arrivals at a pod before its t0.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Arrivals {
+    n: usize,
+    first: Option<Stamp>,
+    /// The last [`RECENT`], in order.
+    recent: VecDeque<Stamp>,
+}
+
+impl Arrivals {
+    pub(crate) fn add(&mut self, at: Stamp) {
+        self.n += 1;
+        self.first = Some(self.first.map_or(at, |first| first.min(at)));
+        // As a rule it is the last one.
+        let place = match self.recent.back().is_none_or(|last| *last <= at) {
+            true => self.recent.len(),
+            false => self.recent.partition_point(|other| *other <= at),
+        };
+        self.recent.insert(place, at);
+        if self.recent.len() > RECENT {
+            self.recent.pop_front();
+        }
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.n += other.n;
+        self.first = self.first.into_iter().chain(other.first).min();
+        self.recent.extend(&other.recent);
+        self.recent.make_contiguous().sort_unstable();
+        self.recent.drain(..self.recent.len().saturating_sub(RECENT));
+    }
+
+    /// Their rate at `t0`, for a bound; 0 for fewer than two.
+    ///
+    /// A pod's share grows while another is replaced, and shrinks again: the rate
+    /// of its whole life can be too high just before t0, which would make the bound
+    /// too short. So the smaller counts of that rate and of the rate of the last
+    /// [`RECENT`] arrivals.
+    pub(crate) fn rate_at(&self, t0: Stamp) -> f64 {
+        rate(self.n, self.first, t0).min(self.recent_rate_at(t0))
+    }
+
+    /// The best estimate of their rate at `t0`, that of the last [`RECENT`] of them; 0 for fewer than two.
+    pub(crate) fn recent_rate_at(&self, t0: Stamp) -> f64 {
+        rate(self.recent.len(), self.recent.front().copied(), t0)
+    }
+}
+
+/// The rate of `n` arrivals until `t0`. The first one opens the interval, so it is not counted.
+fn rate(n: usize, first: Option<Stamp>, t0: Stamp) -> f64 {
+    match first {
+        Some(first) if n > 1 && t0 > first => (n - 1) as f64 / t0.seconds_since(first),
+        _ => 0.0,
+    }
+}
+
+/// What is collected while the requests are read.
+#[derive(Debug)]
+pub(crate) struct Gathered<'a> {
+    pub tails: Vec<Vec<Tail>>,
+    /// Arrivals before t0, by termination and target.
+    pub before: Vec<Vec<Arrivals>>,
+    pub tries: Vec<Tries>,
+    /// By pod: when it was first sent a request that it answered with success.
+    pub first_served: Vec<Option<Stamp>>,
+    met: ByName<Lives<'a>>,
+    /// By target and pod: when a starting pod had surely begun to serve, if nothing names pods.
+    pub quiet: Vec<Vec<Option<Stamp>>>,
+    connections: Connections,
+    /// By target: the last time at which it was tried at all, and the uncertainty of its clients' clocks.
+    observed: Vec<(Option<Stamp>, i64)>,
+}
+
+impl<'a> Gathered<'a> {
+    pub(crate) fn new(timeline: &Timeline) -> Self {
+        let (ends, targets) = (timeline.ends.len(), timeline.info.targets.len());
+        Self {
+            tails: vec![vec![Tail::default(); targets]; ends],
+            before: vec![vec![Arrivals::default(); targets]; ends],
+            tries: vec![Tries::new(timeline); targets],
+            first_served: vec![None; timeline.pods.len()],
+            met: ByName::default(),
+            quiet: vec![vec![None; timeline.pods.len()]; targets],
+            connections: Connections::default(),
+            observed: vec![(None, 0); targets],
+        }
+    }
+
+    /// Adds a request that was plainly answered.
+    pub(crate) fn answered(&mut self, timeline: &'a Timeline, r: &Request) {
+        let target = timeline.target_of(&r.row);
+        self.add(timeline, target, r);
+        if let Some(target) = target.filter(|_| r.is_new_connection()) {
+            self.tries[target].answered(r.begun(), r.pod().is_some());
+        }
+    }
+
+    /// Adds any request.
+    fn add(&mut self, timeline: &'a Timeline, target: Option<usize>, r: &Request) {
+        let lives = r.pod().map(|pod| *self.met.get(pod, || timeline.lives_of(pod)));
+        if r.row.outcome == Outcome::Ok
+            && let Some(life) = lives.and_then(|lives| lives.number_at(r.begun()))
+        {
+            let first = &mut self.first_served[life];
+            *first = Some(first.map_or(r.begun(), |first| first.min(r.begun())));
+        }
+        let Some(target) = target else { return };
+        let balances = timeline.info.targets[target].balances;
+        if r.row.outcome == Outcome::NotSent || !arrives(r, balances) {
+            return;
+        }
+        let (until, uncertainty_ns) = &mut self.observed[target];
+        *until = (*until).max(Some(r.begun()));
+        *uncertainty_ns = r.uncertainty_ns.max(*uncertainty_ns);
+        let Some(end) = lives.and_then(|lives| lives.end_at(r.begun())) else { return };
+        let t0 = timeline.ends[end].t0;
+        if r.begun() < t0.earliest {
+            self.before[end][target].add(r.begun());
+        }
+        let tail = &mut self.tails[end][target];
+        tail.arrival(r.begun(), t0.latest, r.named().is_none());
+        if balances == Balances::Connections && matches!(r.row.outcome, Outcome::Ok | Outcome::HttpError) {
+            tail.last_accepted = tail.last_accepted.max(Some(r.begun().shifted_ns(-r.uncertainty_ns)));
+        }
+    }
+
+    /// Adds what later requests showed.
+    pub(crate) fn merge(&mut self, later: Self) {
+        for (own, later) in self.tails.iter_mut().flatten().zip(later.tails.iter().flatten()) {
+            own.merge(later);
+        }
+        for (own, later) in self.before.iter_mut().flatten().zip(later.before.iter().flatten()) {
+            own.merge(later);
+        }
+        for (own, later) in self.tries.iter_mut().zip(&later.tries) {
+            own.merge(later);
+        }
+        for (own, later) in self.first_served.iter_mut().zip(later.first_served) {
+            *own = own.iter().copied().chain(later).min();
+        }
+        for ((until, uncertainty_ns), later) in self.observed.iter_mut().zip(later.observed) {
+            (*until, *uncertainty_ns) = ((*until).max(later.0), later.1.max(*uncertainty_ns));
+        }
+    }
+
+    /// Removes what losses have shown about the windows.
+    pub(crate) fn forget_losses(&mut self, timeline: &Timeline) {
+        for ((tails, before), end) in self.tails.iter_mut().zip(&self.before).zip(&timeline.ends) {
+            for (tail, before) in tails.iter_mut().zip(before) {
+                tail.forget_losses(before, end.t0.earliest);
+            }
+        }
+    }
+
+    fn finish(&mut self, timeline: &Timeline) {
+        self.met = ByName::default();
+        for tails in &mut self.tails {
+            for (tail, (until, uncertainty_ns)) in tails.iter_mut().zip(&self.observed) {
+                (tail.observed_until, tail.uncertainty_ns) = (*until, *uncertainty_ns);
+            }
+        }
+        self.forget_losses(timeline);
+        self.tries.iter_mut().for_each(Tries::sort);
+        let endpoints = timeline.endpoints.most(None).max(1);
+        for (number, target) in timeline.info.targets.iter().enumerate() {
+            let rate = self.tries[number].rate();
+            for (tails, end) in self.tails.iter_mut().zip(&timeline.ends) {
+                let usable = timeline.endpoints.usable_at(target.service.as_deref(), end.t0.earliest);
+                tails[number].rate_expected =
+                    usable.map_or(0.0, |usable| rate / usable.pods.len().max(1) as f64);
+            }
+        }
+        for (quiet, tries) in self.quiet.iter_mut().zip(&self.tries) {
+            for (quiet, life) in quiet.iter_mut().zip(&timeline.pods) {
+                let ready = life.endpoint_ready.filter(|_| !life.listed);
+                *quiet = ready.and_then(|at| balance::quiet_since(tries, at.shifted_ns(LAG_NS), endpoints));
+            }
+        }
+    }
+}
+
+/// What the requests that were not plainly answered ask of those that were.
+#[derive(Clone)]
+struct Asked {
+    connections: Connections,
+    ended: EndedFlows,
+    gateways: Vec<Option<Watching>>,
+}
+
+impl Asked {
+    /// The columns that it takes, and those that tell which pod it was.
+    const COLUMNS: &'static [&'static str] = &[
+        "source",
+        "seq",
+        "target",
+        "scheduled_ns",
+        "connect_start_ns",
+        "connected_ns",
+        "tls_ns",
+        "sent_ns",
+        "end_ns",
+        "outcome",
+        "status",
+        "grpc_status",
+        "conn",
+        "conn_reused",
+        "local_port",
+        "remote_addr",
+        "routed_to",
+        "pod",
+    ];
+
+    /// Goes through the rows, if it asks for anything.
+    fn of(timeline: &Timeline, requests: &Requests, flows: &Flows<'_>) -> Result<Self, PartError> {
+        let nothing = Self {
+            connections: Connections::default(),
+            ended: EndedFlows::default(),
+            gateways: gateway::watch(timeline, &requests.others),
+        };
+        let asks_for_pods = requests.has_named && !requests.unnamed.is_empty();
+        let asks_gateways = nothing.gateways.iter().any(Option::is_some);
+        if !asks_for_pods && !asks_gateways && !flows.may_be_stale() {
+            return Ok(nothing);
+        }
+        let add = |asked: &mut Self, r: &Request| asked.add(timeline, requests, flows, r);
+        requests.plain(Wanted::Only(Self::COLUMNS), || nothing.clone(), add, Self::merge)
+    }
+
+    fn add(&mut self, timeline: &Timeline, requests: &Requests, flows: &Flows<'_>, r: &Request) {
+        self.connections.see(timeline, requests, r);
+        flows.answered(r, &mut self.ended);
+        if let Some(gateway) = timeline.target_of(&r.row).and_then(|target| self.gateways[target].as_mut()) {
+            gateway.answered(&r.row);
+        }
+    }
+
+    /// Adds what later requests showed.
+    fn merge(&mut self, later: Self) {
+        self.connections.merge(later.connections);
+        self.ended.merge(later.ended);
+        for (own, later) in self.gateways.iter_mut().zip(later.gateways) {
+            own.iter_mut().zip(later).for_each(|(own, later)| own.merge(&later));
+        }
+    }
+}
+
+/// Finds out where requests went, and what explains each that was not plainly answered. `alpha` is, by termination, the
+/// chance that an upper bound may be too small; `gathered` is what the requests that were plainly answered show.
+pub(crate) fn gather<'a>(
+    timeline: &'a Timeline,
+    requests: &Requests,
+    alpha: &[f64],
+    mut gathered: Gathered<'a>,
+) -> Result<(Vec<Verdict>, Evidence), PartError> {
+    let target_of = |r: &Request| timeline.target_of(&r.row);
+    let flows = Flows::of(&requests.others);
+    let Asked { connections, ended, gateways } = Asked::of(timeline, requests, &flows)?;
+    gathered.connections = connections;
+    for r in &requests.others {
+        gathered.add(timeline, target_of(r), r);
+        gathered.connections.see(timeline, requests, r);
+    }
+    let gateways: Vec<Option<Gateway>> =
+        gateways.into_iter().map(|watching| watching.map(Watching::done)).collect();
+    let mut stale = flows.stale(&ended);
+    for (stale, r) in stale.iter_mut().zip(&requests.others) {
+        *stale |= met_an_old_entry(timeline, r);
+    }
+    for (number, (r, stale)) in requests.others.iter().zip(&stale).enumerate() {
+        let Some(target) = target_of(r).filter(|_| r.is_new_connection() && !stale) else { continue };
+        match r.row.outcome {
+            Outcome::NotSent => {}
+            // A pod that refuses with a status of its own has accepted the connection, too.
+            Outcome::Ok | Outcome::HttpError => gathered.tries[target].answered(r.begun(), r.pod().is_some()),
+            // Of one that was cut off it is not known what would have become of it.
+            outcome => {
+                let pod = r.pod().map(Arc::clone);
+                gathered.tries[target].lost(Loss { at: r.begun(), request: number, pod, outcome });
+            }
+        }
+    }
+    gathered.finish(timeline);
+
+    let mut deaths: Vec<Death> = timeline.ends.iter().map(Death::of).collect();
+    reaches(timeline, &mut gathered, &deaths, alpha);
+    let suspects = Suspects::new(timeline, &requests.others, &stale, &gateways);
+    let mut verdicts = suspects.verdicts(&mut gathered, &deaths);
+    // Failures that only one pod explains tell from when on it was dead, which sharpens all that rests on that.
+    if suspects.found_dead(&verdicts, &mut deaths) {
+        reaches(timeline, &mut gathered, &deaths, alpha);
+        // There may not be room for both.
+        drop(verdicts);
+        verdicts = suspects.verdicts(&mut gathered, &deaths);
+    }
+    let Gathered { tails, first_served, connections, .. } = gathered;
+    Ok((verdicts, Evidence { tails, stale, first_served, connections }))
+}
+
+/// True of a connect that got no answer and for which the kernel made no entry: the entry of an earlier connection from its port,
+/// which may be one of a run before, sent it on.
+fn met_an_old_entry(timeline: &Timeline, r: &Request) -> bool {
+    matches!(r.row.outcome, Outcome::ConnectTimeout | Outcome::ConnectUnreachable)
+        && timeline.tracked.as_ref().is_some_and(|tracked| tracked.had_no_entry(&r.row))
+}
+
+/// What random balancing shows for each pod, if a target's consumer balances so.
+fn reaches(timeline: &Timeline, gathered: &mut Gathered, deaths: &[Death], alpha: &[f64]) {
+    // The next pod of a StatefulSet's name is another one.
+    let dead = |pod: &str, at: Stamp| {
+        timeline.end_of(pod, at).map(|end| &deaths[end]).filter(|death| death.is_sure(at))
+    };
+    for (number, target) in timeline.info.targets.iter().enumerate() {
+        let Balancing::Random { .. } = target.balancing(&timeline.info.cluster) else { continue };
+        let states = timeline.endpoints.usable(target.service.as_deref());
+        for (e, end) in timeline.ends.iter().enumerate() {
+            let tail = &mut gathered.tails[e][number];
+            let Some(route) = Route::of(end, states) else { continue };
+            let alpha = tail.alpha_of_balance(alpha[e]);
+            let from = tail.last_named.map_or(end.t0.latest, |at| at.max(end.t0.latest));
+            let tries = &gathered.tries[number];
+            tail.reach = Some(balance::reach((end, &deaths[e]), &route, tries, from, alpha, &dead));
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Stretches in which a gateway had no server, although pods were ready.
+//!
+//! Health checks that fail take a server out. A gateway that has none left dials nobody: it answers each request at
+//! once with one status, until a check passes again. HAProxy before one NodePort does so as soon as its checks meet
+//! dead pods through that port (`<NOSRV>` in its log): 306 of the 377 requests lost in a recorded rollout of three pods,
+//! in one stretch of 1.5 s, while at least one of the three was ready.
+//!
+//! Such a stretch has no other answer in it. A gateway that still dials pods meets a dead one each time with a chance
+//! of at most the share of dead pods that it may have; the product over the stretch shows that it dialled none. Only
+//! pods count as ready that the gateway has known for some time: one that learned of no new pod yet dials dead ones only.
+
+use super::{LONGEST_PAUSE_NS, MAY_BE_RETRIED_NS, PASSED_OVER, TABLE_AGE_NS, is_gateways, sent};
+use crate::timeline::drop_policy::Class;
+use crate::timeline::{PodLife, Request, Timeline};
+use rolldrop_record::run_info::Target;
+use rolldrop_record::{RequestRow, Stamp};
+
+/// Beyond every time of a run.
+const NEVER: Stamp = Stamp::from_unix_ns(i64::MAX);
+
+/// The status of a gateway that answered so fast that it can have waited for no pod.
+fn refusal(row: &RequestRow) -> Option<u16> {
+    let is_quick = row.end.ns_since(sent(row)) < MAY_BE_RETRIED_NS;
+    row.status
+        .filter(|_| is_quick && row.pod.is_none() && is_gateways(row) && Class::of(row) == Class::Dropped)
+}
+
+/// The gateway's own quick answers, while the requests of its target are read.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Refusals {
+    /// When each was sent, and its status; in order.
+    all: Vec<(Stamp, u16)>,
+    /// By these: whether a request with another end was sent since the one before.
+    interrupted: Vec<bool>,
+}
+
+impl Refusals {
+    /// Of the requests of one target that were not plainly answered.
+    pub(super) fn new<'a>(of_target: impl Iterator<Item = &'a Request> + Clone) -> Self {
+        let is_own = |r: &&Request| r.served.is_none() && r.other_attempts.is_empty();
+        let refused = of_target.clone().filter(is_own);
+        let mut all: Vec<(Stamp, u16)> =
+            refused.filter_map(|r| Some((sent(&r.row), refusal(&r.row)?))).collect();
+        all.sort_unstable();
+        let mut refusals = Self { interrupted: vec![false; all.len()], all };
+        for r in of_target.filter(|r| is_gateways(&r.row) && !(is_own(r) && refusal(&r.row).is_some())) {
+            refusals.interrupt(sent(&r.row));
+        }
+        refusals
+    }
+
+    /// A request with another end was sent.
+    pub(super) fn interrupt(&mut self, sent: Stamp) {
+        if let Some(interrupted) = self.interrupted.get_mut(self.all.partition_point(|(at, _)| *at < sent)) {
+            *interrupted = true;
+        }
+    }
+
+    /// Adds what later requests interrupted.
+    pub(super) fn merge(&mut self, later: &Self) {
+        self.interrupted.iter_mut().zip(&later.interrupted).for_each(|(own, later)| *own |= later);
+    }
+
+    /// From and until when the gateway had no server.
+    pub(super) fn stretches(&self, pods: &[KnownPod]) -> Vec<(Stamp, Stamp)> {
+        let mut stretches = Vec::new();
+        let mut first = 0;
+        for next in 1..=self.all.len() {
+            let goes_on = self
+                .all
+                .get(next)
+                .is_some_and(|(_, status)| *status == self.all[first].1 && !self.interrupted[next]);
+            if goes_on {
+                continue;
+            }
+            let stretch = &self.all[first..next];
+            let (from, until) = (stretch[0].0, stretch[stretch.len() - 1].0);
+            let dialled: f64 = stretch.iter().map(|(at, _)| dead_share(pods, *at).ln()).sum();
+            // A gateway that gives up while all pods are well has another reason.
+            if dialled <= PASSED_OVER.ln() && pods.iter().any(|pod| pod.is_ending_near(from, until)) {
+                stretches.push((from, until));
+            }
+            first = next;
+        }
+        stretches
+    }
+}
+
+/// A pod that a gateway may know.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KnownPod {
+    /// When it was first ready.
+    pub(super) ready: Stamp,
+    /// From this on the gateway surely knows it.
+    pub(super) known: Stamp,
+    /// Before this it answered its requests.
+    pub(super) stops: Stamp,
+    /// From this on the gateway has surely forgotten it.
+    pub(super) forgotten: Stamp,
+}
+
+impl KnownPod {
+    /// The pods that may be behind a target.
+    pub(super) fn of_target(timeline: &Timeline, target: &Target) -> Vec<Self> {
+        let ended: Vec<&str> = timeline.ends.iter().map(|end| end.pod.as_str()).collect();
+        let is_behind =
+            |life: &&PodLife| timeline.endpoints.are_together(target.service.as_deref(), &life.name, &ended);
+        timeline.pods.iter().filter(is_behind).filter_map(|life| Self::of(timeline, life)).collect()
+    }
+
+    fn of(timeline: &Timeline, life: &PodLife) -> Option<Self> {
+        // A list of slices may have come before that of pods.
+        let ready = life.endpoint_ready.or(life.listed.then_some(life.created))?;
+        let known = if life.listed { ready } else { ready.shifted_ns(TABLE_AGE_NS) };
+        let end = timeline.ends.iter().find(|end| end.uid == life.uid);
+        let gone = end.and_then(|end| end.gone().max(end.stages.endpoint_removed));
+        Some(Self {
+            ready,
+            known,
+            stops: end.map_or(NEVER, |end| end.may_stop_from()),
+            forgotten: gone.map_or(NEVER, |at| at.shifted_ns(TABLE_AGE_NS)),
+        })
+    }
+
+    fn is_ending_near(&self, from: Stamp, until: Stamp) -> bool {
+        self.stops <= until && (self.stops >= from || from.ns_since(self.stops) <= LONGEST_PAUSE_NS)
+    }
+}
+
+/// The share of the pods that a gateway may know at `at` that may be dead: at least one of them.
+fn dead_share(pods: &[KnownPod], at: Stamp) -> f64 {
+    let known: Vec<&KnownPod> = pods.iter().filter(|pod| pod.ready <= at && at < pod.forgotten).collect();
+    let well = known.iter().filter(|pod| pod.known <= at && at < pod.stops).count();
+    match known.len() {
+        0 => 1.0,
+        all => (all - well).max(1) as f64 / all.max(2) as f64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rolldrop_record::{Outcome, Phase};
+
+    const MS: i64 = 1_000_000;
+
+    fn at(ms: i64) -> Stamp {
+        Stamp::from_unix_ns(ms * MS)
+    }
+
+    fn answer(ms: i64, status: u16, lasts_ms: i64) -> Request {
+        let row =
+            RequestRow::not_sent("load-0".into(), 0, "gate".into(), Phase::Main, at(ms), at(ms + lasts_ms));
+        let outcome = if status < 400 { Outcome::Ok } else { Outcome::HttpError };
+        Request::of(RequestRow { outcome, status: Some(status), sent: Some(at(ms)), ..row })
+    }
+
+    /// Three pods that were always there, of which two end, one after the other; and a new one.
+    fn pods() -> Vec<KnownPod> {
+        let pod = |ready: i64, known: i64, stops: i64, forgotten: i64| KnownPod {
+            ready: at(ready),
+            known: at(known),
+            stops: at(stops),
+            forgotten: at(forgotten),
+        };
+        let never = 1 << 40;
+        vec![
+            pod(0, 0, 10_000, 16_000),
+            pod(0, 0, 12_000, 18_000),
+            pod(0, 0, never, never),
+            pod(11_500, 16_500, never, never),
+        ]
+    }
+
+    /// A request every 10 ms, of which those in these periods are refused; those of the second kind are not quick.
+    fn stretches(pods: &[KnownPod], refused: &[[i64; 2]], waits_ms: i64) -> Vec<(Stamp, Stamp)> {
+        let is_refused = |ms: &i64| refused.iter().any(|[from, until]| (from..until).contains(&ms));
+        let all = (0..30_000).step_by(10);
+        let others: Vec<Request> =
+            all.clone().filter(is_refused).map(|ms| answer(ms, 503, waits_ms)).collect();
+        let mut refusals = Refusals::new(others.iter());
+        all.filter(|ms| !is_refused(ms)).for_each(|ms| refusals.interrupt(at(ms)));
+        refusals.stretches(pods)
+    }
+
+    #[test]
+    fn unbroken_refusals_beside_ready_pods_are_a_stretch() {
+        let from_to = |from, to| vec![(at(from), at(to))];
+        assert_eq!(stretches(&pods(), &[[11_000, 13_000]], 1), from_to(11_000, 12_990));
+        // Single ones are those of the dead pod's turn, and so are a few in a row.
+        assert_eq!(stretches(&pods(), &[[11_000, 11_010], [11_030, 11_040], [11_060, 11_120]], 1), []);
+        assert_eq!(stretches(&pods(), &[[11_000, 13_000]], 300), [], "a gateway that waits had dialled");
+        assert_eq!(stretches(&pods(), &[[5_000, 7_000]], 1), [], "no pod was ending");
+    }
+
+    #[test]
+    fn a_gateway_that_knows_dead_pods_only_dials_them() {
+        let mut dying = pods();
+        dying[2].stops = at(10_500);
+        dying[1].stops = at(10_500);
+        assert_eq!(stretches(&dying, &[[10_500, 13_500]], 1), []);
+        // A stretch that began while a pod was well is one state until it ends.
+        assert_eq!(stretches(&dying, &[[10_100, 13_500]], 1), [(at(10_100), at(13_490))]);
+    }
+
+    #[test]
+    fn another_status_ends_a_stretch() {
+        let mut others: Vec<Request> = (11_000..12_000).step_by(10).map(|ms| answer(ms, 503, 1)).collect();
+        others.extend((12_000..13_000).step_by(10).map(|ms| answer(ms, 502, 1)));
+        others.push(answer(11_505, 500, 1));
+        let found = Refusals::new(others.iter()).stretches(&pods());
+        assert_eq!(found, [(at(11_000), at(11_500)), (at(11_510), at(11_990)), (at(12_000), at(12_990))]);
+    }
+}

@@ -1,0 +1,205 @@
+//! The conclusion about each lost request: its cause, and the terminations that may have lost it.
+
+use crate::attribute::cause::{self, Explanation, Facts, ROUND_TRIP_NS, Served};
+use crate::attribute::evidence::Evidence;
+use crate::attribute::gateway::{self, Attempt, PodState};
+use crate::attribute::suspects::Verdict;
+use crate::count::latency::Values;
+use crate::count::sums::{OneSecond, Sums};
+use crate::model::{Candidate, Unclear, Why, Window};
+use crate::timeline::drop_policy::Class;
+use crate::timeline::{Request, Timeline};
+use crate::window_end;
+use rolldrop_record::event::MachineSample;
+use rolldrop_record::run_info::{Balances, Target};
+use rolldrop_record::{Cause, Outcome, Phase, Stamp};
+
+/// Share of processor time in use, 0 to 1, beyond which the machine alone may lose requests.
+const FULL: f64 = 0.95;
+/// Fewer connects than this do not show how long a round trip takes.
+const CONNECTS_AT_LEAST: u64 = 20;
+/// What client and server may add to two round trips.
+const CROSSING_AT_LEAST_NS: i64 = 5_000_000;
+/// An app cannot keep up if its answers take this many times as long as in the median second.
+const SLOW: f64 = 10.0;
+/// And at least this long, in milliseconds.
+const SLOW_MS: f64 = 50.0;
+
+/// A dropped request with its conclusion.
+#[derive(Debug)]
+pub(crate) struct Judged<'a> {
+    pub(crate) request: &'a Request,
+    pub(crate) cause: Cause,
+    /// The reason for stating no cause, if none is stated.
+    pub(crate) unclear: Option<Unclear>,
+    /// The terminations that may explain it.
+    pub(crate) candidates: Vec<Candidate>,
+    pub(crate) in_window: bool,
+}
+
+/// Judges all requests of the counted part that were dropped. `verdicts` are those of `others`.
+pub(crate) fn judge<'a>(
+    timeline: &'a Timeline,
+    (others, verdicts): (&'a [Request], Vec<Verdict>),
+    evidence: &Evidence,
+    windows: &[Vec<Window>],
+    sums: &Sums<'_>,
+) -> Vec<Judged<'a>> {
+    let signs = Signs::of(timeline, sums);
+    let crossing_ns = crossing_ns(&sums.connects);
+    let mut judged = Vec::new();
+    for ((request, verdict), &stale) in others.iter().zip(verdicts).zip(&evidence.stale) {
+        let row = &request.row;
+        if row.phase == Phase::Warmup || Class::of(row) != Class::Dropped {
+            continue;
+        }
+        let begun = request.begun();
+        let facts = Facts {
+            outcome: row.outcome,
+            reused: row.conn_reused && sums.streams.has_answered(row),
+            shared: sums.streams.shared(row),
+            bytes_received: row.bytes_received,
+            begun,
+            end: row.end,
+            crossing_ns,
+            served: request.served.as_deref().map(Served::of),
+            stale,
+            overloaded: signs.overload(request, &verdict),
+            restarting: timeline.is_restarting(begun, row.end),
+        };
+        let target = timeline.target_of(row);
+        let is_inside = |candidate: &Candidate| {
+            let e = candidate.termination;
+            target.is_some_and(|t| {
+                let until = window_end(&timeline.ends[e], &windows[e][t], evidence.tails[e][t].last_possible);
+                begun <= until && row.end >= timeline.ends[e].t0.earliest
+            })
+        };
+        let by_the_gateway =
+            target.and_then(|t| behind_a_gateway(timeline, &timeline.info.targets[t], request, &verdict));
+        let cause = match by_the_gateway {
+            Some(cause) => Ok(cause),
+            None => cause::outweighing(&facts, &explanations(timeline, &verdict)),
+        };
+        let unclear = cause.as_ref().err().map(|unclear| match unclear {
+            Unclear::NothingNear if verdict.pod.is_some() => Unclear::PodWasWell,
+            unclear => unclear.clone(),
+        });
+        judged.push(Judged {
+            request,
+            cause: cause.unwrap_or(Cause::Unattributed),
+            unclear,
+            in_window: !verdict.candidates.is_empty() && verdict.candidates.iter().all(is_inside),
+            candidates: verdict.candidates,
+        });
+    }
+    judged
+}
+
+/// How long after a request the server's own close may come and still have crossed it on its way: two round trips, as
+/// the run's own connects show them.
+fn crossing_ns(connects: &Values) -> i64 {
+    if connects.count() < CONNECTS_AT_LEAST {
+        return ROUND_TRIP_NS;
+    }
+    (2 * connects.quantile_ns(0.99)).clamp(CROSSING_AT_LEAST_NS, ROUND_TRIP_NS)
+}
+
+/// The cause if requests go through a gateway, as far as the gateway is concerned.
+fn behind_a_gateway(
+    timeline: &Timeline,
+    target: &Target,
+    request: &Request,
+    verdict: &Verdict,
+) -> Option<Cause> {
+    if target.balances != Balances::Requests {
+        return None;
+    }
+    let state = |pod: &str| match timeline.end_of(pod, request.begun()) {
+        _ if verdict.starting > 0.0 => PodState::Starting,
+        Some(e) if request.row.end >= timeline.ends[e].t0.earliest => PodState::Ending,
+        _ => PodState::Staying,
+    };
+    let earlier = request.other_attempts.iter().map(|a| Attempt { ended: a.ended, pod: state(&a.pod) });
+    let last = request.served.iter().map(|served| Attempt { ended: served.ended, pod: state(&served.pod) });
+    let attempts: Vec<Attempt> = earlier.chain(last).collect();
+    // Something names the pod that gave this answer: its header, or its own proxy.
+    let is_named = |candidate: &Candidate| candidate.why == Why::Named;
+    let is_pods_answer = request.row.pod.is_some()
+        || request.served.as_ref().is_some_and(|served| served.status == request.row.status);
+    gateway::cause(&gateway::Failure {
+        outcome: request.row.outcome,
+        status: request.row.status,
+        attempts: &attempts,
+        is_explained: !verdict.candidates.is_empty(),
+        no_endpoint: gateway::none_usable(timeline, target.service.as_deref(), &request.row),
+        no_server: verdict.no_server,
+        is_refused_by_pod: is_pods_answer && verdict.candidates.iter().any(is_named),
+    })
+}
+
+/// Everything that may explain a request, with its share.
+fn explanations<'a>(timeline: &'a Timeline, verdict: &Verdict) -> Vec<(Explanation<'a>, f64)> {
+    let terminations = verdict
+        .candidates
+        .iter()
+        .map(|candidate| (Explanation::Termination(&timeline.ends[candidate.termination]), candidate.share));
+    let rivals = [
+        (Explanation::Starting, verdict.starting),
+        (Explanation::NoEndpoint, verdict.no_endpoint),
+        (Explanation::RuleSwap, verdict.rule_swap),
+    ];
+    let mut all: Vec<_> = terminations.chain(rivals.into_iter().filter(|(_, share)| *share > 0.0)).collect();
+    if all.is_empty() {
+        all.push((Explanation::Nothing, 1.0));
+    }
+    all
+}
+
+/// Signs that the app or the machine could not keep up.
+struct Signs<'a> {
+    timeline: &'a Timeline,
+    /// By second since the counted part began: the median response time, in milliseconds.
+    medians: Vec<Option<f64>>,
+    usual_ms: f64,
+}
+
+impl<'a> Signs<'a> {
+    fn of(timeline: &'a Timeline, sums: &Sums<'_>) -> Self {
+        let median = |OneSecond { counts, times }: &OneSecond| {
+            (counts.ok > 0).then(|| times.values().percentiles().p50)
+        };
+        let medians: Vec<Option<f64>> = sums.seconds.iter().map(median).collect();
+        let mut usual: Vec<f64> = medians.iter().flatten().copied().collect();
+        usual.sort_by(f64::total_cmp);
+        let usual_ms = usual.get(usual.len() / 2).copied().unwrap_or(0.0);
+        Self { timeline, medians, usual_ms }
+    }
+
+    /// Whether a request that was not answered in time met an app or a machine that could not keep up.
+    fn overload(&self, request: &Request, verdict: &Verdict) -> bool {
+        let row = &request.row;
+        let is_timeout =
+            matches!(row.outcome, Outcome::ConnectTimeout | Outcome::ResponseTimeout | Outcome::BodyTimeout);
+        // A pod that is well and did not answer in time.
+        let is_at_a_pod_that_is_well = verdict.pod.is_some() && verdict.candidates.is_empty();
+        is_timeout
+            && (is_at_a_pod_that_is_well
+                || self.is_slow(row.scheduled, row.end)
+                || self.is_machine_full(row.scheduled, row.end))
+    }
+
+    fn is_slow(&self, from: Stamp, to: Stamp) -> bool {
+        let [first, last] = [from, to].map(|at| self.timeline.second_of(at));
+        let during = self.medians.iter().skip(first).take(last.saturating_sub(first) + 1);
+        during.flatten().any(|ms| *ms > SLOW_MS && *ms > SLOW * self.usual_ms)
+    }
+
+    fn is_machine_full(&self, from: Stamp, to: Stamp) -> bool {
+        let meets = |(at, sample): &(Stamp, MachineSample)| {
+            // A sample covers the time before it.
+            *at >= from && at.seconds_since(to) <= sample.interval_s && sample.busy >= FULL
+        };
+        self.timeline.notes.machine.values().flatten().any(meets)
+    }
+}

@@ -1,0 +1,531 @@
+//! What may explain each lost request: terminations, each with its share, and other causes.
+//!
+//! If something names the pod of a request there is one suspect. Otherwise a termination is one as long as the pod
+//! may have been routed to ([`crate::route::balance`], or the silence of its own arrivals) and the request did not end before
+//! the pod can have stopped. Competing explanations are weighed, not ranked: each has a weight (the likelihood that
+//! the pod was in the rules, that it had stopped, and that it gave such an outcome), and its share is its weight over
+//! the total.
+//!
+//! A failure is evidence of a pod's lower bound only if nothing but terminations explains it. If several do, it shows
+//! that the rules held one of them, and so every pod that the EndpointSlices dropped later: the last of these.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::attribute::cause::ROUND_TRIP_NS;
+use crate::attribute::evidence::{Arrivals, Gathered, Tail, arrives, ending, silence_s};
+use crate::attribute::gateway::{self, Gateway, is_gateways};
+use crate::count::sums::was_answered;
+use crate::model::{Candidate, Why};
+use crate::route::death::Death;
+use crate::timeline::drop_policy::Class;
+use crate::timeline::{PodEnd, PodLife, Request, Timeline};
+use rolldrop_record::routing::{Balancing, Routing};
+use rolldrop_record::run_info::{Balances, ClusterInfo, Target};
+use rolldrop_record::{Outcome, RequestRow, Stamp};
+
+/// A pod's silence counts as its end when arrivals at its rate would be silent for so long only with this
+/// probability. Stricter than the bounds themselves: a chain of losses that is cut wrongly would leave real ones
+/// unexplained.
+const LINK_ALPHA: f64 = 1e-6;
+/// A listening pod counts as one that would have accepted a connection when a silence has this probability.
+const SILENT_ALPHA: f64 = 0.05;
+/// How long after its endpoint's removal a consumer may route to a pod, if nothing else shows it: the Service proxy's
+/// minSyncPeriod of 1 s, and some.
+pub(crate) const LAG_NS: i64 = 1_500_000_000;
+/// An explanation with a smaller share than this does not compete.
+const NEGLIGIBLE: f64 = 0.01;
+/// The weight of an outcome that hardly fits.
+const UNFIT: f64 = 0.02;
+/// The weight of an explanation that needs a rare coincidence: on a real v1.36.2 one of 75,000 new connections was
+/// refused by a change of rules, compared with 1,133 that were lost to dead pods. In nftables mode a rule that is being
+/// replaced translates nothing for an instant (docs/proofs.md), so the connection goes to the Service's own address.
+const RARE: f64 = 1e-3;
+/// As many refusals as changes of rules may explain that lie close together. More are those of something that lasts.
+const SWAPS_AT_MOST: usize = 2;
+
+/// What may explain one request.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Verdict {
+    /// The pod that it reached, if that is known.
+    pub pod: Option<Arc<str>>,
+    /// The terminations that may explain it. Their shares and those below sum to 1, if there is any.
+    pub candidates: Vec<Candidate>,
+    /// The share of pods that were starting.
+    pub starting: f64,
+    /// The share of having no endpoint.
+    pub no_endpoint: f64,
+    /// Of a change of the Service proxy's rules.
+    pub rule_swap: f64,
+    /// A gateway had no server to send it to: none of these.
+    pub no_server: bool,
+}
+
+impl Verdict {
+    /// The termination that alone explains it.
+    pub(crate) fn only(&self) -> Option<usize> {
+        if self.is_a_termination() && self.candidates.len() == 1 {
+            Some(self.candidates[0].termination)
+        } else {
+            None
+        }
+    }
+
+    /// Whether nothing but a termination explains it.
+    fn is_a_termination(&self) -> bool {
+        !self.candidates.is_empty() && self.starting + self.no_endpoint + self.rule_swap == 0.0
+    }
+}
+
+/// The lost requests of a run whose pods are not named, and what is checked for each.
+#[derive(Debug)]
+pub(crate) struct Suspects<'a> {
+    timeline: &'a Timeline,
+    others: &'a [Request],
+    /// The lost ones, by their beginning.
+    lost: Vec<usize>,
+    /// By termination and target: whether the pod is an endpoint of that target, as far as it is known.
+    serves: Vec<Vec<bool>>,
+    /// By target: true if rules of a Service proxy lead to its pods, as far as is known.
+    has_rules: Vec<bool>,
+    /// By target: what its gateway may have sent where, if it is one.
+    gateways: &'a [Option<Gateway>],
+}
+
+impl<'a> Suspects<'a> {
+    pub(crate) fn new(
+        timeline: &'a Timeline,
+        others: &'a [Request],
+        stale: &[bool],
+        gateways: &'a [Option<Gateway>],
+    ) -> Self {
+        let targets = &timeline.info.targets;
+        let is_lost = |&n: &usize| !stale[n] && Class::of(&others[n].row) == Class::Dropped;
+        let mut lost: Vec<usize> = (0..others.len()).filter(is_lost).collect();
+        lost.sort_by_key(|&n| (others[n].begun(), n));
+        let serves = |end: &PodEnd| {
+            let of = |service: Option<&str>| {
+                let states = timeline.endpoints.usable(service);
+                states.is_empty() || states.iter().any(|state| state.holds(&end.pod))
+            };
+            targets.iter().map(|target| of(target.service.as_deref())).collect()
+        };
+        Self {
+            timeline,
+            others,
+            lost,
+            serves: timeline.ends.iter().map(serves).collect(),
+            has_rules: targets.iter().map(|target| has_rules(target, &timeline.info.cluster)).collect(),
+            gateways,
+        }
+    }
+
+    /// Explains each request that was not plainly answered; for those that were not lost, only the pod is named. What
+    /// the losses show about the pods' windows goes into their tails.
+    pub(crate) fn verdicts(&self, gathered: &mut Gathered, deaths: &[Death]) -> Vec<Verdict> {
+        gathered.forget_losses(self.timeline);
+        // Arrivals before t0, with those that losses show.
+        let mut before = gathered.before.clone();
+        let losses = gathered
+            .tries
+            .iter()
+            .map(|tries| tries.losses.iter().enumerate().map(|(place, loss)| (loss.request, place)).collect())
+            .collect::<Vec<HashMap<usize, usize>>>();
+        let mut verdicts: Vec<Verdict> = self.others.iter().map(|r| self.named(gathered, r)).collect();
+        for &number in &self.lost {
+            let r = &self.others[number];
+            if verdicts[number].pod.is_some() {
+                continue;
+            }
+            let Some(target) = self.timeline.target_of(&r.row) else { continue };
+            let loss = losses[target].get(&number).copied();
+            let mut verdict = self.weigh(gathered, deaths, target, r, loss);
+            verdict.candidates.shrink_to_fit();
+            self.learn(gathered, &mut before, target, r, &verdict);
+            verdicts[number] = verdict;
+        }
+        verdicts
+    }
+
+    fn service(&self, target: usize) -> Option<&str> {
+        self.timeline.info.targets[target].service.as_deref()
+    }
+
+    fn named(&self, gathered: &Gathered, r: &Request) -> Verdict {
+        let Some(pod) = gathered.pod(r) else { return Verdict::default() };
+        let why = if r.named().is_none() && r.routed.is_some() { Why::Conntrack } else { Why::Named };
+        let candidate = |termination| Candidate { termination, share: 1.0, why };
+        let candidates: Vec<Candidate> = ending(self.timeline, pod, r).map(candidate).into_iter().collect();
+        let lives = self.timeline.lives_of(pod);
+        let life = lives.number_at(r.row.end).filter(|life| self.timeline.pods[*life].created <= r.row.end);
+        let has_served = |life: usize| gathered.first_served[life].is_some_and(|at| at <= r.begun());
+        let is_starting = candidates.is_empty() && life.is_some_and(|life| !has_served(life));
+        let starting = if is_starting { 1.0 } else { 0.0 };
+        Verdict { pod: Some(Arc::clone(pod)), candidates, starting, ..Verdict::default() }
+    }
+
+    /// Weighs what may explain a lost request whose pod is not named.
+    fn weigh(
+        &self,
+        gathered: &Gathered,
+        deaths: &[Death],
+        target: usize,
+        r: &Request,
+        loss: Option<usize>,
+    ) -> Verdict {
+        if let Some(gateway) = self.gateways[target].as_ref().filter(|_| is_gateways(&r.row)) {
+            return self.behind_a_gateway(gateway, deaths, target, r);
+        }
+        if r.row.outcome == Outcome::ConnectRefused
+            && self.timeline.tracked.as_ref().is_some_and(|tracked| tracked.had_no_entry(&r.row))
+        {
+            return self.refused_by_a_rule(target, r);
+        }
+        let mut candidates = Vec::new();
+        for (termination, death) in deaths.iter().enumerate() {
+            let tail = &gathered.tails[termination][target];
+            if self.serves[termination][target] && self.may_be(termination, target, tail, death, r) {
+                let share = weight(r, death, tail, loss);
+                candidates.push(Candidate { termination, share, why: why(&r.row) });
+            }
+        }
+        let service = self.service(target);
+        let refused = if is_unreachable(&r.row) { UNFIT } else { 1.0 };
+        let mut verdict = Verdict { candidates, ..Verdict::default() };
+        // A kept connection leads to a pod that has answered on it.
+        if !r.row.conn_reused {
+            if !was_answered(r) && self.timeline.endpoints.none_usable(service, r.begun()) {
+                verdict.no_endpoint = refused;
+            }
+            let probed = self.of_a_probed_start(verdict.candidates.is_empty(), target, r);
+            verdict.starting = refused * self.starting(gathered, target, (r, probed));
+        }
+        if self.has_rules[target] && is_quick(&r.row) && self.was_changed(service, r) {
+            verdict.rule_swap = RARE;
+        }
+        verdict.normalise();
+        verdict
+    }
+
+    /// What explains a connection that was refused and that the kernel sent nowhere: no pod.
+    fn refused_by_a_rule(&self, target: usize, r: &Request) -> Verdict {
+        let service = self.service(target);
+        let share = |is| if is { 1.0 } else { 0.0 };
+        // The rules follow the slices by up to that.
+        let since = r.begun().shifted_ns(-LAG_NS);
+        let has_none = self.timeline.endpoints.none_usable_within(service, since, r.begun());
+        Verdict { no_endpoint: share(has_none), rule_swap: share(!has_none), ..Verdict::default() }
+    }
+
+    /// What may explain a request that a gateway lost. A gateway also sends requests to pods that are no longer
+    /// endpoints, and answers 503 if it has none.
+    fn behind_a_gateway(&self, gateway: &Gateway, deaths: &[Death], target: usize, r: &Request) -> Verdict {
+        let service = self.service(target);
+        if r.row.status == Some(503) && gateway::none_usable(self.timeline, service, &r.row) {
+            return Verdict { no_endpoint: 1.0, ..Verdict::default() };
+        }
+        if gateway.had_no_server(&r.row) {
+            return Verdict { no_server: true, ..Verdict::default() };
+        }
+        let sent = gateway::sent(&r.row);
+        let candidate = |termination: usize| {
+            let death = &deaths[termination];
+            let share = death.chance_by(sent) * death.fits(gateway::connect(&r.row), sent);
+            Candidate { termination, share, why: Why::Gateway }
+        };
+        let candidates = gateway.candidates(&r.row).into_iter().map(candidate).collect();
+        let mut verdict = Verdict { candidates, ..Verdict::default() };
+        verdict.normalise();
+        verdict
+    }
+
+    /// Whether the pod may have been routed to when the request began, and may have stopped by the time that the
+    /// request reached it.
+    fn may_be(&self, termination: usize, target: usize, tail: &Tail, death: &Death, r: &Request) -> bool {
+        let end = &self.timeline.ends[termination];
+        let balances = self.timeline.info.targets[target].balances;
+        let until = if r.row.conn_reused && balances == Balances::Connections {
+            end.gone().map(|at| at.shifted_ns(LAG_NS))
+        } else {
+            match &tail.reach {
+                Some(reach) => reach.until,
+                None => Some(reach_by_silence(end, tail)),
+            }
+        };
+        // A pod that had not stopped when a connect began would have accepted it.
+        let met = match is_no_connection(&r.row) {
+            true => r.begun().shifted_ns(r.uncertainty_ns),
+            false => r.row.end.shifted_ns(r.uncertainty_ns),
+        };
+        let has_accepted_since = || tail.last_accepted.is_some_and(|at| at > met);
+        met >= death.earliest
+            && !(is_no_connection(&r.row) && has_accepted_since())
+            && until.is_none_or(|until| r.begun().shifted_ns(-r.uncertainty_ns) <= until)
+    }
+
+    /// The weight of a starting pod whose probe has succeeded, which shows that it listens. A change of rules explains few
+    /// refusals better, but not many: those may be of a port that is not probed.
+    fn of_a_probed_start(&self, is_unexplained: bool, target: usize, r: &Request) -> f64 {
+        // Rules answer nothing else: the others are not counted for it.
+        match is_unexplained && is_quick(&r.row) {
+            true if self.is_alone(target, r) => RARE * UNFIT,
+            true => RARE / UNFIT,
+            false => RARE,
+        }
+    }
+
+    /// The weight of pods that were starting: in the rules, as far as is known, and without an answer until then. One that
+    /// is probed has the weight `probed`.
+    fn starting(&self, gathered: &Gathered, target: usize, (r, probed): (&Request, f64)) -> f64 {
+        let begun = r.begun();
+        let service = self.service(target);
+        let weight = |(number, life): (usize, &PodLife)| {
+            if !self.timeline.endpoints.was_usable(service, &life.name, begun.shifted_ns(-LAG_NS), begun) {
+                return None;
+            }
+            let ready =
+                life.endpoint_ready.filter(|at| !life.listed && *at <= begun.shifted_ns(r.uncertainty_ns))?;
+            let served = gathered.first_served[number];
+            let is_serving = served.or(gathered.quiet[target][number]).is_some_and(|at| at <= begun);
+            if life.is_probed == Some(true) {
+                // Silence alone says nothing against a probe that passed.
+                return (!is_serving && !is_unreachable(&r.row)).then_some(probed);
+            }
+            // The rules may not hold it yet.
+            (!is_serving).then_some((begun.ns_since(ready) as f64 / LAG_NS as f64).clamp(0.0, 1.0))
+        };
+        let weights = self.timeline.pods.iter().enumerate().filter_map(weight);
+        // Each that the rules hold by now refuses its share, as a dead pod does.
+        let (sum, most) = weights.fold((0.0, 0.0f64), |(sum, most), weight| match weight < 1.0 {
+            true => (sum, most.max(weight)),
+            false => (sum + weight, most),
+        });
+        most.max(sum)
+    }
+
+    /// Returns true if a change of rules may have refused all connections that were refused at about that time: they are few.
+    fn is_alone(&self, target: usize, r: &Request) -> bool {
+        let begun = |number: &usize| self.others[*number].begun();
+        let from = self.lost.partition_point(|number| begun(number) < r.begun().shifted_ns(-LAG_NS));
+        let near =
+            self.lost[from..].iter().take_while(|number| begun(number) <= r.begun().shifted_ns(LAG_NS));
+        let is_like = |number: &&usize| {
+            let row = &self.others[**number].row;
+            is_quick(row) && !row.conn_reused && self.timeline.target_of(row) == Some(target)
+        };
+        near.filter(is_like).take(SWAPS_AT_MOST + 1).count() <= SWAPS_AT_MOST
+    }
+
+    /// Whether the Service proxy may have been changing its rules: after a change of the slices, also one that
+    /// changes no rule.
+    fn was_changed(&self, service: Option<&str>, r: &Request) -> bool {
+        let changes = self.timeline.endpoints.changes(service);
+        let before = changes.partition_point(|at| *at <= r.begun());
+        before.checked_sub(1).is_some_and(|last| r.begun().ns_since(changes[last]) <= LAG_NS)
+    }
+
+    /// What a lost request shows about the windows of the pods that may explain it.
+    fn learn(
+        &self,
+        gathered: &mut Gathered,
+        before: &mut [Vec<Arrivals>],
+        target: usize,
+        r: &Request,
+        verdict: &Verdict,
+    ) {
+        let balances = self.timeline.info.targets[target].balances;
+        if !arrives(r, balances) || !tells_of_a_dead_pod(r, balances) {
+            return;
+        }
+        let begun = r.begun();
+        for candidate in &verdict.candidates {
+            let tail = &mut gathered.tails[candidate.termination][target];
+            if begun >= self.timeline.ends[candidate.termination].t0.earliest {
+                tail.last_possible = tail.last_possible.max(Some(begun));
+            }
+        }
+        if let Some(only) = verdict.only() {
+            let end = &self.timeline.ends[only];
+            let tail = &mut gathered.tails[only][target];
+            if begun >= end.t0.earliest {
+                tail.last_alone = tail.last_alone.max(Some(begun));
+                tail.late += u64::from(begun > end.t0.latest);
+            } else if was_cut_off_with(r, end) {
+                // They come in order: what came after t0 is linked at the whole rate.
+                before[only][target].add(begun);
+                tail.measure(&before[only][target], end.t0.earliest);
+            }
+        } else if verdict.is_a_termination() {
+            for last in self.last_dropped(gathered, target, verdict) {
+                let tail = &mut gathered.tails[last][target];
+                if begun >= self.timeline.ends[last].t0.earliest {
+                    tail.last_in_order = tail.last_in_order.max(Some(begun));
+                }
+            }
+        }
+    }
+
+    /// The candidates that the slices dropped last, if the order of all is known.
+    fn last_dropped(&self, gathered: &Gathered, target: usize, verdict: &Verdict) -> Vec<usize> {
+        let reach = |c: &Candidate| gathered.tails[c.termination][target].reach.as_ref();
+        if !verdict.candidates.iter().all(|c| reach(c).is_some_and(|reach| reach.is_in_order)) {
+            return Vec::new();
+        }
+        let never = Stamp::from_unix_ns(i64::MAX);
+        let dropped = |c: &Candidate| reach(c).and_then(|reach| reach.dropped).unwrap_or(never);
+        let last = verdict.candidates.iter().map(dropped).max();
+        let is_last = |c: &&Candidate| Some(dropped(c)) == last;
+        verdict.candidates.iter().filter(is_last).map(|c| c.termination).collect()
+    }
+
+    /// Adds from when on pods are seen to be dead: the second failed connect that only one termination explains. A
+    /// single one may have another reason.
+    pub(crate) fn found_dead(&self, verdicts: &[Verdict], deaths: &mut [Death]) -> bool {
+        let mut failed: Vec<Vec<Stamp>> = vec![Vec::new(); deaths.len()];
+        for &number in &self.lost {
+            let r = &self.others[number];
+            if let Some(only) = verdicts[number].only()
+                && verdicts[number].pod.is_none()
+                && r.is_new_connection()
+                && is_no_connection(&r.row)
+                && r.begun() >= self.timeline.ends[only].t0.latest
+            {
+                failed[only].push(r.begun());
+            }
+        }
+        let mut has_changed = false;
+        for (failed, death) in failed.iter().zip(deaths) {
+            if let Some(second) = failed.get(1)
+                && !death.is_sure(*second)
+            {
+                death.seen_dead(*second);
+                has_changed = true;
+            }
+        }
+        has_changed
+    }
+}
+
+impl Verdict {
+    /// Turns weights into shares, and removes what does not compete.
+    fn normalise(&mut self) {
+        let terminations: f64 = self.candidates.iter().map(|c| c.share).sum();
+        let sum = |verdict: &Self| terminations + verdict.starting + verdict.no_endpoint + verdict.rule_swap;
+        let all = sum(self);
+        for rival in [&mut self.starting, &mut self.no_endpoint, &mut self.rule_swap] {
+            if *rival < NEGLIGIBLE * all {
+                *rival = 0.0;
+            }
+        }
+        let all = sum(self).max(f64::MIN_POSITIVE);
+        for share in self.candidates.iter_mut().map(|c| &mut c.share).chain([
+            &mut self.starting,
+            &mut self.no_endpoint,
+            &mut self.rule_swap,
+        ]) {
+            *share /= all;
+        }
+    }
+}
+
+/// How well a lost request fits the end of a pod.
+fn weight(r: &Request, death: &Death, tail: &Tail, loss: Option<usize>) -> f64 {
+    let row = &r.row;
+    let routed = || {
+        let in_rules = loss.zip(tail.reach.as_ref()).map_or(1.0, |(loss, reach)| reach.weight(loss));
+        let has_stopped = death.chance_after(tail.last_accepted, silence_ns(tail), r.begun());
+        in_rules * has_stopped * death.fits(row.outcome, r.begun())
+    };
+    let weight = match row.outcome {
+        // The pod lived when it answered.
+        _ if was_answered(r) && row.end <= death.likely => 1.0,
+        _ if row.conn_reused || was_answered(r) => death.cuts_off(row.end),
+        Outcome::ResetBeforeResponse | Outcome::EofBeforeResponse => {
+            let is_quick = row.end.ns_since(r.begun()) <= ROUND_TRIP_NS;
+            death.cuts_off(row.end).max(if is_quick { routed() } else { 0.0 })
+        }
+        Outcome::ResetMidResponse | Outcome::TruncatedBody => death.cuts_off(row.end),
+        Outcome::ResponseTimeout | Outcome::BodyTimeout => {
+            if r.begun() <= death.likely && death.likely <= row.end { 1.0 } else { UNFIT }
+        }
+        _ => routed(),
+    };
+    weight.max(1e-9)
+}
+
+/// How long a pod that is routed to and listens may accept nothing, except with a chance of 5 %.
+fn silence_ns(tail: &Tail) -> i64 {
+    let rate = if tail.rate > 0.0 { tail.rate } else { tail.rate_expected };
+    #[expect(clippy::cast_possible_truncation, reason = "a time of at most an hour, in nanoseconds")]
+    let ns = (silence_s(rate, SILENT_ALPHA).min(3600.0) * 1e9) as i64;
+    ns
+}
+
+/// Why a termination may explain a request whose pod is not named.
+fn why(row: &RequestRow) -> Why {
+    match row.outcome {
+        Outcome::ConnectRefused => Why::Refused,
+        Outcome::ConnectTimeout | Outcome::ConnectUnreachable => Why::Unreachable,
+        Outcome::ResetBeforeResponse
+        | Outcome::EofBeforeResponse
+        | Outcome::ResetMidResponse
+        | Outcome::TruncatedBody => Why::CutOff,
+        Outcome::Ok | Outcome::HttpError => Why::Answered,
+        _ => Why::Time,
+    }
+}
+
+/// Whether nothing accepted its connection.
+fn is_no_connection(row: &RequestRow) -> bool {
+    row.outcome == Outcome::ConnectRefused || is_unreachable(row)
+}
+
+/// Returns true if a connection was refused at once, as a dead pod or a rule does.
+fn is_quick(row: &RequestRow) -> bool {
+    matches!(row.outcome, Outcome::ConnectRefused | Outcome::ConnectUnreachable)
+}
+
+/// Returns true if rules of a Service proxy lead to its pods, as far as is known.
+fn has_rules(target: &Target, cluster: &ClusterInfo) -> bool {
+    match target.balancing(cluster) {
+        Balancing::Random { .. } => true,
+        Balancing::Unknown => target.service.is_some() && target.routing != Some(Routing::Url),
+        Balancing::No(_) => false,
+    }
+}
+
+fn is_unreachable(row: &RequestRow) -> bool {
+    matches!(row.outcome, Outcome::ConnectTimeout | Outcome::ConnectUnreachable)
+}
+
+/// Until when a request that no proxy saw may have been this pod's, by the silence of its own arrivals.
+fn reach_by_silence(end: &PodEnd, tail: &Tail) -> Stamp {
+    let last = tail.last_possible.map_or(end.t0.latest, |at| at.max(end.t0.latest));
+    if tail.rate > 0.0 {
+        return last + std::time::Duration::from_secs_f64(silence_s(tail.rate, LINK_ALPHA).min(1e6));
+    }
+    let removed = end.stages.endpoint_removed.or(end.gone()).unwrap_or(end.t0.latest);
+    last.max(removed).shifted_ns(LAG_NS)
+}
+
+/// Whether a new connection was established and cut off before the pod was gone.
+fn was_cut_off_with(r: &Request, end: &PodEnd) -> bool {
+    r.row.connected.is_some()
+        && matches!(r.row.outcome, Outcome::ResetBeforeResponse | Outcome::EofBeforeResponse)
+        && end.gone().is_none_or(|gone| r.row.end.shifted_ns(-r.uncertainty_ns) <= gone)
+}
+
+/// Whether a failure looks like that of a connection to a pod that is gone, so that it shows where the consumer still
+/// routed to.
+fn tells_of_a_dead_pod(r: &Request, balances: Balances) -> bool {
+    match r.row.outcome {
+        Outcome::ConnectRefused
+        | Outcome::ConnectTimeout
+        | Outcome::ConnectUnreachable
+        | Outcome::ConnectError
+        | Outcome::ResetBeforeResponse
+        | Outcome::EofBeforeResponse => true,
+        Outcome::HttpError | Outcome::ResponseTimeout => balances == Balances::Requests,
+        _ => false,
+    }
+}

@@ -1,0 +1,8 @@
+//! What follows for a reader: validity, findings, the recommendation.
+
+pub(crate) mod aim;
+pub(crate) mod charts;
+pub(crate) mod findings;
+pub(crate) mod recommend;
+pub mod validity;
+pub(crate) mod working;

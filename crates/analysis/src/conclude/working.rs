@@ -1,0 +1,106 @@
+//! Whether the target works while no pod ends: otherwise a termination has nothing to take away.
+
+use crate::attribute::judged::Judged;
+use crate::count::periods::Periods;
+use crate::count::sums::Part;
+use crate::model::figures::count;
+use crate::model::{Cause, Finding, FindingKind, OutsideCounts, RequestCounts, Severity};
+use crate::timeline::Timeline;
+use rolldrop_record::Outcome;
+
+/// At least this share of the requests outside terminations must succeed.
+pub(crate) const WORKING_SHARE: f64 = 0.90;
+
+impl OutsideCounts {
+    /// `disrupted` are the periods of the terminations.
+    pub(crate) fn of(
+        timeline: &Timeline,
+        part: &Part<'_>,
+        judged: &[&Judged<'_>],
+        disrupted: &Periods,
+    ) -> Self {
+        let first_end = timeline.ends.iter().map(|end| end.t0.earliest).min();
+        let is_outside = |judged: &&&Judged<'_>| {
+            let row = &judged.request.row;
+            let is_near = disrupted.meet(row.scheduled, row.scheduled);
+            // What follows from the end of all pods may last for longer than their windows.
+            let follows = matches!(
+                judged.cause,
+                Cause::NoReadyEndpoint | Cause::NotReadyYet | Cause::StaleFlow | Cause::GatewayNoServer
+            ) && first_end.is_some_and(|at| at <= row.end);
+            let restarting = timeline.is_restarting(judged.request.begun(), row.end);
+            !is_near && !follows && !restarting && judged.candidates.is_empty()
+        };
+        let dropped = judged.iter().filter(is_outside).count() as u64;
+        Self {
+            ok: part.apart.outside_ok,
+            app_errors: part.apart.outside_app_errors,
+            server_errors: part.apart.outside_server_errors,
+            dropped,
+        }
+    }
+
+    /// Whether enough of them succeeded; true if there are none.
+    fn is_working(self) -> bool {
+        self.ok as f64 >= WORKING_SHARE * self.all() as f64
+    }
+
+    /// The finding if it does not work.
+    pub(crate) fn finding(self, requests: &RequestCounts) -> Option<Finding> {
+        if self.is_working() {
+            return None;
+        }
+        let all = self.all();
+        let what = format!(
+            "the target does not work: {} of {} requests outside terminations succeeded ({:.1} %, at least {:.0} % \
+             are needed)",
+            count(self.ok),
+            count(all),
+            self.ok as f64 / all as f64 * 100.0,
+            WORKING_SHARE * 100.0
+        );
+        let failures = requests.by_outcome.iter().filter(|(outcome, _)| **outcome != Outcome::Ok);
+        let most = failures.max_by_key(|(_, n)| **n);
+        let why = most.map_or_else(String::new, |(outcome, n)| {
+            format!(
+                "requests that already fail cannot be lost to a termination; the most frequent failure is {} ({})",
+                outcome.as_str(),
+                count(*n)
+            )
+        });
+        Some(Finding {
+            severity: Severity::Error,
+            kind: Some(FindingKind::NotWorking),
+            cause: None,
+            what,
+            why,
+            remedy:
+                "see that URL, path, method and expected statuses (load.success) are right, and that the \
+                     target answers, before pods end"
+                    .to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nine_in_ten_have_to_succeed() {
+        let finding = |ok, app_errors, dropped| {
+            OutsideCounts { ok, app_errors, dropped, ..OutsideCounts::default() }
+                .finding(&RequestCounts::default())
+                .map(|finding| finding.what)
+        };
+        assert_eq!(finding(0, 0, 0), None);
+        assert_eq!(finding(90, 5, 5), None);
+        assert_eq!(
+            finding(1789, 200, 11).as_deref(),
+            Some(
+                "the target does not work: 1,789 of 2,000 requests outside terminations succeeded (89.5 %, at \
+                 least 90 % are needed)"
+            )
+        );
+    }
+}

@@ -1,0 +1,165 @@
+//! Latencies and send lag, by HDR histogram with three digits.
+
+use foldhash::HashMap;
+use hdrhistogram::Histogram;
+
+use crate::model::{LatencyBucket, Percentiles, SendLag};
+
+/// Values in nanoseconds.
+#[derive(Clone, Debug)]
+pub(crate) struct Values {
+    histogram: Option<Histogram<u64>>,
+}
+
+impl Default for Values {
+    fn default() -> Self {
+        Self { histogram: Histogram::new(3).ok() }
+    }
+}
+
+impl Percentiles {
+    /// Those of values in nanoseconds.
+    pub fn of_ns(ns: &Histogram<u64>) -> Self {
+        let at = |quantile| ns.value_at_quantile(quantile) as f64 / 1e6;
+        Self {
+            n: ns.len(),
+            mean: if ns.is_empty() { 0.0 } else { ns.mean() / 1e6 },
+            p50: at(0.5),
+            p90: at(0.9),
+            p95: at(0.95),
+            p99: at(0.99),
+            p99_9: at(0.999),
+            max: at(1.0),
+        }
+    }
+}
+
+impl SendLag {
+    /// That of values in nanoseconds.
+    pub fn of_ns(ns: &Histogram<u64>) -> Self {
+        let at = |quantile| ns.value_at_quantile(quantile) as f64 / 1e3;
+        Self { p50: at(0.5), p99: at(0.99), max: at(1.0) }
+    }
+}
+
+impl Values {
+    /// Adds a value; what lies before 0 counts as 0.
+    pub(crate) fn add(&mut self, ns: i64) {
+        if let Some(h) = &mut self.histogram {
+            // It grows as needed: an error would take a value beyond the range of u64.
+            let _ = h.record(u64::try_from(ns).unwrap_or(0));
+        }
+    }
+
+    /// Adds all values of others.
+    pub(crate) fn merge(&mut self, others: &Self) {
+        if let Some((own, others)) = self.histogram.as_mut().zip(others.histogram.as_ref()) {
+            // It grows as needed.
+            let _ = own.add(others);
+        }
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> u64 {
+        self.histogram.as_ref().map_or(0, Histogram::len)
+    }
+
+    /// A quantile in nanoseconds; 0 without values.
+    pub(crate) fn quantile_ns(&self, quantile: f64) -> i64 {
+        let value = self.histogram.as_ref().map_or(0, |h| h.value_at_quantile(quantile));
+        i64::try_from(value).unwrap_or(i64::MAX)
+    }
+
+    pub(crate) fn percentiles(&self) -> Percentiles {
+        self.histogram.as_ref().map(Percentiles::of_ns).unwrap_or_default()
+    }
+
+    pub(crate) fn send_lag(&self) -> SendLag {
+        self.histogram.as_ref().map(SendLag::of_ns).unwrap_or_default()
+    }
+
+    /// Buckets of equal width on a logarithmic axis, twenty a decade, without the empty ones.
+    pub(crate) fn buckets(&self) -> Vec<LatencyBucket> {
+        const PER_DECADE: f64 = 20.0;
+        let mut buckets: Vec<LatencyBucket> = Vec::new();
+        let Some(h) = &self.histogram else { return buckets };
+        for value in h.iter_recorded() {
+            let ms = (value.value_iterated_to() as f64 / 1e6).max(1e-3);
+            let step = (ms.log10() * PER_DECADE).floor();
+            let from_ms = 10f64.powf(step / PER_DECADE);
+            let to_ms = 10f64.powf((step + 1.0) / PER_DECADE);
+            let count = value.count_at_value();
+            match buckets.last_mut() {
+                Some(last) if last.from_ms == from_ms => last.count += count,
+                _ => buckets.push(LatencyBucket { from_ms, to_ms, count }),
+            }
+        }
+        buckets
+    }
+}
+
+/// Values of one second of many, in nanoseconds: only the histogram's buckets that hold some take memory.
+#[derive(Debug, Default)]
+pub(crate) struct FewValues(HashMap<u64, u64>);
+
+impl FewValues {
+    /// As [`Values::add`].
+    pub(crate) fn add(&mut self, ns: i64) {
+        let ns = u64::try_from(ns).unwrap_or(0);
+        // Three digits are eleven bits.
+        let rest = (u64::BITS - ns.leading_zeros()).saturating_sub(11);
+        *self.0.entry(ns >> rest << rest).or_default() += 1;
+    }
+
+    /// Adds all values of others.
+    pub(crate) fn merge(&mut self, others: Self) {
+        for (ns, n) in others.0 {
+            *self.0.entry(ns).or_default() += n;
+        }
+    }
+
+    /// As if they had been added to these.
+    pub(crate) fn values(&self) -> Values {
+        let mut values = Values::default();
+        if let Some(h) = &mut values.histogram {
+            for (ns, n) in &self.0 {
+                let _ = h.record_n(*ns, *n);
+            }
+        }
+        values
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn few_values_are_the_same_values(drawn in prop::collection::vec((-1_i64..4000, 0_u32..40), 0..50)) {
+            let (mut few, mut values) = (FewValues::default(), Values::default());
+            for (ns, shift) in drawn {
+                few.add(ns << shift);
+                values.add(ns << shift);
+            }
+            prop_assert_eq!(few.values().percentiles(), values.percentiles());
+            prop_assert_eq!(few.values().buckets(), values.buckets());
+        }
+    }
+
+    #[test]
+    fn values_of_all_sizes_keep_three_digits() {
+        let mut values = Values::default();
+        for ms in 1..=1000 {
+            values.add(ms * 1_000_000);
+        }
+        let p = values.percentiles();
+        assert_eq!(p.n, 1000);
+        for (found, expected) in [(p.p50, 500.0), (p.p90, 900.0), (p.p99, 990.0), (p.max, 1000.0)] {
+            assert!((found / expected - 1.0f64).abs() < 2e-3, "{found} for {expected}");
+        }
+        assert_eq!(values.buckets().iter().map(|b| b.count).sum::<u64>(), 1000);
+    }
+}

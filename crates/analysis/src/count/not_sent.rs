@@ -1,0 +1,68 @@
+//! Reasons why the load did not send a request: each of the rows (`not_sent_reason`) has its own remedy.
+
+use std::collections::BTreeMap;
+
+use crate::model::figures::count;
+
+/// Returns the meaning of a reason, and the remedy against it.
+fn explain(reason: &str) -> (&'static str, &'static str) {
+    match reason {
+        "max_connections" => (
+            "all connections that load.connections.max allows were in use",
+            "raise load.connections.max (-c), so that slow answers find room",
+        ),
+        "max_streams" => (
+            "all HTTP/2 streams that load.connections.streams allows were in use",
+            "raise load.connections.streams (--streams) or load.connections.max (-c)",
+        ),
+        "late" => (
+            "a worker of the load came to them too late",
+            "a lower rate, more workers, or a less busy machine",
+        ),
+        "no_socket" => ("no socket could be opened", "raise the limit of open files (ulimit -n)"),
+        "no_local_port" => (
+            "no source port was free",
+            "more source ports (net.ipv4.ip_local_port_range, load.sourcePorts), or kept connections",
+        ),
+        "no_request" => {
+            ("what was filled into the template made no URL or header", "correct the template or its data")
+        }
+        _ => ("a reason of another version", "see not_sent_reason in the rows"),
+    }
+}
+
+/// Each reason in words, with its count, most first.
+pub fn reasons_in_words(by_reason: &BTreeMap<String, u64>) -> String {
+    let each = |(reason, n): (&str, u64)| format!("{}: {} ({reason})", count(n), explain(reason).0);
+    most_first(by_reason).into_iter().map(each).collect::<Vec<_>>().join("; ")
+}
+
+/// Returns the remedies, the most frequent reason first.
+pub(crate) fn remedy(by_reason: &BTreeMap<String, u64>) -> String {
+    let each = most_first(by_reason).into_iter().map(|(reason, _)| explain(reason).1);
+    each.collect::<Vec<_>>().join("; ")
+}
+
+fn most_first(by_reason: &BTreeMap<String, u64>) -> Vec<(&str, u64)> {
+    let mut all: Vec<_> = by_reason.iter().map(|(reason, n)| (reason.as_str(), *n)).collect();
+    all.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_has_its_own_remedy() {
+        let by_reason = BTreeMap::from([("late".to_owned(), 2), ("max_connections".to_owned(), 4321)]);
+        assert_eq!(
+            reasons_in_words(&by_reason),
+            "4,321: all connections that load.connections.max allows were in use (max_connections); 2: a worker of \
+             the load came to them too late (late)"
+        );
+        let told = remedy(&by_reason);
+        assert!(told.starts_with("raise load.connections.max"), "{told}");
+        assert!(!remedy(&BTreeMap::from([("max_connections".to_owned(), 1)])).contains("busy"));
+    }
+}

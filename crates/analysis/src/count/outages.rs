@@ -1,0 +1,98 @@
+//! How long requests failed one after the other, by intended send time.
+
+use std::cmp::Ordering;
+
+use crate::timeline::Request;
+use rolldrop_record::Stamp;
+
+/// The failures of a run, and where answers came between them.
+#[derive(Debug, Default)]
+pub(crate) struct Outages<'a> {
+    failures: Vec<Failure<'a>>,
+    /// How many of them were before the last answer that was added: as a rule as many are before the next one.
+    before: usize,
+}
+
+#[derive(Debug)]
+struct Failure<'a> {
+    /// Its intended send time, which as a rule decides the order.
+    at: Stamp,
+    request: &'a Request,
+    /// The first that was answered between this failure and the next.
+    answered: Option<Stamp>,
+}
+
+impl<'a> Outages<'a> {
+    /// Of failures, in order.
+    pub(crate) fn of(failures: impl Iterator<Item = &'a Request>) -> Self {
+        let of = |request: &'a Request| Failure { at: request.row.scheduled, request, answered: None };
+        Self { failures: failures.map(of).collect(), before: 0 }
+    }
+
+    /// Adds a request that was answered.
+    pub(crate) fn answered(&mut self, r: &Request) {
+        let at = r.row.scheduled;
+        let is_before = |failure: &Failure<'_>| match failure.at.cmp(&at) {
+            Ordering::Equal => failure.request.order() < r.order(),
+            order => order.is_lt(),
+        };
+        let Self { failures, before } = self;
+        let (earlier, later) = failures.split_at(*before);
+        let is_here = earlier.last().is_none_or(is_before) && !later.first().is_some_and(is_before);
+        if !is_here {
+            *before = failures.partition_point(is_before);
+        }
+        if let Some(last) = before.checked_sub(1).and_then(|last| failures.get_mut(last)) {
+            last.answered = Some(last.answered.map_or(at, |first| first.min(at)));
+        }
+    }
+
+    /// Adds the answers that another one of the same failures was given.
+    pub(crate) fn merge(&mut self, other: Self) {
+        for (own, other) in self.failures.iter_mut().zip(other.failures) {
+            own.answered = own.answered.into_iter().chain(other.answered).min();
+        }
+    }
+
+    /// From the first request of a row of failures to the next success.
+    pub(crate) fn longest_s(&self) -> f64 {
+        let mut longest = 0.0f64;
+        let mut since = None;
+        for Failure { at, answered, .. } in &self.failures {
+            let from = *since.get_or_insert(*at);
+            longest = longest.max(answered.unwrap_or(*at).seconds_since(from));
+            if answered.is_some() {
+                since = None;
+            }
+        }
+        longest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rolldrop_record::{Phase, RequestRow};
+
+    fn request(seq: u64, second: i64) -> Request {
+        let at = Stamp::from_unix_ns(second * 1_000_000_000);
+        let row = RequestRow::not_sent("load-0".into(), seq, "web".into(), Phase::Main, at, at);
+        Request::of(row)
+    }
+
+    #[test]
+    fn an_outage_lasts_until_the_next_answer_or_the_last_failure() {
+        let failures: Vec<_> = (0..).zip([3, 4, 6, 9, 12]).map(|(seq, at)| request(seq, at)).collect();
+        let longest = |answers: &[i64]| {
+            let mut outages = Outages::of(failures.iter());
+            answers.iter().for_each(|at| outages.answered(&request(99, *at)));
+            outages.longest_s()
+        };
+        assert_eq!(longest(&[]), 9.0);
+        assert_eq!(longest(&[14, 13, 1]), 10.0);
+        assert_eq!(longest(&[10, 11, 5]), 4.0);
+        // Of the same time as a failure, and after it by number.
+        assert_eq!(longest(&[9, 4]), 3.0);
+        assert_eq!(Outages::of([].iter()).longest_s(), 0.0);
+    }
+}

@@ -1,0 +1,124 @@
+//! What can be added up only once it is known which requests failed, and when the run was disrupted.
+
+use super::{Class, Sums, Values, latency_ns, of_target, targets, was_answered};
+use crate::count::outages::Outages;
+use crate::count::periods::Periods;
+use crate::count::while_ending;
+use crate::route::streams::Streams;
+use crate::timeline::{Request, Requests, Timeline};
+use rolldrop_record::Phase;
+
+/// Requests of the counted part, away from any termination and near one.
+#[derive(Debug, Default)]
+pub(crate) struct Apart<'a> {
+    /// Latencies of answered requests away from any termination.
+    pub(crate) steady: Values,
+    /// The same near one.
+    pub(crate) disrupted: Values,
+    /// Requests that were answered with success away from any termination.
+    pub(crate) outside_ok: u64,
+    /// The same, with an app error.
+    pub(crate) outside_app_errors: u64,
+    /// Of those, with 5xx.
+    pub(crate) outside_server_errors: u64,
+    pub(crate) outages: Outages<'a>,
+}
+
+impl<'a> Apart<'a> {
+    fn of(failed: impl Iterator<Item = &'a Request>) -> Self {
+        Self { outages: Outages::of(failed), ..Self::default() }
+    }
+
+    fn add(&mut self, class: Class, r: &Request, latency_ns: i64, is_near: bool) {
+        if was_answered(r) {
+            self.outside_ok += u64::from(!is_near && class == Class::Ok);
+            self.outside_app_errors += u64::from(!is_near && class == Class::AppError);
+            self.outside_server_errors += u64::from(!is_near && while_ending::is_server_error(&r.row));
+            let values = if is_near { &mut self.disrupted } else { &mut self.steady };
+            values.add(latency_ns);
+        }
+        if class == Class::Ok {
+            self.outages.answered(r);
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.steady.merge(&other.steady);
+        self.disrupted.merge(&other.disrupted);
+        self.outside_ok += other.outside_ok;
+        self.outside_app_errors += other.outside_app_errors;
+        self.outside_server_errors += other.outside_server_errors;
+        self.outages.merge(other.outages);
+    }
+}
+
+/// These sums of a whole run.
+#[derive(Debug)]
+pub(super) struct Later<'a> {
+    all: Apart<'a>,
+    /// By target; empty where there is only one.
+    targets: Vec<Apart<'a>>,
+    streams: Streams,
+}
+
+impl<'a> Later<'a> {
+    /// The columns that it takes. None of them tells which pod it was.
+    pub(super) const COLUMNS: &'static [&'static str] = &[
+        "source",
+        "seq",
+        "target",
+        "phase",
+        "scheduled_ns",
+        "connect_start_ns",
+        "sent_ns",
+        "end_ns",
+        "outcome",
+        "grpc_status",
+        "conn",
+        "stream",
+        "bytes_received",
+    ];
+
+    /// No request yet.
+    pub(super) fn of(timeline: &Timeline, requests: &'a Requests) -> Self {
+        let of_class = |classes: &'static [Class]| {
+            let counted = requests.others.iter().filter(|r| r.row.phase == Phase::Main);
+            counted.filter(move |r| classes.contains(&Class::of(&r.row)))
+        };
+        let failed = || of_class(&[Class::Dropped, Class::AppError]);
+        let of_target =
+            |target| Apart::of(failed().filter(move |r| timeline.target_of(&r.row) == Some(target)));
+        Self {
+            all: Apart::of(failed()),
+            targets: targets(timeline).map(of_target).collect(),
+            streams: Streams::of(of_class(&[Class::Dropped]).map(|r| &r.row)),
+        }
+    }
+
+    /// Adds a request of a run that was disrupted in these periods.
+    pub(super) fn add(&mut self, timeline: &Timeline, disrupted: &Periods, r: &Request) {
+        self.streams.add(&r.row);
+        if r.row.phase == Phase::Warmup {
+            return;
+        }
+        let (class, latency_ns) = (Class::of(&r.row), latency_ns(timeline, r));
+        let is_near = disrupted.meet(r.row.scheduled, r.row.end);
+        self.all.add(class, r, latency_ns, is_near);
+        if let Some(apart) = of_target(&mut self.targets, timeline, r) {
+            apart.add(class, r, latency_ns, is_near);
+        }
+    }
+
+    /// Adds the sums of other requests of the run.
+    pub(super) fn merge(&mut self, other: Self) {
+        self.all.merge(other.all);
+        self.targets.iter_mut().zip(other.targets).for_each(|(own, other)| own.merge(other));
+        self.streams.merge(other.streams);
+    }
+
+    pub(super) fn put_into(self, sums: &mut Sums<'a>) {
+        sums.all.apart = self.all;
+        sums.targets.iter_mut().zip(self.targets).for_each(|(part, apart)| part.apart = apart);
+        sums.streams = self.streams;
+    }
+}

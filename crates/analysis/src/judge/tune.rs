@@ -1,0 +1,469 @@
+//! What follows from the runs of `rolldrop tune`: which sleep, which grace period, at what price, and whether they hold.
+//!
+//! The first run shows what is lost as things are. Where something names the pods, they sleep in the second so long that
+//! every window is seen to its end. The sleep is the longest of these windows, in whole seconds: no margin is added,
+//! because the next run proves it. The statement is that of Wilks 1941: the largest of n windows covers a share of all, at
+//! a confidence (`stats`). Without names, the search begins at the windows that the first run bounds (module `first`).
+
+mod alike;
+mod first;
+mod parts;
+mod price;
+mod proof;
+mod search;
+mod starts;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::math::stats;
+use crate::model::{Lost, Mode, Recommendation, RunResult, Stage, Start, StartStage, Termination, Verdict};
+pub use alike::Alike;
+pub use first::without_names;
+pub use parts::parts;
+pub use price::{Price, Rollout, Strategy};
+pub use proof::{Proof, Seen, Unit, Units, proof, refuted};
+use rolldrop_record::run_info::ClusterInfo;
+use rolldrop_record::{Cause, Outcome as Ended, Policy, run_info::Tool};
+pub use search::{MOST_PROOFS, Next, Search};
+pub use starts::{lost_at_starts, with_starts};
+
+/// The version of `tune.json`.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// How the pods of a workload end and start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Settings {
+    /// The preStop sleep, in seconds; 0 for none.
+    pub pre_stop_seconds: u64,
+    /// `terminationGracePeriodSeconds`.
+    pub termination_grace_period_seconds: u64,
+    /// `minReadySeconds`.
+    pub min_ready_seconds: u64,
+    /// `initialDelaySeconds` of the readiness probe; `None` without a probe.
+    #[serde(default)]
+    pub readiness_delay_seconds: Option<u64>,
+}
+
+/// The contents of `tune.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Tuning {
+    /// [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// The tool that measured.
+    pub tool: Tool,
+    /// The workload, such as `deployment/web`.
+    pub workload: String,
+    /// Its containers that sleep.
+    pub containers: Vec<String>,
+    /// The cluster's fingerprint.
+    pub cluster: ClusterInfo,
+    /// The share of future terminations that was to be covered.
+    pub coverage_asked: f64,
+    /// At this confidence.
+    pub confidence: f64,
+    /// What was set before.
+    pub before: Settings,
+    /// The runs, in order.
+    pub steps: Vec<Step>,
+    /// The longest windows of all runs.
+    pub seen: Seen,
+    /// What was lost before, by cause.
+    pub lost_before: Vec<LostTo>,
+    /// The chosen settings, if the windows show any.
+    pub chosen: Option<Choice>,
+    /// What they cost.
+    pub price: Option<Price>,
+    /// What limits of the platform mean for the chosen settings, a sentence each.
+    pub limits: Vec<String>,
+    /// What it amounts to.
+    pub outcome: Outcome,
+}
+
+/// What a tuning amounts to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum Outcome {
+    /// The chosen settings lost nothing that a sleep saves, in as many terminations.
+    Proven,
+    /// What is set already is right.
+    AlreadyRight,
+    /// Nothing of what is lost is for a sleep to save.
+    NotForASleep,
+    /// It could not be shown.
+    NotShown {
+        /// Reasons, one sentence each.
+        why: Vec<String>,
+    },
+    /// The chosen settings of an earlier tuning lose requests that a sleep saves.
+    NoLonger {
+        /// Reasons, one sentence each.
+        why: Vec<String>,
+    },
+    /// The tuning has not ended, or was interrupted: this is what it has measured so far.
+    Partial {
+        /// Reasons, one sentence each.
+        why: Vec<String>,
+    },
+}
+
+impl Outcome {
+    /// Whether the chosen settings are shown to hold.
+    pub const fn is_shown(&self) -> bool {
+        matches!(self, Self::Proven | Self::AlreadyRight)
+    }
+}
+
+/// The purpose of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Purpose {
+    /// What is lost as things are.
+    Before,
+    /// The whole windows.
+    Windows,
+    /// Whether the chosen settings hold.
+    Proof,
+}
+
+impl Purpose {
+    /// Its name, in those of the run directories.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Before => "before",
+            Self::Windows => "windows",
+            Self::Proof => "proof",
+        }
+    }
+}
+
+/// One run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Step {
+    /// What it is for.
+    pub purpose: Purpose,
+    /// The run directory, in that of the tuning.
+    pub run: String,
+    /// How pods ended in it.
+    pub settings: Settings,
+    /// Whether it can be believed.
+    pub verdict: Verdict,
+    /// How they ended: the modes of its terminations.
+    pub modes: BTreeSet<Mode>,
+    /// Pods that ended.
+    pub terminations: usize,
+    /// Rollouts in which they ended.
+    pub rollouts: usize,
+    /// The unit that the coverage counts.
+    pub unit: Unit,
+    /// Number of these.
+    pub units: usize,
+    /// The confidence at which it was to show something.
+    pub confidence: f64,
+    /// The share of future units of which so many show something, at that confidence.
+    pub coverage: f64,
+    /// Requests that were lost.
+    pub lost: u64,
+    /// Of those, lost by a cause that a sleep helps.
+    pub lost_for_a_sleep: u64,
+    /// Those that no sleep saves, one by one; of a proof only.
+    pub lost_otherwise: Vec<LostOtherwise>,
+    /// Of how many requests.
+    pub requests: u64,
+}
+
+impl Step {
+    /// What a run shows.
+    pub fn of(
+        purpose: Purpose,
+        run: &str,
+        settings: Settings,
+        (result, lost): (&RunResult, &[Lost]),
+    ) -> Self {
+        let lost_otherwise =
+            if purpose == Purpose::Proof { lost_otherwise(result, lost) } else { Vec::new() };
+        let (units, confidence) = (Units::of(result), confidence(result));
+        Self {
+            purpose,
+            run: run.to_owned(),
+            settings,
+            verdict: result.verdict.clone(),
+            modes: result.terminations.iter().map(|t| t.mode).collect(),
+            terminations: result.terminations.len(),
+            rollouts: units.rollouts,
+            unit: units.unit,
+            units: units.number,
+            confidence,
+            coverage: stats::wilks_coverage(units.number, confidence),
+            lost: result.requests.lost(),
+            lost_for_a_sleep: for_a_sleep(result),
+            lost_otherwise,
+            requests: result.requests.total,
+        }
+    }
+}
+
+impl Step {
+    /// Requests that were lost by no known cause when their pod's sleep was over: a longer one may save them.
+    pub fn unclear(&self) -> u64 {
+        let slept_s = self.settings.pre_stop_seconds as f64;
+        let is_unclear = |lost: &&LostOtherwise| {
+            lost.cause == Cause::Unattributed
+                && lost.after_deletion_seconds.is_some_and(|after| after >= slept_s)
+        };
+        self.lost_otherwise.iter().filter(is_unclear).count() as u64
+    }
+}
+
+/// A request that a proof lost by a cause that no sleep helps, with what is known about it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LostOtherwise {
+    /// Its number in its load source, as in `lost.csv`.
+    pub seq: u64,
+    /// The load source.
+    pub source: String,
+    /// When it was begun, in seconds since the counted part of the load began.
+    pub begun_seconds: f64,
+    /// Its cause.
+    pub cause: Cause,
+    /// Its outcome.
+    pub outcome: Ended,
+    /// The pod that most likely lost it; `None` if no ending pod explains it.
+    pub pod: Option<String>,
+    /// Time from that pod's deletion to the request's beginning, in seconds; negative if before.
+    pub after_deletion_seconds: Option<f64>,
+}
+
+/// The requests of a run that were lost by causes that no sleep helps, in order. The generator's own stale flows are
+/// among them.
+fn lost_otherwise(result: &RunResult, lost: &[Lost]) -> Vec<LostOtherwise> {
+    let terminations = &result.terminations;
+    let of = |lost: &Lost| {
+        let likeliest = lost.candidates.iter().max_by(|a, b| a.share.total_cmp(&b.share));
+        let t = likeliest.and_then(|candidate| terminations.get(candidate.termination));
+        LostOtherwise {
+            seq: lost.seq,
+            source: lost.source.to_string(),
+            begun_seconds: lost.begun_s,
+            cause: lost.cause,
+            outcome: lost.outcome,
+            pod: t.map(|t| t.pod.clone()),
+            after_deletion_seconds: t.map(|t| lost.begun_s - t.t0_s),
+        }
+    };
+    let mut all: Vec<LostOtherwise> =
+        lost.iter().filter(|lost| !lost.cause.is_helped_by_sleep()).map(of).collect();
+    all.sort_by(|a, b| a.begun_seconds.total_cmp(&b.begun_seconds));
+    all
+}
+
+/// Requests that a run lost by causes that a sleep helps.
+pub fn for_a_sleep(result: &RunResult) -> u64 {
+    result.requests.by_cause.iter().filter(|(cause, _)| cause.is_helped_by_sleep()).map(|(_, n)| n).sum()
+}
+
+/// Whether it is known which pod a late request went to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Names {
+    /// It is: a header, the sidecar, connection tracking or the address says so.
+    Known,
+    /// It is not.
+    Unknown,
+}
+
+/// Whether a run knows by name which pods answered its requests: then it knows when a new pod answered first.
+pub fn names(result: &RunResult) -> Names {
+    let is_named = |start: &Start| start.timeline.contains_key(&StartStage::FirstRequest);
+    if result.starts.iter().any(is_named) { Names::Known } else { Names::Unknown }
+}
+
+fn confidence(result: &RunResult) -> f64 {
+    result.recommendation.first().map_or(Policy::default().confidence, |rec| rec.confidence)
+}
+
+/// What was lost by one cause.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LostTo {
+    /// The cause.
+    pub cause: Cause,
+    /// How many requests.
+    pub requests: u64,
+    /// Whether a preStop sleep saves them.
+    pub helped_by_sleep: bool,
+    /// What helps. Empty where a sleep does: the length that one run suggests is not the one that the tuning finds.
+    pub remedy: String,
+}
+
+/// What a run lost, by cause, the most first. The generator's own stale flows are not the workload's.
+pub fn lost_to(result: &RunResult) -> Vec<LostTo> {
+    let others = result.findings.iter().filter_map(|found| Some((found.cause?, found.remedy.as_str())));
+    let remedies: BTreeMap<Cause, &str> = others.filter(|(cause, _)| !cause.is_helped_by_sleep()).collect();
+    let mut lost: Vec<LostTo> = result
+        .requests
+        .by_cause
+        .iter()
+        .filter(|(cause, _)| **cause != Cause::StaleFlow)
+        .map(|(cause, requests)| LostTo {
+            cause: *cause,
+            requests: *requests,
+            helped_by_sleep: cause.is_helped_by_sleep(),
+            remedy: remedies.get(cause).copied().unwrap_or_default().to_owned(),
+        })
+        .collect();
+    lost.sort_by_key(|lost| std::cmp::Reverse(lost.requests));
+    lost
+}
+
+/// What the windows support.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Choice {
+    /// The settings.
+    pub settings: Settings,
+    /// Each consumer, with the sleep that it needs alone.
+    pub consumers: Vec<Consumer>,
+    /// How long the slowest pod took from SIGTERM to its end, in seconds; `None` if not seen of every pod.
+    pub stopping_seconds: Option<f64>,
+}
+
+/// What one consumer needs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Consumer {
+    /// Its name.
+    pub consumer: String,
+    /// The upper bounds of its windows, in seconds, sorted.
+    pub windows_seconds: Vec<f64>,
+    /// The least whole second that covers them all.
+    pub pre_stop_seconds: u64,
+    /// How alike they are within a rollout; `None` if not known.
+    #[serde(default)]
+    pub within_rollouts: Option<Alike>,
+}
+
+/// What settings are chosen from.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish {
+    /// What is set, with what starting pods need.
+    pub before: Settings,
+    /// Whether the grace period may become shorter than it is.
+    pub may_shorten: bool,
+    /// The least sleep, in whole seconds, that no window of the runs so far is known to outlast.
+    pub least_s: u64,
+}
+
+impl Wish {
+    /// The settings with a sleep, for pods that take so long from SIGTERM to their end. If that is not known, they keep
+    /// the time that they have for it.
+    pub fn settings(self, sleep_s: u64, stopping_s: Option<f64>) -> Settings {
+        let set = self.before.termination_grace_period_seconds;
+        let least = match stopping_s {
+            Some(s) => sleep_s + stats::ceil_seconds(s) + Policy::default().margin_s,
+            None => set.saturating_sub(self.before.pre_stop_seconds) + sleep_s,
+        };
+        Settings {
+            pre_stop_seconds: sleep_s,
+            termination_grace_period_seconds: if self.may_shorten { least } else { least.max(set) },
+            ..self.before
+        }
+    }
+}
+
+/// Why the windows of a run support no settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unknown {
+    /// A window lasted as long as the pods slept, and may last longer.
+    Outlasted,
+    /// A pod ended before its sleep was over, as this says.
+    EndedEarly(String),
+    /// One sentence each.
+    Because(Vec<String>),
+}
+
+/// The settings that the windows of a run support, in which pods slept for `seen_with` seconds.
+///
+/// # Errors
+/// Why there are none.
+pub fn choose(windows: &RunResult, seen_with: u64, wish: Wish) -> Result<Choice, Unknown> {
+    let Some(rec) = widest(&windows.recommendation) else {
+        return Err(Unknown::Because(vec!["no pod ended, so there is no window".to_owned()]));
+    };
+    if is_outlasted(windows, seen_with) {
+        return Err(Unknown::Outlasted);
+    }
+    if let Some(why) = ended_early(windows, seen_with) {
+        return Err(Unknown::EndedEarly(why));
+    }
+    let why = rec.refused_because.clone();
+    let consumers = consumers(windows);
+    let Some(sleep_s) = rec.covers_all_seen_seconds.filter(|_| why.is_empty()) else {
+        return Err(Unknown::Because(why));
+    };
+    let (stopping, sleep_s) = (stopping(windows), sleep_s.max(wish.least_s));
+    Ok(Choice { settings: wish.settings(sleep_s, stopping), consumers, stopping_seconds: stopping })
+}
+
+/// Why pods are not known to have slept as long as they were to; `None` if they did.
+fn ended_early(windows: &RunResult, slept_s: u64) -> Option<String> {
+    let ended = |t: &Termination| t.timeline.get(&Stage::ContainersTerminated).copied();
+    let early = windows.terminations.iter().find(|t| ended(t).is_some_and(|s| s < slept_s as f64 - 0.5))?;
+    Some(format!(
+        "pod {} ended {:.1} s after its deletion, though it was to sleep for {slept_s} s first: its preStop hook failed \
+         (an image may lack the program that it runs), or the app ended by itself",
+        early.pod,
+        ended(early)?,
+    ))
+}
+
+/// Whether a window lasted as long as the pods slept, so that its end is not known.
+pub fn is_outlasted(windows: &RunResult, slept_s: u64) -> bool {
+    let all = windows.terminations.iter().flat_map(|t| &t.windows);
+    let lasted = all.filter_map(|window| window.upper_s.or(window.lower_s));
+    let groups = windows.groups.iter().flat_map(|group| &group.windows).filter_map(|window| window.lower_s);
+    lasted.chain(groups).any(|lasted| lasted >= slept_s as f64)
+}
+
+/// How long the slowest pod took from SIGTERM to its end, in seconds; `None` if that was not seen of every pod.
+pub fn stopping(result: &RunResult) -> Option<f64> {
+    result.terminations.iter().map(stopping_s).try_fold(0.0_f64, |most, s| Some(most.max(s?)))
+}
+
+/// The recommendation of the mode with the longest windows.
+fn widest(all: &[Recommendation]) -> Option<&Recommendation> {
+    all.iter().max_by_key(|rec| rec.covers_all_seen_seconds)
+}
+
+fn consumers(windows: &RunResult) -> Vec<Consumer> {
+    let mut all: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for window in windows.terminations.iter().flat_map(|t| &t.windows) {
+        all.entry(&window.consumer).or_default().extend(window.upper_s);
+    }
+    let consumer = |(name, mut seconds): (&str, Vec<f64>)| {
+        seconds.sort_by(f64::total_cmp);
+        Consumer {
+            consumer: name.to_owned(),
+            pre_stop_seconds: stats::ceil_seconds(seconds.last().copied().unwrap_or(0.0)),
+            windows_seconds: seconds,
+            within_rollouts: alike::alike(&windows.terminations, name),
+        }
+    };
+    all.into_iter().map(consumer).collect()
+}
+
+/// From SIGTERM to the end of a pod's containers; `None` if not seen, or cut short by SIGKILL.
+fn stopping_s(t: &Termination) -> Option<f64> {
+    if t.exit_code == Some(137) {
+        return None;
+    }
+    let at = |stage: Stage| t.timeline.get(&stage).copied();
+    let ended = at(Stage::AppExited).or(at(Stage::ContainersTerminated))?;
+    Some((ended - at(Stage::AppSigterm).unwrap_or(0.0)).max(0.0))
+}

@@ -1,0 +1,40 @@
+//! Whether windows within one rollout are more alike than windows of different ones: how far the count of ends that are
+//! apart may be read as a count of independent ones.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::conclude::recommend::apart;
+use crate::math::stats;
+use crate::model::{Mode, Termination};
+
+/// How alike one consumer's windows are within a rollout.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Alike {
+    /// Rollouts with at least one window.
+    pub rollouts: usize,
+    /// Ends of windows that are apart from each other, in all of them.
+    pub ends: usize,
+    /// The intraclass correlation of the windows that ended then: 0 if a rollout says nothing of its windows, 1 if they
+    /// are all of one length. Estimated, so it may be slightly below 0.
+    pub correlation: f64,
+}
+
+/// How alike the windows of this consumer are within a rollout. `None` with fewer than two rollouts, or
+/// where none has two ends that are apart.
+pub(super) fn alike(terminations: &[Termination], consumer: &str) -> Option<Alike> {
+    let of_rollouts = terminations.iter().filter(|t| t.mode == Mode::Rollout);
+    let windows = of_rollouts.map(|t| (t, t.windows.iter().find(|window| window.consumer == consumer)));
+    let mut rollouts: BTreeMap<_, Vec<f64>> = BTreeMap::new();
+    for block in apart(windows) {
+        let uppers = block.iter().filter_map(|(_, window)| window.and_then(|w| w.upper_s));
+        if let (Some((first, _)), Some(longest)) = (block.first(), uppers.max_by(f64::total_cmp)) {
+            rollouts.entry((first.disruption, first.repetition)).or_default().push(longest);
+        }
+    }
+    let groups: Vec<Vec<f64>> = rollouts.into_values().collect();
+    let correlation = stats::intraclass_correlation(&groups)?;
+    Some(Alike { rollouts: groups.len(), ends: groups.iter().map(Vec::len).sum(), correlation })
+}

@@ -1,0 +1,60 @@
+//! Does a figure grow from run to run? The Mann-Kendall test (Mann 1945, Kendall 1975), one-sided.
+
+use super::exact::below;
+
+/// With more values than this, or with equal ones, the normal distribution is close enough.
+const MOST_EXACT: usize = 30;
+
+/// The chance that values in random order grow at least as steadily as these.
+pub(crate) fn grows(values: &[f64]) -> f64 {
+    let pairs = || (0..values.len()).flat_map(|i| (i + 1..values.len()).map(move |j| (i, j)));
+    let rising = pairs().filter(|(i, j)| values[*j] > values[*i]).count();
+    let falling = pairs().filter(|(i, j)| values[*j] < values[*i]).count();
+    let is_tied = rising + falling < pairs().count();
+    if values.len() < 2 {
+        1.0
+    } else if values.len() <= MOST_EXACT && !is_tied {
+        exact(values.len(), falling)
+    } else {
+        normal(values, rising as f64 - falling as f64)
+    }
+}
+
+/// The share of the orders of `n` different values that have at most so many falling pairs (Mahonian numbers).
+fn exact(n: usize, falling: usize) -> f64 {
+    let mut shares = vec![1.0];
+    for i in 2..=n {
+        let mut next = vec![0.0; shares.len() + i - 1];
+        for (falls, share) in shares.iter().enumerate() {
+            next[falls..falls + i].iter_mut().for_each(|of| *of += share / i as f64);
+        }
+        shares = next;
+    }
+    shares.iter().take(falling + 1).sum::<f64>().min(1.0)
+}
+
+/// With the correction for ties, and for continuity.
+fn normal(values: &[f64], score: f64) -> f64 {
+    let term = |n: usize| (n * n.saturating_sub(1) * (2 * n + 5)) as f64;
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let ties: f64 = sorted.chunk_by(|a, b| a == b).map(|equal| term(equal.len())).sum();
+    let variance = (term(values.len()) - ties) / 18.0;
+    if variance <= 0.0 { 1.0 } else { 1.0 - below((score - 1.0) / variance.sqrt()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_steady_growth_is_unlikely_by_chance() {
+        assert!((grows(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) - 1.0 / 720.0).abs() < 1e-12);
+        assert!((grows(&[3.0, 2.0, 1.0]) - 1.0).abs() < 1e-12);
+        // Two of the six orders of three have at most one falling pair, and one has none.
+        assert!((grows(&[2.0, 1.0, 3.0]) - 0.5).abs() < 1e-12);
+        assert_eq!((grows(&[]), grows(&[1.0; 9])), (1.0, 1.0));
+        let tied = grows(&[1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0, 5.0, 5.0]);
+        assert!((1e-5..1e-3).contains(&tied), "{tied}");
+    }
+}

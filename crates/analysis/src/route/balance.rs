@@ -1,0 +1,272 @@
+//! Whether a Service still routed to a pod that had ended, from the outcomes of the connections that it routed.
+//!
+//! A Service proxy that balances at random sends a new connection to a given endpoint with probability 1/n, where n
+//! is the number of endpoints in its rules. Its rules are a state that the EndpointSlices once had, and it takes
+//! these states in their order. So while the rules still hold pod A, they also hold every pod that the slices dropped
+//! later, and each new connection fails with at least the share of the pods that are known to be dead. Answered
+//! connections are evidence against that.
+//!
+//! The evidence is a likelihood ratio: the pod in the rules until now, against the pod removed at the best earlier
+//! time. As a sum over connections, reset at 0 (Page's CUSUM), it exceeds ln(1/α) while the pod is still in the rules
+//! with probability α at most: backwards from the true time it is a martingale (Ville's inequality). So the last time
+//! at which it is below ln(1/α) is an upper bound of the window at confidence 1 − α.
+//!
+//! For one dead pod this is the plain rule that k answered connections in a row leave (1 − 1/n)^k. It rests on random
+//! balancing, which [`rolldrop_record::run_info`] must state.
+
+use crate::route::death::Death;
+use crate::route::tries::{Answered, Tries, Try};
+use crate::timeline::PodEnd;
+use crate::timeline::endpoints::Usable;
+use rolldrop_record::{Outcome, Stamp};
+
+/// Evidence beyond which a pod counts as removed from the rules: e⁻⁹·² is 10⁻⁴. Stricter than the bounds themselves,
+/// because a loss that is wrongly not attributed to a pod is missing from it.
+const OUT: f64 = 9.2;
+/// How far before t0 the state of the rules can lie, in nanoseconds. Older states matter only if pods were replaced
+/// shortly before, by the number of endpoints.
+const OLDEST_NS: i64 = 3_000_000_000;
+/// Even if every endpoint in the rules is dead, this share of connections may be answered: rules that have just been
+/// replaced, a pod that the watch shows late.
+const SURE: f64 = 0.95;
+/// Even if no other pod explains a loss, something else does in this share of the cases in which this pod would.
+const STRAY: f64 = 1.0 / 50.0;
+/// Networks differ: in this share of the cases a pod may be silent while its address should exist, and refuse when it
+/// should be gone.
+const UNEXPECTED: f64 = 0.2;
+/// The share of lost connections without a named pod, if others are named.
+const UNNAMED: f64 = 0.05;
+const MS_NS: i64 = 1_000_000;
+
+/// What a Service's slices showed about one pod.
+#[derive(Debug)]
+pub(crate) struct Route<'a> {
+    /// The states that the rules can have while they hold the pod.
+    holding: Vec<&'a Usable>,
+    /// The state after the last of these.
+    after: Option<&'a Usable>,
+    /// Whether the slices dropped the pod for good, without adding it again.
+    is_dropped_once: bool,
+}
+
+impl<'a> Route<'a> {
+    /// `None` if the pod was never seen as a usable endpoint.
+    pub(crate) fn of(end: &PodEnd, states: &'a [Usable]) -> Option<Self> {
+        // The name may come back with another pod.
+        let gone = end.gone().unwrap_or(Stamp::from_unix_ns(i64::MAX));
+        let own = &states[..states.partition_point(|state| state.from <= gone)];
+        let last = own.iter().rposition(|state| state.holds(&end.pod))?;
+        let from = end.t0.earliest.shifted_ns(-OLDEST_NS);
+        let first = own.partition_point(|state| state.from <= from).saturating_sub(1).min(last);
+        let span = &own[first..=last];
+        let since = span.iter().rposition(|state| !state.holds(&end.pod)).map_or(0, |gap| gap + 1);
+        // A pod that was dropped for a moment and taken up again before its end was not dropped by that.
+        let was_dropped =
+            span[..since].iter().any(|state| state.from >= end.t0.earliest && !state.holds(&end.pod));
+        Some(Self {
+            holding: span.iter().filter(|state| state.holds(&end.pod)).collect(),
+            after: states.get(last + 1),
+            is_dropped_once: !was_dropped,
+        })
+    }
+
+    /// The most endpoints that the rules can have held with the pod.
+    fn most(&self) -> usize {
+        self.holding.iter().map(|state| state.pods.len()).max().unwrap_or(1)
+    }
+
+    /// The shares of connections that fail at `at` while the rules hold the pod, if it is dead, and when they do not.
+    fn shares<'d>(
+        &self,
+        end: (&str, &'d Death),
+        at: Stamp,
+        dead: &impl Fn(&str, Stamp) -> Option<&'d Death>,
+    ) -> Shares {
+        let (pod, own) = end;
+        let fail = |state: &Usable, holds: bool| {
+            let death = |other: &String| if holds && *other == pod { Some(own) } else { dead(other, at) };
+            let each = 1.0 / state.pods.len().max(1) as f64;
+            let deaths = state.pods.iter().filter_map(death);
+            deaths.fold([0.0; 3], |[all, refused, silent], death| {
+                let fits = |outcome| each * death.fits(outcome, at).max(UNEXPECTED);
+                [all + each, refused + fits(Outcome::ConnectRefused), silent + fits(Outcome::ConnectTimeout)]
+            })
+        };
+        let held = self.holding.iter().map(|state| fail(state, true));
+        let least = held.clone().map(|[all, ..]| all).fold(SURE, f64::min);
+        let most =
+            held.fold([0.0; 3], |most, share| std::array::from_fn(|class| share[class].max(most[class])));
+        let [all, classes @ ..] = self.after.map_or([0.0; 3], |state| fail(state, false));
+        let freed = all.min(0.9 * least).max(STRAY * least);
+        let of_class =
+            |share: f64| if all > 0.0 { freed * share / (classes[0] + classes[1]) } else { freed / 2.0 };
+        Shares {
+            least,
+            most,
+            freed,
+            freed_by_class: classes.map(of_class),
+            own: 1.0 / self.most().max(1) as f64,
+        }
+    }
+}
+
+/// Shares of new connections that fail: of all, of those that are refused, and of those that get no answer.
+#[derive(Clone, Copy, Debug)]
+struct Shares {
+    /// The least and the most while the rules hold the pod, itself among them.
+    least: f64,
+    most: [f64; 3],
+    /// When they do not hold it, of all and by class.
+    freed: f64,
+    freed_by_class: [f64; 2],
+    /// The pod's own.
+    own: f64,
+}
+
+impl Shares {
+    /// The evidence of an answered connection against the pod being in the rules.
+    fn answered(self) -> f64 {
+        ((1.0 - self.freed) / (1.0 - self.least)).ln()
+    }
+
+    /// The evidence of a lost connection without a named pod. A pod refuses as long as its address exists, and is silent
+    /// afterwards.
+    fn lost(self, outcome: Outcome, part: f64) -> f64 {
+        let (held, freed) = match outcome {
+            Outcome::ConnectRefused => (self.most[1], self.freed_by_class[0]),
+            Outcome::ConnectTimeout | Outcome::ConnectUnreachable => (self.most[2], self.freed_by_class[1]),
+            _ => (self.most[0], self.freed),
+        };
+        (part * freed / held.max(f64::MIN_POSITIVE)).ln()
+    }
+
+    /// The evidence of a connection that was lost to another dead pod. It is negative if the rules dropped that pod with
+    /// this one.
+    fn lost_to_another(self) -> f64 {
+        let others = (self.most[0] - self.own).max(f64::MIN_POSITIVE);
+        ((1.0 - UNNAMED) * self.freed / others).ln()
+    }
+}
+
+/// How long a pod may have been routed to.
+#[derive(Clone, Debug)]
+pub(crate) struct Reach {
+    /// No connection that began later was routed to it.
+    pub until: Option<Stamp>,
+    /// After this it was not in the rules, except with a chance of α; `None` if the connections do not show it.
+    pub upper: Option<Stamp>,
+    /// When the slices dropped the pod, if they did.
+    pub dropped: Option<Stamp>,
+    /// Whether the slices dropped it for good, so that the rules held it until they applied that.
+    pub is_in_order: bool,
+    /// The first of the losses considered, and for each from there the evidence against the pod.
+    first: usize,
+    against: Vec<f64>,
+}
+
+impl Reach {
+    /// The weight of the pod among the explanations of a loss: its likelihood relative to having been removed by
+    /// then.
+    pub(crate) fn weight(&self, loss: usize) -> f64 {
+        match loss.checked_sub(self.first) {
+            Some(number) => self.against.get(number).map_or(0.0, |against| (-against).exp()),
+            None => 1.0,
+        }
+    }
+}
+
+/// Reads the connections from `from` on: t0, or the last connection that surely was routed to the pod.
+///
+/// `dead` is the end of a pod that surely accepts no connections at a time.
+pub(crate) fn reach<'d>(
+    end: (&PodEnd, &'d Death),
+    route: &Route<'_>,
+    tries: &Tries,
+    from: Stamp,
+    alpha: f64,
+    dead: &impl Fn(&str, Stamp) -> Option<&'d Death>,
+) -> Reach {
+    let (end, death) = end;
+    let bound = (1.0 / alpha).ln();
+    let out = OUT.max(bound);
+    // A connection that went elsewhere has this weight while the pod lives.
+    let elsewhere = elsewhere(route.most());
+    let unnamed_part = if tries.names_losses() { UNNAMED } else { 1.0 };
+    let first = tries.first_loss(from);
+    let mut reach = Reach {
+        until: None,
+        upper: None,
+        dropped: route.after.map(|state| state.from),
+        is_in_order: route.is_dropped_once,
+        first,
+        against: Vec::new(),
+    };
+    let mut against = 0.0f64;
+    let mut below = true;
+    let mut shares: Option<(Stamp, Shares)> = None;
+    for (at, what) in tries.since(from) {
+        if below {
+            // What is counted by the millisecond may have begun at its end.
+            reach.upper = Some(at.shifted_ns(MS_NS));
+        }
+        let is_sure = death.is_sure(at);
+        let shares = match shares {
+            // The set of dead pods changes slowly.
+            Some((since, known)) if at.ns_since(since) < 5_000_000 => known,
+            _ => {
+                let known = route.shares((&end.pod, death), at, dead);
+                shares = Some((at, known));
+                known
+            }
+        };
+        match what {
+            Try::Answered(Answered { named, unnamed }) => {
+                let answered = if is_sure { shares.answered() } else { 0.0 };
+                against += f64::from(named) * answered.max(elsewhere) + f64::from(unnamed) * answered;
+            }
+            Try::Lost(loss) => {
+                reach.against.push(against);
+                let says = match &loss.pod {
+                    Some(pod) if **pod == *end.pod => f64::NEG_INFINITY,
+                    Some(pod) if is_sure && dead(pod, at).is_some() => {
+                        shares.lost_to_another().min(elsewhere)
+                    }
+                    Some(_) => elsewhere,
+                    None if at < death.earliest => 0.0,
+                    None => shares.lost(loss.outcome, unnamed_part),
+                };
+                against = (against + says).max(0.0);
+            }
+        }
+        below = against < bound;
+        if against >= out {
+            reach.until = Some(at);
+            return reach;
+        }
+    }
+    if below {
+        reach.upper = None;
+    }
+    reach
+}
+
+/// The evidence of a connection that was routed elsewhere against one of `n` endpoints being in the rules.
+fn elsewhere(n: usize) -> f64 {
+    -(1.0 - 1.0 / n.max(1) as f64).max(1.0 - SURE).ln()
+}
+
+/// The time by which enough connections in a row were answered since `from` that none of `n` pods still refused them.
+pub(crate) fn quiet_since(tries: &Tries, from: Stamp, n: usize) -> Option<Stamp> {
+    let each = elsewhere(n);
+    let mut against = 0.0;
+    for (at, what) in tries.since(from) {
+        match what {
+            Try::Answered(Answered { named, unnamed }) => against += each * f64::from(named + unnamed),
+            Try::Lost(..) => against = 0.0,
+        }
+        if against >= OUT {
+            return Some(at);
+        }
+    }
+    None
+}

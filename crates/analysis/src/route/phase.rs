@@ -1,0 +1,107 @@
+//! Whether terminations met a consumer's clock at random phases.
+//!
+//! A consumer that looks at endpoints only periodically (a client that keeps a DNS answer, a load balancer's health
+//! check) has windows that are a sample of its phase, from nothing to the whole period, plus a delay. Terminations
+//! that always meet it at one phase show one such sample, however many they are.
+
+use std::f64::consts::TAU;
+
+use crate::timeline::{PodEnd, Timeline};
+use rolldrop_record::Stamp;
+use rolldrop_record::run_info::Target;
+
+/// Below this chance that random phases lie so close together, they count as not random.
+const ALPHA: f64 = 0.01;
+
+/// A consumer with its own clock, and how the ends of pods met it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock<'a> {
+    consumer: &'a str,
+    /// How long it keeps what it knows, in seconds.
+    period_s: f64,
+    /// The longest time from t0 until the endpoint was seen to be removed, in seconds.
+    news_s: f64,
+    /// Whether the pods' ends are consistent with uniformly random phases of the period.
+    is_met_at_random: bool,
+}
+
+impl Clock<'_> {
+    /// The longest window that it can have, in seconds.
+    pub(crate) fn longest_s(&self) -> f64 {
+        self.period_s + self.news_s
+    }
+
+    /// What follows from its period, as a part of a sentence.
+    pub(crate) fn in_words(&self) -> String {
+        let Self { consumer, period_s, news_s, .. } = self;
+        format!(
+            ", and {consumer} may keep a pod for its {period_s:.0} s and the {news_s:.3} s until the change arrived"
+        )
+    }
+
+    /// That the pods ended at one phase of it, if they did.
+    pub(crate) fn in_step(&self) -> Option<String> {
+        let Self { consumer, period_s, .. } = self;
+        (!self.is_met_at_random).then(|| {
+            format!("the pods ended at about one phase of the {period_s:.0} s for which {consumer} keeps an answer of the DNS")
+        })
+    }
+}
+
+/// The consumers with their own clock, and how these ends met it.
+pub(crate) fn clocks<'a>(
+    timeline: &'a Timeline,
+    ends: impl Iterator<Item = &'a PodEnd> + Clone,
+) -> Vec<Clock<'a>> {
+    let withdrawn =
+        |end: &PodEnd| end.stages.endpoint_terminating.or(end.stages.endpoint_removed).or(end.gone());
+    let news_s = |end: &PodEnd| withdrawn(end).map(|at| at.seconds_since(end.t0.earliest));
+    let news_s = ends.clone().filter_map(news_s).fold(0.0, f64::max);
+    let clock = |target: &'a Target| {
+        // An answer that is kept for no time has no phase.
+        let period_s = timeline.period_s(target).filter(|period_s| *period_s > 0.0)?;
+        let is_met_at_random = are_random(period_s, ends.clone().map(|end| end.t0.latest));
+        Some(Clock { consumer: &target.consumer, period_s, news_s, is_met_at_random })
+    };
+    timeline.info.targets.iter().filter_map(clock).collect()
+}
+
+/// Whether these times are consistent with uniformly random phases of a period. Rayleigh's test: for phases at random,
+/// the chance that the mean of n unit vectors is R or longer is about exp(-n R²) (Mardia and Jupp, Directional
+/// Statistics, 2000, section 6.3).
+fn are_random(period_s: f64, times: impl IntoIterator<Item = Stamp>) -> bool {
+    let (mut n, mut x, mut y) = (0.0, 0.0, 0.0);
+    for at in times {
+        // Nanoseconds since 1970 are exact to less than a microsecond.
+        let period_ns = period_s * 1e9;
+        let angle = (at.unix_ns() as f64).rem_euclid(period_ns) / period_ns * TAU;
+        n += 1.0;
+        x += angle.cos();
+        y += angle.sin();
+    }
+    let p = if n > 0.0 { (-(x * x + y * y) / n).exp() } else { 1.0 };
+    p >= ALPHA
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rand::{RngExt, SeedableRng};
+
+    use super::*;
+
+    fn at(seconds: f64) -> Stamp {
+        Stamp::from_unix_ns(1_800_000_000_000_000_000) + Duration::from_secs_f64(seconds)
+    }
+
+    #[test]
+    fn deletions_every_five_seconds_meet_a_clock_of_five_seconds_at_one_phase() {
+        assert!(!are_random(5.0, (0..30).map(|n| at(f64::from(n) * 5.0 + 0.02 * f64::from(n % 3)))));
+        let mut rng = rand::rngs::SmallRng::seed_from_u64(1);
+        let jittered: Vec<Stamp> =
+            (0..30).map(|n| at(f64::from(n) * 5.0 + rng.random_range(0.0..5.0))).collect();
+        assert!(are_random(5.0, jittered));
+        assert!(are_random(5.0, []));
+    }
+}

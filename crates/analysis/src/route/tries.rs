@@ -1,0 +1,193 @@
+//! The new connections of a target in the time around terminations, by millisecond.
+//!
+//! Every connection that was routed elsewhere shows whether a Service still routed to a pod. There are too many to
+//! hold each one, and only those that begin while a pod ends, or soon after, matter.
+
+use std::sync::Arc;
+
+use crate::timeline::Timeline;
+use rolldrop_record::{Outcome, Stamp};
+
+const MS_NS: i64 = 1_000_000;
+/// Connections are kept for at least this long after a pod has gone.
+const AFTER_NS: i64 = 10_000_000_000;
+/// And for the time in which the load opens this many of them for each endpoint.
+const AFTER_CONNECTIONS: f64 = 15.0;
+
+/// Connections that began in one millisecond and were answered.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Answered {
+    /// By a pod that is known.
+    pub named: u32,
+    /// By a pod that is not named.
+    pub unnamed: u32,
+}
+
+/// A new connection that was not answered, or whose outcome is not known.
+#[derive(Clone, Debug)]
+pub(crate) struct Loss {
+    /// When it began.
+    pub at: Stamp,
+    /// Its number among the requests that were not plainly answered.
+    pub request: usize,
+    /// The pod that it was routed to, if that is known.
+    pub pod: Option<Arc<str>>,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// An event of new connections at one time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Try<'a> {
+    /// This many were answered.
+    Answered(Answered),
+    /// One was not.
+    Lost(&'a Loss),
+}
+
+#[derive(Clone, Debug)]
+struct Zone {
+    from: Stamp,
+    /// Its length, in milliseconds.
+    length: usize,
+    /// As far as there was a connection: the end of a pod that nobody saw end is as long as the rest of the run.
+    answered: Vec<Answered>,
+}
+
+impl Zone {
+    fn at(&mut self, bin: usize) -> Option<&mut Answered> {
+        if bin >= self.length {
+            return None;
+        }
+        if bin >= self.answered.len() {
+            self.answered.resize(bin + 1, Answered::default());
+        }
+        self.answered.get_mut(bin)
+    }
+}
+
+/// The new connections of one target.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tries {
+    zones: Vec<Zone>,
+    /// Those that were not answered, by when they began.
+    pub losses: Vec<Loss>,
+    /// How many there were, when the first began, and the last.
+    all: Option<(u64, Stamp, Stamp)>,
+}
+
+impl Tries {
+    /// Empty, with room for the connections near the terminations.
+    pub(crate) fn new(timeline: &Timeline) -> Self {
+        let per_s = timeline.info.load.rate;
+        let endpoints = timeline.endpoints.most(None).max(1) as f64;
+        let after_ns = if per_s > 0.0 { AFTER_CONNECTIONS * endpoints / per_s * 1e9 } else { 0.0 };
+        #[expect(clippy::cast_possible_truncation, reason = "a time of at most an hour, in nanoseconds")]
+        let after_ns = (after_ns.min(3.6e12) as i64).max(AFTER_NS);
+        let mut zones: Vec<(Stamp, Stamp)> = Vec::new();
+        // Ends are in the order of their t0.
+        for end in &timeline.ends {
+            let gone = end.gone().unwrap_or(timeline.load_ended).max(end.t0.latest);
+            let (from, to) =
+                (end.t0.earliest, gone.shifted_ns(after_ns).min(timeline.load_ended.shifted_ns(MS_NS)));
+            match zones.last_mut() {
+                Some(last) if last.1 >= from => last.1 = last.1.max(to),
+                _ if to > from => zones.push((from, to)),
+                _ => {}
+            }
+        }
+        let zone = |(from, to): (Stamp, Stamp)| {
+            let length = usize::try_from(to.ns_since(from) / MS_NS + 1).unwrap_or(0);
+            Zone { from, length, answered: Vec::new() }
+        };
+        Self { zones: zones.into_iter().map(zone).collect(), losses: Vec::new(), all: None }
+    }
+
+    /// Adds a connection that was answered.
+    pub(crate) fn answered(&mut self, at: Stamp, is_named: bool) {
+        self.count(at);
+        let Some(zone) = self.zones.partition_point(|zone| zone.from <= at).checked_sub(1) else { return };
+        let zone = &mut self.zones[zone];
+        let bin = usize::try_from(at.ns_since(zone.from) / MS_NS).unwrap_or(usize::MAX);
+        if let Some(bin) = zone.at(bin) {
+            *if is_named { &mut bin.named } else { &mut bin.unnamed } += 1;
+        }
+    }
+
+    /// Adds one that was not.
+    pub(crate) fn lost(&mut self, loss: Loss) {
+        self.count(loss.at);
+        self.losses.push(loss);
+    }
+
+    /// Adds the connections of others that were answered.
+    pub(crate) fn merge(&mut self, others: &Self) {
+        for (own, others) in self.zones.iter_mut().zip(&others.zones) {
+            own.answered.resize(own.answered.len().max(others.answered.len()), Answered::default());
+            for (own, other) in own.answered.iter_mut().zip(&others.answered) {
+                own.named += other.named;
+                own.unnamed += other.unnamed;
+            }
+        }
+        let all = self.all.into_iter().chain(others.all);
+        self.all = all.reduce(|a, b| (a.0 + b.0, a.1.min(b.1), a.2.max(b.2)));
+    }
+
+    fn count(&mut self, at: Stamp) {
+        let (n, first, last) = self.all.unwrap_or((0, at, at));
+        self.all = Some((n + 1, first.min(at), last.max(at)));
+    }
+
+    /// Connections begun per second, over the whole run; 0 for fewer than two.
+    pub(crate) fn rate(&self) -> f64 {
+        match self.all {
+            Some((n, first, last)) if last > first => (n - 1) as f64 / last.seconds_since(first),
+            _ => 0.0,
+        }
+    }
+
+    /// Sorts the losses, once all are there.
+    pub(crate) fn sort(&mut self) {
+        self.losses.sort_by_key(|loss| (loss.at, loss.request));
+    }
+
+    /// Whether something names the pods of some lost connections.
+    pub(crate) fn names_losses(&self) -> bool {
+        self.losses.iter().any(|loss| loss.pod.is_some())
+    }
+
+    /// Where the losses at or after `from` begin.
+    pub(crate) fn first_loss(&self, from: Stamp) -> usize {
+        self.losses.partition_point(|loss| loss.at < from)
+    }
+
+    /// All events from `from` on, in order. Within one millisecond the losses come first.
+    pub(crate) fn since(&self, from: Stamp) -> impl Iterator<Item = (Stamp, Try<'_>)> {
+        let zones = &self.zones[self.zones.partition_point(|zone| zone.from <= from).saturating_sub(1)..];
+        let bins = zones.iter().flat_map(move |zone| {
+            let first = usize::try_from(from.ns_since(zone.from).max(0) / MS_NS).unwrap_or(0);
+            let bins = zone.answered.iter().enumerate().skip(first);
+            let bins = bins.filter(|(_, answered)| answered.named + answered.unnamed > 0);
+            bins.map(move |(bin, answered)| {
+                let ms = i64::try_from(bin).unwrap_or(i64::MAX / MS_NS);
+                (zone.from.shifted_ns(ms * MS_NS).max(from), *answered)
+            })
+        });
+        let first = self.first_loss(from);
+        let mut losses = self.losses[first..].iter().peekable();
+        let mut bins = bins.peekable();
+        std::iter::from_fn(move || {
+            let is_loss_next = match (losses.peek(), bins.peek()) {
+                (Some(loss), Some((at, _))) => loss.at < at.shifted_ns(MS_NS),
+                (loss, _) => loss.is_some(),
+            };
+            if is_loss_next {
+                let loss = losses.next()?;
+                Some((loss.at, Try::Lost(loss)))
+            } else {
+                let (at, answered) = bins.next()?;
+                Some((at, Try::Answered(answered)))
+            }
+        })
+    }
+}

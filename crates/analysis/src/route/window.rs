@@ -1,0 +1,230 @@
+//! The endpoint-propagation window of one pod towards one consumer.
+
+use crate::attribute::evidence::{Tail, silence_s};
+use crate::attribute::suspects::LAG_NS;
+use crate::model::{NoBound, Window, WindowBasis};
+use crate::timeline::{Gap, PodEnd, Timeline};
+use rolldrop_record::Stamp;
+use rolldrop_record::routing::{Balancing, Routing};
+use rolldrop_record::run_info::{Balances, Target};
+
+/// Returns the reason why there is no upper bound: its kind, and its words.
+type Missing = (NoBound, String);
+
+/// A client that opened no connection for so long before the load ended opens no new ones.
+const NO_LONGER_NS: i64 = 1_000_000_000;
+
+/// Computes the window: lower from t0 latest, upper from t0 earliest.
+///
+/// An upper bound rests on everything that was seen between t0 and itself, so there is none if the record has a gap
+/// there, or if the run went on to the next termination while requests were still lost.
+///
+/// `alpha` is the chance that the upper bound is too small, already shared between all windows of one statement. If a
+/// pod's arrivals are named and also balanced at random, two upper bounds share it, and the smaller one counts.
+pub(crate) fn window(timeline: &Timeline, end: &PodEnd, target: &Target, tail: &Tail, alpha: f64) -> Window {
+    let uncertainty_s = tail.uncertainty_ns as f64 / 1e9;
+    let (lower_s, lower_basis) = match lower(end, target, tail) {
+        Some((at, basis)) => (Some((at.seconds_since(end.t0.latest) - uncertainty_s).max(0.0)), Some(basis)),
+        None => (None, None),
+    };
+    let unbroken = |(at, basis)| match unseen(timeline, end, at) {
+        Some(why) => Err(why),
+        None => Ok((at, basis)),
+    };
+    let by_silence = silence(timeline, end, target, tail, tail.alpha_of_silence(alpha)).and_then(unbroken);
+    let by_balance = balance(timeline, end, target, tail).and_then(unbroken);
+    let upper = [by_silence.clone().ok(), by_balance.clone().ok()].into_iter().flatten();
+    let upper = upper.min_by_key(|(at, _)| *at).map(|(at, basis)| {
+        // No bound of what was seen is below it.
+        let from_t0_s = at.seconds_since(end.t0.earliest) + uncertainty_s;
+        (from_t0_s.max(lower_s.unwrap_or(0.0)), basis)
+    });
+    let censored = match (&upper, by_silence, by_balance) {
+        (Some(_), ..) => None,
+        _ if is_never_routed(timeline, end, target, tail) => Some((
+            NoBound::NeverRouted,
+            "the pod was no usable endpoint at any time, so nothing was routed to it".to_owned(),
+        )),
+        (None, Err(why), _) if tail.rate > 0.0 => Some(why),
+        (None, _, Err(why)) => Some(why),
+        (None, Err(why), _) => Some(why),
+        (None, Ok(_), Ok(_)) => None,
+    };
+    let (censored_reason, censored) = censored.unzip();
+    Window {
+        consumer: target.consumer.clone(),
+        lower_s,
+        upper_s: upper.map(|(s, _)| s),
+        lower_basis,
+        upper_basis: upper.map(|(_, basis)| basis),
+        censored,
+        censored_reason,
+        rate_before: if tail.rate > 0.0 { tail.rate } else { tail.rate_expected },
+        late_arrivals: tail.late,
+    }
+}
+
+/// Returns true if the slices show that the pod was no usable endpoint at any time, and no request contradicts them.
+fn is_never_routed(timeline: &Timeline, end: &PodEnd, target: &Target, tail: &Tail) -> bool {
+    let service = target.service.as_deref();
+    let created = timeline.pods.iter().find(|life| life.uid == end.uid).map(|life| life.created);
+    let (Some(created), false) = (created, timeline.endpoints.usable(service).is_empty()) else {
+        return false;
+    };
+    let gone = end.gone().unwrap_or(timeline.load_ended);
+    let is_hidden = |gap: &Gap| !gap.is_of_pods() && gap.from <= gone && gap.to >= created;
+    tail.last_certain().is_none()
+        && !timeline.endpoints.was_usable(service, &end.pod, created, gone)
+        && !timeline.gaps.iter().any(is_hidden)
+}
+
+/// Why the observations of a pod's end until `at` give no bound.
+fn unseen(timeline: &Timeline, end: &PodEnd, at: Stamp) -> Option<Missing> {
+    if let Some(hole) = timeline.hole_in(end.t0.earliest, at) {
+        let why = format!(
+            "requests are missing in the record from {:.3} s to {:.3} s",
+            timeline.seconds(hole.from),
+            timeline.seconds(hole.to)
+        );
+        return Some((NoBound::Hole, why));
+    }
+    let unsettled = timeline.notes.unsettled.iter().find(|over| (end.t0.earliest..at).contains(over))?;
+    let why = format!(
+        "requests were still lost when the wait after this termination ended, {:.0} s after t0 (--settle-max)",
+        unsettled.seconds_since(end.t0.latest)
+    );
+    Some((NoBound::Unsettled, why))
+}
+
+/// What names the pod's arrivals.
+fn named(tail: &Tail) -> WindowBasis {
+    if tail.is_tracked { WindowBasis::Conntrack } else { WindowBasis::Named }
+}
+
+/// The last connection after t0 that shows that the pod was still routed to, and what it rests on.
+fn lower(end: &PodEnd, target: &Target, tail: &Tail) -> Option<(Stamp, WindowBasis)> {
+    // Where nothing but time links failures to the pod, they say nothing of it long after its endpoint was removed.
+    let removed = end.stages.endpoint_removed.or(end.gone());
+    let is_linked = |at: &Stamp| {
+        tail.reach.is_some()
+            || target.balances == Balances::Requests
+            || removed.is_none_or(|removed| at.ns_since(removed) <= LAG_NS)
+    };
+    let alone = tail.last_alone.filter(is_linked);
+    [(tail.last_named, named(tail)), (alone, WindowBasis::Failures), (tail.last_in_order, WindowBasis::Order)]
+        .into_iter()
+        .filter_map(|(at, basis)| Some((at.filter(|at| *at > end.t0.latest)?, basis)))
+        .max_by_key(|(at, _)| *at)
+}
+
+/// The upper bound from the silence of the pod's own arrivals, or why there is none.
+fn silence(
+    timeline: &Timeline,
+    end: &PodEnd,
+    target: &Target,
+    tail: &Tail,
+    alpha: f64,
+) -> Result<(Stamp, WindowBasis), Missing> {
+    let last = tail.last_possible.map_or(end.t0.latest, |at| at.max(end.t0.latest));
+    let what = arrivals(target);
+    if tail.rate <= 0.0 {
+        let why = format!(
+            "fewer than two {what} of this client are known to have reached the pod before t0, so their absence \
+             shows nothing"
+        );
+        return Err((NoBound::TooFewConnections, why));
+    }
+    let silence = silence_s(tail.rate, alpha);
+    let observed_s = tail.observed_until.map_or(0.0, |at| at.seconds_since(last)).max(0.0);
+    if observed_s < silence {
+        return Err(ended_early(timeline, end, target, tail).unwrap_or_else(|| {
+            let why = format!(
+                "the load ended {observed_s:.3} s after the last of the pod's {what}; {silence:.3} s of silence are \
+                 needed to be sure that no more would have come"
+            );
+            (NoBound::LoadEnded, why)
+        }));
+    }
+    let exit = end.stages.app_exited.or(end.stages.containers_terminated);
+    let cut = exit.filter(|exit| {
+        target.balances == Balances::Requests && exit.seconds_since(last) < silence && *exit >= end.t0.latest
+    });
+    if let Some(exit) = cut {
+        let why = format!(
+            "the pod exited {:.3} s after t0 while {what} still came, and a consumer that retries hides later ones",
+            exit.seconds_since(end.t0.latest)
+        );
+        return Err((NoBound::PodExited, why));
+    }
+    Ok((last + std::time::Duration::from_secs_f64(silence.min(1e6)), named(tail)))
+}
+
+/// Unit that a consumer balances.
+const fn arrivals(target: &Target) -> &'static str {
+    match target.balances {
+        Balances::Connections => "new connections",
+        Balances::Requests => "requests",
+    }
+}
+
+/// That the client opened no new connection any more, though the load was still running.
+fn ended_early(timeline: &Timeline, end: &PodEnd, target: &Target, tail: &Tail) -> Option<Missing> {
+    let ran_on = |at: &Stamp| timeline.load_ended.ns_since(*at) > NO_LONGER_NS;
+    let last = tail.observed_until;
+    if target.balances != Balances::Connections || !last.as_ref().is_none_or(ran_on) {
+        return None;
+    }
+    let why = match last.map(|at| at.seconds_since(end.t0.latest)) {
+        Some(after_s) if after_s > 0.0 => {
+            format!("the client opened its last new connection {after_s:.3} s after t0")
+        }
+        Some(after_s) => format!("the client opened its last new connection {:.3} s before t0", -after_s),
+        None => "the client opened no new connection".to_owned(),
+    };
+    let why = format!("{why}: requests on kept connections do not show where the Service routes");
+    Some((NoBound::NoNewConnections, why))
+}
+
+/// The upper bound from the connections that other pods answered, or why there is none.
+fn balance(
+    timeline: &Timeline,
+    end: &PodEnd,
+    target: &Target,
+    tail: &Tail,
+) -> Result<(Stamp, WindowBasis), Missing> {
+    let basis = match target.balancing(&timeline.info.cluster) {
+        Balancing::Random { assumed: false } => WindowBasis::Balance,
+        Balancing::Random { assumed: true } => WindowBasis::BalanceAssumed,
+        Balancing::No(why) => {
+            return Err((NoBound::NotRandom, format!("no request names its pod, and {why}")));
+        }
+        Balancing::Unknown if is_by_service_proxy(target) => {
+            let why = "no request names its pod, and the mode of the Service proxy is not known";
+            return Err((NoBound::ProxyUnknown, why.to_owned()));
+        }
+        Balancing::Unknown => {
+            let why = "no request names its pod, and it is not known what balances behind the URL";
+            return Err((NoBound::UrlUnknown, why.to_owned()));
+        }
+    };
+    let Some(reach) = &tail.reach else {
+        let why = "the EndpointSlices did not show when the pod was a usable endpoint";
+        return Err((NoBound::Hole, why.to_owned()));
+    };
+    reach.upper.map(|at| (at, basis)).ok_or_else(|| {
+        ended_early(timeline, end, target, tail).unwrap_or_else(|| {
+            let why =
+                "too few connections were answered after the pod's end to show that it got none of them";
+            (NoBound::TooFewConnections, why.to_owned())
+        })
+    })
+}
+
+/// Returns true if a Service proxy routes its connections.
+fn is_by_service_proxy(target: &Target) -> bool {
+    match target.routing {
+        Some(Routing::ClusterIp(_) | Routing::NodePort(_)) => true,
+        Some(Routing::Url | Routing::Dns) => false,
+        None => target.service.is_some(),
+    }
+}
