@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use rolldrop_analysis::Analysed;
-use rolldrop_analysis::timeline::{BeatsState, T0Basis};
+use rolldrop_analysis::model::T0Basis;
+use rolldrop_analysis::timeline::BeatsState;
 use rolldrop_record::{RunDir, Stamp};
 
 use crate::harness::Rolldrop;

@@ -43,7 +43,7 @@ fn expect_exact_accounting(run: &Finished) {
     let records = RunDir::open(&run.dir().join("run")).and_then(|run| run.read()).expect("the run reads");
     let counted = records.requests.iter().filter(|row| row.phase == Phase::Main).count() as u64;
     assert_eq!(counted, result.requests.total, "{run}");
-    assert!(rolldrop_analysis::closes(&result.requests), "{run}");
+    assert!(result.requests.closes(), "{run}");
     assert!((counted as f64 / info.load.rate - info.load.duration_s).abs() < 0.01, "{run}");
 }
 

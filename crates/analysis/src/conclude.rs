@@ -4,5 +4,7 @@ pub(crate) mod aim;
 pub(crate) mod charts;
 pub(crate) mod findings;
 pub(crate) mod recommend;
+pub(crate) mod starts;
+pub(crate) mod terminations;
 pub mod validity;
 pub(crate) mod working;

@@ -1,9 +1,8 @@
 //! How many, how long, how often: sums over all requests.
 
-pub(crate) mod latency;
 pub mod not_sent;
 pub(crate) mod outages;
-pub(crate) mod periods;
 pub(crate) mod reached;
+pub(crate) mod requests;
 pub(crate) mod sums;
 pub(crate) mod while_ending;

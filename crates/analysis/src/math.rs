@@ -4,3 +4,4 @@ pub(crate) mod exact;
 pub(crate) mod power;
 pub(crate) mod stats;
 pub(crate) mod trend;
+pub(crate) mod values;

@@ -19,15 +19,14 @@ pub use charts::{
     Act, ChartData, Deed, HeatMap, LateArrival, LatencyBucket, LatencyHistograms, PodSpan, PodTraffic,
     Second, SleepNeeded, Traffic,
 };
+pub(crate) use findings::finding;
 pub use findings::{Check, CheckVerdict, Figure, Finding, FindingKind, Severity, Unit};
 pub use losses::{Bounded, Candidate, GroupWindow, LossGroup, Lost, TerminationRequests, Unclear, Why};
 pub use outside::OutsideCounts;
 pub use target::{TargetName, TargetResult};
 pub use window::{NoBound, Window, WindowBasis};
 
-use crate::judge::spending;
 use crate::model::figures::{counted, len, manner};
-pub use crate::timeline::T0Basis;
 use rolldrop_record::run_info::{ClusterInfo, Pacing, Tool};
 pub use rolldrop_record::stage::{Stage, StartStage};
 pub use rolldrop_record::{Cause, Mode};
@@ -114,10 +113,29 @@ pub struct RunResult {
     pub looks: Option<Looks>,
 }
 
+/// The error of a gate, over all its looks: the chance that a bound is wrong.
+pub const ALPHA: f64 = 0.05;
+
 impl RunResult {
     /// The confidence of each bound that the gate uses.
     pub fn confidence(&self) -> f64 {
-        1.0 - self.looks.as_ref().map_or(spending::ALPHA, Looks::alpha)
+        1.0 - self.looks.as_ref().map_or(ALPHA, Looks::alpha)
+    }
+}
+
+rolldrop_record::named! {
+    /// How the time at which a deletion took effect is known.
+    pub enum T0Basis {
+        /// The run's own call: from when it was sent to when it was answered.
+        OwnCall = "own_call",
+        /// Beats: the run's own writes with the next smaller and the next larger version.
+        Beats = "beats",
+        /// The deletionTimestamp, which has whole seconds, and the watch.
+        Timestamp = "timestamp",
+        /// A gap of the watch, in which the pod vanished.
+        Gap = "gap",
+        /// The end of its containers: it was not deleted.
+        EndOfContainers = "end_of_containers",
     }
 }
 
@@ -251,6 +269,14 @@ pub struct RequestCounts {
 }
 
 impl RequestCounts {
+    /// Whether the accounting closes: every request is counted once, every dropped one has one cause.
+    pub fn closes(&self) -> bool {
+        self.total == self.ok + self.dropped + self.app_errors + self.not_sent + self.cancelled
+            && self.total == self.by_outcome.values().sum::<u64>()
+            && self.dropped == self.in_window + self.outside_window
+            && self.dropped == self.by_cause.values().sum::<u64>()
+    }
+
     /// The dropped requests without the generator's own stale flows: the figure of headlines, limits and comparisons.
     pub fn lost(&self) -> u64 {
         self.dropped - self.stale_flow_own

@@ -1,5 +1,6 @@
 //! When traffic to a pod stopped: from arrivals, from the balance of failing connections, from the death of the pod.
 
+pub(crate) mod arrivals;
 pub(crate) mod balance;
 pub(crate) mod death;
 pub(crate) mod flows;
@@ -7,3 +8,7 @@ pub(crate) mod phase;
 pub(crate) mod streams;
 pub(crate) mod tries;
 pub(crate) mod window;
+
+/// How long after its endpoint's removal a consumer may route to a pod, if nothing else shows it: the Service proxy's
+/// minSyncPeriod of 1 s, and some.
+pub(crate) const LAG_NS: i64 = 1_500_000_000;

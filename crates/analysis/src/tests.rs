@@ -14,6 +14,7 @@ pub(crate) mod rollouts;
 mod said;
 mod sound;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,15 +22,15 @@ use proptest::prelude::*;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 
-use super::model::{Bounded, WindowBasis};
+use super::model::*;
 use super::*;
 use crate::judge::gate;
 use rolldrop_record::event::{Action, ActionName, Change, ContainerState, PodEvent};
 use rolldrop_record::expect::{Amount, DroppedLimits, Span, WindowLimits};
 use rolldrop_record::run_info::{Balances, ClusterInfo, LoadPlan, Pacing, Target, Tool};
 use rolldrop_record::{
-    Bounds, Event, EventKind, Expect, Phase, Protocol, Records, RequestId, RequestRow, RunInfo, ServedEnd,
-    ServedRow,
+    Bounds, Event, EventKind, Expect, Outcome, Phase, Protocol, Records, RequestId, RequestRow, RunInfo,
+    ServedEnd, ServedRow, Stamp,
 };
 
 const MS: i64 = 1_000_000;
@@ -452,7 +453,7 @@ proptest! {
         }
         let rows = records.requests.len() as u64;
         let result = analysed(records).result;
-        prop_assert!(closes(&result.requests));
+        prop_assert!(result.requests.closes());
         prop_assert_eq!(result.requests.total + result.requests.warmup, rows);
         let explained: u64 = result.groups.iter().map(|group| group.dropped).sum();
         prop_assert!(explained <= result.requests.dropped);

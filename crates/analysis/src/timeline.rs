@@ -19,13 +19,14 @@ pub mod integrity;
 pub(crate) mod lanes;
 mod load;
 mod names;
+pub(crate) mod periods;
 mod phases;
 pub mod pods;
 pub mod requests;
 pub mod restarts;
 mod watches;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use foldhash::{HashMap, HashSet};
@@ -39,7 +40,7 @@ pub use conntrack::Tracked;
 use endpoints::Endpoints;
 pub use integrity::{Hole, Integrity};
 use names::PodNames;
-pub use pods::{EARLY_S, PodEnd, PodLife, Stages, T0, T0Basis, Workload};
+pub use pods::{EARLY_S, PodEnd, PodLife, Stages, T0, Workload};
 use requests::Joins;
 pub use requests::{Agreement, Request, Requests};
 pub use restarts::Restart;
@@ -66,6 +67,11 @@ pub struct HandOver {
 }
 
 impl HandOver {
+    /// Whether rows are missing that the proxy is known to have recorded, or may have.
+    fn misses_rows(&self) -> bool {
+        self.rows.recorded.is_none_or(|recorded| recorded > self.rows.received)
+    }
+
     /// Returns true if the proxy was beside this pod: with StatefulSets others have the same name.
     pub(crate) fn is_of(&self, name: &str, uid: &str) -> bool {
         self.uid.as_deref().map_or(self.pod == name, |own| own == uid)
@@ -127,6 +133,11 @@ pub struct Timeline {
 }
 
 impl Timeline {
+    /// Pods whose proxies' rows did not all arrive.
+    pub(crate) fn pods_without_all_rows(&self) -> BTreeSet<&str> {
+        self.notes.hand_overs.iter().filter(|proxy| proxy.misses_rows()).map(|proxy| &*proxy.pod).collect()
+    }
+
     /// That of a run, and its requests.
     #[cfg(test)]
     pub(crate) fn build(log: RunLog, rows: impl RowSource + 'static) -> Result<(Self, Requests), PartError> {

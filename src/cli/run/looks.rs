@@ -6,7 +6,8 @@ use anyhow::bail;
 
 use crate::cli::exit::Inconclusive;
 use crate::scenario::{Scenario, ScenarioError};
-use rolldrop_analysis::judge::spending::{self, ALPHA};
+use rolldrop_analysis::judge::spending;
+use rolldrop_analysis::model::ALPHA;
 use rolldrop_analysis::model::figures::percent;
 use rolldrop_record::Looks;
 use rolldrop_record::load::{Length, Pace};

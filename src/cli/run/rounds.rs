@@ -17,7 +17,7 @@ use crate::cli::report;
 use crate::coordinator::Workloads;
 use crate::scenario::Until;
 use rolldrop_analysis::judge::gate;
-use rolldrop_analysis::judge::spending::ALPHA;
+use rolldrop_analysis::model::ALPHA;
 use rolldrop_analysis::model::figures::{counted, len, percent};
 use rolldrop_analysis::model::{CheckVerdict, RunResult, Verdict};
 use rolldrop_load as load;

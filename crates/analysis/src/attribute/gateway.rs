@@ -30,11 +30,11 @@
 
 mod no_server;
 
-use crate::Cause;
-use crate::count::latency::Values;
+use crate::math::values::Values;
 use crate::timeline::drop_policy::Class;
 use crate::timeline::{PodEnd, Request, Timeline};
 use no_server::{KnownPod, Refusals};
+use rolldrop_record::Cause;
 use rolldrop_record::run_info::{Balances, Target};
 use rolldrop_record::{Outcome, RequestRow, ServedEnd, Stamp};
 

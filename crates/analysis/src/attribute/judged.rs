@@ -4,12 +4,12 @@ use crate::attribute::cause::{self, Explanation, Facts, ROUND_TRIP_NS, Served};
 use crate::attribute::evidence::Evidence;
 use crate::attribute::gateway::{self, Attempt, PodState};
 use crate::attribute::suspects::Verdict;
-use crate::count::latency::Values;
-use crate::count::sums::{OneSecond, Sums};
+use crate::math::values::Values;
 use crate::model::{Candidate, Unclear, Why, Window};
+use crate::route::streams::Streams;
+use crate::route::window::window_end;
 use crate::timeline::drop_policy::Class;
 use crate::timeline::{Request, Timeline};
-use crate::window_end;
 use rolldrop_record::event::MachineSample;
 use rolldrop_record::run_info::{Balances, Target};
 use rolldrop_record::{Cause, Outcome, Phase, Stamp};
@@ -37,16 +37,26 @@ pub(crate) struct Judged<'a> {
     pub(crate) in_window: bool,
 }
 
+/// What all requests together show of the load.
+pub(crate) struct Load<'s> {
+    /// By second since the counted part began: the median response time, in milliseconds, if something was answered.
+    pub medians: Vec<Option<f64>>,
+    /// How long connecting took.
+    pub connects: &'s Values,
+    /// HTTP/2 connections of lost requests.
+    pub streams: &'s Streams,
+}
+
 /// Judges all requests of the counted part that were dropped. `verdicts` are those of `others`.
 pub(crate) fn judge<'a>(
     timeline: &'a Timeline,
     (others, verdicts): (&'a [Request], Vec<Verdict>),
     evidence: &Evidence,
     windows: &[Vec<Window>],
-    sums: &Sums<'_>,
+    load: Load<'_>,
 ) -> Vec<Judged<'a>> {
-    let signs = Signs::of(timeline, sums);
-    let crossing_ns = crossing_ns(&sums.connects);
+    let signs = Signs::of(timeline, load.medians);
+    let crossing_ns = crossing_ns(load.connects);
     let mut judged = Vec::new();
     for ((request, verdict), &stale) in others.iter().zip(verdicts).zip(&evidence.stale) {
         let row = &request.row;
@@ -56,8 +66,8 @@ pub(crate) fn judge<'a>(
         let begun = request.begun();
         let facts = Facts {
             outcome: row.outcome,
-            reused: row.conn_reused && sums.streams.has_answered(row),
-            shared: sums.streams.shared(row),
+            reused: row.conn_reused && load.streams.has_answered(row),
+            shared: load.streams.shared(row),
             bytes_received: row.bytes_received,
             begun,
             end: row.end,
@@ -165,11 +175,7 @@ struct Signs<'a> {
 }
 
 impl<'a> Signs<'a> {
-    fn of(timeline: &'a Timeline, sums: &Sums<'_>) -> Self {
-        let median = |OneSecond { counts, times }: &OneSecond| {
-            (counts.ok > 0).then(|| times.values().percentiles().p50)
-        };
-        let medians: Vec<Option<f64>> = sums.seconds.iter().map(median).collect();
+    fn of(timeline: &'a Timeline, medians: Vec<Option<f64>>) -> Self {
         let mut usual: Vec<f64> = medians.iter().flatten().copied().collect();
         usual.sort_by(f64::total_cmp);
         let usual_ms = usual.get(usual.len() / 2).copied().unwrap_or(0.0);

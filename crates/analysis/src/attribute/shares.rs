@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::attribute::evidence::Tail;
 use crate::attribute::judged::Judged;
 use crate::model::{GroupWindow, LossGroup, Termination, TerminationRequests};
+use crate::route::arrivals::Tail;
 use crate::timeline::Timeline;
 use rolldrop_record::run_info::{Balances, Target};
 

@@ -13,10 +13,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::attribute::cause::ROUND_TRIP_NS;
-use crate::attribute::evidence::{Arrivals, Gathered, Tail, arrives, ending, silence_s};
+use crate::attribute::evidence::Gathered;
 use crate::attribute::gateway::{self, Gateway, is_gateways};
-use crate::count::sums::was_answered;
 use crate::model::{Candidate, Why};
+use crate::route::LAG_NS;
+use crate::route::arrivals::{Arrivals, Tail, arrives, ending, silence_s};
 use crate::route::death::Death;
 use crate::timeline::drop_policy::Class;
 use crate::timeline::{PodEnd, PodLife, Request, Timeline};
@@ -30,9 +31,6 @@ use rolldrop_record::{Outcome, RequestRow, Stamp};
 const LINK_ALPHA: f64 = 1e-6;
 /// A listening pod counts as one that would have accepted a connection when a silence has this probability.
 const SILENT_ALPHA: f64 = 0.05;
-/// How long after its endpoint's removal a consumer may route to a pod, if nothing else shows it: the Service proxy's
-/// minSyncPeriod of 1 s, and some.
-pub(crate) const LAG_NS: i64 = 1_500_000_000;
 /// An explanation with a smaller share than this does not compete.
 const NEGLIGIBLE: f64 = 0.01;
 /// The weight of an outcome that hardly fits.
@@ -194,7 +192,7 @@ impl<'a> Suspects<'a> {
         let mut verdict = Verdict { candidates, ..Verdict::default() };
         // A kept connection leads to a pod that has answered on it.
         if !r.row.conn_reused {
-            if !was_answered(r) && self.timeline.endpoints.none_usable(service, r.begun()) {
+            if !r.was_answered() && self.timeline.endpoints.none_usable(service, r.begun()) {
                 verdict.no_endpoint = refused;
             }
             let probed = self.of_a_probed_start(verdict.candidates.is_empty(), target, r);
@@ -438,8 +436,8 @@ fn weight(r: &Request, death: &Death, tail: &Tail, loss: Option<usize>) -> f64 {
     };
     let weight = match row.outcome {
         // The pod lived when it answered.
-        _ if was_answered(r) && row.end <= death.likely => 1.0,
-        _ if row.conn_reused || was_answered(r) => death.cuts_off(row.end),
+        _ if r.was_answered() && row.end <= death.likely => 1.0,
+        _ if row.conn_reused || r.was_answered() => death.cuts_off(row.end),
         Outcome::ResetBeforeResponse | Outcome::EofBeforeResponse => {
             let is_quick = row.end.ns_since(r.begun()) <= ROUND_TRIP_NS;
             death.cuts_off(row.end).max(if is_quick { routed() } else { 0.0 })

@@ -16,10 +16,11 @@ use crate::count::not_sent::reasons_in_words;
 use crate::count::sums::Sums;
 use crate::model::figures::{count, counted, either, len, percent};
 use crate::model::{
-    Finding, FindingKind, Latencies, LossGroup, Recommendation, RequestCounts, Severity, Termination,
+    Finding, FindingKind, Latencies, LossGroup, Recommendation, RequestCounts, Severity, T0Basis,
+    Termination, finding,
 };
 use crate::route::phase;
-use crate::timeline::{BeatsState, Command, Refused, Restart, T0Basis, Timeline, Withdrawal};
+use crate::timeline::{BeatsState, Command, Refused, Restart, Timeline, Withdrawal};
 use rolldrop_record::run_info::{BalancesBecause, Target};
 use rolldrop_record::{Looks, Stamp};
 use setup::Setup;
@@ -201,7 +202,7 @@ fn nothing_lost(known: Known<'_>) -> Option<Finding> {
         let bound = crate::math::stats::share_upper(0, n, 0.95) * 100.0;
         finding(
             Severity::Info,
-            format!("no request was dropped in {}", counted(n as u64, "termination")),
+            format!("no request was dropped in {}", counted(n, "termination")),
             &format!("at 95 % confidence at most {bound:.0} % of such terminations drop any"),
             "measure more terminations for a tighter bound",
         )
@@ -218,10 +219,6 @@ fn folded(texts: &[String]) -> Vec<(&str, u64)> {
         }
     }
     folded
-}
-
-pub(crate) fn finding(severity: Severity, what: String, why: &str, remedy: &str) -> Finding {
-    Finding { severity, kind: None, cause: None, what, why: why.to_owned(), remedy: remedy.to_owned() }
 }
 
 /// Terminations that all met a consumer's own clock at about the same phase.

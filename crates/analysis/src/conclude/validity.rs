@@ -1,6 +1,6 @@
 //! Whether the measurement can be trusted, and whether it is complete.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::count::not_sent::{self, reasons_in_words};
@@ -341,9 +341,4 @@ fn missing_rows(proxy: &HandOver) -> Option<String> {
         }
         Some(_) => None,
     }
-}
-
-/// Pods whose proxies' rows did not all arrive.
-pub(crate) fn incomplete(timeline: &Timeline) -> BTreeSet<&str> {
-    timeline.notes.hand_overs.iter().filter(|p| missing_rows(p).is_some()).map(|p| p.pod.as_str()).collect()
 }

@@ -1,11 +1,11 @@
 //! Whether the target works while no pod ends: otherwise a termination has nothing to take away.
 
 use crate::attribute::judged::Judged;
-use crate::count::periods::Periods;
 use crate::count::sums::Part;
 use crate::model::figures::count;
 use crate::model::{Cause, Finding, FindingKind, OutsideCounts, RequestCounts, Severity};
 use crate::timeline::Timeline;
+use crate::timeline::periods::Periods;
 use rolldrop_record::Outcome;
 
 /// At least this share of the requests outside terminations must succeed.

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::conclude::findings::finding;
 use crate::model::figures::{count, counted, either};
+use crate::model::finding;
 use crate::model::{Finding, Severity};
 use crate::timeline::requests::{Strangers, Unmatched};
 use crate::timeline::{Request, Requests, Timeline};

@@ -9,17 +9,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::attribute::evidence::{self, Evidence};
-use crate::conclude::validity;
-use crate::count::latency::{FewValues, Values};
-use crate::count::periods::Periods;
+use crate::attribute::evidence::Evidence;
+use crate::attribute::judged::Load;
 use crate::count::reached::Reached;
+use crate::math::values::{FewValues, Values};
 use crate::model::{LateArrival, Latencies, RequestCounts, Second};
+use crate::route::arrivals::has_met;
 use crate::route::flows::Reuses;
 use crate::route::streams::Streams;
 use crate::timeline::by_name::ByName;
 use crate::timeline::drop_policy::Class;
 use crate::timeline::lanes::add_counts;
+use crate::timeline::periods::Periods;
 use crate::timeline::{Lives, Request, Requests, Timeline};
 use apart::{Apart, Later};
 use by_time::Sum as _;
@@ -156,7 +157,7 @@ impl Part<'_> {
             Class::Cancelled => &mut counts.cancelled,
             Class::Dropped => &mut counts.dropped,
         } += 1;
-        if let Some(ns) = r.row.service_ns().filter(|_| was_answered(r)) {
+        if let Some(ns) = r.row.service_ns().filter(|_| r.was_answered()) {
             self.service.add(ns);
         }
     }
@@ -177,6 +178,15 @@ impl Part<'_> {
 }
 
 impl<'a> Sums<'a> {
+    /// The sums that show how an answer was lost.
+    pub(crate) fn load(&self) -> Load<'_> {
+        let median = |OneSecond { counts, times }: &OneSecond| {
+            (counts.ok > 0).then(|| times.values().percentiles().p50)
+        };
+        let medians = self.seconds.iter().map(median).collect();
+        Load { medians, connects: &self.connects, streams: &self.streams }
+    }
+
     /// No request yet.
     pub(crate) fn new(timeline: &'a Timeline) -> Self {
         Self {
@@ -185,7 +195,7 @@ impl<'a> Sums<'a> {
             kept: vec![Kept::default(); timeline.ends.len()],
             traffic: ByPod::of(timeline),
             last_reached: vec![None; timeline.withdrawals.len()],
-            incomplete: validity::incomplete(timeline),
+            incomplete: timeline.pods_without_all_rows(),
             ..Self::default()
         }
     }
@@ -243,7 +253,7 @@ impl<'a> Sums<'a> {
         let ending = pod.and_then(|pod| pod.lives.end_at(r.begun()));
         if matches!(class, Class::Ok | Class::AppError)
             && let Some(e) = ending
-            && evidence::has_met(timeline, e, r)
+            && has_met(timeline, e, r)
         {
             self.seen[e] += 1;
             let signalled = timeline.ends[e].may_stop_from();
@@ -330,7 +340,7 @@ impl<'a> Sums<'a> {
         if let Some(part) = of_target(&mut self.targets, timeline, r) {
             part.add(class, r);
         }
-        if was_answered(r) {
+        if r.was_answered() {
             self.heat.add(r.row.scheduled.ns_since(timeline.origin), latency_ns(timeline, r));
         }
         if let Some((source, _)) = timeline.tallies.get_key_value(&*r.row.source) {
@@ -364,11 +374,6 @@ impl<'a> Sums<'a> {
         }
         &mut self.seconds[number]
     }
-}
-
-/// True if a whole answer came, of any status: only such a request has a latency.
-pub(crate) fn was_answered(r: &Request) -> bool {
-    matches!(r.row.outcome, Outcome::Ok | Outcome::HttpError)
 }
 
 /// The latency that counts: the response time, or in a closed loop, which has none, the service time.

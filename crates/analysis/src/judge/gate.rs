@@ -16,9 +16,9 @@ mod windows;
 
 use std::collections::BTreeMap;
 
-use crate::RunResult;
 use crate::judge::compare::model::{Comparison, Judgement, Row};
 use crate::judge::compare::{FEWEST_REQUESTS, worse};
+use crate::model::RunResult;
 use crate::model::figures::{count, counted};
 use crate::model::{Check, CheckVerdict, CommandResult, RequestCounts, Verdict};
 use figure::Measured;
@@ -87,7 +87,7 @@ fn of_command(result: &RunResult) -> Vec<Check> {
 /// Whether every scheduled request is in exactly one count, and whether all rows arrived.
 fn accounting(counts: &RequestCounts, expected: Accounting) -> Check {
     let missing: u64 = counts.without_rows.values().flat_map(BTreeMap::values).sum();
-    let closes = crate::closes(counts);
+    let closes = counts.closes();
     let (verdict, why) = match (closes, missing) {
         (true, 0) => (CheckVerdict::Pass, String::new()),
         (true, n) => (CheckVerdict::Fail, format!("the rows of {} did not arrive", counted(n, "request"))),

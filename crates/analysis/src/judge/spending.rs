@@ -13,10 +13,8 @@
 
 use std::f64::consts::E;
 
+use crate::model::ALPHA;
 use rolldrop_record::{Looks, Spending};
-
-/// The error of a gate, over all its looks: the chance that a bound is wrong.
-pub const ALPHA: f64 = 0.05;
 
 /// The looks of a run that is looked at up to so many times, before the first.
 pub fn looks(most: usize) -> Looks {

@@ -1,7 +1,7 @@
 //! What a run amounts to as a gate, in one word: the exit status and every report for CI follow from it.
 
-use crate::RunResult;
 use crate::judge::gate;
+use crate::model::RunResult;
 use crate::model::{CheckVerdict, FindingKind, Verdict};
 
 /// What a run amounts to as a gate, once its checks are made.

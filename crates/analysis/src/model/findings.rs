@@ -143,3 +143,8 @@ impl Check {
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
     }
 }
+
+/// A finding of no kind that the gate or a tuning asks for.
+pub(crate) fn finding(severity: Severity, what: String, why: &str, remedy: &str) -> Finding {
+    Finding { severity, kind: None, cause: None, what, why: why.to_owned(), remedy: remedy.to_owned() }
+}

@@ -1,12 +1,13 @@
 //! The endpoint-propagation window of one pod towards one consumer.
 
-use crate::attribute::evidence::{Tail, silence_s};
-use crate::attribute::suspects::LAG_NS;
-use crate::model::{NoBound, Window, WindowBasis};
+use crate::model::{ALPHA, Mode, NoBound, Window, WindowBasis};
+use crate::route::LAG_NS;
+use crate::route::arrivals::{Tail, silence_s};
+use crate::timeline::periods::Periods;
 use crate::timeline::{Gap, PodEnd, Timeline};
-use rolldrop_record::Stamp;
 use rolldrop_record::routing::{Balancing, Routing};
 use rolldrop_record::run_info::{Balances, Target};
+use rolldrop_record::{Looks, Stamp};
 
 /// Returns the reason why there is no upper bound: its kind, and its words.
 type Missing = (NoBound, String);
@@ -227,4 +228,49 @@ fn is_by_service_proxy(target: &Target) -> bool {
         Some(Routing::Url | Routing::Dns) => false,
         None => target.service.is_some(),
     }
+}
+
+/// The mode of each termination: that of its action. If another pod was ending at the same time, it was not isolated.
+pub(crate) fn modes(ends: &[PodEnd]) -> Vec<Mode> {
+    let is_alone = |end: &PodEnd| ends.iter().all(|other| other.uid == end.uid || !end.overlaps(other));
+    let mode = |end: &PodEnd| match end.mode {
+        Mode::Isolated if !is_alone(end) => Mode::Other,
+        mode => mode,
+    };
+    ends.iter().map(mode).collect()
+}
+
+/// By termination, the chance that an upper bound of its windows is too small, shared between all windows that one
+/// statement covers: those of its mode, for all consumers.
+pub(crate) fn alpha(timeline: &Timeline, modes: &[Mode]) -> Vec<f64> {
+    let targets = timeline.info.targets.len().max(1);
+    let error = timeline.info.looks.as_ref().map_or(ALPHA, Looks::alpha);
+    let alpha = |mode| error / (targets * modes.iter().filter(|other| *other == mode).count()) as f64;
+    modes.iter().map(alpha).collect()
+}
+
+pub(crate) fn windows(timeline: &Timeline, tails: &[Vec<Tail>], alpha: &[f64]) -> Vec<Vec<Window>> {
+    let bound = |((end, tails), alpha): ((&PodEnd, &Vec<Tail>), &f64)| {
+        let targets = timeline.info.targets.iter().zip(tails);
+        let window = |(target, tail): (&Target, _)| window(timeline, end, target, tail, *alpha);
+        targets.map(window).collect()
+    };
+    timeline.ends.iter().zip(tails).zip(alpha).map(bound).collect()
+}
+
+/// The latest end of a window: its bound, or the last arrival that was seen if it has none.
+pub(crate) fn window_end(end: &PodEnd, window: &Window, tail_last: Option<Stamp>) -> Stamp {
+    match window.upper_s {
+        Some(upper_s) => end.t0.earliest + std::time::Duration::from_secs_f64(upper_s.max(0.0)),
+        None => tail_last.map_or(end.t0.latest, |at| at.max(end.t0.latest)),
+    }
+}
+
+/// The times from each t0 to the end of that pod or of its window, whichever is later.
+pub(crate) fn disrupted(timeline: &Timeline, windows: &[Vec<Window>]) -> Periods {
+    let until = |(end, windows): (&PodEnd, &Vec<Window>)| {
+        let window = windows.iter().map(|w| window_end(end, w, None)).max();
+        (end.t0.earliest, window.max(end.gone()).unwrap_or(end.t0.latest))
+    };
+    Periods::of(timeline.ends.iter().zip(windows).map(until))
 }

@@ -101,7 +101,7 @@ fn a_gate_that_is_looked_at_often_is_no_more_often_wrong() {
     };
     let (naive, spending) = (wrong(false), wrong(true));
     // Five standard deviations above what is allowed.
-    let allowed = spending::ALPHA + 5.0 * (spending::ALPHA * (1.0 - spending::ALPHA) / RUNS as f64).sqrt();
+    let allowed = ALPHA + 5.0 * (ALPHA * (1.0 - ALPHA) / RUNS as f64).sqrt();
     assert!(naive > 1.5 * allowed, "looking at 95 % eight times is wrong in {naive} of the runs");
     assert!(spending <= allowed && spending > 0.005, "{spending}");
 }

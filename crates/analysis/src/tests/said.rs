@@ -196,7 +196,7 @@ fn the_generators_own_stale_flows_are_counted_apart() {
     corners::timeout(&mut records, 60_000, 40_001);
     let result = analysed(records).result;
     let r = &result.requests;
-    assert!(closes(r), "{r:?}");
+    assert!(r.closes(), "{r:?}");
     assert_eq!((r.dropped, r.stale_flow_own, r.lost()), (9, 1, 8));
     assert_eq!(r.stale_flow_own_by_outcome, BTreeMap::from([(Outcome::ConnectTimeout, 1)]));
     let eight = DroppedLimits { max: Some(Amount::Count(8)), ..DroppedLimits::default() };

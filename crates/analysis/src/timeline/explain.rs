@@ -182,7 +182,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::timeline::T0Basis;
+    use crate::model::T0Basis;
     use rolldrop_record::event::Replacement;
 
     fn at(s: i64) -> Stamp {

@@ -13,12 +13,13 @@ use super::endpoints::{EndpointChange, EndpointOf, Endpoints};
 use super::explain::Histories;
 use super::phases::{self, LifeOf};
 use super::{Command, HandOver, watches};
+use crate::model::T0Basis;
 use ending::{Ending, Evidence};
 use rolldrop_record::event::{Action, Replacement};
 use rolldrop_record::{EndCause, EventKind, Mode, Stamp};
 use seen::Seen;
 pub(super) use seen::has_finished;
-pub use t0::{T0, T0Basis};
+pub use t0::T0;
 
 const SECOND_NS: i64 = 1_000_000_000;
 /// A watch shows the end of containers late, never early; clocks and whole seconds make this difference, in seconds.

@@ -61,6 +61,11 @@ impl Request {
         self.row.actually_sent().unwrap_or(self.row.scheduled)
     }
 
+    /// Whether a whole answer came, of any status: only such a request has a latency.
+    pub(crate) fn was_answered(&self) -> bool {
+        matches!(self.row.outcome, Outcome::Ok | Outcome::HttpError)
+    }
+
     /// Whether it opened a connection.
     pub fn is_new_connection(&self) -> bool {
         !self.row.conn_reused && self.row.connect_start.is_some()

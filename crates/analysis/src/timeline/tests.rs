@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::model::T0Basis;
 use rolldrop_record::event::PodEvent;
 
 const SECOND_NS: i64 = 1_000_000_000;

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Finding, Severity, counted, finding, len};
+use super::{Finding, Severity, counted, len};
+use crate::model::finding;
 use crate::model::{NoBound, Termination, Window};
 use crate::timeline::Timeline;
 

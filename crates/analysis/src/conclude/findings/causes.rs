@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::setup::{Hook, Setup};
-use super::{
-    Finding, Judged, Known, RESTART_REMEDY, Recommendation, Severity, counted, either, finding, unclear,
-};
+use super::{Finding, Judged, Known, RESTART_REMEDY, Recommendation, Severity, counted, either, unclear};
 use crate::conclude::recommend;
+use crate::model::finding;
 use crate::model::lasted_at_least_s;
 use rolldrop_record::Cause;
 use rolldrop_record::load::Http;

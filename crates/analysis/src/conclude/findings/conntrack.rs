@@ -1,7 +1,7 @@
 //! Findings about the kernel's connection tracking (`--evidence conntrack`).
 
-use super::finding;
 use crate::model::figures::{count, counted, len};
+use crate::model::finding;
 use crate::model::{Finding, Severity};
 use crate::timeline::{Agreement, Timeline, Tracked};
 

@@ -1,6 +1,7 @@
 //! The finding about answers of 5xx by pods that were ending.
 
-use super::{Finding, Known, Severity, count, either, finding};
+use super::{Finding, Known, Severity, count, either};
+use crate::model::finding;
 
 /// The finding; `None` where there was none, or no more than in the steady part of the run.
 pub(super) fn of(known: Known<'_>) -> Option<Finding> {

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::setup::Setup;
-use super::{Finding, Known, Severity, causes, counted, either, finding, len};
+use super::{Finding, Known, Severity, causes, counted, either, len};
+use crate::model::finding;
 use crate::timeline::{FailedHook, PodEnd};
 
 pub(super) fn findings(known: Known<'_>, setup: &Setup<'_>) -> Vec<Finding> {

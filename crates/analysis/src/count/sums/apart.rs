@@ -1,10 +1,10 @@
 //! What can be added up only once it is known which requests failed, and when the run was disrupted.
 
-use super::{Class, Sums, Values, latency_ns, of_target, targets, was_answered};
+use super::{Class, Sums, Values, latency_ns, of_target, targets};
 use crate::count::outages::Outages;
-use crate::count::periods::Periods;
 use crate::count::while_ending;
 use crate::route::streams::Streams;
+use crate::timeline::periods::Periods;
 use crate::timeline::{Request, Requests, Timeline};
 use rolldrop_record::Phase;
 
@@ -30,7 +30,7 @@ impl<'a> Apart<'a> {
     }
 
     fn add(&mut self, class: Class, r: &Request, latency_ns: i64, is_near: bool) {
-        if was_answered(r) {
+        if r.was_answered() {
             self.outside_ok += u64::from(!is_near && class == Class::Ok);
             self.outside_app_errors += u64::from(!is_near && class == Class::AppError);
             self.outside_server_errors += u64::from(!is_near && while_ending::is_server_error(&r.row));

@@ -2,8 +2,8 @@
 
 use super::figure::Measured;
 use super::requests::Requests;
-use crate::RunResult;
 use crate::conclude::working::WORKING_SHARE;
+use crate::model::RunResult;
 use crate::model::{Aim, Check, CheckVerdict, Unit};
 use rolldrop_record::expect::Expect;
 

@@ -7,7 +7,7 @@ use super::known::{Figures, Keyed, Known, OfTarget};
 use super::requests::{Requests, no_termination};
 use super::windows::{Windows, no_window};
 use super::{planned, times};
-use crate::RunResult;
+use crate::model::RunResult;
 use crate::model::{
     Check, CheckVerdict, Latencies, LossGroup, RequestCounts, TargetResult, TerminationRequests, Unit,
 };

@@ -2,7 +2,7 @@
 //! happen, nor by containers that ended on their own.
 
 use super::figure::Measured;
-use crate::RunResult;
+use crate::model::RunResult;
 use crate::model::{Check, CheckVerdict, FindingKind};
 use rolldrop_record::expect::{Bounds, Expect};
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::figure::{Measured, each_within};
-use crate::RunResult;
+use crate::model::RunResult;
 use crate::model::figures::count;
 use crate::model::{Check, Latencies, Mode, Percentiles, Stage, Start, StartStage, Termination, Unit};
 use rolldrop_record::expect::{

@@ -1,5 +1,5 @@
 use super::*;
-use crate::conclude::findings::finding;
+use crate::model::finding;
 use crate::model::{Finding, Mode, Severity, Window};
 use crate::tests::analysed;
 use crate::tests::rollouts::Service;

@@ -6,8 +6,9 @@ use super::super::explain::BY_KUBELET;
 use super::SECOND_NS;
 use super::ending::{Ending, Evidence};
 use super::seen::Deletion;
+use crate::model::T0Basis;
 use rolldrop_record::event::{Action, ProxyPhase};
-use rolldrop_record::{Mode, Stamp, named};
+use rolldrop_record::{Mode, Stamp};
 
 /// A container may have ended this long before a watch shows it: a kubelet looks at its containers once a second.
 const SHOWN_WITHIN_NS: i64 = 2 * SECOND_NS;
@@ -21,22 +22,6 @@ pub struct T0 {
     pub latest: Stamp,
     /// The basis of these.
     pub basis: T0Basis,
-}
-
-named! {
-    /// How the time at which a deletion took effect is known.
-    pub enum T0Basis {
-        /// The run's own call: from when it was sent to when it was answered.
-        OwnCall = "own_call",
-        /// Beats: the run's own writes with the next smaller and the next larger version.
-        Beats = "beats",
-        /// The deletionTimestamp, which has whole seconds, and the watch.
-        Timestamp = "timestamp",
-        /// A gap of the watch, in which the pod vanished.
-        Gap = "gap",
-        /// The end of its containers: it was not deleted.
-        EndOfContainers = "end_of_containers",
-    }
 }
 
 /// How a pod ended.

@@ -1,0 +1,102 @@
+//! What is said of each termination.
+
+use std::collections::BTreeMap;
+
+use crate::attribute::evidence::Evidence;
+use crate::attribute::judged::Judged;
+use crate::attribute::shares;
+use crate::count::sums::Sums;
+use crate::count::while_ending::EndingError;
+use crate::model::{self, Mode, Stage, Termination, Window};
+use crate::route::arrivals::Tail;
+use crate::timeline::{PodEnd, Timeline};
+use rolldrop_record::Stamp;
+
+pub(crate) fn terminations(
+    timeline: &Timeline,
+    modes: &[Mode],
+    evidence: &Evidence,
+    sums: &Sums<'_>,
+    (judged, errors): (&[Judged<'_>], &[EndingError]),
+    windows: Vec<Vec<Window>>,
+) -> Vec<Termination> {
+    let mut terminations: Vec<Termination> = timeline
+        .ends
+        .iter()
+        .zip(modes)
+        .zip(windows)
+        .zip(&evidence.tails)
+        .map(|(((end, mode), windows), tails)| {
+            let last = tails.iter().filter_map(Tail::last_certain).max().filter(|at| *at > end.t0.latest);
+            Termination {
+                pod: end.pod.clone(),
+                uid: end.uid.clone(),
+                node: end.node.clone(),
+                mode: *mode,
+                disruption: end.disruption,
+                repetition: end.repetition,
+                cause: end.cause.clone(),
+                watch_gaps: timeline
+                    .gaps_of(end)
+                    .map(|gap| model::WatchGap {
+                        resource: gap.resource.clone(),
+                        from_s: timeline.seconds(gap.from),
+                        to_s: timeline.seconds(gap.to),
+                        lost: gap.is_lost,
+                    })
+                    .collect(),
+                t0_basis: Some(end.t0.basis),
+                t0_uncertainty_s: end.t0.latest.seconds_since(end.t0.earliest),
+                t0_s: timeline.seconds(end.t0.latest),
+                timeline: stages(end, last),
+                pre_stop_seconds: end.pre_stop_sleep_s.map(|s| u64::try_from(s).unwrap_or(0)),
+                grace_period_seconds: u64::try_from(end.grace_s).unwrap_or(0),
+                exit_code: end.exit_code,
+                windows,
+                requests: model::TerminationRequests::default(),
+                app_errors_after_t0: None,
+                dead_seconds: None,
+            }
+        })
+        .collect();
+    for (e, (t, lost)) in terminations
+        .iter_mut()
+        .zip(shares::requests(timeline.ends.len(), &judged.iter().collect::<Vec<_>>()))
+        .enumerate()
+    {
+        let names_it = |j: &Judged<'_>| j.candidates.iter().any(|c| c.termination == e && c.why.is_certain());
+        let own_errors = errors.iter().filter(|error| error.termination == Some(e)).count() as u64;
+        let has_served = |life: usize| evidence.first_served[life].is_some();
+        let is_named = sums.seen[e] > 0
+            || timeline.pods.iter().position(|life| life.uid == t.uid).is_some_and(has_served)
+            || judged.iter().any(names_it);
+        let seen = is_named.then(|| sums.seen[e] + lost.dropped.at_least);
+        t.requests = model::TerminationRequests { seen, ..lost };
+        t.app_errors_after_t0 = is_named.then_some(own_errors);
+    }
+    let dead = shares::dead_seconds(timeline, &terminations, judged, &evidence.tails);
+    for (t, dead_seconds) in terminations.iter_mut().zip(dead) {
+        t.dead_seconds = dead_seconds;
+    }
+    terminations
+}
+
+fn stages(end: &PodEnd, last_connection: Option<Stamp>) -> BTreeMap<Stage, f64> {
+    let s = &end.stages;
+    [
+        (Stage::DeleteSent, s.delete_sent),
+        (Stage::DeletionSeen, s.deletion_seen),
+        (Stage::EndpointTerminating, s.endpoint_terminating),
+        (Stage::KillBegan, s.kill_began),
+        (Stage::AppSigterm, end.pre_stop_sleep_s.filter(|sleep| *sleep > 0).map(|_| end.may_stop_from())),
+        (Stage::ListenerClosed, s.listener_closed),
+        (Stage::AppExited, s.app_exited),
+        (Stage::LastConnection, last_connection),
+        (Stage::ContainersTerminated, s.containers_terminated),
+        (Stage::EndpointRemoved, s.endpoint_removed),
+        (Stage::PodDeleted, s.pod_deleted),
+    ]
+    .into_iter()
+    .filter_map(|(stage, at)| Some((stage, at?.seconds_since(end.t0.latest))))
+    .collect()
+}
