@@ -54,6 +54,12 @@ pub(crate) fn inject(file: &str, text: &str, options: &Options) -> Result<Output
     let Additions { edits, mut notes, left } =
         additions::of(&objects, options, &place).map_err(|error| error.of(file))?;
     notes.extend(left);
+    let has_more_ports = text.contains("net.ipv4.ip_local_port_range");
+    notes.extend((!edits.is_empty() && !has_more_ports).then(|| {
+        "where clients close their connections first, a pod with the sidecar takes up to 470 new ones a second, for \
+         want of source ports (docs/inject.md, Source ports: a sysctl that more than doubles that)"
+            .to_owned()
+    }));
     let Edited { text, notes: more } = manifests.edited(&edits);
     notes.extend(more);
     Ok(Output { text, notes })

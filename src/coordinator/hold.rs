@@ -11,7 +11,6 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::Service;
 use kube::Api;
 use kube::api::{DynamicObject, Patch, PatchParams};
@@ -205,7 +204,12 @@ impl Caller {
 
     /// Returns a sentence for each workload behind the Services of a run's targets that another run uses, as far as
     /// rights allow to see it.
-    pub(super) async fn held_by_others(&self, work: &Work<'_>, held: &[Workload]) -> Vec<String> {
+    pub(super) async fn held_by_others(
+        &self,
+        work: &Work<'_>,
+        held: &[Workload],
+        workloads: &[Live],
+    ) -> Vec<String> {
         let named = services_of(work.scenario);
         if named.is_empty() {
             return Vec::new();
@@ -217,9 +221,6 @@ impl Caller {
             let found = self.find(&api, &format!("read Service {name}"), name).await.ok().flatten();
             services.extend(found.and_then(|service| serde_json::to_value(service).ok()));
         }
-        let mut workloads = self.live::<Deployment>().await.unwrap_or_default();
-        workloads.extend(self.live::<StatefulSet>().await.unwrap_or_default());
-        workloads.extend(self.live::<DaemonSet>().await.unwrap_or_default());
         let warning = |found: &Live| {
             let workload = found.workload().filter(|workload| !held.contains(workload))?;
             services.iter().any(|service| selects(service, found.pod_labels())).then_some(())?;

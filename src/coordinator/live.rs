@@ -125,6 +125,10 @@ impl Live {
         &self.current
     }
 
+    pub(super) const fn wanted(&self) -> &Value {
+        &self.wanted
+    }
+
     /// Returns true if, as a Service, it selects the pods of a workload.
     pub(super) fn routes_to(&self, workload: &Self) -> bool {
         self.selects(workload.pod_labels())
@@ -408,6 +412,14 @@ impl Caller {
              deployment/web; for the sidecar of a scenario, sidecar: {{inject: true, workloads: [deployment/web]}})",
             self.namespace
         )))
+    }
+
+    /// All workloads of the namespace, as far as rights allow to see them.
+    pub(super) async fn live_workloads(&self) -> Vec<Live> {
+        let mut workloads = self.live::<Deployment>().await.unwrap_or_default();
+        workloads.extend(self.live::<StatefulSet>().await.unwrap_or_default());
+        workloads.extend(self.live::<DaemonSet>().await.unwrap_or_default());
+        workloads
     }
 
     /// All objects of a kind, with every field that they have, also those that are not known here.

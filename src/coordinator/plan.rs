@@ -7,7 +7,10 @@ mod checks;
 mod disruptions;
 mod evidence;
 mod expected;
+mod source_ports;
 mod targets;
+
+use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
@@ -67,6 +70,14 @@ pub(crate) struct Work<'a> {
     pub holder: Option<&'a str>,
 }
 
+impl Work<'_> {
+    /// How long the load lasts; `None` if only its end will tell.
+    fn length(&self) -> Option<Duration> {
+        let load = &self.scenario.load;
+        (!self.has_command && !self.has_rounds).then(|| load.duration() + load.settings.warmup)
+    }
+}
+
 /// What is read to find out what implements Services, until one shows it.
 fn plan_service_proxy(plan: &mut Plan) {
     fn of<K: Resource<DynamicType = ()>>() -> About {
@@ -79,6 +90,19 @@ fn plan_service_proxy(plan: &mut Plan) {
         plan.helps("get", &of::<ConfigMap>().named(name), "kube-proxy's mode, how connections are balanced");
     }
     plan.helps("list", &of::<Pod>(), "kube-proxy's pods, for its mode, if it is not known by then");
+}
+
+/// The workloads that have pods when the load begins, as they are then: those of the manifests, those that the run
+/// changes, and those that are there.
+fn with_pods(scenario: &Scenario, changed: Option<&Wanted<'_>>, there: Vec<Live>) -> Vec<Value> {
+    let has_template = |object: &&Value| !object["spec"]["template"].is_null();
+    let mut workloads: Vec<Value> = scenario.manifests.iter().filter(has_template).cloned().collect();
+    let changed: Vec<&Live> =
+        changed.into_iter().flat_map(Wanted::all).filter(|object| !object.is_service()).collect();
+    let is_other = |object: &Live| changed.iter().all(|changed| changed.title() != object.title());
+    workloads.extend(there.iter().filter(|object| is_other(object)).map(|object| object.current().clone()));
+    workloads.extend(changed.iter().map(|object| object.wanted().clone()));
+    workloads
 }
 
 impl Caller {
@@ -114,7 +138,8 @@ impl Caller {
             Some(changes) => Some(self.plan_live(changes).await?),
             None => None,
         };
-        self.plan_holds(work, live.as_ref(), &mut plan, &mut undo).await?;
+        let there = self.workloads_there(scenario).await;
+        self.plan_holds(work, live.as_ref(), &there, &mut plan, &mut undo).await?;
         self.plan_manifests(work, &mut plan, &mut undo).await?;
         if let Some(wanted) = &live {
             self.plan_changes(wanted, &mut plan, &mut undo);
@@ -167,11 +192,21 @@ impl Caller {
         let made = Made::by(&scenario.manifests, &self.namespace);
         let checks = Checks { caller: self, scenario, made: &made };
         checks.targets(&mut plan).await?;
+        let workloads = with_pods(scenario, live.as_ref(), there);
+        checks.source_ports(&workloads, work.length(), &mut plan).await?;
         checks.disruptions(disruptions, &mut plan).await?;
         undo.calls.reverse();
         self.plan_effect(&mut undo);
         plan.calls.append(&mut undo.calls);
         Ok(plan)
+    }
+
+    /// The workloads of the namespace, if a target's Service may lead to one that is there already.
+    async fn workloads_there(&self, scenario: &Scenario) -> Vec<Live> {
+        match hold::services_of(scenario).is_empty() {
+            true => Vec::new(),
+            false => self.live_workloads().await,
+        }
     }
 
     fn plan_watches(&self, plan: &mut Plan) {
@@ -318,6 +353,7 @@ impl Caller {
         &self,
         work: &Work<'_>,
         live: Option<&Wanted<'_>>,
+        there: &[Live],
         plan: &mut Plan,
         undo: &mut Plan,
     ) -> Result<(), CoordinatorError> {
@@ -337,7 +373,7 @@ impl Caller {
             self.workload_kinds().iter().for_each(|kind| plan.helps("list", kind, why));
         }
         plan.warnings.extend(self.check_holds(&plan.holds, work.holder).await?);
-        plan.warnings.extend(self.held_by_others(work, &plan.holds).await);
+        plan.warnings.extend(self.held_by_others(work, &plan.holds, there).await);
         Ok(())
     }
 

@@ -173,7 +173,10 @@ fn a_named_port_moves_to_the_sidecar_and_comments_stay() {
     ");
     insta::assert_snapshot!(
         output.notes.join("\n"),
-        @"deployment/web: port 8080 is reached through the sidecar on 18080, whose admin port is 18081"
+        @"
+    deployment/web: port 8080 is reached through the sidecar on 18080, whose admin port is 18081
+    where clients close their connections first, a pod with the sidecar takes up to 470 new ones a second, for want of source ports (docs/inject.md, Source ports: a sysctl that more than doubles that)
+    "
     );
 }
 
@@ -307,9 +310,11 @@ fn what_is_not_clear_is_asked() {
     shop.yaml:1: '[' is not closed: close it, or put a value that begins with '[' in quotes
     deployment/web: port 8080 is reached through the sidecar on 18080, whose admin port is 18081
     no Service among the manifests uses deployment/web: a Service with a numeric target port must use 18080 instead of 8080
+    where clients close their connections first, a pod with the sidecar takes up to 470 new ones a second, for want of source ports (docs/inject.md, Source ports: a sysctl that more than doubles that)
     deployment/web: port 8080 is reached through the sidecar on 18080, whose admin port is 18081
     no Service among the manifests uses deployment/web: a Service with a numeric target port must use 18080 instead of 8080
     service/web is headless: its clients choose the port, and bypass the sidecar of deployment/web
+    where clients close their connections first, a pod with the sidecar takes up to 470 new ones a second, for want of source ports (docs/inject.md, Source ports: a sysctl that more than doubles that)
     "
     );
     let chosen = Options { port: Some(9090), ..options() };
@@ -536,6 +541,7 @@ fn unfit_workloads_stay_as_they_are_with_a_note_each() {
     shop.yaml:28: daemonset/agent is left unchanged: its pods use the node's network, where the sidecar's ports would be the node's: remove hostNetwork, or measure it without the sidecar
     shop.yaml:34: deployment/queue is left unchanged: it declares the ports 9000 and 9001: choose one with --port
     shop.yaml:36: deployment/worker is left unchanged: no Service uses it and it declares no port: choose one with --workload deployment/worker --port N
+    where clients close their connections first, a pod with the sidecar takes up to 470 new ones a second, for want of source ports (docs/inject.md, Source ports: a sysctl that more than doubles that)
     ");
     let output = injected(MANY);
     let (_, rest) =

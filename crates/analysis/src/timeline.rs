@@ -8,6 +8,7 @@ mod addresses;
 mod attempts;
 mod beats;
 pub(crate) mod by_name;
+mod changes;
 pub mod clocks;
 mod commands;
 mod conntrack;
@@ -34,6 +35,7 @@ use foldhash::{HashMap, HashSet};
 pub use actions::{Call, Refused, Withdrawal};
 use addresses::Addresses;
 pub use beats::{Beats, BeatsState};
+pub use changes::ChangeByOthers;
 use clocks::{API_SERVER, Clocks};
 pub use commands::Command;
 pub use conntrack::Tracked;
@@ -102,6 +104,8 @@ pub struct Timeline {
     pub commands: Vec<Command>,
     /// The run's own calls, in order.
     pub calls: Vec<Call>,
+    /// Changes of workloads under load that the run did not make.
+    pub changes_by_others: Vec<ChangeByOthers>,
     /// What was asked for and not done.
     pub refused: Vec<Refused>,
     /// Containers that ended in pods that stay.
@@ -302,6 +306,11 @@ impl Unread {
         if ends.iter().any(|e| !e.own && e.stages.deletion_seen.is_some()) && !clocks.knows(API_SERVER) {
             unsampled_clocks.push(API_SERVER.to_owned());
         }
+        let (calls, under_load) = (actions.calls(), (load.counted.unwrap_or(load_started), load_ended));
+        let changes_by_others = match commands.is_empty() {
+            true => changes::by_others(&seen.histories, &calls, under_load),
+            false => Vec::new(),
+        };
         Timeline {
             info: log.info.clone(),
             origin: load.counted.unwrap_or(load_started),
@@ -313,7 +322,8 @@ impl Unread {
             pods,
             ends,
             commands,
-            calls: actions.calls(),
+            changes_by_others,
+            calls,
             refused: actions.refused(),
             restarts: seen.restarts.behind(&endpoints),
             agent_restarts: actions.agent_restarts(),

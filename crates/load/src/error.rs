@@ -42,7 +42,7 @@ pub enum LoadError {
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The operating system refused a thread, a runtime or a timer.
-    #[error("failed to run a load worker")]
+    #[error("failed to run a load worker{}", remedy(.0))]
     Worker(#[source] io::Error),
     /// A worker or the recorder panicked.
     #[error("a thread of the load generator panicked")]
@@ -90,4 +90,26 @@ pub(super) fn in_words(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     words
+}
+
+/// What to do if the system has no thread left.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => {
+            ": raise the limit of processes and threads (ulimit -u, or pids.max of the container)"
+        }
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thread_that_a_limit_forbids_is_an_error_with_its_remedy() {
+        let said = |kind| LoadError::Worker(io::Error::from(kind)).to_string();
+        assert!(said(io::ErrorKind::WouldBlock).contains("pids.max"));
+        assert_eq!(said(io::ErrorKind::OutOfMemory), "failed to run a load worker");
+    }
 }

@@ -210,12 +210,7 @@ impl Plan {
     /// Fresh connections a second of this process, as far as they are planned.
     pub(super) fn fresh_per_s(&self) -> f64 {
         let own = self.settings.workers as f64 / self.share.of as f64;
-        let rate = self.settings.pace.peak_rate() * own;
-        match self.settings.connections {
-            Connections::Fresh => rate,
-            Connections::Keepalive => 0.0,
-            Connections::Mixed(share) => rate * share,
-        }
+        self.settings.fresh_per_s() * own
     }
 
     /// The length of the warm-up.

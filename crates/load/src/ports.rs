@@ -11,16 +11,13 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rolldrop_record::load::PortRange;
+use rolldrop_record::load::{PortRange, TIME_WAIT};
 pub(super) use walk::PortWalk;
 pub use walk::{PortMemory, PortsBefore};
 
 /// How long Linux keeps the entry of an unanswered connection attempt (`nf_conntrack_tcp_timeout_syn_sent`).
 pub(super) const ENTRY_LIFE: Duration = Duration::from_secs(120);
 
-/// How long a port stays taken towards the same address after a connection that this side closed first (Linux:
-/// TCP_TIMEWAIT_LEN).
-const TIME_WAIT: Duration = Duration::from_secs(60);
 /// The same if `net.ipv4.tcp_tw_reuse` lets a new connection take it over.
 const TIME_WAIT_REUSED: Duration = Duration::from_secs(1);
 
@@ -39,29 +36,13 @@ pub(super) fn usable(given: Option<PortRange>) -> Option<Vec<u16>> {
 #[cfg(target_os = "linux")]
 fn ephemeral() -> Option<Vec<u16>> {
     let setting = |name| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).ok();
-    parse_ephemeral(&setting("ip_local_port_range")?, &setting("ip_local_reserved_ports").unwrap_or_default())
+    let reserved = setting("ip_local_reserved_ports").unwrap_or_default();
+    rolldrop_record::load::ephemeral_of(&setting("ip_local_port_range")?, &reserved)
 }
 
 #[cfg(not(target_os = "linux"))]
 fn ephemeral() -> Option<Vec<u16>> {
     None
-}
-
-/// From the two settings as Linux writes them: `32768 60999` and `8080,9000-9010`.
-#[cfg(any(target_os = "linux", test))]
-fn parse_ephemeral(range: &str, reserved: &str) -> Option<Vec<u16>> {
-    let mut ends = range.split_ascii_whitespace().map(str::parse::<u16>);
-    let (first, last) = (ends.next()?.ok()?, ends.next()?.ok()?);
-    let reserved: Vec<PortRange> = reserved
-        .trim()
-        .split(',')
-        .filter_map(|part| match part.parse() {
-            Ok(range) => Some(range),
-            Err(_) => part.parse().ok().map(|port| PortRange { first: port, last: port }),
-        })
-        .collect();
-    let is_free = |port: &u16| !reserved.iter().any(|range| (range.first..=range.last).contains(port));
-    Some((first..=last).filter(is_free).collect())
 }
 
 /// One worker's share of the source ports, walked round and round.
@@ -145,6 +126,7 @@ pub(super) fn used_again_after(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rolldrop_record::load::ephemeral_of;
 
     #[test]
     fn a_range_is_two_ports_in_order() {
@@ -156,9 +138,9 @@ mod tests {
 
     #[test]
     fn reserved_ports_are_left_out() {
-        assert_eq!(parse_ephemeral("10\t16\n", "11,13-14\n").unwrap(), [10, 12, 15, 16]);
-        assert_eq!(parse_ephemeral("10\t12\n", "\n").unwrap(), [10, 11, 12]);
-        assert_eq!(parse_ephemeral("", ""), None);
+        assert_eq!(ephemeral_of("10\t16\n", "11,13-14\n").unwrap(), [10, 12, 15, 16]);
+        assert_eq!(ephemeral_of("10\t12\n", "\n").unwrap(), [10, 11, 12]);
+        assert_eq!(ephemeral_of("", ""), None);
     }
 
     #[test]

@@ -25,8 +25,8 @@ const PART: usize = 4;
 /// How much the peers of a proxy can make it hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Client connections at once. For one more, that which has been idle for longest makes room; if none
-    /// has been idle, it waits in the kernel's accept queue.
+    /// Client connections at once. For one more, an idle one of the address that has the most of them makes room; if
+    /// none has been idle, it waits in the kernel's accept queue.
     pub connections: usize,
     /// Bytes that all connections hold together beyond their own 4 KiB a direction: unfinished heads and
     /// frames, tables of fields, and what a slow reader has not taken.

@@ -1,13 +1,14 @@
 //! The client connections of a proxy: which are accepted, and which make room when there are too many.
 //!
 //! A peer can hold a connection open for as long as the app lets it. So that a crowd of those cannot keep
-//! everybody else out, a full proxy closes the connection that has been idle for longest when one more
-//! comes, as nginx does with idle connections when it runs out of them. Nothing else is closed, and
-//! connections that are not idle are waited for in the kernel's accept queue.
+//! everybody else out, a full proxy closes an idle connection when one more comes, as nginx does when it runs out of
+//! them: one of the address that has the most idle ones, so that an address with few keeps those. Nothing else is
+//! closed, and connections that are not idle are waited for in the kernel's accept queue. No address has a limit of
+//! its own, as a gateway's stands for all of its clients.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -51,25 +52,19 @@ pub(super) struct Clients {
     connections: JoinSet<()>,
     /// What is known of each of them, by its task.
     places: HashMap<Id, Place>,
-    /// Those that have been idle for long, as they were found at once: the idlest is the last.
-    idle: Vec<Id>,
-    /// The tick at which there were none.
-    none_idle_at: Option<u32>,
+    /// Those that may have to make room, as they were found at once, with what they were idle with and since when: the
+    /// last one is the first to do so.
+    idle: Vec<(Id, (Idleness, u32))>,
+    /// The tick at which they were found.
+    idle_at: Option<u32>,
     pub(super) accepted: u64,
     pub(super) last_accepted: Option<Stamp>,
 }
 
 struct Place {
     origin: Arc<Origin>,
+    peer: IpAddr,
     task: AbortHandle,
-}
-
-impl Place {
-    /// With what, and since which tick, it has been idle, if that is long enough to make room.
-    fn idle(&self, now: u32) -> Option<(Idleness, u32)> {
-        let (idleness, since) = self.origin.sides.idle();
-        (now.saturating_sub(since) >= patience_ticks(idleness)).then_some((idleness, since))
-    }
 }
 
 impl Clients {
@@ -81,7 +76,7 @@ impl Clients {
             connections: JoinSet::new(),
             places: HashMap::new(),
             idle: Vec::new(),
-            none_idle_at: None,
+            idle_at: None,
             accepted: 0,
             last_accepted: None,
         }
@@ -131,22 +126,48 @@ impl Clients {
     /// The connection that makes room next, if one has been idle for long enough.
     fn idlest(&mut self) -> Option<Id> {
         let now = self.shared.ticks.load(Ordering::Relaxed);
-        loop {
-            while let Some(id) = self.idle.pop() {
-                if self.places.get(&id).is_some_and(|place| place.idle(now).is_some()) {
-                    self.idle.push(id);
-                    return Some(id);
-                }
-            }
-            if self.none_idle_at == Some(now) {
-                return None;
-            }
-            let idle = self.places.iter().filter_map(|(id, place)| Some((place.idle(now)?, *id)));
-            let mut idle: Vec<_> = idle.collect();
-            idle.sort_unstable_by_key(|(idle, _)| Reverse(*idle));
-            self.idle = idle.into_iter().map(|(_, id)| id).collect();
-            self.none_idle_at = self.idle.is_empty().then_some(now);
+        if self.idle.is_empty() && self.idle_at != Some(now) {
+            self.idle = self.find_idle(now);
+            self.idle_at = Some(now);
         }
+        while let Some((id, was)) = self.idle.last() {
+            if self.places.get(id).is_some_and(|place| place.origin.sides.idle() == *was) {
+                return Some(*id);
+            }
+            self.idle.pop();
+        }
+        None
+    }
+
+    /// The connections that have been idle for long enough, the first to make room last: those that wait for the app
+    /// after all others, and those of the address that has the most first. An address that has less than half as many
+    /// as that one keeps its own.
+    fn find_idle(&self, now: u32) -> Vec<(Id, (Idleness, u32))> {
+        let idle = self.places.iter().filter_map(|(id, place)| {
+            let was = place.origin.sides.idle();
+            let kind = (place.peer, was.0 == Idleness::Unanswered);
+            (was.1 < now).then_some((*id, kind, was))
+        });
+        let mut has = HashMap::<(IpAddr, bool), usize>::new();
+        for (_, kind, _) in idle.clone() {
+            *has.entry(kind).or_default() += 1;
+        }
+        let most = |of: &dyn Fn(bool) -> bool| {
+            has.iter().filter(|((_, waits), _)| of(*waits)).map(|(_, has)| *has).max().unwrap_or_default()
+        };
+        let (most_idle, most) = (most(&|waits| !waits), most(&|_| true));
+        let makes_room = |(_, kind, (idleness, since)): &(Id, (IpAddr, bool), (Idleness, u32))| {
+            let is_crowd = has[kind] > self.shared.budget.connections / 2;
+            let patience = match idleness {
+                Idleness::Stalled if is_crowd => Idleness::NoRequest,
+                idleness => *idleness,
+            };
+            let most = if kind.1 { most } else { most_idle };
+            2 * has[kind] > most && now.saturating_sub(*since) >= patience_ticks(patience)
+        };
+        let mut idle: Vec<_> = idle.filter(makes_room).collect();
+        idle.sort_unstable_by_key(|(_, kind, was)| Reverse((kind.1, Reverse(has[kind]), *was)));
+        idle.into_iter().map(|(id, _, was)| (id, was)).collect()
     }
 
     /// Closes a connection to make room.
@@ -167,7 +188,8 @@ impl Clients {
         let origin = Arc::new(Origin::new(self.shared.clone(), peer, at, conn));
         let accepted = Accepted { stream, origin: origin.clone(), pending, open };
         let task = self.connections.spawn(connection::serve(accepted));
-        self.places.insert(task.id(), Place { origin, task });
+        let peer = peer.ip().to_canonical();
+        self.places.insert(task.id(), Place { origin, peer, task });
     }
 
     /// Goes on until the app is gone and the requests in flight are done, then a

@@ -18,7 +18,9 @@ use serde::{Deserialize, Serialize};
 use super::Evidence;
 use super::names::named;
 use super::row::POD_HEADER;
-pub use addresses::{DnsSettings, Family, NotARange, NotAServer, PortRange, UnknownFamily, dns_server};
+pub use addresses::{
+    DnsSettings, Family, NotARange, NotAServer, PortRange, TIME_WAIT, UnknownFamily, dns_server, ephemeral_of,
+};
 pub use connect_to::{ConnectTo, NotAnOverride};
 pub use pace::{Arrivals, Length, NotARate, NotAStage, Pace, Rate, Stage, UnknownArrivals};
 pub use tls::{TlsSettings, TlsVersions, UnknownTlsVersions, WrittenTls};
@@ -244,6 +246,16 @@ impl Settings {
     pub fn new(url: impl Into<String>) -> Self {
         let url = url.into();
         Self { targets: vec![Target::new(url.as_str(), url.as_str())], ..Self::default() }
+    }
+
+    /// Fresh connections a second at the highest rate, as far as they are planned: those of a closed loop are not.
+    pub fn fresh_per_s(&self) -> f64 {
+        let rate = self.pace.peak_rate();
+        match self.connections {
+            Connections::Fresh => rate,
+            Connections::Keepalive => 0.0,
+            Connections::Mixed(share) => rate * share,
+        }
     }
 }
 

@@ -17,9 +17,6 @@ use rolldrop_load::{LoadError, Plan, PlanError, PortRange, Prepared, Settings, S
 use rolldrop_record::RunId;
 use rolldrop_record::run_info::Target;
 
-/// The ephemeral ports of a new network namespace of Linux, such as a pod's.
-const OF_A_POD: PortRange = PortRange { first: 32_768, last: 60_999 };
-
 /// Asks a process that runs where the load will come from; for pods, which do not exist yet, Linux' own defaults are
 /// assumed. `open_end` is the longest that a load with an open end may take.
 ///
@@ -66,7 +63,7 @@ pub(super) async fn check(
 /// The load, or the part of it that each pod sends.
 fn order(mut settings: Settings, load_workers: Option<usize>) -> Prepare {
     let share = load_workers.map(|pods| {
-        settings.source_ports.get_or_insert(OF_A_POD);
+        settings.source_ports.get_or_insert(PortRange::OF_LINUX);
         Share { first: 0, of: settings.workers * pods }
     });
     Prepare { settings, run: RunId::random(), first_answer_limit: Duration::ZERO, share, before: None }

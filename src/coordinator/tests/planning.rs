@@ -271,3 +271,51 @@ async fn pods_of_the_manifests_are_awaited_also_with_a_url_as_the_target() {
     // Two lists that do not have all of them, one that has, and that of the check.
     assert!(lists.load(Ordering::SeqCst) > 3);
 }
+
+/// A Deployment behind the target, whose pods have the sidecar, and these sysctls.
+fn with_sidecar(replicas: u32, sysctls: &Value) -> Value {
+    let metadata = json!({"labels": {"app": "web"}, "annotations": {"rolldrop.dev/sidecar": "registry.example/rolldrop"}});
+    let template = json!({"metadata": metadata, "spec": {"securityContext": {"sysctls": sysctls}}});
+    json!([{"metadata": {"name": "web", "namespace": "shop"}, "spec": {"replicas": replicas,
+        "selector": {"matchLabels": {"app": "web"}}, "template": template}}])
+}
+
+#[tokio::test]
+async fn sidecars_without_source_ports_for_the_load_are_a_finding() {
+    let findings = async |workloads: Value, load: &str| {
+        let there = [("/services/web", service(&json!({}))), ("/deployments", workloads)];
+        let spec = format!("  target: {{service: web}}\n  load: {{{load}}}\n");
+        planned(cluster(&there), &spec).await.unwrap().findings
+    };
+    let many = "rate: 1400, duration: 60s";
+    let found = findings(with_sidecar(2, &json!([])), many).await;
+    insta::assert_snapshot!(found.join("\n"), @"x.yaml:6: spec.load: 700 fresh connections/s to each pod of Deployment web need 42000 source ports in it: its sidecar opens a connection to the app for each, whose port stays taken for 60 s if the client closes first (TIME_WAIT). The pod has 28232, enough for 471/s; the rest would be refused or reset. Keep connections (connections: {mode: keepalive}), run 1.5 times as many replicas, lower the rate, or set the sysctl net.ipv4.ip_local_port_range in the pod template (docs/inject.md, Source ports). If the server closes first, reusePorts: true");
+    let widened = json!([{"name": "net.ipv4.ip_local_port_range", "value": "1024 65535"}]);
+    let mut bare = with_sidecar(2, &json!([]));
+    bare[0]["spec"]["template"]["metadata"]["annotations"] = Value::Null;
+    for (workloads, load) in [
+        (with_sidecar(3, &json!([])), many),
+        (with_sidecar(2, &widened), many),
+        (bare, many),
+        (with_sidecar(2, &json!([])), "rate: 1400, duration: 30s"),
+        (with_sidecar(2, &json!([])), "rate: 1400, duration: 60s, reusePorts: true"),
+        (with_sidecar(2, &json!([])), "rate: 1400, duration: 60s, connections: {mode: keepalive}"),
+        (with_sidecar(2, &json!([])), "rate: 1400, duration: 60s, connections: {mode: mixed, share: 0.5}"),
+    ] {
+        assert_eq!(findings(workloads, load).await, Vec::<String>::new(), "{load}");
+    }
+    // The manifests' own workload, of which half of the requests go to a URL.
+    let mut own = with_sidecar(1, &json!([]));
+    let (mut deployment, mut web) = (own[0].take(), service(&json!({"clusterIP": null})));
+    (deployment["apiVersion"], deployment["kind"]) = ("apps/v1".into(), "Deployment".into());
+    (web["apiVersion"], web["kind"]) = ("v1".into(), "Service".into());
+    let spec = format!(
+        "  manifests:\n  - inline: {deployment}\n  - inline: {web}\n  target: [{{service: web}}, {{url: 'http://other/'}}]\n  \
+         load: {{{many}}}\n"
+    );
+    let found = planned(cluster(&[]), &spec).await.unwrap().findings;
+    assert!(
+        found[0].contains("spec.load: 700 fresh connections/s to each pod of Deployment web"),
+        "{found:?}"
+    );
+}

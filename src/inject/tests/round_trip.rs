@@ -262,6 +262,7 @@ fn awkward_manifests_come_back_byte_for_byte() {
     port 80 of the nodes bypasses the sidecar of daemonset/agent
     service/db is headless: its clients choose the port, and bypass the sidecar of statefulset/db
     shop.yaml:119: replicaset/worker is left unchanged: no Service uses it and it declares no port: choose one with --workload replicaset/worker --port N
+    where clients close their connections first, a pod with the sidecar takes up to 470 new ones a second, for want of source ports (docs/inject.md, Source ports: a sysctl that more than doubles that)
     ");
 }
 

@@ -8,7 +8,7 @@ mod ends;
 mod setup;
 mod unclear;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::attribute::judged::Judged;
 use crate::conclude::validity::Reason;
@@ -20,7 +20,7 @@ use crate::model::{
     Termination, finding,
 };
 use crate::route::phase;
-use crate::timeline::{BeatsState, Command, Refused, Restart, Timeline, Withdrawal};
+use crate::timeline::{BeatsState, ChangeByOthers, Command, Refused, Restart, Timeline, Withdrawal};
 use rolldrop_record::run_info::{BalancesBecause, Target};
 use rolldrop_record::{Looks, Stamp};
 use setup::Setup;
@@ -62,6 +62,7 @@ pub(crate) fn findings(known: Known<'_>) -> Vec<Finding> {
     findings.extend(refusals(timeline));
     findings.extend(timeline.commands.iter().filter_map(unfinished));
     findings.extend(timeline.restarts.iter().filter(|r| r.from >= timeline.origin).map(restarted));
+    findings.extend(changed(timeline));
     findings
         .extend(timeline.deleted_workloads().map(|(at, workload)| deleted(timeline.seconds(*at), workload)));
     findings.extend(agents_restarted(timeline.agent_restarts));
@@ -357,6 +358,33 @@ fn restarted(restart: &Restart) -> Finding {
         if *is_crash { RESTART_REMEDY } else { "see why it ended; a readinessProbe shortens the outage" };
     let kind = (!is_crash).then_some(FindingKind::Restarted);
     Finding { kind, ..finding(Severity::Warning, what, why, remedy) }
+}
+
+/// Workloads of measured pods that others changed, with their first change.
+fn changed(timeline: &Timeline) -> Vec<Finding> {
+    let mut of = BTreeMap::<&str, Vec<&ChangeByOthers>>::new();
+    for change in &timeline.changes_by_others {
+        of.entry(&change.workload).or_default().push(change);
+    }
+    let measured = timeline.ends.iter().filter_map(|end| end.workload.as_ref());
+    let measured: BTreeSet<&str> = measured.map(|workload| &*workload.name).collect();
+    of.retain(|workload, _| measured.contains(workload));
+    let finding_of = |(workload, changes): (&str, Vec<&ChangeByOthers>)| {
+        let more = match changes.len() {
+            1 => String::new(),
+            n => format!(", and {} later", counted(len(n - 1), "more time")),
+        };
+        let (first_s, what) = (timeline.seconds(changes[0].at), &changes[0].what);
+        finding(
+            Severity::Warning,
+            format!("others changed {workload} {first_s:.1} s into the load ({what}){more}"),
+            "no action of this run did that: pods ended and started for it, too, so the losses and windows since are \
+             not those of the scenario alone",
+            "see who did (an autoscaler, a pipeline, GitOps, a colleague: kubectl get --show-managed-fields -o yaml), \
+             keep them away, and measure again",
+        )
+    };
+    of.into_iter().map(finding_of).collect()
 }
 
 /// A workload that is gone since.

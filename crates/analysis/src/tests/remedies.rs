@@ -213,6 +213,52 @@ fn workload_that_is_deleted_in_mid_run_is_named() {
 }
 
 #[test]
+fn change_of_a_workload_by_others_is_a_finding() {
+    let records = replaced(Some(Replacement::RollingUpdate), 3, Some("25%"));
+    let (event, workload) = records
+        .events
+        .iter()
+        .find_map(|event| match &event.kind {
+            EventKind::Workload(workload) => Some((event.clone(), workload.clone())),
+            _ => None,
+        })
+        .unwrap();
+    let shown = |ms: i64, template: &str, replicas: i32| {
+        let (template, replicas) = (template.to_owned(), Some(replicas));
+        let workload = WorkloadEvent { change: Change::Applied, template, replicas, ..workload.clone() };
+        Event { at: at(ms), kind: EventKind::Workload(workload), ..event.clone() }
+    };
+    let call = records.events.iter().find_map(|event| match &event.kind {
+        EventKind::Action(action) => Some(action.clone()),
+        _ => None,
+    });
+    let restart = |ms: i64, action: ActionName| {
+        let action = Action { action, pod: None, uid: None, answered: at(ms + 5), ..call.clone().unwrap() };
+        Event { at: at(ms), kind: EventKind::Action(action), ..event.clone() }
+    };
+    let said = |more: Vec<Event>| {
+        let mut records = records.clone();
+        records.events.extend(more);
+        records.events.sort_by_key(|event| event.at);
+        let found = analysed(records).result;
+        saying(&found, "others changed").iter().map(|finding| finding.what.clone()).collect::<Vec<_>>()
+    };
+    let both = said(vec![shown(4000, "b", 5), shown(5000, "c", 5)]);
+    let what = "others changed Deployment web 4.0 s into the load (another pod template, 5 replicas instead of 3), and 1 more \
+        time later";
+    assert_eq!(both, [what]);
+    assert!(said(vec![shown(4000, "a", 3)]).is_empty(), "nothing has changed");
+    assert!(said(vec![shown(10_500, "b", 5)]).is_empty(), "the run's own end");
+    let own = vec![restart(3990, ActionName::RollingRestart), shown(4000, "b", 3)];
+    assert!(said(own.clone()).is_empty());
+    // The restart is one change. This is a second one.
+    assert_eq!(said([own, vec![shown(4500, "c", 3)]].concat()).len(), 1);
+    let scaled = vec![restart(3990, ActionName::Scale), shown(4000, "b", 5)];
+    assert!(said(scaled)[0].ends_with("(another pod template)"));
+    assert!(said(vec![restart(100, ActionName::Observe), shown(4000, "b", 5)]).is_empty());
+}
+
+#[test]
 fn recreate_gets_another_strategy_and_no_sleep() {
     let result = analysed(replaced(Some(Replacement::Recreate), 3, None)).result;
     let rec = &result.recommendation[0];

@@ -9,6 +9,8 @@ use rolldrop_record::{EventKind, Stamp};
 pub struct Call {
     /// When it was made.
     pub at: Stamp,
+    /// When it was answered.
+    pub answered: Stamp,
     /// Whether it was done.
     pub is_done: bool,
     /// The action.
@@ -60,6 +62,7 @@ impl<'a> Collector<'a> {
     pub(super) fn calls(&self) -> Vec<Call> {
         let call = |(at, action): &(Stamp, &Action)| Call {
             at: *at,
+            answered: action.answered,
             is_done: action.error.is_none(),
             action: action.action,
             pod: action.pod.clone(),

@@ -8,7 +8,7 @@ use rolldrop_record::event::{Change, NodeEvent, PodEvent, WorkloadEvent};
 use rolldrop_record::{EventKind, Mode, Stamp};
 
 /// A watch may show a change this much later than another one shows what followed from it.
-const WATCH_LAG_NS: i64 = 2_000_000_000;
+pub(super) const WATCH_LAG_NS: i64 = 2_000_000_000;
 /// A controller takes pods away this soon after their number was lowered.
 const SCALED_NS: i64 = 10_000_000_000;
 
@@ -100,6 +100,16 @@ impl Histories {
             strategy: event.strategy,
             max_unavailable: event.max_unavailable.clone(),
         })
+    }
+
+    /// The changes of workloads that are no ReplicaSets, in order: when a watch showed them, the state before and after.
+    pub(super) fn changes_of_workloads(&self) -> Vec<(Stamp, &WorkloadEvent, &WorkloadEvent)> {
+        let histories = self.workloads.iter().filter(|(name, _)| !name.starts_with("ReplicaSet/"));
+        let steps = histories.flat_map(|(_, history)| history.iter().zip(history.iter().skip(1)));
+        let mut changes: Vec<_> = steps.map(|((_, before), (at, after))| (*at, before, after)).collect();
+        changes.retain(|(_, _, after)| after.change != Change::Deleted);
+        changes.sort_by_key(|(at, ..)| *at);
+        changes
     }
 
     /// By changes of a workload.

@@ -17,9 +17,10 @@ use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
 use super::{ENTRY_LIFE, SourcePorts};
+use rolldrop_record::load::PortRange;
 
-/// The ports that Linux chooses from unless it is told otherwise (`net.ipv4.ip_local_port_range`).
-const COMMON: RangeInclusive<u16> = 32768..=60999;
+/// The ports that Linux chooses from unless it is told otherwise.
+const COMMON: RangeInclusive<u16> = PortRange::OF_LINUX.first..=PortRange::OF_LINUX.last;
 /// A file with its three numbers is no longer.
 const LONGEST: u64 = 32;
 

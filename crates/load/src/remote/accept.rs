@@ -1,22 +1,25 @@
 //! Connections that are made to one listener, each served by a task of its own.
 //!
 //! Whoever can reach the port can connect. Those who have not shown that they belong here share a few places, so that a
-//! crowd of them takes neither files nor memory from the load.
+//! crowd of them takes neither files nor memory from the load. The address that has the most of these places gives one up,
+//! so that a crowd takes none from those who are about to show it.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{HashMap, VecDeque};
 use std::fmt::Display;
 use std::future::Future;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinSet, yield_now};
 use tokio::time::sleep;
 
 /// After an accept that failed, so that a lack of descriptors is no busy loop.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Connections of strangers at a time. One more closes the oldest.
+/// Connections of strangers at a time. One more closes the oldest of the address that has the most.
 const STRANGERS: usize = 64;
 
 /// A connection's proof that it belongs here, once it has given one.
@@ -34,6 +37,28 @@ impl Trust {
     }
 }
 
+/// A connection that may not belong here.
+struct Stranger {
+    address: IpAddr,
+    task: AbortHandle,
+    trust: Trust,
+}
+
+impl Stranger {
+    fn is_one_still(&self) -> bool {
+        !self.trust.is_earned() && !self.task.is_finished()
+    }
+}
+
+/// The place of the oldest stranger of the address that has the most.
+fn oldest_of_the_most(strangers: &VecDeque<Stranger>) -> Option<usize> {
+    let mut addresses = HashMap::<IpAddr, (usize, Reverse<usize>)>::new();
+    for (place, stranger) in strangers.iter().enumerate() {
+        addresses.entry(stranger.address).or_insert((0, Reverse(place))).0 += 1;
+    }
+    addresses.into_values().max().map(|(_, Reverse(oldest))| oldest)
+}
+
 /// Serves every connection. Never returns; connections end with it.
 pub(super) async fn accept<F, E>(listener: TcpListener, serve: impl Fn(TcpStream, Trust) -> F)
 where
@@ -41,7 +66,7 @@ where
     E: Display,
 {
     let mut connections = JoinSet::new();
-    let mut strangers: VecDeque<(AbortHandle, Trust)> = VecDeque::new();
+    let mut strangers = VecDeque::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
@@ -53,15 +78,16 @@ where
                             tracing::debug!(%peer, %error, "a connection ended");
                         }
                     });
-                    strangers.push_back((task, trust));
+                    strangers.push_back(Stranger { address: peer.ip().to_canonical(), task, trust });
                     if strangers.len() > STRANGERS {
-                        strangers.retain(|(task, trust)| !trust.is_earned() && !task.is_finished());
+                        strangers.retain(Stranger::is_one_still);
                     }
-                    if strangers.len() > STRANGERS
-                        && let Some((oldest, _)) = strangers.pop_front()
-                    {
-                        oldest.abort();
+                    if strangers.len() > STRANGERS {
+                        let one = oldest_of_the_most(&strangers).and_then(|place| strangers.remove(place));
+                        one.iter().for_each(|one| one.task.abort());
                     }
+                    // It may have shown already that it belongs here, whoever comes next.
+                    yield_now().await;
                 }
                 Err(error) => {
                     tracing::warn!(%error, "accepting failed");
@@ -78,11 +104,39 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpSocket;
     use tokio::time::timeout;
 
     use super::*;
 
     const DEADLINE: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn crowd_of_one_address_takes_no_place_of_another() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let echo = |mut stream: TcpStream, _: Trust| async move {
+            let byte = stream.read_u8().await?;
+            stream.write_u8(byte).await
+        };
+        let says = async {
+            let mut slow = TcpStream::connect(address).await.unwrap();
+            let mut crowd = Vec::new();
+            for _ in 0..3 * STRANGERS {
+                let socket = TcpSocket::new_v4().unwrap();
+                socket.bind((Ipv4Addr::new(127, 0, 0, 2), 0).into()).unwrap();
+                crowd.push(socket.connect(address).await.unwrap());
+            }
+            let first = timeout(DEADLINE, crowd[0].read(&mut [0])).await.unwrap();
+            assert!(matches!(first, Ok(0) | Err(_)), "the oldest of the crowd is closed");
+            slow.write_u8(7).await.unwrap();
+            assert_eq!(timeout(DEADLINE, slow.read_u8()).await.unwrap().unwrap(), 7);
+        };
+        tokio::select! {
+            () = accept(listener, echo) => {}
+            () = says => {}
+        }
+    }
 
     #[tokio::test]
     async fn strangers_make_room_for_each_other_and_not_those_who_belong() {

@@ -317,3 +317,54 @@ async fn only_the_run_is_obeyed_and_orders_are_taken_once_and_in_turn() {
     }
     assert!(refused(link.post(&path(2), stop).await).1.contains("number 1"));
 }
+
+/// What strangers say, each connection as soon as the one before has said it.
+async fn attack(to: SocketAddr, says: Vec<u8>) {
+    let mut open = std::collections::VecDeque::new();
+    loop {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+        // Leaves no port behind.
+        let _ = socket.set_zero_linger();
+        if let Ok(mut stream) = socket.connect(to).await {
+            let _ = stream.write_all(&says).await;
+            open.push_back(stream);
+        }
+        if open.len() > 50 {
+            open.pop_front();
+        }
+    }
+}
+
+#[tokio::test]
+async fn worker_answers_its_run_while_strangers_attack_its_port() {
+    const QUESTIONS: usize = 200;
+    let pod = Pod::start().await;
+    let order = b"POST /orders?n=0 HTTP/1.1\r\nhost: x\r\ncontent-length: 8000000\r\n\r\n";
+    let wrong = format!(
+        "POST /acknowledged HTTP/1.1\r\nhost: x\r\n{TOKEN_HEADER}: Secret\r\ncontent-length: 0\r\n\r\n"
+    );
+    let attacks: [Vec<u8>; 7] = [
+        Vec::new(),
+        b"GET /clock HT".to_vec(),
+        (0..=255).cycle().take(1000).collect(),
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec(),
+        [b"GET /clock HTTP/1.1\r\nx: ".as_slice(), &[b'y'; 500_000]].concat(),
+        [order.as_slice(), &[b'{'; 100_000]].concat(),
+        wrong.repeat(20).into_bytes(),
+    ];
+    let mut strangers = tokio::task::JoinSet::new();
+    for says in attacks {
+        strangers.spawn(attack(pod.address, says));
+    }
+    let way = pod.way("secret", None);
+    for question in 0..QUESTIONS {
+        let request = Request::get(CLOCK_PATH).body(Bytes::new()).unwrap();
+        let answer = way.ask(request).await.unwrap_or_else(|error| panic!("question {question}: {error}"));
+        assert_eq!(answer.status(), StatusCode::OK);
+        serde_json::from_slice::<ClockAnswer>(&answer.into_body().collect().await.unwrap().to_bytes())
+            .unwrap();
+    }
+    strangers.shutdown().await;
+    assert!(pod.rows().is_empty(), "no stranger has started a load");
+}

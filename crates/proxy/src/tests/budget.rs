@@ -293,3 +293,78 @@ async fn a_frame_for_which_there_is_no_room_passes_unread() {
     let metrics = proxy.get("/metrics").await;
     assert!(metrics.contains("unrecorded_total{reason=\"head\"} 1\n"), "{metrics}");
 }
+
+/// A client's connection from this address of the loopback.
+async fn from(last: u8, to: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = tokio::net::TcpSocket::new_v4()?;
+    socket.bind((Ipv4Addr::new(127, 0, 0, last), 0).into())?;
+    socket.connect(to).await
+}
+
+/// Answers each GET, and reads whatever else comes.
+fn answering(app: TcpListener) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let mut servers = JoinSet::new();
+        while let Ok((mut stream, _)) = app.accept().await {
+            servers.spawn(async move {
+                let mut asked = Vec::new();
+                while let Ok(1..) = stream.read_buf(&mut asked).await {
+                    if asked.starts_with(b"GET") && asked.ends_with(b"\r\n\r\n") {
+                        asked.clear();
+                        let _ = stream.write_all(OK.as_bytes()).await;
+                    }
+                }
+            });
+        }
+    });
+    tasks
+}
+
+/// Holds a place, and takes another one as soon as that is gone.
+async fn hold_places(to: SocketAddr, opening: &'static str, drip: &'static str) {
+    loop {
+        let Ok(mut stream) = from(2, to).await else { continue };
+        let mut sent = stream.write_all(opening.as_bytes()).await;
+        while sent.is_ok() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            sent = stream.write_all(drip.as_bytes()).await;
+        }
+    }
+}
+
+/// The hostile address has as many connections under way as the proxy takes, and more that wait.
+#[tokio::test]
+async fn an_address_with_few_connections_keeps_them_when_another_takes_all_places() {
+    const PLACES: usize = 8;
+    for (opening, drip) in
+        [("GET / HTTP/1.1\r\nx: ", "x"), ("POST / HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n", "x")]
+    {
+        let (app, address) = app().await;
+        let _app = answering(app);
+        let proxy = with(address, Budget { connections: PLACES, ..Budget::DEFAULT });
+        let mut hostile = JoinSet::new();
+        (0..2 * PLACES).for_each(|_| _ = hostile.spawn(hold_places(proxy.data, opening, drip)));
+        within(async {
+            while proxy.metric("rolldrop_proxy_connections").await < PLACES {
+                tokio::time::sleep(INTERVAL).await;
+            }
+        })
+        .await;
+        let mut ordinary = within(from(3, proxy.data)).await.unwrap();
+        ordinary.write_all(get(1).as_bytes()).await.unwrap();
+        expect(&mut ordinary, OK).await;
+        // It is idle for as long as it takes each of the others to lose its place twice.
+        let made_room = || proxy.metric("rolldrop_proxy_made_room_total");
+        let before = made_room().await;
+        within(async {
+            while made_room().await < before + 2 * PLACES {
+                tokio::time::sleep(INTERVAL).await;
+            }
+        })
+        .await;
+        ordinary.write_all(get(2).as_bytes()).await.unwrap();
+        expect(&mut ordinary, OK).await;
+        hostile.shutdown().await;
+    }
+}

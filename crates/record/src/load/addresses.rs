@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +16,11 @@ pub struct PortRange {
     pub first: u16,
     /// The last.
     pub last: u16,
+}
+
+impl PortRange {
+    /// The ephemeral ports of a new network namespace of Linux, such as a pod's (`net.ipv4.ip_local_port_range`).
+    pub const OF_LINUX: Self = Self { first: 32_768, last: 60_999 };
 }
 
 /// A range of ports in a wrong form.
@@ -39,6 +45,27 @@ impl fmt::Display for PortRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.first, self.last)
     }
+}
+
+/// How long a port stays taken towards the same address after a connection that this side closed first (Linux:
+/// TCP_TIMEWAIT_LEN).
+pub const TIME_WAIT: Duration = Duration::from_secs(60);
+
+/// The ephemeral ports by the two settings as Linux writes them: `32768 60999` (`net.ipv4.ip_local_port_range`) and
+/// `8080,9000-9010` (`net.ipv4.ip_local_reserved_ports`).
+pub fn ephemeral_of(range: &str, reserved: &str) -> Option<Vec<u16>> {
+    let mut ends = range.split_ascii_whitespace().map(str::parse::<u16>);
+    let (first, last) = (ends.next()?.ok()?, ends.next()?.ok()?);
+    let reserved: Vec<PortRange> = reserved
+        .trim()
+        .split(',')
+        .filter_map(|part| match part.parse() {
+            Ok(range) => Some(range),
+            Err(_) => part.parse().ok().map(|port| PortRange { first: port, last: port }),
+        })
+        .collect();
+    let is_free = |port: &u16| !reserved.iter().any(|range| (range.first..=range.last).contains(port));
+    Some((first..=last).filter(is_free).collect())
 }
 
 /// How names are looked up.

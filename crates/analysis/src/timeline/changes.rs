@@ -1,0 +1,62 @@
+//! Changes of workloads under load that no action of the run made: an autoscaler, a pipeline, a colleague.
+
+use super::actions::Call;
+use super::explain::{Histories, WATCH_LAG_NS};
+use rolldrop_record::Stamp;
+use rolldrop_record::event::{ActionName, Change, WorkloadEvent};
+
+/// A change of a workload by others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangeByOthers {
+    /// When a watch showed it.
+    pub at: Stamp,
+    /// Kind and name of the workload, such as `Deployment web`.
+    pub workload: String,
+    /// The changed fields in words.
+    pub what: String,
+}
+
+/// The changes between two times that none of the run's calls explains. Each call explains one change. Empty for a run
+/// whose calls may change anything, or which waits for what others do.
+pub(super) fn by_others(
+    histories: &Histories,
+    calls: &[Call],
+    (from, until): (Stamp, Stamp),
+) -> Vec<ChangeByOthers> {
+    let may_be_anything =
+        |call: &Call| matches!(call.action, ActionName::Patch | ActionName::Exec | ActionName::Observe);
+    if calls.is_empty() || calls.iter().any(may_be_anything) {
+        return Vec::new();
+    }
+    let mut unused: Vec<&Call> = calls.iter().collect();
+    let mut take = |meant: &[ActionName], at: Stamp, is_late: bool| {
+        let made_it = |call: &&Call| {
+            let is_after = at >= call.at && (is_late || at.ns_since(call.answered) <= WATCH_LAG_NS);
+            is_after && meant.contains(&call.action)
+        };
+        unused.iter().position(made_it).map(|found| unused.remove(found)).is_some()
+    };
+    let mut found = Vec::new();
+    for (at, before, after) in histories.changes_of_workloads() {
+        // A list after a gap of the watch may show a change long after it was made.
+        let is_late = after.change == Change::Listed;
+        let mut what = Vec::new();
+        let rollouts = [ActionName::RollingRestart, ActionName::SetImage];
+        if before.template != after.template && !take(&rollouts, at, is_late) {
+            what.push("another pod template".to_owned());
+        }
+        if before.replicas != after.replicas && !take(&[ActionName::Scale], at, is_late) {
+            what.extend(replicas(before, after));
+        }
+        if !what.is_empty() && (from..=until).contains(&at) {
+            let (workload, what) = (after.workload.replace('/', " "), what.join(", "));
+            found.push(ChangeByOthers { at, workload, what });
+        }
+    }
+    found
+}
+
+fn replicas(before: &WorkloadEvent, after: &WorkloadEvent) -> Option<String> {
+    let (before, after) = before.replicas.zip(after.replicas)?;
+    Some(format!("{after} replicas instead of {before}"))
+}
