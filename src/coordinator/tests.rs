@@ -154,6 +154,7 @@ fn pod(name: &str, container: ContainerState) -> view::SeenPod {
         name: name.into(),
         uid: format!("uid-{name}"),
         resource_version: "1".into(),
+        node: None,
         ip: None,
         phase: "Pending".into(),
         ready: false,
@@ -411,6 +412,7 @@ async fn the_wait_for_endpoints_counts_ready_ones_and_has_a_limit() {
         ready,
         serving: ready,
         terminating: false,
+        node: None,
     };
     let slice = EndpointSliceEvent {
         change: Change::Applied,

@@ -33,6 +33,7 @@ mod no_server;
 use super::Cause;
 use super::class::Class;
 use super::latency::Values;
+use crate::timeline::endpoints::Scope;
 use crate::timeline::{PodEnd, Request, Timeline};
 use no_server::{KnownPod, Refusals};
 use rolldrop_record::run_info::{Balances, Target};
@@ -312,6 +313,8 @@ pub(super) struct Failure<'a> {
     pub(super) no_server: bool,
     /// A pod that was ending gave the answer.
     pub(super) is_refused_by_pod: bool,
+    /// A pod that was not ending closed the gateway's kept connection as the request came, as its proxy saw.
+    pub(super) crossed_a_close: bool,
 }
 
 /// Why a request through a gateway was lost. `None` if the failure has nothing to do with a gateway: then the rules
@@ -331,6 +334,9 @@ pub(super) fn cause(failure: &Failure<'_>) -> Option<Cause> {
     }
     if any(PodState::Starting, &unserved) {
         return Some(Cause::NotReadyYet);
+    }
+    if failure.crossed_a_close {
+        return Some(Cause::IdleCloseRace);
     }
     if failure.no_server {
         return Some(Cause::GatewayNoServer);
@@ -363,9 +369,9 @@ pub(super) fn cause(failure: &Failure<'_>) -> Option<Cause> {
 }
 
 /// Whether a gateway can have had no usable endpoint of the target when the request was sent.
-pub(super) fn none_usable(timeline: &Timeline, service: Option<&str>, row: &RequestRow) -> bool {
+pub(super) fn none_usable(timeline: &Timeline, of: &Scope, row: &RequestRow) -> bool {
     let sent = sent(row);
-    timeline.endpoints.none_usable_within(service, sent.shifted_ns(-TABLE_AGE_NS), sent)
+    timeline.endpoints.none_usable_within(of, sent.shifted_ns(-TABLE_AGE_NS), sent)
 }
 
 #[cfg(test)]
