@@ -21,6 +21,8 @@ pub(crate) mod lab {
     #[derive(Clone, Debug, Default, PartialEq, serde::Deserialize)]
     #[serde(from = "serde::de::IgnoredAny")]
     pub(crate) struct Config {
+        /// How many nodes it has.
+        pub(crate) nodes: u32,
         /// How its pods are reached.
         pub(crate) dataplane: config::DataplaneChoice,
     }

@@ -13,7 +13,7 @@ use kube::api::{ApiResource, DynamicObject, PostParams};
 use kube::discovery::Scope;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::caller::{Caller, may_have_been_done};
 use super::edits::{self, Edit};
@@ -107,8 +107,7 @@ impl Session {
         Ok(object)
     }
 
-    /// Changes an object of the cluster, read again if others have changed it meanwhile. Returns the change's number in
-    /// the journal; none if there was nothing to change.
+    /// Changes an object of the cluster. Returns the change's number in the journal; none if there was nothing to change.
     ///
     /// # Errors
     /// [`CoordinatorError::Conflict`] if others keep changing it.
@@ -118,22 +117,61 @@ impl Session {
         current: &Value,
         alter: impl Fn(&mut Value),
     ) -> Result<Option<u32>, CoordinatorError> {
-        let object = reference(current);
-        let mut current = current.clone();
-        let mut conflict = None;
-        for _ in 0..undo::ATTEMPTS {
+        let change = async |current: &Value| {
             let mut wanted = current.clone();
             alter(&mut wanted);
-            match self.change(api, &current, &wanted).await {
-                Err(error @ CoordinatorError::Conflict(_)) => conflict = Some(error),
+            self.change(api, current, &wanted).await
+        };
+        self.until_unopposed(api, current, change).await
+    }
+
+    /// Changes an object of the cluster by a patch, which `patch_of` makes for the object as it is. Returns and fails
+    /// as [`Session::alter`].
+    pub(super) async fn patch(
+        &self,
+        api: &Api<DynamicObject>,
+        current: &Value,
+        patch_of: impl Fn(&Value) -> Result<Patch, CoordinatorError>,
+    ) -> Result<Option<u32>, CoordinatorError> {
+        let change = async |current: &Value| {
+            let (object, patch) = (reference(current), patch_of(current)?);
+            // Of another version the edits would be others'.
+            let patch = patch.of_version(object.resource_version.as_deref());
+            let patched = self.try_patch(api, current, &patch).await?;
+            let edits = edits::between(&as_asked_for(current), &as_asked_for(&patched));
+            let name = object.name.clone();
+            self.edit(object, edits, || send_patch(&self.caller.client, api, &name, &patch, "")).await
+        };
+        self.until_unopposed(api, current, change).await
+    }
+
+    /// Makes a change of an object, anew of the object as it then is where others have changed it meanwhile.
+    async fn until_unopposed(
+        &self,
+        api: &Api<DynamicObject>,
+        current: &Value,
+        change: impl AsyncFn(&Value) -> Result<Option<u32>, CoordinatorError>,
+    ) -> Result<Option<u32>, CoordinatorError> {
+        let (object, mut current) = (reference(current), current.clone());
+        let (mut is_again, mut changes_left) = (false, undo::ATTEMPTS);
+        let deadline = Instant::now() + self.caller.limits.api_call;
+        loop {
+            let error = match change(&current).await {
+                Err(error @ CoordinatorError::Conflict(_)) => error,
                 // The change in between was this one, if its answer was lost.
-                Ok(None) if conflict.is_some() => return Ok(self.journal().last_of(&object)),
+                Ok(None) if is_again => return Ok(self.journal().last_of(&object)),
                 changed => return changed,
-            }
+            };
             let found = self.caller.read(api, &format!("read {object}"), &object.name).await?;
-            current = serde_json::to_value(found).unwrap_or_default();
+            let found = serde_json::to_value(found).unwrap_or_default();
+            // The status of a workload in a rollout changes all the time.
+            changes_left -= u32::from(as_asked_for(&found) != as_asked_for(&current));
+            if changes_left == 0 || Instant::now() >= deadline {
+                return Err(error);
+            }
+            (current, is_again) = (found, true);
+            self.caller.stoppable(sleep(undo::AFTER_A_CONFLICT)).await?;
         }
-        Err(conflict.unwrap_or_else(|| CoordinatorError::Conflict(object.to_string())))
     }
 
     /// Changes an object of the cluster into another. Returns the change's number in the journal; none if there was
@@ -179,31 +217,6 @@ impl Session {
         self.edit(object, edits, || undo::patch(api, &name, current, wanted)).await
     }
 
-    /// Changes an object by a patch. Returns the same as [`Session::change`].
-    pub(super) async fn patch(
-        &self,
-        api: &Api<DynamicObject>,
-        current: &Value,
-        patch: &Patch,
-    ) -> Result<Option<u32>, CoordinatorError> {
-        let mut current = current.clone();
-        let mut patched = self.try_patch(api, &current, patch).await?;
-        // What others have changed in between does not belong to this patch.
-        for _ in 1..undo::ATTEMPTS {
-            if reference(&patched).resource_version == reference(&current).resource_version {
-                break;
-            }
-            let object = reference(&current);
-            let found = self.caller.read(api, &format!("read {object}"), &object.name).await?;
-            current = serde_json::to_value(found).unwrap_or_default();
-            patched = self.try_patch(api, &current, patch).await?;
-        }
-        let edits = edits::between(&as_asked_for(&current), &as_asked_for(&patched));
-        let object = reference(&current);
-        let name = object.name.clone();
-        self.edit(object, edits, || send_patch(&self.caller.client, api, &name, patch, "")).await
-    }
-
     /// The result of a patch as a dry run; the API server changes nothing.
     pub(super) async fn try_patch(
         &self,
@@ -214,7 +227,7 @@ impl Session {
         let object = reference(current);
         let what = format!("patch {object}");
         let call = || send_patch(&self.caller.client, api, &object.name, patch, "?dryRun=All");
-        let patched = self.caller.must(&what, call).await?;
+        let patched = self.caller.ask(&what, call).await?.map_err(|error| refusal(&error, &what, &object))?;
         Ok(serde_json::to_value(patched).unwrap_or_default())
     }
 
@@ -268,19 +281,23 @@ pub(super) async fn announced<F: Future<Output = kube::Result<DynamicObject>>>(
     call: impl FnMut() -> F,
 ) -> Result<u32, CoordinatorError> {
     let locked = || journal.lock().unwrap_or_else(PoisonError::into_inner);
-    let title = object.to_string();
-    let what = format!("change {title}");
-    let id = locked().announce(object, change)?;
+    let what = format!("change {object}");
+    let id = locked().announce(object.clone(), change)?;
     let asked = caller.insist(&what, call).await?;
     let Err(error) = asked.answer else { return Ok(id) };
     // If it may have been done nevertheless, undoing it finds out.
     if !asked.is_doubtful && !may_have_been_done(&error) {
         locked().undone(id, "refused")?;
     }
-    Err(match &error {
-        kube::Error::Api(status) if status.code == 409 => CoordinatorError::Conflict(title),
-        error => CoordinatorError::api(&what, error),
-    })
+    Err(refusal(&error, &what, &object))
+}
+
+/// The error of a change that the API server refused, maybe because the object has changed meanwhile.
+fn refusal(error: &kube::Error, what: &str, object: &ObjectRef) -> CoordinatorError {
+    match error {
+        kube::Error::Api(status) if status.code == 409 => CoordinatorError::Conflict(object.to_string()),
+        error => CoordinatorError::api(what, error),
+    }
 }
 
 /// Sends a patch as it is, with a query.

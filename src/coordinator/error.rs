@@ -187,6 +187,17 @@ pub(crate) enum CoordinatorError {
         /// The namespace of the run.
         namespace: String,
     },
+    /// A node has only pods that a drain leaves where they are.
+    #[error(
+        "the pods of namespace {namespace} on node {node} are of DaemonSets, which a drain leaves where they are: end \
+         them by nodeShutdown or deletePod"
+    )]
+    OnlyDaemonSets {
+        /// The node.
+        node: String,
+        /// The namespace of the run.
+        namespace: String,
+    },
     /// The cluster offers no way to do this.
     #[error(
         "this cluster offers no {action}: Kubernetes has no call for it, and {path} answers {answer:?}; {instead}"
@@ -257,6 +268,7 @@ impl CoordinatorError {
             | Self::NotInNamespace { .. }
             | Self::Relabel { .. }
             | Self::NoPodsOnNode { .. }
+            | Self::OnlyDaemonSets { .. }
             | Self::NoRollout { .. }
             | Self::UnknownKind { .. }
             | Self::Service { .. } => scenario.invalid(key, self.to_string()).into(),

@@ -2,11 +2,11 @@
 //!
 //! Read by polling: a workload's own status says when it has done what was asked of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
-use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::time::{Instant, sleep};
 
@@ -170,9 +170,7 @@ impl Session {
             let missing = match now.unsettled_since(before) {
                 Some((workload, what)) => {
                     if waiting.wants_reason() {
-                        // Its pods are called after it.
-                        let of = format!("{}-", workload.rsplit(' ').next().unwrap_or_default());
-                        because = self.why_unready(None, |pod| pod.starts_with(&of)).await;
+                        because = self.why_unready_of(workload).await;
                     }
                     let because = because.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
                     Some(format!("{workload}: {what}{because}"))
@@ -194,6 +192,26 @@ impl Session {
             last = now;
             self.caller.stoppable(sleep(PERIOD)).await?;
         }
+    }
+
+    /// Says why pods of a workload, such as `Deployment web`, are not ready, as far as rights allow to see it.
+    async fn why_unready_of(&self, workload: &str) -> Option<String> {
+        let owner = |object: &ObjectMeta| {
+            let owner =
+                object.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
+            Some((owner.uid.clone(), format!("{} {}", owner.kind, owner.name)))
+        };
+        // Between a Deployment and its pods.
+        let of_set = |set: ReplicaSet| {
+            let (_, of) = owner(&set.metadata)?;
+            set.metadata.uid.filter(|_| of == workload)
+        };
+        let sets: BTreeSet<String> =
+            self.caller.list_kind_as(of_set).await.ok()?.into_iter().flatten().collect();
+        let is_own = |pod: &Pod| {
+            owner(&pod.metadata).is_some_and(|(uid, title)| title == workload || sets.contains(&uid))
+        };
+        self.why_unready(None, is_own).await
     }
 
     /// Waits until somebody has changed a workload, and that has settled.

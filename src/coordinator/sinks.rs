@@ -310,6 +310,7 @@ fn slice_event(change: Change, slice: &EndpointSlice) -> EndpointSliceEvent {
             ready: conditions.ready.unwrap_or(true),
             serving: conditions.serving.or(conditions.ready).unwrap_or(true),
             terminating: conditions.terminating.unwrap_or(false),
+            node: endpoint.node_name.clone(),
         }
     });
     EndpointSliceEvent {

@@ -85,7 +85,12 @@ impl Found {
             _ => (consumer.seen_from(seat), name),
         };
         let balances_because = Some(balances_because);
-        Target { name, url, consumer, balances, balances_because, service, routing }
+        let node = match (&self.consumer, seat) {
+            (Consumer::NodePort { node, .. }, _) => Some(node.clone()),
+            (Consumer::ServiceProxy { .. }, Seat::Node(node)) => Some(node.to_owned()),
+            _ => None,
+        };
+        Target { name, url, consumer, balances, balances_because, service, routing, node }
     }
 
     fn routing(&self) -> Routing {

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, Uri};
 use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
@@ -44,12 +44,12 @@ pub(super) type Calls = Arc<Mutex<Vec<(Method, String, Value)>>>;
 pub(super) fn api(
     answer: impl Fn(&Method, &str) -> (u16, String) + Clone + Send + Sync + 'static,
 ) -> (Client, Calls) {
-    api_of_bodies(move |method, path, _| answer(method, path))
+    api_of_bodies(move |method, uri, _| answer(method, uri.path()))
 }
 
 /// The same of an API server that looks at the bodies of requests.
 fn api_of_bodies(
-    answer: impl Fn(&Method, &str, &Value) -> (u16, String) + Clone + Send + Sync + 'static,
+    answer: impl Fn(&Method, &Uri, &Value) -> (u16, String) + Clone + Send + Sync + 'static,
 ) -> (Client, Calls) {
     let calls = Calls::default();
     let seen = Arc::clone(&calls);
@@ -59,8 +59,8 @@ fn api_of_bodies(
             let (parts, body) = request.into_parts();
             let body = body.collect().await?.to_bytes();
             let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+            let (status, text) = answer(&parts.method, &parts.uri, &body);
             let path = parts.uri.path().to_owned();
-            let (status, text) = answer(&parts.method, &path, &body);
             seen.lock().unwrap().push((parts.method, path, body));
             let response = Response::builder().status(status).body(Body::from(text.into_bytes()));
             response.map_err(kube::Error::HttpError)
@@ -412,6 +412,7 @@ async fn the_wait_for_endpoints_counts_ready_ones_and_has_a_limit() {
         ready,
         serving: ready,
         terminating: false,
+        node: None,
     };
     let slice = EndpointSliceEvent {
         change: Change::Applied,

@@ -24,8 +24,8 @@ use rolldrop_kubernetes::guard::names::in_path;
 
 /// How often a change is retried when somebody else's change came in between.
 pub(super) const ATTEMPTS: u32 = 5;
-/// From one attempt at undoing a change to the next, if somebody else's change came in between.
-const AFTER_A_CONFLICT: Duration = Duration::from_millis(50);
+/// From one attempt at making or undoing a change to the next, if somebody else's change came in between.
+pub(super) const AFTER_A_CONFLICT: Duration = Duration::from_millis(50);
 /// Service proxies follow a Service within a second or so. Only then may the former endpoints be removed, and is all
 /// traffic routed as the Service says.
 pub(super) const FOLLOW: Duration = Duration::from_secs(2);

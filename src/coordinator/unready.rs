@@ -17,13 +17,13 @@ impl Session {
     pub(super) async fn why_unready(
         &self,
         selector: Option<&str>,
-        is_own: impl Fn(&str) -> bool,
+        is_own: impl Fn(&Pod) -> bool,
     ) -> Option<String> {
         let params = selector.map_or_else(ListParams::default, |labels| ListParams::default().labels(labels));
         let pods: Vec<Pod> =
             self.caller.list("list pods that are not ready", &self.caller.api(), &params).await.ok()?;
         let mut pods_of: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for pod in pods.iter().filter(|pod| is_own(&pod.name_any()) && is_awaited(pod)) {
+        for pod in pods.iter().filter(|pod| is_own(pod) && is_awaited(pod)) {
             let why = self.why_pod_unready(pod).await.ok()?;
             pods_of.entry(why).or_default().push(pod.name_any());
         }

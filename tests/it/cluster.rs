@@ -55,30 +55,43 @@ async fn two_clusters_run_side_by_side_and_leave_nothing_when_the_pipe_closes() 
 
 #[test]
 fn what_manifests_ask_for_and_the_cluster_does_not_model_is_a_finding() {
+    // As Node does: its handler leaves the signal to the system.
+    let script = "trap 'trap - TERM; kill -TERM $$$$' TERM; while :; do sleep 0.05; done";
+    let labels = json!({"app": "raiser"});
+    let raiser = json!({"name": "raiser", "image": "host", "command": ["sh", "-c", script]});
+    let template = json!({"metadata": {"labels": labels}, "spec": {"containers": [raiser]}});
+    let raiser = json!({"selector": {"matchLabels": labels}, "template": template});
     let web = Web::new(1)
         .service(json!({"trafficDistribution": "PreferClose"}))
-        .pod(json!({"hostAliases": [{"ip": "127.0.0.1"}]}));
+        .pod(json!({"hostAliases": [{"ip": "127.0.0.1"}]}))
+        .and("apps/v1", "Deployment", "raiser", raiser);
     let scenario = web.scenario(
         "not-modelled",
         "
   cluster: {embedded: {nodes: 1}}
   target: {service: web}
-  load: {rate: 20, duration: 1s, warmup: 0s}
-  sidecar: {inject: true}
+  load: {rate: 20, duration: 2s, warmup: 0s}
+  sidecar: {inject: true, workloads: [deployment/web]}
+  disruptions: [{at: 100ms, action: deletePod, selector: app=raiser, allowOutage: true}]
 ",
     );
     let run = runs::measure(&scenario, Dataplane::Userspace, &[]);
     let said: Vec<_> = run.result.findings.iter().map(|finding| finding.what.as_str()).collect();
-    let named: Vec<_> = said.into_iter().filter(|what| what.contains("not modelled")).collect();
+    let named: Vec<_> = said.iter().copied().filter(|what| what.contains("not modelled")).collect();
     assert_eq!(
         named,
         [
             "Deployment web: spec.template.spec.hostAliases is not modelled by the embedded cluster: these names are not \
-             known in the pod",
+             known in the pod on the userspace dataplane",
             "Service web: spec.trafficDistribution is not modelled by the embedded cluster: connections go to all \
              endpoints alike",
         ],
         "{}",
         run.finished
     );
+    // One or both of its pods, as the watch sees the end of the run or not.
+    let is_raiser = |what: &str| {
+        what.starts_with("container raiser of ") && what.contains("the default action for SIGTERM")
+    };
+    assert!(said.iter().any(|what| is_raiser(what)), "{}", run.finished);
 }

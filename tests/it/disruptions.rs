@@ -258,6 +258,46 @@ fn a_forced_deletion_leaves_no_grace_and_what_is_refused_is_a_finding() {
 }
 
 #[test]
+fn stateful_set_is_scaled_and_drained() {
+    let disruptions = "{at: 1s, action: scale, workload: statefulset/web, replicas: 2, for: 2s}, \
+                       {at: 9s, action: drain, node: node-1, for: 1s, allowOutage: true}";
+    let text = scenario_of(&web().kind("StatefulSet"), "stateful", "14s", disruptions);
+    let run = runs::measure(&text, Dataplane::Userspace, &[]);
+    let ends = &run.result.terminations;
+    assert_eq!((ends[0].pod.as_str(), ends[0].mode), ("web-2", Mode::ScaleDown), "{}", run.finished);
+    assert!(modes(&run)[1..].iter().all(|mode| *mode == Mode::Drain), "{}", run.finished);
+    show_their_timelines(&run);
+    let changes = std::fs::read_to_string(run.path.join("changes.jsonl")).expect("changes.jsonl");
+    assert!(changes.contains("StatefulSet web in default: restored"), "{changes}");
+    assert!(changes.contains("Node node-1: restored"), "{changes}");
+}
+
+#[test]
+fn daemon_set_is_changed_and_its_pods_end_with_their_node() {
+    let set_image = "{at: 1s, action: setImage, workload: daemonset/web, container: app, \
+                     image: example.org/rolldrop:2, keep: true}";
+    let shutdown =
+        "{at: 9s, action: nodeShutdown, node: node-2, gracePeriodSeconds: 3, for: 1s, allowOutage: true}";
+    let daemons = |disruptions: &str| scenario_of(&web().kind("DaemonSet"), "daemons", "14s", disruptions);
+    let run = runs::measure(&daemons(&format!("{set_image}, {shutdown}")), Dataplane::Userspace, &[]);
+    let modes = modes(&run);
+    assert_eq!(modes, [Mode::Rollout, Mode::Rollout, Mode::NodeShutdown], "{}", run.finished);
+    for (disruption, why) in [
+        (
+            "{at: 1s, action: scale, workload: ds/web, replicas: 1}",
+            "as many pods as there are nodes: it cannot be scaled",
+        ),
+        (
+            "{at: 1s, action: drain, node: node-2}",
+            "on node node-2 are of DaemonSets, which a drain leaves where they are",
+        ),
+    ] {
+        let refused = Rolldrop::run(&daemons(disruption)).on(Dataplane::Userspace).finish().expect_code(2);
+        assert!(refused.stderr().contains(why), "{refused}");
+    }
+}
+
+#[test]
 fn what_is_changed_rolls_and_is_changed_back_when_the_scenario_says() {
     let disruptions = "\
         {at: 1s, action: setImage, workload: deployment/web, container: app, image: example.org/rolldrop:2, \

@@ -245,7 +245,9 @@ fn a_headless_service_is_its_ready_endpoints() {
 fn a_pod_of_a_stateful_set_keeps_its_name_and_not_its_address() {
     on("kernel", async |lab| {
         service(&lab, "web", json!({"clusterIP": "None", "ports": [{"port": 8080}]})).await;
-        let containers = [shell("app", "echo \"[$HOSTNAME]\"; sleep 1000")];
+        let script = "echo \"[$HOSTNAME]\"; echo \"$(uname -n) at $(getent ahostsv4 $(uname -n) | cut -d' ' -f1 | sort -u)\"; \
+                      sleep 1000";
+        let containers = [shell("app", script)];
         let spec = json!({
             "replicas": 2, "serviceName": "web", "selector": {"matchLabels": {"app": "web"}},
             "template": {
@@ -257,6 +259,8 @@ fn a_pod_of_a_stateful_set_keeps_its_name_and_not_its_address() {
         lab.create(sets, &json!({"metadata": {"name": "web"}, "spec": spec})).await;
         let before = address(&lab, "web-1").await;
         log_with(&lab, "web-1", "app", "[web-1]\n");
+        // The host is called as the pod, which is found by that name.
+        log_with(&lab, "web-1", "app", &format!("web-1 at {before}\n"));
 
         let script = "while :; do echo \"[$(getent ahostsv4 web-1.web.default.svc.cluster.local | cut -d' ' -f1 | \
                       sort -u)]\"; sleep 0.1; done";

@@ -50,6 +50,7 @@ pub(crate) fn synthetic(rate: f64, duration_s: f64, (started, ended): (Stamp, St
             balances_because: None,
             service: None,
             routing: None,
+            node: None,
         }],
         load: LoadPlan {
             pacing: Pacing::Constant,

@@ -71,9 +71,12 @@ impl Web {
         self
     }
 
-    /// Makes a workload of another kind of the Deployment.
+    /// Makes a workload of another kind of the Deployment. A DaemonSet has a pod on each node.
     pub(crate) fn kind(mut self, kind: &str) -> Self {
         self.deployment["kind"] = kind.into();
+        if kind == "DaemonSet" {
+            self.deployment["spec"].as_object_mut().expect("an object").remove("replicas");
+        }
         self
     }
 

@@ -56,6 +56,7 @@ fn records() -> Records {
             balances_because: None,
             service: None,
             routing: None,
+            node: None,
         }],
         load: LoadPlan {
             pacing: Pacing::Constant,

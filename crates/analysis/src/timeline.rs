@@ -284,7 +284,7 @@ impl Unread {
     /// The timeline of a load that lasted from the one to the other, without what only rows show.
     fn timeline(&self, (load_started, load_ended): (Stamp, Stamp)) -> Timeline {
         let Self { log, clocks, load } = self;
-        let mut seen = Collectors::default();
+        let mut seen = Collectors { endpoints: Endpoints::of(&log.info.targets), ..Collectors::default() };
         log.events.iter().for_each(|event| seen.observe(clocks, event));
         seen.endpoints.end();
         let Collectors { actions, watches, mut notes, endpoints, pods, .. } = seen;
@@ -441,6 +441,8 @@ pub struct FailedHook {
 
 /// The reason of that Event.
 const FAILED_HOOK: &str = "FailedPreStopHook";
+/// The reason of Events by which the embedded cluster names what a real one does otherwise.
+const NOT_MODELLED: &str = "NotModelled";
 
 /// Facts that are passed on as they were recorded.
 #[derive(Clone, Debug, Default)]
@@ -457,6 +459,8 @@ pub struct Notes {
     pub warnings: Vec<String>,
     /// The preStop hooks that failed, by their Events.
     pub failed_hooks: Vec<FailedHook>,
+    /// What the embedded cluster did otherwise than a real one, by container and sentence, with the pods.
+    pub not_modelled: BTreeMap<(String, String), BTreeSet<String>>,
     /// When workloads that nothing else controls were deleted.
     deleted_workloads: Vec<(Stamp, String)>,
     /// Resources that the run had no right to watch, and the API server's reason.
@@ -489,6 +493,13 @@ impl Notes {
             EventKind::ClusterEvent { pod, reason, message, container } if reason == FAILED_HOOK => {
                 let (pod, container, message) = (pod.clone(), container.clone(), message.clone());
                 self.failed_hooks.push(FailedHook { at, pod, container, message });
+            }
+            // Those of whole objects came as warnings of the API server's answers, too.
+            EventKind::ClusterEvent { pod, reason, message, container: Some(container) }
+                if reason == NOT_MODELLED =>
+            {
+                let said = (container.clone(), message.clone());
+                self.not_modelled.entry(said).or_default().insert(pod.clone());
             }
             EventKind::Workload(WorkloadEvent { change: Change::Deleted, workload, owner: None, .. }) => {
                 self.deleted_workloads.push((at, workload.replace('/', " ")));

@@ -49,7 +49,7 @@ pub fn run(scratch: &Path) -> Result<(), KernelError> {
     let fabric = Arc::new(Fabric::build(entered, control_plane, &[plan], gone, names_dir(scratch))?);
     let rules = fabric.on_node(0, || nft.run(&["-f", "-"], &rules::trial(address)));
     rules.map_err(|source| KernelError::Rules { source })?;
-    let pod = fabric.pod(0, "default/trial", Ipv4Addr::new(10, 244, 1, 2), None).map_err(network)?;
+    let pod = fabric.pod(0, "default/trial", "trial", Ipv4Addr::new(10, 244, 1, 2), None).map_err(network)?;
     pod.place(&[], Pids::Own).map_err(network)?;
     pod.remove().map_err(network)
 }

@@ -5,7 +5,7 @@
 //! (`init`) of a PID namespace that all containers run in: they are gone with it. What the
 //! process is in then is the cluster's [`Fabric`]: the network between the nodes, where the
 //! control plane lives. Every node has a network namespace below it, and every pod one below
-//! its node's (`links`); a container starts in its pod's, in a mount namespace of its own
+//! its node's (`links`), with a host name of its own; a container starts in its pod's, in a mount namespace of its own
 //! (`mounts`), and as the first process of a PID namespace (`first`). `join` takes a command from outside into a node or a pod.
 //!
 //! Nothing here knows of Services: their rules are the Service proxy's.
@@ -28,6 +28,7 @@ use std::sync::{Arc, OnceLock};
 
 use nix::sched::CloneFlags;
 use nix::sys::wait::waitpid;
+use nix::unistd::sethostname;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
@@ -135,7 +136,7 @@ impl Fabric {
         self.node(index)?.net.run(work)
     }
 
-    /// Makes the namespace of a pod (`namespace/name`) of node `index` (from 0). `own_delay` is that of its links to
+    /// Makes the namespaces of a pod (`namespace/name`) of node `index` (from 0). `own_delay` is that of its links to
     /// other pods.
     ///
     /// # Errors
@@ -145,11 +146,14 @@ impl Fabric {
         self: &Arc<Self>,
         index: u8,
         name: &str,
+        host_name: &str,
         address: Ipv4Addr,
         own_delay: Option<Latency>,
     ) -> io::Result<PodNetwork> {
         let node = self.node(index)?;
         let net = Namespace::new(CloneFlags::CLONE_NEWNET, "net")?;
+        let uts = Namespace::new(CloneFlags::CLONE_NEWUTS, "uts")?;
+        uts.run(|| Ok(sethostname(host_name)?))?;
         let scripts = links::pod(node.address, address);
         let ip = |script: &str| self.ip.run(&["-batch", "-"], script);
         let delayed = match &self.delays {
@@ -169,8 +173,9 @@ impl Fabric {
         let names = self.names.join("pods").join(name);
         fs::create_dir_all(&names)?;
         link(&net, &names.join("net"))?;
-        let (fabric, net) = (Arc::clone(self), Arc::new(net));
-        Ok(PodNetwork { fabric, index, address, net, _delayed: delayed, names })
+        link(&uts, &names.join("uts"))?;
+        let (fabric, own) = (Arc::clone(self), Arc::new([net, uts]));
+        Ok(PodNetwork { fabric, index, address, own, _delayed: delayed, names })
     }
 
     /// Where files for containers can be made: they are in memory, and gone with the cluster.
@@ -205,20 +210,21 @@ fn link(namespace: &Namespace, path: &Path) -> io::Result<()> {
     std::os::unix::fs::symlink(namespace.path(), path)
 }
 
-/// The network namespace of a pod.
+/// The namespaces of a pod.
 #[derive(Debug)]
 pub struct PodNetwork {
     fabric: Arc<Fabric>,
     index: u8,
     address: Ipv4Addr,
-    net: Arc<Namespace>,
+    /// Of its network and its host name.
+    own: Arc<[Namespace; 2]>,
     /// Passes packets to it and from it, where links have a delay.
     _delayed: Option<delay::Link>,
     names: PathBuf,
 }
 
 impl PodNetwork {
-    /// A place for a container: the pod's network, a mount namespace of its own with `binds`, and, unless its pod shares
+    /// A place for a container: the pod's network and host name, a mount namespace of its own with `binds`, and, unless its pod shares
     /// them, process ids of its own.
     ///
     /// # Errors
@@ -230,7 +236,7 @@ impl PodNetwork {
         link(self.fabric.entered.pids(), &self.names.join("pid"))?;
         let own_pids = (pids == Pids::Own).then(OnceLock::new);
         let names = self.names.clone();
-        Ok(Place { fabric: Arc::clone(&self.fabric), net: Arc::clone(&self.net), mounts, own_pids, names })
+        Ok(Place { fabric: Arc::clone(&self.fabric), of_pod: Arc::clone(&self.own), mounts, own_pids, names })
     }
 
     /// Takes the pod off the network: its address is gone when this returns.
@@ -269,7 +275,7 @@ pub enum Pids {
 #[derive(Debug)]
 pub struct Place {
     fabric: Arc<Fabric>,
-    net: Arc<Namespace>,
+    of_pod: Arc<[Namespace; 2]>,
     mounts: Namespace,
     /// Its PID namespace, once its first process has started; `None` if it shares one.
     own_pids: Option<OnceLock<Namespace>>,
@@ -309,7 +315,7 @@ impl Place {
         let directory = std::env::current_dir()?;
         namespace::on_thread(|| {
             // A child inherits the namespaces of the thread that starts it.
-            self.net.join()?;
+            self.of_pod.iter().try_for_each(Namespace::join)?;
             let pids = self.own_pids.as_ref().and_then(OnceLock::get);
             pids.unwrap_or(self.fabric.entered.pids()).join()?;
             self.mounts.join()?;

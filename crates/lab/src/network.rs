@@ -53,6 +53,7 @@ pub(crate) struct Sandbox {
     node_index: u8,
     /// `namespace/name`.
     pod: String,
+    host_name: String,
     /// Of its links to other pods, as a consumer.
     own_delay: Option<Latency>,
     address: OnceLock<Ipv4Addr>,
@@ -61,16 +62,16 @@ pub(crate) struct Sandbox {
 }
 
 impl Sandbox {
-    /// A place for the pod `pod` (`namespace/name`) of node `node_index` (from 0), yet to be made.
+    /// A place for the pod `pod` (`namespace/name`), which calls its host `host_name`, of node `node_index` (from 0), yet to be made.
     pub(crate) fn new(
         network: Network,
         registry: Registry,
         node_index: u8,
-        pod: String,
+        (pod, host_name): (String, String),
         own_delay: Option<Latency>,
     ) -> Self {
         let (address, namespaces) = (OnceLock::new(), Mutex::default());
-        Self { network, registry, node_index, pod, own_delay, address, namespaces }
+        Self { network, registry, node_index, pod, host_name, own_delay, address, namespaces }
     }
 
     /// The pod's address, once it has one.
@@ -94,9 +95,9 @@ impl Sandbox {
         };
         if let Network::Kernel(fabric) = &self.network {
             let (fabric, index, pod) = (Arc::clone(fabric), self.node_index, self.pod.clone());
-            let own_delay = self.own_delay;
-            let made =
-                tokio::task::spawn_blocking(move || fabric.pod(index, &pod, address, own_delay)).await?;
+            let (host_name, own_delay) = (self.host_name.clone(), self.own_delay);
+            let make = move || fabric.pod(index, &pod, &host_name, address, own_delay);
+            let made = tokio::task::spawn_blocking(make).await?;
             *lock(&self.namespaces) = Some(Arc::new(made?));
         }
         Ok(())

@@ -16,6 +16,7 @@ mod env;
 mod expand;
 mod grace;
 pub(crate) mod grpc_check;
+mod hosts;
 mod http_get;
 mod info;
 mod launch;

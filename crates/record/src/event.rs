@@ -451,6 +451,9 @@ pub struct EndpointState {
     pub serving: bool,
     /// `conditions.terminating`.
     pub terminating: bool,
+    /// Its node, if the slice names it; `None` in runs of before 0.2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
 }
 
 named! {

@@ -100,6 +100,17 @@ impl Target {
         }
     }
 
+    /// The only node whose pods its connections reach: that of its Service proxy, with the traffic policy `Local`; `None`
+    /// also if that node is not known.
+    pub fn only_node(&self) -> Option<&str> {
+        let policy = match &self.routing {
+            Some(Routing::ClusterIp(rules)) => rules.internal_traffic,
+            Some(Routing::NodePort(rules)) => rules.external_traffic,
+            _ => TrafficPolicy::Cluster,
+        };
+        self.node.as_deref().filter(|_| policy == TrafficPolicy::Local)
+    }
+
     /// The host in its URL.
     pub fn host(&self) -> Option<&str> {
         let (_, rest) = self.url.split_once("://")?;
@@ -144,12 +155,33 @@ mod tests {
             balances_because: None,
             service: Some("web".into()),
             routing,
+            node: None,
         }
     }
 
     fn cluster(mode: &str, from: Option<ProxyEvidence>) -> ClusterInfo {
         let dataplane = ServiceProxy::from(mode);
         ClusterInfo { dataplane, dataplane_from: from, ..ClusterInfo::default() }
+    }
+
+    #[test]
+    fn only_a_local_policy_keeps_connections_on_a_node() {
+        let of = |routing: fn(ServiceRules) -> Routing, policy| {
+            let rules = ServiceRules {
+                internal_traffic: policy,
+                external_traffic: policy,
+                ..ServiceRules::default()
+            };
+            Target { node: Some("node-1".into()), ..target(Some(routing(rules))) }
+        };
+        for routing in [Routing::ClusterIp as fn(_) -> _, Routing::NodePort] {
+            assert_eq!(of(routing, TrafficPolicy::Local).only_node(), Some("node-1"));
+            assert_eq!(of(routing, TrafficPolicy::Cluster).only_node(), None);
+        }
+        assert_eq!(
+            Target { routing: Some(Routing::Url), ..of(Routing::NodePort, TrafficPolicy::Local) }.only_node(),
+            None
+        );
     }
 
     #[test]

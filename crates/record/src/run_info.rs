@@ -179,6 +179,9 @@ pub struct Target {
     /// What routes new connections, and by which rules; `None` in runs of before 0.2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub routing: Option<Routing>,
+    /// The node whose Service proxy routes them, if that is one, and known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
 }
 
 /// What a consumer balances, and so what shows its window.

@@ -59,6 +59,7 @@ pub(super) fn expected_targets(scenario: &Scenario) -> Vec<run_info::Target> {
         balances_because: Some(target.balances_because.clone()),
         service: None,
         routing: None,
+        node: None,
     };
     scenario.targets.iter().map(target).collect()
 }

@@ -1,5 +1,6 @@
 //! What is tuned: a workload, its containers that serve, and how its pods end now.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -74,11 +75,14 @@ impl Subject {
         let Loaded { scenario, cluster } = args.loaded(Vec::new())?;
         let naming = args.measure.naming(name, cluster.as_ref());
         let choice = args.measure.choice(name, cluster, Path::new("."));
-        let is_embedded = matches!(choice, Choice::Embedded { .. });
+        let embedded_nodes = match &choice {
+            Choice::Embedded { config, .. } => Some(config.nodes),
+            Choice::Kubeconfig { .. } | Choice::InCluster => None,
+        };
         let mut elsewhere = None;
         let is_own = scenario.manifests.iter().any(|object| pod_labels(object).is_some());
         let (mut nodes, mut cautions) = (Vec::new(), Vec::new());
-        let (objects, kubernetes) = match (is_own, is_embedded) {
+        let (objects, kubernetes) = match (is_own, embedded_nodes.is_some()) {
             (true, true) => (scenario.manifests.clone(), KubernetesVersion::NAMED_SIDECAR_PORTS),
             (false, true) => {
                 bail!("the embedded cluster has only what a scenario deploys: name a scenario, or a cluster")
@@ -117,7 +121,8 @@ impl Subject {
         };
         let sleepers = Sleepers { workload: title, containers, may_prefix: args.prefix_hook, kubernetes };
         let ending = ending::ending(&objects, &sleepers)?;
-        let rollout = rollout(&object, &kind)?;
+        let each_node = embedded_nodes.map_or_else(|| nodes_for(&object, &nodes), u64::from);
+        let rollout = rollout(&object, &kind, each_node)?;
         cautions.extend(ends_all(&object, rollout));
         let limits = Limits::find(&nodes, &objects, args.shutdown_budget);
         Ok(Self { sleepers, ending, rollout, limits, object, is_own, elsewhere, cautions })
@@ -368,7 +373,18 @@ fn ends_all(object: &Value, rollout: Rollout) -> Option<String> {
     })
 }
 
-fn rollout(object: &Value, kind: &str) -> anyhow::Result<Rollout> {
+/// How many of these nodes a workload's pods may run on, by the node selector in its template.
+fn nodes_for(object: &Value, nodes: &[BTreeMap<String, String>]) -> u64 {
+    let selector = object["spec"]["template"]["spec"]["nodeSelector"].as_object();
+    let is_selected = |labels: &&BTreeMap<String, String>| {
+        let mut wanted = selector.into_iter().flatten();
+        wanted.all(|(name, value)| labels.get(name).is_some_and(|label| *value == label.as_str()))
+    };
+    len(nodes.iter().filter(is_selected).count())
+}
+
+/// The rollouts of a workload. `each_node` is the number of pods of a DaemonSet that does not say how many it has.
+fn rollout(object: &Value, kind: &str, each_node: u64) -> anyhow::Result<Rollout> {
     let (spec, name) = (&object["spec"], object["metadata"]["name"].as_str().unwrap_or_default());
     if let Some(why) = why_no_rollout(object) {
         bail!("{kind} {name} would not replace its pods: {why}");
@@ -377,8 +393,10 @@ fn rollout(object: &Value, kind: &str) -> anyhow::Result<Rollout> {
     if partition > 0 {
         bail!("{kind} {name} would not replace its pods below number {partition}: set its partition to 0");
     }
-    let running = object["status"]["desiredNumberScheduled"].as_u64();
-    let pods = running.or(spec["replicas"].as_u64()).unwrap_or(1);
+    let pods = match kind {
+        "daemonset" => object["status"]["desiredNumberScheduled"].as_u64().unwrap_or(each_node),
+        _ => spec["replicas"].as_u64().unwrap_or(1),
+    };
     // A share is rounded as in a rollout.
     let of = |value: &Value, default: &str, round| {
         let value = serde_json::from_value(value.clone()).ok();
@@ -405,6 +423,11 @@ fn rollout(object: &Value, kind: &str) -> anyhow::Result<Rollout> {
         }
         kind => bail!("a {kind} has no rollout: name a Deployment, StatefulSet or DaemonSet"),
     };
+    if pods == 0 && kind == "daemonset" {
+        bail!(
+            "{kind} {name} has 0 pods: no node that can be seen fits it; correct its nodeSelector, or allow to list nodes"
+        );
+    }
     let is_alone = matches!(strategy, Strategy::Rolling { .. }) && pods < 2;
     if is_alone || pods == 0 {
         let pods = counted(pods, "pod");
@@ -432,7 +455,7 @@ mod tests {
             (json!({"kind": kind, "metadata": {"name": "web"}, "spec": spec}), kind)
         };
         let why = |(object, kind): (Value, &str)| {
-            let rollout = rollout(&object, &kind.to_lowercase()).unwrap();
+            let rollout = rollout(&object, &kind.to_lowercase(), 3).unwrap();
             why_no_sleep_helps(&object, "deployment/web", rollout)
         };
         let recreate = why(deployment(json!({"type": "Recreate"}))).unwrap();
@@ -453,7 +476,7 @@ mod tests {
         }
         let (all_at_once, _) =
             deployment(json!({"rollingUpdate": {"maxUnavailable": "100%", "maxSurge": 0}}));
-        let rolling = rollout(&all_at_once, "deployment").unwrap();
+        let rolling = rollout(&all_at_once, "deployment", 0).unwrap();
         let caution = ends_all(&all_at_once, rolling).unwrap();
         assert!(
             caution.starts_with("a rollout may end all 3 pods at once (maxUnavailable: \"100%\")"),
@@ -465,7 +488,7 @@ mod tests {
     fn rollouts_that_are_not_made_are_refused() {
         let why = |kind: &str, spec: Value| {
             let object = json!({"metadata": {"name": "web"}, "spec": spec});
-            rollout(&object, kind).unwrap_err().to_string()
+            rollout(&object, kind, 0).unwrap_err().to_string()
         };
         assert!(
             why("deployment", json!({"replicas": 3, "paused": true})).contains("is paused: resume it first")
@@ -478,10 +501,31 @@ mod tests {
     }
 
     #[test]
+    fn daemon_set_has_a_pod_on_each_node_that_it_selects() {
+        let labels = |pairs: &[(&str, &str)]| {
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        };
+        let nodes = [labels(&[("tier", "edge"), ("os", "linux")]), labels(&[("os", "linux")])];
+        let set = |selector: Value| {
+            json!({"kind": "DaemonSet", "metadata": {"name": "web"},
+                "spec": {"template": {"spec": {"nodeSelector": selector}}}})
+        };
+        assert_eq!(nodes_for(&set(Value::Null), &nodes), 2);
+        assert_eq!(nodes_for(&set(json!({"os": "linux", "tier": "edge"})), &nodes), 1);
+        let of = |set: Value, each_node| rollout(&set, "daemonset", each_node).map(|rollout| rollout.pods);
+        assert_eq!(of(set(Value::Null), 2).unwrap(), 2, "a scenario's has no status");
+        let mut running = set(Value::Null);
+        running["status"] = json!({"desiredNumberScheduled": 3});
+        assert_eq!(of(running, 2).unwrap(), 3);
+        let error = of(set(Value::Null), 0).unwrap_err().to_string();
+        assert!(error.starts_with("daemonset web has 0 pods: no node that can be seen"), "{error}");
+    }
+
+    #[test]
     fn a_rollout_replaces_as_many_at_once_as_its_surge_and_what_may_be_missing() {
         let of = |rolling: Value| {
             let spec = json!({"replicas": 10, "strategy": {"rollingUpdate": rolling}});
-            rollout(&json!({"spec": spec}), "deployment").unwrap().strategy
+            rollout(&json!({"spec": spec}), "deployment", 0).unwrap().strategy
         };
         // 25 % of 10: 3 more, and 2 less.
         assert_eq!(of(Value::Null), Strategy::Rolling { at_once: 5 });
@@ -489,14 +533,14 @@ mod tests {
         let in_place = |kind: &str, most: Value| {
             let strategy = json!({"rollingUpdate": {"maxUnavailable": most}});
             let object = json!({"spec": {"replicas": 10, "updateStrategy": strategy}});
-            rollout(&object, kind).unwrap().strategy
+            rollout(&object, kind, 10).unwrap().strategy
         };
         // 25 % of 10, rounded as their controllers do.
         assert_eq!(in_place("statefulset", json!("25%")), Strategy::InPlace { at_once: 2 });
         assert_eq!(in_place("statefulset", json!("5%")), Strategy::InPlace { at_once: 1 });
         assert_eq!(in_place("daemonset", json!("25%")), Strategy::InPlace { at_once: 3 });
         let alone = json!({"metadata": {"name": "web"}, "spec": {"replicas": 1}});
-        let error = rollout(&alone, "deployment").unwrap_err().to_string();
+        let error = rollout(&alone, "deployment", 0).unwrap_err().to_string();
         assert!(error.starts_with("deployment web has 1 pod:"), "{error}");
     }
 }

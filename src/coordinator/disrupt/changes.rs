@@ -142,11 +142,14 @@ impl Acting<'_> {
         restore: Restore,
     ) -> Result<Disrupted, Refusal> {
         let (api, current) = self.workload(workload).await?;
-        let list = list_of(&current, workload, container)?;
-        let containers = json!({list: [{"name": container, "image": image}]});
-        let body = json!({"spec": {"template": {"spec": containers}}});
-        let patch = Patch { patch_type: PatchType::Strategic, body };
-        Ok(self.changed(restore, self.session.patch(&api, &current, &patch)).await)
+        let patch_of = |current: &Value| {
+            let list = list_of(current, workload, container)?;
+            let containers = json!({list: [{"name": container, "image": image}]});
+            let body = json!({"spec": {"template": {"spec": containers}}});
+            Ok(Patch { patch_type: PatchType::Strategic, body })
+        };
+        patch_of(&current)?;
+        Ok(self.changed(restore, self.session.patch(&api, &current, patch_of)).await)
     }
 
     /// Changes an object.
@@ -157,7 +160,7 @@ impl Acting<'_> {
         restore: Restore,
     ) -> Result<Disrupted, Refusal> {
         let (api, current) = self.object(object).await?;
-        Ok(self.changed(restore, self.session.patch(&api, &current, patch)).await)
+        Ok(self.changed(restore, self.session.patch(&api, &current, |_| Ok(patch.clone()))).await)
     }
 
     /// Makes a change, records it as an action, and changes it back when it is time.

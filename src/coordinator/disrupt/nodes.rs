@@ -21,7 +21,7 @@ use crate::coordinator::journal::{Change, ObjectRef};
 use crate::coordinator::load_job::is_load_pod;
 use crate::coordinator::undo::ask_agent;
 use crate::coordinator::view::View;
-use crate::scenario::{Disruption, Pods, Restore};
+use crate::scenario::{Action, Disruption, Pods, Restore};
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::Mode;
 use rolldrop_record::event::PodEvent;
@@ -35,9 +35,9 @@ const AGENT: Insisting = Insisting { success: 200, pause: Duration::from_secs(1)
 const SHUTDOWN: Insisting = Insisting { twice: Twice::Harmless, ..AGENT };
 
 impl Caller {
-    /// The node's pods that a drain ends: all except those of DaemonSets, of the node itself and of the system, and
-    /// those that send the load of this run.
-    pub(in crate::coordinator) async fn pods_to_drain(
+    /// The pods on a node that are not ending, except those of the node itself and of the system, and those that send
+    /// the load of this run.
+    pub(in crate::coordinator) async fn pods_on(
         &self,
         node: &str,
         run: &str,
@@ -47,19 +47,39 @@ impl Caller {
         let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
         let mut pods = self.list(&what, &api, &on_node).await?;
         pods.retain(|pod| {
-            let stays = pod
-                .owner_references()
-                .iter()
-                .any(|owner| ["DaemonSet", "Node"].contains(&owner.kind.as_str()));
             let is_system = pod.namespace().is_some_and(|namespace| namespace.starts_with(SYSTEM));
-            !stays && !is_system && !is_load_pod(pod, run) && pod.metadata.deletion_timestamp.is_none()
+            !is_owned_by(pod, "Node")
+                && !is_system
+                && !is_load_pod(pod, run)
+                && pod.metadata.deletion_timestamp.is_none()
         });
         Ok(pods)
     }
 
+    /// The action ends some of these pods on a node, which are of the run's namespace, and no more than may end at once.
+    pub(in crate::coordinator) async fn check_node(
+        &self,
+        disruption: &Disruption,
+        node: &str,
+        pods: Vec<Candidate>,
+    ) -> Result<(), CoordinatorError> {
+        let has_ours =
+            |pods: &[Candidate]| pods.iter().any(|pod| pod.namespace().as_ref() == Some(&self.namespace));
+        let had_ours = has_ours(&pods);
+        let going = ended_by(&disruption.action, pods);
+        if !has_ours(&going) {
+            let (node, namespace) = (node.to_owned(), self.namespace.clone());
+            return Err(match had_ours {
+                true => CoordinatorError::OnlyDaemonSets { node, namespace },
+                false => CoordinatorError::NoPodsOnNode { node, namespace },
+            });
+        }
+        self.check_node_bounds(disruption, node, &going).await
+    }
+
     /// Of the pods that end with a node, no more are of the run's namespace than may end at once, and they are not
     /// all the ready pods of some owner.
-    pub(in crate::coordinator) async fn check_node_bounds(
+    async fn check_node_bounds(
         &self,
         disruption: &Disruption,
         node: &str,
@@ -100,14 +120,11 @@ impl Caller {
 }
 
 impl Acting<'_> {
-    async fn pods_to_drain(&self, node: &str) -> Result<Vec<Candidate>, CoordinatorError> {
+    /// The pods that the action ends on a node.
+    async fn pods_ending(&self, node: &str) -> Result<Vec<Candidate>, CoordinatorError> {
         let run = self.session.journal().run().to_owned();
-        self.session.caller.pods_to_drain(node, &run).await
-    }
-
-    async fn check_node_bounds(&self, node: &str) -> Result<(), CoordinatorError> {
-        let going = self.pods_to_drain(node).await?;
-        self.session.caller.check_node_bounds(self.disruption, node, &going).await
+        let pods = self.session.caller.pods_on(node, &run).await?;
+        Ok(ended_by(&self.disruption.action, pods))
     }
 
     /// A node as it is.
@@ -119,25 +136,22 @@ impl Acting<'_> {
         Ok((api, serde_json::to_value(found).unwrap_or_default()))
     }
 
-    /// The node exists, has pods of the run's namespace, and no more than may end at once.
+    /// The node exists, and the action may end its pods.
     pub(super) async fn check_node(&self, node: &str) -> Result<(), CoordinatorError> {
         self.node(node).await?;
-        let caller = &self.session.caller;
-        let going = self.pods_to_drain(node).await?;
-        if !going.iter().any(|pod| pod.namespace().as_ref() == Some(&caller.namespace)) {
-            let (node, namespace) = (node.to_owned(), caller.namespace.clone());
-            return Err(CoordinatorError::NoPodsOnNode { node, namespace });
-        }
-        caller.check_node_bounds(self.disruption, node, &going).await
+        let (caller, run) = (&self.session.caller, self.session.journal().run().to_owned());
+        let pods = caller.pods_on(node, &run).await?;
+        caller.check_node(self.disruption, node, pods).await
     }
 
     /// Cordons a node and evicts its pods, as `kubectl drain` does.
     pub(super) async fn drain(&self, node: &str, restore: Restore) -> Result<Disrupted, Refusal> {
         let (api, current) = self.node(node).await?;
-        self.check_node_bounds(node).await?;
+        let going = self.pods_ending(node).await?;
+        self.session.caller.check_node_bounds(self.disruption, node, &going).await?;
         let cordon = |node: &mut Value| node["spec"]["unschedulable"] = true.into();
         let cordoned = self.session.alter(&api, &current, cordon).await?;
-        let done = match self.pods_to_drain(node).await {
+        let done = match self.pods_ending(node).await {
             Ok(pods) => {
                 let evicted = join_all(pods.iter().map(|pod| self.evict(Mode::Drain, pod, None))).await;
                 evicted.into_iter().map(Disrupted::from).sum()
@@ -211,6 +225,18 @@ impl Acting<'_> {
     async fn ask(&self, node: &str, command: &str) -> kube::Result<()> {
         ask_agent(&self.session.caller.client, node, command).await
     }
+}
+
+/// Those of the pods on a node that an action ends: a drain leaves those of DaemonSets.
+fn ended_by(action: &Action, mut pods: Vec<Candidate>) -> Vec<Candidate> {
+    if matches!(action, Action::Drain { .. }) {
+        pods.retain(|pod| !is_owned_by(pod, "DaemonSet"));
+    }
+    pods
+}
+
+fn is_owned_by(pod: &Candidate, kind: &str) -> bool {
+    pod.owner_references().iter().any(|owner| owner.kind == kind)
 }
 
 /// How often a pod's containers were restarted, in all.

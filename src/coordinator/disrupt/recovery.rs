@@ -152,6 +152,7 @@ mod tests {
             ready,
             serving: ready,
             terminating: !ready,
+            node: None,
         };
         let slice = |service: &str, endpoints: Vec<EndpointState>| EndpointSliceEvent {
             change: Change::Applied,

@@ -328,13 +328,8 @@ impl Checks<'_> {
         key: &str,
     ) -> Result<(), CoordinatorError> {
         // Without the right to see them it is checked in the run, if that begins at all.
-        let Ok(going) = self.caller.pods_to_drain(node, "").await else { return Ok(()) };
-        let namespace = &self.caller.namespace;
-        if !going.iter().any(|pod| pod.namespace().as_ref() == Some(namespace)) {
-            let (node, namespace) = (node.to_owned(), namespace.clone());
-            return Err(CoordinatorError::NoPodsOnNode { node, namespace }.at(self.scenario, key));
-        }
-        let checked = self.caller.check_node_bounds(disruption, node, &going).await;
+        let Ok(pods) = self.caller.pods_on(node, "").await else { return Ok(()) };
+        let checked = self.caller.check_node(disruption, node, pods).await;
         checked.map_err(|error| error.at(self.scenario, key))
     }
 }

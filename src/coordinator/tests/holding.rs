@@ -4,7 +4,7 @@ use super::*;
 use crate::coordinator::edits;
 use crate::coordinator::journal::{Change, ObjectRef};
 use crate::coordinator::undo::left_over::{LeftOvers, Since};
-use crate::scenario::Workload;
+use crate::scenario::{Patch, PatchType, Workload};
 
 const PATH: &str = "/apis/apps/v1/namespaces/shop/deployments/web";
 const IN_USE: &str = "rolldrop.dev/in-use";
@@ -43,20 +43,23 @@ impl Shop {
         let shop =
             Self { object: Arc::new(Mutex::new(deployment())), meanwhile: Arc::new(Mutex::new(meanwhile)) };
         let (object, meanwhile) = (Arc::clone(&shop.object), Arc::clone(&shop.meanwhile));
-        let (client, calls) = api_of_bodies(move |method, path, body| {
+        let (client, calls) = api_of_bodies(move |method, uri, body| {
             let mut object = object.lock().unwrap();
-            match (method, path) {
+            match (method, uri.path()) {
                 (&Method::GET, PATH) => (200, object.to_string()),
                 (&Method::PATCH, PATH) => {
-                    let theirs = meanwhile.lock().unwrap().take();
+                    let is_dry = uri.query() == Some("dryRun=All");
+                    let theirs = if is_dry { None } else { meanwhile.lock().unwrap().take() };
                     theirs.iter().for_each(|theirs| Self::patch(&mut object, theirs));
-                    let version = &body["metadata"]["resourceVersion"];
-                    if !version.is_null() && *version != object["metadata"]["resourceVersion"] {
+                    let patched = Self::patched(&object, body);
+                    if patched["metadata"]["resourceVersion"] != object["metadata"]["resourceVersion"] {
                         return status(409, "Conflict", "the object has been modified");
                     }
-                    let mut body = body.clone();
-                    body["metadata"].as_object_mut().unwrap().remove("resourceVersion");
-                    Self::patch(&mut object, &body);
+                    if is_dry {
+                        return (200, patched.to_string());
+                    }
+                    *object = patched;
+                    Self::patch(&mut object, &json!({}));
                     (200, object.to_string())
                 }
                 (&Method::GET, "/apis/apps/v1") => {
@@ -70,6 +73,19 @@ impl Shop {
             }
         });
         (shop, client, calls)
+    }
+
+    /// What a merge patch or a JSON patch of fields that there are makes of an object.
+    fn patched(object: &Value, patch: &Value) -> Value {
+        let mut patched = object.clone();
+        match patch {
+            Value::Array(operations) => operations.iter().for_each(|operation| {
+                let path = operation["path"].as_str().unwrap();
+                *patched.pointer_mut(path).unwrap() = operation["value"].clone();
+            }),
+            patch => merge(&mut patched, patch),
+        }
+        patched
     }
 
     fn patch(object: &mut Value, patch: &Value) {
@@ -212,6 +228,62 @@ async fn change_is_made_anew_of_what_others_have_set() {
     assert_eq!(shop.now()["spec"]["replicas"], 5);
     session.finish(CancellationToken::new()).await.unwrap();
     assert_eq!(shop.now()["spec"]["replicas"], 4, "as others had set it");
+}
+
+/// Sets the image by a patch of this kind while somebody else makes a change, and returns the image that the pods then
+/// have, and the object once that is undone.
+async fn image_set_while(patch_type: PatchType, theirs: Value) -> (Value, Value) {
+    let (shop, client, _) = Shop::open(Some(theirs));
+    let (session, _run_dir, _dir) = session(client, Limits::default());
+    let (resource, scope) = session.caller.kind_of("apps/v1", "Deployment").await.unwrap();
+    let api = session.caller.api_of(&resource, &scope, "shop");
+    let patch_of = |current: &Value| {
+        let mut containers = current["spec"]["template"]["spec"]["containers"].clone();
+        containers[0]["image"] = "app:2".into();
+        let path = "/spec/template/spec/containers";
+        let body = match patch_type {
+            PatchType::Json => json!([{"op": "replace", "path": path, "value": containers}]),
+            _ => json!({"spec": {"template": {"spec": {"containers": containers}}}}),
+        };
+        Ok(Patch { patch_type, body })
+    };
+    session.patch(&api, &deployment(), patch_of).await.unwrap().unwrap();
+    let set = shop.now()["spec"]["template"]["spec"]["containers"].clone();
+    session.finish(CancellationToken::new()).await.unwrap();
+    (set, shop.now())
+}
+
+#[tokio::test(start_paused = true)]
+async fn patch_is_made_anew_of_what_others_have_set() {
+    let theirs = json!({"spec": {"template": {"spec": {"containers": [
+        {"name": "app", "image": "app:1"}, {"name": "theirs", "image": "helper:1"}]}}}});
+    for patch_type in [PatchType::Merge, PatchType::Json] {
+        let (set, undone) = image_set_while(patch_type, theirs.clone()).await;
+        let expected = json!([{"name": "app", "image": "app:2"}, {"name": "theirs", "image": "helper:1"}]);
+        assert_eq!(set, expected, "{patch_type:?}");
+        assert_eq!(undone["spec"]["template"], theirs["spec"]["template"], "{patch_type:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn patch_that_others_always_forestall_is_refused() {
+    let count = Arc::new(AtomicUsize::new(0));
+    let (client, calls) = api(move |method, _| {
+        let mut object = deployment();
+        object["spec"]["replicas"] = count.fetch_add(1, Ordering::SeqCst).into();
+        match *method {
+            Method::PATCH => status(409, "Conflict", "the object has been modified"),
+            _ => (200, object.to_string()),
+        }
+    });
+    let (session, _run_dir, _dir) = session(client, Limits::default());
+    let resource = crate::coordinator::kinds::resource_of(web().kind);
+    let api = session.caller.api_of(&resource, &kube::discovery::Scope::Namespaced, "shop");
+    let body = json!({"spec": {"minReadySeconds": 3}});
+    let patch = Patch { patch_type: PatchType::Merge, body };
+    let error = session.patch(&api, &deployment(), |_| Ok(patch.clone())).await.unwrap_err().to_string();
+    assert_eq!(error, "failed to change Deployment web in shop: others keep changing it");
+    assert_eq!(patches(&calls), 5);
 }
 
 #[test]

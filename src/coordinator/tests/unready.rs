@@ -6,15 +6,21 @@ const LOG: &str = "starting\nno such table: users\n";
 
 /// A cluster with these pods, and this warning about any of them.
 fn cluster(path: &str, pods: &[Value], warning: Option<&Value>) -> (u16, String) {
-    let list = |items: &[&Value]| {
-        (200, json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items}).to_string())
-    };
     match path.rsplit('/').next() {
         Some("pods") => list(&pods.iter().collect::<Vec<_>>()),
         Some("events") => list(&warning.into_iter().collect::<Vec<_>>()),
         Some("log") => (200, LOG.to_owned()),
         _ => super::status(404, "NotFound", path),
     }
+}
+
+fn list(items: &[&Value]) -> (u16, String) {
+    (200, json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items}).to_string())
+}
+
+/// The references of what this object controls, whose UID is its name.
+fn owner(kind: &str, name: &str) -> Value {
+    json!([{"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": name, "controller": true}])
 }
 
 fn event(reason: &str, message: &str) -> Value {
@@ -85,15 +91,20 @@ async fn a_rollout_that_hangs_is_recorded_with_its_reason() {
             "status": {"observedGeneration": 1 + is_new, "updatedReplicas": 1 - is_new, "replicas": 1,
                 "availableReplicas": 1}});
         match path.rsplit('/').next() {
-            Some("deployments") => {
-                let list = json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": [deployment]});
-                (200, list.to_string())
+            Some("deployments") => list(&[&deployment]),
+            Some("replicasets") => {
+                let set = |name: &str, of: &str| json!({"metadata": {"name": name, "uid": name, "ownerReferences": owner("Deployment", of)}});
+                list(&[&set("web-5d4c", "web"), &set("web-admin-7f6d", "web-admin")])
             }
             _ => {
-                let other = running("db-1", "False");
+                // Its name begins with that of the other's pods.
+                let mut other = running("web-admin-7f6d-1", "False");
+                other["metadata"]["ownerReferences"] = owner("ReplicaSet", "web-admin-7f6d");
                 let pulling = json!({"name": "app", "image": "x", "imageID": "", "ready": false, "restartCount": 0,
                     "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}});
-                let pulling = listed("web-2", json!({"phase": "Pending", "containerStatuses": [pulling]}));
+                let mut pulling =
+                    listed("web-5d4c-2", json!({"phase": "Pending", "containerStatuses": [pulling]}));
+                pulling["metadata"]["ownerReferences"] = owner("ReplicaSet", "web-5d4c");
                 cluster(path, &[other, pulling], None)
             }
         }
@@ -107,7 +118,6 @@ async fn a_rollout_that_hangs_is_recorded_with_its_reason() {
         EventKind::CommandSettled { unsettled, .. } => unsettled,
         _ => None,
     });
-    let why =
-        "Deployment web: 0 pods updated, 1 wanted (pod web-2: ImagePullBackOff: no such image), after 300s";
+    let why = "Deployment web: 0 pods updated, 1 wanted (pod web-5d4c-2: ImagePullBackOff: no such image), after 300s";
     assert_eq!(unsettled.as_deref(), Some(why));
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// An object of the run's namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -31,6 +31,27 @@ pub(crate) struct Patch {
     pub patch_type: PatchType,
     /// The patch.
     pub body: Value,
+}
+
+impl Patch {
+    /// The patch that the API server refuses if the object no longer has this version.
+    pub(crate) fn of_version(mut self, version: Option<&str>) -> Self {
+        let Some(version) = version else { return self };
+        match &mut self.body {
+            // The last operation, so that those before it find the object's own.
+            Value::Array(operations) => {
+                operations.push(json!({"op": "add", "path": "/metadata/resourceVersion", "value": version}));
+            }
+            Value::Object(fields) => {
+                // Metadata that are no mapping are refused anyway.
+                if let Value::Object(metadata) = fields.entry("metadata").or_insert_with(|| json!({})) {
+                    metadata.entry("resourceVersion").or_insert_with(|| version.into());
+                }
+            }
+            _ => {}
+        }
+        self
+    }
 }
 
 /// A kind of patch.

@@ -340,20 +340,20 @@ fn killed_tuning_is_put_back_unless_somebody_deployed() {
     assert_eq!(found["steps"][0]["purpose"], "before", "what was measured is used: {found}");
 }
 
-/// A StatefulSet is restarted in order, and its pods come back under their names.
-#[test]
-fn a_stateful_set_is_tuned_by_rolling_restarts() {
+/// Tunes a workload of this kind, whose pods the rollouts of it end one by one.
+fn is_tuned(kind: &str) {
     measured(|| {
         let _turn = turn();
-        let web = Web::new(3).named().args(&["--on-sigterm=exit"]).kind("StatefulSet");
-        let kubectl = Kubectl::in_namespace("tune-stateful");
+        let web = Web::new(3).named().args(&["--on-sigterm=exit"]).kind(kind);
+        let lower = kind.to_lowercase();
+        let kubectl = Kubectl::in_namespace(&format!("tune-{lower}"));
         kubectl.apply(&web.manifests());
-        kubectl.ok("rollout status statefulset/web --timeout=300s");
+        kubectl.ok(&format!("rollout status {lower}/web --timeout=300s"));
         let shop = Shop(kubectl);
-        let spec = || shop.0.ok("get statefulset/web -o jsonpath={.spec}");
+        let spec = || shop.0.ok(&format!("get {lower}/web -o jsonpath={{.spec}}"));
         let before = spec();
         let planned = shop.tune(&["--dry-run"]).finish().expect_code(0);
-        assert!(planned.stdout().contains("/statefulsets/web"), "{planned}");
+        assert!(planned.stdout().contains(&format!("/{lower}s/web")), "{planned}");
         let tuned = shop.tune(&[]).measured();
         assert_eq!(spec(), before);
         let found = tuning(tuned.dir());
@@ -361,6 +361,17 @@ fn a_stateful_set_is_tuned_by_rolling_restarts() {
         let proof = found["steps"].as_array().expect("steps").last().expect("a proof");
         assert_eq!((&proof["purpose"], &proof["lostForASleep"]), (&json!("proof"), &json!(0)), "{found}");
     });
+}
+
+/// It is restarted in order, and its pods come back under their names.
+#[test]
+fn a_stateful_set_is_tuned_by_rolling_restarts() {
+    is_tuned("StatefulSet");
+}
+
+#[test]
+fn a_daemon_set_is_tuned_by_rolling_restarts() {
+    is_tuned("DaemonSet");
 }
 
 #[test]

@@ -56,6 +56,17 @@ impl Served {
         let waited_ns = row.head.map_or(0, |head| row.end.ns_since(head));
         Self { ended: row.ended, status: row.status, waited_ns }
     }
+
+    /// Whether the app closed the connection as the request came, if that was not the first on it. A kernel resets what the
+    /// app has not read, and closes what it has.
+    pub(super) fn crossed_a_close(&self) -> bool {
+        self.status.is_none()
+            && match self.ended {
+                ServedEnd::UpstreamReset => true,
+                ServedEnd::UpstreamEof => self.waited_ns < BESIDE_NS,
+                _ => false,
+            }
+    }
 }
 
 impl Facts {
@@ -162,14 +173,12 @@ fn cause_by_pods(f: &Facts, by: Explanation<'_>) -> Cause {
 fn cause_of_served(f: &Facts, served: Served, by: Explanation<'_>) -> Cause {
     let is_ending = by.end().is_some();
     // On a connection of HTTP/1.1, or an HTTP/2 one without other requests, that had carried one before.
-    let unanswered_reuse = f.reused && !f.shared && served.status.is_none();
+    let is_alone_on_a_kept_one = f.reused && !f.shared;
     match served.ended {
         _ if matches!(f.outcome, Outcome::HttpError | Outcome::Ok) => cause_of_refusal(by),
         ServedEnd::UpstreamRefused if is_ending => Cause::RoutedToDeadPod,
         ServedEnd::UpstreamRefused if matches!(by, Explanation::Starting) => Cause::NotReadyYet,
-        // A kernel resets what the app has not read, and closes what it has.
-        ServedEnd::UpstreamReset if unanswered_reuse => Cause::IdleCloseRace,
-        ServedEnd::UpstreamEof if unanswered_reuse && served.waited_ns < BESIDE_NS => Cause::IdleCloseRace,
+        _ if is_alone_on_a_kept_one && served.crossed_a_close() => Cause::IdleCloseRace,
         ServedEnd::UpstreamReset if is_ending && served.status.is_none() && !f.reused => {
             Cause::AcceptQueueReset
         }

@@ -21,6 +21,7 @@ use crate::route::death::Death;
 use crate::route::flows::{EndedFlows, Flows};
 use crate::route::tries::{Loss, Tries};
 use crate::timeline::by_name::ByName;
+use crate::timeline::endpoints::Scope;
 use crate::timeline::requests::Connection;
 use crate::timeline::{Lives, Request, Requests, Timeline};
 use rolldrop_record::parts::{PartError, Wanted};
@@ -223,7 +224,7 @@ impl<'a> Gathered<'a> {
         for (number, target) in timeline.info.targets.iter().enumerate() {
             let rate = self.tries[number].rate();
             for (tails, end) in self.tails.iter_mut().zip(&timeline.ends) {
-                let usable = timeline.endpoints.usable_at(target.service.as_deref(), end.t0.earliest);
+                let usable = timeline.endpoints.usable_at(&Scope::of(target), end.t0.earliest);
                 tails[number].rate_expected =
                     usable.map_or(0.0, |usable| rate / usable.pods.len().max(1) as f64);
             }
@@ -369,7 +370,7 @@ fn reaches(timeline: &Timeline, gathered: &mut Gathered, deaths: &[Death], alpha
     };
     for (number, target) in timeline.info.targets.iter().enumerate() {
         let Balancing::Random { .. } = target.balancing(&timeline.info.cluster) else { continue };
-        let states = timeline.endpoints.usable(target.service.as_deref());
+        let states = timeline.endpoints.usable(&Scope::of(target));
         for (e, end) in timeline.ends.iter().enumerate() {
             let tail = &mut gathered.tails[e][number];
             let Some(route) = Route::of(end, states) else { continue };

@@ -32,6 +32,7 @@ mod no_server;
 
 use crate::math::values::Values;
 use crate::timeline::drop_policy::Class;
+use crate::timeline::endpoints::Scope;
 use crate::timeline::{PodEnd, Request, Timeline};
 use no_server::{KnownPod, Refusals};
 use rolldrop_record::Cause;
@@ -312,6 +313,8 @@ pub(crate) struct Failure<'a> {
     pub(crate) no_server: bool,
     /// A pod that was ending gave the answer.
     pub(crate) is_refused_by_pod: bool,
+    /// A pod that was not ending closed the gateway's kept connection as the request came, as its proxy saw.
+    pub(crate) crossed_a_close: bool,
 }
 
 /// Why a request through a gateway was lost. `None` if the failure has nothing to do with a gateway: then the rules
@@ -331,6 +334,9 @@ pub(crate) fn cause(failure: &Failure<'_>) -> Option<Cause> {
     }
     if any(PodState::Starting, &unserved) {
         return Some(Cause::NotReadyYet);
+    }
+    if failure.crossed_a_close {
+        return Some(Cause::IdleCloseRace);
     }
     if failure.no_server {
         return Some(Cause::GatewayNoServer);
@@ -363,9 +369,9 @@ pub(crate) fn cause(failure: &Failure<'_>) -> Option<Cause> {
 }
 
 /// Whether a gateway can have had no usable endpoint of the target when the request was sent.
-pub(crate) fn none_usable(timeline: &Timeline, service: Option<&str>, row: &RequestRow) -> bool {
+pub(crate) fn none_usable(timeline: &Timeline, of: &Scope, row: &RequestRow) -> bool {
     let sent = sent(row);
-    timeline.endpoints.none_usable_within(service, sent.shifted_ns(-TABLE_AGE_NS), sent)
+    timeline.endpoints.none_usable_within(of, sent.shifted_ns(-TABLE_AGE_NS), sent)
 }
 
 #[cfg(test)]

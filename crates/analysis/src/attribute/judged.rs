@@ -9,6 +9,7 @@ use crate::model::{Candidate, Unclear, Why, Window};
 use crate::route::streams::Streams;
 use crate::route::window::window_end;
 use crate::timeline::drop_policy::Class;
+use crate::timeline::endpoints::Scope;
 use crate::timeline::{Request, Timeline};
 use rolldrop_record::event::MachineSample;
 use rolldrop_record::run_info::{Balances, Target};
@@ -137,14 +138,21 @@ fn behind_a_gateway(
     let is_named = |candidate: &Candidate| candidate.why == Why::Named;
     let is_pods_answer = request.row.pod.is_some()
         || request.served.as_ref().is_some_and(|served| served.status == request.row.status);
+    let crossed_a_close = request.served.as_ref().is_some_and(|served| {
+        state(&served.pod) == PodState::Staying
+            && !served.conn_first_request
+            && Served::of(served).crossed_a_close()
+            && !timeline.is_restarting(request.begun(), request.row.end)
+    });
     gateway::cause(&gateway::Failure {
         outcome: request.row.outcome,
         status: request.row.status,
         attempts: &attempts,
         is_explained: !verdict.candidates.is_empty(),
-        no_endpoint: gateway::none_usable(timeline, target.service.as_deref(), &request.row),
+        no_endpoint: gateway::none_usable(timeline, &Scope::of(target), &request.row),
         no_server: verdict.no_server,
         is_refused_by_pod: is_pods_answer && verdict.candidates.iter().any(is_named),
+        crossed_a_close,
     })
 }
 

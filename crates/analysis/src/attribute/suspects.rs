@@ -20,6 +20,7 @@ use crate::route::LAG_NS;
 use crate::route::arrivals::{Arrivals, Tail, arrives, ending, silence_s};
 use crate::route::death::Death;
 use crate::timeline::drop_policy::Class;
+use crate::timeline::endpoints::Scope;
 use crate::timeline::{PodEnd, PodLife, Request, Timeline};
 use rolldrop_record::routing::{Balancing, Routing};
 use rolldrop_record::run_info::{Balances, ClusterInfo, Target};
@@ -84,6 +85,8 @@ pub(crate) struct Suspects<'a> {
     lost: Vec<usize>,
     /// By termination and target: whether the pod is an endpoint of that target, as far as it is known.
     serves: Vec<Vec<bool>>,
+    /// By target: the endpoints that connections to it can reach.
+    scopes: Vec<Scope>,
     /// By target: true if rules of a Service proxy lead to its pods, as far as is known.
     has_rules: Vec<bool>,
     /// By target: what its gateway may have sent where, if it is one.
@@ -98,21 +101,23 @@ impl<'a> Suspects<'a> {
         gateways: &'a [Option<Gateway>],
     ) -> Self {
         let targets = &timeline.info.targets;
+        let scopes: Vec<Scope> = targets.iter().map(Scope::of).collect();
         let is_lost = |&n: &usize| !stale[n] && Class::of(&others[n].row) == Class::Dropped;
         let mut lost: Vec<usize> = (0..others.len()).filter(is_lost).collect();
         lost.sort_by_key(|&n| (others[n].begun(), n));
         let serves = |end: &PodEnd| {
-            let of = |service: Option<&str>| {
-                let states = timeline.endpoints.usable(service);
+            let of = |scope: &Scope| {
+                let states = timeline.endpoints.usable(scope);
                 states.is_empty() || states.iter().any(|state| state.holds(&end.pod))
             };
-            targets.iter().map(|target| of(target.service.as_deref())).collect()
+            scopes.iter().map(of).collect()
         };
         Self {
             timeline,
             others,
             lost,
             serves: timeline.ends.iter().map(serves).collect(),
+            scopes,
             has_rules: targets.iter().map(|target| has_rules(target, &timeline.info.cluster)).collect(),
             gateways,
         }
@@ -179,6 +184,9 @@ impl<'a> Suspects<'a> {
         {
             return self.refused_by_a_rule(target, r);
         }
+        if self.has_node_none(target, r) {
+            return Verdict { no_endpoint: 1.0, ..Verdict::default() };
+        }
         let mut candidates = Vec::new();
         for (termination, death) in deaths.iter().enumerate() {
             let tail = &gathered.tails[termination][target];
@@ -192,7 +200,7 @@ impl<'a> Suspects<'a> {
         let mut verdict = Verdict { candidates, ..Verdict::default() };
         // A kept connection leads to a pod that has answered on it.
         if !r.row.conn_reused {
-            if !r.was_answered() && self.timeline.endpoints.none_usable(service, r.begun()) {
+            if !r.was_answered() && self.timeline.endpoints.none_usable(&self.scopes[target], r.begun()) {
                 verdict.no_endpoint = refused;
             }
             let probed = self.of_a_probed_start(verdict.candidates.is_empty(), target, r);
@@ -205,21 +213,37 @@ impl<'a> Suspects<'a> {
         verdict
     }
 
+    /// Returns true if there was no connection, and the only node to which the target's connections go had no endpoint but
+    /// of pods that were ending, or none a short time before. Its rules route to a pod that is ending as long as they have
+    /// no other, and then they drop what comes: no sleep of that pod saves it.
+    fn has_node_none(&self, target: usize, r: &Request) -> bool {
+        let (scope, endpoints, begun) = (&self.scopes[target], &self.timeline.endpoints, r.begun());
+        if !scope.is_of_a_node() || !is_no_connection(&r.row) || r.row.conn_reused {
+            return false;
+        }
+        // After its end another pod may have its name.
+        let is_ending =
+            |end: &&PodEnd| end.t0.earliest <= begun && end.gone().is_none_or(|gone| begun <= gone);
+        let ending: Vec<&str> =
+            self.timeline.ends.iter().filter(is_ending).map(|end| end.pod.as_str()).collect();
+        endpoints.none_usable_but(scope, &ending, begun)
+            || endpoints.none_usable_within(scope, begun.shifted_ns(-LAG_NS), begun)
+    }
+
     /// What explains a connection that was refused and that the kernel sent nowhere: no pod.
     fn refused_by_a_rule(&self, target: usize, r: &Request) -> Verdict {
-        let service = self.service(target);
+        let scope = &self.scopes[target];
         let share = |is| if is { 1.0 } else { 0.0 };
         // The rules follow the slices by up to that.
         let since = r.begun().shifted_ns(-LAG_NS);
-        let has_none = self.timeline.endpoints.none_usable_within(service, since, r.begun());
+        let has_none = self.timeline.endpoints.none_usable_within(scope, since, r.begun());
         Verdict { no_endpoint: share(has_none), rule_swap: share(!has_none), ..Verdict::default() }
     }
 
     /// What may explain a request that a gateway lost. A gateway also sends requests to pods that are no longer
     /// endpoints, and answers 503 if it has none.
     fn behind_a_gateway(&self, gateway: &Gateway, deaths: &[Death], target: usize, r: &Request) -> Verdict {
-        let service = self.service(target);
-        if r.row.status == Some(503) && gateway::none_usable(self.timeline, service, &r.row) {
+        if r.row.status == Some(503) && gateway::none_usable(self.timeline, &self.scopes[target], &r.row) {
             return Verdict { no_endpoint: 1.0, ..Verdict::default() };
         }
         if gateway.had_no_server(&r.row) {
@@ -275,10 +299,9 @@ impl<'a> Suspects<'a> {
     /// The weight of pods that were starting: in the rules, as far as is known, and without an answer until then. One that
     /// is probed has the weight `probed`.
     fn starting(&self, gathered: &Gathered, target: usize, (r, probed): (&Request, f64)) -> f64 {
-        let begun = r.begun();
-        let service = self.service(target);
+        let (begun, scope) = (r.begun(), &self.scopes[target]);
         let weight = |(number, life): (usize, &PodLife)| {
-            if !self.timeline.endpoints.was_usable(service, &life.name, begun.shifted_ns(-LAG_NS), begun) {
+            if !self.timeline.endpoints.was_usable(scope, &life.name, begun.shifted_ns(-LAG_NS), begun) {
                 return None;
             }
             let ready =

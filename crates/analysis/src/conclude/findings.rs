@@ -173,6 +173,10 @@ fn of_the_measurement(known: Known<'_>) -> Vec<Finding> {
         let times = if times > 1 { format!(" ({} times)", count(times)) } else { String::new() };
         findings.push(finding(Severity::Warning, message.to_owned() + &times, "recorded during the run", ""));
     }
+    for ((container, message), pods) in &timeline.notes.not_modelled {
+        let what = format!("container {container} of {}: {message}", counted(len(pods.len()), "pod"));
+        findings.push(finding(Severity::Warning, what, "recorded during the run", ""));
+    }
     if sums.reset_for_refused > 0 {
         findings.push(finding(
             Severity::Info,

@@ -3,6 +3,7 @@
 use crate::model::{ALPHA, Mode, NoBound, Window, WindowBasis};
 use crate::route::LAG_NS;
 use crate::route::arrivals::{Tail, silence_s};
+use crate::timeline::endpoints::Scope;
 use crate::timeline::periods::Periods;
 use crate::timeline::{Gap, PodEnd, Timeline};
 use rolldrop_record::routing::{Balancing, Routing};
@@ -67,15 +68,15 @@ pub(crate) fn window(timeline: &Timeline, end: &PodEnd, target: &Target, tail: &
 
 /// Returns true if the slices show that the pod was no usable endpoint at any time, and no request contradicts them.
 fn is_never_routed(timeline: &Timeline, end: &PodEnd, target: &Target, tail: &Tail) -> bool {
-    let service = target.service.as_deref();
+    let scope = Scope::of(target);
     let created = timeline.pods.iter().find(|life| life.uid == end.uid).map(|life| life.created);
-    let (Some(created), false) = (created, timeline.endpoints.usable(service).is_empty()) else {
+    let (Some(created), false) = (created, timeline.endpoints.usable(&scope).is_empty()) else {
         return false;
     };
     let gone = end.gone().unwrap_or(timeline.load_ended);
     let is_hidden = |gap: &Gap| !gap.is_of_pods() && gap.from <= gone && gap.to >= created;
     tail.last_certain().is_none()
-        && !timeline.endpoints.was_usable(service, &end.pod, created, gone)
+        && !timeline.endpoints.was_usable(&scope, &end.pod, created, gone)
         && !timeline.gaps.iter().any(is_hidden)
 }
 

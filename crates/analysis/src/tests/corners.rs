@@ -37,6 +37,7 @@ pub(super) fn slice(records: &mut Records, ms: i64, service: &str, pods: &[&str]
             ready: true,
             serving: true,
             terminating: false,
+            node: None,
         })
         .collect();
     let event = EndpointSliceEvent {

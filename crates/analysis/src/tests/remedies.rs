@@ -9,7 +9,7 @@ use super::*;
 use crate::model::{LossGroup, NoBound, Recommendation, lasted_at_least_s};
 use rolldrop_record::RunDir;
 use rolldrop_record::event::{NameAnswer, Replacement, WorkloadEvent};
-use rolldrop_record::routing::Routing;
+use rolldrop_record::routing::{Routing, ServiceRules, TrafficPolicy};
 
 /// All seconds that a text advises a preStop sleep of.
 fn advised(text: &str) -> Vec<f64> {
@@ -274,6 +274,61 @@ fn recreate_gets_another_strategy_and_no_sleep() {
     }
 }
 
+/// A node's only pod is replaced in place, and connections to that node find none until the next is ready.
+#[test]
+fn node_without_a_pod_of_its_own_has_no_ready_endpoint() {
+    let told = |policy| {
+        let mut records = replaced(Some(Replacement::RollingUpdate), 3, Some("1"));
+        for event in &mut records.events {
+            if let EventKind::Workload(workload) = &mut event.kind {
+                workload.workload = "DaemonSet/web".into();
+            }
+            if let EventKind::Pod(pod) = &mut event.kind {
+                pod.owner = Some("DaemonSet/web".into());
+            }
+        }
+        for (ms, pods) in [(-900, &["a", "b", "c"][..]), (5300, &["a", "c"]), (7000, &["a", "c", "d"])] {
+            corners::slice(&mut records, ms, "web", pods);
+            let Some(EventKind::EndpointSlice(slice)) =
+                records.events.last_mut().map(|event| &mut event.kind)
+            else {
+                unreachable!()
+            };
+            for endpoint in &mut slice.endpoints {
+                let is_there = matches!(endpoint.pod.as_deref(), Some("b" | "d"));
+                endpoint.node = Some(if is_there { "node-1" } else { "node-2" }.into());
+            }
+        }
+        let rules = ServiceRules { external_traffic: policy, ..ServiceRules::default() };
+        let target = &mut records.info.targets[0];
+        (target.service, target.node) = (Some("web".into()), Some("node-1".into()));
+        target.routing = Some(Routing::NodePort(rules));
+        records.events.sort_by_key(|event| event.at);
+        // From the end of the pod until the rules have the next one.
+        let lost = |row: &&mut RequestRow| row.scheduled > at(5030) && row.scheduled < at(7500);
+        for row in records.requests.iter_mut().filter(lost) {
+            (row.outcome, row.pod) = (Outcome::ConnectTimeout, None);
+            row.end = row.scheduled.shifted_ns(1000 * MS);
+        }
+        analysed(records).result
+    };
+    let result = told(TrafficPolicy::Local);
+    let causes: Vec<_> = result.requests.by_cause.keys().collect();
+    assert_eq!(causes, [&Cause::NoReadyEndpoint], "{:?}", result.requests.by_cause);
+    let finding = result.findings.iter().find(|f| f.cause == Some(Cause::NoReadyEndpoint)).unwrap();
+    assert!(finding.why.starts_with("the node had no ready pod of its own"), "{finding:?}");
+    assert!(
+        finding
+            .remedy
+            .starts_with("maxSurge: 1 with maxUnavailable: 0 in the updateStrategy of DaemonSet web"),
+        "{finding:?}"
+    );
+    assert!(finding.remedy.contains("or externalTrafficPolicy: Cluster"), "{finding:?}");
+    // With pods of other nodes behind it, it is the pod that the rules still held.
+    let causes = told(TrafficPolicy::Cluster).requests.by_cause;
+    assert!(!causes.contains_key(&Cause::NoReadyEndpoint), "{causes:?}");
+}
+
 #[test]
 fn endpoints_are_kept_by_what_the_workload_lacks() {
     let told = |replicas, max_unavailable| {
@@ -337,6 +392,93 @@ fn hook_that_fails_is_said_and_gets_another_kind() {
     );
     assert!(dead.why.contains("the preStop hook that was to delay it failed"), "{dead:?}");
     assert!(saying(&result, "nothing waits").is_empty());
+}
+
+#[test]
+fn remedy_is_of_the_workload_that_lost_requests() {
+    let mut records = with_a_hook(None);
+    records.events.push(failed_hook(5040));
+    super::delete(&mut records, 8000, "c");
+    for event in &mut records.events {
+        let EventKind::Pod(pod) = &mut event.kind else { continue };
+        let app = &mut pod.containers[0];
+        pod.owner = Some("StatefulSet/web".into());
+        if pod.name == "c" {
+            pod.owner = Some("StatefulSet/other".into());
+            (app.pre_stop_other, app.pre_stop_sleep_s, app.pre_stop_program) = (false, Some(20), None);
+        }
+    }
+    for name in ["web", "other"] {
+        let workload = WorkloadEvent {
+            change: Change::Listed,
+            workload: format!("StatefulSet/{name}"),
+            replicas: Some(3),
+            template: "a".into(),
+            owner: None,
+            strategy: Some(Replacement::RollingUpdate),
+            max_unavailable: None,
+        };
+        records.events.push(Event::new(at(-900), "coordinator", EventKind::Workload(workload)));
+    }
+    records.events.sort_by_key(|event| event.at);
+    // No bound, so the remedy names what a sleep has to exceed.
+    records.requests.iter_mut().filter(|row| row.scheduled >= at(5000)).for_each(|row| row.pod = None);
+    let result = analysed(records).result;
+    let hooks = saying(&result, "FailedPreStopHook");
+    let what = "the preStop hook of container app of StatefulSet web failed (1 of 1 pod, event";
+    assert!(matches!(&hooks[..], [hook] if hook.what.starts_with(what)), "{hooks:?}");
+    let told = remedy(&result, Cause::RoutedToDeadPod);
+    assert!(told.starts_with("lifecycle.preStop.sleep in place of the hook that failed: "), "{told}");
+    assert!(advised(told).iter().all(|seconds| *seconds < 20.0) && !advised(told).is_empty(), "{told}");
+}
+
+#[test]
+fn gateway_that_uses_a_closing_connection_again_is_told_so() {
+    let told = |is_first: bool, ended| {
+        let mut records = records();
+        records.info.targets[0].balances = Balances::Requests;
+        for i in 0..300 {
+            request(&mut records, i * 33 * MS, Outcome::Ok, Some("a"));
+        }
+        let row = &mut records.requests[100];
+        (row.outcome, row.status, row.pod) = (Outcome::HttpError, Some(502), None);
+        let mut seen = served(row, "a", ended);
+        (seen.conn_first_request, seen.request) =
+            (is_first, Some(RequestId::new(None, &row.source, row.seq)));
+        records.served.push(seen);
+        let result = analysed(records).result;
+        let [(cause, 1)] = result.requests.by_cause.iter().map(|(c, n)| (*c, *n)).collect::<Vec<_>>()[..]
+        else {
+            panic!("{:?}", result.requests.by_cause)
+        };
+        (cause, remedy(&result, cause).to_owned())
+    };
+    for ended in [ServedEnd::UpstreamReset, ServedEnd::UpstreamEof] {
+        let (cause, remedy) = told(false, ended);
+        assert_eq!(cause, Cause::IdleCloseRace);
+        assert!(remedy.starts_with("keep idle connections longer in the server"), "{remedy}");
+        assert_eq!(told(true, ended).0, Cause::GatewayError, "nothing was idle");
+    }
+    assert_eq!(told(false, ServedEnd::Complete).0, Cause::GatewayError);
+}
+
+#[test]
+fn what_the_embedded_cluster_does_otherwise_is_said_once() {
+    let mut records = with_a_hook(None);
+    for (pod, container) in [("a", Some("app")), ("b", Some("app")), ("b", None)] {
+        let kind = EventKind::ClusterEvent {
+            pod: pod.into(),
+            reason: "NotModelled".into(),
+            message: "its first process runs on elsewhere".into(),
+            container: container.map(str::to_owned),
+        };
+        records.events.push(Event::new(at(5040), "coordinator", kind));
+    }
+    records.events.sort_by_key(|event| event.at);
+    let result = analysed(records).result;
+    let said = saying(&result, "runs on elsewhere");
+    let what: Vec<_> = said.iter().map(|finding| finding.what.as_str()).collect();
+    assert_eq!(what, ["container app of 2 pods: its first process runs on elsewhere"]);
 }
 
 #[test]

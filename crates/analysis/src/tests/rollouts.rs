@@ -58,6 +58,7 @@ impl Service {
             ready: !terminating,
             serving: true,
             terminating,
+            node: None,
         };
         let event = EndpointSliceEvent {
             change: Change::Applied,

@@ -147,6 +147,7 @@ mod tests {
             balances_because: because,
             service: service.map(str::to_owned),
             routing: None,
+            node: None,
         }
     }
 

@@ -9,12 +9,45 @@ use std::sync::Arc;
 use super::phases::LifeOf;
 use rolldrop_record::Stamp;
 use rolldrop_record::event::{Change, EndpointSliceEvent, EndpointState};
+use rolldrop_record::run_info::Target;
 
 /// A pod's state in the slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shown {
     ready: bool,
     terminating: bool,
+}
+
+/// Whose endpoints are meant: those of a Service, of which those of one node alone may count, or all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Scope {
+    /// `None` if it is not known which.
+    service: Option<String>,
+    node: Option<String>,
+}
+
+impl Scope {
+    /// Those that connections to a target can reach.
+    pub fn of(target: &Target) -> Self {
+        let service = target.service.clone();
+        let node = target.only_node().filter(|_| service.is_some()).map(str::to_owned);
+        Self { service, node }
+    }
+
+    /// Whether only those of one node count.
+    pub fn is_of_a_node(&self) -> bool {
+        self.node.is_some()
+    }
+
+    /// The Service's on all nodes.
+    fn everywhere(&self) -> Self {
+        Self { node: None, ..self.clone() }
+    }
+
+    fn has(&self, service: Option<&String>, endpoint: &EndpointState) -> bool {
+        (self.service.is_none() || self.service.as_ref() == service)
+            && (self.node.is_none() || self.node == endpoint.node)
+    }
 }
 
 /// How a pod's endpoint changed.
@@ -81,8 +114,9 @@ pub struct Endpoints {
     /// By pod and address.
     shown: BTreeMap<(String, String), Shown>,
     changes: Vec<Changed>,
-    /// By Service, and of all together.
-    usable: BTreeMap<Option<String>, Vec<Usable>>,
+    /// Of each Service, of all together, and of the nodes to which targets are confined.
+    usable: BTreeMap<Scope, Vec<Usable>>,
+    confined: Vec<Scope>,
     /// When anything of a Service's slices changed, also changes without effect on its usable endpoints.
     changed: BTreeMap<Option<String>, Vec<Stamp>>,
     /// The most endpoints at once, whatever their state, by Service, and of all together.
@@ -96,6 +130,12 @@ pub struct Endpoints {
 }
 
 impl Endpoints {
+    /// None yet; where connections to one of these targets reach the pods of one node only, those are told apart.
+    pub(super) fn of(targets: &[Target]) -> Self {
+        let confined = targets.iter().map(Scope::of).filter(|scope| scope.node.is_some()).collect();
+        Self { confined, ..Self::default() }
+    }
+
     /// Takes what the watch showed at `at`; call it in order.
     pub(super) fn observe(&mut self, at: Stamp, event: &EndpointSliceEvent) {
         let slice = format!("{}/{}", event.namespace, event.name);
@@ -115,10 +155,8 @@ impl Endpoints {
             }
         };
         self.compare(at);
-        if service.is_some() {
-            self.count(at, service);
-        }
-        self.count(at, None);
+        self.count_of(at, service);
+        self.count(at, Scope::default());
     }
 
     /// Between these times, the state shown was not the actual state; what is missing in the list that follows a gap
@@ -146,8 +184,8 @@ impl Endpoints {
             return;
         }
         self.compare(at);
-        services.into_iter().flatten().for_each(|service| self.count(at, Some(service)));
-        self.count(at, None);
+        services.into_iter().for_each(|service| self.count_of(at, service));
+        self.count(at, Scope::default());
     }
 
     /// Records what has changed since the slices were last looked at.
@@ -184,12 +222,19 @@ impl Endpoints {
         self.shown = now;
     }
 
-    /// Which endpoints of a Service, or of all, are usable from now on.
-    fn count(&mut self, at: Stamp, service: Option<String>) {
-        let is_meant = |of: &Option<String>| service.is_none() || *of == service;
-        let slices = self.slices.values().filter(|(of, _)| is_meant(of));
+    /// Which endpoints of a Service are usable from now on.
+    fn count_of(&mut self, at: Stamp, service: Option<String>) {
+        let Some(service) = service else { return };
+        let confined = self.confined.iter().filter(|scope| scope.service.as_ref() == Some(&service));
+        let confined: Vec<Scope> = confined.cloned().collect();
+        confined.into_iter().for_each(|scope| self.count(at, scope));
+        self.count(at, Scope { service: Some(service), node: None });
+    }
+
+    fn count(&mut self, at: Stamp, scope: Scope) {
+        let of_slices = self.slices.values().flat_map(|(of, list)| list.iter().map(move |one| (of, one)));
         let (mut all, mut ready, mut draining) = (0, BTreeSet::new(), BTreeSet::new());
-        for endpoint in slices.flat_map(|(_, endpoints)| endpoints) {
+        for (_, endpoint) in of_slices.filter(|(of, endpoint)| scope.has(of.as_ref(), endpoint)) {
             all += 1;
             let pod = endpoint.pod.as_ref().unwrap_or(&endpoint.address);
             if endpoint.ready {
@@ -201,29 +246,35 @@ impl Endpoints {
         // Without a ready endpoint, Services fall back to those that serve while they terminate.
         let usable = if ready.is_empty() { draining } else { ready };
         let pods: Arc<[String]> = usable.into_iter().cloned().collect();
-        let most = self.most.entry(service.clone()).or_default();
-        *most = all.max(*most);
-        self.changed.entry(service.clone()).or_default().push(at);
-        let history = self.usable.entry(service).or_default();
-        if history.last().is_none_or(|last| last.pods != pods) {
+        if scope.node.is_none() {
+            let most = self.most.entry(scope.service.clone()).or_default();
+            *most = all.max(*most);
+            self.changed.entry(scope.service.clone()).or_default().push(at);
+        }
+        // Of a node that no slice has named yet nothing is known.
+        let is_known = all > 0 || scope.node.is_none();
+        let history = self.usable.entry(scope).or_default();
+        if history.last().map_or(is_known, |last| last.pods != pods) {
             history.push(Usable { from: at, pods });
         }
     }
 
-    /// The usable endpoints of a Service over time, in order; of all Services if it is not known which.
-    pub fn usable(&self, service: Option<&str>) -> &[Usable] {
-        self.usable.get(&service.map(str::to_owned)).map_or(&[], Vec::as_slice)
+    /// The usable endpoints over time, in order; of all nodes if those of the node are not known.
+    pub fn usable(&self, scope: &Scope) -> &[Usable] {
+        let of_node = self.usable.get(scope).filter(|history| !history.is_empty());
+        let found = of_node.or_else(|| self.usable.get(&scope.everywhere()));
+        found.map_or(&[], Vec::as_slice)
     }
 
     /// The usable endpoints at `at`; `None` while nothing is known.
-    pub fn usable_at(&self, service: Option<&str>, at: Stamp) -> Option<&Usable> {
-        let usable = self.usable(service);
+    pub fn usable_at(&self, scope: &Scope, at: Stamp) -> Option<&Usable> {
+        let usable = self.usable(scope);
         usable[..usable.partition_point(|state| state.from <= at)].last()
     }
 
     /// Whether a pod was usable at any time from `from` to `to`.
-    pub fn was_usable(&self, service: Option<&str>, pod: &str, from: Stamp, to: Stamp) -> bool {
-        let usable = self.usable(service);
+    pub fn was_usable(&self, scope: &Scope, pod: &str, from: Stamp, to: Stamp) -> bool {
+        let usable = self.usable(scope);
         let first = usable.partition_point(|state| state.from <= from).saturating_sub(1);
         usable[first..].iter().take_while(|state| state.from <= to).any(|state| state.holds(pod))
     }
@@ -255,20 +306,24 @@ impl Endpoints {
         self.usable.is_empty()
     }
 
-    /// Whether the slices of a Service, or all if it is not known which, showed no usable endpoint at `at`. False
-    /// while nothing is known.
-    pub fn none_usable(&self, service: Option<&str>, at: Stamp) -> bool {
+    /// Whether the slices showed no usable endpoint at `at`. False while nothing is known.
+    pub fn none_usable(&self, scope: &Scope, at: Stamp) -> bool {
+        self.none_usable_but(scope, &[], at)
+    }
+
+    /// The same of endpoints other than those of these pods.
+    pub fn none_usable_but(&self, scope: &Scope, pods: &[&str], at: Stamp) -> bool {
         if self.blind.iter().any(|(from, to)| (*from..=*to).contains(&at)) {
             return false;
         }
-        self.usable_at(service, at).is_some_and(|usable| usable.pods.is_empty())
+        self.usable_at(scope, at)
+            .is_some_and(|usable| usable.pods.iter().all(|pod| pods.contains(&pod.as_str())))
     }
 
     /// The same at any time from `from` to `to`: for a consumer whose own view may be that old.
-    pub fn none_usable_within(&self, service: Option<&str>, from: Stamp, to: Stamp) -> bool {
-        let changes =
-            self.usable(service).iter().map(|state| state.from).filter(|at| (from..=to).contains(at));
-        changes.chain([from]).any(|at| self.none_usable(service, at))
+    pub fn none_usable_within(&self, scope: &Scope, from: Stamp, to: Stamp) -> bool {
+        let changes = self.usable(scope).iter().map(|state| state.from).filter(|at| (from..=to).contains(at));
+        changes.chain([from]).any(|at| self.none_usable(scope, at))
     }
 
     /// True if a pod was ever usable for a Service; if it is not known which, for one that also used some of `others`.
@@ -278,7 +333,8 @@ impl Endpoints {
             Some(service) => of == service,
             None => others.iter().any(|other| holds(states, other)),
         };
-        let mut usable = self.usable.iter().filter_map(|(of, states)| Some((of.as_deref()?, states)));
+        let of_services = self.usable.iter().filter(|(of, _)| of.node.is_none());
+        let mut usable = of_services.filter_map(|(of, states)| Some((of.service.as_deref()?, states)));
         usable.any(|(of, states)| holds(states, pod) && is_meant(of, states))
     }
 
@@ -302,6 +358,7 @@ mod tests {
                 ready,
                 serving,
                 terminating,
+                node: None,
             })
             .collect();
         EndpointSliceEvent {
@@ -313,16 +370,48 @@ mod tests {
         }
     }
 
+    fn of(service: &str) -> Scope {
+        Scope { service: Some(service.to_owned()), node: None }
+    }
+
+    #[test]
+    fn node_that_targets_are_confined_to_has_endpoints_of_its_own() {
+        let at = Stamp::from_unix_ns;
+        let local = |node: &str| Scope { node: Some(node.to_owned()), ..of("web") };
+        let mut endpoints = Endpoints { confined: vec![local("node-1")], ..Endpoints::default() };
+        let shown = |a: (bool, bool, bool)| {
+            let mut event = slice(&[("a", a.0, a.1, a.2), ("b", true, true, false)]);
+            event.endpoints[0].node = Some("node-1".into());
+            event.endpoints[1].node = Some("node-2".into());
+            event
+        };
+        let mut without = shown((true, true, false));
+        without.endpoints.remove(0);
+        endpoints.observe(at(5), &without);
+        assert!(!endpoints.none_usable(&local("node-1"), at(6)), "its pods have never been seen");
+        endpoints.observe(at(10), &shown((true, true, false)));
+        // The node's own rules fall back to the pod that is ending, though another node has a ready one.
+        endpoints.observe(at(20), &shown((false, true, true)));
+        endpoints.observe(at(30), &without);
+        let none = |time| endpoints.none_usable(&local("node-1"), at(time));
+        assert_eq!([15, 25, 30].map(none), [false, false, true]);
+        assert!(!endpoints.none_usable(&of("web"), at(30)));
+        assert!(!endpoints.was_usable(&local("node-1"), "b", at(0), at(40)));
+        // Of a run that did not record the nodes.
+        assert!(endpoints.was_usable(&local("node-3"), "b", at(0), at(40)));
+    }
+
     #[test]
     fn terminating_endpoints_are_used_only_when_none_is_ready() {
         let at = Stamp::from_unix_ns;
         let mut endpoints = Endpoints::default();
-        assert!(!endpoints.none_usable(None, at(5)));
+        let all = &Scope::default();
+        assert!(!endpoints.none_usable(all, at(5)));
         endpoints.observe(at(10), &slice(&[("a", true, true, false)]));
         endpoints.observe(at(20), &slice(&[("a", false, true, true)]));
         endpoints.observe(at(30), &slice(&[]));
-        assert!(!endpoints.none_usable(None, at(25)));
-        assert!(endpoints.none_usable(None, at(30)));
+        assert!(!endpoints.none_usable(all, at(25)));
+        assert!(endpoints.none_usable(all, at(30)));
         assert_eq!(endpoints.first(EndpointOf::named("a"), EndpointChange::Ready, at(0)), Some(at(10)));
         assert_eq!(endpoints.first(EndpointOf::named("a"), EndpointChange::Terminating, at(0)), Some(at(20)));
         assert_eq!(endpoints.first(EndpointOf::named("a"), EndpointChange::Removed, at(0)), Some(at(30)));
@@ -341,11 +430,13 @@ mod tests {
         endpoints.observe(at(10), &slice(&[("a", true, true, false)]));
         endpoints.observe(at(10), &other(&[("b", true, true, false)]));
         endpoints.observe(at(20), &slice(&[]));
-        assert!(endpoints.none_usable(Some("web"), at(20)));
-        assert!(!endpoints.none_usable(Some("other"), at(20)) && !endpoints.none_usable(None, at(20)));
-        assert!(!endpoints.none_usable(Some("unknown"), at(20)));
+        assert!(endpoints.none_usable(&of("web"), at(20)));
+        assert!(
+            !endpoints.none_usable(&of("other"), at(20)) && !endpoints.none_usable(&Scope::default(), at(20))
+        );
+        assert!(!endpoints.none_usable(&of("unknown"), at(20)));
         endpoints.was_blind(at(19), at(25), false);
-        assert!(!endpoints.none_usable(Some("web"), at(22)) && endpoints.none_usable(Some("web"), at(26)));
+        assert!(!endpoints.none_usable(&of("web"), at(22)) && endpoints.none_usable(&of("web"), at(26)));
     }
 
     #[test]
@@ -368,7 +459,7 @@ mod tests {
             endpoints.first(EndpointOf::named(pod), EndpointChange::Removed, at(0))
         };
         assert_eq!((removed(&endpoints, "a"), removed(&endpoints, "b")), (None, Some(at(31))));
-        assert!(endpoints.none_usable(Some("api"), at(32)) && !endpoints.none_usable(Some("web"), at(32)));
+        assert!(endpoints.none_usable(&of("api"), at(32)) && !endpoints.none_usable(&of("web"), at(32)));
         unlisted.end();
         assert_eq!(removed(&unlisted, "b"), None, "nobody looked");
         // The watch went on after a list that showed nothing.

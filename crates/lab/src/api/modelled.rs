@@ -8,9 +8,11 @@ use std::sync::LazyLock;
 
 use serde_json::Value;
 
-use super::super::registry::{EventType, NOT_MODELLED, Registry};
+use super::super::network::Network;
+use super::super::registry::{EventType, NOT_MODELLED};
 use super::super::resource::Resource;
 use super::super::schema::{self, Kind, Structure};
+use super::super::shared::Shared;
 
 /// The fields of each structure that are modelled. `field*` is so with all that is in it, and `field=A|B` with these
 /// values only; of other structures the fields in them have a line of their own. An object's metadata is, and its
@@ -29,7 +31,8 @@ ClusterRole rules*
 DeploymentSpec minReadySeconds paused progressDeadlineSeconds replicas revisionHistoryLimit selector* strategy* template
 ReplicaSetSpec minReadySeconds replicas selector* template
 StatefulSetSpec minReadySeconds ordinals* podManagementPolicy replicas revisionHistoryLimit selector* serviceName template
-StatefulSetSpec updateStrategy* volumeClaimTemplates
+StatefulSetSpec persistentVolumeClaimRetentionPolicy updateStrategy* volumeClaimTemplates
+StatefulSetPersistentVolumeClaimRetentionPolicy whenDeleted=Retain whenScaled=Retain
 DaemonSetSpec minReadySeconds revisionHistoryLimit selector* template updateStrategy*
 PersistentVolumeClaimSpec accessModes* volumeMode volumeName
 JobSpec activeDeadlineSeconds backoffLimit completionMode completions manualSelector parallelism podReplacementPolicy
@@ -37,7 +40,7 @@ JobSpec selector* template ttlSecondsAfterFinished
 PodDisruptionBudgetSpec maxUnavailable minAvailable selector* unhealthyPodEvictionPolicy
 PodTemplateSpec metadata* spec
 PodSpec affinity automountServiceAccountToken containers dnsPolicy=ClusterFirst|Default enableServiceLinks hostPID
-PodSpec hostname imagePullSecrets* initContainers nodeName nodeSelector* os* preemptionPolicy=PreemptLowerPriority
+PodSpec hostAliases* hostname imagePullSecrets* initContainers nodeName nodeSelector* os* preemptionPolicy=PreemptLowerPriority
 PodSpec readinessGates* restartPolicy schedulerName=default-scheduler serviceAccount serviceAccountName shareProcessNamespace subdomain
 PodSpec terminationGracePeriodSeconds tolerations* volumes
 Affinity nodeAffinity
@@ -68,7 +71,6 @@ const CONSEQUENCES: [(&str, &str); 27] = [
     ("PersistentVolumeClaimSpec.storageClassName", CLAIM),
     ("PodSpec.activeDeadlineSeconds", "nothing ends the pod then"),
     ("PodSpec.dnsConfig", "names are looked up by the cluster's DNS with its defaults"),
-    ("PodSpec.hostAliases", "these names are not known in the pod"),
     ("PodSpec.hostNetwork", "the pod has a network and an address of its own"),
     ("PodSpec.priorityClassName", "no pod makes room for it"),
     ("PodSpec.securityContext", USER),
@@ -82,7 +84,16 @@ const CONSEQUENCES: [(&str, &str); 27] = [
     ("ServiceSpec.loadBalancerSourceRanges", OUTSIDE),
     ("ServiceSpec.trafficDistribution", "connections go to all endpoints alike"),
     ("ServiceSpec.type", "nothing makes a load balancer; its node ports work"),
-    ("StatefulSetSpec.persistentVolumeClaimRetentionPolicy", "claims stay when their pods or their set go"),
+    ("StatefulSetPersistentVolumeClaimRetentionPolicy.whenDeleted", "claims stay when their set goes"),
+    ("StatefulSetPersistentVolumeClaimRetentionPolicy.whenScaled", "claims stay when their pods go"),
+];
+/// Fields that only the kernel dataplane acts on, and what that means elsewhere.
+const KERNEL_ONLY: [(&str, &str); 2] = [
+    ("PodSpec.hostAliases", "these names are not known in the pod on the userspace dataplane"),
+    (
+        "PodSpec.hostname",
+        "on the userspace dataplane only the variable HOSTNAME has it, and the system gives the machine's name",
+    ),
 ];
 const CLAIM: &str = "each claim is a directory of this machine";
 const SPREAD: &str = "pods of one owner are spread over the nodes by their number";
@@ -116,14 +127,18 @@ static TABLE: LazyLock<BTreeMap<&'static str, Fields>> = LazyLock::new(|| {
 /// Names on `object` the fields that a client has set and that are not modelled, unless they were there `before`.
 /// Returns a sentence for each.
 pub(super) fn record(
-    registry: &Registry,
+    shared: &Shared,
     resource: Resource,
     before: Option<&Value>,
     object: &Value,
 ) -> Vec<String> {
-    let mut new = not_modelled(resource, object);
+    let kernel_only = match shared.network {
+        Network::Userspace => &KERNEL_ONLY[..],
+        Network::Kernel(_) => &[],
+    };
+    let mut new = not_modelled(resource, object, kernel_only);
     if let Some(before) = before.filter(|_| !new.is_empty()) {
-        let known = not_modelled(resource, before);
+        let known = not_modelled(resource, before, kernel_only);
         new.retain(|path, _| !known.contains_key(path));
     }
     if new.is_empty() {
@@ -133,14 +148,24 @@ pub(super) fn record(
         .iter()
         .map(|(path, consequence)| format!("{path} is not modelled by the embedded cluster: {consequence}"))
         .collect();
-    registry.record_event(object, EventType::Warning, NOT_MODELLED, &said.join("; "), "embedded-cluster");
+    shared.registry.record_event(
+        object,
+        EventType::Warning,
+        NOT_MODELLED,
+        &said.join("; "),
+        "embedded-cluster",
+    );
     said
 }
 
-/// The paths of the fields of `object` that are not modelled, and what that means.
-fn not_modelled(resource: Resource, object: &Value) -> BTreeMap<String, &'static str> {
+/// The paths of the fields of `object` that are not modelled, and what that means. Nor are those of `not_here`.
+fn not_modelled(
+    resource: Resource,
+    object: &Value,
+    not_here: &'static [(&'static str, &'static str)],
+) -> BTreeMap<String, &'static str> {
     let top = schema::of(resource);
-    let mut found = BTreeMap::new();
+    let mut search = Search { not_here, found: BTreeMap::new() };
     // Others are the cluster's own, or are for programs that read them.
     if TABLE.contains_key(top.name)
         && let Some(map) = object.as_object()
@@ -148,48 +173,62 @@ fn not_modelled(resource: Resource, object: &Value) -> BTreeMap<String, &'static
         let asked = map
             .iter()
             .filter(|(name, _)| !["apiVersion", "kind", "metadata", "status"].contains(&name.as_str()));
-        look(top, asked, "", &mut found);
+        search.look(top, asked, "");
     }
-    found
+    search.found
 }
 
-fn look<'a>(
-    of: &Structure,
-    fields: impl IntoIterator<Item = (&'a String, &'a Value)>,
-    path: &str,
-    found: &mut BTreeMap<String, &'static str>,
-) {
-    let modelled = TABLE.get(of.name);
-    for (name, value) in fields {
-        let Some(field) = of.fields.get(name.as_str()) else { continue };
-        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-        let is_modelled = match modelled.and_then(|fields| fields.get(name.as_str())) {
-            _ if is_empty(value) => true,
-            None => false,
-            Some(Extent::All) => true,
-            Some(Extent::Values(values)) => is_one_of(value, values),
-            Some(Extent::Below) => {
-                look_below(&field.kind, value, &path, found);
-                true
-            }
-        };
-        if !is_modelled {
+/// A search for fields that are not modelled.
+struct Search {
+    /// Those that are not on this dataplane, and what that means.
+    not_here: &'static [(&'static str, &'static str)],
+    found: BTreeMap<String, &'static str>,
+}
+
+impl Search {
+    fn look<'a>(
+        &mut self,
+        of: &Structure,
+        fields: impl IntoIterator<Item = (&'a String, &'a Value)>,
+        path: &str,
+    ) {
+        let modelled = TABLE.get(of.name);
+        for (name, value) in fields {
+            let Some(field) = of.fields.get(name.as_str()) else { continue };
+            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
             let key = format!("{}.{name}", of.name);
-            let said = CONSEQUENCES.iter().find(|(field, _)| *field == key);
-            found.insert(path, said.map_or(NOTHING, |(_, consequence)| consequence));
-        }
-    }
-}
-
-fn look_below(kind: &Kind, value: &Value, path: &str, found: &mut BTreeMap<String, &'static str>) {
-    match (kind, value) {
-        (Kind::Structure(index), Value::Object(map)) => look(schema::structure(*index), map, path, found),
-        (Kind::List(element), Value::Array(list)) => {
-            for (n, value) in list.iter().enumerate() {
-                look_below(element, value, &format!("{path}[{n}]"), found);
+            let consequence = |list: &[(&str, &'static str)]| {
+                list.iter().find(|(field, _)| *field == key).map(|(_, consequence)| *consequence)
+            };
+            let not_here = consequence(self.not_here);
+            let is_modelled = match modelled.and_then(|fields| fields.get(name.as_str())) {
+                _ if is_empty(value) => true,
+                None => false,
+                Some(_) if not_here.is_some() => false,
+                Some(Extent::All) => true,
+                Some(Extent::Values(values)) => is_one_of(value, values),
+                Some(Extent::Below) => {
+                    self.look_below(&field.kind, value, &path);
+                    true
+                }
+            };
+            if !is_modelled {
+                let means = not_here.or_else(|| consequence(&CONSEQUENCES)).unwrap_or(NOTHING);
+                self.found.insert(path, means);
             }
         }
-        _ => {}
+    }
+
+    fn look_below(&mut self, kind: &Kind, value: &Value, path: &str) {
+        match (kind, value) {
+            (Kind::Structure(index), Value::Object(map)) => self.look(schema::structure(*index), map, path),
+            (Kind::List(element), Value::Array(list)) => {
+                for (n, value) in list.iter().enumerate() {
+                    self.look_below(element, value, &format!("{path}[{n}]"));
+                }
+            }
+            _ => {}
+        }
     }
 }
 
@@ -215,12 +254,15 @@ fn is_one_of(value: &Value, values: &[&str]) -> bool {
 mod tests {
     use std::collections::BTreeSet;
 
+    use rolldrop_record::Clock;
     use serde_json::json;
 
     use super::*;
+    use crate::address::AddressBlock;
+    use crate::registry::Registry;
 
     fn paths(resource: Resource, object: Value) -> Vec<String> {
-        not_modelled(resource, &object).into_keys().collect()
+        not_modelled(resource, &object, &[]).into_keys().collect()
     }
 
     #[test]
@@ -246,6 +288,11 @@ mod tests {
                 }
             }
         }
+        for (key, _) in KERNEL_ONLY {
+            let (structure, name) = key.split_once('.').unwrap();
+            field(structure, name);
+            assert!(TABLE[structure].contains_key(name), "{key} is modelled nowhere");
+        }
         for (key, _) in CONSEQUENCES {
             let (structure, name) = key.split_once('.').unwrap();
             field(structure, name);
@@ -255,6 +302,42 @@ mod tests {
         }
         let keys: BTreeSet<_> = CONSEQUENCES.iter().map(|(key, _)| key).collect();
         assert_eq!(keys.len(), CONSEQUENCES.len());
+    }
+
+    #[test]
+    fn what_defaults_fill_in_is_named_nowhere() {
+        let registry =
+            Registry::new(Clock::start(), AddressBlock::claim(rand::random_range(0..128)).unwrap());
+        let create = |resource: Resource, namespace: &str, object: Value| {
+            registry.create(resource, namespace, object).unwrap()
+        };
+        create(Resource::Namespaces, "", json!({"metadata": {"name": "default"}}));
+        let labels = json!({"app": "web"});
+        let pod = json!({"metadata": {"labels": labels}, "spec": {"containers": [{"name": "app", "image": "rolldrop"}]}});
+        let mut job = pod.clone();
+        job["spec"]["restartPolicy"] = json!("Never");
+        let workload = json!({"selector": {"matchLabels": labels}, "template": pod});
+        for (resource, spec) in [
+            (Resource::Pods, pod["spec"].clone()),
+            (Resource::Services, json!({"selector": labels, "ports": [{"port": 80}]})),
+            (Resource::Deployments, workload.clone()),
+            (Resource::ReplicaSets, workload.clone()),
+            (Resource::StatefulSets, workload.clone()),
+            (Resource::DaemonSets, workload),
+            (Resource::Jobs, json!({"template": job})),
+            (
+                Resource::PodDisruptionBudgets,
+                json!({"selector": {"matchLabels": labels}, "maxUnavailable": 1}),
+            ),
+        ] {
+            let created = create(resource, "default", json!({"metadata": {"name": "web"}, "spec": spec}));
+            assert_eq!(
+                not_modelled(resource, &created, &KERNEL_ONLY),
+                BTreeMap::new(),
+                "{}",
+                resource.kind()
+            );
+        }
     }
 
     #[test]
@@ -289,6 +372,11 @@ mod tests {
             paths(Resource::Services, service),
             ["spec.ipFamilies", "spec.ports[0].protocol", "spec.type"]
         );
+        let named =
+            json!({"spec": {"hostname": "db", "hostAliases": [{"ip": "10.0.0.9", "hostnames": ["old"]}]}});
+        assert!(paths(Resource::Pods, named.clone()).is_empty());
+        let on_userspace = not_modelled(Resource::Pods, &named, &KERNEL_ONLY);
+        assert_eq!(on_userspace.into_keys().collect::<Vec<_>>(), ["spec.hostAliases", "spec.hostname"]);
         assert!(paths(Resource::Nodes, json!({"spec": {"podCIDR": "10.0.0.0/24"}})).is_empty());
     }
 }

@@ -65,7 +65,7 @@ pub(super) async fn collection(
             }
             let created = registry.create_with(resource, &namespace, object, effect)?;
             if effect == Effect::Stored {
-                warnings.extend(modelled::record(registry, resource, None, &created));
+                warnings.extend(modelled::record(shared, resource, None, &created));
             }
             Ok(warnings.add_to(presentation.object(StatusCode::CREATED, shared, resource, &created)))
         }
@@ -111,7 +111,7 @@ pub(super) async fn object(
     let not_modelled = |effect: Effect, before: Option<&Value>, object: &Value| match effect == Effect::Stored
         && part == Part::Main
     {
-        true => modelled::record(registry, resource, before, object),
+        true => modelled::record(shared, resource, before, object),
         false => Vec::new(),
     };
     let answer = match *request.method() {

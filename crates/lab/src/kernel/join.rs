@@ -113,6 +113,7 @@ impl Whereabouts {
                 let pod = names.join("pods").join(name);
                 let links = [
                     (pod.join("net"), CloneFlags::CLONE_NEWNET),
+                    (pod.join("uts"), CloneFlags::CLONE_NEWUTS),
                     (pod.join("pid"), CloneFlags::CLONE_NEWPID),
                     (pod.join("mnt"), CloneFlags::CLONE_NEWNS),
                 ];

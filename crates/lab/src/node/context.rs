@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::mem;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use tokio::time::sleep;
 
 use super::action::Target;
 use super::env::{self, Data, KeySource, Surroundings};
+use super::hosts;
 use super::info::{COMPONENT, NodeInfo};
 use super::launch::{self, LaunchError};
 use super::mode::{Mode, until_up};
@@ -36,9 +37,6 @@ use crate::selector::Selection;
 use crate::shared::Shared;
 use crate::sync::lock;
 use crate::well_known::ROOT_CA;
-
-/// No volume's name, since it has a dot.
-const RESOLV_CONF: &str = "resolv.conf";
 
 /// What the parts of a pod share.
 pub(super) struct PodContext {
@@ -79,10 +77,10 @@ impl PodContext {
             (text(&pod.metadata.namespace), text(&pod.metadata.name), text(&pod.metadata.uid));
         let (network, registry) = (shared.network.clone(), shared.registry.clone());
         let own_delay = shared.config.latencies.link_of_pod(&object["metadata"]["labels"]);
-        let full_name = format!("{namespace}/{name}");
+        let names = (format!("{namespace}/{name}"), env::host_name(&pod));
         Self {
             log_dir: logs::pod_log_dir(&shared.log_dir, &namespace, &name, &uid),
-            sandbox: Sandbox::new(network, registry, node.index, full_name, own_delay),
+            sandbox: Sandbox::new(network, registry, node.index, names, own_delay),
             host_ip: node.address.to_string(),
             volumes: OnceLock::new(),
             token: OnceLock::new(),
@@ -229,11 +227,21 @@ impl PodContext {
         let Some(server) = service["spec"]["clusterIP"].as_str().filter(|_| policy != Some("Default")) else {
             return Ok(None);
         };
-        let text = dns::resolv_conf(&self.namespace, server);
-        std::fs::create_dir_all(&store.made_at)?;
-        std::fs::write(store.made_at.join(RESOLV_CONF), text)?;
-        let target = PathBuf::from("/etc").join(RESOLV_CONF);
-        Ok(Some(Bind { source: store.known_as.join(RESOLV_CONF), target, read_only: false }))
+        in_etc(&store, "resolv.conf", &dns::resolv_conf(&self.namespace, server)).map(Some)
+    }
+
+    /// The names that a container knows without asking, if these can be mounted and it mounts no others.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    fn known_hosts(&self, container: &Container) -> io::Result<Option<Bind>> {
+        let mut mounts = container.volume_mounts.iter().flatten();
+        let Some(store) = self.store().filter(|_| !mounts.any(|mount| mount.mount_path == "/etc/hosts"))
+        else {
+            return Ok(None);
+        };
+        in_etc(&store, "hosts", &hosts::text(&self.pod, &self.pod_ip())).map(Some)
     }
 
     /// Where the pod's volumes are made.
@@ -299,9 +307,10 @@ impl PodContext {
         self.note(&container.name, "Pulled", &present);
         self.note(&container.name, "Created", "Container created");
         let mut binds: Vec<_> = launch.mounts.iter().map(|mount| mount.bind.clone()).collect();
-        binds.extend(self.name_resolution().map_err(|error| LaunchError::Place(error.to_string()))?);
-        launch.placement =
-            self.sandbox.place(&binds, self.pids()).map_err(|error| LaunchError::Place(error.to_string()))?;
+        let refused = |error: io::Error| LaunchError::Place(error.to_string());
+        binds.extend(self.name_resolution().map_err(refused)?);
+        binds.extend(self.known_hosts(container).map_err(refused)?);
+        launch.placement = self.sandbox.place(&binds, self.pids()).map_err(refused)?;
         let program = launch.program.display().to_string();
         if launch.placement.is_the_machine()
             && let Some(outside) = Outside::of([&program].into_iter().chain(&launch.args))
@@ -386,4 +395,13 @@ impl Drop for PodContext {
             tracing::warn!(%error, "{} is not removed", volumes.display());
         }
     }
+}
+
+/// Writes a file that is mounted in `/etc`.
+fn in_etc(store: &Store, name: &str, text: &str) -> io::Result<Bind> {
+    // No volume's name, since it has a dot.
+    let file = format!("etc.{name}");
+    std::fs::create_dir_all(&store.made_at)?;
+    std::fs::write(store.made_at.join(&file), text)?;
+    Ok(Bind { source: store.known_as.join(file), target: Path::new("/etc").join(name), read_only: false })
 }

@@ -13,6 +13,9 @@ use super::expand::expand;
 use super::quantity;
 use crate::well_known::DEFAULT_ACCOUNT;
 
+/// Names of pods may be longer than a host's.
+const LONGEST_HOST_NAME: usize = 63;
+
 /// A ConfigMap's or Secret's data.
 pub(super) type Data = BTreeMap<String, Vec<u8>>;
 
@@ -194,10 +197,16 @@ pub(super) fn service_account(pod: &Pod) -> &str {
     name.filter(|name| !name.is_empty()).unwrap_or(DEFAULT_ACCOUNT)
 }
 
-/// What a pod's containers believe their host to be called.
+/// What a pod's containers believe their host to be called (`truncatePodHostnameIfNeeded`).
 pub(super) fn host_name(pod: &Pod) -> String {
-    let given = pod.spec.as_ref().and_then(|spec| spec.hostname.clone()).filter(|name| !name.is_empty());
-    given.or_else(|| pod.metadata.name.clone()).unwrap_or_default()
+    let spec = pod.spec.as_ref();
+    let of_node = spec.filter(|spec| spec.host_network == Some(true)).and_then(|spec| spec.node_name.clone());
+    let given = spec.and_then(|spec| spec.hostname.clone()).filter(|name| !name.is_empty());
+    let name = of_node.or(given).or_else(|| pod.metadata.name.clone()).unwrap_or_default();
+    match name.get(..LONGEST_HOST_NAME) {
+        Some(start) => start.trim_end_matches(['-', '.']).to_owned(),
+        None => name,
+    }
 }
 
 /// A resource of a container, in units of the divisor, rounded up.

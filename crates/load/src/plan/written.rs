@@ -84,6 +84,7 @@ impl Plan {
             balances_because: Some(BalancesBecause::Assumed),
             service: None,
             routing: None,
+            node: None,
         };
         self.targets.iter().map(target).collect()
     }

@@ -115,6 +115,7 @@ fn a_cause_follows_from_what_is_seen_behind_the_gateway_and_else_from_time() {
             no_endpoint,
             no_server: false,
             is_refused_by_pod: false,
+            crossed_a_close: false,
         };
         assert_eq!(cause(&failure), expected, "{failure:?}");
         if outcome == HttpError && attempts.is_empty() {

@@ -61,6 +61,8 @@ struct Words {
     sleep: String,
     /// Setting that lets it finish what it had accepted.
     finish: String,
+    /// Reason why no endpoint was ready.
+    none_ready: &'static str,
     /// Setting that keeps an endpoint ready.
     endpoints: String,
     /// Setting that keeps traffic from a pod that does not serve yet.
@@ -71,10 +73,18 @@ struct Words {
 
 impl Words {
     fn of(known: Known<'_>, setup: &Setup<'_>) -> Self {
+        let dead = Setup::of_dead(&known);
         Self {
-            not_accepting: not_accepting(setup),
-            sleep: sleep(known, setup),
+            not_accepting: not_accepting(&dead),
+            sleep: sleep(known, &dead),
             finish: finish(known, setup),
+            none_ready: match local_policy(known) {
+                Some(_) => {
+                    "the node had no ready pod of its own then, and a node drops what comes if the Service's traffic policy \
+                     is Local, whatever other nodes have"
+                }
+                None => "all pods of the Service were gone or not ready at the same time",
+            },
             endpoints: endpoints(known, setup),
             starts: recommend::starts(known.timeline),
             idle: idle(known),
@@ -141,7 +151,8 @@ fn sleep(known: Known<'_>, setup: &Setup<'_>) -> String {
     if let Some(starts) = known.recommendation.iter().filter(is_withheld).find_map(competing) {
         return recommend::probe_first(known.timeline, starts);
     }
-    let set = known.terminations.iter().filter_map(|t| t.pre_stop_seconds).max().unwrap_or(0) as f64;
+    // A sleep of pods that lost nothing was enough.
+    let set = setup.longest_sleep_s as f64;
     let seen = lasted_at_least_s(known.terminations, known.groups).unwrap_or(0.0);
     let (ttl_s, dns) = dns(known);
     match set.max(seen).max(ttl_s) {
@@ -201,6 +212,9 @@ fn endpoints(known: Known<'_>, setup: &Setup<'_>) -> String {
             workload.name
         );
     }
+    if let Some(policy) = local_policy(known) {
+        return on_each_node(policy, setup);
+    }
     let Some(workload) = setup.workload else {
         return "more replicas, and maxUnavailable: 0 for rollouts; a PodDisruptionBudget limits evictions"
             .to_owned();
@@ -219,6 +233,38 @@ fn endpoints(known: Known<'_>, setup: &Setup<'_>) -> String {
             workload.name
         ),
     }
+}
+
+/// The traffic policy that is Local, if nothing else made requests find no ready endpoint.
+fn local_policy(known: Known<'_>) -> Option<&'static str> {
+    let policy = |j: &Judged<'_>| {
+        let target = &known.timeline.info.targets[known.timeline.target_of(&j.request.row)?];
+        target.only_node()?;
+        match target.routing {
+            Some(Routing::NodePort(_)) => Some("externalTrafficPolicy"),
+            _ => Some("internalTrafficPolicy"),
+        }
+    };
+    let mut policies = known.judged.iter().filter(|j| j.cause == Cause::NoReadyEndpoint).map(policy);
+    let first = policies.next()??;
+    policies.all(|other| other.is_some()).then_some(first)
+}
+
+/// Returns the remedy that keeps a ready pod on each node while pods end.
+fn on_each_node(policy: &str, setup: &Setup<'_>) -> String {
+    let in_place = match setup.workload {
+        Some(workload) if workload.name.starts_with("DaemonSet ") => format!(
+            "maxSurge: 1 with maxUnavailable: 0 in the updateStrategy of {}, which starts a node's new pod before the old one \
+             ends (no pod may need a port of its node), and a preStop sleep until the rules have the new one",
+            workload.name
+        ),
+        Some(workload) => format!("two or more pods of {} on each node that gets connections", workload.name),
+        None => "two or more pods on each node that gets connections".to_owned(),
+    };
+    format!(
+        "{in_place}; or {policy}: Cluster. A preStop sleep alone only moves the gap; a load balancer that checks \
+         healthCheckNodePort leaves out nodes without a ready pod"
+    )
 }
 
 /// Returns the remedy against a server that closes idle connections: as it ends, at any other time, or both.
@@ -290,7 +336,7 @@ fn explain<'a>(cause: Cause, (words, unclear): (&'a Words, &'a str), info: &RunI
                 .into(),
         ),
         Cause::NoReadyEndpoint => (
-            "all pods of the Service were gone or not ready at the same time",
+            words.none_ready,
             words.endpoints.clone(),
         ),
         Cause::NotReadyYet => ("its endpoint was ready before its app served", words.starts.to_owned()),

@@ -19,23 +19,28 @@ pub(super) fn findings(known: Known<'_>, setup: &Setup<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Hooks that failed, by their Events: one finding for each container.
+/// Hooks that failed, by their Events: one finding for each container of a workload.
 fn failed_hooks(known: Known<'_>, setup: &Setup<'_>) -> Vec<Finding> {
     let ends = &known.timeline.ends;
-    let with_hook = |end: &&PodEnd| end.pre_stop_sleep_s != Some(0);
-    let pods = ends.iter().filter(with_hook).count();
-    let mut by_container: BTreeMap<Option<&str>, Vec<&FailedHook>> = BTreeMap::new();
-    for failed in setup.failed.iter().flatten() {
-        by_container.entry(failed.container.as_deref()).or_default().push(failed);
+    let workload = |end: &PodEnd| end.workload.as_ref().map(|workload| workload.name.clone());
+    let mut by_container: BTreeMap<(Option<String>, Option<&str>), Vec<&FailedHook>> = BTreeMap::new();
+    for (end, failed) in ends.iter().zip(&setup.failed) {
+        let Some(failed) = failed else { continue };
+        by_container.entry((workload(end), failed.container.as_deref())).or_default().push(failed);
     }
-    let program = ends.iter().find_map(|end| end.hook_program.as_deref());
-    let program = program.map(|program| format!("; it runs {program}")).unwrap_or_default();
-    let each = |(container, failed): (Option<&str>, Vec<&FailedHook>)| {
+    let each = |((of_workload, container), failed): ((Option<String>, Option<&str>), Vec<&FailedHook>)| {
+        let of_it = || ends.iter().filter(|end| workload(end) == of_workload);
+        let pods = of_it().filter(|end| end.pre_stop_sleep_s != Some(0)).count();
+        let program = of_it().find_map(|end| end.hook_program.as_deref());
+        let program = program.map(|program| format!("; it runs {program}")).unwrap_or_default();
         let of = container.map(|name| format!(" of container {name}")).unwrap_or_default();
+        // Of the only workload it goes without saying.
+        let named = of_workload.as_ref().filter(|_| of_it().count() < ends.len());
+        let named = named.map(|name| format!(" of {name}")).unwrap_or_default();
         finding(
             Severity::Error,
             format!(
-                "the preStop hook{of} failed ({} of {}, event FailedPreStopHook: {}{program})",
+                "the preStop hook{of}{named} failed ({} of {}, event FailedPreStopHook: {}{program})",
                 failed.len(),
                 counted(len(pods), "pod"),
                 failed[0].message

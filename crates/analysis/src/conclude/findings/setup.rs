@@ -1,9 +1,11 @@
 //! Facts about the pods that ended, as far as a remedy depends on them.
 
-use super::{Known, len};
+use std::collections::BTreeSet;
+
+use super::{Judged, Known, len};
 use crate::timeline::{EARLY_S, FailedHook, PodEnd, Timeline, Workload};
-use rolldrop_record::Mode;
 use rolldrop_record::event::Replacement;
+use rolldrop_record::{Cause, Mode};
 
 /// A kubelet that cuts a hook off at the end of the grace period says so this much earlier or later, in seconds.
 const CUT_OFF_S: f64 = 1.0;
@@ -41,36 +43,61 @@ pub(super) struct Setup<'a> {
     pub(super) workload: Option<&'a Workload>,
     /// True if any of them ended in a rollout.
     pub(super) rolls_out: bool,
+    /// The longest preStop sleep of any of them, in seconds.
+    pub(super) longest_sleep_s: u64,
 }
 
 impl<'a> Setup<'a> {
+    /// Facts about all of them.
     pub(super) fn of(known: &Known<'a>) -> Self {
+        Self::of_those(known, |_| true)
+    }
+
+    /// Facts about the pods of those workloads of which some lost requests because they no longer accepted connections; about
+    /// all if it is not known which lost them.
+    pub(super) fn of_dead(known: &Known<'a>) -> Self {
+        let is_so = |j: &&Judged<'_>| matches!(j.cause, Cause::RoutedToDeadPod | Cause::GatewayToDeadPod);
+        let workload = |e: usize| known.timeline.ends[e].workload.as_ref().map(|workload| &workload.name);
+        let candidates = known.judged.iter().filter(is_so).flat_map(|j| &j.candidates);
+        let workloads: BTreeSet<Option<&String>> = candidates.map(|one| workload(one.termination)).collect();
+        Self::of_those(known, |e| workloads.is_empty() || workloads.contains(&workload(e)))
+    }
+
+    fn of_those(known: &Known<'a>, is_meant: impl Fn(usize) -> bool) -> Self {
         let timeline = known.timeline;
-        let ends = &timeline.ends;
-        let events: Vec<Option<&FailedHook>> = ends.iter().map(|end| failure(timeline, end)).collect();
-        let is_cut_off = |(end, event): (&PodEnd, &Option<&FailedHook>)| {
-            event.is_some_and(|event| event.at.seconds_since(end.t0.latest) >= end.grace_s as f64 - CUT_OFF_S)
+        let ends = || timeline.ends.iter().enumerate().filter(|(e, _)| is_meant(*e));
+        let mut failed: Vec<Option<&FailedHook>> = vec![None; timeline.ends.len()];
+        let mut cut_off = Vec::new();
+        for (e, end) in ends() {
+            failed[e] = failure(timeline, end);
+            let since_s = |event: &FailedHook| event.at.seconds_since(end.t0.latest);
+            if failed[e].is_some_and(|event| since_s(event) >= end.grace_s as f64 - CUT_OFF_S) {
+                failed[e] = None;
+                cut_off.push(e);
+            }
+        }
+        let numbers = |is_one: &dyn Fn(usize, &PodEnd) -> bool| -> Vec<usize> {
+            ends().filter(|(e, end)| is_one(*e, end)).map(|(e, _)| e).collect()
         };
-        let cut_off: Vec<usize> = numbers(ends.iter().zip(&events).map(is_cut_off));
-        let mut failed = events;
-        cut_off.iter().for_each(|e| failed[*e] = None);
-        let is_early = |(e, end): (usize, &PodEnd)| failed[e].is_none() && ended_early(end);
-        let accepting = numbers(ends.iter().map(PodEnd::accepted_until_killed));
-        let kept_on =
-            |(e, end): (usize, &PodEnd)| !accepting.contains(&e) && served_until_killed(known, e, end);
-        let workloads = || ends.iter().map(|end| end.workload.as_ref());
+        let accepting = numbers(&|_, end| end.accepted_until_killed());
+        let kept_on = numbers(&|e, end| !accepting.contains(&e) && served_until_killed(known, e, end));
+        let workloads = || ends().map(|(_, end)| end.workload.as_ref());
         Self {
-            hook: hook(ends),
-            early: numbers(ends.iter().enumerate().map(is_early)),
-            kept_on: numbers(ends.iter().enumerate().map(kept_on)),
-            accepting,
-            cut_off,
-            failed,
+            hook: hook(ends().map(|(_, end)| end)),
+            early: numbers(&|e, end| failed[e].is_none() && ended_early(end)),
             workload: workloads()
                 .next()
                 .flatten()
                 .filter(|first| workloads().all(|other| other.is_some_and(|other| other.name == first.name))),
-            rolls_out: known.terminations.iter().any(|t| t.mode == Mode::Rollout),
+            rolls_out: ends().any(|(e, _)| known.terminations[e].mode == Mode::Rollout),
+            longest_sleep_s: ends()
+                .filter_map(|(e, _)| known.terminations[e].pre_stop_seconds)
+                .max()
+                .unwrap_or(0),
+            kept_on,
+            accepting,
+            cut_off,
+            failed,
         }
     }
 
@@ -85,17 +112,12 @@ impl<'a> Setup<'a> {
     }
 }
 
-fn numbers(is_one: impl Iterator<Item = bool>) -> Vec<usize> {
-    is_one.enumerate().filter(|(_, is_one)| *is_one).map(|(e, _)| e).collect()
-}
-
-fn hook(ends: &[PodEnd]) -> Hook {
-    let sleeps: Option<Vec<i64>> = ends.iter().map(|end| end.hook_sleep_s).collect();
-    match sleeps.as_deref() {
-        None => Hook::Other,
-        Some(all) if all.iter().all(|s| *s == 0) => Hook::Unset,
-        Some([first, others @ ..]) if others.iter().all(|s| s == first) => Hook::Sleep(*first),
-        Some(_) => Hook::Other,
+fn hook<'e>(mut ends: impl Iterator<Item = &'e PodEnd>) -> Hook {
+    let Some(first) = ends.next().map_or(Some(0), |end| end.hook_sleep_s) else { return Hook::Other };
+    match ends.all(|end| end.hook_sleep_s == Some(first)) {
+        false => Hook::Other,
+        true if first == 0 => Hook::Unset,
+        true => Hook::Sleep(first),
     }
 }
 
