@@ -104,7 +104,7 @@ fn each_check_that_is_explained_exists() {
         ]
     );
     let source = |file: &str| {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/analysis/src").join(file);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/analysis/src/judge").join(file);
         fs::read_to_string(path).expect("a source")
     };
     let files = ["gate.rs", "gate/planned.rs", "gate/defaults.rs", "compare/history.rs"];
