@@ -1,4 +1,4 @@
-//! Whether the measurement can be trusted, and whether it is complete.
+//! Validity and completeness of the measurement.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -35,14 +35,14 @@ const SEND_LAG_SHARE: f64 = 0.5;
 /// A send lag up to this, in milliseconds, is that of an ordinary scheduler, however short a window is.
 pub(crate) const SEND_LAG_FLOOR_MS: f64 = 50.0;
 
-/// Why a run is invalid, or its record incomplete.
+/// Reason why a run is invalid, or its record incomplete.
 #[derive(Clone, Debug)]
 pub(crate) struct Reason {
     /// As text, with figures.
     pub(crate) what: String,
-    /// What it is about: [`FindingKind::Corrupt`] if the record is damaged or contradicts itself.
+    /// Kind of finding: [`FindingKind::Corrupt`] if the record is damaged or contradicts itself.
     pub(crate) kind: FindingKind,
-    /// Remedy, where it differs from that of others of the kind.
+    /// Remedy, if it differs from that of others of the kind.
     pub(crate) remedy: Option<String>,
 }
 
@@ -60,7 +60,7 @@ impl Reason {
     }
 }
 
-/// What a run measures, in milliseconds: the send lag must be small compared with it.
+/// Quantity that a run measures, in milliseconds: the send lag must be small compared with it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Measured {
     /// Windows; the median of their bounds.
@@ -72,7 +72,7 @@ pub enum Measured {
 }
 
 impl Measured {
-    /// What a run with these terminations measures.
+    /// Determines the quantity that a run with these terminations measures.
     pub(crate) fn of(terminations: &[Termination], response: &Percentiles) -> Self {
         let windows = terminations.iter().flat_map(|t| &t.windows);
         let mut bounds: Vec<f64> = windows.filter_map(|w| w.upper_s.or(w.lower_s)).collect();
@@ -84,7 +84,7 @@ impl Measured {
         }
     }
 
-    /// Why the load generator's lag is too large to measure it, if it is.
+    /// Returns the reason why the load generator's lag is too large to measure this, if it is.
     pub fn drowned_by(self, load: &LoadResult) -> Option<String> {
         let (what, measured_ms) = match self {
             Self::Windows(ms) => ("median window", ms),
@@ -104,7 +104,7 @@ impl Measured {
     }
 }
 
-/// Whether the record was checked.
+/// Returns the state of the record's checks.
 pub(crate) fn integrity(timeline: &Timeline) -> IntegrityStatus {
     match timeline.info.has_checks() {
         true => IntegrityStatus::Checked,
@@ -112,7 +112,7 @@ pub(crate) fn integrity(timeline: &Timeline) -> IntegrityStatus {
     }
 }
 
-/// Each reason why a load was not the one that was asked for; `by_reason` are the requests that were not sent.
+/// Lists the reasons why a load was not the one that was asked for; `by_reason` counts the requests that were not sent.
 pub fn not_as_planned(load: &LoadResult, by_reason: &BTreeMap<String, u64>) -> Vec<String> {
     let mut why = Vec::new();
     why.extend(not_all_sent(load, by_reason));
@@ -129,7 +129,7 @@ pub fn not_as_planned(load: &LoadResult, by_reason: &BTreeMap<String, u64>) -> V
     why
 }
 
-/// That too many requests were not sent, and why.
+/// Returns the reason, with figures, if too many requests were not sent.
 fn not_all_sent(load: &LoadResult, by_reason: &BTreeMap<String, u64>) -> Option<String> {
     let not_sent = load.not_sent as f64 / load.scheduled.max(1) as f64;
     (not_sent > NOT_SENT_SHARE).then(|| {
@@ -147,7 +147,7 @@ fn not_all_sent(load: &LoadResult, by_reason: &BTreeMap<String, u64>) -> Option<
     })
 }
 
-/// Each reason why the run is invalid.
+/// Lists the reasons why the run is invalid.
 pub(crate) fn invalid(
     timeline: &Timeline,
     load: &LoadResult,
@@ -207,8 +207,8 @@ pub(crate) fn invalid(
     why
 }
 
-/// Tells what did nothing for a while under load, although it had a processor. Its samples, which come each second, have a
-/// gap then.
+/// Reports each process that did nothing for a while under load, although it had a processor. Its samples, one each
+/// second, have a gap then.
 fn stood_still(timeline: &Timeline) -> Vec<Reason> {
     let during = |from: Stamp, to: Stamp| from <= timeline.load_ended && to >= timeline.origin;
     let say = |what: &str, from: Stamp, to: Stamp, remedy: &str| {
@@ -238,7 +238,7 @@ fn stood_still(timeline: &Timeline) -> Vec<Reason> {
     why
 }
 
-/// Why a machine that is so busy cannot measure, if it cannot.
+/// Returns the reason why a machine this busy cannot measure; `None` if it can.
 fn too_busy(timeline: &Timeline, load: &LoadResult, busy: f64) -> Option<String> {
     let comes_from_pods = timeline.info.load.load_workers.is_some();
     let limit = timeline.info.max_busy.unwrap_or(BUSY);
@@ -252,8 +252,8 @@ fn too_busy(timeline: &Timeline, load: &LoadResult, busy: f64) -> Option<String>
     })
 }
 
-/// What happened to pods until the load ended is not known if their watch did not come back: then no termination in
-/// that time can be marked.
+/// Returns a reason if the watch of pods did not come back before the load ended: no termination in that time can be
+/// marked.
 fn blind_at_the_end(timeline: &Timeline) -> Option<String> {
     let lost = timeline.gaps.iter().filter(|gap| gap.is_lost && gap.is_of_pods());
     let unlisted = lost.filter(|gap| !timeline.was_listed_after(gap) && gap.from <= timeline.load_ended);
@@ -266,7 +266,7 @@ fn was_aborted(why: &str) -> String {
     format!("the run was aborted: {why}")
 }
 
-/// Each reason why the record is incomplete.
+/// Lists the reasons why the record is incomplete.
 pub(crate) fn partial(timeline: &Timeline, sums: &Sums<'_>) -> Vec<Reason> {
     let mut why = Vec::new();
     if timeline.info.interrupted {
@@ -300,7 +300,7 @@ pub(crate) fn partial(timeline: &Timeline, sums: &Sums<'_>) -> Vec<Reason> {
     why
 }
 
-/// What a load source is known to have recorded, or to have had in flight, that did not arrive.
+/// Describes requests that a load source recorded, or had in flight, and that did not arrive.
 fn missing_requests(source: &str, rows: Rows, by_count: Option<&BTreeMap<Outcome, u64>>) -> Option<String> {
     let Rows { recorded, known, in_flight, received } = rows;
     let (received, known) = match recorded {
@@ -322,7 +322,7 @@ fn missing_requests(source: &str, rows: Rows, by_count: Option<&BTreeMap<Outcome
     ))
 }
 
-/// What a proxy is known to have recorded, or to have had in flight, that did not arrive.
+/// Describes requests that a proxy recorded, or had in flight, and that did not arrive.
 fn missing_rows(proxy: &HandOver) -> Option<String> {
     let Rows { recorded, known, in_flight, received } = proxy.rows;
     let source = &proxy.source;

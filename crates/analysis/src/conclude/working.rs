@@ -1,4 +1,4 @@
-//! Whether the target works while no pod ends: otherwise a termination has nothing to take away.
+//! Check that the target works while no pod ends: otherwise a termination has nothing to take away.
 
 use crate::attribute::judged::Judged;
 use crate::count::sums::Part;
@@ -12,7 +12,7 @@ use rolldrop_record::Outcome;
 pub(crate) const WORKING_SHARE: f64 = 0.90;
 
 impl OutsideCounts {
-    /// `disrupted` are the periods of the terminations.
+    /// Counts the requests outside the periods `disrupted` of the terminations.
     pub(crate) fn of(
         timeline: &Timeline,
         part: &Part<'_>,
@@ -40,12 +40,12 @@ impl OutsideCounts {
         }
     }
 
-    /// Whether enough of them succeeded; true if there are none.
+    /// Returns true if enough of them succeeded, or if there are none.
     fn is_working(self) -> bool {
         self.ok as f64 >= WORKING_SHARE * self.all() as f64
     }
 
-    /// The finding if it does not work.
+    /// Returns the finding if the target does not work.
     pub(crate) fn finding(self, requests: &RequestCounts) -> Option<Finding> {
         if self.is_working() {
             return None;

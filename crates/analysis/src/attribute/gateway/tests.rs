@@ -71,7 +71,7 @@ fn failures_that_go_on_keep_a_pod_among_those_that_explain_them() {
     }
     let last = row(40_980, Outcome::HttpError, Some(502), 1);
     assert_eq!(watching.done().candidates(&last), [0]);
-    // Where hardly anything is sent, 40 s without a failure are the end of it as well.
+    // If hardly anything is sent, 40 s without a failure are the end of it as well.
     let sparse = Watching::of(vec![Dying { stops: at(990), dead: Some(at(995)) }], &[at(45_000)], 4);
     assert_eq!(sparse.done().candidates(&row(45_000, Outcome::HttpError, Some(502), 1)), [0usize; 0]);
 }

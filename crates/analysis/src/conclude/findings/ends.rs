@@ -53,7 +53,7 @@ fn failed_hooks(known: Known<'_>, setup: &Setup<'_>) -> Vec<Finding> {
     by_container.into_iter().map(each).collect()
 }
 
-/// Pods that ended before the sleep of their hook could be over, where no Event says why.
+/// Pods that ended before the sleep of their hook could be over, without an Event that gives the reason.
 fn ended_early(known: Known<'_>, setup: &Setup<'_>) -> Option<Finding> {
     let first = known.timeline.ends.get(*setup.early.first()?)?;
     Some(finding(

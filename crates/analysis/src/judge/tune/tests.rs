@@ -209,7 +209,7 @@ fn proof_fails_below_a_window_of_a_pod_or_group() {
     }];
     assert_eq!(Seen::of(&result).least_s(), 3);
     assert_eq!(proof(&result, 2, 2, None), Proof::TooShort { lost: 0, at_least: Some(3) });
-    // The same in a mode that is not the rollout's says nothing of it.
+    // Such a window in a mode other than the rollout's does not count.
     result.terminations.push(Termination { mode: Mode::Isolated, ..result.terminations[0].clone() });
     result.groups[0].terminations = vec![2];
     assert_eq!(Seen::of(&result).least_s(), 2);

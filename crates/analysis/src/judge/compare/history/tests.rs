@@ -14,7 +14,7 @@ use crate::model::Mode;
 
 mod recorded;
 
-/// How runs of a simulated service differ.
+/// A simulated service, with the differences between its runs.
 #[derive(Clone, Copy, Debug)]
 struct Service {
     /// Requests lost in a run, on average.
@@ -31,7 +31,7 @@ fn normal(rng: &mut SmallRng) -> f64 {
     Normal::standard().inverse_cdf(rng.random_range(1e-12..1.0))
 }
 
-/// A number whose mean varies from run to run with a coefficient of variation of one half.
+/// Draws a number whose mean varies from run to run with a coefficient of variation of one half.
 fn losses(mean: f64, rng: &mut SmallRng) -> u64 {
     let rate = (0..4).map(|_| -(1.0 - rng.random::<f64>()).ln()).sum::<f64>() * mean / 4.0;
     let (mut lost, mut product) = (0, rng.random::<f64>());

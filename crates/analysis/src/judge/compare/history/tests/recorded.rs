@@ -27,7 +27,7 @@ fn passed(runs: &[Sample]) -> Vec<Sample> {
     runs.iter().filter(|run| run.gate == CheckVerdict::Pass).cloned().collect()
 }
 
-/// What the gate says of a run: its own limits, and those from five others.
+/// Returns the gate's verdict on a run: by its own limits, and by those from five others.
 fn judged(run: &Sample, five: &[Sample]) -> CheckVerdict {
     let options = Options { tolerance: TOLERANCE, ..Options::default() };
     let checks = History::of(five.to_vec(), run, LAST, &options).checks(run, &options);
