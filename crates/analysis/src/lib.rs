@@ -56,7 +56,7 @@ pub fn windows_needed(coverage: f64, confidence: f64) -> usize {
 pub struct Analysed {
     /// Events of the run on one clock.
     pub timeline: Timeline,
-    /// Its requests.
+    /// Requests of the run.
     pub requests: Requests,
     /// Conclusions about the run.
     pub analysis: Analysis,

@@ -182,7 +182,7 @@ pub struct LoadResult {
     pub duration_s: f64,
     /// Requests scheduled, warm-up excluded.
     pub scheduled: u64,
-    /// Of those, not sent.
+    /// Number of these that were not sent.
     pub not_sent: u64,
     /// Actual minus intended send time, in microseconds.
     pub send_lag_us: SendLag,

@@ -31,7 +31,7 @@ pub(crate) struct Facts {
     pub crossing_ns: i64,
     /// The request as the pod's recording proxy saw it.
     pub served: Option<Served>,
-    /// True if its source port repeats that of an earlier unanswered connect: the old entry routed it.
+    /// True if its source port is that of an earlier unanswered connect: the old entry routed it.
     pub stale: bool,
     /// True if the app or the machine showed signs that it could not keep up.
     pub overloaded: bool,
@@ -129,7 +129,7 @@ pub(crate) fn outweighing(f: &Facts, explanations: &[(Explanation<'_>, f64)]) ->
     }
 }
 
-/// Cause if a container ended in a pod that stays: the effects on a request are those of the end of a pod.
+/// Returns the cause if a container ended in a pod that stays: the effects on a request are those of the end of a pod.
 fn cause_of_restart(f: &Facts) -> Cause {
     match (f.served, f.outcome) {
         (Some(Served { ended: ServedEnd::UpstreamRefused, .. }), _) => Cause::RoutedToDeadPod,
@@ -169,7 +169,7 @@ fn cause_by_pods(f: &Facts, by: Explanation<'_>) -> Cause {
     }
 }
 
-/// Cause if the request reached the recording proxy of the pod.
+/// Returns the cause if the request reached the recording proxy of the pod.
 fn cause_of_served(f: &Facts, served: Served, by: Explanation<'_>) -> Cause {
     let is_ending = by.end().is_some();
     // On a connection of HTTP/1.1, or an HTTP/2 one without other requests, that had carried one before.
@@ -191,7 +191,7 @@ fn cause_of_served(f: &Facts, served: Served, by: Explanation<'_>) -> Cause {
     }
 }
 
-/// Cause of an answer with an error status when no gateway is between: the app gave it.
+/// Returns the cause of an answer that refuses the request when no gateway is between: the app gave it.
 fn cause_of_refusal(by: Explanation<'_>) -> Cause {
     match by {
         Explanation::Termination(_) => Cause::RefusedWhileEnding,
@@ -200,7 +200,7 @@ fn cause_of_refusal(by: Explanation<'_>) -> Cause {
     }
 }
 
-/// Cause if no connection was established.
+/// Returns the cause if no connection was established.
 fn cause_of_no_connection(f: &Facts, by: Explanation<'_>) -> Cause {
     match by {
         _ if f.stale => Cause::StaleFlow,
@@ -214,7 +214,7 @@ fn cause_of_no_connection(f: &Facts, by: Explanation<'_>) -> Cause {
     }
 }
 
-/// Cause if a connection was established, and ended before a byte of the answer.
+/// Returns the cause if a connection was established, and ended before a byte of the answer.
 fn cause_of_no_answer(f: &Facts, by: Explanation<'_>) -> Cause {
     if f.reused {
         return match by.end() {
@@ -241,8 +241,8 @@ fn cause_of_no_answer(f: &Facts, by: Explanation<'_>) -> Cause {
     }
 }
 
-/// Cause if the server reported that it did not process the request, as an HTTP/2 server does when it closes the
-/// connection or has too many streams.
+/// Returns the cause if the server reported that it did not process the request, as an HTTP/2 server does when it
+/// closes the connection or has too many streams.
 fn cause_of_left_out(f: &Facts, end: Option<&PodEnd>) -> Cause {
     match end {
         None if f.outcome == Outcome::H2RefusedStream => Cause::Overload,
@@ -252,8 +252,8 @@ fn cause_of_left_out(f: &Facts, end: Option<&PodEnd>) -> Cause {
     }
 }
 
-/// Cause if the answer did not come in time. The pod's end is the cause only if it fell into the wait. A pod that is
-/// not ending and does not answer counts as overloaded only if there is another sign of overload.
+/// Returns the cause if the answer did not come in time. The pod's end is the cause only if it fell into the wait. A
+/// pod that is not ending and does not answer counts as overloaded only if there is another sign of overload.
 fn cause_of_timeout(f: &Facts, end: Option<&PodEnd>) -> Cause {
     let Some(end) = end else {
         return if f.overloaded { Cause::Overload } else { Cause::Unattributed };

@@ -85,7 +85,7 @@ impl Connections {
         }
     }
 
-    /// The pod that a request reached: named by one of the ends, or by its connection.
+    /// Returns the pod that a request reached: named by one of the ends, or by its connection.
     fn pod<'a>(&'a self, r: &'a Request) -> Option<&'a Arc<str>> {
         let by_connection = || match r.row.conn_reused && !self.0.is_empty() {
             true => self.0.get(&r.connection()?).map(|latest| &latest.pod),
@@ -96,7 +96,7 @@ impl Connections {
 }
 
 impl Gathered<'_> {
-    /// The pod that a request reached, as far as it is known.
+    /// Returns the pod that a request reached, as far as it is known.
     pub(crate) fn pod<'a>(&'a self, r: &'a Request) -> Option<&'a Arc<str>> {
         self.connections.pod(r)
     }
@@ -108,7 +108,7 @@ impl Evidence {
         requests.has_unnamed_plain && !self.connections.0.is_empty()
     }
 
-    /// The pod that a request reached, as far as it is known.
+    /// Returns the pod that a request reached, as far as it is known.
     pub(crate) fn pod<'a>(&'a self, r: &'a Request) -> Option<&'a Arc<str>> {
         self.connections.pod(r)
     }

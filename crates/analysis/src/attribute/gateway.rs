@@ -39,17 +39,17 @@ use rolldrop_record::Cause;
 use rolldrop_record::run_info::{Balances, Target};
 use rolldrop_record::{Outcome, RequestRow, ServedEnd, Stamp};
 
-/// If so many answered requests in a row would have missed a dead pod only with this probability, the gateway no longer
-/// chooses that pod.
+/// Probability of missing a dead pod in this many answered requests in a row, below which the gateway no longer chooses
+/// it.
 const PASSED_OVER: f64 = 1e-6;
 /// The longest pause between two failures of one dead pod: Traefik's dial timeout, and what load
 /// balancers need by default to find a target unhealthy (three checks, 10 s apart).
 const LONGEST_PAUSE_NS: i64 = 30_000_000_000;
-/// A live pod answers within this share of its own answers' times...
+/// Share of a live pod's own answers within whose time it answers...
 const ANSWERED_SHARE: f64 = 0.999;
-/// ...and this, for what a network and a busy machine add.
+/// ...plus this margin, for what a network and a busy machine add.
 const ANSWERED_MARGIN_NS: i64 = 100_000_000;
-/// An answer that takes this long may be that of a second try.
+/// An answer that takes this long may come from a second try.
 const MAY_BE_RETRIED_NS: i64 = 250_000_000;
 /// Longest time for which a gateway that reports no endpoints may know ones that are gone, or not know existing ones.
 const TABLE_AGE_NS: i64 = 5_000_000_000;
@@ -59,9 +59,9 @@ const THROTTLE_NS: i64 = 2_000_000_000;
 /// One termination, with the facts that attributing a gateway's failures needs.
 #[derive(Clone, Copy, Debug)]
 struct Dying {
-    /// Before this, the pod answered its requests.
+    /// Time before which the pod answered its requests.
     stops: Stamp,
-    /// From this on it surely answered nothing; `None` if its death was not seen.
+    /// Time from which it surely answered nothing; `None` if its death was not seen.
     dead: Option<Stamp>,
 }
 
@@ -94,8 +94,8 @@ pub(crate) struct Watching {
     dying: Vec<Dying>,
     /// Failures, and the moments from which a pod is surely dead, in order.
     marks: Vec<Mark>,
-    /// Requests that were sent before the mark of the same number and not before the one ahead of it, and
-    /// were answered; one more than marks.
+    /// Numbers of answered requests: each counts those sent before the mark of the same number and not before the
+    /// previous one; one more than marks.
     answered: Vec<u64>,
     took: Values,
     /// Number of answered requests in a row after which no pod that takes turns can have been skipped.
@@ -178,7 +178,7 @@ impl Watching {
     /// Returns the time until which a pod may have been chosen; `None` if nothing shows it.
     fn takes_turns_until(&self, dying: &Dying, without_server: &[(Stamp, Stamp)]) -> Option<Stamp> {
         let dead = dying.dead?;
-        // A gateway may know the pod for so long, even if other pods answer in the meantime.
+        // A gateway may know the pod for this long, even if other pods answer in the meantime.
         let at_least = dead.shifted_ns(THROTTLE_NS);
         let first = self.marks.partition_point(|mark| mark.at < dead);
         let (mut last, mut row) = (dead, 0);
@@ -223,7 +223,7 @@ pub(crate) fn sent(row: &RequestRow) -> Stamp {
     row.sent.or(row.connected).or(row.connect_start).unwrap_or(row.scheduled)
 }
 
-/// Returns true if a request reached the gateway, so that its failure is that of the gateway or of a pod behind it.
+/// Returns true if a request reached the gateway, so that the gateway or a pod behind it failed.
 pub(crate) fn is_gateways(row: &RequestRow) -> bool {
     row.sent.is_some()
         && matches!(
@@ -290,11 +290,11 @@ pub(crate) struct Attempt {
 /// The state of a pod when a request reached it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PodState {
-    /// It had not served yet.
+    /// The pod had not served yet.
     Starting,
-    /// It was not ending.
+    /// The pod was not ending.
     Staying,
-    /// Its termination was under way.
+    /// The pod's termination was under way.
     Ending,
 }
 

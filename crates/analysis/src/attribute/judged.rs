@@ -23,7 +23,7 @@ const CONNECTS_AT_LEAST: u64 = 20;
 const CROSSING_AT_LEAST_NS: i64 = 5_000_000;
 /// An app cannot keep up if its answers take this many times as long as in the median second.
 const SLOW: f64 = 10.0;
-/// And at least this long, in milliseconds.
+/// Median response time, in milliseconds, that such a second must exceed as well.
 const SLOW_MS: f64 = 50.0;
 
 /// A dropped request with its conclusion.

@@ -27,9 +27,8 @@ use rolldrop_record::routing::{Balancing, Routing};
 use rolldrop_record::run_info::{Balances, ClusterInfo, Target};
 use rolldrop_record::{Outcome, RequestRow, Stamp};
 
-/// A pod's silence counts as its end when arrivals at its rate would be silent for so long only with this
-/// probability. Stricter than the bounds themselves: a chain of losses that is cut wrongly would leave real ones
-/// unexplained.
+/// Probability of a silence this long, at the rate of a pod's arrivals, below which it counts as the pod's end.
+/// Stricter than the bounds themselves: a chain of losses that is cut wrongly would leave real ones unexplained.
 const LINK_ALPHA: f64 = 1e-6;
 /// A listening pod counts as one that would have accepted a connection when a silence has this probability.
 const SILENT_ALPHA: f64 = 0.05;
@@ -310,7 +309,7 @@ impl<'a> Suspects<'a> {
             let served = gathered.first_served[number];
             let is_serving = served.or(gathered.quiet[target][number]).is_some_and(|at| at <= begun);
             if life.is_probed == Some(true) {
-                // Silence alone says nothing against a probe that passed.
+                // Silence alone is no evidence against a probe that passed.
                 return (!is_serving && !is_unreachable(&r.row)).then_some(probed);
             }
             // The rules may not hold it yet.

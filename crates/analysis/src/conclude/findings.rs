@@ -77,7 +77,7 @@ pub(crate) fn findings(known: Known<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Findings about an invalid measurement.
+/// Returns the findings about an invalid measurement.
 fn not_valid(known: Known<'_>) -> Vec<Finding> {
     let invalid = |Reason { kind, what, remedy: own }: &Reason| {
         let (why, remedy) = match kind {
@@ -111,7 +111,7 @@ fn looked_at(looks: &Looks) -> Finding {
     )
 }
 
-/// Findings about missing parts of the record.
+/// Returns the findings about missing parts of the record.
 fn not_whole(known: Known<'_>) -> impl Iterator<Item = Finding> {
     known.partial.iter().map(|Reason { kind, what, .. }| {
         let (severity, why) = match kind {
@@ -125,7 +125,7 @@ fn not_whole(known: Known<'_>) -> impl Iterator<Item = Finding> {
     })
 }
 
-/// Requests that the load did not send, too few to make the run invalid.
+/// Returns the finding about requests that the load did not send, too few to make the run invalid.
 fn not_sent(known: Known<'_>) -> Option<Finding> {
     let by_reason = &known.requests.not_sent_by_reason;
     let remedy = crate::count::not_sent::remedy(by_reason);
@@ -140,12 +140,12 @@ fn not_sent(known: Known<'_>) -> Option<Finding> {
     })
 }
 
-/// `1 request was`, `2 requests were`.
+/// Returns `1 request was`, `2 requests were`, and so on.
 fn was(requests: u64) -> String {
     format!("{} {}", counted(requests, "request"), either(requests, "was", "were"))
 }
 
-/// Findings about gaps and effects of the measurement itself.
+/// Returns the findings about gaps and effects of the measurement itself.
 fn of_the_measurement(known: Known<'_>) -> Vec<Finding> {
     let Known { timeline, sums, .. } = known;
     let mut findings = Vec::new();
@@ -189,7 +189,7 @@ fn of_the_measurement(known: Known<'_>) -> Vec<Finding> {
     findings
 }
 
-/// The finding if no request was lost, or no pod ended.
+/// Returns the finding if no request was lost, or no pod ended.
 fn nothing_lost(known: Known<'_>) -> Option<Finding> {
     let n = known.terminations.len() as u64;
     if n == 0 {
@@ -226,7 +226,7 @@ fn folded(texts: &[String]) -> Vec<(&str, u64)> {
     folded
 }
 
-/// Findings about terminations that all met a consumer's own clock at about the same phase.
+/// Returns the findings about terminations that all met a consumer's own clock at about the same phase.
 fn in_step(timeline: &Timeline) -> impl Iterator<Item = Finding> {
     let clocks = phase::clocks(timeline, timeline.ends.iter()).into_iter();
     clocks.filter_map(|clock| clock.in_step()).map(|what| {
@@ -236,7 +236,7 @@ fn in_step(timeline: &Timeline) -> impl Iterator<Item = Finding> {
     })
 }
 
-/// Finding about waits after terminations that ended while requests were still lost.
+/// Returns the finding about waits after terminations that ended while requests were still lost.
 fn unsettled(waits: u64) -> Option<Finding> {
     let what = match waits {
         0 => return None,
@@ -250,7 +250,7 @@ fn unsettled(waits: u64) -> Option<Finding> {
     Some(finding(Severity::Warning, what, why, "wait longer: --settle-max"))
 }
 
-/// Finding about a URL whose answers showed that requests are balanced there.
+/// Returns the finding about a URL whose answers showed that requests are balanced there.
 fn taken_for_a_gateway(target: &Target) -> Option<Finding> {
     let because = target.balances_because.as_ref()?;
     let is_seen = match because {
@@ -269,7 +269,7 @@ fn taken_for_a_gateway(target: &Target) -> Option<Finding> {
     })
 }
 
-/// Finding about imprecise times of deletions by others, if the run has no beats.
+/// Returns the finding about imprecise times of deletions by others, if the run has no beats.
 fn deletions_of_others(timeline: &Timeline) -> Option<Finding> {
     let ends = timeline.ends.iter().filter(|end| end.t0.basis == T0Basis::Timestamp);
     let widths: Vec<f64> = ends.map(|end| end.t0.latest.seconds_since(end.t0.earliest)).collect();
@@ -299,7 +299,7 @@ fn deletions_of_others(timeline: &Timeline) -> Option<Finding> {
     Some(finding(Severity::Info, what, &why, remedy))
 }
 
-/// Findings about actions that were asked for and refused, one for each reason.
+/// Returns the findings about actions that were asked for and refused, one for each reason.
 fn refusals(timeline: &Timeline) -> Vec<Finding> {
     let mut by_reason: BTreeMap<(&str, Option<u16>, &str), Vec<&str>> = BTreeMap::new();
     for Refused { action, pod, status, why } in &timeline.refused {
@@ -337,7 +337,8 @@ fn refusals(timeline: &Timeline) -> Vec<Finding> {
     by_reason.into_iter().map(refusal).collect()
 }
 
-/// Finding about a program whose changes had not settled when the run stopped waiting, such as a stuck rollout.
+/// Returns the finding about a program whose changes had not settled when the run stopped waiting, such as a stuck
+/// rollout.
 fn unfinished(command: &Command) -> Option<Finding> {
     let missing = command.unsettled.as_ref()?;
     let what = format!("the changes of {} had not settled: {missing}", command.words.join(" "));
@@ -346,7 +347,7 @@ fn unfinished(command: &Command) -> Option<Finding> {
     Some(Finding { kind: Some(FindingKind::NotDone), ..finding(Severity::Warning, what, why, remedy) })
 }
 
-/// Finding about a container that ended in a pod that stays.
+/// Returns the finding about a container that ended in a pod that stays.
 fn restarted(restart: &Restart) -> Finding {
     let Restart { pod, container, exit_code, is_crash, from, to } = restart;
     let code = exit_code.map(|code| format!(" (exit code {code})")).unwrap_or_default();
@@ -364,7 +365,7 @@ fn restarted(restart: &Restart) -> Finding {
     Finding { kind, ..finding(Severity::Warning, what, why, remedy) }
 }
 
-/// Findings about workloads of measured pods that others changed, with their first change.
+/// Returns the findings about workloads of measured pods that others changed, with their first change.
 fn changed(timeline: &Timeline) -> Vec<Finding> {
     let mut of = BTreeMap::<&str, Vec<&ChangeByOthers>>::new();
     for change in &timeline.changes_by_others {
@@ -391,7 +392,7 @@ fn changed(timeline: &Timeline) -> Vec<Finding> {
     of.into_iter().map(finding_of).collect()
 }
 
-/// Finding about a workload that others deleted.
+/// Returns the finding about a workload that others deleted.
 fn deleted(at_s: f64, workload: &str) -> Finding {
     finding(
         Severity::Error,
@@ -401,7 +402,7 @@ fn deleted(at_s: f64, workload: &str) -> Finding {
     )
 }
 
-/// Finding about restarts of nodes' agents by the run.
+/// Returns the finding about restarts of nodes' agents by the run.
 fn agents_restarted(restarts: usize) -> Option<Finding> {
     let what = match restarts {
         0 => return None,
@@ -413,7 +414,8 @@ fn agents_restarted(restarts: usize) -> Option<Finding> {
     Some(finding(Severity::Info, what, why, ""))
 }
 
-/// Finding about a pod that left its Services while it kept running, and when it was last sent a new connection.
+/// Returns the finding about a pod that left its Services while it kept running, and when it was last sent a new
+/// connection.
 fn lived_on(withdrawal: &Withdrawal, last: Option<Stamp>) -> Finding {
     let Withdrawal { pod, answered, endpoint_removed, .. } = withdrawal;
     let after = |at: Option<Stamp>| match at {

@@ -90,7 +90,7 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> Recommendation {
     let lasted_at_least_s = lasted_at_least_s(ground, mode);
     let clocks = phase::clocks(timeline, of_mode().map(|(_, end)| end));
     let largest = clocks.iter().map(Clock::longest_s).fold(seen_s.unwrap_or(0.0), f64::max);
-    // What a client keeps for a period governs by itself: no sleep below it is an answer.
+    // The period for which a client keeps its knowledge governs by itself: no sleep below it is an answer.
     let is_open = clocks.is_empty() && largest - lasted_at_least_s.unwrap_or(0.0) > MAX_OPEN_S;
     let in_rollouts = of_mode().filter(|_| mode == Mode::Rollout);
     refused_because.extend(all_at_once(in_rollouts.map(|(_, end)| end)));

@@ -12,33 +12,36 @@ use rolldrop_record::event::MachineSample;
 use rolldrop_record::run_info::{Role, Rows};
 use rolldrop_record::{Outcome, Stamp};
 
-/// A run is invalid if more than this share of its scheduled requests was not sent.
+/// Share of the scheduled requests that were not sent, above which a run is invalid.
 const NOT_SENT_SHARE: f64 = 0.001;
-/// Or if the 99th percentile of the send lag is above this, in milliseconds.
+/// 99th percentile of the send lag, in milliseconds, above which a run is invalid.
 const SEND_LAG_P99_MS: f64 = 100.0;
-/// Or if the hypervisor took more than this share of the CPU time, averaged over the load.
+/// Share of the CPU time that the hypervisor took, averaged over the load, above which a run is invalid.
 const STEAL: f64 = 0.20;
-/// Or if more threads than this of one measuring process waited for a CPU, averaged over the load.
+/// Number of threads of one measuring process that waited for a CPU, averaged over the load, above which a run is
+/// invalid.
 const RUN_QUEUE_DELAY: f64 = 1.0;
-/// Or if more than this share of the CPU time was in use on the machine that sends the load, averaged over the load.
-/// The nearer to 1, the longer runnable threads wait: at 0.95 a queue is twenty times as long as on an idle machine.
-/// On the embedded cluster the pods, the Service proxy and the load share that machine. A closed loop uses all there
-/// is, by intent, and has no such limit; neither has a load that comes from pods of the cluster.
+/// Share of the CPU time in use on the machine that sends the load, averaged over the load, from which a run is
+/// invalid. The nearer to 1, the longer runnable threads wait: at 0.95 a queue is twenty times as long as on an idle
+/// machine. On the embedded cluster the pods, the Service proxy and the load share that machine. A closed loop uses all
+/// there is, by intent, and has no such limit; neither has a load that comes from pods of the cluster.
 const BUSY: f64 = 0.95;
-/// Or if a process of the measurement, or the embedded cluster, did nothing for this long under load, in seconds.
+/// Time, in seconds, for which a process of the measurement, or the embedded cluster, did nothing under load, and from
+/// which a run is invalid.
 const STOOD_STILL_S: f64 = 3.0;
 /// Share of such a time below which threads that waited for a processor show that the machine was not the reason.
 const WAITED: f64 = 0.25;
-/// Or if the 99th percentile of the send lag is more than this share of what is measured: of the median window, or if
-/// no pod ended of the 99th percentile of the response time. Beyond it the generator's own lag is the greater part.
+/// Ratio of the 99th percentile of the send lag to the measured quantity, above which a run is invalid. The quantity is
+/// the median window, or if no pod ended, the 99th percentile of the response time. Beyond this ratio the generator's
+/// own lag is the greater part.
 const SEND_LAG_SHARE: f64 = 0.5;
-/// A send lag up to this, in milliseconds, is that of an ordinary scheduler, however short a window is.
+/// Send lag of an ordinary scheduler, in milliseconds; up to this it is allowed however short a window is.
 pub(crate) const SEND_LAG_FLOOR_MS: f64 = 50.0;
 
 /// Reason why a run is invalid, or its record incomplete.
 #[derive(Clone, Debug)]
 pub(crate) struct Reason {
-    /// As text, with figures.
+    /// Reason as text, with figures.
     pub(crate) what: String,
     /// Kind of finding: [`FindingKind::Corrupt`] if the record is damaged or contradicts itself.
     pub(crate) kind: FindingKind,
@@ -155,7 +158,7 @@ pub(crate) fn invalid(
     measured: Measured,
     terminations: &[Termination],
 ) -> Vec<Reason> {
-    // Nothing else says why nothing was recorded.
+    // Nothing else gives the reason why nothing was recorded.
     let aborted = timeline.info.aborted.as_deref().filter(|_| load.scheduled == 0).map(was_aborted);
     let unsent = not_all_sent(load, by_reason);
     let planned = not_as_planned(load, by_reason);

@@ -8,7 +8,7 @@ use crate::timeline::Timeline;
 use crate::timeline::periods::Periods;
 use rolldrop_record::Outcome;
 
-/// At least this share of the requests outside terminations must succeed.
+/// Smallest share of the requests outside terminations that must succeed.
 pub(crate) const WORKING_SHARE: f64 = 0.90;
 
 impl OutsideCounts {
@@ -23,7 +23,7 @@ impl OutsideCounts {
         let is_outside = |judged: &&&Judged<'_>| {
             let row = &judged.request.row;
             let is_near = disrupted.meet(row.scheduled, row.scheduled);
-            // What follows from the end of all pods may last for longer than their windows.
+            // Effects of the end of all pods may last longer than their windows.
             let follows = matches!(
                 judged.cause,
                 Cause::NoReadyEndpoint | Cause::NotReadyYet | Cause::StaleFlow | Cause::GatewayNoServer

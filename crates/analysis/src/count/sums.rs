@@ -319,7 +319,7 @@ impl<'a> Sums<'a> {
         self.reuses.add(r);
         for (last, withdrawal) in self.last_reached.iter_mut().zip(&timeline.withdrawals) {
             let is_its = r.pod().is_some_and(|pod| **pod == *withdrawal.pod);
-            // What comes after its return does not show how long the Service took to drop it.
+            // Connections after its return do not show how long the Service took to drop it.
             let is_then = r.begun() >= withdrawal.asked
                 && withdrawal.returned.is_none_or(|returned| r.begun() < returned);
             if is_its && r.is_new_connection() && is_then {

@@ -74,7 +74,7 @@ const MARKED: [&str; 2] = ["p50", "p99"];
 /// Compares a side with a baseline.
 ///
 /// # Errors
-/// If they differ in more than their results, and the options do not ask to compare such sides.
+/// If a side has no run, or if they differ in more than their results and the options do not ask to compare such sides.
 pub fn compare(
     baseline: &[Sample],
     candidate: &[Sample],
@@ -235,7 +235,7 @@ fn judge(rows: &mut [Row], limits: &mut [Limited], options: &Options) {
     let of_rows = rows.iter().filter_map(|row| Some((row.p?, row.metric == "dropped")));
     let of_limits = limits.iter().filter_map(|limit| Some((limit.p?, limit.check.name == "dropped.worse")));
     let tested: Vec<(f64, bool)> = of_rows.chain(of_limits).collect();
-    // Half of the chance of a false alarm is that of the dropped requests, the figure that all is about.
+    // The dropped requests, the most important figure, get half of the chance of a false alarm.
     let weight = |is_dropped| if is_dropped { (tested.len() - 1).max(1) as f64 } else { 1.0 };
     let p: Vec<(f64, f64)> = tested.iter().map(|(p, is_dropped)| (*p, weight(*is_dropped))).collect();
     let alpha = 1.0 - options.confidence;

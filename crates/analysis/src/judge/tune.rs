@@ -60,7 +60,7 @@ pub struct Tuning {
     pub tool: Tool,
     /// Workload, such as `deployment/web`.
     pub workload: String,
-    /// Its containers that sleep.
+    /// Containers of the workload that sleep.
     pub containers: Vec<String>,
     /// Fingerprint of the cluster.
     pub cluster: ClusterInfo,
@@ -171,9 +171,9 @@ pub struct Step {
     pub coverage: f64,
     /// Requests that were lost.
     pub lost: u64,
-    /// Those of them with a cause that a sleep helps.
+    /// Number of these with a cause that a sleep helps.
     pub lost_for_a_sleep: u64,
-    /// Those of them that no sleep saves, one by one; only for a proof.
+    /// Those that no sleep saves, one by one; only for a proof.
     pub lost_otherwise: Vec<LostOtherwise>,
     /// Number of all requests.
     pub requests: u64,
@@ -233,7 +233,7 @@ pub struct LostOtherwise {
     pub source: String,
     /// Time at which it was begun, in seconds since the counted part of the load began.
     pub begun_seconds: f64,
-    /// Its cause.
+    /// Cause of its loss.
     pub cause: Cause,
     /// Its outcome.
     pub outcome: Ended,

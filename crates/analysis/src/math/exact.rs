@@ -22,7 +22,7 @@ impl Of {
     }
 }
 
-/// Fisher's exact test, two-sided: returns the chance of a table that is no likelier than this one.
+/// Returns the chance of a table that is no likelier than this one: Fisher's exact test, two-sided.
 pub(crate) fn fisher(a: Of, b: Of) -> f64 {
     let hits = a.hits + b.hits;
     let ln_p = |x: u64| ln_binomial(a.n, x) + ln_binomial(b.n, hits - x) - ln_binomial(a.n + b.n, hits);
@@ -125,8 +125,8 @@ const MOST_ARRANGEMENTS: f64 = 20_000.0;
 /// Number of rearrangements drawn if there are more.
 const DRAWN: u32 = 4_999;
 
-/// Permutation test of the side that each unit belongs to, two-sided: returns the chance that the sides' means differ
-/// at least this much if the sides are the same.
+/// Returns the chance that the sides' means differ at least this much if the sides are the same: a permutation test of
+/// the side that each unit belongs to, two-sided.
 pub(crate) fn permutation(a: &[Weighed], b: &[Weighed]) -> f64 {
     let observed = (mean(b) - mean(a)).abs();
     let mut all: Vec<Weighed> = a.iter().chain(b).copied().collect();
@@ -147,7 +147,7 @@ pub(crate) fn permutation(a: &[Weighed], b: &[Weighed]) -> f64 {
             }
         }
     }
-    // The same numbers for the same question.
+    // The same seed: the same question gets the same numbers.
     let mut rng = SmallRng::seed_from_u64(all.len() as u64);
     let mut far = 0_u32;
     for _ in 0..DRAWN {

@@ -12,7 +12,7 @@ pub struct ChartData {
     pub late_ok: Vec<LateArrival>,
     /// Response times of answered requests, steady against disrupted.
     pub latency: LatencyHistograms,
-    /// Those response times by time.
+    /// Response times of answered requests by time.
     pub heat: HeatMap,
     /// Requests by the pod that answered.
     pub traffic: Traffic,

@@ -161,11 +161,11 @@ pub struct Lost {
     pub ended: Stamp,
     /// Time at which it was begun, in seconds since the counted part of the load began.
     pub begun_s: f64,
-    /// Its outcome.
+    /// Outcome of the request.
     pub outcome: Outcome,
     /// The status of its answer.
     pub status: Option<u16>,
-    /// Its cause.
+    /// Cause of its loss.
     pub cause: Cause,
     /// Reason why no cause is given; `None` if there is one.
     pub unclear: Option<Unclear>,

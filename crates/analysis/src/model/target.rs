@@ -7,7 +7,7 @@ use super::{Latencies, LossGroup, RequestCounts, TerminationRequests};
 /// A target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TargetName {
-    /// Its name.
+    /// Name of the target.
     pub name: String,
     /// Consumer that routes its requests to pods, as in `run.json`.
     pub consumer: String,
@@ -16,7 +16,7 @@ pub struct TargetName {
 /// Results of the requests to one of several targets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TargetResult {
-    /// Its name.
+    /// Name of the target.
     pub name: String,
     /// Consumer that routes its requests to pods, as in `run.json`.
     pub consumer: String,

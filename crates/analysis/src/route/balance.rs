@@ -207,7 +207,7 @@ pub(crate) fn reach<'d>(
     let mut shares: Option<(Stamp, Shares)> = None;
     for (at, what) in tries.since(from) {
         if below {
-            // What is counted by the millisecond may have begun at its end.
+            // Connections counted by the millisecond may have begun at its end.
             reach.upper = Some(at.shifted_ns(MS_NS));
         }
         let is_sure = death.is_sure(at);

@@ -74,9 +74,9 @@ impl Death {
 
     /// Returns this chance for a pod that would still be routed to at `at`, and that accepted its last connection at
     /// `accepted`.
-    ///
-    /// While it listened it would have accepted another one within `silence_ns`. So it stopped within that time, or is no
-    /// longer routed to. A pod that still accepted connections when others would have stopped on their signal stops at
+    /// While it listened it would have accepted another one within `silence_ns`. So it stopped within that time, or is
+    /// no longer routed to. A pod that still accepted connections when others would have stopped on their signal stops
+    /// at any time until its end.
     /// any time until its end.
     pub(crate) fn chance_after(&self, accepted: Option<Stamp>, silence_ns: i64, at: Stamp) -> f64 {
         match accepted {

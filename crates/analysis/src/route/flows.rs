@@ -235,7 +235,7 @@ mod tests {
     use crate::timeline::requests::is_plain;
     use rolldrop_record::Phase;
 
-    /// A connect at this many seconds from a port, to one address.
+    /// Returns a connect at this many seconds from a port, to one address.
     fn connect(seq: u64, second: i64, port: u16, outcome: Outcome) -> Request {
         let at = Stamp::from_unix_ns(second * 1_000_000_000);
         let row = RequestRow {

@@ -110,7 +110,7 @@ impl KnownPod {
     }
 
     fn of(timeline: &Timeline, life: &PodLife) -> Option<Self> {
-        // A list of slices may have come before that of pods.
+        // The list of slices may have come before the list of pods.
         let ready = life.endpoint_ready.or(life.listed.then_some(life.created))?;
         let known = if life.listed { ready } else { ready.shifted_ns(TABLE_AGE_NS) };
         let end = timeline.ends.iter().find(|end| end.uid == life.uid);
@@ -156,7 +156,7 @@ mod tests {
         Request::of(RequestRow { outcome, status: Some(status), sent: Some(at(ms)), ..row })
     }
 
-    /// Three pods that were always there, of which two end, one after the other; and a new one.
+    /// Returns three pods that were always there, of which two end, one after the other; and a new one.
     fn pods() -> Vec<KnownPod> {
         let pod = |ready: i64, known: i64, stops: i64, forgotten: i64| KnownPod {
             ready: at(ready),
@@ -173,7 +173,8 @@ mod tests {
         ]
     }
 
-    /// A request every 10 ms, of which those in these periods are refused; those of the second kind are not quick.
+    /// Returns the stretches found with a request every 10 ms, of which those in the periods `refused` are refused;
+    /// those of the second kind are not quick.
     fn stretches(pods: &[KnownPod], refused: &[[i64; 2]], waits_ms: i64) -> Vec<(Stamp, Stamp)> {
         let is_refused = |ms: &i64| refused.iter().any(|[from, until]| (from..until).contains(&ms));
         let all = (0..30_000).step_by(10);

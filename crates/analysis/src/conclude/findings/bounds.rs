@@ -47,7 +47,7 @@ pub(crate) fn findings<'a>(
     })
 }
 
-/// Finding about pods that were never routed to: a pod without a window takes nothing from the others.
+/// Returns the finding about pods that were never routed to: a pod without a window takes nothing from the others.
 fn never_routed(consumer: &str, pods: &[(&str, &str)]) -> Finding {
     let what = match pods {
         [(pod, _)] => format!("pod {pod} has no window towards {consumer}"),
@@ -91,7 +91,7 @@ fn proxy_unknown(timeline: &Timeline) -> String {
     }
 }
 
-/// Finding about a missing right that hides the kind of Service proxy, with the consequence.
+/// Returns the finding about a missing right that hides the kind of Service proxy, with the consequence.
 pub(super) fn rights(timeline: &Timeline, terminations: &[Termination]) -> Option<Finding> {
     let cluster = &timeline.info.cluster;
     if cluster.dataplane.is_known() || cluster.dataplane_denied.is_empty() {

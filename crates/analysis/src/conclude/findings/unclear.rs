@@ -23,7 +23,7 @@ pub(super) fn why(judged: &[Judged<'_>]) -> String {
     }
 }
 
-/// A reason for stating no cause, as a fragment.
+/// Returns the reason why no cause is given, as a fragment.
 fn reason(unclear: &Unclear) -> String {
     match unclear {
         Unclear::Competing(causes) => {

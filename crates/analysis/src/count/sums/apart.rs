@@ -19,7 +19,7 @@ pub(crate) struct Apart<'a> {
     pub(crate) outside_ok: u64,
     /// Requests that were answered with an app error away from any termination.
     pub(crate) outside_app_errors: u64,
-    /// Those of them that were answered with 5xx.
+    /// Number of these app errors that were 5xx.
     pub(crate) outside_server_errors: u64,
     pub(crate) outages: Outages<'a>,
 }

@@ -281,7 +281,7 @@ fn ratio(
     let observed = (candidate / baseline).ln();
     let shown = of_each().map(|(side, one)| shown(one, length(side) as f64)).fold(1.0, f64::min);
     let widening = widening(fewest, effort.confidence) / shown.max(LEAST_SHOWN).sqrt();
-    // The same numbers for the same question.
+    // The same seed: the same question gets the same numbers.
     let mut rng = SmallRng::seed_from_u64(u64::from(effort.replicates));
     let mut drawn: Vec<f64> = (0..effort.replicates)
         .map(|_| {

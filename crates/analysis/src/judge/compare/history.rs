@@ -1,4 +1,4 @@
-//! A run against the spread of several earlier ones: could each of its figures be that of one more such run?
+//! A run against the spread of several earlier ones: could each of its figures come from one more such run?
 //!
 //! The limits are prediction limits for one more value from n values, mean + t(n - 1) s sqrt(1 + 1/n) (Hahn and Meeker
 //! 1991, section 4.7), one-sided, and joint over all figures (Bonferroni). The spread between runs is in s, so the
@@ -262,7 +262,7 @@ fn limit(figure: &Figure, known: &[Figure], alpha: f64, tolerance: f64) -> f64 {
     }
     let values: Vec<f64> = known.iter().map(|one| one.value_at(figure)).collect();
     let (mean, beyond) = spread(scale, figure.exposure, &values, alpha);
-    // What a run that passed had as well is never beyond the limit, however seldom it happens.
+    // A value that a run which passed had as well is never beyond the limit, however seldom it happens.
     let worse = if scale.is_more_better() { f64::min } else { f64::max };
     let limit = values.iter().copied().fold(scale.back(mean + beyond, figure.exposure), worse);
     let usual = scale.back(mean, figure.exposure);

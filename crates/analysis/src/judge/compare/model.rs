@@ -43,7 +43,7 @@ pub struct Side {
     pub duration_s: f64,
     /// Requests.
     pub total: u64,
-    /// Of those, dropped.
+    /// Number of dropped requests.
     pub dropped: u64,
     /// Pods that ended.
     pub terminations: usize,
@@ -63,7 +63,7 @@ pub struct Difference {
 /// One figure of both sides.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Its key, such as `latency_ms.p99`.
+    /// Key of the figure, such as `latency_ms.p99`.
     pub metric: String,
     /// Name for people.
     pub label: String,

@@ -50,9 +50,9 @@ pub struct Sample {
     pub duration_s: f64,
     /// Requests of the counted part.
     pub total: u64,
-    /// Of those, dropped, without the generator's own stale flows.
+    /// Number of dropped requests, without the generator's own stale flows.
     pub dropped: u64,
-    /// Of those, answered by the app with an error.
+    /// Number of requests that the app answered with an error.
     #[serde(default)]
     pub app_errors: u64,
     /// The latencies of the answered ones.
@@ -135,7 +135,7 @@ impl Quantiles {
 /// The end of one pod.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ended {
-    /// Its mode.
+    /// Mode of the termination.
     pub mode: Mode,
     /// Upper bound of its window towards each consumer, in seconds; `None` if it has none.
     pub windows_s: BTreeMap<String, Option<f64>>,
@@ -146,7 +146,7 @@ pub struct Ended {
 pub struct Block {
     /// Number of requests that were due and sent.
     pub total: u64,
-    /// Of those, the dropped ones.
+    /// Dropped requests, by outcome.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub dropped: BTreeMap<Outcome, u64>,
     /// Latencies of the answered ones: numbers of logarithmic bins, half a percent wide from 1 ns on, and counts.

@@ -91,7 +91,7 @@ fn quick() -> Options {
     Options { tolerance: 0.0, replicates: 200, ..Options::default() }
 }
 
-/// So many comparisons of two runs of one service with two of another, each side of so many seconds.
+/// Returns `pairs` comparisons of two runs of one service with two of another, each side of `seconds` seconds.
 fn comparisons(pairs: u64, seconds: u32, a: Service, b: Service) -> impl Iterator<Item = Comparison> {
     (0..pairs).map(move |seed| {
         let mut rng = SmallRng::seed_from_u64(seed);

@@ -34,11 +34,11 @@ pub struct Figures {
 /// The figures of one target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OfTarget {
-    /// Its name.
+    /// Name of the target.
     pub name: String,
-    /// Its consumer.
+    /// Consumer that routes to it.
     pub consumer: String,
-    /// By key; empty if it is the only target, which has the figures of the whole run.
+    /// Figures by key; empty if it is the only target, which has the figures of the whole run.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub figures: BTreeMap<String, Known>,
 }

@@ -55,8 +55,8 @@ impl Search {
         }
     }
 
-    /// Starts a search by lost requests, if no windows are seen to their end. `set` is the sleep that is set, and true
-    /// if it lost any; `first` is the sleep to begin with, if anything suggests one.
+    /// Starts a search by lost requests, if no windows are seen to their end. `set` is the current sleep, with true if
+    /// it lost requests; `first` is the sleep to begin with, if anything suggests one.
     pub fn by_losses(
         (set, has_lost): (u64, bool),
         first: Option<u64>,
@@ -82,7 +82,7 @@ impl Search {
             (_, None) => self.candidate,
             (_, Some(held)) if !self.is_tight || held == 0 => return Next::Found(held),
             (Some(lost), Some(held)) if held <= lost + 1 => return Next::Found(held),
-            // The windows say that one second less is too short.
+            // The windows show that one second less is too short.
             (_, Some(held)) if self.has_windows => held - 1,
             (lost, Some(held)) => lost.map_or(held / 2, |lost| lost.midpoint(held)),
         };

@@ -22,7 +22,7 @@ impl Recorded {
     }
 }
 
-/// Those that can be a baseline.
+/// Returns the runs that can be a baseline.
 fn passed(runs: &[Sample]) -> Vec<Sample> {
     runs.iter().filter(|run| run.gate == CheckVerdict::Pass).cloned().collect()
 }
