@@ -45,9 +45,9 @@ const PASSED_OVER: f64 = 1e-6;
 /// The longest pause between two failures of one dead pod: Traefik's dial timeout, and what load
 /// balancers need by default to find a target unhealthy (three checks, 10 s apart).
 const LONGEST_PAUSE_NS: i64 = 30_000_000_000;
-/// Share of a live pod's own answers within whose time it answers...
+/// Quantile of the answer times within which a live pod answers; [`ANSWERED_MARGIN_NS`] is added.
 const ANSWERED_SHARE: f64 = 0.999;
-/// ...plus this margin, for what a network and a busy machine add.
+/// Time that a network and a busy machine may add to that quantile.
 const ANSWERED_MARGIN_NS: i64 = 100_000_000;
 /// An answer that takes this long may come from a second try.
 const MAY_BE_RETRIED_NS: i64 = 250_000_000;

@@ -234,7 +234,7 @@ impl Requests<'_> {
         each_within("dropped.perGroup", bounds.map(|n| n as f64), &self.each_group(), no_termination)
     }
 
-    /// Requests of one outcome class, without the generator's own stale flows.
+    /// Counts the requests of one outcome class, without the generator's own stale flows.
     pub(super) fn of_outcome(&self, outcome: Outcome) -> u64 {
         let all = self.counts.by_outcome.get(&outcome).copied().unwrap_or(0);
         let stale = self.counts.stale_flow_own_by_outcome.get(&outcome).copied().unwrap_or(0);

@@ -127,7 +127,7 @@ impl<'a> Ending<'a> {
         Some((Kind::Own(*sent, action), t0))
     }
 
-    /// Its containers ended first; it may have been deleted later.
+    /// Handles a pod whose containers ended first; it may have been deleted later.
     fn ended_by_itself(&self) -> Option<(Kind<'a>, T0)> {
         let pod = self.pod;
         let deletion = pod.deletion.as_ref().map(|deletion| deletion.seen);
