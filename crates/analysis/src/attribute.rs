@@ -1,4 +1,4 @@
-//! Who lost what: the terminations and other causes that may explain each lost request.
+//! Attribution of lost requests: the terminations and other causes that may explain each one.
 
 pub(crate) mod cause;
 pub(crate) mod evidence;

@@ -1,4 +1,4 @@
-//! What follows for a reader: validity, findings, the recommendation.
+//! Conclusions for a reader: validity, findings, the recommendation.
 
 pub(crate) mod aim;
 pub(crate) mod charts;

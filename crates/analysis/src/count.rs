@@ -1,4 +1,4 @@
-//! How many, how long, how often: sums over all requests.
+//! Sums over all requests: numbers, durations and shares.
 
 pub mod not_sent;
 pub(crate) mod outages;

@@ -1,4 +1,4 @@
-//! Checks of what was expected, comparisons with other runs, and the choice of a sleep.
+//! Checks of expectations, comparisons with other runs, and the choice of a sleep.
 
 pub mod compare;
 pub mod gate;

@@ -1,16 +1,18 @@
 //! Windows, attribution, causes, statistics and the recommendation.
 //!
 //! Pure: data in, data out. No clock, no I/O, no async. Each number is documented where it is computed. The rooms, in
-//! the order in which a run passes them: `timeline` (events and requests on one clock; `pods::t0` decides when a deletion
-//! took effect, `drop_policy` which requests count as dropped), `route` (when traffic to a pod stopped), `attribute` (who
-//! lost what, and why), `count` (sums), `conclude` (validity, findings, recommendation), `judge` (gate, comparison, tune's
-//! choice). `model` is what leaves the crate, `math` holds the formulas.
+//! the order in which a run passes them: `timeline` (events and requests on one clock; `pods::t0` decides when a
+//! deletion took effect, `drop_policy` which requests count as dropped), `route` (the time at which traffic to a pod
+//! stopped), `attribute` (the termination and the cause of each loss), `count` (sums), `conclude` (validity, findings,
+//! recommendation), `judge` (gate, comparison, tune's choice). `model` is the output of the crate, `math` holds the
+//! formulas.
 //!
 //! Answered requests are too many to be held in memory. They are read once: for what only all of them show
-//! (`timeline::requests`), for the arrivals at each pod, from which the windows follow (`evidence`), and for the sums over
-//! all of them (`sums`). What depends on all of that is asked afterwards, of some columns of their rows: `evidence` asks what
-//! the failures of a gateway, of a source port or of a kept connection need, if there are some, and `sums` which requests
-//! were near a termination. Where the first look proves not to know enough of them ([`Analysed::of`]), they are read again.
+//! (`timeline::requests`), for the arrivals at each pod, from which the windows follow (`evidence`), and for the sums
+//! over all of them (`sums`). Questions that depend on all of that come afterwards, and read some columns of the rows:
+//! `evidence` asks for the facts that failures of a gateway, of a source port or of a kept connection need, if there
+//! are some, and `sums` for the requests that were near a termination. If the first pass proves not to know enough
+//! about them ([`Analysed::of`]), they are read again.
 
 mod attribute;
 pub mod conclude;
@@ -43,20 +45,20 @@ use crate::timeline::{Request, Requests, Timeline, Unread};
 use rolldrop_record::parts::{PartError, Wanted};
 use rolldrop_record::{RowSource, RunLog};
 
-/// How many windows that end apart are needed until the longest covers this share of all, at this confidence, both in
-/// (0, 1): Wilks 1941.
+/// Returns the number of windows ending apart that are needed until the longest covers this share of all, at this
+/// confidence, both in (0, 1): Wilks 1941.
 pub fn windows_needed(coverage: f64, confidence: f64) -> usize {
     stats::wilks_needed(coverage, confidence)
 }
 
-/// A run with what was found out about it.
+/// A run with its analysis.
 #[derive(Debug)]
 pub struct Analysed {
-    /// What happened when.
+    /// Events of the run on one clock.
     pub timeline: Timeline,
-    /// Its requests.
+    /// Requests of the run.
     pub requests: Requests,
-    /// What follows.
+    /// Conclusions about the run.
     pub analysis: Analysis,
 }
 
@@ -64,15 +66,16 @@ impl Analysed {
     /// Analyses the records of a run.
     ///
     /// # Errors
-    /// When its rows cannot be read.
+    /// If its rows cannot be read.
     pub fn of(log: RunLog, rows: impl RowSource + 'static) -> Result<Self, PartError> {
         Self::of_rows(log, Box::new(rows))
     }
 
-    // Not generic: what goes through all rows is compiled here, with this crate's optimisations.
+    // Not generic: the code that reads all rows is compiled here, with this crate's optimisations.
     fn of_rows(log: RunLog, rows: Box<dyn RowSource>) -> Result<Self, PartError> {
         let unread = Unread::of(log);
-        // Where proxies recorded who answered, that is known once their rows are joined with all requests.
+        // If proxies recorded the pods that answered, these are known only once the proxies' rows are joined with all
+        // requests.
         let draft = if rows.has_served() { None } else { unread.draft() };
         let (requests, plain) = unread.read(
             rows,
@@ -87,21 +90,21 @@ impl Analysed {
     }
 }
 
-/// What the requests that were plainly answered add up to.
+/// Sums over the requests that were plainly answered.
 struct Plain<'a> {
-    /// As it is known when they are read.
+    /// Timeline as it is known when they are read.
     timeline: &'a Timeline,
     gathered: Gathered<'a>,
     sums: Sums<'a>,
 }
 
 impl<'a> Plain<'a> {
-    /// Those of a run whose rows were read before.
+    /// Computes the sums of a run whose rows were read before.
     fn of(timeline: &'a Timeline, requests: &Requests) -> Result<Self, PartError> {
         requests.plain(Wanted::All, || Self::new(timeline), Self::add, Self::merge)
     }
 
-    /// No request yet.
+    /// Starts without requests.
     fn new(timeline: &'a Timeline) -> Self {
         Self { timeline, gathered: Gathered::new(timeline), sums: Sums::new(timeline) }
     }
@@ -111,13 +114,13 @@ impl<'a> Plain<'a> {
         self.sums.add(self.timeline, r.pod(), r);
     }
 
-    /// Adds what later requests add up to.
+    /// Adds the sums of later requests.
     fn merge(&mut self, later: Self) {
         self.gathered.merge(later.gathered);
         self.sums.merge(later.sums);
     }
 
-    /// Whether they add up to the same now that all requests are known.
+    /// Returns true if the sums are still right now that all requests are known.
     fn holds(&self, timeline: &Timeline, requests: &Requests) -> bool {
         let [then, now] = [self.timeline, timeline].map(|timeline| &timeline.info.targets);
         let balances_the_same = then.iter().zip(now).all(|(then, now)| then.balances == now.balances);
@@ -125,7 +128,7 @@ impl<'a> Plain<'a> {
     }
 }
 
-/// Analyses one run. Its rows are read again for `plain` if that is not there.
+/// Analyses one run. Its rows are read again if `plain` is `None`.
 fn analyse<'a>(
     timeline: &'a Timeline,
     requests: &'a Requests,
@@ -212,7 +215,7 @@ fn analyse<'a>(
     Ok(Analysis { run, result, lost: charts::lost(timeline, judged), charts })
 }
 
-/// The verdict on the measurement, from the reasons against it.
+/// Combines the reasons against the measurement into a verdict.
 fn verdict(invalid: &[Reason], partial: &[Reason]) -> Verdict {
     let why = |reasons: &[Reason]| reasons.iter().map(|reason| reason.what.clone()).collect();
     match (invalid, partial) {
@@ -222,7 +225,7 @@ fn verdict(invalid: &[Reason], partial: &[Reason]) -> Verdict {
     }
 }
 
-/// The load as it was planned and sent.
+/// Returns the load as it was planned and sent.
 fn load_result(timeline: &Timeline, requests: &RequestCounts, sums: &Sums<'_>) -> LoadResult {
     LoadResult {
         rate: match timeline.info.load.is_closed_loop() {
@@ -237,7 +240,7 @@ fn load_result(timeline: &Timeline, requests: &RequestCounts, sums: &Sums<'_>) -
     }
 }
 
-/// The length of the counted part: as planned, or until the load was stopped.
+/// Returns the length of the counted part in seconds: as planned, or until the load was stopped.
 fn duration_s(timeline: &Timeline) -> f64 {
     let (planned, lasted) = (timeline.info.load.duration_s, timeline.seconds(timeline.load_ended));
     if timeline.info.load.is_closed_loop() {

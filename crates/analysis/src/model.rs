@@ -1,5 +1,4 @@
-//! The result of the analysis: what `result.json` holds (schemaVersion 1), and
-//! the series that the charts draw.
+//! The result of the analysis: the contents of `result.json` (schemaVersion 1), and the series that the charts draw.
 
 mod aim;
 mod charts;
@@ -32,7 +31,7 @@ pub use rolldrop_record::stage::{Stage, StartStage};
 pub use rolldrop_record::{Cause, Mode};
 use rolldrop_record::{EndCause, Looks, Outcome};
 
-/// The version of `result.json`.
+/// Version of `result.json`.
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// The analysis of one run.
@@ -54,18 +53,18 @@ pub struct Analysis {
 pub struct RunResult {
     /// [`SCHEMA_VERSION`].
     pub schema_version: u32,
-    /// The tool that measured.
+    /// Tool that measured.
     pub tool: Tool,
-    /// The scenario's name.
+    /// Name of the scenario.
     pub scenario: String,
-    /// The cluster's fingerprint.
+    /// Fingerprint of the cluster.
     pub cluster: ClusterInfo,
-    /// Whether the run completed and every source handed over all its rows.
+    /// True if the run completed and every source handed over all its rows.
     pub complete: bool,
-    /// Whether the record was checked for gaps and contradictions.
+    /// Result of the check of the record for gaps and contradictions.
     #[serde(default)]
     pub integrity: IntegrityStatus,
-    /// Whether the measurement can be believed.
+    /// Verdict on the measurement: can it be believed?
     pub verdict: Verdict,
     /// The user's command, if one ended the pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -79,12 +78,12 @@ pub struct RunResult {
     pub latency_ms: Latencies,
     /// One entry per pod that ended.
     pub terminations: Vec<Termination>,
-    /// The terminations that share dropped requests, in order of their first.
+    /// Groups of terminations that share dropped requests, ordered by their first termination.
     pub groups: Vec<LossGroup>,
-    /// The only target; `None` where there are several.
+    /// The only target; `None` if there are several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub only_target: Option<TargetName>,
-    /// The requests of each target; empty where there is only one.
+    /// Requests of each target; empty if there is only one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<TargetResult>,
     /// One entry per pod that began.
@@ -92,39 +91,39 @@ pub struct RunResult {
     /// The windows of all terminations, per consumer and mode.
     #[serde(rename = "windows_s")]
     pub windows_s: Vec<WindowSummary>,
-    /// Whether the run was to end pods.
+    /// Purpose of the run: was it to end pods?
     #[serde(default)]
     pub aim: Aim,
-    /// Which settings the run supports, per mode.
+    /// Settings that the run supports, per mode.
     pub recommendation: Vec<Recommendation>,
-    /// What other settings would have done to the terminations seen.
+    /// Predicted effect of other settings on the terminations seen.
     #[serde(rename = "what_if")]
     pub what_if: Vec<WhatIf>,
     /// Longest time in which each scheduled request failed, by intended send time: from the first of them to the next
     /// that succeeded, in seconds.
     #[serde(rename = "longest_outage_s")]
     pub longest_outage_s: f64,
-    /// What a reader should know, most severe first.
+    /// Findings, most severe first.
     pub findings: Vec<Finding>,
     /// The checks of the gate; filled in by `gate`, empty if there are none.
     pub checks: Vec<Check>,
-    /// The looks of a run that went on while its gate was inconclusive; absent for a run of fixed length.
+    /// Looks of a run that continued while its gate was inconclusive; absent for a run of fixed length.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub looks: Option<Looks>,
 }
 
-/// The error of a gate, over all its looks: the chance that a bound is wrong.
+/// Error of a gate, over all its looks: the chance that a bound is wrong.
 pub const ALPHA: f64 = 0.05;
 
 impl RunResult {
-    /// The confidence of each bound that the gate uses.
+    /// Returns the confidence of each bound that the gate uses.
     pub fn confidence(&self) -> f64 {
         1.0 - self.looks.as_ref().map_or(ALPHA, Looks::alpha)
     }
 }
 
 rolldrop_record::named! {
-    /// How the time at which a deletion took effect is known.
+    /// Evidence for the time at which a deletion took effect.
     pub enum T0Basis {
         /// The run's own call: from when it was sent to when it was answered.
         OwnCall = "own_call",
@@ -139,20 +138,20 @@ rolldrop_record::named! {
     }
 }
 
-/// Whether a measurement can be believed.
+/// Verdict on a measurement: can it be believed?
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum Verdict {
-    /// It can.
+    /// The measurement can be believed.
     Valid,
-    /// It ended early; the recorded part is analysed.
+    /// The run ended early; the recorded part is analysed.
     Partial {
-        /// Why it is partial.
+        /// Reasons why it is partial.
         why: Vec<String>,
     },
-    /// It cannot: the generator or the machine fell behind, or a watch gap hid something.
+    /// The measurement cannot be believed: the generator or the machine fell behind, or a watch gap hid something.
     Invalid {
-        /// Each reason, with figure and limit.
+        /// Reasons, with figure and limit.
         why: Vec<String>,
     },
 }
@@ -160,21 +159,21 @@ pub enum Verdict {
 /// The user's command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CommandResult {
-    /// Its words.
+    /// Program and arguments.
     pub words: Vec<String>,
     /// Its exit code; `None` if a signal ended it, or the run ended first.
     pub code: Option<i32>,
     /// The signal that ended it.
     pub signal: Option<i32>,
-    /// How long it ran, in seconds; `None` if the run ended first.
+    /// Duration, in seconds; `None` if the run ended first.
     pub duration_s: Option<f64>,
 }
 
 /// The load as it was sent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoadResult {
-    /// How the requests were paced. In a closed loop a slow answer delays the requests after it, so there are only
-    /// service times.
+    /// Pacing of the requests. In a closed loop a slow answer delays the requests after it, so there are only service
+    /// times.
     #[serde(default)]
     pub pacing: Pacing,
     /// Requests per second that were scheduled, in a closed loop those that were sent.
@@ -183,14 +182,14 @@ pub struct LoadResult {
     pub duration_s: f64,
     /// Requests scheduled, warm-up excluded.
     pub scheduled: u64,
-    /// Of those, not sent.
+    /// Number of these that were not sent.
     pub not_sent: u64,
     /// Actual minus intended send time, in microseconds.
     pub send_lag_us: SendLag,
 }
 
 impl LoadResult {
-    /// Whether there are no intended send times.
+    /// Returns true if there are no intended send times.
     pub fn is_closed_loop(&self) -> bool {
         self.pacing == Pacing::ClosedLoop
     }
@@ -220,12 +219,13 @@ pub struct RequestCounts {
     pub dropped: u64,
     /// Answered by the app with a status that is neither success nor a gateway's.
     pub app_errors: u64,
-    /// Of those, answers of 5xx while pods were ending: by such pods, or where nothing names the pod, at that time.
+    /// Of the app errors, answers of 5xx while pods were ending: by such pods, or if nothing names the pod, at that
+    /// time.
     #[serde(default)]
     pub app_errors_while_ending: u64,
     /// Not sent.
     pub not_sent: u64,
-    /// The same, by reason: the `not_sent_reason` of the rows.
+    /// Requests that were not sent, by reason: the `not_sent_reason` of the rows.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub not_sent_by_reason: BTreeMap<String, u64>,
     /// Cut off by the end of the run.
@@ -239,37 +239,36 @@ pub struct RequestCounts {
     /// Of those in a window, begun before t0: they were in flight when their pod's deletion took effect.
     #[serde(default)]
     pub in_flight: u64,
-    /// Of those in a window and not in flight at t0, attributed by time and outcome alone. That puts them into a
-    /// window, so it is no evidence of one.
+    /// Of those in a window and not in flight at t0, attributed by time and outcome alone. That attribution puts them
+    /// into a window, so it is no evidence for one.
     #[serde(default)]
     pub by_time: u64,
     /// Dropped otherwise.
     pub outside_window: u64,
     /// Dropped without a cause that fits.
     pub unattributed: u64,
-    /// Dropped by one of several terminations, without evidence which one.
+    /// Dropped by one of several terminations, without evidence of which one.
     #[serde(default)]
     pub ambiguous: u64,
     /// Dropped because a connection-tracking entry of the generator's own earlier connections sent them to a pod that
     /// was gone. They are about the generator: no headline, limit or comparison counts them.
     #[serde(default)]
     pub stale_flow_own: u64,
-    /// The same, by outcome.
+    /// Those dropped by stale flows, by outcome.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub stale_flow_own_by_outcome: BTreeMap<Outcome, u64>,
-    /// How requests fared while no pod ended.
+    /// Requests sent while no pod ended.
     #[serde(default)]
     pub outside_terminations: OutsideCounts,
     /// Dropped requests that a retrying client would have hidden.
     pub retry_hidden: RetryHidden,
-    /// By load source whose rows did not all arrive: requests that are known only as counts, and are in no other
-    /// figure.
+    /// Requests known only as counts, by load source whose rows did not all arrive; they are in no other figure.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub without_rows: BTreeMap<String, BTreeMap<Outcome, u64>>,
 }
 
 impl RequestCounts {
-    /// Whether the accounting closes: every request is counted once, every dropped one has one cause.
+    /// Returns true if the accounting closes: every request is counted once, every dropped one has one cause.
     pub fn closes(&self) -> bool {
         self.total == self.ok + self.dropped + self.app_errors + self.not_sent + self.cancelled
             && self.total == self.by_outcome.values().sum::<u64>()
@@ -277,7 +276,8 @@ impl RequestCounts {
             && self.dropped == self.by_cause.values().sum::<u64>()
     }
 
-    /// The dropped requests without the generator's own stale flows: the figure of headlines, limits and comparisons.
+    /// Counts the dropped requests without the generator's own stale flows: the figure of headlines, limits and
+    /// comparisons.
     pub fn lost(&self) -> u64 {
         self.dropped - self.stale_flow_own
     }
@@ -286,23 +286,24 @@ impl RequestCounts {
 /// Dropped requests that a retrying client would have hidden from its user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RetryHidden {
-    /// By the rule of Go's net/http: idempotent, on a reused connection, no byte of the answer received.
+    /// Hidden by the rule of Go's net/http: idempotent, on a reused connection, no byte of the answer received.
     pub go_net_http: u64,
-    /// By a client that retries safe and idempotent methods on any transport error.
+    /// Hidden by a client that retries safe and idempotent methods on any transport error.
     pub safe_idempotent: u64,
 }
 
 /// Latencies in milliseconds, of requests that were answered.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latencies {
-    /// From the intended send time to the end; empty for a closed loop, which has none.
+    /// Time from the intended send time to the end; empty for a closed loop, which has no intended send times.
     pub response: Percentiles,
-    /// From the actual send time to the end: when connecting began, or on an open connection when the request was
-    /// written. With the send lag it adds up to the response time.
+    /// Time from the actual send time to the end. The actual send time is when connecting began, or on an open
+    /// connection when the request was written. With the send lag it adds up to the response time.
     pub service: Percentiles,
     /// Response time (closed loop: service time) of requests scheduled away from any termination.
     pub steady: Percentiles,
-    /// The same of requests scheduled between a t0 and the end of that pod, or its window.
+    /// Response time (closed loop: service time) of requests scheduled between a t0 and the end of that pod, or its
+    /// window.
     pub disrupted: Percentiles,
 }
 
@@ -343,11 +344,11 @@ pub struct Termination {
     pub mode: Mode,
     /// The disruption that caused it, counted from 0; `None` if something else did.
     pub disruption: Option<u32>,
-    /// Which repetition of that disruption, counted from 0: each is a rollout of its own, for example. Absent if it is
-    /// about single pods, or not this run's.
+    /// Number of the repetition of that disruption, counted from 0: each is a rollout of its own, for example. Absent
+    /// if the disruption is about single pods, or not this run's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repetition: Option<u32>,
-    /// What ended it, as far as the cluster says, in words.
+    /// Cause of its end, as far as the cluster shows it, in words.
     #[serde(default)]
     pub cause: Option<EndCause>,
     /// Periods of its end in which a watch saw nothing.
@@ -355,10 +356,10 @@ pub struct Termination {
     pub watch_gaps: Vec<WatchGap>,
     /// t0 latest minus t0 earliest, in seconds.
     pub t0_uncertainty_s: f64,
-    /// How t0 is known; not in results of older versions.
+    /// Evidence for t0; absent in results of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub t0_basis: Option<T0Basis>,
-    /// When t0 (latest) was, in seconds since the counted part of the load began.
+    /// Latest t0, in seconds since the counted part of the load began.
     pub t0_s: f64,
     /// Stages, in seconds since t0 latest.
     pub timeline: BTreeMap<Stage, f64>,
@@ -368,31 +369,31 @@ pub struct Termination {
     /// The grace period of its deletion, in seconds.
     #[serde(default)]
     pub grace_period_seconds: u64,
-    /// The main container's exit code, if it was seen. With several: the first that is not 0.
+    /// Exit code of the main container, if it was seen. With several: the first that is not 0.
     pub exit_code: Option<i32>,
     /// The window towards each consumer.
     pub windows: Vec<Window>,
-    /// The requests that concern this pod from t0 on.
+    /// Requests that concern this pod from t0 on.
     pub requests: TerminationRequests,
-    /// Answers of 5xx that the app gave after t0 and that policy does not call dropped; `None` where nothing names the
-    /// pod of a request.
+    /// Answers of 5xx that the app gave after t0 and that policy does not call dropped; `None` if nothing names the pod
+    /// of a request.
     #[serde(default)]
     pub app_errors_after_t0: Option<u64>,
-    /// The best estimate of the new connections that this pod dropped after t0, divided by the best estimate of the
-    /// rate at which it got new connections at t0; in seconds, and never beyond its window's upper bound.
+    /// Best estimate of the new connections that this pod dropped after t0, divided by the best estimate of the rate at
+    /// which it got new connections at t0; in seconds, and never beyond its window's upper bound.
     pub dead_seconds: Option<f64>,
 }
 
 /// A period in which a watch saw nothing, in seconds since the counted part of the load began.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WatchGap {
-    /// What was watched: `pods` or `endpointslices`.
+    /// Watched resource: `pods` or `endpointslices`.
     pub resource: String,
-    /// Its last sign of life before.
+    /// Time of its last sign of life before the gap.
     pub from_s: f64,
-    /// Its first sign of life after.
+    /// Time of its first sign of life after the gap.
     pub to_s: f64,
-    /// Whether the events of the period are not known. Otherwise they were shown late: a stage that was seen then may
+    /// True if the events of the period are not known. Otherwise they were shown late: a stage that was seen then may
     /// have been reached at any time of the period.
     pub lost: bool,
 }
@@ -407,8 +408,8 @@ pub struct Start {
     pub uid: String,
     /// Stages, in seconds since the first.
     pub timeline: BTreeMap<StartStage, f64>,
-    /// Whether requests were lost to starting pods until shortly before its first answer, which then shows when it began
-    /// to listen. Other pods may have been sent no request for longer.
+    /// True if requests were lost to starting pods until shortly before its first answer, which then shows the time at
+    /// which it began to listen. Other pods may have been sent no request for longer.
     #[serde(default)]
     pub was_awaited: bool,
 }
@@ -436,10 +437,10 @@ pub struct WindowSummary {
     pub censored: usize,
 }
 
-/// Which settings a run supports.
+/// Settings that a run supports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Recommendation {
-    /// For terminations of this mode.
+    /// Mode of the terminations that it is for.
     pub mode: Mode,
     /// Seconds of preStop sleep; `None` when refused.
     pub pre_stop_seconds: Option<u64>,
@@ -453,45 +454,45 @@ pub struct Recommendation {
     pub coverage_asked: f64,
     /// Number of terminations behind it.
     pub terminations: usize,
-    /// Of these, how many ended their windows separately: pods that one sync of a Service proxy removes from its
+    /// Number of these that ended their windows separately: pods that one sync of a Service proxy removes from its
     /// rules count once. Confidence and coverage are computed from this.
     #[serde(default)]
     pub units: usize,
     /// The consumers that were measured.
     pub consumers: Vec<String>,
-    /// How it was made, in one sentence.
+    /// Basis of the recommendation, in one sentence.
     pub basis: String,
-    /// Why nothing is recommended, one sentence each; empty when something is.
+    /// Reasons for recommending nothing, one sentence each; empty if something is recommended.
     pub refused_because: Vec<String>,
-    /// Independent terminations still needed for the coverage asked; 0 when enough were seen.
+    /// Number of independent terminations still needed for the coverage asked; 0 when enough were seen.
     pub terminations_needed: usize,
     /// The smallest whole-second sleep that would have covered every window seen: a fact, not a recommendation.
     pub covers_all_seen_seconds: Option<u64>,
-    /// The same, if requests were lost that such a sleep would have saved: what the run suggests and does not prove.
+    /// That sleep, if requests were lost that it would have saved: a suggestion of the run, not a proof.
     #[serde(default)]
     pub suggested_seconds: Option<u64>,
-    /// If the bounds of the windows leave more than a second open, the suggestion is a range that begins here.
+    /// Beginning of the suggested range, if the bounds of the windows leave more than a second open.
     #[serde(default)]
     pub suggested_from_seconds: Option<u64>,
     /// Measurement that would make that range narrower.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub narrowed_by: Option<String>,
-    /// At least one window of this mode, or of a rollout, lasted so long.
+    /// Time that at least one window of this mode, or of a rollout, lasted.
     #[serde(default)]
     pub lasted_at_least_s: Option<f64>,
-    /// Number of rollouts behind it, for [`Mode::Rollout`] where the run began them.
+    /// Number of rollouts behind it, for [`Mode::Rollout`] if the run began them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollouts: Option<usize>,
 }
 
 impl Recommendation {
-    /// The sleep that is recommended or, without proof, suggested; never shorter than the one that is set.
+    /// Returns the sleep that is recommended or, without proof, suggested; never shorter than the one that is set.
     pub fn advised_seconds(&self) -> Option<u64> {
         self.pre_stop_seconds.or(self.suggested_seconds)
     }
 
-    /// Of all modes, the recommendation with the longest sleep: the advice of a run, in all its forms. `None` if a
-    /// window of any mode, or one of a group, is known to have lasted longer.
+    /// Returns, of all modes, the recommendation with the longest sleep: the advice of a run, in all its forms. `None`
+    /// if a window of any mode, or one of a group, is known to have lasted longer.
     pub fn longest<'a>(
         all: &'a [Self],
         terminations: &[Termination],
@@ -502,7 +503,7 @@ impl Recommendation {
         lasted_at_least_s(terminations, groups).is_none_or(|lower_s| lower_s <= advised).then_some(longest)
     }
 
-    /// Ground that it rests on, such as `6 terminations of 1 rollout`.
+    /// Describes its evidence, such as `6 terminations of 1 rollout`.
     pub fn rests_on(&self) -> String {
         let terminations = counted(len(self.terminations), "termination");
         match self.rollouts {
@@ -511,8 +512,8 @@ impl Recommendation {
         }
     }
 
-    /// The sleep, the mode that it is for and what it rests on, such as `a preStop sleep of 2 s for pods that end in a
-    /// rollout (suggested by 6 terminations of 1 rollout, not proven)`; `None` if there is none.
+    /// Describes the sleep, its mode and its evidence, such as `a preStop sleep of 2 s for pods that end in a rollout
+    /// (suggested by 6 terminations of 1 rollout, not proven)`; `None` if there is none.
     pub fn sleep_in_words(&self) -> Option<String> {
         let (of, how) = (manner(self.mode), self.rests_on());
         if let Some(proven) = self.pre_stop_seconds {
@@ -533,21 +534,21 @@ impl Recommendation {
     }
 }
 
-/// The longest time that a window, of a pod or of one of a group, is known to have lasted, in seconds.
+/// Returns the longest time that a window, of a pod or of one of a group, is known to have lasted, in seconds.
 pub fn lasted_at_least_s(terminations: &[Termination], groups: &[LossGroup]) -> Option<f64> {
     let of_pods = terminations.iter().flat_map(|t| &t.windows).filter_map(|w| w.lower_s);
     let of_groups = groups.iter().flat_map(|group| &group.windows).filter_map(|w| w.lower_s);
     of_pods.chain(of_groups).reduce(f64::max)
 }
 
-/// What another preStop sleep would have done to the terminations seen.
+/// Predicted effect of another preStop sleep on the terminations seen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WhatIf {
     /// Seconds of preStop sleep.
     pub pre_stop_seconds: u64,
-    /// Terminations whose whole window it covers (by upper bound).
+    /// Number of terminations whose whole window it covers (by upper bound).
     pub windows_covered: usize,
-    /// Out of this many terminations.
+    /// Number of all terminations.
     pub terminations: usize,
     /// Dropped requests that it would have saved: those with causes that a sleep helps, begun before t0 + sleep, and
     /// requests on their own connections that were cut off as the pod ended, if they take no longer than others.
@@ -556,13 +557,13 @@ pub struct WhatIf {
     pub drops_left: u64,
 }
 
-/// Whether the record was checked for gaps and contradictions.
+/// Result of the check of the record for gaps and contradictions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IntegrityStatus {
-    /// It was; what was found is among the verdict's reasons.
+    /// The record was checked; the problems found are among the verdict's reasons.
     Checked,
-    /// The format of the run directory has no totals and no checksums.
+    /// Not checked: the format of the run directory has no totals and no checksums.
     #[default]
     Unchecked,
 }

@@ -1,4 +1,5 @@
-//! When traffic to a pod stopped: from arrivals, from the balance of failing connections, from the death of the pod.
+//! Time at which traffic to a pod stopped: from arrivals, from the balance of failing connections, from the death of
+//! the pod.
 
 pub(crate) mod arrivals;
 pub(crate) mod balance;
@@ -9,6 +10,6 @@ pub(crate) mod streams;
 pub(crate) mod tries;
 pub(crate) mod window;
 
-/// How long after its endpoint's removal a consumer may route to a pod, if nothing else shows it: the Service proxy's
-/// minSyncPeriod of 1 s, and some.
+/// Longest time after its endpoint's removal for which a consumer may route to a pod, if nothing else shows it: the
+/// Service proxy's minSyncPeriod of 1 s, plus a margin.
 pub(crate) const LAG_NS: i64 = 1_500_000_000;

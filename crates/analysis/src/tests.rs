@@ -139,7 +139,7 @@ fn delete(records: &mut Records, ms: i64, pod: &str) {
     records.events.push(pod_event(ms + 800, pod, Change::Deleted));
 }
 
-/// A request on a fresh connection that begins at `ns` and ends 1 ms later.
+/// Adds a request on a fresh connection that begins at `ns` and ends 1 ms later.
 fn request(records: &mut Records, ns: i64, outcome: Outcome, pod: Option<&str>) {
     let begun = at(0).shifted_ns(ns);
     let seq = records.requests.len() as u64;
@@ -156,12 +156,12 @@ fn request(records: &mut Records, ns: i64, outcome: Outcome, pod: Option<&str>) 
     });
 }
 
-/// A request as the proxy of a pod recorded it, of a run whose ids share nothing.
+/// Returns a request as the proxy of a pod recorded it, of a run whose ids share nothing.
 fn served(row: &RequestRow, pod: &str, ended: ServedEnd) -> ServedRow {
     served_at([row.scheduled, row.scheduled, row.end], RequestId::new(None, &row.source, row.seq), pod, ended)
 }
 
-/// A request as the proxy of a pod recorded it, with the times of its connection, its head and its end.
+/// Returns a request as the proxy of a pod recorded it, with the times of its connection, its head and its end.
 pub(crate) fn served_at(times: [Stamp; 3], id: RequestId, pod: &str, ended: ServedEnd) -> ServedRow {
     let [accepted, head, end] = times;
     ServedRow {
@@ -185,8 +185,8 @@ pub(crate) fn served_at(times: [Stamp; 3], id: RequestId, pod: &str, ended: Serv
     }
 }
 
-/// 10 s at 300 requests/s over three pods in turn; `b` is deleted at 5 s, refuses
-/// from 30 ms on and is routed to for 100 ms.
+/// Returns 10 s at 300 requests/s over three pods in turn; `b` is deleted at 5 s, refuses from 30 ms on and is routed
+/// to for 100 ms.
 fn three_pods() -> Records {
     let mut records = records();
     delete(&mut records, 5000, "b");
@@ -202,7 +202,7 @@ fn three_pods() -> Records {
     records
 }
 
-/// The run with the end of its load, as a run that is whole has it.
+/// Adds the end of the load, as a complete run has it.
 fn ended(mut records: Records) -> Records {
     if let Some(end) = records.requests.iter().map(|row| row.end).max() {
         let ended = EventKind::LoadEnded { scheduled: records.requests.len() as u64 };
@@ -244,8 +244,8 @@ fn refused_connections_carry_the_window_on_and_are_charged_to_the_pod() {
     assert_eq!(result.findings[0].cause, Some(Cause::RoutedToDeadPod));
 }
 
-/// As [`three_pods`], but requests take 500 ms, and `b` is killed at 5.2 s with those it has, which may
-/// be known to be its own.
+/// Returns [`three_pods`], but requests take 500 ms, and `b` is killed at 5.2 s with the requests that it has; these
+/// may be known to be its own.
 fn three_pods_killed_in_flight(named: Option<&str>) -> Records {
     let mut records = records();
     delete(&mut records, 5000, "b");
@@ -275,7 +275,7 @@ fn connections_cut_off_with_their_pod_count_among_those_before_its_end() {
     let unnamed = told(three_pods_killed_in_flight(None));
     assert_eq!(unnamed, told(three_pods_killed_in_flight(Some("b"))));
     assert!(unnamed.0 > 95.0, "{unnamed:?}");
-    // Whose they were cannot be told here: so they say nothing of either pod.
+    // Their pod cannot be told here, so they are no evidence for either pod.
     let mut records = three_pods_killed_in_flight(None);
     delete(&mut records, 5000, "c");
     let either = told(records);
@@ -302,7 +302,7 @@ fn what_two_terminations_explain_is_an_interval_of_each_and_exact_of_both() {
     assert_eq!((&group.terminations[..], group.dropped), (&[0, 1][..], 7));
     // One of both windows lasted until the last refusal.
     assert!(group.windows[0].lower_s.unwrap() > 0.082, "{group:?}");
-    // As `c` went on answering, it refused none.
+    // As `c` still answered, it refused none.
     let terminations = analysed(alone).result.terminations;
     let dropped: Vec<Bounded> = terminations.iter().map(|t| t.requests.dropped).collect();
     assert_eq!(dropped, [Bounded::exactly(7), Bounded::exactly(0)]);
@@ -362,7 +362,7 @@ fn a_proxy_row_tells_refused_from_killed() {
     assert_eq!(by_cause[&Cause::RoutedToDeadPod], 5);
 }
 
-/// No window may be longer than this.
+/// Limits the longest window to this.
 fn longest(ms: u64) -> WindowLimits {
     WindowLimits { max: Some(Span(Duration::from_millis(ms))), ..WindowLimits::default() }
 }
@@ -397,9 +397,9 @@ fn a_result_reads_back_and_the_gate_judges_it() {
     assert_eq!(verdicts(&invalid, &expect), [Inconclusive; 3]);
 }
 
-/// In how many of 400 seeded trials the upper bound was too small, which it may be with
-/// probability α = 0.05: above 48 of them the chance is below 10⁻⁶. Pod `b` gets one
-/// connection in `before(ms)` before its deletion at 5 s, one in `after` from then on.
+/// Counts, in 400 seeded trials, those in which the upper bound was too small, which it may be with probability α =
+/// 0.05: above 48 of them the chance is below 10⁻⁶. Pod `b` gets one connection in `before(ms)` before its deletion at
+/// 5 s, one in `after` from then on.
 fn bounds_missed(seed: u64, before: fn(i64) -> u32, after: u32) -> u32 {
     let mut rng = rand::rngs::SmallRng::seed_from_u64(seed);
     let mut missed = 0;

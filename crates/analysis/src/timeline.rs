@@ -1,7 +1,7 @@
-//! From records to pod lives and joined requests, all on the coordinator's clock.
+//! Builds pod lives and joined requests from records, all on the coordinator's clock.
 //!
-//! Pure: data in, data out. It determines what happened when; [`crate`] determines why a request was lost,
-//! and what follows.
+//! Pure: data in, data out. It determines the times of events; [`crate`] determines why a request was lost, and the
+//! conclusions.
 
 mod actions;
 mod addresses;
@@ -55,21 +55,21 @@ use rolldrop_record::run_info::{Rows, Target};
 use rolldrop_record::service_proxy::{ProxyEvidence, ServiceProxy};
 use rolldrop_record::{Event, EventKind, Outcome, RequestRow, RowSource, RunInfo, RunLog, Stamp};
 
-/// How the hand-over of a proxy's rows ended.
+/// End of the hand-over of a proxy's rows.
 #[derive(Clone, Debug)]
 pub struct HandOver {
     /// The pod's name.
     pub pod: String,
     /// The pod's UID; `None` in older records.
     pub uid: Option<String>,
-    /// The proxy, as a source.
+    /// Name of the proxy as a source.
     pub source: String,
-    /// How many there were, and how many arrived.
+    /// Numbers of rows that there were, and that arrived.
     pub rows: Rows,
 }
 
 impl HandOver {
-    /// Whether rows are missing that the proxy is known to have recorded, or may have.
+    /// Returns true if rows are missing that the proxy is known to have recorded, or may have.
     fn misses_rows(&self) -> bool {
         self.rows.recorded.is_none_or(|recorded| recorded > self.rows.received)
     }
@@ -83,13 +83,13 @@ impl HandOver {
 /// One run on one clock, without its [`Requests`].
 #[derive(Clone, Debug)]
 pub struct Timeline {
-    /// run.json.
+    /// Contents of run.json.
     pub info: RunInfo,
-    /// When the counted part of the load began.
+    /// Time at which the counted part of the load began.
     pub origin: Stamp,
-    /// The load's stages: when each began, and its rates then and at its end.
+    /// Stages of the load: the time at which each began, and its rates then and at its end.
     pub stages: Vec<(Stamp, f64, f64)>,
-    /// When the load ended, or the last request if no event says so.
+    /// Time at which the load ended, or the last request if no event shows it.
     pub load_ended: Stamp,
     /// Number of rows that the load sources reported.
     pub announced: Option<u64>,
@@ -106,11 +106,11 @@ pub struct Timeline {
     pub calls: Vec<Call>,
     /// Changes of workloads under load that the run did not make.
     pub changes_by_others: Vec<ChangeByOthers>,
-    /// What was asked for and not done.
+    /// Actions that were asked for and not done.
     pub refused: Vec<Refused>,
     /// Containers that ended in pods that stay.
     pub restarts: Vec<Restart>,
-    /// How often the run had a node's agent restarted.
+    /// Number of times that the run had a node's agent restarted.
     pub agent_restarts: usize,
     /// Pods that left their Services while they kept running.
     pub withdrawals: Vec<Withdrawal>,
@@ -120,29 +120,29 @@ pub struct Timeline {
     pub beats: Beats,
     /// Gaps of the watches.
     pub gaps: Vec<Gap>,
-    /// When the watch of pods last started with a list.
+    /// Time at which the watch of pods last started with a list.
     pub pods_listed: Option<Stamp>,
     /// The kernel's connection tracking of the load, if it was used.
     pub tracked: Option<Tracked>,
     /// Facts that are passed on as they were recorded.
     pub notes: Notes,
-    /// What could not be read.
+    /// Parts of the record that could not be read.
     pub torn: Vec<String>,
-    /// What could not be read although no kill explains it.
+    /// Parts of the record that could not be read although no kill explains it.
     pub corrupt: Vec<String>,
-    /// Whether the readable part of the record is complete and consistent.
+    /// Result of the checks that the readable part of the record is complete and consistent.
     pub integrity: Integrity,
     /// Relevant clocks that were never compared with the coordinator's.
     pub unsampled_clocks: Vec<String>,
 }
 
 impl Timeline {
-    /// Pods whose proxies' rows did not all arrive.
+    /// Returns the pods whose proxies' rows did not all arrive.
     pub(crate) fn pods_without_all_rows(&self) -> BTreeSet<&str> {
         self.notes.hand_overs.iter().filter(|proxy| proxy.misses_rows()).map(|proxy| &*proxy.pod).collect()
     }
 
-    /// That of a run, and its requests.
+    /// Builds the timeline of a run, and its requests.
     #[cfg(test)]
     pub(crate) fn build(log: RunLog, rows: impl RowSource + 'static) -> Result<(Self, Requests), PartError> {
         let unread = Unread::of(log);
@@ -151,62 +151,63 @@ impl Timeline {
         Ok((timeline, requests))
     }
 
-    /// Which of the targets a request was meant for.
+    /// Returns the index of the target that a request was meant for.
     pub fn target_of(&self, row: &RequestRow) -> Option<usize> {
         self.info.targets.iter().position(|target| *target.name == *row.target)
     }
 
-    /// Returns the second of the counted part that a time lies in; the first for earlier ones, and the last that a load can have
-    /// for later ones.
+    /// Returns the second of the counted part that contains a time; the first for earlier ones, and the last that a
+    /// load can have for later ones.
     pub fn second_of(&self, at: Stamp) -> usize {
         let since = Duration::from_nanos(u64::try_from(at.ns_since(self.origin)).unwrap_or(0));
         usize::try_from(since.min(load::LONGEST).as_secs()).unwrap_or(0)
     }
 
-    /// Whether a container of a pod that stays had ended, and was not back yet, at some time between these.
+    /// Returns true if a container of a pod that stays had ended, and was not back yet, at some time between these.
     pub fn is_restarting(&self, from: Stamp, to: Stamp) -> bool {
         let meets = |restart: &Restart| restart.from <= to && restart.to.is_none_or(|back| from <= back);
         self.restarts.iter().any(meets)
     }
 
-    /// Workloads that were deleted under load, and when.
+    /// Returns the workloads that were deleted under load, with the times.
     pub(crate) fn deleted_workloads(&self) -> impl Iterator<Item = &(Stamp, String)> {
         let all = self.notes.deleted_workloads.iter();
         all.filter(|(at, _)| (self.origin..=self.load_ended).contains(at))
     }
 
-    /// Seconds since the counted part of the load began.
+    /// Returns the seconds since the counted part of the load began.
     pub fn seconds(&self, at: Stamp) -> f64 {
         at.seconds_since(self.origin)
     }
 
-    /// The end of the pod with this name at `at`, if it ended under load.
+    /// Returns the end of the pod with this name at `at`, if it ended under load.
     pub fn end_of(&self, pod: &str, at: Stamp) -> Option<usize> {
         self.lives_of(pod).end_at(at)
     }
 
-    /// The lives of the pods with this name.
+    /// Returns the lives of the pods with this name.
     pub(crate) fn lives_of(&self, pod: &str) -> Lives<'_> {
         Lives(self.lives_by_name.get(pod).map_or(&[], Vec::as_slice))
     }
 
-    /// How long clients of this target keep a DNS answer, in seconds: the longest that was seen. `None` if they use
-    /// no DNS, or its answers have no limit. A window towards such a consumer is a sample of its phase plus a delay.
+    /// Returns the longest time, in seconds, for which a DNS answer to clients of this target was seen to be valid:
+    /// they keep it that long. `None` if they use no DNS, or its answers have no limit. A window towards such a
+    /// consumer is a sample of its phase plus a delay.
     pub fn period_s(&self, target: &Target) -> Option<f64> {
         self.notes.ttls.get(target.host()?).copied()
     }
 
-    /// The first gap that a period of time meets.
+    /// Returns the first gap of the record that a period of time overlaps.
     pub fn hole_in(&self, from: Stamp, until: Stamp) -> Option<&Hole> {
         self.integrity.holes.iter().find(|hole| hole.from <= until && from <= hole.to)
     }
 
-    /// Whether a list came after a gap of the watch of pods, so that it shows who is gone.
+    /// Returns true if a list came after a gap of the watch of pods, so that it shows which pods are gone.
     pub fn was_listed_after(&self, gap: &Gap) -> bool {
         self.pods_listed.is_some_and(|at| at >= gap.to)
     }
 
-    /// The gaps of the watches of pods and endpoints that a pod's end falls into.
+    /// Returns the gaps of the watches of pods and endpoints that a pod's end falls into.
     pub fn gaps_of(&self, end: &PodEnd) -> impl Iterator<Item = &Gap> {
         let (from, until) = (end.t0.earliest, end.gone().unwrap_or(self.load_ended));
         self.gaps.iter().filter(move |gap| gap.hides_ends() && gap.from <= until && gap.to >= from)
@@ -234,13 +235,14 @@ impl Unread {
         Self { log, clocks, load }
     }
 
-    /// The timeline without what only rows show; `None` where that is also when the load began and ended.
+    /// Returns the timeline without the facts that only rows show; `None` if only rows show when the load began and
+    /// ended.
     pub(crate) fn draft(&self) -> Option<Timeline> {
         let lasted = self.load.lasted(&self.log.info, (None, None));
         self.load.is_timed().then(|| self.timeline(lasted))
     }
 
-    /// Goes through all rows, and [adds up](Requests::open) those that were plainly answered.
+    /// Reads all rows, and [adds up](Requests::open) those that were plainly answered.
     pub(crate) fn read<S: Send>(
         &self,
         rows: Box<dyn RowSource>,
@@ -259,7 +261,7 @@ impl Unread {
         Requests::open(rows, self.clocks.clone(), joins, begin, add, merge)
     }
 
-    /// The timeline with what the rows showed, from its [draft](Self::draft) if that was made.
+    /// Completes the timeline with the facts that the rows showed, from its [draft](Self::draft) if that was made.
     pub(crate) fn finish(self, draft: Option<&Timeline>, requests: &Requests) -> Result<Timeline, PartError> {
         let lasted = self.load.lasted(&self.log.info, (requests.first_scheduled, requests.last_end));
         let mut timeline = match draft {
@@ -281,7 +283,7 @@ impl Unread {
         Ok(timeline)
     }
 
-    /// The timeline of a load that lasted from the one to the other, without what only rows show.
+    /// Returns the timeline of a load between these two times, without the facts that only rows show.
     fn timeline(&self, (load_started, load_ended): (Stamp, Stamp)) -> Timeline {
         let Self { log, clocks, load } = self;
         let mut seen = Collectors { endpoints: Endpoints::of(&log.info.targets), ..Collectors::default() };
@@ -342,39 +344,39 @@ impl Unread {
     }
 }
 
-/// One of the lives of the pods that bore a name.
+/// One of the lives of the pods that had a name.
 #[derive(Clone, Copy, Debug)]
 struct NamedLife {
     created: Stamp,
     /// Its number among the timeline's pods.
     number: usize,
-    /// The number of its end, if it ended under load.
+    /// Number of its end, if it ended under load.
     end: Option<usize>,
 }
 
-/// The lives of the pods that bore one name, in order.
+/// Lives of the pods that had one name, in order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lives<'a>(&'a [NamedLife]);
 
 impl<'a> Lives<'a> {
-    /// The one that there was at `at`: the last that had begun, or the first.
+    /// Returns the one that existed at `at`: the last that had begun, or the first.
     fn at(self, at: Stamp) -> Option<&'a NamedLife> {
         let begun = self.0.partition_point(|life| life.created <= at);
         self.0.get(begun.saturating_sub(1))
     }
 
-    /// The end of the one that there was at `at`, if it ended under load.
+    /// Returns the end of the one that existed at `at`, if it ended under load.
     pub(crate) fn end_at(self, at: Stamp) -> Option<usize> {
         self.at(at)?.end
     }
 
-    /// The number of the one that there was at `at`.
+    /// Returns the number of the one that existed at `at`.
     pub(crate) fn number_at(self, at: Stamp) -> Option<usize> {
         Some(self.at(at)?.number)
     }
 }
 
-/// For each name the lives of the pods that bore it: StatefulSets reuse names.
+/// Returns, for each name, the lives of the pods that had it: StatefulSets reuse names.
 fn lives_by_name(pods: &[PodLife], ends: &[PodEnd]) -> HashMap<String, Vec<NamedLife>> {
     let mut lives: HashMap<String, Vec<_>> = HashMap::default();
     for (number, life) in pods.iter().enumerate() {
@@ -426,22 +428,22 @@ impl<'a> Collectors<'a> {
     }
 }
 
-/// The Event by which a kubelet says that a preStop hook failed.
+/// Event by which a kubelet reports that a preStop hook failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedHook {
-    /// When it was seen.
+    /// Time at which it was seen.
     pub at: Stamp,
     /// The pod.
     pub pod: String,
-    /// The container, where the Event names it.
+    /// The container, if the Event names it.
     pub container: Option<String>,
     /// Its message.
     pub message: String,
 }
 
-/// The reason of that Event.
+/// Reason of that Event.
 const FAILED_HOOK: &str = "FailedPreStopHook";
-/// The reason of Events by which the embedded cluster names what a real one does otherwise.
+/// Reason of Events by which the embedded cluster names its differences from a real one.
 const NOT_MODELLED: &str = "NotModelled";
 
 /// Facts that are passed on as they were recorded.
@@ -449,25 +451,25 @@ const NOT_MODELLED: &str = "NotModelled";
 pub struct Notes {
     /// CPU figures of the measuring processes and their machines, by source.
     pub machine: BTreeMap<String, Vec<(Stamp, MachineSample)>>,
-    /// How the proxies' rows ended.
+    /// Ends of the proxies' hand-overs.
     pub hand_overs: Vec<HandOver>,
-    /// When the embedded cluster did not answer: from when, until when.
+    /// Periods in which the embedded cluster did not answer: from and to.
     pub silences: Vec<(Stamp, Stamp)>,
-    /// When waits after terminations reached their limit while requests were still lost.
+    /// Times at which waits after terminations reached their limit while requests were still lost.
     pub unsettled: Vec<Stamp>,
     /// Warnings.
     pub warnings: Vec<String>,
     /// The preStop hooks that failed, by their Events.
     pub failed_hooks: Vec<FailedHook>,
-    /// What the embedded cluster did otherwise than a real one, by container and sentence, with the pods.
+    /// Differences of the embedded cluster from a real one, by container and sentence, with the pods.
     pub not_modelled: BTreeMap<(String, String), BTreeSet<String>>,
-    /// When workloads that nothing else controls were deleted.
+    /// Deletions of workloads that nothing else controls, with their times.
     deleted_workloads: Vec<(Stamp, String)>,
     /// Resources that the run had no right to watch, and the API server's reason.
     pub not_watched: BTreeMap<String, String>,
-    /// What the headers of each target's answers said, over all load sources, by the target's name.
+    /// Headers of each target's answers, over all load sources, by the target's name.
     answers: BTreeMap<String, AnswerHeaders>,
-    /// How long DNS answers held, by name: in seconds, the longest.
+    /// Longest time for which DNS answers were valid, in seconds, by name.
     ttls: BTreeMap<String, f64>,
 }
 
@@ -494,7 +496,7 @@ impl Notes {
                 let (pod, container, message) = (pod.clone(), container.clone(), message.clone());
                 self.failed_hooks.push(FailedHook { at, pod, container, message });
             }
-            // Those of whole objects came as warnings of the API server's answers, too.
+            // Events of whole objects came as warnings of the API server's answers, too.
             EventKind::ClusterEvent { pod, reason, message, container: Some(container) }
                 if reason == NOT_MODELLED =>
             {

@@ -1,5 +1,5 @@
-//! Why one request was dropped: small decisions over facts, after the table
-//! "What a client sees" of the termination notes.
+//! Decides the cause of one lost request: small decisions over facts, after the table "What a client sees" of the
+//! termination notes.
 
 use std::collections::BTreeMap;
 
@@ -9,56 +9,56 @@ use rolldrop_record::{Cause, Outcome, ServedEnd, ServedRow, Stamp};
 
 /// Longer than a round trip to any client.
 pub(crate) const ROUND_TRIP_NS: i64 = 200_000_000;
-/// The same between a proxy and its app.
+/// Longer than a round trip between a proxy and its app.
 const BESIDE_NS: i64 = 5_000_000;
 
 /// A cause is stated if its share among all explanations of a request is at least this.
 const OUTWEIGHS: f64 = 0.8;
 
-/// The facts that a cause is decided on.
+/// Facts that the cause is decided on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts {
     pub outcome: Outcome,
-    /// On a connection that had carried a request before.
+    /// True if the connection had carried a request before.
     pub reused: bool,
-    /// The server was working on another request of the same connection, in HTTP/2.
+    /// True if the server was working on another request of the same connection, in HTTP/2.
     pub shared: bool,
     /// Bytes of the answer that arrived.
     pub bytes_received: u64,
     pub begun: Stamp,
     pub end: Stamp,
-    /// How long after a request the server's own close may come and still have crossed it on its way.
+    /// Longest time after a request at which the server's own close may come and still have crossed it on its way.
     pub crossing_ns: i64,
-    /// What the recording proxy of the pod saw of it.
+    /// The request as the pod's recording proxy saw it.
     pub served: Option<Served>,
-    /// Its source port repeats that of an earlier unanswered connect: the old entry routed it.
+    /// True if its source port is that of an earlier unanswered connect: the old entry routed it.
     pub stale: bool,
-    /// The app or the machine showed signs that it could not keep up.
+    /// True if the app or the machine showed signs that it could not keep up.
     pub overloaded: bool,
-    /// A container of a pod that stays had ended, and was not back yet.
+    /// True if a container had ended in a pod that stays, and was not back yet.
     pub restarting: bool,
 }
 
-/// What a proxy saw of a request.
+/// A request as a proxy saw it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Served {
-    /// How it ended.
+    /// Outcome at the proxy.
     pub ended: ServedEnd,
     /// The app's status.
     pub status: Option<u16>,
-    /// From its head to its end, in nanoseconds.
+    /// Time from the request's head to its end, in nanoseconds.
     pub waited_ns: i64,
 }
 
 impl Served {
-    /// Of the proxy's row.
+    /// Takes these facts from the proxy's row.
     pub(crate) fn of(row: &ServedRow) -> Self {
         let waited_ns = row.head.map_or(0, |head| row.end.ns_since(head));
         Self { ended: row.ended, status: row.status, waited_ns }
     }
 
-    /// Whether the app closed the connection as the request came, if that was not the first on it. A kernel resets what the
-    /// app has not read, and closes what it has.
+    /// Returns true if the app closed the connection as the request came, and the request was not the first on it. A
+    /// kernel resets a connection with data that the app has not read, and closes it otherwise.
     pub(super) fn crossed_a_close(&self) -> bool {
         self.status.is_none()
             && match self.ended {
@@ -70,13 +70,13 @@ impl Served {
 }
 
 impl Facts {
-    /// Whether it lasted no longer than this.
+    /// Returns true if the request lasted no longer than `ns`.
     fn is_within(&self, ns: i64) -> bool {
         self.end.ns_since(self.begun) <= ns
     }
 }
 
-/// What may have lost a request.
+/// A possible reason why a request was lost.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Explanation<'a> {
     /// The end of a pod.
@@ -97,7 +97,7 @@ impl Explanation<'_> {
     }
 }
 
-/// The cause, if this lost the request.
+/// Returns the cause of the loss if this explanation is the right one.
 pub(crate) fn cause(f: &Facts, by: Explanation<'_>) -> Cause {
     match cause_by_pods(f, by) {
         Cause::Unattributed if f.restarting && by.end().is_none() => cause_of_restart(f),
@@ -105,8 +105,8 @@ pub(crate) fn cause(f: &Facts, by: Explanation<'_>) -> Cause {
     }
 }
 
-/// The cause that explanations with these weights imply: one that outweighs all others together. Otherwise those that
-/// compete.
+/// Returns the cause that these weighted explanations imply, if it outweighs all others together. Otherwise returns
+/// those that compete.
 pub(crate) fn outweighing(f: &Facts, explanations: &[(Explanation<'_>, f64)]) -> Result<Cause, Unclear> {
     let mut weights: BTreeMap<Cause, f64> = BTreeMap::new();
     for (by, weight) in explanations {
@@ -129,7 +129,7 @@ pub(crate) fn outweighing(f: &Facts, explanations: &[(Explanation<'_>, f64)]) ->
     }
 }
 
-/// A container ended under it, in a pod that stays: the same effects on a request as the end of a pod.
+/// Returns the cause if a container ended in a pod that stays: the effects on a request are those of the end of a pod.
 fn cause_of_restart(f: &Facts) -> Cause {
     match (f.served, f.outcome) {
         (Some(Served { ended: ServedEnd::UpstreamRefused, .. }), _) => Cause::RoutedToDeadPod,
@@ -169,7 +169,7 @@ fn cause_by_pods(f: &Facts, by: Explanation<'_>) -> Cause {
     }
 }
 
-/// The request reached the recording proxy of the pod.
+/// Returns the cause if the request reached the recording proxy of the pod.
 fn cause_of_served(f: &Facts, served: Served, by: Explanation<'_>) -> Cause {
     let is_ending = by.end().is_some();
     // On a connection of HTTP/1.1, or an HTTP/2 one without other requests, that had carried one before.
@@ -191,7 +191,7 @@ fn cause_of_served(f: &Facts, served: Served, by: Explanation<'_>) -> Cause {
     }
 }
 
-/// An answer came that says that there is none, and no gateway is between: the app gave it.
+/// Returns the cause of an answer that refuses the request when no gateway is between: the app gave it.
 fn cause_of_refusal(by: Explanation<'_>) -> Cause {
     match by {
         Explanation::Termination(_) => Cause::RefusedWhileEnding,
@@ -200,7 +200,7 @@ fn cause_of_refusal(by: Explanation<'_>) -> Cause {
     }
 }
 
-/// No connection was established.
+/// Returns the cause if no connection was established.
 fn cause_of_no_connection(f: &Facts, by: Explanation<'_>) -> Cause {
     match by {
         _ if f.stale => Cause::StaleFlow,
@@ -214,7 +214,7 @@ fn cause_of_no_connection(f: &Facts, by: Explanation<'_>) -> Cause {
     }
 }
 
-/// A connection was established, and ended before a byte of the answer.
+/// Returns the cause if a connection was established, and ended before a byte of the answer.
 fn cause_of_no_answer(f: &Facts, by: Explanation<'_>) -> Cause {
     if f.reused {
         return match by.end() {
@@ -241,8 +241,8 @@ fn cause_of_no_answer(f: &Facts, by: Explanation<'_>) -> Cause {
     }
 }
 
-/// The server said that it did not process the request, as an HTTP/2 server does when it closes the connection or has
-/// too many streams.
+/// Returns the cause if the server reported that it did not process the request, as an HTTP/2 server does when it
+/// closes the connection or has too many streams.
 fn cause_of_left_out(f: &Facts, end: Option<&PodEnd>) -> Cause {
     match end {
         None if f.outcome == Outcome::H2RefusedStream => Cause::Overload,
@@ -252,8 +252,8 @@ fn cause_of_left_out(f: &Facts, end: Option<&PodEnd>) -> Cause {
     }
 }
 
-/// The answer did not come in time. The pod's end is the cause only if it fell into the wait. A pod that is not
-/// ending and does not answer counts as overloaded only with another sign of that.
+/// Returns the cause if the answer did not come in time. The pod's end is the cause only if it fell into the wait. A
+/// pod that is not ending and does not answer counts as overloaded only if there is another sign of overload.
 fn cause_of_timeout(f: &Facts, end: Option<&PodEnd>) -> Cause {
     let Some(end) = end else {
         return if f.overloaded { Cause::Overload } else { Cause::Unattributed };

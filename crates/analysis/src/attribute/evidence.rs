@@ -1,12 +1,13 @@
-//! Which pod each request was routed to, and until when each ended pod was routed to.
+//! Finds the pod that each request was routed to, and the time until which each ended pod was routed to.
 //!
-//! What names the pod counts first: the proxy's row, the kernel's connection tracking, the response header, and for a
-//! reused connection the pod that it had reached before. Most lost requests have none of these. [`crate::attribute::suspects`]
-//! finds what may explain them. Until when a pod may have been routed to follows from [`crate::route::balance`] if connections
-//! are balanced at random, and otherwise from the silence of the pod's own arrivals.
+//! Sources that name the pod come first: the proxy's row, the kernel's connection tracking, the response header, and
+//! for a reused connection the pod that it had reached before. Most lost requests have none of these;
+//! [`crate::attribute::suspects`] finds their possible explanations. The time until which a pod may have been routed to
+//! follows from [`crate::route::balance`] if connections are balanced at random, and otherwise from the silence of the
+//! pod's own arrivals.
 //!
 //! A connection that existed before t0 and was cut off with its pod shows nothing about the routing after t0, only
-//! about that before: it is one of the arrivals whose rate says how long a silence must be.
+//! about the routing before: it is one of the arrivals whose rate determines how long a silence must be.
 
 use std::sync::Arc;
 
@@ -34,19 +35,19 @@ use rolldrop_record::{Outcome, Stamp};
 pub(crate) struct Evidence {
     /// By termination, then by target.
     pub tails: Vec<Vec<Tail>>,
-    /// One per request that was not plainly answered: whether a connection-tracking entry routed it, and not the
+    /// One entry per request that was not plainly answered: true if a connection-tracking entry routed it, not the
     /// consumer.
     pub stale: Vec<bool>,
-    /// When each pod was first sent a request that it answered.
+    /// Time at which each pod was first sent a request that it answered.
     pub first_served: Vec<Option<Stamp>>,
     connections: Connections,
 }
 
-/// The pods of connections on which some request does not name its pod.
+/// Pods of connections on which some requests do not name their pod.
 #[derive(Clone, Debug, Default)]
 struct Connections(HashMap<Connection, Latest>);
 
-/// The pod that the last naming request of a connection names.
+/// Pod that the last request with a name on this connection named.
 #[derive(Clone, Debug)]
 struct Latest {
     /// The intended send time and number of that request.
@@ -84,7 +85,7 @@ impl Connections {
         }
     }
 
-    /// The pod that a request reached: named by one of the ends, or by its connection.
+    /// Returns the pod that a request reached: named by one of the ends, or by its connection.
     fn pod<'a>(&'a self, r: &'a Request) -> Option<&'a Arc<str>> {
         let by_connection = || match r.row.conn_reused && !self.0.is_empty() {
             true => self.0.get(&r.connection()?).map(|latest| &latest.pod),
@@ -95,38 +96,38 @@ impl Connections {
 }
 
 impl Gathered<'_> {
-    /// The pod that a request reached, as far as it is known.
+    /// Returns the pod that a request reached, as far as it is known.
     pub(crate) fn pod<'a>(&'a self, r: &'a Request) -> Option<&'a Arc<str>> {
         self.connections.pod(r)
     }
 }
 
 impl Evidence {
-    /// Whether it knows the pods of plainly answered requests that do not name them.
+    /// Returns true if it knows the pods of plainly answered requests that do not name them.
     pub(crate) fn knows_more_than(&self, requests: &Requests) -> bool {
         requests.has_unnamed_plain && !self.connections.0.is_empty()
     }
 
-    /// The pod that a request reached, as far as it is known.
+    /// Returns the pod that a request reached, as far as it is known.
     pub(crate) fn pod<'a>(&'a self, r: &'a Request) -> Option<&'a Arc<str>> {
         self.connections.pod(r)
     }
 }
 
-/// What is collected while the requests are read.
+/// Evidence collected while the requests are read.
 #[derive(Debug)]
 pub(crate) struct Gathered<'a> {
     pub tails: Vec<Vec<Tail>>,
     /// Arrivals before t0, by termination and target.
     pub before: Vec<Vec<Arrivals>>,
     pub tries: Vec<Tries>,
-    /// By pod: when it was first sent a request that it answered with success.
+    /// Time at which each pod was first sent a request that it answered with success.
     pub first_served: Vec<Option<Stamp>>,
     met: ByName<Lives<'a>>,
-    /// By target and pod: when a starting pod had surely begun to serve, if nothing names pods.
+    /// By target and pod: time from which a starting pod had surely begun to serve, if nothing names pods.
     pub quiet: Vec<Vec<Option<Stamp>>>,
     connections: Connections,
-    /// By target: the last time at which it was tried at all, and the uncertainty of its clients' clocks.
+    /// By target: the last time at which a request was tried, and the uncertainty of its clients' clocks.
     observed: Vec<(Option<Stamp>, i64)>,
 }
 
@@ -183,7 +184,7 @@ impl<'a> Gathered<'a> {
         }
     }
 
-    /// Adds what later requests showed.
+    /// Adds the evidence of later requests.
     pub(crate) fn merge(&mut self, later: Self) {
         for (own, later) in self.tails.iter_mut().flatten().zip(later.tails.iter().flatten()) {
             own.merge(later);
@@ -202,7 +203,7 @@ impl<'a> Gathered<'a> {
         }
     }
 
-    /// Removes what losses have shown about the windows.
+    /// Removes all evidence about windows that came from losses.
     pub(crate) fn forget_losses(&mut self, timeline: &Timeline) {
         for ((tails, before), end) in self.tails.iter_mut().zip(&self.before).zip(&timeline.ends) {
             for (tail, before) in tails.iter_mut().zip(before) {
@@ -238,7 +239,7 @@ impl<'a> Gathered<'a> {
     }
 }
 
-/// What the requests that were not plainly answered ask of those that were.
+/// Questions about the answered requests that the other requests raise.
 #[derive(Clone)]
 struct Asked {
     connections: Connections,
@@ -247,7 +248,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// The columns that it takes, and those that tell which pod it was.
+    /// Columns read for these questions, with those that show the pod.
     const COLUMNS: &'static [&'static str] = &[
         "source",
         "seq",
@@ -269,7 +270,7 @@ impl Asked {
         "pod",
     ];
 
-    /// Goes through the rows, if it asks for anything.
+    /// Reads the rows, if there are any questions.
     fn of(timeline: &Timeline, requests: &Requests, flows: &Flows<'_>) -> Result<Self, PartError> {
         let nothing = Self {
             connections: Connections::default(),
@@ -293,7 +294,7 @@ impl Asked {
         }
     }
 
-    /// Adds what later requests showed.
+    /// Adds the evidence of later requests.
     fn merge(&mut self, later: Self) {
         self.connections.merge(later.connections);
         self.ended.merge(later.ended);
@@ -303,8 +304,9 @@ impl Asked {
     }
 }
 
-/// Finds out where requests went, and what explains each that was not plainly answered. `alpha` is, by termination, the
-/// chance that an upper bound may be too small; `gathered` is what the requests that were plainly answered show.
+/// Finds out where requests were routed, and the possible explanations of each that was not plainly answered. `alpha`
+/// is, by termination, the chance that an upper bound may be too small; `gathered` is the evidence of the requests that
+/// were plainly answered.
 pub(crate) fn gather<'a>(
     timeline: &'a Timeline,
     requests: &Requests,
@@ -331,7 +333,7 @@ pub(crate) fn gather<'a>(
             Outcome::NotSent => {}
             // A pod that refuses with a status of its own has accepted the connection, too.
             Outcome::Ok | Outcome::HttpError => gathered.tries[target].answered(r.begun(), r.pod().is_some()),
-            // Of one that was cut off it is not known what would have become of it.
+            // The result of a request that was cut off is unknown.
             outcome => {
                 let pod = r.pod().map(Arc::clone);
                 gathered.tries[target].lost(Loss { at: r.begun(), request: number, pod, outcome });
@@ -355,14 +357,14 @@ pub(crate) fn gather<'a>(
     Ok((verdicts, Evidence { tails, stale, first_served, connections }))
 }
 
-/// True of a connect that got no answer and for which the kernel made no entry: the entry of an earlier connection from its port,
-/// which may be one of a run before, sent it on.
+/// Returns true for a connect without an answer for which the kernel made no entry: the entry of an earlier connection
+/// from the same port, possibly of an earlier run, routed it.
 fn met_an_old_entry(timeline: &Timeline, r: &Request) -> bool {
     matches!(r.row.outcome, Outcome::ConnectTimeout | Outcome::ConnectUnreachable)
         && timeline.tracked.as_ref().is_some_and(|tracked| tracked.had_no_entry(&r.row))
 }
 
-/// What random balancing shows for each pod, if a target's consumer balances so.
+/// Adds the bounds that random balancing gives for each pod, if a target's consumer balances that way.
 fn reaches(timeline: &Timeline, gathered: &mut Gathered, deaths: &[Death], alpha: &[f64]) {
     // The next pod of a StatefulSet's name is another one.
     let dead = |pod: &str, at: Stamp| {

@@ -4,8 +4,8 @@
 //! routes single requests. Its client is never connected to a pod, so it sees a dead one only as an answer 502, 503
 //! or 504, as silence, or as a connection that is closed without an answer.
 //!
-//! What a recorded rollout of six pods behind Traefik shows (12 terminations, 14,400 requests, with
-//! conntrack's record of each connection that Traefik opened):
+//! Observations from a recorded rollout of six pods behind Traefik (12 terminations, 14,400 requests, with conntrack's
+//! record of each connection that Traefik opened):
 //!
 //! - Each of the 340 lost requests has its own connection attempt to an ending pod, 0.2 to 2 ms after it was
 //!   sent: Traefik opens a connection when the pooled one is closed, and does not try a second pod.
@@ -25,8 +25,8 @@
 //! random choice would have hit them. That bound only excludes explanations. It is never the upper bound of a window:
 //! a gateway that retries, or that marks a pod as failed and tries it again later, skips pods that it still has.
 //!
-//! [`cause`] says why the request was lost; the module `cause` covers the Service's path. A gateway that had no server
-//! sent the request to no pod: [`no_server`].
+//! [`cause`] determines the cause of such a loss; the module `cause` covers the Service's path. A gateway that had no
+//! server sent the request to no pod: [`no_server`].
 
 mod no_server;
 
@@ -39,29 +39,29 @@ use rolldrop_record::Cause;
 use rolldrop_record::run_info::{Balances, Target};
 use rolldrop_record::{Outcome, RequestRow, ServedEnd, Stamp};
 
-/// If so many answered requests in a row would have missed a dead pod only with this probability, the gateway no longer
-/// chooses that pod.
+/// Probability of missing a dead pod in this many answered requests in a row, below which the gateway no longer chooses
+/// it.
 const PASSED_OVER: f64 = 1e-6;
 /// The longest pause between two failures of one dead pod: Traefik's dial timeout, and what load
 /// balancers need by default to find a target unhealthy (three checks, 10 s apart).
 const LONGEST_PAUSE_NS: i64 = 30_000_000_000;
-/// A live pod answers within this share of its own answers' times...
+/// Quantile of the answer times within which a live pod answers; [`ANSWERED_MARGIN_NS`] is added.
 const ANSWERED_SHARE: f64 = 0.999;
-/// ...and this, for what a network and a busy machine add.
+/// Time that a network and a busy machine may add to that quantile.
 const ANSWERED_MARGIN_NS: i64 = 100_000_000;
-/// An answer that takes this long may be that of a second try.
+/// An answer that takes this long may come from a second try.
 const MAY_BE_RETRIED_NS: i64 = 250_000_000;
-/// How long a gateway may know endpoints that are gone, or not know existing ones, when it says that it has none.
+/// Longest time for which a gateway that reports no endpoints may know ones that are gone, or not know existing ones.
 const TABLE_AGE_NS: i64 = 5_000_000_000;
-/// A gateway applies endpoint changes this long after the last time: Traefik's `providersThrottleDuration`.
+/// A gateway applies endpoint changes up to this long after its last update: Traefik's `providersThrottleDuration`.
 const THROTTLE_NS: i64 = 2_000_000_000;
 
-/// One termination, as far as the failures of a gateway need it.
+/// One termination, with the facts that attributing a gateway's failures needs.
 #[derive(Clone, Copy, Debug)]
 struct Dying {
-    /// Before this, the pod answered its requests.
+    /// Time before which the pod answered its requests.
     stops: Stamp,
-    /// From this on it surely answered nothing; `None` if its death was not seen.
+    /// Time from which it surely answered nothing; `None` if its death was not seen.
     dead: Option<Stamp>,
 }
 
@@ -79,7 +79,7 @@ impl Dying {
     }
 }
 
-/// One for each target of the run that is a gateway.
+/// Creates one entry for each target of the run that is a gateway.
 pub(crate) fn watch(timeline: &Timeline, others: &[Request]) -> Vec<Option<Watching>> {
     let targets = timeline.info.targets.iter().enumerate();
     let watching = |(target, info): (usize, &Target)| {
@@ -94,11 +94,11 @@ pub(crate) struct Watching {
     dying: Vec<Dying>,
     /// Failures, and the moments from which a pod is surely dead, in order.
     marks: Vec<Mark>,
-    /// Requests that were sent before the mark of the same number and not before the one ahead of it, and
-    /// were answered; one more than marks.
+    /// Numbers of answered requests: each counts those sent before the mark of the same number and not before the
+    /// previous one; one more than marks.
     answered: Vec<u64>,
     took: Values,
-    /// Answered requests in a row after which no pod that takes turns can have been skipped.
+    /// Number of answered requests in a row after which no pod that takes turns can have been skipped.
     enough: u64,
     refusals: Refusals,
     pods: Vec<KnownPod>,
@@ -111,7 +111,7 @@ struct Mark {
 }
 
 impl Watching {
-    /// Starts with what failed of a target. `target` is its number in `run.json`.
+    /// Starts with the failed requests of a target. `target` is its number in `run.json`.
     pub(crate) fn new(timeline: &Timeline, target: usize, others: &[Request]) -> Self {
         let Some(info) = timeline.info.targets.get(target) else { return Self::of(Vec::new(), &[], 1) };
         let of_target = others.iter().filter(|r| *r.row.target == *info.name);
@@ -160,14 +160,14 @@ impl Watching {
         }
     }
 
-    /// Adds the requests that another one of the same failures was given.
+    /// Adds the answered requests that another part collected for the same failures.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.answered.iter_mut().zip(&other.answered).for_each(|(own, other)| *own += other);
         self.took.merge(&other.took);
         self.refusals.merge(&other.refusals);
     }
 
-    /// Combines all of them.
+    /// Computes the result from everything added.
     pub(crate) fn done(self) -> Gateway {
         let answers_within_ns = self.took.quantile_ns(ANSWERED_SHARE) + ANSWERED_MARGIN_NS;
         let without_server = self.refusals.stretches(&self.pods);
@@ -175,10 +175,10 @@ impl Watching {
         Gateway { dying: self.dying, until, answers_within_ns, without_server }
     }
 
-    /// Until when a pod may have been chosen; `None` if nothing shows it.
+    /// Returns the time until which a pod may have been chosen; `None` if nothing shows it.
     fn takes_turns_until(&self, dying: &Dying, without_server: &[(Stamp, Stamp)]) -> Option<Stamp> {
         let dead = dying.dead?;
-        // A gateway may know the pod for so long, even if other pods answer in the meantime.
+        // A gateway may know the pod for this long, even if other pods answer in the meantime.
         let at_least = dead.shifted_ns(THROTTLE_NS);
         let first = self.marks.partition_point(|mark| mark.at < dead);
         let (mut last, mut row) = (dead, 0);
@@ -201,15 +201,15 @@ impl Watching {
     }
 }
 
-/// Answered requests in a row after which a pod that takes turns at random among so many has been hit, except with a
-/// chance of [`PASSED_OVER`].
+/// Returns the number of answered requests in a row after which a pod that takes turns at random among this many has
+/// been hit, except with a chance of [`PASSED_OVER`].
 #[expect(clippy::cast_possible_truncation, reason = "some dozens for each endpoint")]
 fn enough(endpoints: usize) -> u64 {
     let others = 1.0 - 1.0 / endpoints.max(2) as f64;
     (PASSED_OVER.ln() / others.ln()).ceil() as u64
 }
 
-/// How the gateway's own connect to a pod ended, as far as its client's answer shows.
+/// Returns the outcome of the gateway's own connect to a pod, as far as its client's answer shows.
 pub(crate) fn connect(row: &RequestRow) -> Outcome {
     match (row.outcome, row.status) {
         (Outcome::ResponseTimeout, _) | (_, Some(504)) => Outcome::ConnectTimeout,
@@ -218,12 +218,12 @@ pub(crate) fn connect(row: &RequestRow) -> Outcome {
     }
 }
 
-/// When a request was handed to the gateway.
+/// Returns the time at which a request was handed to the gateway.
 pub(crate) fn sent(row: &RequestRow) -> Stamp {
     row.sent.or(row.connected).or(row.connect_start).unwrap_or(row.scheduled)
 }
 
-/// Whether a request reached the gateway, so that its failure is the gateway's or a pod's behind it.
+/// Returns true if a request reached the gateway, so that the gateway or a pod behind it failed.
 pub(crate) fn is_gateways(row: &RequestRow) -> bool {
     row.sent.is_some()
         && matches!(
@@ -241,13 +241,13 @@ pub(crate) fn is_gateways(row: &RequestRow) -> bool {
         )
 }
 
-/// What is known of a gateway's pods.
+/// Facts about a gateway's pods.
 #[derive(Debug)]
 pub(crate) struct Gateway {
     dying: Vec<Dying>,
     until: Vec<Option<Stamp>>,
     answers_within_ns: i64,
-    /// From and until when it had no server.
+    /// Periods in which it had no server.
     without_server: Vec<(Stamp, Stamp)>,
 }
 
@@ -256,12 +256,12 @@ fn is_within(stretches: &[(Stamp, Stamp)], at: Stamp) -> bool {
 }
 
 impl Gateway {
-    /// True if it had no server to send this request to. All requests of such a stretch ended alike.
+    /// Returns true if it had no server to send this request to. All requests in such a period ended alike.
     pub(crate) fn had_no_server(&self, row: &RequestRow) -> bool {
         is_within(&self.without_server, sent(row))
     }
 
-    /// The terminations, as indices of `timeline.ends`, that can explain a failure whose pod is not named.
+    /// Returns the terminations, as indices of `timeline.ends`, that can explain a failure whose pod is not named.
     pub(crate) fn candidates(&self, row: &RequestRow) -> Vec<usize> {
         let sent = sent(row);
         // A gateway that waited in vain had chosen a pod that did not answer; a live pod would have answered.
@@ -278,10 +278,10 @@ impl Gateway {
     }
 }
 
-/// What the recording proxy of a pod saw of a request, or of one of the gateway's attempts at it.
+/// A request, or one of the gateway's attempts at it, as the recording proxy of a pod saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attempt {
-    /// How it ended.
+    /// Outcome at the proxy.
     pub(crate) ended: ServedEnd,
     /// The state of that pod.
     pub(crate) pod: PodState,
@@ -290,35 +290,35 @@ pub(crate) struct Attempt {
 /// The state of a pod when a request reached it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PodState {
-    /// It had not served yet.
+    /// The pod had not served yet.
     Starting,
-    /// It was not ending.
+    /// The pod was not ending.
     Staying,
-    /// Its termination was under way.
+    /// The pod's termination was under way.
     Ending,
 }
 
-/// The facts that [`cause`] decides on.
+/// Facts that [`cause`] decides on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Failure<'a> {
     pub(crate) outcome: Outcome,
     pub(crate) status: Option<u16>,
-    /// What recording proxies saw of it, in order; empty if none did.
+    /// Attempts that recording proxies saw, in order; empty if none did.
     pub(crate) attempts: &'a [Attempt],
-    /// Whether the end of a pod can explain it ([`Gateway::candidates`]).
+    /// True if the end of a pod can explain it ([`Gateway::candidates`]).
     pub(crate) is_explained: bool,
-    /// No endpoint was usable when it was sent, or a short time before ([`none_usable`]).
+    /// True if no endpoint was usable when it was sent, or a short time before ([`none_usable`]).
     pub(crate) no_endpoint: bool,
-    /// The gateway had no server ([`Gateway::had_no_server`]).
+    /// True if the gateway had no server ([`Gateway::had_no_server`]).
     pub(crate) no_server: bool,
-    /// A pod that was ending gave the answer.
+    /// True if a pod that was ending gave the answer.
     pub(crate) is_refused_by_pod: bool,
-    /// A pod that was not ending closed the gateway's kept connection as the request came, as its proxy saw.
+    /// True if a pod that was not ending closed the gateway's kept connection as the request came, as its proxy saw.
     pub(crate) crossed_a_close: bool,
 }
 
-/// Why a request through a gateway was lost. `None` if the failure has nothing to do with a gateway: then the rules
-/// of the Service's path hold.
+/// Returns the cause of the loss of a request through a gateway. `None` if the failure has nothing to do with a
+/// gateway: then the rules of the Service's path hold.
 pub(crate) fn cause(failure: &Failure<'_>) -> Option<Cause> {
     let Failure { outcome, status, attempts, is_explained, no_endpoint, .. } = *failure;
     let any = |pod, ends: &[ServedEnd]| attempts.iter().any(|a| a.pod == pod && ends.contains(&a.ended));
@@ -368,7 +368,7 @@ pub(crate) fn cause(failure: &Failure<'_>) -> Option<Cause> {
     }
 }
 
-/// Whether a gateway can have had no usable endpoint of the target when the request was sent.
+/// Returns true if a gateway can have had no usable endpoint of the target when the request was sent.
 pub(crate) fn none_usable(timeline: &Timeline, of: &Scope, row: &RequestRow) -> bool {
     let sent = sent(row);
     timeline.endpoints.none_usable_within(of, sent.shifted_ns(-TABLE_AGE_NS), sent)

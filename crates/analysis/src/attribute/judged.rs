@@ -19,11 +19,11 @@ use rolldrop_record::{Cause, Outcome, Phase, Stamp};
 const FULL: f64 = 0.95;
 /// Fewer connects than this do not show how long a round trip takes.
 const CONNECTS_AT_LEAST: u64 = 20;
-/// What client and server may add to two round trips.
+/// Minimum that client and server may add to two round trips.
 const CROSSING_AT_LEAST_NS: i64 = 5_000_000;
 /// An app cannot keep up if its answers take this many times as long as in the median second.
 const SLOW: f64 = 10.0;
-/// And at least this long, in milliseconds.
+/// Median response time, in milliseconds, that such a second must exceed as well.
 const SLOW_MS: f64 = 50.0;
 
 /// A dropped request with its conclusion.
@@ -31,24 +31,24 @@ const SLOW_MS: f64 = 50.0;
 pub(crate) struct Judged<'a> {
     pub(crate) request: &'a Request,
     pub(crate) cause: Cause,
-    /// The reason for stating no cause, if none is stated.
+    /// Reason why no cause is given; `None` if there is one.
     pub(crate) unclear: Option<Unclear>,
-    /// The terminations that may explain it.
+    /// Terminations that may explain it.
     pub(crate) candidates: Vec<Candidate>,
     pub(crate) in_window: bool,
 }
 
-/// What all requests together show of the load.
+/// Evidence about the load from all requests together.
 pub(crate) struct Load<'s> {
     /// By second since the counted part began: the median response time, in milliseconds, if something was answered.
     pub medians: Vec<Option<f64>>,
-    /// How long connecting took.
+    /// Connect times.
     pub connects: &'s Values,
     /// HTTP/2 connections of lost requests.
     pub streams: &'s Streams,
 }
 
-/// Judges all requests of the counted part that were dropped. `verdicts` are those of `others`.
+/// Judges all lost requests of the counted part. `verdicts` are those of `others`.
 pub(crate) fn judge<'a>(
     timeline: &'a Timeline,
     (others, verdicts): (&'a [Request], Vec<Verdict>),
@@ -107,8 +107,8 @@ pub(crate) fn judge<'a>(
     judged
 }
 
-/// How long after a request the server's own close may come and still have crossed it on its way: two round trips, as
-/// the run's own connects show them.
+/// Returns the longest time after a request at which the server's own close may come and still have crossed it on its
+/// way: two round trips, as the run's own connects show them.
 fn crossing_ns(connects: &Values) -> i64 {
     if connects.count() < CONNECTS_AT_LEAST {
         return ROUND_TRIP_NS;
@@ -116,7 +116,7 @@ fn crossing_ns(connects: &Values) -> i64 {
     (2 * connects.quantile_ns(0.99)).clamp(CROSSING_AT_LEAST_NS, ROUND_TRIP_NS)
 }
 
-/// The cause if requests go through a gateway, as far as the gateway is concerned.
+/// Returns the cause if requests are routed through a gateway, as far as the gateway is concerned.
 fn behind_a_gateway(
     timeline: &Timeline,
     target: &Target,
@@ -156,7 +156,7 @@ fn behind_a_gateway(
     })
 }
 
-/// Everything that may explain a request, with its share.
+/// Returns all possible explanations of a request, each with its share.
 fn explanations<'a>(timeline: &'a Timeline, verdict: &Verdict) -> Vec<(Explanation<'a>, f64)> {
     let terminations = verdict
         .candidates
@@ -190,7 +190,7 @@ impl<'a> Signs<'a> {
         Self { timeline, medians, usual_ms }
     }
 
-    /// Whether a request that was not answered in time met an app or a machine that could not keep up.
+    /// Returns true if a request that was not answered in time met an app or a machine that could not keep up.
     fn overload(&self, request: &Request, verdict: &Verdict) -> bool {
         let row = &request.row;
         let is_timeout =

@@ -1,4 +1,4 @@
-//! Which terminations lost what: intervals by pod, exact totals by group.
+//! Losses attributed to terminations: intervals by pod, exact totals by group.
 //!
 //! Several terminations often explain the same dropped request. The loss of one of them is then an interval: at least
 //! what nothing else explains, at most everything that it may explain. Terminations that share dropped requests,
@@ -12,7 +12,7 @@ use crate::route::arrivals::Tail;
 use crate::timeline::Timeline;
 use rolldrop_record::run_info::{Balances, Target};
 
-/// The lost requests of each termination; `seen` is left to the caller.
+/// Counts the lost requests of each termination; the caller fills in `seen`.
 pub(crate) fn requests(terminations: usize, judged: &[&Judged<'_>]) -> Vec<TerminationRequests> {
     let mut all = vec![TerminationRequests::default(); terminations];
     for j in judged {
@@ -26,7 +26,7 @@ pub(crate) fn requests(terminations: usize, judged: &[&Judged<'_>]) -> Vec<Termi
     all
 }
 
-/// The terminations that share lost requests, in order of their first.
+/// Groups the terminations that share lost requests, ordered by their first termination.
 pub(crate) fn groups(
     timeline: &Timeline,
     terminations: &[Termination],
@@ -73,8 +73,8 @@ fn windows(timeline: &Timeline) -> Vec<GroupWindow> {
     timeline.info.targets.iter().map(of).collect()
 }
 
-/// Whether the consumer routed this request to a pod that no longer accepted it. A Service proxy routes connections,
-/// a gateway requests.
+/// Returns true if the consumer routed this request to a pod that no longer accepted it. A Service proxy routes
+/// connections, a gateway requests.
 fn is_routed(target: &Target, j: &Judged<'_>) -> bool {
     let is_arrival = match target.balances {
         Balances::Connections => j.request.is_new_connection(),
@@ -83,8 +83,8 @@ fn is_routed(target: &Target, j: &Judged<'_>) -> bool {
     is_arrival && j.cause.is_helped_by_sleep()
 }
 
-/// The least duration of the window of one of the candidates, as this request shows: it was routed to one of them,
-/// and in the worst case to the one whose window it makes longest.
+/// Returns the shortest window of one of the candidates that this request implies: it was routed to one of them, and in
+/// the worst case to the one whose window it makes longest.
 fn lasted_s(timeline: &Timeline, j: &Judged<'_>) -> Option<f64> {
     let begun = j.request.begun().shifted_ns(-j.request.uncertainty_ns);
     let since = |termination: usize| begun.seconds_since(timeline.ends[termination].t0.latest);
@@ -92,7 +92,7 @@ fn lasted_s(timeline: &Timeline, j: &Judged<'_>) -> Option<f64> {
     (least > 0.0).then_some(least)
 }
 
-/// By termination, the best estimate of the time in which its pod lost new connections.
+/// Returns, by termination, the best estimate of the time in which its pod lost new connections.
 ///
 /// An estimate, not a bound: its loss after t0, by share, over the best estimate of the rate at which it got new
 /// connections at t0. It never exceeds the upper bound of its window.
@@ -126,7 +126,7 @@ pub(crate) fn dead_seconds(
     terminations.iter().zip(tails).zip(lost).map(of).collect()
 }
 
-/// Disjoint sets of terminations, each known by its first.
+/// Disjoint sets of terminations, each represented by its first.
 pub(crate) struct Sets(Vec<usize>);
 
 impl Sets {

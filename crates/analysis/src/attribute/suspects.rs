@@ -1,13 +1,14 @@
-//! What may explain each lost request: terminations, each with its share, and other causes.
+//! Possible explanations of each lost request: terminations, each with its share, and other causes.
 //!
-//! If something names the pod of a request there is one suspect. Otherwise a termination is one as long as the pod
-//! may have been routed to ([`crate::route::balance`], or the silence of its own arrivals) and the request did not end before
-//! the pod can have stopped. Competing explanations are weighed, not ranked: each has a weight (the likelihood that
-//! the pod was in the rules, that it had stopped, and that it gave such an outcome), and its share is its weight over
-//! the total.
+//! If something names the pod of a request there is one suspect. Otherwise a termination is one as long as the pod may
+//! have been routed to ([`crate::route::balance`], or the silence of its own arrivals) and the request did not end
+//! before the pod can have stopped. Competing explanations are weighed, not ranked: each has a weight (the likelihood
+//! that the pod was in the rules, that it had stopped, and that it gave such an outcome), and its share is its weight
+//! over the total.
 //!
-//! A failure is evidence of a pod's lower bound only if nothing but terminations explains it. If several do, it shows
-//! that the rules held one of them, and so every pod that the EndpointSlices dropped later: the last of these.
+//! A failure is evidence of a pod's lower bound only if all its explanations are terminations. If several terminations
+//! explain it, it shows that the rules held one of them, and so every pod that the EndpointSlices dropped later than
+//! the last of these.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,9 +27,8 @@ use rolldrop_record::routing::{Balancing, Routing};
 use rolldrop_record::run_info::{Balances, ClusterInfo, Target};
 use rolldrop_record::{Outcome, RequestRow, Stamp};
 
-/// A pod's silence counts as its end when arrivals at its rate would be silent for so long only with this
-/// probability. Stricter than the bounds themselves: a chain of losses that is cut wrongly would leave real ones
-/// unexplained.
+/// Probability of a silence this long, at the rate of a pod's arrivals, below which it counts as the pod's end.
+/// Stricter than the bounds themselves: a chain of losses that is cut wrongly would leave real ones unexplained.
 const LINK_ALPHA: f64 = 1e-6;
 /// A listening pod counts as one that would have accepted a connection when a silence has this probability.
 const SILENT_ALPHA: f64 = 0.05;
@@ -40,28 +40,28 @@ const UNFIT: f64 = 0.02;
 /// refused by a change of rules, compared with 1,133 that were lost to dead pods. In nftables mode a rule that is being
 /// replaced translates nothing for an instant (docs/proofs.md), so the connection goes to the Service's own address.
 const RARE: f64 = 1e-3;
-/// As many refusals as changes of rules may explain that lie close together. More are those of something that lasts.
+/// Number of refusals close together that changes of rules may explain. More than these have a lasting reason.
 const SWAPS_AT_MOST: usize = 2;
 
-/// What may explain one request.
+/// Possible explanations of one request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Verdict {
     /// The pod that it reached, if that is known.
     pub pod: Option<Arc<str>>,
-    /// The terminations that may explain it. Their shares and those below sum to 1, if there is any.
+    /// Terminations that may explain it. Their shares and those below sum to 1, if there are any.
     pub candidates: Vec<Candidate>,
-    /// The share of pods that were starting.
+    /// Share of pods that were starting.
     pub starting: f64,
-    /// The share of having no endpoint.
+    /// Share of having no endpoint.
     pub no_endpoint: f64,
-    /// Of a change of the Service proxy's rules.
+    /// Share of a change of the Service proxy's rules.
     pub rule_swap: f64,
-    /// A gateway had no server to send it to: none of these.
+    /// True if a gateway had no server to send it to; then there are no shares.
     pub no_server: bool,
 }
 
 impl Verdict {
-    /// The termination that alone explains it.
+    /// Returns the termination that alone explains it.
     pub(crate) fn only(&self) -> Option<usize> {
         if self.is_a_termination() && self.candidates.len() == 1 {
             Some(self.candidates[0].termination)
@@ -70,26 +70,26 @@ impl Verdict {
         }
     }
 
-    /// Whether nothing but a termination explains it.
+    /// Returns true if all its explanations are terminations.
     fn is_a_termination(&self) -> bool {
         !self.candidates.is_empty() && self.starting + self.no_endpoint + self.rule_swap == 0.0
     }
 }
 
-/// The lost requests of a run whose pods are not named, and what is checked for each.
+/// The lost requests of a run whose pods are not named, with the data that each is checked against.
 #[derive(Debug)]
 pub(crate) struct Suspects<'a> {
     timeline: &'a Timeline,
     others: &'a [Request],
-    /// The lost ones, by their beginning.
+    /// Indices of the lost ones, by their beginning.
     lost: Vec<usize>,
-    /// By termination and target: whether the pod is an endpoint of that target, as far as it is known.
+    /// By termination and target: true if the pod is an endpoint of that target, as far as it is known.
     serves: Vec<Vec<bool>>,
     /// By target: the endpoints that connections to it can reach.
     scopes: Vec<Scope>,
     /// By target: true if rules of a Service proxy lead to its pods, as far as is known.
     has_rules: Vec<bool>,
-    /// By target: what its gateway may have sent where, if it is one.
+    /// By target: pods that its gateway may have used, if it has one.
     gateways: &'a [Option<Gateway>],
 }
 
@@ -123,8 +123,8 @@ impl<'a> Suspects<'a> {
         }
     }
 
-    /// Explains each request that was not plainly answered; for those that were not lost, only the pod is named. What
-    /// the losses show about the pods' windows goes into their tails.
+    /// Explains each request that was not plainly answered; for those that were not lost, only the pod is named. Adds
+    /// to the pods' tails what the losses show about their windows.
     pub(crate) fn verdicts(&self, gathered: &mut Gathered, deaths: &[Death]) -> Vec<Verdict> {
         gathered.forget_losses(self.timeline);
         // Arrivals before t0, with those that losses show.
@@ -167,7 +167,7 @@ impl<'a> Suspects<'a> {
         Verdict { pod: Some(Arc::clone(pod)), candidates, starting, ..Verdict::default() }
     }
 
-    /// Weighs what may explain a lost request whose pod is not named.
+    /// Weighs the possible explanations of a lost request whose pod is not named.
     fn weigh(
         &self,
         gathered: &Gathered,
@@ -213,9 +213,9 @@ impl<'a> Suspects<'a> {
         verdict
     }
 
-    /// Returns true if there was no connection, and the only node to which the target's connections go had no endpoint but
-    /// of pods that were ending, or none a short time before. Its rules route to a pod that is ending as long as they have
-    /// no other, and then they drop what comes: no sleep of that pod saves it.
+    /// Returns true if there was no connection, and the only node to which the target's connections are routed had no
+    /// endpoint except pods that were ending, or none a short time before. Its rules route to a pod that is ending as
+    /// long as they have no other, and then drop new connections: no sleep of that pod saves them.
     fn has_node_none(&self, target: usize, r: &Request) -> bool {
         let (scope, endpoints, begun) = (&self.scopes[target], &self.timeline.endpoints, r.begun());
         if !scope.is_of_a_node() || !is_no_connection(&r.row) || r.row.conn_reused {
@@ -230,18 +230,18 @@ impl<'a> Suspects<'a> {
             || endpoints.none_usable_within(scope, begun.shifted_ns(-LAG_NS), begun)
     }
 
-    /// What explains a connection that was refused and that the kernel sent nowhere: no pod.
+    /// Explains a connection that was refused and that the kernel routed nowhere: no pod is involved.
     fn refused_by_a_rule(&self, target: usize, r: &Request) -> Verdict {
         let scope = &self.scopes[target];
         let share = |is| if is { 1.0 } else { 0.0 };
-        // The rules follow the slices by up to that.
+        // The rules follow the slices after up to this time.
         let since = r.begun().shifted_ns(-LAG_NS);
         let has_none = self.timeline.endpoints.none_usable_within(scope, since, r.begun());
         Verdict { no_endpoint: share(has_none), rule_swap: share(!has_none), ..Verdict::default() }
     }
 
-    /// What may explain a request that a gateway lost. A gateway also sends requests to pods that are no longer
-    /// endpoints, and answers 503 if it has none.
+    /// Explains a request that a gateway lost. A gateway also sends requests to pods that are no longer endpoints, and
+    /// answers 503 if it has none.
     fn behind_a_gateway(&self, gateway: &Gateway, deaths: &[Death], target: usize, r: &Request) -> Verdict {
         if r.row.status == Some(503) && gateway::none_usable(self.timeline, &self.scopes[target], &r.row) {
             return Verdict { no_endpoint: 1.0, ..Verdict::default() };
@@ -261,8 +261,8 @@ impl<'a> Suspects<'a> {
         verdict
     }
 
-    /// Whether the pod may have been routed to when the request began, and may have stopped by the time that the
-    /// request reached it.
+    /// Returns true if the pod may have been routed to when the request began, and may have stopped by the time that
+    /// the request reached it.
     fn may_be(&self, termination: usize, target: usize, tail: &Tail, death: &Death, r: &Request) -> bool {
         let end = &self.timeline.ends[termination];
         let balances = self.timeline.info.targets[target].balances;
@@ -285,10 +285,10 @@ impl<'a> Suspects<'a> {
             && until.is_none_or(|until| r.begun().shifted_ns(-r.uncertainty_ns) <= until)
     }
 
-    /// The weight of a starting pod whose probe has succeeded, which shows that it listens. A change of rules explains few
-    /// refusals better, but not many: those may be of a port that is not probed.
+    /// Returns the weight of a starting pod whose probe has succeeded, which shows that it listens. A change of rules
+    /// explains a few refusals better, but not many: many may be of a port that is not probed.
     fn of_a_probed_start(&self, is_unexplained: bool, target: usize, r: &Request) -> f64 {
-        // Rules answer nothing else: the others are not counted for it.
+        // Only such refusals count: rules cause no other outcome.
         match is_unexplained && is_quick(&r.row) {
             true if self.is_alone(target, r) => RARE * UNFIT,
             true => RARE / UNFIT,
@@ -296,8 +296,8 @@ impl<'a> Suspects<'a> {
         }
     }
 
-    /// The weight of pods that were starting: in the rules, as far as is known, and without an answer until then. One that
-    /// is probed has the weight `probed`.
+    /// Returns the weight of pods that were starting: in the rules, as far as is known, and without an answer until
+    /// then. A pod that has a probe has the weight `probed`.
     fn starting(&self, gathered: &Gathered, target: usize, (r, probed): (&Request, f64)) -> f64 {
         let (begun, scope) = (r.begun(), &self.scopes[target]);
         let weight = |(number, life): (usize, &PodLife)| {
@@ -309,7 +309,7 @@ impl<'a> Suspects<'a> {
             let served = gathered.first_served[number];
             let is_serving = served.or(gathered.quiet[target][number]).is_some_and(|at| at <= begun);
             if life.is_probed == Some(true) {
-                // Silence alone says nothing against a probe that passed.
+                // Silence alone is no evidence against a probe that passed.
                 return (!is_serving && !is_unreachable(&r.row)).then_some(probed);
             }
             // The rules may not hold it yet.
@@ -324,7 +324,8 @@ impl<'a> Suspects<'a> {
         most.max(sum)
     }
 
-    /// Returns true if a change of rules may have refused all connections that were refused at about that time: they are few.
+    /// Returns true if a change of rules may have refused all connections that were refused at about that time: they
+    /// are few.
     fn is_alone(&self, target: usize, r: &Request) -> bool {
         let begun = |number: &usize| self.others[*number].begun();
         let from = self.lost.partition_point(|number| begun(number) < r.begun().shifted_ns(-LAG_NS));
@@ -337,15 +338,15 @@ impl<'a> Suspects<'a> {
         near.filter(is_like).take(SWAPS_AT_MOST + 1).count() <= SWAPS_AT_MOST
     }
 
-    /// Whether the Service proxy may have been changing its rules: after a change of the slices, also one that
-    /// changes no rule.
+    /// Returns true if the Service proxy may have been changing its rules: for a while after any change of the slices,
+    /// including one that changes no rule.
     fn was_changed(&self, service: Option<&str>, r: &Request) -> bool {
         let changes = self.timeline.endpoints.changes(service);
         let before = changes.partition_point(|at| *at <= r.begun());
         before.checked_sub(1).is_some_and(|last| r.begun().ns_since(changes[last]) <= LAG_NS)
     }
 
-    /// What a lost request shows about the windows of the pods that may explain it.
+    /// Adds the evidence of a lost request about the windows of the pods that may explain it.
     fn learn(
         &self,
         gathered: &mut Gathered,
@@ -386,7 +387,7 @@ impl<'a> Suspects<'a> {
         }
     }
 
-    /// The candidates that the slices dropped last, if the order of all is known.
+    /// Returns the candidates that the slices dropped last, if the order of all is known.
     fn last_dropped(&self, gathered: &Gathered, target: usize, verdict: &Verdict) -> Vec<usize> {
         let reach = |c: &Candidate| gathered.tails[c.termination][target].reach.as_ref();
         if !verdict.candidates.iter().all(|c| reach(c).is_some_and(|reach| reach.is_in_order)) {
@@ -399,8 +400,8 @@ impl<'a> Suspects<'a> {
         verdict.candidates.iter().filter(is_last).map(|c| c.termination).collect()
     }
 
-    /// Adds from when on pods are seen to be dead: the second failed connect that only one termination explains. A
-    /// single one may have another reason.
+    /// Adds the time from which pods are seen to be dead: the second failed connect that only one termination explains.
+    /// A single one may have another reason.
     pub(crate) fn found_dead(&self, verdicts: &[Verdict], deaths: &mut [Death]) -> bool {
         let mut failed: Vec<Vec<Stamp>> = vec![Vec::new(); deaths.len()];
         for &number in &self.lost {
@@ -428,7 +429,7 @@ impl<'a> Suspects<'a> {
 }
 
 impl Verdict {
-    /// Turns weights into shares, and removes what does not compete.
+    /// Turns weights into shares, and removes explanations that do not compete.
     fn normalise(&mut self) {
         let terminations: f64 = self.candidates.iter().map(|c| c.share).sum();
         let sum = |verdict: &Self| terminations + verdict.starting + verdict.no_endpoint + verdict.rule_swap;
@@ -449,7 +450,7 @@ impl Verdict {
     }
 }
 
-/// How well a lost request fits the end of a pod.
+/// Returns the weight of a pod's end as the explanation of a lost request: how well the two fit.
 fn weight(r: &Request, death: &Death, tail: &Tail, loss: Option<usize>) -> f64 {
     let row = &r.row;
     let routed = || {
@@ -474,7 +475,7 @@ fn weight(r: &Request, death: &Death, tail: &Tail, loss: Option<usize>) -> f64 {
     weight.max(1e-9)
 }
 
-/// How long a pod that is routed to and listens may accept nothing, except with a chance of 5 %.
+/// Returns the longest time that a pod that is routed to and listens may accept nothing, except with a chance of 5 %.
 fn silence_ns(tail: &Tail) -> i64 {
     let rate = if tail.rate > 0.0 { tail.rate } else { tail.rate_expected };
     #[expect(clippy::cast_possible_truncation, reason = "a time of at most an hour, in nanoseconds")]
@@ -482,7 +483,7 @@ fn silence_ns(tail: &Tail) -> i64 {
     ns
 }
 
-/// Why a termination may explain a request whose pod is not named.
+/// Returns the reason why a termination may explain a request whose pod is not named.
 fn why(row: &RequestRow) -> Why {
     match row.outcome {
         Outcome::ConnectRefused => Why::Refused,
@@ -496,7 +497,7 @@ fn why(row: &RequestRow) -> Why {
     }
 }
 
-/// Whether nothing accepted its connection.
+/// Returns true if nothing accepted its connection.
 fn is_no_connection(row: &RequestRow) -> bool {
     row.outcome == Outcome::ConnectRefused || is_unreachable(row)
 }
@@ -519,7 +520,8 @@ fn is_unreachable(row: &RequestRow) -> bool {
     matches!(row.outcome, Outcome::ConnectTimeout | Outcome::ConnectUnreachable)
 }
 
-/// Until when a request that no proxy saw may have been this pod's, by the silence of its own arrivals.
+/// Returns the time until which a request that no proxy saw may have been this pod's, by the silence of its own
+/// arrivals.
 fn reach_by_silence(end: &PodEnd, tail: &Tail) -> Stamp {
     let last = tail.last_possible.map_or(end.t0.latest, |at| at.max(end.t0.latest));
     if tail.rate > 0.0 {
@@ -529,15 +531,15 @@ fn reach_by_silence(end: &PodEnd, tail: &Tail) -> Stamp {
     last.max(removed).shifted_ns(LAG_NS)
 }
 
-/// Whether a new connection was established and cut off before the pod was gone.
+/// Returns true if a new connection was established and cut off before the pod was gone.
 fn was_cut_off_with(r: &Request, end: &PodEnd) -> bool {
     r.row.connected.is_some()
         && matches!(r.row.outcome, Outcome::ResetBeforeResponse | Outcome::EofBeforeResponse)
         && end.gone().is_none_or(|gone| r.row.end.shifted_ns(-r.uncertainty_ns) <= gone)
 }
 
-/// Whether a failure looks like that of a connection to a pod that is gone, so that it shows where the consumer still
-/// routed to.
+/// Returns true if a failure looks like that of a connection to a pod that is gone, so that it shows that the consumer
+/// still routed to it.
 fn tells_of_a_dead_pod(r: &Request, balances: Balances) -> bool {
     match r.row.outcome {
         Outcome::ConnectRefused

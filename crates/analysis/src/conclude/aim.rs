@@ -1,4 +1,4 @@
-//! Whether a run was to end pods: a gate that saw no termination has checked nothing.
+//! Purpose of a run: was it to end pods? A gate that saw no termination has checked nothing.
 
 use crate::model::Aim;
 use crate::timeline::Timeline;

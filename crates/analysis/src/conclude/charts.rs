@@ -38,7 +38,7 @@ pub(crate) fn charts(timeline: &Timeline, sums: Sums<'_>) -> ChartData {
     charts
 }
 
-/// The pods that lived under load.
+/// Returns the pods that lived under load.
 fn pods(timeline: &Timeline) -> Vec<PodSpan> {
     let seconds = |at| timeline.seconds(at);
     let ended: Vec<_> = timeline.ends.iter().map(|end| end.uid.as_str()).collect();
@@ -71,7 +71,7 @@ fn pods(timeline: &Timeline) -> Vec<PodSpan> {
     under_load.map(span).collect()
 }
 
-/// What was done while the load was sent.
+/// Returns the actions and commands of the run while the load was sent.
 fn actions(timeline: &Timeline) -> Vec<Act> {
     let calls = timeline.calls.iter().map(|call| {
         let deed = if call.is_done { Deed::Action } else { Deed::Refused };
@@ -85,7 +85,7 @@ fn actions(timeline: &Timeline) -> Vec<Act> {
     acts
 }
 
-/// The dropped requests, as files and charts hold them.
+/// Converts the lost requests to the form that files and charts hold.
 pub(crate) fn lost(timeline: &Timeline, judged: Vec<Judged<'_>>) -> Vec<Lost> {
     let lost = |j: Judged<'_>| {
         let row = &j.request.row;

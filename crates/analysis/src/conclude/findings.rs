@@ -28,14 +28,14 @@ use setup::Setup;
 /// The remedy if a container ends in a pod that stays. Nothing waits for its end, so no setting of the pod helps.
 const RESTART_REMEDY: &str = "more replicas and clients that retry; a readinessProbe shortens the outage";
 
-/// What the findings are made from.
+/// Input from which the findings are made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known<'a> {
     pub timeline: &'a Timeline,
     pub sums: &'a Sums<'a>,
-    /// Why the run is invalid.
+    /// Reasons why the run is invalid.
     pub invalid: &'a [Reason],
-    /// Why its record is incomplete.
+    /// Reasons why its record is incomplete.
     pub partial: &'a [Reason],
     pub requests: &'a RequestCounts,
     pub judged: &'a [Judged<'a>],
@@ -45,7 +45,7 @@ pub(crate) struct Known<'a> {
     pub recommendation: &'a [Recommendation],
 }
 
-/// Everything worth saying, most severe first.
+/// Returns all findings, most severe first.
 pub(crate) fn findings(known: Known<'_>) -> Vec<Finding> {
     let Known { timeline, sums, terminations, .. } = known;
     let setup = Setup::of(&known);
@@ -77,7 +77,7 @@ pub(crate) fn findings(known: Known<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Why the measurement cannot be believed.
+/// Returns the findings about an invalid measurement.
 fn not_valid(known: Known<'_>) -> Vec<Finding> {
     let invalid = |Reason { kind, what, remedy: own }: &Reason| {
         let (why, remedy) = match kind {
@@ -96,7 +96,7 @@ fn not_valid(known: Known<'_>) -> Vec<Finding> {
     known.invalid.iter().map(invalid).collect()
 }
 
-/// By which look of several the run is judged.
+/// Names the look, of several, by which the run is judged.
 fn looked_at(looks: &Looks) -> Finding {
     finding(
         Severity::Info,
@@ -111,7 +111,7 @@ fn looked_at(looks: &Looks) -> Finding {
     )
 }
 
-/// What is missing in the record.
+/// Returns the findings about missing parts of the record.
 fn not_whole(known: Known<'_>) -> impl Iterator<Item = Finding> {
     known.partial.iter().map(|Reason { kind, what, .. }| {
         let (severity, why) = match kind {
@@ -125,7 +125,7 @@ fn not_whole(known: Known<'_>) -> impl Iterator<Item = Finding> {
     })
 }
 
-/// Requests that the load did not send, too few to make the run invalid.
+/// Returns the finding about requests that the load did not send, too few to make the run invalid.
 fn not_sent(known: Known<'_>) -> Option<Finding> {
     let by_reason = &known.requests.not_sent_by_reason;
     let remedy = crate::count::not_sent::remedy(by_reason);
@@ -140,12 +140,12 @@ fn not_sent(known: Known<'_>) -> Option<Finding> {
     })
 }
 
-/// `1 request was`, `2 requests were`.
+/// Returns `1 request was`, `2 requests were`, and so on.
 fn was(requests: u64) -> String {
     format!("{} {}", counted(requests, "request"), either(requests, "was", "were"))
 }
 
-/// What the measurement itself leaves open or changes.
+/// Returns the findings about gaps and effects of the measurement itself.
 fn of_the_measurement(known: Known<'_>) -> Vec<Finding> {
     let Known { timeline, sums, .. } = known;
     let mut findings = Vec::new();
@@ -189,7 +189,7 @@ fn of_the_measurement(known: Known<'_>) -> Vec<Finding> {
     findings
 }
 
-/// The finding if no request was lost, or no pod ended.
+/// Returns the finding if no request was lost, or no pod ended.
 fn nothing_lost(known: Known<'_>) -> Option<Finding> {
     let n = known.terminations.len() as u64;
     if n == 0 {
@@ -214,7 +214,7 @@ fn nothing_lost(known: Known<'_>) -> Option<Finding> {
     })
 }
 
-/// Each text once, in the order in which they came first, with how often it came.
+/// Returns each text once, in order of first appearance, with its number of occurrences.
 fn folded(texts: &[String]) -> Vec<(&str, u64)> {
     let mut folded: Vec<(&str, u64)> = Vec::new();
     for text in texts {
@@ -226,7 +226,7 @@ fn folded(texts: &[String]) -> Vec<(&str, u64)> {
     folded
 }
 
-/// Terminations that all met a consumer's own clock at about the same phase.
+/// Returns the findings about terminations that all met a consumer's own clock at about the same phase.
 fn in_step(timeline: &Timeline) -> impl Iterator<Item = Finding> {
     let clocks = phase::clocks(timeline, timeline.ends.iter()).into_iter();
     clocks.filter_map(|clock| clock.in_step()).map(|what| {
@@ -236,7 +236,7 @@ fn in_step(timeline: &Timeline) -> impl Iterator<Item = Finding> {
     })
 }
 
-/// Waits after terminations that ended while requests were still lost.
+/// Returns the finding about waits after terminations that ended while requests were still lost.
 fn unsettled(waits: u64) -> Option<Finding> {
     let what = match waits {
         0 => return None,
@@ -250,7 +250,7 @@ fn unsettled(waits: u64) -> Option<Finding> {
     Some(finding(Severity::Warning, what, why, "wait longer: --settle-max"))
 }
 
-/// A URL whose answers showed that requests are balanced there.
+/// Returns the finding about a URL whose answers showed that requests are balanced there.
 fn taken_for_a_gateway(target: &Target) -> Option<Finding> {
     let because = target.balances_because.as_ref()?;
     let is_seen = match because {
@@ -269,7 +269,7 @@ fn taken_for_a_gateway(target: &Target) -> Option<Finding> {
     })
 }
 
-/// What it costs that beats do not say when others deleted pods.
+/// Returns the finding about imprecise times of deletions by others, if the run has no beats.
 fn deletions_of_others(timeline: &Timeline) -> Option<Finding> {
     let ends = timeline.ends.iter().filter(|end| end.t0.basis == T0Basis::Timestamp);
     let widths: Vec<f64> = ends.map(|end| end.t0.latest.seconds_since(end.t0.earliest)).collect();
@@ -299,7 +299,7 @@ fn deletions_of_others(timeline: &Timeline) -> Option<Finding> {
     Some(finding(Severity::Info, what, &why, remedy))
 }
 
-/// What was asked for and not done, each reason once.
+/// Returns the findings about actions that were asked for and refused, one for each reason.
 fn refusals(timeline: &Timeline) -> Vec<Finding> {
     let mut by_reason: BTreeMap<(&str, Option<u16>, &str), Vec<&str>> = BTreeMap::new();
     for Refused { action, pod, status, why } in &timeline.refused {
@@ -337,7 +337,8 @@ fn refusals(timeline: &Timeline) -> Vec<Finding> {
     by_reason.into_iter().map(refusal).collect()
 }
 
-/// A program whose changes had not settled when the run stopped waiting, such as a rollout that does not end.
+/// Returns the finding about a program whose changes had not settled when the run stopped waiting, such as a stuck
+/// rollout.
 fn unfinished(command: &Command) -> Option<Finding> {
     let missing = command.unsettled.as_ref()?;
     let what = format!("the changes of {} had not settled: {missing}", command.words.join(" "));
@@ -346,7 +347,7 @@ fn unfinished(command: &Command) -> Option<Finding> {
     Some(Finding { kind: Some(FindingKind::NotDone), ..finding(Severity::Warning, what, why, remedy) })
 }
 
-/// A container that ended in a pod that stays.
+/// Returns the finding about a container that ended in a pod that stays.
 fn restarted(restart: &Restart) -> Finding {
     let Restart { pod, container, exit_code, is_crash, from, to } = restart;
     let code = exit_code.map(|code| format!(" (exit code {code})")).unwrap_or_default();
@@ -364,7 +365,7 @@ fn restarted(restart: &Restart) -> Finding {
     Finding { kind, ..finding(Severity::Warning, what, why, remedy) }
 }
 
-/// Workloads of measured pods that others changed, with their first change.
+/// Returns the findings about workloads of measured pods that others changed, with their first change.
 fn changed(timeline: &Timeline) -> Vec<Finding> {
     let mut of = BTreeMap::<&str, Vec<&ChangeByOthers>>::new();
     for change in &timeline.changes_by_others {
@@ -391,7 +392,7 @@ fn changed(timeline: &Timeline) -> Vec<Finding> {
     of.into_iter().map(finding_of).collect()
 }
 
-/// A workload that is gone since.
+/// Returns the finding about a workload that others deleted.
 fn deleted(at_s: f64, workload: &str) -> Finding {
     finding(
         Severity::Error,
@@ -401,7 +402,7 @@ fn deleted(at_s: f64, workload: &str) -> Finding {
     )
 }
 
-/// Restarts of nodes' agents by the run.
+/// Returns the finding about restarts of nodes' agents by the run.
 fn agents_restarted(restarts: usize) -> Option<Finding> {
     let what = match restarts {
         0 => return None,
@@ -413,7 +414,8 @@ fn agents_restarted(restarts: usize) -> Option<Finding> {
     Some(finding(Severity::Info, what, why, ""))
 }
 
-/// A pod that left its Services while it kept running, and when it was last sent a new connection.
+/// Returns the finding about a pod that left its Services while it kept running, and when it was last sent a new
+/// connection.
 fn lived_on(withdrawal: &Withdrawal, last: Option<Stamp>) -> Finding {
     let Withdrawal { pod, answered, endpoint_removed, .. } = withdrawal;
     let after = |at: Option<Stamp>| match at {

@@ -1,4 +1,4 @@
-//! Which settings the windows support, and which they do not.
+//! Recommendations: the settings that the windows support, and reasons against those that they do not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,14 +14,15 @@ use crate::timeline::{PodEnd, Timeline};
 use rolldrop_record::event::Replacement;
 use rolldrop_record::{Cause, Policy, Stamp};
 
-/// A pod that gets new connections too seldom shows its window too coarsely: 3/λ may not exceed this many seconds.
+/// Limit of 3/λ, in seconds, where λ is a pod's rate of new connections: a rarer one shows its window too coarsely.
 pub const MAX_COARSENESS_S: f64 = 0.5;
-/// If the largest upper bound lies further above the largest lower one, in seconds, the suggestion is a range.
+/// Largest difference, in seconds, between the largest upper and the largest lower bound; beyond it the suggestion is a
+/// range.
 const MAX_OPEN_S: f64 = 1.0;
-/// From this share of the requests lost in windows on, those that met starting pods make the bounds too large.
+/// Share of the requests lost in windows from which those that met starting pods make the bounds too large.
 const COMPETING_SHARE: f64 = 0.05;
 
-/// The windows per consumer and mode.
+/// Summarises the windows per consumer and mode.
 pub(crate) fn summaries(terminations: &[Termination]) -> Vec<WindowSummary> {
     let mut groups: BTreeMap<(Mode, &str), Vec<&crate::model::Window>> = BTreeMap::new();
     for t in terminations {
@@ -50,7 +51,7 @@ pub(crate) fn summaries(terminations: &[Termination]) -> Vec<WindowSummary> {
         .collect()
 }
 
-/// What all recommendations of a run rest on.
+/// Data that all recommendations of a run rest on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ground<'a> {
     pub timeline: &'a Timeline,
@@ -58,11 +59,11 @@ pub(crate) struct Ground<'a> {
     pub groups: &'a [LossGroup],
     pub judged: &'a [Judged<'a>],
     pub verdict: &'a Verdict,
-    /// How long a request takes, in seconds: a sleep must leave this time to a request that it saves.
+    /// Service time of a request, in seconds: a sleep must leave this time to a request that it saves.
     pub service_s: f64,
 }
 
-/// One recommendation or refusal per mode.
+/// Returns one recommendation or refusal per mode.
 pub(crate) fn recommendations(ground: Ground<'_>) -> Vec<Recommendation> {
     let modes: BTreeSet<Mode> = ground.terminations.iter().map(|t| t.mode).collect();
     modes.into_iter().map(|mode| recommendation(ground, mode)).collect()
@@ -89,7 +90,7 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> Recommendation {
     let lasted_at_least_s = lasted_at_least_s(ground, mode);
     let clocks = phase::clocks(timeline, of_mode().map(|(_, end)| end));
     let largest = clocks.iter().map(Clock::longest_s).fold(seen_s.unwrap_or(0.0), f64::max);
-    // What a client keeps for a period governs by itself: no sleep below it is an answer.
+    // The period for which a client keeps its knowledge governs by itself: no sleep below it is an answer.
     let is_open = clocks.is_empty() && largest - lasted_at_least_s.unwrap_or(0.0) > MAX_OPEN_S;
     let in_rollouts = of_mode().filter(|_| mode == Mode::Rollout);
     refused_because.extend(all_at_once(in_rollouts.map(|(_, end)| end)));
@@ -160,8 +161,8 @@ fn not_believed(verdict: &Verdict) -> Option<String> {
     }
 }
 
-/// The longest time that a window of this mode, of a rollout, or of a group with such a pod is known to have lasted, in
-/// seconds. Windows are longest in rollouts, so what one of them shows holds for any choice.
+/// Returns the longest time that a window of this mode, of a rollout, or of a group with such a pod is known to have
+/// lasted, in seconds. Windows are longest in rollouts, so the evidence from a rollout holds for any choice.
 fn lasted_at_least_s(ground: Ground<'_>, mode: Mode) -> Option<f64> {
     let counts = |t: &Termination| t.mode == mode || t.mode == Mode::Rollout;
     let of_pods = ground.terminations.iter().filter(|t| counts(t)).flat_map(|t| &t.windows);
@@ -205,7 +206,7 @@ pub(crate) fn starts_compete(
     (starts > 0 && starts as f64 >= COMPETING_SHARE * all as f64).then_some(starts)
 }
 
-/// Returns the remedy that keeps traffic from pods that do not serve yet: another one where all are probed already.
+/// Returns the remedy that keeps traffic from pods that do not serve yet: another one if all are probed already.
 pub(crate) fn starts(timeline: &Timeline) -> &'static str {
     let mut began = timeline.pods.iter().filter(|pod| !pod.listed).map(|pod| pod.is_probed).peekable();
     if began.peek().is_some() && began.all(|is_probed| is_probed == Some(true)) {
@@ -214,7 +215,7 @@ pub(crate) fn starts(timeline: &Timeline) -> &'static str {
     "a readinessProbe that fails until the app serves"
 }
 
-/// The sentence for so many such requests.
+/// Returns the sentence for this number of such requests.
 pub(crate) fn probe_first(timeline: &Timeline, starting: u64) -> String {
     format!(
         "first {}; then measure again: {} met pods that did not serve yet, which makes the windows look longer, too",
@@ -223,7 +224,7 @@ pub(crate) fn probe_first(timeline: &Timeline, starting: u64) -> String {
     )
 }
 
-/// That a pod gets too few connections to show its window.
+/// Explains that a pod gets too few connections to show its window.
 fn too_coarse<'a>(windows: impl Iterator<Item = &'a Window>) -> Option<String> {
     let slowest = windows.map(|w| w.rate_before).filter(|r| *r > 0.0).fold(f64::INFINITY, f64::min);
     (slowest.is_finite() && 3.0 / slowest > MAX_COARSENESS_S).then(|| {
@@ -235,7 +236,7 @@ fn too_coarse<'a>(windows: impl Iterator<Item = &'a Window>) -> Option<String> {
     })
 }
 
-/// Counts the rollouts these pods ended in; `None` for other modes, and where nothing tells the rollouts apart.
+/// Counts the rollouts that these pods ended in; `None` for other modes, and if nothing tells the rollouts apart.
 fn rollouts<'a>(mode: Mode, terminations: impl Iterator<Item = &'a Termination>) -> Option<usize> {
     if mode != Mode::Rollout {
         return None;
@@ -268,7 +269,7 @@ fn narrowed_by(seen: Option<&Window>, rollouts: Option<usize>, units: usize, nee
     }
 }
 
-/// Time that pods took to stop, as far as it was seen.
+/// Describes the time that pods took to stop, as far as it was seen.
 fn stopping_in_words(stopping_s: Option<f64>) -> String {
     match stopping_s {
         Some(s) => format!("the slowest pod took {s:.2} s from SIGTERM to its end"),
@@ -276,7 +277,7 @@ fn stopping_in_words(stopping_s: Option<f64>) -> String {
     }
 }
 
-/// The longest window, as far as it is known.
+/// Describes the longest window, as far as it is known.
 fn longest_window(upper_s: Option<f64>, windows: usize, censored: usize) -> String {
     match upper_s {
         Some(upper_s) if censored == 0 => format!("the longest of the windows lasted at most {upper_s:.3} s"),
@@ -289,7 +290,7 @@ fn longest_window(upper_s: Option<f64>, windows: usize, censored: usize) -> Stri
     }
 }
 
-/// Why these windows are not enough.
+/// Explains why these windows are not enough.
 fn too_few(policy: &Policy, n: usize, units: usize, needed: usize) -> String {
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
     let what = if units < n {
@@ -307,9 +308,9 @@ fn too_few(policy: &Policy, n: usize, units: usize, needed: usize) -> String {
     )
 }
 
-/// How many independent ends the windows show. Pods that one sync of a Service proxy removes from its rules share the
-/// end of their windows, so windows that may have ended at the same time count once: the count is that of ends that
-/// are surely apart. With several consumers, the consumer with the fewest counts.
+/// Counts the independent ends that the windows show. Pods that one sync of a Service proxy removes from its rules
+/// share the end of their windows, so windows that may have ended at the same time count once: the count is that of
+/// ends that are surely apart. With several consumers, the consumer with the fewest counts.
 fn units<'a>(consumers: usize, terminations: impl Iterator<Item = &'a Termination> + Clone) -> usize {
     let of_consumer = |consumer: usize| {
         let windows = terminations.clone().map(|t| (t, t.windows.get(consumer)));
@@ -318,7 +319,7 @@ fn units<'a>(consumers: usize, terminations: impl Iterator<Item = &'a Terminatio
     (0..consumers).map(of_consumer).min().unwrap_or(0)
 }
 
-/// The windows, in blocks that surely ended apart from each other.
+/// Splits the windows into blocks that surely ended apart from each other.
 pub(crate) fn apart<'a>(
     windows: impl Iterator<Item = (&'a Termination, Option<&'a Window>)>,
 ) -> Vec<Vec<(&'a Termination, Option<&'a Window>)>> {
@@ -343,7 +344,7 @@ pub(crate) fn apart<'a>(
     blocks
 }
 
-/// The current settings of the pods of a mode: the largest of each.
+/// Current settings of the pods of a mode: the largest of each.
 #[derive(Clone, Copy, Debug)]
 struct Settings {
     pre_stop_s: u64,
@@ -361,24 +362,24 @@ impl Settings {
     }
 }
 
-/// Whether requests were lost in this mode that a sleep of this many seconds would have saved.
+/// Returns true if requests were lost in this mode that a sleep of this many seconds would have saved.
 fn has_saved(ground: Ground<'_>, mode: Mode, pre_stop_s: u64, had_s: u64) -> bool {
     let is_of_mode =
         |j: &&Judged<'_>| j.candidates.iter().any(|c| ground.terminations[c.termination].mode == mode);
     ground.judged.iter().filter(is_of_mode).any(|j| saves(ground, j, pre_stop_s, had_s))
 }
 
-/// Whether a request would not have been lost if every pod that may have lost it had slept this long before it
-/// stopped, instead of the current setting.
+/// Returns true if a request would not have been lost if every pod that may have lost it had slept this long before it
+/// stopped, instead of with the current setting.
 fn saves(ground: Ground<'_>, j: &Judged<'_>, pre_stop_s: u64, had_s: u64) -> bool {
     pre_stop_s > had_s && needed(ground, j).is_some_and(|needed| pre_stop_s as f64 > needed.certain_s)
 }
 
-/// The sleep beyond which a request would not have been lost; `None` if no sleep helps it.
+/// Returns the sleep beyond which a request would not have been lost; `None` if no sleep helps it.
 ///
 /// A request that was routed to a pod that no longer accepted it would have been accepted. A request that was cut off
-/// as the pod ended would have been answered, if it takes no longer than requests do; whether an app had read it
-/// makes no difference.
+/// as the pod ended would have been answered, unless it takes longer than requests usually do; it makes no difference
+/// if the app had read it.
 fn needed(ground: Ground<'_>, j: &Judged<'_>) -> Option<SleepNeeded> {
     let takes_s = match j.cause {
         cause if cause.is_helped_by_sleep() => 0.0,
@@ -392,12 +393,12 @@ fn needed(ground: Ground<'_>, j: &Judged<'_>) -> Option<SleepNeeded> {
     Some(SleepNeeded { certain_s, possible_s })
 }
 
-/// For each dropped request, the sleep that it needed.
+/// Returns, for each lost request, the sleep that it needed.
 pub(crate) fn sleeps(ground: Ground<'_>) -> Vec<Option<SleepNeeded>> {
     ground.judged.iter().map(|j| needed(ground, j)).collect()
 }
 
-/// From SIGTERM to the end of app and proxy; `None` if not seen or cut short by SIGKILL.
+/// Returns the time from SIGTERM to the end of app and proxy; `None` if not seen or cut short by SIGKILL.
 fn stopping_s(end: &PodEnd) -> Option<f64> {
     if end.exit_code == Some(137) {
         return None;
@@ -406,7 +407,7 @@ fn stopping_s(end: &PodEnd) -> Option<f64> {
     Some(ended.seconds_since(end.may_stop_from()).max(0.0))
 }
 
-/// What some sleeps would have done. Sleeps shorter than a pod already had are omitted: their losses were not seen.
+/// Predicts the effect of some sleeps. Sleeps shorter than a pod already had are omitted: their losses were not seen.
 pub(crate) fn what_if(ground: Ground<'_>, covering: Option<u64>) -> Vec<WhatIf> {
     let terminations = ground.terminations;
     if terminations.is_empty() {

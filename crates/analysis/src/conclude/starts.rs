@@ -1,4 +1,4 @@
-//! What is said of each pod that started.
+//! Report entries about each pod that started.
 
 use crate::attribute::evidence::Evidence;
 use crate::attribute::judged::Judged;
@@ -6,8 +6,8 @@ use crate::model::{Start, StartStage};
 use crate::timeline::{PodLife, Timeline};
 use rolldrop_record::{Cause, Stamp};
 
-/// How long before a pod's first answer requests must have been lost for it to have been awaited, at most and at least:
-/// a pod that consumers have just learned of gets its first request some time after the others.
+/// Longest and shortest time before a pod's first answer at which requests must have been lost for it to have been
+/// awaited: a pod that consumers have just learned of gets its first request some time after the others.
 const AWAITED_NS: [i64; 2] = [1_000_000_000, 200_000_000];
 
 pub(crate) fn starts(timeline: &Timeline, evidence: &Evidence, judged: &[Judged<'_>]) -> Vec<Start> {

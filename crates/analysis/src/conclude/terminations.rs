@@ -1,4 +1,4 @@
-//! What is said of each termination.
+//! Report entries about each termination.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Whether the measurement can be trusted, and whether it is complete.
+//! Validity and completeness of the measurement.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,37 +12,40 @@ use rolldrop_record::event::MachineSample;
 use rolldrop_record::run_info::{Role, Rows};
 use rolldrop_record::{Outcome, Stamp};
 
-/// A run is invalid if more than this share of its scheduled requests was not sent.
+/// Share of the scheduled requests that were not sent, above which a run is invalid.
 const NOT_SENT_SHARE: f64 = 0.001;
-/// Or if the 99th percentile of the send lag is above this, in milliseconds.
+/// 99th percentile of the send lag, in milliseconds, above which a run is invalid.
 const SEND_LAG_P99_MS: f64 = 100.0;
-/// Or if the hypervisor took more than this share of the CPU time, averaged over the load.
+/// Share of the CPU time that the hypervisor took, averaged over the load, above which a run is invalid.
 const STEAL: f64 = 0.20;
-/// Or if more threads than this of one measuring process waited for a CPU, averaged over the load.
+/// Number of threads of one measuring process that waited for a CPU, averaged over the load, above which a run is
+/// invalid.
 const RUN_QUEUE_DELAY: f64 = 1.0;
-/// Or if more than this share of the CPU time was in use on the machine that sends the load, averaged over the load.
-/// The nearer to 1, the longer runnable threads wait: at 0.95 a queue is twenty times as long as on an idle machine.
-/// On the embedded cluster the pods, the Service proxy and the load share that machine. A closed loop uses all there
-/// is, by intent, and has no such limit; neither has a load that comes from pods of the cluster.
+/// Share of the CPU time in use on the machine that sends the load, averaged over the load, from which a run is
+/// invalid. The nearer to 1, the longer runnable threads wait: at 0.95 a queue is twenty times as long as on an idle
+/// machine. On the embedded cluster the pods, the Service proxy and the load share that machine. A closed loop uses all
+/// there is, by intent, and has no such limit; neither has a load that comes from pods of the cluster.
 const BUSY: f64 = 0.95;
-/// Or if a process of the measurement, or the embedded cluster, did nothing for this long under load, in seconds.
+/// Time, in seconds, for which a process of the measurement, or the embedded cluster, did nothing under load, and from
+/// which a run is invalid.
 const STOOD_STILL_S: f64 = 3.0;
 /// Share of such a time below which threads that waited for a processor show that the machine was not the reason.
 const WAITED: f64 = 0.25;
-/// Or if the 99th percentile of the send lag is more than this share of what is measured: of the median window, or if
-/// no pod ended of the 99th percentile of the response time. Beyond it the generator's own lag is the greater part.
+/// Ratio of the 99th percentile of the send lag to the measured quantity, above which a run is invalid. The quantity is
+/// the median window, or if no pod ended, the 99th percentile of the response time. Beyond this ratio the generator's
+/// own lag is the greater part.
 const SEND_LAG_SHARE: f64 = 0.5;
-/// A send lag up to this, in milliseconds, is that of an ordinary scheduler, however short a window is.
+/// Send lag of an ordinary scheduler, in milliseconds; up to this it is allowed however short a window is.
 pub(crate) const SEND_LAG_FLOOR_MS: f64 = 50.0;
 
-/// Why a run is invalid, or its record incomplete.
+/// Reason why a run is invalid, or its record incomplete.
 #[derive(Clone, Debug)]
 pub(crate) struct Reason {
-    /// As text, with figures.
+    /// Reason as text, with figures.
     pub(crate) what: String,
-    /// What it is about: [`FindingKind::Corrupt`] if the record is damaged or contradicts itself.
+    /// Kind of finding: [`FindingKind::Corrupt`] if the record is damaged or contradicts itself.
     pub(crate) kind: FindingKind,
-    /// Remedy, where it differs from that of others of the kind.
+    /// Remedy, if it differs from that of others of the kind.
     pub(crate) remedy: Option<String>,
 }
 
@@ -60,7 +63,7 @@ impl Reason {
     }
 }
 
-/// What a run measures, in milliseconds: the send lag must be small compared with it.
+/// Quantity that a run measures, in milliseconds: the send lag must be small compared with it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Measured {
     /// Windows; the median of their bounds.
@@ -72,7 +75,7 @@ pub enum Measured {
 }
 
 impl Measured {
-    /// What a run with these terminations measures.
+    /// Determines the quantity that a run with these terminations measures.
     pub(crate) fn of(terminations: &[Termination], response: &Percentiles) -> Self {
         let windows = terminations.iter().flat_map(|t| &t.windows);
         let mut bounds: Vec<f64> = windows.filter_map(|w| w.upper_s.or(w.lower_s)).collect();
@@ -84,7 +87,7 @@ impl Measured {
         }
     }
 
-    /// Why the load generator's lag is too large to measure it, if it is.
+    /// Returns the reason why the load generator's lag is too large to measure this, if it is.
     pub fn drowned_by(self, load: &LoadResult) -> Option<String> {
         let (what, measured_ms) = match self {
             Self::Windows(ms) => ("median window", ms),
@@ -104,7 +107,7 @@ impl Measured {
     }
 }
 
-/// Whether the record was checked.
+/// Returns the state of the record's checks.
 pub(crate) fn integrity(timeline: &Timeline) -> IntegrityStatus {
     match timeline.info.has_checks() {
         true => IntegrityStatus::Checked,
@@ -112,7 +115,7 @@ pub(crate) fn integrity(timeline: &Timeline) -> IntegrityStatus {
     }
 }
 
-/// Each reason why a load was not the one that was asked for; `by_reason` are the requests that were not sent.
+/// Lists the reasons why a load was not the one that was asked for; `by_reason` counts the requests that were not sent.
 pub fn not_as_planned(load: &LoadResult, by_reason: &BTreeMap<String, u64>) -> Vec<String> {
     let mut why = Vec::new();
     why.extend(not_all_sent(load, by_reason));
@@ -129,7 +132,7 @@ pub fn not_as_planned(load: &LoadResult, by_reason: &BTreeMap<String, u64>) -> V
     why
 }
 
-/// That too many requests were not sent, and why.
+/// Returns the reason, with figures, if too many requests were not sent.
 fn not_all_sent(load: &LoadResult, by_reason: &BTreeMap<String, u64>) -> Option<String> {
     let not_sent = load.not_sent as f64 / load.scheduled.max(1) as f64;
     (not_sent > NOT_SENT_SHARE).then(|| {
@@ -147,7 +150,7 @@ fn not_all_sent(load: &LoadResult, by_reason: &BTreeMap<String, u64>) -> Option<
     })
 }
 
-/// Each reason why the run is invalid.
+/// Lists the reasons why the run is invalid.
 pub(crate) fn invalid(
     timeline: &Timeline,
     load: &LoadResult,
@@ -155,7 +158,7 @@ pub(crate) fn invalid(
     measured: Measured,
     terminations: &[Termination],
 ) -> Vec<Reason> {
-    // Nothing else says why nothing was recorded.
+    // Nothing else gives the reason why nothing was recorded.
     let aborted = timeline.info.aborted.as_deref().filter(|_| load.scheduled == 0).map(was_aborted);
     let unsent = not_all_sent(load, by_reason);
     let planned = not_as_planned(load, by_reason);
@@ -207,8 +210,8 @@ pub(crate) fn invalid(
     why
 }
 
-/// Tells what did nothing for a while under load, although it had a processor. Its samples, which come each second, have a
-/// gap then.
+/// Reports each process that did nothing for a while under load, although it had a processor. Its samples, one each
+/// second, have a gap then.
 fn stood_still(timeline: &Timeline) -> Vec<Reason> {
     let during = |from: Stamp, to: Stamp| from <= timeline.load_ended && to >= timeline.origin;
     let say = |what: &str, from: Stamp, to: Stamp, remedy: &str| {
@@ -238,7 +241,7 @@ fn stood_still(timeline: &Timeline) -> Vec<Reason> {
     why
 }
 
-/// Why a machine that is so busy cannot measure, if it cannot.
+/// Returns the reason why a machine this busy cannot measure; `None` if it can.
 fn too_busy(timeline: &Timeline, load: &LoadResult, busy: f64) -> Option<String> {
     let comes_from_pods = timeline.info.load.load_workers.is_some();
     let limit = timeline.info.max_busy.unwrap_or(BUSY);
@@ -252,8 +255,8 @@ fn too_busy(timeline: &Timeline, load: &LoadResult, busy: f64) -> Option<String>
     })
 }
 
-/// What happened to pods until the load ended is not known if their watch did not come back: then no termination in
-/// that time can be marked.
+/// Returns a reason if the watch of pods did not come back before the load ended: no termination in that time can be
+/// marked.
 fn blind_at_the_end(timeline: &Timeline) -> Option<String> {
     let lost = timeline.gaps.iter().filter(|gap| gap.is_lost && gap.is_of_pods());
     let unlisted = lost.filter(|gap| !timeline.was_listed_after(gap) && gap.from <= timeline.load_ended);
@@ -266,7 +269,7 @@ fn was_aborted(why: &str) -> String {
     format!("the run was aborted: {why}")
 }
 
-/// Each reason why the record is incomplete.
+/// Lists the reasons why the record is incomplete.
 pub(crate) fn partial(timeline: &Timeline, sums: &Sums<'_>) -> Vec<Reason> {
     let mut why = Vec::new();
     if timeline.info.interrupted {
@@ -300,7 +303,7 @@ pub(crate) fn partial(timeline: &Timeline, sums: &Sums<'_>) -> Vec<Reason> {
     why
 }
 
-/// What a load source is known to have recorded, or to have had in flight, that did not arrive.
+/// Describes requests that a load source recorded, or had in flight, and that did not arrive.
 fn missing_requests(source: &str, rows: Rows, by_count: Option<&BTreeMap<Outcome, u64>>) -> Option<String> {
     let Rows { recorded, known, in_flight, received } = rows;
     let (received, known) = match recorded {
@@ -322,7 +325,7 @@ fn missing_requests(source: &str, rows: Rows, by_count: Option<&BTreeMap<Outcome
     ))
 }
 
-/// What a proxy is known to have recorded, or to have had in flight, that did not arrive.
+/// Describes requests that a proxy recorded, or had in flight, and that did not arrive.
 fn missing_rows(proxy: &HandOver) -> Option<String> {
     let Rows { recorded, known, in_flight, received } = proxy.rows;
     let source = &proxy.source;

@@ -1,4 +1,4 @@
-//! Whether the target works while no pod ends: otherwise a termination has nothing to take away.
+//! Check that the target works while no pod ends: otherwise a termination has nothing to take away.
 
 use crate::attribute::judged::Judged;
 use crate::count::sums::Part;
@@ -8,11 +8,11 @@ use crate::timeline::Timeline;
 use crate::timeline::periods::Periods;
 use rolldrop_record::Outcome;
 
-/// At least this share of the requests outside terminations must succeed.
+/// Smallest share of the requests outside terminations that must succeed.
 pub(crate) const WORKING_SHARE: f64 = 0.90;
 
 impl OutsideCounts {
-    /// `disrupted` are the periods of the terminations.
+    /// Counts the requests outside the periods `disrupted` of the terminations.
     pub(crate) fn of(
         timeline: &Timeline,
         part: &Part<'_>,
@@ -23,7 +23,7 @@ impl OutsideCounts {
         let is_outside = |judged: &&&Judged<'_>| {
             let row = &judged.request.row;
             let is_near = disrupted.meet(row.scheduled, row.scheduled);
-            // What follows from the end of all pods may last for longer than their windows.
+            // Effects of the end of all pods may last longer than their windows.
             let follows = matches!(
                 judged.cause,
                 Cause::NoReadyEndpoint | Cause::NotReadyYet | Cause::StaleFlow | Cause::GatewayNoServer
@@ -40,12 +40,12 @@ impl OutsideCounts {
         }
     }
 
-    /// Whether enough of them succeeded; true if there are none.
+    /// Returns true if enough of them succeeded, or if there are none.
     fn is_working(self) -> bool {
         self.ok as f64 >= WORKING_SHARE * self.all() as f64
     }
 
-    /// The finding if it does not work.
+    /// Returns the finding if the target does not work.
     pub(crate) fn finding(self, requests: &RequestCounts) -> Option<Finding> {
         if self.is_working() {
             return None;

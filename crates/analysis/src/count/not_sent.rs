@@ -31,7 +31,7 @@ fn explain(reason: &str) -> (&'static str, &'static str) {
     }
 }
 
-/// Each reason in words, with its count, most first.
+/// Lists the reasons in words, each with its count, most frequent first.
 pub fn reasons_in_words(by_reason: &BTreeMap<String, u64>) -> String {
     let each = |(reason, n): (&str, u64)| format!("{}: {} ({reason})", count(n), explain(reason).0);
     most_first(by_reason).into_iter().map(each).collect::<Vec<_>>().join("; ")

@@ -1,29 +1,29 @@
-//! How long requests failed one after the other, by intended send time.
+//! Outages: periods in which requests failed one after the other, by intended send time.
 
 use std::cmp::Ordering;
 
 use crate::timeline::Request;
 use rolldrop_record::Stamp;
 
-/// The failures of a run, and where answers came between them.
+/// The failures of a run, with the answers that came between them.
 #[derive(Debug, Default)]
 pub(crate) struct Outages<'a> {
     failures: Vec<Failure<'a>>,
-    /// How many of them were before the last answer that was added: as a rule as many are before the next one.
+    /// Number of failures before the last answer that was added: usually as many come before the next one.
     before: usize,
 }
 
 #[derive(Debug)]
 struct Failure<'a> {
-    /// Its intended send time, which as a rule decides the order.
+    /// Its intended send time, which usually decides the order.
     at: Stamp,
     request: &'a Request,
-    /// The first that was answered between this failure and the next.
+    /// Intended send time of the first request that was answered between this failure and the next.
     answered: Option<Stamp>,
 }
 
 impl<'a> Outages<'a> {
-    /// Of failures, in order.
+    /// Collects the failures, in order.
     pub(crate) fn of(failures: impl Iterator<Item = &'a Request>) -> Self {
         let of = |request: &'a Request| Failure { at: request.row.scheduled, request, answered: None };
         Self { failures: failures.map(of).collect(), before: 0 }
@@ -47,14 +47,14 @@ impl<'a> Outages<'a> {
         }
     }
 
-    /// Adds the answers that another one of the same failures was given.
+    /// Adds the answers that another part collected for the same failures.
     pub(crate) fn merge(&mut self, other: Self) {
         for (own, other) in self.failures.iter_mut().zip(other.failures) {
             own.answered = own.answered.into_iter().chain(other.answered).min();
         }
     }
 
-    /// From the first request of a row of failures to the next success.
+    /// Returns the longest time from the first request of a row of failures to the next success, in seconds.
     pub(crate) fn longest_s(&self) -> f64 {
         let mut longest = 0.0f64;
         let mut since = None;

@@ -1,5 +1,5 @@
-//! Findings about who the requests reached: rows that belong to no request, retries of gateways, and headers and
-//! bodies that name no pod.
+//! Findings about the servers that the requests reached: rows that belong to no request, retries of gateways, and
+//! headers and bodies that name no pod.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use crate::timeline::{Request, Requests, Timeline};
 use rolldrop_record::row::POD_HEADER;
 use rolldrop_record::run_info::LoadPlan;
 
-/// Pods that a finding names.
+/// Maximum number of pods that a finding names.
 const MAX_NAMED: usize = 3;
 
-/// What requests add up to, of the warm-up too.
+/// Sums over all requests, including the warm-up.
 #[derive(Debug, Default)]
 pub(crate) struct Reached {
     strangers: Strangers,
@@ -24,21 +24,21 @@ pub(crate) struct Reached {
     named: u64,
     /// Rows of proxies with a request's id, read before it was sent.
     early_rows: u64,
-    /// The same, read after its client had seen its end.
+    /// Such rows, read after the request's client had seen its end.
     late_rows: u64,
     /// Requests that were answered after a pod had failed them.
     saved: u64,
-    /// For each pod the attempts that it failed, of these requests.
+    /// By pod, the failed attempts at these requests.
     hidden: BTreeMap<Arc<str>, u64>,
 }
 
 impl Reached {
-    /// Adds what was known before the requests were read.
+    /// Adds the sums that were known before the requests were read.
     pub(crate) fn know(&mut self, requests: &Requests) {
         (self.strangers, self.unmatched) = (requests.strangers, requests.unmatched.clone());
     }
 
-    /// Adds a request; `is_ok` says whether it succeeded for its client.
+    /// Adds a request; `is_ok` is true if it succeeded for its client.
     pub(crate) fn add(&mut self, request: &Request, is_ok: bool) {
         self.named += u64::from(request.row.pod.is_some());
         self.early_rows += u64::from(request.misfits.early);
@@ -50,7 +50,7 @@ impl Reached {
         }
     }
 
-    /// Adds what other requests add up to.
+    /// Adds the sums of other requests.
     pub(crate) fn merge(&mut self, other: Self) {
         self.named += other.named;
         self.early_rows += other.early_rows;
@@ -61,7 +61,7 @@ impl Reached {
         }
     }
 
-    /// The findings.
+    /// Returns the findings.
     pub(crate) fn findings(&self, timeline: &Timeline) -> Vec<Finding> {
         let findings = [
             self.strange(),

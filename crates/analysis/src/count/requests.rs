@@ -11,7 +11,7 @@ use rolldrop_record::load::defaults;
 use rolldrop_record::run_info::Target;
 use rolldrop_record::{Cause, Outcome, RequestRow, retry};
 
-/// The counts with what was concluded about the dropped requests.
+/// Counts the requests, with the conclusions about the lost ones.
 pub(crate) fn count(
     timeline: &Timeline,
     part: &Part<'_>,
@@ -65,7 +65,7 @@ pub(crate) fn only_target(targets: &[Target]) -> Option<TargetName> {
     }
 }
 
-/// The requests of each target; nothing where there is only one.
+/// Counts the requests of each target; empty if there is only one.
 pub(crate) fn targets(
     timeline: &Timeline,
     sums: &Sums<'_>,

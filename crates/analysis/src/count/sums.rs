@@ -33,9 +33,9 @@ use traffic::{ByPod, UNKNOWN};
 #[derive(Debug, Default)]
 pub(crate) struct Sums<'a> {
     pub all: Part<'a>,
-    /// By target; empty where there is only one.
+    /// Sums by target; empty if there is only one.
     pub targets: Vec<Part<'a>>,
-    /// All recorded requests, the warm-up's too.
+    /// Number of all recorded requests, including the warm-up.
     pub recorded: u64,
     /// Send lags.
     pub lag: Values,
@@ -43,23 +43,23 @@ pub(crate) struct Sums<'a> {
     pub seconds: Vec<OneSecond>,
     /// Latencies by time.
     pub heat: Heat,
-    /// Who answered, by time.
+    /// Answered requests by pod and time.
     pub traffic: ByPod<'a>,
     /// The last intended send time, in seconds since the counted part began.
     pub end_s: f64,
     /// Answered new connections to pods that were ending.
     pub late_ok: Vec<LateArrival>,
-    /// By termination, the requests that its pod answered since t0.
+    /// By termination, number of requests that its pod answered since t0.
     pub seen: Vec<u64>,
-    /// By termination, the requests that its pod answered on kept connections long after it may have got SIGTERM.
+    /// By termination, requests that its pod answered on kept connections long after it may have got SIGTERM.
     pub kept: Vec<Kept>,
     /// HTTP/2 connections of lost requests.
     pub streams: Streams,
     pub reached: Reached,
-    /// How long connecting took, of all connections that were established.
+    /// Connect times of all connections that were established.
     pub connects: Values,
     pub reuses: Reuses,
-    /// For each pod that left its Services alive, its last new connection since then.
+    /// For each pod that left its Services alive, the time of its last new connection since then.
     pub last_reached: Vec<Option<Stamp>>,
     /// Requests of pods whose proxies' rows did not all arrive, without such a row.
     pub unrecorded: BTreeMap<&'a str, u64>,
@@ -79,7 +79,7 @@ struct Met<'a> {
     lives: Lives<'a>,
 }
 
-/// An answer on a kept connection that comes later than this after the signal may have got to a pod is no answer to a
+/// An answer on a kept connection that comes later than this after the pod may have got the signal is no answer to a
 /// request that was under way then.
 const LONG_AFTER_NS: i64 = 1_000_000_000;
 
@@ -87,7 +87,7 @@ const LONG_AFTER_NS: i64 = 1_000_000_000;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Kept {
     pub n: u64,
-    /// When the last of them was answered.
+    /// Time at which the last of these requests was answered.
     pub last: Option<Stamp>,
 }
 
@@ -118,11 +118,11 @@ impl OneSecond {
 /// Sums over the requests to all targets, or to one.
 #[derive(Debug, Default)]
 pub(crate) struct Part<'a> {
-    /// By outcome and class, and what is known only as counts; not by cause.
+    /// Counts by outcome and class, and requests known only as counts; not by cause.
     pub counts: RequestCounts,
     /// Service times of answered requests.
     pub service: Values,
-    /// Away from any termination and near one.
+    /// Sums away from any termination and near one.
     pub apart: Apart<'a>,
 }
 
@@ -178,7 +178,7 @@ impl Part<'_> {
 }
 
 impl<'a> Sums<'a> {
-    /// The sums that show how an answer was lost.
+    /// Returns the sums that show how an answer was lost.
     pub(crate) fn load(&self) -> Load<'_> {
         let median = |OneSecond { counts, times }: &OneSecond| {
             (counts.ok > 0).then(|| times.values().percentiles().p50)
@@ -187,7 +187,7 @@ impl<'a> Sums<'a> {
         Load { medians, connects: &self.connects, streams: &self.streams }
     }
 
-    /// No request yet.
+    /// Starts without requests.
     pub(crate) fn new(timeline: &'a Timeline) -> Self {
         Self {
             targets: targets(timeline).map(|_| Part::default()).collect(),
@@ -200,8 +200,8 @@ impl<'a> Sums<'a> {
         }
     }
 
-    /// Sums of a run that was disrupted in these periods. `plain` are those over the requests that were plainly answered, as
-    /// their own rows tell it.
+    /// Computes the sums of a run that was disrupted in these periods. `plain` are the sums over the requests that were
+    /// plainly answered, from their own rows.
     pub(crate) fn of(
         timeline: &'a Timeline,
         requests: &'a Requests,
@@ -297,7 +297,7 @@ impl<'a> Sums<'a> {
         }
     }
 
-    /// What load sources counted, without what their rows show.
+    /// Returns the counts of load sources, minus those of their rows.
     fn without_rows(&self, timeline: &Timeline) -> BTreeMap<String, BTreeMap<Outcome, u64>> {
         let mut all = timeline.tallies.clone();
         for (source, tally) in &mut all {
@@ -311,7 +311,7 @@ impl<'a> Sums<'a> {
         all
     }
 
-    /// A request of the warm-up or of the counted part.
+    /// Adds a request of the warm-up or of the counted part.
     fn add_any(&mut self, timeline: &Timeline, r: &Request) {
         if let (Some(start), Some(connected)) = (r.row.connect_start, r.row.connected) {
             self.connects.add(connected.ns_since(start));
@@ -319,7 +319,7 @@ impl<'a> Sums<'a> {
         self.reuses.add(r);
         for (last, withdrawal) in self.last_reached.iter_mut().zip(&timeline.withdrawals) {
             let is_its = r.pod().is_some_and(|pod| **pod == *withdrawal.pod);
-            // What comes after its return does not show how long the Service took to drop it.
+            // Connections after its return do not show how long the Service took to drop it.
             let is_then = r.begun() >= withdrawal.asked
                 && withdrawal.returned.is_none_or(|returned| r.begun() < returned);
             if is_its && r.is_new_connection() && is_then {
@@ -376,13 +376,13 @@ impl<'a> Sums<'a> {
     }
 }
 
-/// The latency that counts: the response time, or in a closed loop, which has none, the service time.
+/// Returns the latency that counts: the response time, or in a closed loop, which has none, the service time.
 fn latency_ns(timeline: &Timeline, r: &Request) -> i64 {
     let service_ns = r.row.service_ns().filter(|_| timeline.info.load.is_closed_loop());
     service_ns.unwrap_or_else(|| r.row.response_ns())
 }
 
-/// The targets that have sums of their own: none where there is only one.
+/// Returns the targets that have sums of their own: none if there is only one.
 fn targets(timeline: &Timeline) -> Range<usize> {
     match timeline.info.targets.len() {
         0 | 1 => 0..0,
@@ -390,7 +390,7 @@ fn targets(timeline: &Timeline) -> Range<usize> {
     }
 }
 
-/// The sum of the target that a request was meant for, if it has its own.
+/// Returns the sum of the target that a request was meant for, if the target has its own.
 fn of_target<'s, S>(targets: &'s mut [S], timeline: &Timeline, r: &Request) -> Option<&'s mut S> {
     if targets.is_empty() {
         return None;
@@ -398,7 +398,7 @@ fn of_target<'s, S>(targets: &'s mut [S], timeline: &Timeline, r: &Request) -> O
     targets.get_mut(timeline.target_of(&r.row)?)
 }
 
-/// A new connection to a pod of this termination, if the pod was ending.
+/// Returns the new connection of a request to a pod of this termination, if the pod was ending.
 fn late_arrival(timeline: &Timeline, termination: usize, r: &Request) -> Option<LateArrival> {
     if !r.is_new_connection() {
         return None;

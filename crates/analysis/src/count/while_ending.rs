@@ -1,4 +1,4 @@
-//! Errors of the app that its end brings: answers of 5xx by pods after their t0. No policy calls them dropped, as an app
+//! App errors caused by the end of pods: answers of 5xx by pods after their t0. No policy calls them dropped, as an app
 //! may also answer so while it is well; so they are counted apart, and compared with the steady part of the run.
 
 use crate::attribute::suspects::Verdict;
@@ -10,10 +10,10 @@ use rolldrop_record::{Phase, RequestRow};
 
 /// gRPC's codes for faults of the server: UNKNOWN and INTERNAL.
 const GRPC_FAULTS: [i32; 2] = [2, 13];
-/// The steady part of a run explains as many errors if it would give so many with this probability.
+/// The steady part of a run explains a number of errors if it would give at least that many with this probability.
 const STEADY_ALPHA: f64 = 0.01;
 
-/// True if the app answered with its own error, and blamed nobody else.
+/// Returns true if the app answered with its own error, and blamed nobody else.
 pub(crate) fn is_server_error(row: &RequestRow) -> bool {
     let is_fault = match row.grpc_status {
         Some(code) => GRPC_FAULTS.contains(&code),
@@ -25,13 +25,13 @@ pub(crate) fn is_server_error(row: &RequestRow) -> bool {
 /// An error while a pod was ending.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndingError {
-    /// The number of its target.
+    /// Number of its target.
     pub target: Option<usize>,
-    /// The termination, if something names the pod.
+    /// Its termination, if something names the pod.
     pub termination: Option<usize>,
 }
 
-/// The errors of the counted part. `verdicts` are those of `others`.
+/// Collects the errors of the counted part. `verdicts` are those of `others`.
 pub(crate) fn errors(timeline: &Timeline, others: &[Request], verdicts: &[Verdict]) -> Vec<EndingError> {
     let counted =
         others.iter().zip(verdicts).filter(|(r, _)| r.row.phase == Phase::Main && is_server_error(&r.row));
@@ -52,8 +52,8 @@ pub(crate) fn errors(timeline: &Timeline, others: &[Request], verdicts: &[Verdic
 }
 
 impl RequestCounts {
-    /// The errors of pods that were ending, 0 if the app answers as many while it is well. `reached` is the number of
-    /// requests that ending pods answered; `None` if that is not known.
+    /// Returns the number of errors of pods that were ending; 0 if the app answers as many while it is well. `reached`
+    /// is the number of requests that ending pods answered; `None` if that is not known.
     pub fn errors_of_ends(&self, reached: Option<u64>) -> u64 {
         let (errors, outside) = (self.app_errors_while_ending, self.outside_terminations);
         let near = self.total.saturating_sub(outside.all());

@@ -1,8 +1,8 @@
 //! Compares two sides: better, worse, the same, or inconclusive.
 //!
-//! The unit is what can be lost together: the termination if pods ended, else a block of time as long as neighbouring
-//! requests are correlated (`blocks`). All rows share one chance of a false alarm (Holm). Runs that differ in more
-//! than their results are refused.
+//! The unit is a group of requests that can be lost together: the termination if pods ended, else a block of time as
+//! long as neighbouring requests are correlated (`blocks`). All rows share one chance of a false alarm (Holm). Runs
+//! that differ in more than their results are refused.
 
 mod blocks;
 mod ends;
@@ -28,18 +28,18 @@ use rolldrop_record::Outcome;
 use rolldrop_record::expect::Worse;
 use worse::Limited;
 
-/// The required confidence, and which differences are too small to matter.
+/// Required confidence, and limits below which differences do not matter.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Confidence of each interval, and of all verdicts together.
     pub confidence: f64,
-    /// A latency or a rate within this share of the baseline's is the same.
+    /// A latency or a rate within this share of the baseline's counts as the same.
     pub tolerance: f64,
-    /// How often the blocks of time are resampled.
+    /// Number of times that the blocks of time are resampled.
     pub replicates: u32,
-    /// Whether to compare what is not comparable.
+    /// True to compare sides even if they are not comparable.
     pub anyway: bool,
-    /// By how much single figures may be worse. Such a figure has no other verdict.
+    /// Margins by which single figures may be worse. Such a figure has no other verdict.
     pub worse: Vec<Worse>,
 }
 
@@ -49,10 +49,10 @@ impl Default for Options {
     }
 }
 
-/// Why two sides are not compared.
+/// Reason why two sides are not compared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Incomparable {
-    /// There is nothing on one side.
+    /// One side has no run.
     #[error("there is no run to compare")]
     Nothing,
     /// They differ in more than their results, or are invalid.
@@ -68,13 +68,13 @@ fn in_words(differences: &[Difference]) -> String {
 
 /// With fewer requests, a share of 1 % that fails would not show in one of twenty runs (Wilks 1941).
 pub(crate) const FEWEST_REQUESTS: u64 = 299;
-/// Those quantiles of the latency that the chart marks.
+/// Quantiles of the latency that the chart marks.
 const MARKED: [&str; 2] = ["p50", "p99"];
 
 /// Compares a side with a baseline.
 ///
 /// # Errors
-/// When they differ in more than their results, and the policy does not compare such sides.
+/// If a side has no run, or if they differ in more than their results and the options do not ask to compare such sides.
 pub fn compare(
     baseline: &[Sample],
     candidate: &[Sample],
@@ -110,7 +110,7 @@ pub fn compare(
     })
 }
 
-/// What the chart of a comparison draws of each side.
+/// Returns the chart data of each side of a comparison.
 pub fn charts(baseline: &[Sample], candidate: &[Sample]) -> [SideChart; 2] {
     let blocks = [Blocks::new(baseline), Blocks::new(candidate)];
     let is_marked = |(name, q): &(&str, f64)| MARKED.contains(name) && beyond(&blocks, *q) >= FEWEST_BEYOND;
@@ -135,7 +135,7 @@ fn windows_s(side: &[Sample]) -> BTreeMap<String, Vec<Option<f64>>> {
     windows
 }
 
-/// The dropped requests of a side, by steps of so many seconds, one run after the other.
+/// Returns a side's dropped requests by steps of time, one run after the other, and the length of a step in seconds.
 fn dropped_over_time(side: &[Sample]) -> (f64, Vec<BTreeMap<Outcome, u64>>) {
     let step_s = side.iter().map(|sample| sample.block_s.max(1.0)).fold(1.0, f64::max);
     let mut seconds: Vec<BTreeMap<_, u64>> = Vec::new();
@@ -164,7 +164,7 @@ fn side(samples: &[Sample]) -> Side {
     }
 }
 
-/// The values that a side's runs have for a key of their fingerprints.
+/// Returns the values that a side's runs have for a key of their fingerprints.
 fn values<'a>(side: &'a [Sample], key: &str) -> BTreeSet<&'a str> {
     side.iter().map(|s| s.fingerprint.get(key).map_or("not given", String::as_str)).collect()
 }
@@ -209,7 +209,7 @@ fn caveats(baseline: &[Sample], candidate: &[Sample]) -> Vec<String> {
     caveats
 }
 
-/// The counts that scale by themselves, where the sides differ in them.
+/// Returns the counts that scale by themselves and differ between the sides.
 fn scales(baseline: &[Sample], candidate: &[Sample]) -> Vec<(String, [String; 2])> {
     let keys: BTreeSet<&String> = baseline.iter().chain(candidate).flat_map(|s| s.scale.keys()).collect();
     let values = |side: &[Sample], key: &String| {
@@ -220,12 +220,12 @@ fn scales(baseline: &[Sample], candidate: &[Sample]) -> Vec<(String, [String; 2]
     both.filter(|(_, [then, now])| then != now).collect()
 }
 
-/// Whether a side is one run.
+/// Returns true if a side is one run.
 const fn is_one_run(baseline: &[Sample], candidate: &[Sample]) -> bool {
     baseline.len() == 1 || candidate.len() == 1
 }
 
-/// Better and worse for figures where less is better.
+/// Judges figures of which less is better.
 fn less_is_better(baseline: f64, candidate: f64) -> Judgement {
     if candidate < baseline { Judgement::Better } else { Judgement::Worse }
 }
@@ -235,7 +235,7 @@ fn judge(rows: &mut [Row], limits: &mut [Limited], options: &Options) {
     let of_rows = rows.iter().filter_map(|row| Some((row.p?, row.metric == "dropped")));
     let of_limits = limits.iter().filter_map(|limit| Some((limit.p?, limit.check.name == "dropped.worse")));
     let tested: Vec<(f64, bool)> = of_rows.chain(of_limits).collect();
-    // Half of the chance of a false alarm is that of the dropped requests, the figure that all is about.
+    // The dropped requests, the most important figure, get half of the chance of a false alarm.
     let weight = |is_dropped| if is_dropped { (tested.len() - 1).max(1) as f64 } else { 1.0 };
     let p: Vec<(f64, f64)> = tested.iter().map(|(p, is_dropped)| (*p, weight(*is_dropped))).collect();
     let alpha = 1.0 - options.confidence;

@@ -28,7 +28,7 @@ pub(crate) use part::{figures, meant};
 use rolldrop_record::Cause;
 use rolldrop_record::expect::{Accounting, Expect, Validity};
 
-/// Checks every expectation, in a fixed order, and what every gate checks ([`with_defaults`]). Without expectations
+/// Checks every expectation, in a fixed order, and the defaults of every gate ([`with_defaults`]). Without expectations
 /// there is no gate; only the user's command is checked.
 pub fn check(result: &RunResult, expect: &Expect) -> Vec<Check> {
     if expect.is_empty() {
@@ -39,8 +39,8 @@ pub fn check(result: &RunResult, expect: &Expect) -> Vec<Check> {
     checks
 }
 
-/// Checks every expectation but those that need a baseline; also that something was sent, that the target works while no
-/// pod ends, and that pods ended, unless an expectation says otherwise.
+/// Checks every expectation except those that need a baseline. Unless an expectation replaces these, also checks that
+/// something was sent, that the target works while no pod ends, and that pods ended.
 pub fn with_defaults(result: &RunResult, expect: &Expect) -> Vec<Check> {
     let expect = &expect.clone().with_default_limits();
     let all = Part::all(result);
@@ -75,7 +75,7 @@ pub fn with_defaults(result: &RunResult, expect: &Expect) -> Vec<Check> {
     checks
 }
 
-/// The requests that were sent.
+/// Counts the requests that were sent.
 pub fn sent(counts: &RequestCounts) -> u64 {
     counts.total - counts.not_sent
 }
@@ -84,7 +84,7 @@ fn of_command(result: &RunResult) -> Vec<Check> {
     result.command.as_ref().and_then(command_check).into_iter().collect()
 }
 
-/// Whether every scheduled request is in exactly one count, and whether all rows arrived.
+/// Checks that every scheduled request is in exactly one count, and that all rows arrived.
 fn accounting(counts: &RequestCounts, expected: Accounting) -> Check {
     let missing: u64 = counts.without_rows.values().flat_map(BTreeMap::values).sum();
     let closes = counts.closes();
@@ -97,7 +97,7 @@ fn accounting(counts: &RequestCounts, expected: Accounting) -> Check {
     Check::plain("accounting", verdict, expected.as_str(), observed, why)
 }
 
-/// Whether the measurement can be believed as far as is expected.
+/// Checks that the measurement can be believed as far as is expected.
 fn validity(verdict: &Verdict, expected: Validity) -> Check {
     let (observed, why, passes) = match verdict {
         Verdict::Valid => ("valid", String::new(), true),
@@ -108,11 +108,11 @@ fn validity(verdict: &Verdict, expected: Validity) -> Check {
     Check::plain("validity", verdict, expected.as_str(), observed, why)
 }
 
-/// Whether a run is worse than its baseline, figure by figure. An inconclusive figure passes if it does not even look
-/// worse.
+/// Checks that a run is not worse than its baseline, figure by figure. An inconclusive figure passes if it does not
+/// even look worse.
 pub fn against_baseline(comparison: &Comparison) -> Vec<Check> {
     let check = |row: &Row| {
-        // A figure that neither side has is none of these runs.
+        // A figure that neither side has does not apply to these runs.
         row.baseline.or(row.candidate)?;
         let verdict = match row.verdict? {
             Judgement::Worse => CheckVerdict::Fail,
@@ -138,7 +138,7 @@ pub fn against_baseline(comparison: &Comparison) -> Vec<Check> {
     too_few.into_iter().chain(rows).chain(comparison.limits.iter().cloned()).collect()
 }
 
-/// The verdict of all checks: a failure outweighs an inconclusive check. Without checks the gate passes.
+/// Combines all checks into a verdict: a failure outweighs an inconclusive check. Without checks the gate passes.
 pub fn verdict(checks: &[Check]) -> CheckVerdict {
     let any = |v: CheckVerdict| checks.iter().any(|c| c.verdict == v);
     if any(CheckVerdict::Fail) {
@@ -150,13 +150,13 @@ pub fn verdict(checks: &[Check]) -> CheckVerdict {
     }
 }
 
-/// The verdict without what needs a baseline. A run counts as a baseline whatever it was compared with itself.
+/// Combines the checks that need no baseline. A run can serve as a baseline regardless of its own comparison.
 pub(crate) fn verdict_alone(checks: &[Check]) -> CheckVerdict {
     let alone = checks.iter().filter(|check| !worse::is_name(&check.name));
     verdict(&alone.cloned().collect::<Vec<_>>())
 }
 
-/// A command that failed fails the gate; one that the run cut off is not judged.
+/// Checks the user's command: one that failed fails the gate, one that the run cut off is not judged.
 fn command_check(command: &CommandResult) -> Option<Check> {
     command.duration_s?;
     let observed = match (command.code, command.signal) {

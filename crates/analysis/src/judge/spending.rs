@@ -1,4 +1,4 @@
-//! The error that each look at a gate may spend, if the run goes on while the gate is inconclusive.
+//! Error that each look at a gate may spend, if the run continues while the gate is inconclusive.
 //!
 //! A run that stops as soon as it passes would pass too often: each look is another chance to be wrong. So the looks
 //! share one error by a spending function α(t) (Lan and DeMets 1983, Biometrika 70, 659–663), where t is the share of
@@ -9,14 +9,14 @@
 //! Group-sequential methods usually turn these amounts into critical values, which needs the joint distribution of the
 //! looks' statistics. The gate's bounds are exact for discrete figures, and have no such distribution: each look takes
 //! its amount as its own error. By Bonferroni's inequality the error of all looks is at most α, however they depend on
-//! each other and however the run decides whether to go on.
+//! each other and however the run decides to continue.
 
 use std::f64::consts::E;
 
 use crate::model::ALPHA;
 use rolldrop_record::{Looks, Spending};
 
-/// The looks of a run that is looked at up to so many times, before the first.
+/// Returns the looks of a run with up to `most` of them, before the first.
 pub fn looks(most: usize) -> Looks {
     let spent = |look: usize| ALPHA * ((E - 1.0) * look as f64 / most.max(1) as f64).ln_1p();
     let alphas = (1..=most).map(|look| spent(look) - spent(look - 1)).collect();

@@ -1,10 +1,10 @@
-//! What a run amounts to as a gate, in one word: the exit status and every report for CI follow from it.
+//! Standing of a run as a gate, in one word: the exit status and every report for CI follow from it.
 
 use crate::judge::gate;
 use crate::model::RunResult;
 use crate::model::{CheckVerdict, FindingKind, Verdict};
 
-/// What a run amounts to as a gate, once its checks are made.
+/// Standing of a run as a gate, once its checks are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// Nothing was expected of it.
@@ -13,9 +13,9 @@ pub enum Standing {
     Passed,
     /// A check failed.
     Failed,
-    /// No check failed, and one at least cannot be decided.
+    /// No check failed, and at least one cannot be decided.
     Inconclusive,
-    /// No check failed, but the target did not work even where no pod ended.
+    /// No check failed, but the target did not work even while no pod ended.
     NotWorking,
     /// The record is incomplete.
     Partial,
@@ -26,7 +26,7 @@ pub enum Standing {
 }
 
 impl Standing {
-    /// All of them.
+    /// All standings.
     pub const ALL: [Self; 8] = [
         Self::Measured,
         Self::Passed,
@@ -38,7 +38,7 @@ impl Standing {
         Self::NothingSent,
     ];
 
-    /// An invalid run outweighs its checks, a failure outweighs what is inconclusive.
+    /// Determines the standing: an invalid run outweighs its checks, a failure outweighs an inconclusive check.
     pub fn of(result: &RunResult) -> Self {
         let is_working = !result.findings.iter().any(|found| found.kind == Some(FindingKind::NotWorking));
         match (&result.verdict, gate::verdict(&result.checks)) {
@@ -53,7 +53,7 @@ impl Standing {
         }
     }
 
-    /// Its name for programs, such as `not_working`.
+    /// Returns its name for programs, such as `not_working`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Measured => "measured",

@@ -1,9 +1,10 @@
-//! What follows from the runs of `rolldrop tune`: which sleep, which grace period, at what price, and whether they hold.
+//! Conclusions from the runs of `rolldrop tune`: a sleep, a grace period, their price, and the proof that they hold.
 //!
-//! The first run shows what is lost as things are. Where something names the pods, they sleep in the second so long that
-//! every window is seen to its end. The sleep is the longest of these windows, in whole seconds: no margin is added,
-//! because the next run proves it. The statement is that of Wilks 1941: the largest of n windows covers a share of all, at
-//! a confidence (`stats`). Without names, the search begins at the windows that the first run bounds (module `first`).
+//! The first run shows the losses with the current settings. If something names the pods, they sleep in the second run
+//! for long enough that every window is seen to its end. The chosen sleep is the longest of these windows, in whole
+//! seconds: no margin is added, because the next run proves it. The statement is that of Wilks 1941: the largest of n
+//! windows covers a share of all, at a confidence (`stats`). Without names, the search begins at the windows that the
+//! first run bounds (module `first`).
 
 mod alike;
 mod first;
@@ -31,14 +32,14 @@ use rolldrop_record::{Cause, Outcome as Ended, Policy, run_info::Tool};
 pub use search::{MOST_PROOFS, Next, Search};
 pub use starts::{lost_at_starts, with_starts};
 
-/// The version of `tune.json`.
+/// Version of `tune.json`.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// How the pods of a workload end and start.
+/// Settings by which the pods of a workload end and start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Settings {
-    /// The preStop sleep, in seconds; 0 for none.
+    /// Length of the preStop sleep, in seconds; 0 for none.
     pub pre_stop_seconds: u64,
     /// `terminationGracePeriodSeconds`.
     pub termination_grace_period_seconds: u64,
@@ -55,47 +56,47 @@ pub struct Settings {
 pub struct Tuning {
     /// [`SCHEMA_VERSION`].
     pub schema_version: u32,
-    /// The tool that measured.
+    /// Tool that measured.
     pub tool: Tool,
-    /// The workload, such as `deployment/web`.
+    /// Workload, such as `deployment/web`.
     pub workload: String,
-    /// Its containers that sleep.
+    /// Containers of the workload that sleep.
     pub containers: Vec<String>,
-    /// The cluster's fingerprint.
+    /// Fingerprint of the cluster.
     pub cluster: ClusterInfo,
-    /// The share of future terminations that was to be covered.
+    /// Share of future terminations that was to be covered.
     pub coverage_asked: f64,
-    /// At this confidence.
+    /// Confidence of that coverage.
     pub confidence: f64,
-    /// What was set before.
+    /// Settings before the tuning.
     pub before: Settings,
-    /// The runs, in order.
+    /// Runs, in order.
     pub steps: Vec<Step>,
-    /// The longest windows of all runs.
+    /// Longest windows of all runs.
     pub seen: Seen,
-    /// What was lost before, by cause.
+    /// Requests lost with the settings before, by cause.
     pub lost_before: Vec<LostTo>,
-    /// The chosen settings, if the windows show any.
+    /// Chosen settings, if the windows show any.
     pub chosen: Option<Choice>,
-    /// What they cost.
+    /// Price of the chosen settings.
     pub price: Option<Price>,
-    /// What limits of the platform mean for the chosen settings, a sentence each.
+    /// Effects of platform limits on the chosen settings, a sentence each.
     pub limits: Vec<String>,
-    /// What it amounts to.
+    /// Outcome of the tuning.
     pub outcome: Outcome,
 }
 
-/// What a tuning amounts to.
+/// Outcome of a tuning.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum Outcome {
-    /// The chosen settings lost nothing that a sleep saves, in as many terminations.
+    /// The chosen settings lost nothing that a sleep saves, in the required number of terminations.
     Proven,
-    /// What is set already is right.
+    /// The current settings are already right.
     AlreadyRight,
-    /// Nothing of what is lost is for a sleep to save.
+    /// No lost request is one that a sleep saves.
     NotForASleep,
-    /// It could not be shown.
+    /// The tuning could not show any settings to hold.
     NotShown {
         /// Reasons, one sentence each.
         why: Vec<String>,
@@ -105,7 +106,7 @@ pub enum Outcome {
         /// Reasons, one sentence each.
         why: Vec<String>,
     },
-    /// The tuning has not ended, or was interrupted: this is what it has measured so far.
+    /// The tuning has not ended, or was interrupted; the result holds what it has measured so far.
     Partial {
         /// Reasons, one sentence each.
         why: Vec<String>,
@@ -113,7 +114,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Whether the chosen settings are shown to hold.
+    /// Returns true if the chosen settings are shown to hold.
     pub const fn is_shown(&self) -> bool {
         matches!(self, Self::Proven | Self::AlreadyRight)
     }
@@ -123,16 +124,16 @@ impl Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Purpose {
-    /// What is lost as things are.
+    /// To show the losses with the current settings.
     Before,
-    /// The whole windows.
+    /// To show the whole windows.
     Windows,
-    /// Whether the chosen settings hold.
+    /// To prove that the chosen settings hold.
     Proof,
 }
 
 impl Purpose {
-    /// Its name, in those of the run directories.
+    /// Returns its name, as in the names of the run directories.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Before => "before",
@@ -146,40 +147,40 @@ impl Purpose {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Step {
-    /// What it is for.
+    /// Purpose of the run.
     pub purpose: Purpose,
-    /// The run directory, in that of the tuning.
+    /// Run directory, relative to that of the tuning.
     pub run: String,
-    /// How pods ended in it.
+    /// Settings of its pods.
     pub settings: Settings,
-    /// Whether it can be believed.
+    /// Verdict on the measurement.
     pub verdict: Verdict,
-    /// How they ended: the modes of its terminations.
+    /// Modes of its terminations.
     pub modes: BTreeSet<Mode>,
     /// Pods that ended.
     pub terminations: usize,
     /// Rollouts in which they ended.
     pub rollouts: usize,
-    /// The unit that the coverage counts.
+    /// Unit that the coverage counts.
     pub unit: Unit,
-    /// Number of these.
+    /// Number of these units.
     pub units: usize,
-    /// The confidence at which it was to show something.
+    /// Confidence at which it was to show something.
     pub confidence: f64,
-    /// The share of future units of which so many show something, at that confidence.
+    /// Share of future units of which this many show something, at that confidence.
     pub coverage: f64,
     /// Requests that were lost.
     pub lost: u64,
-    /// Of those, lost by a cause that a sleep helps.
+    /// Number of these with a cause that a sleep helps.
     pub lost_for_a_sleep: u64,
-    /// Those that no sleep saves, one by one; of a proof only.
+    /// Those that no sleep saves, one by one; only for a proof.
     pub lost_otherwise: Vec<LostOtherwise>,
-    /// Of how many requests.
+    /// Number of all requests.
     pub requests: u64,
 }
 
 impl Step {
-    /// What a run shows.
+    /// Summarises a run.
     pub fn of(
         purpose: Purpose,
         run: &str,
@@ -210,7 +211,8 @@ impl Step {
 }
 
 impl Step {
-    /// Requests that were lost by no known cause when their pod's sleep was over: a longer one may save them.
+    /// Counts the requests that were lost by no known cause when their pod's sleep was over: a longer one may save
+    /// them.
     pub fn unclear(&self) -> u64 {
         let slept_s = self.settings.pre_stop_seconds as f64;
         let is_unclear = |lost: &&LostOtherwise| {
@@ -227,22 +229,22 @@ impl Step {
 pub struct LostOtherwise {
     /// Its number in its load source, as in `lost.csv`.
     pub seq: u64,
-    /// The load source.
+    /// Load source.
     pub source: String,
-    /// When it was begun, in seconds since the counted part of the load began.
+    /// Time at which it was begun, in seconds since the counted part of the load began.
     pub begun_seconds: f64,
-    /// Its cause.
+    /// Cause of its loss.
     pub cause: Cause,
     /// Its outcome.
     pub outcome: Ended,
-    /// The pod that most likely lost it; `None` if no ending pod explains it.
+    /// Pod that most likely lost it; `None` if no ending pod explains it.
     pub pod: Option<String>,
     /// Time from that pod's deletion to the request's beginning, in seconds; negative if before.
     pub after_deletion_seconds: Option<f64>,
 }
 
-/// The requests of a run that were lost by causes that no sleep helps, in order. The generator's own stale flows are
-/// among them.
+/// Returns the requests of a run that were lost by causes that no sleep helps, in order, including the generator's own
+/// stale flows.
 fn lost_otherwise(result: &RunResult, lost: &[Lost]) -> Vec<LostOtherwise> {
     let terminations = &result.terminations;
     let of = |lost: &Lost| {
@@ -264,21 +266,21 @@ fn lost_otherwise(result: &RunResult, lost: &[Lost]) -> Vec<LostOtherwise> {
     all
 }
 
-/// Requests that a run lost by causes that a sleep helps.
+/// Counts the requests that a run lost by causes that a sleep helps.
 pub fn for_a_sleep(result: &RunResult) -> u64 {
     result.requests.by_cause.iter().filter(|(cause, _)| cause.is_helped_by_sleep()).map(|(_, n)| n).sum()
 }
 
-/// Whether it is known which pod a late request went to.
+/// Knowledge of the pod that a late request was routed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Names {
-    /// It is: a header, the sidecar, connection tracking or the address says so.
+    /// Known: from a header, the sidecar, connection tracking or the address.
     Known,
-    /// It is not.
+    /// Not known.
     Unknown,
 }
 
-/// Whether a run knows by name which pods answered its requests: then it knows when a new pod answered first.
+/// Tells if a run knows by name which pods answered its requests, and so the time at which each new pod first answered.
 pub fn names(result: &RunResult) -> Names {
     let is_named = |start: &Start| start.timeline.contains_key(&StartStage::FirstRequest);
     if result.starts.iter().any(is_named) { Names::Known } else { Names::Unknown }
@@ -288,21 +290,22 @@ fn confidence(result: &RunResult) -> f64 {
     result.recommendation.first().map_or(Policy::default().confidence, |rec| rec.confidence)
 }
 
-/// What was lost by one cause.
+/// Requests lost by one cause.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LostTo {
     /// The cause.
     pub cause: Cause,
-    /// How many requests.
+    /// Number of requests.
     pub requests: u64,
-    /// Whether a preStop sleep saves them.
+    /// True if a preStop sleep saves them.
     pub helped_by_sleep: bool,
-    /// What helps. Empty where a sleep does: the length that one run suggests is not the one that the tuning finds.
+    /// Remedy. Empty if a sleep helps: the length that one run suggests is not the one that the tuning finds.
     pub remedy: String,
 }
 
-/// What a run lost, by cause, the most first. The generator's own stale flows are not the workload's.
+/// Returns a run's lost requests by cause, most first. The generator's own stale flows are left out: they are not the
+/// workload's.
 pub fn lost_to(result: &RunResult) -> Vec<LostTo> {
     let others = result.findings.iter().filter_map(|found| Some((found.cause?, found.remedy.as_str())));
     let remedies: BTreeMap<Cause, &str> = others.filter(|(cause, _)| !cause.is_helped_by_sleep()).collect();
@@ -322,47 +325,47 @@ pub fn lost_to(result: &RunResult) -> Vec<LostTo> {
     lost
 }
 
-/// What the windows support.
+/// Settings that the windows support.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Choice {
-    /// The settings.
+    /// Chosen settings.
     pub settings: Settings,
     /// Each consumer, with the sleep that it needs alone.
     pub consumers: Vec<Consumer>,
-    /// How long the slowest pod took from SIGTERM to its end, in seconds; `None` if not seen of every pod.
+    /// Time from SIGTERM to the end of the slowest pod, in seconds; `None` if not seen for every pod.
     pub stopping_seconds: Option<f64>,
 }
 
-/// What one consumer needs.
+/// Sleep that one consumer needs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Consumer {
-    /// Its name.
+    /// Name of the consumer.
     pub consumer: String,
-    /// The upper bounds of its windows, in seconds, sorted.
+    /// Upper bounds of its windows, in seconds, sorted.
     pub windows_seconds: Vec<f64>,
-    /// The least whole second that covers them all.
+    /// Smallest whole number of seconds that covers them all.
     pub pre_stop_seconds: u64,
-    /// How alike they are within a rollout; `None` if not known.
+    /// Likeness of the windows within a rollout; `None` if not known.
     #[serde(default)]
     pub within_rollouts: Option<Alike>,
 }
 
-/// What settings are chosen from.
+/// Constraints on the choice of settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Wish {
-    /// What is set, with what starting pods need.
+    /// Current settings, with those that starting pods need.
     pub before: Settings,
-    /// Whether the grace period may become shorter than it is.
+    /// True if the grace period may become shorter than it is.
     pub may_shorten: bool,
-    /// The least sleep, in whole seconds, that no window of the runs so far is known to outlast.
+    /// Shortest sleep, in whole seconds, that no window of the runs so far is known to outlast.
     pub least_s: u64,
 }
 
 impl Wish {
-    /// The settings with a sleep, for pods that take so long from SIGTERM to their end. If that is not known, they keep
-    /// the time that they have for it.
+    /// Returns the settings with a sleep of `sleep_s` seconds, for pods that take `stopping_s` from SIGTERM to their
+    /// end. If that is not known, they keep the time that they have for it.
     pub fn settings(self, sleep_s: u64, stopping_s: Option<f64>) -> Settings {
         let set = self.before.termination_grace_period_seconds;
         let least = match stopping_s {
@@ -377,21 +380,21 @@ impl Wish {
     }
 }
 
-/// Why the windows of a run support no settings.
+/// Reason why the windows of a run support no settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unknown {
     /// A window lasted as long as the pods slept, and may last longer.
     Outlasted,
-    /// A pod ended before its sleep was over, as this says.
+    /// A pod ended before its sleep was over, as the sentence explains.
     EndedEarly(String),
-    /// One sentence each.
+    /// Other reasons, one sentence each.
     Because(Vec<String>),
 }
 
-/// The settings that the windows of a run support, in which pods slept for `seen_with` seconds.
+/// Returns the settings that the windows of a run support, in which pods slept for `seen_with` seconds.
 ///
 /// # Errors
-/// Why there are none.
+/// If the windows support none.
 pub fn choose(windows: &RunResult, seen_with: u64, wish: Wish) -> Result<Choice, Unknown> {
     let Some(rec) = widest(&windows.recommendation) else {
         return Err(Unknown::Because(vec!["no pod ended, so there is no window".to_owned()]));
@@ -411,7 +414,7 @@ pub fn choose(windows: &RunResult, seen_with: u64, wish: Wish) -> Result<Choice,
     Ok(Choice { settings: wish.settings(sleep_s, stopping), consumers, stopping_seconds: stopping })
 }
 
-/// Why pods are not known to have slept as long as they were to; `None` if they did.
+/// Returns the reason why pods are not known to have slept as long as they were to; `None` if they did.
 fn ended_early(windows: &RunResult, slept_s: u64) -> Option<String> {
     let ended = |t: &Termination| t.timeline.get(&Stage::ContainersTerminated).copied();
     let early = windows.terminations.iter().find(|t| ended(t).is_some_and(|s| s < slept_s as f64 - 0.5))?;
@@ -423,7 +426,7 @@ fn ended_early(windows: &RunResult, slept_s: u64) -> Option<String> {
     ))
 }
 
-/// Whether a window lasted as long as the pods slept, so that its end is not known.
+/// Returns true if a window lasted as long as the pods slept, so that its end is not known.
 pub fn is_outlasted(windows: &RunResult, slept_s: u64) -> bool {
     let all = windows.terminations.iter().flat_map(|t| &t.windows);
     let lasted = all.filter_map(|window| window.upper_s.or(window.lower_s));
@@ -431,12 +434,12 @@ pub fn is_outlasted(windows: &RunResult, slept_s: u64) -> bool {
     lasted.chain(groups).any(|lasted| lasted >= slept_s as f64)
 }
 
-/// How long the slowest pod took from SIGTERM to its end, in seconds; `None` if that was not seen of every pod.
+/// Returns the time from SIGTERM to the end of the slowest pod, in seconds; `None` if that was not seen for every pod.
 pub fn stopping(result: &RunResult) -> Option<f64> {
     result.terminations.iter().map(stopping_s).try_fold(0.0_f64, |most, s| Some(most.max(s?)))
 }
 
-/// The recommendation of the mode with the longest windows.
+/// Returns the recommendation of the mode with the longest windows.
 fn widest(all: &[Recommendation]) -> Option<&Recommendation> {
     all.iter().max_by_key(|rec| rec.covers_all_seen_seconds)
 }
@@ -458,7 +461,7 @@ fn consumers(windows: &RunResult) -> Vec<Consumer> {
     all.into_iter().map(consumer).collect()
 }
 
-/// From SIGTERM to the end of a pod's containers; `None` if not seen, or cut short by SIGKILL.
+/// Returns the time from SIGTERM to the end of a pod's containers; `None` if not seen, or cut short by SIGKILL.
 fn stopping_s(t: &Termination) -> Option<f64> {
     if t.exit_code == Some(137) {
         return None;

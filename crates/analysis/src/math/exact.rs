@@ -9,7 +9,7 @@ use statrs::distribution::{ContinuousCDF, Normal};
 use statrs::function::factorial::ln_binomial;
 use statrs::function::gamma::ln_gamma;
 
-/// `x` of `n`.
+/// Number of hits, `x` of `n`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Of {
     pub(crate) hits: u64,
@@ -22,7 +22,7 @@ impl Of {
     }
 }
 
-/// Fisher's exact test, two-sided: the chance of a table that is no likelier than this one.
+/// Returns the chance of a table that is no likelier than this one: Fisher's exact test, two-sided.
 pub(crate) fn fisher(a: Of, b: Of) -> f64 {
     let hits = a.hits + b.hits;
     let ln_p = |x: u64| ln_binomial(a.n, x) + ln_binomial(b.n, hits - x) - ln_binomial(a.n + b.n, hits);
@@ -32,17 +32,17 @@ pub(crate) fn fisher(a: Of, b: Of) -> f64 {
     p.min(1.0)
 }
 
-/// The least p that Fisher's test can give with these margins. If it exceeds alpha, the test cannot speak and shares no
-/// chance of an error (Tarone 1990).
+/// Returns the smallest p that Fisher's test can give with these margins. If it exceeds alpha, the test cannot reject
+/// and shares no chance of an error (Tarone 1990).
 pub(crate) fn least_fisher(a: Of, b: Of) -> f64 {
     let hits = a.hits + b.hits;
     let p = |x: u64| fisher(Of { hits: x, ..a }, Of { hits: hits - x, ..b });
     p(hits.saturating_sub(b.n)).min(p(hits.min(a.n)))
 }
 
-/// The test of two totals, two-sided, where the events of a run come together: the chance of shares of the sum that are
+/// Tests two totals, two-sided, if the events of a run come together: returns the chance of shares of the sum that are
 /// at least as uneven, if the runs' totals are geometric with one mean. `runs` weighs the sides; it need not be whole.
-/// None if no division of this sum would be unlikely enough.
+/// `None` if no division of this sum would be unlikely enough.
 ///
 /// Given the sum, a side's part has a negative hypergeometric (beta-binomial) distribution; with one run a side every
 /// division of the sum has the same chance (Johnson, Kemp and Kotz 2005, section 6.2).
@@ -56,7 +56,8 @@ pub(crate) fn totals([a, b]: [u64; 2], [runs_a, runs_b]: [f64; 2], alpha: f64) -
     (sum > 0 && two_sided(0).min(two_sided(sum)) <= alpha).then(|| two_sided(b))
 }
 
-/// The chance that of a sum of two sides' totals, geometric with one mean, at least `part` is the second side's.
+/// Returns the chance that, of a sum of two sides' totals, geometric with one mean, at least `part` is the second
+/// side's.
 pub(crate) fn at_least(part: u64, sum: u64, first_runs: f64, second_runs: f64) -> f64 {
     let chance = |x: u64| {
         let rest = (sum - x) as f64;
@@ -67,7 +68,7 @@ pub(crate) fn at_least(part: u64, sum: u64, first_runs: f64, second_runs: f64) -
     (part..=sum).map(chance).sum::<f64>().min(1.0)
 }
 
-/// Wilson's interval of a share.
+/// Returns Wilson's interval of a share.
 fn wilson(of: Of, z: f64) -> (f64, f64) {
     let n = of.n as f64;
     let (p, z2) = (of.share(), z * z);
@@ -76,7 +77,7 @@ fn wilson(of: Of, z: f64) -> (f64, f64) {
     (((middle - half) / (1.0 + z2 / n)).max(0.0), ((middle + half) / (1.0 + z2 / n)).min(1.0))
 }
 
-/// The interval of the difference of two shares, `b` minus `a` (Newcombe's method 10).
+/// Returns the interval of the difference of two shares, `b` minus `a` (Newcombe's method 10).
 pub(crate) fn newcombe(a: Of, b: Of, confidence: f64) -> (f64, f64) {
     let z = z(f64::midpoint(1.0, confidence));
     let ((a_low, a_high), (b_low, b_high)) = (wilson(a, z), wilson(b, z));
@@ -85,17 +86,17 @@ pub(crate) fn newcombe(a: Of, b: Of, confidence: f64) -> (f64, f64) {
     (difference - (b - b_low).hypot(a_high - a), difference + (b_high - b).hypot(a - a_low))
 }
 
-/// The quantile of the normal distribution.
+/// Returns a quantile of the normal distribution.
 pub(crate) fn z(p: f64) -> f64 {
     Normal::standard().inverse_cdf(p)
 }
 
-/// The chance of a normal variable below this.
+/// Returns the chance of a normal variable below this.
 pub(crate) fn below(z: f64) -> f64 {
     Normal::standard().cdf(z)
 }
 
-/// Something observed of a unit: a value, and the weight by which its arm's sum is divided.
+/// Observation of a unit: a value, and the weight by which its arm's sum is divided.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weighed {
     pub(crate) value: f64,
@@ -103,13 +104,13 @@ pub(crate) struct Weighed {
 }
 
 impl Weighed {
-    /// A unit that counts as one.
+    /// Creates a unit that counts as one.
     pub(crate) const fn one(value: f64) -> Self {
         Self { value, weight: 1.0 }
     }
 }
 
-/// The sum of the values over the sum of the weights.
+/// Returns the sum of the values over the sum of the weights.
 pub(crate) fn mean<'a>(units: impl IntoIterator<Item = &'a Weighed>) -> f64 {
     let (mut value, mut weight) = (0.0, 0.0);
     for unit in units {
@@ -119,13 +120,13 @@ pub(crate) fn mean<'a>(units: impl IntoIterator<Item = &'a Weighed>) -> f64 {
     if weight > 0.0 { value / weight } else { 0.0 }
 }
 
-/// All rearrangements are tried if there are no more than this.
+/// Maximum number of rearrangements for which all are tried.
 const MOST_ARRANGEMENTS: f64 = 20_000.0;
-/// Otherwise this many are drawn.
+/// Number of rearrangements drawn if there are more.
 const DRAWN: u32 = 4_999;
 
-/// A permutation test of which side each unit belongs to, two-sided: the chance that the sides' means differ at least
-/// this much if the sides are the same.
+/// Returns the chance that the sides' means differ at least this much if the sides are the same: a permutation test of
+/// the side that each unit belongs to, two-sided.
 pub(crate) fn permutation(a: &[Weighed], b: &[Weighed]) -> f64 {
     let observed = (mean(b) - mean(a)).abs();
     let mut all: Vec<Weighed> = a.iter().chain(b).copied().collect();
@@ -146,7 +147,7 @@ pub(crate) fn permutation(a: &[Weighed], b: &[Weighed]) -> f64 {
             }
         }
     }
-    // The same numbers for the same question.
+    // The same seed: the same question gets the same numbers.
     let mut rng = SmallRng::seed_from_u64(all.len() as u64);
     let mut far = 0_u32;
     for _ in 0..DRAWN {
@@ -157,8 +158,8 @@ pub(crate) fn permutation(a: &[Weighed], b: &[Weighed]) -> f64 {
     f64::from(far + 1) / f64::from(DRAWN + 1)
 }
 
-/// [`permutation`], or none if even the most uneven arrangement of these values would not be unlikely enough (Tarone
-/// 1990).
+/// Returns [`permutation`], or `None` if even the most uneven arrangement of these values would not be unlikely enough
+/// (Tarone 1990).
 pub(crate) fn informative(a: &[Weighed], b: &[Weighed], alpha: f64) -> Option<f64> {
     let mut all: Vec<Weighed> = a.iter().chain(b).copied().collect();
     all.sort_by(|x, y| x.value.total_cmp(&y.value));
@@ -167,7 +168,7 @@ pub(crate) fn informative(a: &[Weighed], b: &[Weighed], alpha: f64) -> Option<f6
     (least <= alpha).then(|| permutation(a, b))
 }
 
-/// The next combination of `n` things in lexical order; false after the last.
+/// Moves to the next combination of `n` things in lexical order; returns false after the last.
 fn next_combination(chosen: &mut [usize], n: usize) -> bool {
     let k = chosen.len();
     let Some(i) = (0..k).rev().find(|&i| chosen[i] < n - k + i) else { return false };
@@ -178,8 +179,8 @@ fn next_combination(chosen: &mut [usize], n: usize) -> bool {
     true
 }
 
-/// Holm's adjustment of p values, each with its weight in their joint chance of an error: compared with alpha, the
-/// adjusted values together have at most that chance.
+/// Applies Holm's adjustment to p values, each with its weight in their joint chance of an error: compared with alpha,
+/// the adjusted values together have at most that chance.
 pub(crate) fn holm(tests: &[(f64, f64)]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..tests.len()).collect();
     let weighed = |i: usize| tests[i].0 / tests[i].1;
@@ -237,7 +238,7 @@ mod tests {
         assert!(permutation(&ones(&[1.0, 2.0]), &ones(&[1.0, 2.0])) > 0.99);
     }
 
-    /// The share of tables, weighed by their chance under one common share, that the test calls different.
+    /// Returns the share of tables, weighed by their chance under one common share, that the test calls different.
     fn false_alarms(n: u64, share: f64, alpha: f64) -> f64 {
         let chance =
             |x: u64| (ln_binomial(n, x) + x as f64 * share.ln() + (n - x) as f64 * (1.0 - share).ln()).exp();

@@ -1,15 +1,16 @@
-//! How many terminations a side Fisher's exact test needs: the exact power, summed over all tables.
+//! Number of terminations a side that Fisher's exact test needs: the exact power, summed over all tables.
 
 use statrs::function::factorial::ln_binomial;
 
 use super::exact::z;
 use crate::math::stats;
 
-/// Beyond this, the formula of Casagrande, Pike and Smith (1978) is close enough.
+/// Largest number that is computed exactly. Beyond it, the formula of Casagrande, Pike and Smith (1978) is close
+/// enough.
 const MOST_EXACT: u64 = 150;
 
-/// How many a side are needed until Fisher's test tells shares `a` and `b` apart with this power: the smallest such
-/// number.
+/// Returns the smallest number a side with which Fisher's test tells shares `a` and `b` apart with this power; `None`
+/// if the shares are equal.
 pub(crate) fn needed(a: f64, b: f64, alpha: f64, power: f64) -> Option<u64> {
     if (a - b).abs() < 1e-9 {
         return None;
@@ -18,7 +19,7 @@ pub(crate) fn needed(a: f64, b: f64, alpha: f64, power: f64) -> Option<u64> {
     if formula > MOST_EXACT {
         return Some(formula);
     }
-    // The formula asks for too many, but for less than twice as many.
+    // The formula's result is too large, but less than twice the number needed.
     ((formula / 2).max(2)..=formula).find(|n| of_fisher(*n, a, b, alpha) >= power).or(Some(formula))
 }
 
@@ -32,7 +33,7 @@ fn formula(a: f64, b: f64, alpha: f64, power: f64) -> u64 {
     stats::index((n / 4.0 * (1.0 + (1.0 + 4.0 / (n * delta)).sqrt()).powi(2)).ceil()) as u64
 }
 
-/// The chance that Fisher's test of `n` a side rejects, where the true shares are `a` and `b`.
+/// Returns the chance that Fisher's test of `n` a side rejects, if the true shares are `a` and `b`.
 fn of_fisher(n: u64, a: f64, b: f64, alpha: f64) -> f64 {
     let chances = |share: f64| (0..=n).map(|x| binomial(n, x, share)).collect::<Vec<_>>();
     let (of_a, of_b) = (chances(a), chances(b));
@@ -67,7 +68,7 @@ mod tests {
 
     #[test]
     fn the_number_needed_is_that_of_exact_power() {
-        // The formula says 54, 25 and 2.
+        // The formula gives 54, 25 and 2.
         let needed = |a: f64, b: f64| needed(a, b, 0.05, 0.8);
         assert_eq!((needed(0.0, 1.0 / 6.0), needed(0.0, 1.0 / 3.0)), (Some(46), Some(19)));
         assert_eq!((needed(0.0, 1.0), needed(0.5, 0.5)), (Some(4), None));

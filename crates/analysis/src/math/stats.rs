@@ -5,23 +5,23 @@
 
 use statrs::distribution::{Beta, Binomial, ContinuousCDF, DiscreteCDF, StudentsT};
 
-/// The confidence that the largest of `n` values is at least the quantile `coverage`.
+/// Returns the confidence that the largest of `n` values is at least the quantile `coverage`.
 pub(crate) fn wilks_confidence(n: usize, coverage: f64) -> f64 {
     1.0 - coverage.powf(n as f64)
 }
 
-/// The coverage that the largest of `n` values guarantees at `confidence`; 0 for none.
+/// Returns the coverage that the largest of `n` values guarantees at `confidence`; 0 for none.
 pub(crate) fn wilks_coverage(n: usize, confidence: f64) -> f64 {
     if n == 0 { 0.0 } else { (1.0 - confidence).powf(1.0 / n as f64) }
 }
 
-/// How many values are needed until the largest covers `coverage` at `confidence`, both in (0, 1).
+/// Returns the number of values needed until the largest covers `coverage` at `confidence`, both in (0, 1).
 pub(crate) fn wilks_needed(coverage: f64, confidence: f64) -> usize {
     (1..).find(|n| wilks_confidence(*n, coverage) >= confidence).unwrap_or(usize::MAX)
 }
 
-/// The upper `confidence` bound on a share of which `x` in `n` were seen (Clopper–Pearson).
-/// With `x` = 0 it is 1 − α^(1/n): nothing seen is not nothing.
+/// Returns the upper `confidence` bound on a share of which `x` in `n` were seen (Clopper–Pearson). With `x` = 0 it is
+/// 1 − α^(1/n): nothing seen is not nothing.
 pub(crate) fn share_upper(x: u64, n: u64, confidence: f64) -> f64 {
     if x >= n {
         return 1.0;
@@ -29,13 +29,13 @@ pub(crate) fn share_upper(x: u64, n: u64, confidence: f64) -> f64 {
     Beta::new(x as f64 + 1.0, (n - x) as f64).map_or(1.0, |beta| beta.inverse_cdf(confidence))
 }
 
-/// The lower `confidence` bound on a share of which `x` in `n` were seen.
+/// Returns the lower `confidence` bound on a share of which `x` in `n` were seen.
 pub(crate) fn share_lower(x: u64, n: u64, confidence: f64) -> f64 {
     1.0 - share_upper(n.saturating_sub(x), n, confidence)
 }
 
-/// How many of `n` sorted values lie at or below the quantile `p` for certain, and at which rank it lies at the latest:
-/// the ranks, from 1, of its lower and upper bound at `confidence`. `None` where `n` values do not suffice.
+/// Returns the ranks, from 1, of the lower and the upper bound of the quantile `p` at `confidence`, among `n` sorted
+/// values. `None` for a bound for which `n` values do not suffice.
 pub(crate) fn quantile_ranks(n: usize, p: f64, confidence: f64) -> (Option<usize>, Option<usize>) {
     let Ok(below) = Binomial::new(p, n as u64) else { return (None, None) };
     // At most k - 1 of n values lie at or below the quantile: then the k-th lies at or above it.
@@ -45,7 +45,7 @@ pub(crate) fn quantile_ranks(n: usize, p: f64, confidence: f64) -> (Option<usize
     (lower, upper)
 }
 
-/// The two bounds, each at `confidence`, on the mean of many values, by Student's t; `None` for fewer than two.
+/// Returns the two bounds, each at `confidence`, on the mean of many values, by Student's t; `None` for fewer than two.
 pub(crate) fn mean_bounds(values: &[f64], confidence: f64) -> Option<(f64, f64)> {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
@@ -55,9 +55,9 @@ pub(crate) fn mean_bounds(values: &[f64], confidence: f64) -> Option<(f64, f64)>
     Some((mean - half, mean + half))
 }
 
-/// How alike the values within a group are (the intraclass correlation of a one-way analysis of variance, Fisher 1925):
-/// 0 if groups make no difference, 1 if values differ only between them. `None` for fewer than two groups, without a
-/// group of two values, or where all values are the same.
+/// Returns the likeness of the values within a group (the intraclass correlation of a one-way analysis of variance,
+/// Fisher 1925): 0 if groups make no difference, 1 if values differ only between them. `None` for fewer than two
+/// groups, without a group of two values, or if all values are the same.
 pub(crate) fn intraclass_correlation(groups: &[Vec<f64>]) -> Option<f64> {
     let (k, n) = (groups.len() as f64, groups.iter().map(Vec::len).sum::<usize>() as f64);
     if k < 2.0 || n <= k {
@@ -68,13 +68,14 @@ pub(crate) fn intraclass_correlation(groups: &[Vec<f64>]) -> Option<f64> {
     let between: f64 = groups.iter().map(|group| group.len() as f64 * (mean(group) - overall).powi(2)).sum();
     let within: f64 = groups.iter().flat_map(|g| g.iter().map(|value| (value - mean(g)).powi(2))).sum();
     let (between, within) = (between / (k - 1.0), within / (n - k));
-    // The size of a group, where groups differ in size.
+    // Size of a group, averaged if groups differ in size.
     let size = (n - groups.iter().map(|group| (group.len() as f64).powi(2)).sum::<f64>() / n) / (k - 1.0);
     let variance = between + (size - 1.0) * within;
     (variance > 0.0).then(|| (between - within) / variance)
 }
 
-/// The smallest number from `n` on, within a thousandfold, with which `settles` holds, if a larger number never hurts.
+/// Returns the smallest number from `n` on, within a thousandfold, with which `settles` holds, if a larger number never
+/// hurts.
 pub(crate) fn needed(n: u64, settles: impl Fn(u64) -> bool) -> Option<u64> {
     let (mut no, mut yes) = (n, n.max(1));
     while !settles(yes) {
@@ -91,13 +92,13 @@ pub(crate) fn needed(n: u64, settles: impl Fn(u64) -> bool) -> Option<u64> {
     Some(yes)
 }
 
-/// The smallest value that at least the share `p` of `sorted` does not exceed (nearest rank).
+/// Returns the smallest value that at least the share `p` of `sorted` does not exceed (nearest rank).
 pub(crate) fn nearest_rank(sorted: &[f64], p: f64) -> Option<f64> {
     let rank = (1..=sorted.len()).find(|rank| *rank as f64 >= p * sorted.len() as f64)?;
     sorted.get(rank - 1).copied()
 }
 
-/// The index that a position lies at; 0 for negative and undefined ones.
+/// Returns the index of a position; 0 for negative and undefined ones.
 pub(crate) fn index(position: f64) -> usize {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
     let index = position as usize;

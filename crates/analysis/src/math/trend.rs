@@ -2,10 +2,10 @@
 
 use super::exact::below;
 
-/// With more values than this, or with equal ones, the normal distribution is close enough.
+/// Maximum number of values for the exact test. With more, or with equal ones, the normal distribution is close enough.
 const MOST_EXACT: usize = 30;
 
-/// The chance that values in random order grow at least as steadily as these.
+/// Returns the chance that values in random order grow at least as steadily as these.
 pub(crate) fn grows(values: &[f64]) -> f64 {
     let pairs = || (0..values.len()).flat_map(|i| (i + 1..values.len()).map(move |j| (i, j)));
     let rising = pairs().filter(|(i, j)| values[*j] > values[*i]).count();
@@ -20,7 +20,8 @@ pub(crate) fn grows(values: &[f64]) -> f64 {
     }
 }
 
-/// The share of the orders of `n` different values that have at most so many falling pairs (Mahonian numbers).
+/// Returns the share of the orders of `n` different values that have at most this many falling pairs (Mahonian
+/// numbers).
 fn exact(n: usize, falling: usize) -> f64 {
     let mut shares = vec![1.0];
     for i in 2..=n {
@@ -33,7 +34,7 @@ fn exact(n: usize, falling: usize) -> f64 {
     shares.iter().take(falling + 1).sum::<f64>().min(1.0)
 }
 
-/// With the correction for ties, and for continuity.
+/// Returns the chance by the normal distribution, with the corrections for ties and for continuity.
 fn normal(values: &[f64], score: f64) -> f64 {
     let term = |n: usize| (n * n.saturating_sub(1) * (2 * n + 5)) as f64;
     let mut sorted = values.to_vec();

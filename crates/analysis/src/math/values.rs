@@ -1,4 +1,4 @@
-//! Latencies and send lag, by HDR histogram with three digits.
+//! Latencies and send lag, as HDR histograms with three digits.
 
 use foldhash::HashMap;
 use hdrhistogram::Histogram;
@@ -18,7 +18,7 @@ impl Default for Values {
 }
 
 impl Percentiles {
-    /// Those of values in nanoseconds.
+    /// Computes percentiles from values in nanoseconds.
     pub fn of_ns(ns: &Histogram<u64>) -> Self {
         let at = |quantile| ns.value_at_quantile(quantile) as f64 / 1e6;
         Self {
@@ -35,7 +35,7 @@ impl Percentiles {
 }
 
 impl SendLag {
-    /// That of values in nanoseconds.
+    /// Computes the send lag from values in nanoseconds.
     pub fn of_ns(ns: &Histogram<u64>) -> Self {
         let at = |quantile| ns.value_at_quantile(quantile) as f64 / 1e3;
         Self { p50: at(0.5), p99: at(0.99), max: at(1.0) }
@@ -43,7 +43,7 @@ impl SendLag {
 }
 
 impl Values {
-    /// Adds a value; what lies before 0 counts as 0.
+    /// Adds a value; a negative one counts as 0.
     pub(crate) fn add(&mut self, ns: i64) {
         if let Some(h) = &mut self.histogram {
             // It grows as needed: an error would take a value beyond the range of u64.
@@ -51,7 +51,7 @@ impl Values {
         }
     }
 
-    /// Adds all values of others.
+    /// Adds all values of `others`.
     pub(crate) fn merge(&mut self, others: &Self) {
         if let Some((own, others)) = self.histogram.as_mut().zip(others.histogram.as_ref()) {
             // It grows as needed.
@@ -59,12 +59,12 @@ impl Values {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of values.
     pub(crate) fn count(&self) -> u64 {
         self.histogram.as_ref().map_or(0, Histogram::len)
     }
 
-    /// A quantile in nanoseconds; 0 without values.
+    /// Returns a quantile in nanoseconds; 0 without values.
     pub(crate) fn quantile_ns(&self, quantile: f64) -> i64 {
         let value = self.histogram.as_ref().map_or(0, |h| h.value_at_quantile(quantile));
         i64::try_from(value).unwrap_or(i64::MAX)
@@ -78,7 +78,7 @@ impl Values {
         self.histogram.as_ref().map(SendLag::of_ns).unwrap_or_default()
     }
 
-    /// Buckets of equal width on a logarithmic axis, twenty a decade, without the empty ones.
+    /// Returns buckets of equal width on a logarithmic axis, twenty a decade, without the empty ones.
     pub(crate) fn buckets(&self) -> Vec<LatencyBucket> {
         const PER_DECADE: f64 = 20.0;
         let mut buckets: Vec<LatencyBucket> = Vec::new();
@@ -98,12 +98,12 @@ impl Values {
     }
 }
 
-/// Values of one second of many, in nanoseconds: only the histogram's buckets that hold some take memory.
+/// Values of one second of many, in nanoseconds: only the histogram's buckets that hold values take memory.
 #[derive(Debug, Default)]
 pub(crate) struct FewValues(HashMap<u64, u64>);
 
 impl FewValues {
-    /// As [`Values::add`].
+    /// Adds a value, as [`Values::add`] does.
     pub(crate) fn add(&mut self, ns: i64) {
         let ns = u64::try_from(ns).unwrap_or(0);
         // Three digits are eleven bits.
@@ -111,14 +111,14 @@ impl FewValues {
         *self.0.entry(ns >> rest << rest).or_default() += 1;
     }
 
-    /// Adds all values of others.
+    /// Adds all values of `others`.
     pub(crate) fn merge(&mut self, others: Self) {
         for (ns, n) in others.0 {
             *self.0.entry(ns).or_default() += n;
         }
     }
 
-    /// As if they had been added to these.
+    /// Returns them as [`Values`].
     pub(crate) fn values(&self) -> Values {
         let mut values = Values::default();
         if let Some(h) = &mut values.histogram {

@@ -12,22 +12,22 @@ pub struct ChartData {
     pub late_ok: Vec<LateArrival>,
     /// Response times of answered requests, steady against disrupted.
     pub latency: LatencyHistograms,
-    /// The same by time.
+    /// Response times of answered requests by time.
     pub heat: HeatMap,
-    /// Who answered.
+    /// Requests by the pod that answered.
     pub traffic: Traffic,
     /// Requests by second of the run.
     pub seconds: Vec<Second>,
-    /// The load's stages, where there are several: when each began, in seconds since the counted part of the load
-    /// began, and its rates then and at its end, in requests per second.
+    /// Stages of the load, if there are several: the time at which each began, in seconds since the counted part of the
+    /// load began, and its rates then and at its end, in requests per second.
     pub stages: Vec<(f64, f64, f64)>,
     /// Length of the counted part as measured, in seconds since the counted part of the load began.
     pub end_s: f64,
-    /// When the counted part of the load began, on the coordinator's clock.
+    /// Time at which the counted part of the load began, on the coordinator's clock.
     pub origin: Stamp,
     /// The pods behind the targets, by creation.
     pub pods: Vec<PodSpan>,
-    /// What was done to the cluster, in order of time.
+    /// Actions on the cluster, in order of time.
     pub actions: Vec<Act>,
     /// For each dropped request, in the order of [`super::Analysis::lost`], the preStop sleep that it needed; `None` if
     /// no sleep helps it.
@@ -37,9 +37,9 @@ pub struct ChartData {
 /// The preStop sleep beyond which a dropped request would not have been lost, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SleepNeeded {
-    /// Whichever of the terminations that may explain it lost it, and whenever they took effect.
+    /// Enough in any case, whichever of the possible terminations lost it, and whenever these took effect.
     pub certain_s: f64,
-    /// In the best case.
+    /// Enough in the best case.
     pub possible_s: f64,
 }
 
@@ -48,37 +48,37 @@ pub struct SleepNeeded {
 pub struct PodSpan {
     /// Its name.
     pub name: String,
-    /// When a watch first showed it; `None` if it was there before the watch began.
+    /// Time at which a watch first showed it; `None` if it was there before the watch began.
     pub created_s: Option<f64>,
-    /// When its endpoint was first seen ready, or else the pod itself.
+    /// Time at which its endpoint was first seen ready, or else the pod itself.
     pub ready_s: Option<f64>,
     /// Index into [`super::RunResult::terminations`], if it ended under load.
     pub termination: Option<usize>,
-    /// When a container of it was down while the pod stayed: from, and until, if it came back.
+    /// Periods in which one of its containers was down while the pod stayed: from, and until, if it came back.
     pub down_s: Vec<(f64, Option<f64>)>,
-    /// When a label kept it out of its Services: from, and until, if it came back.
+    /// Periods in which a label kept it out of its Services: from, and until, if it came back.
     pub out_s: Vec<(f64, Option<f64>)>,
 }
 
-/// Something that was done to the cluster.
+/// An action on the cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Act {
-    /// When, in seconds since the counted part of the load began.
+    /// Time of the action, in seconds since the counted part of the load began.
     pub at_s: f64,
-    /// What.
+    /// Kind of action.
     pub what: Deed,
 }
 
-/// What was done.
+/// Kind of action on the cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Deed {
     /// A call of the run, and the pod that it names.
     Action(ActionName, Option<String>),
-    /// The same, but the cluster refused it or did not do it: a budget delays an eviction, for example.
+    /// A call of the run that the cluster refused or did not do: a budget delays an eviction, for example.
     Refused(ActionName, Option<String>),
-    /// The user's command was started: its words.
+    /// The user's command was started, with these words.
     CommandStarted(Vec<String>),
-    /// It ended: its exit code, or `None` where a signal ended it.
+    /// The user's command ended, with this exit code, or `None` if a signal ended it.
     CommandEnded(Option<i32>),
 }
 
@@ -89,16 +89,16 @@ pub struct LateArrival {
     pub termination: usize,
     /// Index of its target in run.json.
     pub target: Option<usize>,
-    /// When it was begun, in seconds since the counted part of the load began.
+    /// Time at which it was begun, in seconds since the counted part of the load began.
     pub begun_s: f64,
 }
 
 /// Response times of answered requests in logarithmic buckets.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LatencyHistograms {
-    /// Away from any termination.
+    /// Values away from any termination.
     pub steady: Vec<LatencyBucket>,
-    /// Near one.
+    /// Values near a termination.
     pub disrupted: Vec<LatencyBucket>,
 }
 
@@ -119,7 +119,7 @@ pub struct LatencyBucket {
 pub struct HeatMap {
     /// Length of a column, in seconds. The first begins with the counted part of the load.
     pub step_s: f64,
-    /// The columns in order of time: their buckets that hold requests, fastest first.
+    /// Columns in order of time: their buckets that hold requests, fastest first.
     pub columns: Vec<Vec<LatencyBucket>>,
 }
 
@@ -128,7 +128,7 @@ pub struct HeatMap {
 pub struct Traffic {
     /// Length of a step, in seconds. The first begins with the counted part of the load.
     pub step_s: f64,
-    /// The pods that answered any, as the run watched them.
+    /// Pods that answered any, as the run watched them.
     pub pods: Vec<PodTraffic>,
     /// Requests whose pod is not known, by step.
     pub unknown: Vec<u64>,
@@ -139,14 +139,14 @@ pub struct Traffic {
 pub struct PodTraffic {
     /// Its name. Pods of a StatefulSet that follow each other share one.
     pub name: String,
-    /// By step.
+    /// Number of answered requests, by step.
     pub answered: Vec<u64>,
 }
 
 /// The requests scheduled in one second of the run, by how they ended.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Second {
-    /// The second's beginning, since the counted part of the load began.
+    /// Beginning of the second, in seconds since the counted part of the load began.
     pub at_s: f64,
     /// Requests answered with success.
     pub ok: u64,
@@ -156,6 +156,6 @@ pub struct Second {
     pub other: u64,
     /// Median response time of the answered ones, in milliseconds.
     pub p50_ms: Option<f64>,
-    /// 99th percentile of the same.
+    /// 99th percentile of their response time, in milliseconds.
     pub p99_ms: Option<f64>,
 }

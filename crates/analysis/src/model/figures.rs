@@ -2,7 +2,7 @@
 
 use rolldrop_record::Mode;
 
-/// `9000` as `9,000`.
+/// Writes a count with separators: `9000` as `9,000`.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
@@ -15,22 +15,22 @@ pub fn count(n: u64) -> String {
     out
 }
 
-/// A count with its noun: `1 pod`, `3 pods`. Adds an `s`; a noun of another kind goes through [`either`].
+/// Writes a count with its noun: `1 pod`, `3 pods`. Adds an `s`; a noun of another kind goes through [`either`].
 pub fn counted(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(n), either(n, "", "s"))
 }
 
-/// `one` if `n` is 1, else `many`.
+/// Returns `one` if `n` is 1, else `many`.
 pub fn either<'a>(n: u64, one: &'a str, many: &'a str) -> &'a str {
     if n == 1 { one } else { many }
 }
 
-/// A length as a count.
+/// Converts a length to a count.
 pub fn len(n: usize) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
 }
 
-/// A share with three significant digits, such as `0.0512 %`.
+/// Writes a share with three significant digits, such as `0.0512 %`.
 pub fn percent(share: f64) -> String {
     let percent = share * 100.0;
     let decimals = match percent.abs() {

@@ -1,15 +1,15 @@
-//! What a reader should know, and the checks of the gate.
+//! Findings for the reader, and the checks of the gate.
 
 use serde::{Deserialize, Serialize};
 
 use rolldrop_record::{Cause, named};
 
 named! {
-    /// How much a finding matters.
+    /// Severity of a finding.
     pub enum Severity {
         /// Requests were lost, or the measurement is not valid.
         Error = "error",
-        /// Something limits what can be said.
+        /// Something limits the conclusions.
         Warning = "warning",
         /// Good to know.
         Info = "info",
@@ -17,9 +17,9 @@ named! {
 }
 
 named! {
-    /// Findings that programs may want to tell from others. `docs/findings.md` says what each means.
+    /// Kinds of findings that programs may want to tell from others. `docs/findings.md` explains each.
     pub enum FindingKind {
-        /// Outside terminations, fewer requests succeeded than of a target that works.
+        /// Outside terminations, fewer requests succeeded than a working target answers.
         NotWorking = "not_working",
         /// A limit of the measurement was exceeded: its figures do not describe the cluster.
         Invalid = "invalid",
@@ -29,17 +29,18 @@ named! {
         Missing = "missing",
         /// Terminations always met a consumer's own clock at about the same phase.
         InPhase = "in_phase",
-        /// An action of the scenario did not happen, or what a program began was not complete at the end of the wait.
+        /// An action of the scenario did not happen, or changes that a program began were not complete at the end of
+        /// the wait.
         NotDone = "not_done",
         /// A container ended in a pod that stays, and the run had not asked for that.
         Restarted = "restarted",
     }
 }
 
-/// Something that a reader should know, with its reason and what to do.
+/// A finding for the reader, with its reason and remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// How much it matters.
+    /// Severity of the finding.
     pub severity: Severity,
     /// Its kind, if programs may want to recognise it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -47,22 +48,22 @@ pub struct Finding {
     /// The cause of dropped requests that it is about, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,
-    /// What was found, with figures.
+    /// Observation, with figures.
     pub what: String,
-    /// Why it happened.
+    /// Reason for it.
     pub why: String,
-    /// What to do; a line of YAML if one helps.
+    /// Remedy; a line of YAML if one helps.
     pub remedy: String,
 }
 
 named! {
-    /// Whether a check passed.
+    /// Verdict of a check.
     pub enum CheckVerdict {
         /// Within the limit.
         Pass = "pass",
         /// Beyond the limit.
         Fail = "fail",
-        /// The run cannot tell.
+        /// The run is inconclusive.
         Inconclusive = "inconclusive",
     }
 }
@@ -72,32 +73,32 @@ named! {
 pub struct Check {
     /// The key of `expect`, such as `dropped.max`.
     pub name: String,
-    /// Whether it passed.
+    /// Verdict of the check.
     pub verdict: CheckVerdict,
     /// The limit.
     pub limit: String,
-    /// What was observed.
+    /// Observation.
     pub observed: String,
-    /// Why the verdict is what it is; empty if limit and observation say it.
+    /// Reason for the verdict; empty if limit and observation show it.
     pub why: String,
-    /// What would settle an inconclusive check; empty for others.
+    /// Way to settle an inconclusive check; empty for others.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub settle: String,
-    /// What was observed, as numbers; `None` for what is no number.
+    /// Observation as numbers; `None` if it is not a number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub figure: Option<Figure>,
 }
 
-/// A figure that a check judges, between what it is known not to be below and not to be above.
+/// A figure that a check judges, with the bounds that it is known to lie between.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
-    /// The unit of the three numbers.
+    /// Unit of the three numbers.
     pub unit: Unit,
-    /// It is at least this; `None` where nothing is known.
+    /// Lower bound; `None` if nothing is known.
     pub low: Option<f64>,
-    /// The best estimate; `None` where there is none.
+    /// Best estimate; `None` if there is none.
     pub value: Option<f64>,
-    /// It is at most this; `None` where nothing is known.
+    /// Upper bound; `None` if nothing is known.
     pub high: Option<f64>,
 }
 
@@ -118,7 +119,7 @@ named! {
 }
 
 impl Check {
-    /// A check of something that is no figure between bounds.
+    /// Creates a check of something that is not a figure between bounds.
     pub fn plain(
         name: impl Into<String>,
         verdict: CheckVerdict,
@@ -130,21 +131,21 @@ impl Check {
         Self { name, verdict, limit, observed, why, settle: String::new(), figure: None }
     }
 
-    /// What was observed, the limit, and why, if that adds something.
+    /// Describes the observation, the limit, and the reason, if that adds something.
     pub fn in_words(&self) -> String {
         let why = self.reason();
         let why = if why.is_empty() { why } else { format!(": {why}") };
         format!("{} (limit {}){why}", self.observed, self.limit)
     }
 
-    /// Why the verdict is what it is and what would settle it; empty if neither is said.
+    /// Returns the reason for the verdict, with the way to settle it; empty if there is neither.
     pub fn reason(&self) -> String {
         let parts = [&self.why, &self.settle].map(String::as_str);
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
     }
 }
 
-/// A finding of no kind that the gate or a tuning asks for.
+/// Creates a finding without a kind that the gate or a tuning asks for.
 pub(crate) fn finding(severity: Severity, what: String, why: &str, remedy: &str) -> Finding {
     Finding { severity, kind: None, cause: None, what, why: why.to_owned(), remedy: remedy.to_owned() }
 }

@@ -1,4 +1,4 @@
-//! Who may have lost what: counts that are known between two limits, and the terminations that share losses.
+//! Losses by termination: counts that are known between two limits, and the terminations that share losses.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,32 +7,32 @@ use serde::{Deserialize, Serialize};
 
 use rolldrop_record::{Cause, Outcome, Stamp, named};
 
-/// A share of 1, but for how sums of fractions are rounded.
+/// Smallest share that counts as 1: sums of fractions are rounded.
 const CERTAIN: f64 = 1.0 - 1e-9;
 
 /// A count that is known between two limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bounded {
-    /// What nothing else explains.
+    /// Requests that nothing else explains.
     pub at_least: u64,
-    /// What it may explain.
+    /// Requests that it may explain.
     pub at_most: u64,
-    /// The best estimate, between the two.
+    /// Best estimate, between the two.
     pub estimate: f64,
 }
 
 impl Bounded {
-    /// A count that is known.
+    /// Creates a count that is known exactly.
     pub fn exactly(n: u64) -> Self {
         Self { at_least: n, at_most: n, estimate: n as f64 }
     }
 
-    /// Whether the count is known.
+    /// Returns true if the count is known exactly.
     pub fn is_exact(&self) -> bool {
         self.at_least == self.at_most
     }
 
-    /// Adds a request of which this is the share: 1 if nothing else explains it.
+    /// Adds a request with this share: 1 if nothing else explains it.
     pub fn add(&mut self, share: f64) {
         self.at_least += u64::from(share >= CERTAIN);
         self.at_most += 1;
@@ -43,8 +43,8 @@ impl Bounded {
 /// The requests that concern a pod from t0 on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TerminationRequests {
-    /// Requests that are known to have reached the pod: those that it answered, and the lost ones that nothing
-    /// else explains; `None` where nothing names the pod of a request.
+    /// Requests that are known to have reached the pod: those that it answered, and the lost ones that nothing else
+    /// explains; `None` if nothing names the pod of a request.
     pub seen: Option<u64>,
     /// The dropped ones.
     pub dropped: Bounded,
@@ -57,24 +57,24 @@ pub struct TerminationRequests {
 /// Terminations that share dropped requests, directly or through others. Their total is exact.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LossGroup {
-    /// Indices into [`super::RunResult::terminations`], in order; a single one where it shares none.
+    /// Indices into [`super::RunResult::terminations`], in order; a single one if it shares no losses.
     pub terminations: Vec<usize>,
     /// Requests dropped by one of them.
     pub dropped: u64,
-    /// The same, by outcome.
+    /// Dropped requests of the group, by outcome.
     pub by_outcome: BTreeMap<Outcome, u64>,
-    /// The same, by cause.
+    /// Dropped requests of the group, by cause.
     pub by_cause: BTreeMap<Cause, u64>,
-    /// By consumer: how long at least one of the windows lasted.
+    /// By consumer, the time that at least one of the windows lasted.
     pub windows: Vec<GroupWindow>,
 }
 
-/// What the losses of a group show about its windows towards one consumer.
+/// Evidence from a group's losses about its windows towards one consumer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GroupWindow {
     /// The consumer, as in `run.json`.
     pub consumer: String,
-    /// At least one window of the group lasted so long, in seconds since its t0; `None` where nothing shows it.
+    /// Time that at least one window of the group lasted, in seconds since its t0; `None` if nothing shows it.
     pub lower_s: Option<f64>,
 }
 
@@ -83,15 +83,15 @@ pub struct GroupWindow {
 pub struct Candidate {
     /// Index into [`super::RunResult::terminations`].
     pub termination: usize,
-    /// The best estimate of the chance that it was this one. Those of all candidates sum to 1, less the share of what
-    /// is no termination and may explain it as well.
+    /// Best estimate of the chance that it was this one. The shares of all candidates sum to 1, less the share of other
+    /// causes that may explain the request as well.
     pub share: f64,
-    /// Why it may be this one.
+    /// Reason why it may be this one.
     pub why: Why,
 }
 
 named! {
-    /// Why a termination may explain a dropped request.
+    /// Reason why a termination may explain a dropped request.
     pub enum Why {
         /// The client's row or the proxy beside the pod names it.
         Named = "named",
@@ -113,13 +113,13 @@ named! {
 }
 
 impl Why {
-    /// Whether it alone identifies the pod.
+    /// Returns true if this reason alone identifies the pod.
     pub const fn is_certain(self) -> bool {
         matches!(self, Why::Named | Why::Conntrack)
     }
 }
 
-/// The reason for stating no cause.
+/// Reason why no cause is given.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Unclear {
     /// Several causes compete: each with its share, the largest first.
@@ -133,7 +133,7 @@ pub enum Unclear {
 }
 
 impl Unclear {
-    /// The kind, as programs may want to tell it from others.
+    /// Returns the kind, as programs may want to tell it from others.
     pub const fn kind(&self) -> &'static str {
         match self {
             Unclear::Competing(_) => "competing",
@@ -147,36 +147,36 @@ impl Unclear {
 /// A dropped request and its conclusion: a row of `lost.csv`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lost {
-    /// The load source.
+    /// Load source.
     pub source: Arc<str>,
-    /// Its number there.
+    /// Number of the request in its load source.
     pub seq: u64,
     /// The target's name.
     pub target: Arc<str>,
-    /// The intended send time, on the coordinator's clock as the two below.
+    /// Intended send time, on the coordinator's clock as the two below.
     pub scheduled: Stamp,
-    /// When it connected, or was sent on a reused connection.
+    /// Time at which it connected, or was sent on a reused connection.
     pub begun: Stamp,
-    /// When it ended.
+    /// Time at which it ended.
     pub ended: Stamp,
-    /// When it was begun, in seconds since the counted part of the load began.
+    /// Time at which it was begun, in seconds since the counted part of the load began.
     pub begun_s: f64,
-    /// Its outcome.
+    /// Outcome of the request.
     pub outcome: Outcome,
     /// The status of its answer.
     pub status: Option<u16>,
-    /// Its cause.
+    /// Cause of its loss.
     pub cause: Cause,
-    /// The reason for stating no cause, if none is stated.
+    /// Reason why no cause is given; `None` if there is one.
     pub unclear: Option<Unclear>,
-    /// Whether it lies inside the window of each termination that may explain it.
+    /// True if it lies inside the window of each termination that may explain it.
     pub in_window: bool,
-    /// The terminations that may explain it.
+    /// Terminations that may explain it.
     pub candidates: Vec<Candidate>,
 }
 
 impl Lost {
-    /// The termination that alone explains it.
+    /// Returns the termination that alone explains it.
     pub fn only(&self) -> Option<usize> {
         match self.candidates[..] {
             [only] if only.share >= CERTAIN => Some(only.termination),
@@ -184,7 +184,7 @@ impl Lost {
         }
     }
 
-    /// Whether this termination may explain it.
+    /// Returns true if this termination may explain it.
     pub fn may_be(&self, termination: usize) -> bool {
         self.candidates.iter().any(|candidate| candidate.termination == termination)
     }

@@ -1,4 +1,4 @@
-//! How requests fared while no pod ended.
+//! Counts of requests while no pod ended.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ pub struct OutsideCounts {
     pub ok: u64,
     /// Answered with an app error.
     pub app_errors: u64,
-    /// Of those, with 5xx.
+    /// Of the app errors, those with 5xx.
     #[serde(default)]
     pub server_errors: u64,
     /// Lost, and no termination explains it.
@@ -17,7 +17,7 @@ pub struct OutsideCounts {
 }
 
 impl OutsideCounts {
-    /// All of them.
+    /// Returns the number of all of them.
     pub fn all(self) -> u64 {
         self.ok + self.app_errors + self.dropped
     }

@@ -1,4 +1,4 @@
-//! The targets of a run, and how the requests to each of several fared.
+//! The targets of a run, and the results for each of several.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,27 +7,27 @@ use super::{Latencies, LossGroup, RequestCounts, TerminationRequests};
 /// A target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TargetName {
-    /// Its name.
+    /// Name of the target.
     pub name: String,
-    /// What routes its requests to pods, as in `run.json`.
+    /// Consumer that routes its requests to pods, as in `run.json`.
     pub consumer: String,
 }
 
-/// How the requests to one of several targets fared.
+/// Results of the requests to one of several targets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TargetResult {
-    /// Its name.
+    /// Name of the target.
     pub name: String,
-    /// What routes its requests to pods, as in `run.json`.
+    /// Consumer that routes its requests to pods, as in `run.json`.
     pub consumer: String,
     /// Its requests. Those of the warm-up, and those that are known only as counts, are with the whole run.
     pub requests: RequestCounts,
     /// Their latencies.
     pub latency_ms: Latencies,
-    /// The longest time in which each of them failed, as for the whole run.
+    /// Longest time in which each of them failed, as for the whole run.
     pub longest_outage_s: f64,
-    /// What each termination took of them, in the order of [`super::RunResult::terminations`].
+    /// Its requests that each termination took, in the order of [`super::RunResult::terminations`].
     pub terminations: Vec<TerminationRequests>,
-    /// The terminations that share some of their losses.
+    /// Terminations that share some of their losses.
     pub groups: Vec<LossGroup>,
 }

@@ -1,4 +1,4 @@
-//! The endpoint-propagation window of a termination, and what its bounds rest on.
+//! The endpoint-propagation window of a termination, with the basis of its bounds.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,22 +9,23 @@ use rolldrop_record::named;
 pub struct Window {
     /// The consumer, as in `run.json`.
     pub consumer: String,
-    /// The last new connection that surely went to the pod, from t0 latest; `None` when none is known to have come after t0.
+    /// Time of the last new connection that was surely routed to the pod, from t0 latest; `None` if no such connection
+    /// after t0 is known.
     pub lower_s: Option<f64>,
-    /// What the end is not later than, from t0 earliest; `None` when it cannot be bounded.
+    /// Latest possible end of the window, from t0 earliest; `None` if the end cannot be bounded.
     pub upper_s: Option<f64>,
-    /// What the lower bound rests on.
+    /// Basis of the lower bound.
     pub lower_basis: Option<WindowBasis>,
-    /// What the upper bound rests on.
+    /// Basis of the upper bound.
     pub upper_basis: Option<WindowBasis>,
     /// Reason why there is no upper bound, in words.
     pub censored: Option<String>,
-    /// The kind of that reason; absent in results of older versions.
+    /// Kind of that reason; absent in results of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub censored_reason: Option<NoBound>,
-    /// New connections a second that the pod got before t0.
+    /// Rate of new connections to the pod before t0, per second.
     pub rate_before: f64,
-    /// New connections that came after t0.
+    /// Number of new connections after t0.
     pub late_arrivals: u64,
 }
 
@@ -62,7 +63,7 @@ named! {
 }
 
 named! {
-    /// What a bound of a window rests on.
+    /// Basis of a bound of a window.
     pub enum WindowBasis {
         /// Arrivals that a header or the proxy beside the pod names.
         Named = "named",
@@ -74,7 +75,7 @@ named! {
         Order = "order",
         /// Answers of other pods, under random balancing.
         Balance = "balance",
-        /// The same, where the Service proxy's mode is assumed.
+        /// Answers of other pods, under random balancing, if the Service proxy's mode is assumed.
         BalanceAssumed = "balance_assumed",
         /// A gateway's failures.
         Gateway = "gateway",

@@ -1,4 +1,4 @@
-//! The arrivals at a pod: when they came, at which rate before t0, and until when they surely or possibly came.
+//! The arrivals at a pod: their times, their rate before t0, and the times until which they surely or possibly came.
 
 use std::collections::VecDeque;
 
@@ -11,44 +11,45 @@ use rolldrop_record::run_info::Balances;
 /// The bound by balancing takes nearly all of it: it uses each connection that was routed elsewhere, while the
 /// silence of the pod's own arrivals rests on a rate that was measured before.
 const BALANCE_SHARE: f64 = 0.9;
-/// How many of a pod's last arrivals before t0 show its share at t0.
+/// Number of a pod's last arrivals before t0 that show its share at t0.
 const RECENT: usize = 50;
 
 /// The arrivals of one pod from one target.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tail {
-    /// New arrivals a second before t0, for bounds, see [`Arrivals::rate_at`]; 0 when fewer than two were seen.
+    /// Rate of new arrivals before t0, per second, for bounds, see [`Arrivals::rate_at`]; 0 when fewer than two were
+    /// seen.
     pub rate: f64,
-    /// The best estimate of that rate at t0, see [`Arrivals::recent_rate_at`]; 0 when fewer than two were seen.
+    /// Best estimate of that rate at t0, see [`Arrivals::recent_rate_at`]; 0 when fewer than two were seen.
     pub rate_at_t0: f64,
     /// The pod's share of all new connections of the target, if each endpoint gets the same.
     pub rate_expected: f64,
-    /// The last arrival that surely was this pod's, and is named as such.
+    /// Time of the last arrival that surely was this pod's, and is named as such.
     pub last_named: Option<Stamp>,
-    /// Whether only the kernel's connection tracking names it.
+    /// True if only the kernel's connection tracking names it.
     pub is_tracked: bool,
-    /// Named arrivals after t0 latest.
+    /// Number of named arrivals after t0 latest.
     late_named: u64,
-    /// These, and the requests that only this pod's termination explains.
+    /// Number of these, and of the requests that only this pod's termination explains.
     pub late: u64,
-    /// The last that only this pod's termination explains.
+    /// Time of the last arrival that only this pod's termination explains.
     pub last_alone: Option<Stamp>,
-    /// The last that shows that the rules still held this pod, whichever pod it was routed to.
+    /// Time of the last connection proving that the rules still held this pod, even if another pod took it.
     pub last_in_order: Option<Stamp>,
-    /// The last that may have been this pod's.
+    /// Time of the last arrival that may have been this pod's.
     pub last_possible: Option<Stamp>,
-    /// The last connection that this pod accepted and answered: its listener was open then.
+    /// Time of the last connection that this pod accepted and answered: its listener was open then.
     pub last_accepted: Option<Stamp>,
     /// Uncertainty of the client's clock, in nanoseconds.
     pub uncertainty_ns: i64,
-    /// The last time at which this target was tried at all.
+    /// Last time at which a request to this target was tried.
     pub observed_until: Option<Stamp>,
-    /// What random balancing shows; `None` if the consumer does not balance so, or that is not known.
+    /// Bounds from random balancing; `None` if the consumer does not balance at random, or that is not known.
     pub reach: Option<Reach>,
 }
 
 impl Tail {
-    /// A named arrival.
+    /// Adds a named arrival.
     pub(crate) fn arrival(&mut self, at: Stamp, t0_latest: Stamp, is_tracked: bool) {
         if self.last_named.is_none_or(|last| last <= at) {
             (self.last_named, self.is_tracked) = (Some(at), is_tracked);
@@ -57,7 +58,7 @@ impl Tail {
         self.late_named += u64::from(at > t0_latest);
     }
 
-    /// Adds what later requests showed while they were read.
+    /// Adds the evidence that later requests gave while they were read.
     pub(crate) fn merge(&mut self, later: &Self) {
         if later.last_named.is_some() && self.last_named <= later.last_named {
             (self.last_named, self.is_tracked) = (later.last_named, later.is_tracked);
@@ -67,7 +68,7 @@ impl Tail {
         self.last_accepted = self.last_accepted.max(later.last_accepted);
     }
 
-    /// Removes what losses have shown; `before` are the named arrivals before `t0`.
+    /// Removes all evidence that came from losses; `before` are the named arrivals before `t0`.
     pub(crate) fn forget_losses(&mut self, before: &Arrivals, t0: Stamp) {
         (self.last_alone, self.last_in_order, self.last_possible) = (None, None, self.last_named);
         self.late = self.late_named;
@@ -79,17 +80,17 @@ impl Tail {
         (self.rate, self.rate_at_t0) = (before.rate_at(t0), before.recent_rate_at(t0));
     }
 
-    /// The part of the chance that the pod's upper bound is too small that goes to the bound by balancing.
+    /// Returns the part of the chance that the pod's upper bound is too small that goes to the bound by balancing.
     pub(crate) fn alpha_of_balance(&self, alpha: f64) -> f64 {
         if self.rate > 0.0 { BALANCE_SHARE * alpha } else { alpha }
     }
 
-    /// The part of the bound by the silence of the pod's own arrivals.
+    /// Returns the part that goes to the bound by the silence of the pod's own arrivals.
     pub(crate) fn alpha_of_silence(&self, alpha: f64) -> f64 {
         if self.reach.is_some() { (1.0 - BALANCE_SHARE) * alpha } else { alpha }
     }
 
-    /// The last arrival that surely was this pod's.
+    /// Returns the time of the last arrival that surely was this pod's.
     pub(crate) fn last_certain(&self) -> Option<Stamp> {
         self.last_named.max(self.last_alone)
     }
@@ -100,7 +101,7 @@ impl Tail {
 pub(crate) struct Arrivals {
     n: usize,
     first: Option<Stamp>,
-    /// The last [`RECENT`], in order.
+    /// Times of the last [`RECENT`], in order.
     recent: VecDeque<Stamp>,
 }
 
@@ -127,23 +128,22 @@ impl Arrivals {
         self.recent.drain(..self.recent.len().saturating_sub(RECENT));
     }
 
-    /// Their rate at `t0`, for a bound; 0 for fewer than two.
+    /// Returns their rate at `t0`, for a bound; 0 for fewer than two.
     ///
-    /// A pod's share grows while another is replaced, and shrinks again: the rate
-    /// of its whole life can be too high just before t0, which would make the bound
-    /// too short. So the smaller counts of that rate and of the rate of the last
-    /// [`RECENT`] arrivals.
+    /// A pod's share grows while another is replaced, and shrinks again: the rate of its whole life can be too high
+    /// just before t0, which would make the bound too short. So the smaller counts of that rate and of the rate of the
+    /// last [`RECENT`] arrivals.
     pub(crate) fn rate_at(&self, t0: Stamp) -> f64 {
         rate(self.n, self.first, t0).min(self.recent_rate_at(t0))
     }
 
-    /// The best estimate of their rate at `t0`, that of the last [`RECENT`] of them; 0 for fewer than two.
+    /// Returns the best estimate of their rate at `t0`, that of the last [`RECENT`] of them; 0 for fewer than two.
     pub(crate) fn recent_rate_at(&self, t0: Stamp) -> f64 {
         rate(self.recent.len(), self.recent.front().copied(), t0)
     }
 }
 
-/// The rate of `n` arrivals until `t0`. The first one opens the interval, so it is not counted.
+/// Returns the rate of `n` arrivals until `t0`. The first one opens the interval, so it is not counted.
 fn rate(n: usize, first: Option<Stamp>, t0: Stamp) -> f64 {
     match first {
         Some(first) if n > 1 && t0 > first => (n - 1) as f64 / t0.seconds_since(first),
@@ -151,12 +151,13 @@ fn rate(n: usize, first: Option<Stamp>, t0: Stamp) -> f64 {
     }
 }
 
-/// The seconds within which an arrival at `rate` would have come, except with a chance of `alpha`.
+/// Returns the seconds within which an arrival at `rate` would have come, except with a chance of `alpha`.
 pub(crate) fn silence_s(rate: f64, alpha: f64) -> f64 {
     (1.0 / alpha).ln() / rate
 }
 
-/// Whether a request is something that this consumer routes: a connection, or behind an L7 consumer a request.
+/// Returns true if this consumer routed something for the request: a connection, or behind an L7 consumer the request
+/// itself.
 pub(crate) fn arrives(r: &Request, balances: Balances) -> bool {
     match balances {
         Balances::Connections => r.is_new_connection(),
@@ -164,12 +165,12 @@ pub(crate) fn arrives(r: &Request, balances: Balances) -> bool {
     }
 }
 
-/// The termination of the pod that a request reached, if it had started.
+/// Returns the termination of the pod that a request reached, if the termination had started.
 pub(crate) fn ending(timeline: &Timeline, pod: &str, r: &Request) -> Option<usize> {
     timeline.end_of(pod, r.begun()).filter(|e| has_met(timeline, *e, r))
 }
 
-/// Whether a request was under way when this termination had started.
+/// Returns true if a request was under way when this termination had started.
 pub(crate) fn has_met(timeline: &Timeline, termination: usize, r: &Request) -> bool {
     r.row.end.shifted_ns(r.uncertainty_ns) >= timeline.ends[termination].t0.earliest
 }

@@ -1,10 +1,10 @@
-//! Whether a Service still routed to a pod that had ended, from the outcomes of the connections that it routed.
+//! Detects if a Service still routed to a pod that had ended, from the outcomes of the connections that it routed.
 //!
-//! A Service proxy that balances at random sends a new connection to a given endpoint with probability 1/n, where n
-//! is the number of endpoints in its rules. Its rules are a state that the EndpointSlices once had, and it takes
-//! these states in their order. So while the rules still hold pod A, they also hold every pod that the slices dropped
-//! later, and each new connection fails with at least the share of the pods that are known to be dead. Answered
-//! connections are evidence against that.
+//! A Service proxy that balances at random sends a new connection to a given endpoint with probability 1/n, where n is
+//! the number of endpoints in its rules. Its rules are a state that the EndpointSlices once had, and it takes these
+//! states in their order. So while the rules still hold pod A, they also hold every pod that the slices dropped later,
+//! and each new connection fails with at least the share of the pods that are known to be dead. Answered connections
+//! are evidence against that.
 //!
 //! The evidence is a likelihood ratio: the pod in the rules until now, against the pod removed at the best earlier
 //! time. As a sum over connections, reset at 0 (Page's CUSUM), it exceeds ln(1/α) while the pod is still in the rules
@@ -23,8 +23,8 @@ use rolldrop_record::{Outcome, Stamp};
 /// Evidence beyond which a pod counts as removed from the rules: e⁻⁹·² is 10⁻⁴. Stricter than the bounds themselves,
 /// because a loss that is wrongly not attributed to a pod is missing from it.
 const OUT: f64 = 9.2;
-/// How far before t0 the state of the rules can lie, in nanoseconds. Older states matter only if pods were replaced
-/// shortly before, by the number of endpoints.
+/// Longest time before t0 at which the state of the rules can lie, in nanoseconds. Older states matter only if pods
+/// were replaced shortly before, by the number of endpoints.
 const OLDEST_NS: i64 = 3_000_000_000;
 /// Even if every endpoint in the rules is dead, this share of connections may be answered: rules that have just been
 /// replaced, a pod that the watch shows late.
@@ -34,23 +34,23 @@ const STRAY: f64 = 1.0 / 50.0;
 /// Networks differ: in this share of the cases a pod may be silent while its address should exist, and refuse when it
 /// should be gone.
 const UNEXPECTED: f64 = 0.2;
-/// The share of lost connections without a named pod, if others are named.
+/// Share of lost connections without a named pod, if others are named.
 const UNNAMED: f64 = 0.05;
 const MS_NS: i64 = 1_000_000;
 
-/// What a Service's slices showed about one pod.
+/// History of one pod in a Service's slices.
 #[derive(Debug)]
 pub(crate) struct Route<'a> {
-    /// The states that the rules can have while they hold the pod.
+    /// States that the rules can have while they hold the pod.
     holding: Vec<&'a Usable>,
-    /// The state after the last of these.
+    /// State after the last of these.
     after: Option<&'a Usable>,
-    /// Whether the slices dropped the pod for good, without adding it again.
+    /// True if the slices dropped the pod for good, without adding it again.
     is_dropped_once: bool,
 }
 
 impl<'a> Route<'a> {
-    /// `None` if the pod was never seen as a usable endpoint.
+    /// Reads it from the states of the slices; `None` if the pod was never seen as a usable endpoint.
     pub(crate) fn of(end: &PodEnd, states: &'a [Usable]) -> Option<Self> {
         // The name may come back with another pod.
         let gone = end.gone().unwrap_or(Stamp::from_unix_ns(i64::MAX));
@@ -70,12 +70,13 @@ impl<'a> Route<'a> {
         })
     }
 
-    /// The most endpoints that the rules can have held with the pod.
+    /// Returns the largest number of endpoints that the rules can have held with the pod.
     fn most(&self) -> usize {
         self.holding.iter().map(|state| state.pods.len()).max().unwrap_or(1)
     }
 
-    /// The shares of connections that fail at `at` while the rules hold the pod, if it is dead, and when they do not.
+    /// Returns the shares of connections that fail at `at` while the rules hold the pod, if it is dead, and after they
+    /// dropped it.
     fn shares<'d>(
         &self,
         end: (&str, &'d Death),
@@ -113,24 +114,24 @@ impl<'a> Route<'a> {
 /// Shares of new connections that fail: of all, of those that are refused, and of those that get no answer.
 #[derive(Clone, Copy, Debug)]
 struct Shares {
-    /// The least and the most while the rules hold the pod, itself among them.
+    /// Least and largest share while the rules hold the pod, itself included.
     least: f64,
     most: [f64; 3],
-    /// When they do not hold it, of all and by class.
+    /// Shares while they do not hold it, of all and by class.
     freed: f64,
     freed_by_class: [f64; 2],
-    /// The pod's own.
+    /// Share of the pod itself.
     own: f64,
 }
 
 impl Shares {
-    /// The evidence of an answered connection against the pod being in the rules.
+    /// Returns the evidence of an answered connection against the pod being in the rules.
     fn answered(self) -> f64 {
         ((1.0 - self.freed) / (1.0 - self.least)).ln()
     }
 
-    /// The evidence of a lost connection without a named pod. A pod refuses as long as its address exists, and is silent
-    /// afterwards.
+    /// Returns the evidence of a lost connection without a named pod. A pod refuses as long as its address exists, and
+    /// is silent afterwards.
     fn lost(self, outcome: Outcome, part: f64) -> f64 {
         let (held, freed) = match outcome {
             Outcome::ConnectRefused => (self.most[1], self.freed_by_class[0]),
@@ -140,33 +141,33 @@ impl Shares {
         (part * freed / held.max(f64::MIN_POSITIVE)).ln()
     }
 
-    /// The evidence of a connection that was lost to another dead pod. It is negative if the rules dropped that pod with
-    /// this one.
+    /// Returns the evidence of a connection that was lost to another dead pod. It is negative if the rules dropped that
+    /// pod with this one.
     fn lost_to_another(self) -> f64 {
         let others = (self.most[0] - self.own).max(f64::MIN_POSITIVE);
         ((1.0 - UNNAMED) * self.freed / others).ln()
     }
 }
 
-/// How long a pod may have been routed to.
+/// Time for which a pod may have been routed to.
 #[derive(Clone, Debug)]
 pub(crate) struct Reach {
-    /// No connection that began later was routed to it.
+    /// Time from which no connection that began was routed to it.
     pub until: Option<Stamp>,
-    /// After this it was not in the rules, except with a chance of α; `None` if the connections do not show it.
+    /// Time after which it was not in the rules, except with a chance of α; `None` if the connections do not show it.
     pub upper: Option<Stamp>,
-    /// When the slices dropped the pod, if they did.
+    /// Time at which the slices dropped the pod, if they did.
     pub dropped: Option<Stamp>,
-    /// Whether the slices dropped it for good, so that the rules held it until they applied that.
+    /// True if the slices dropped it for good, so that the rules held it until they applied that.
     pub is_in_order: bool,
-    /// The first of the losses considered, and for each from there the evidence against the pod.
+    /// Number of the first loss considered, followed by the evidence against the pod for each loss from there.
     first: usize,
     against: Vec<f64>,
 }
 
 impl Reach {
-    /// The weight of the pod among the explanations of a loss: its likelihood relative to having been removed by
-    /// then.
+    /// Returns the weight of the pod among the explanations of a loss: its likelihood relative to having been removed
+    /// by then.
     pub(crate) fn weight(&self, loss: usize) -> f64 {
         match loss.checked_sub(self.first) {
             Some(number) => self.against.get(number).map_or(0.0, |against| (-against).exp()),
@@ -177,7 +178,7 @@ impl Reach {
 
 /// Reads the connections from `from` on: t0, or the last connection that surely was routed to the pod.
 ///
-/// `dead` is the end of a pod that surely accepts no connections at a time.
+/// `dead` returns the end of a pod that surely accepts no connections at a time.
 pub(crate) fn reach<'d>(
     end: (&PodEnd, &'d Death),
     route: &Route<'_>,
@@ -206,7 +207,7 @@ pub(crate) fn reach<'d>(
     let mut shares: Option<(Stamp, Shares)> = None;
     for (at, what) in tries.since(from) {
         if below {
-            // What is counted by the millisecond may have begun at its end.
+            // Connections counted by the millisecond may have begun at its end.
             reach.upper = Some(at.shifted_ns(MS_NS));
         }
         let is_sure = death.is_sure(at);
@@ -250,12 +251,13 @@ pub(crate) fn reach<'d>(
     reach
 }
 
-/// The evidence of a connection that was routed elsewhere against one of `n` endpoints being in the rules.
+/// Returns the evidence of a connection that was routed elsewhere against one of `n` endpoints being in the rules.
 fn elsewhere(n: usize) -> f64 {
     -(1.0 - 1.0 / n.max(1) as f64).max(1.0 - SURE).ln()
 }
 
-/// The time by which enough connections in a row were answered since `from` that none of `n` pods still refused them.
+/// Returns the time by which enough connections in a row were answered since `from` that none of `n` pods still refused
+/// them.
 pub(crate) fn quiet_since(tries: &Tries, from: Stamp, n: usize) -> Option<Stamp> {
     let each = elsewhere(n);
     let mut against = 0.0;

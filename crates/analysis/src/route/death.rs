@@ -1,42 +1,42 @@
-//! When an ending pod stopped accepting connections: bounds and the best estimate.
+//! Time at which an ending pod stopped accepting connections: bounds and the best estimate.
 
 use crate::timeline::PodEnd;
 use rolldrop_record::{Outcome, Stamp};
 
-/// From a container's end to the watch event that shows it: 0.22 s in the median on a real v1.36.2, 0.15 to 0.40 s in
-/// 190 terminations.
+/// Time from a container's end to the watch event that shows it: 0.22 s in the median on a real v1.36.2, 0.15 to 0.40 s
+/// in 190 terminations.
 const SHOWN_AFTER_NS: i64 = 220_000_000;
 /// The pod's address is removed this long before that event (between 0.12 s and 0.3 s after the container's end).
 const ADDRESS_BEFORE_NS: i64 = 100_000_000;
-/// By how much that varies.
+/// Spread of that time, in seconds.
 const ADDRESS_SPREAD_S: f64 = 0.05;
-/// From SIGTERM to the end of an app that exits at once.
+/// Time from SIGTERM to the end of an app that exits at once.
 const EXIT_NS: i64 = 30_000_000;
-/// So late the recording proxy beside an app may say that its listener is closed, clocks included. It asks the kernel every
-/// 5 ms.
+/// Longest delay of the report of the recording proxy beside an app that its listener is closed, clocks included. The
+/// proxy asks the kernel every 5 ms.
 const LISTENER_NS: i64 = 50_000_000;
-/// By how much the estimate of a container's end may be wrong.
+/// Largest error of the estimate of a container's end.
 const SHOWN_SPREAD_NS: i64 = 180_000_000;
 /// Weight of an explanation that the outcome of a connection contradicts. Networks differ, so not 0.
 const UNLIKELY: f64 = 0.01;
 
-/// The bounds of the time at which one pod stopped accepting connections.
+/// Bounds of the time at which one pod stopped accepting connections.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Death {
-    /// Not before this.
+    /// Earliest possible time.
     pub earliest: Stamp,
-    /// From here on the only unknown is how soon an app stops after its signal.
+    /// Time from which the only unknown is how soon an app stops after its signal.
     told: Stamp,
-    /// The best estimate.
+    /// Best estimate.
     pub likely: Stamp,
-    /// From here on it surely accepts none; `None` if its end was not seen.
+    /// Time from which it surely accepts none; `None` if its end was not seen.
     pub sure: Option<Stamp>,
-    /// When its address was removed, by the best estimate.
+    /// Time at which its address was removed, by the best estimate.
     address_gone: Stamp,
 }
 
 impl Death {
-    /// What the watches and the recording proxy of the pod showed.
+    /// Computes the bounds from the pod's watches and its recording proxy.
     pub(crate) fn of(end: &PodEnd) -> Self {
         let stages = &end.stages;
         let listened = stages.listener_closed.map(|closed| closed.shifted_ns(-LISTENER_NS));
@@ -51,19 +51,19 @@ impl Death {
         Self { earliest, told, likely, sure, address_gone }
     }
 
-    /// Connections to it were seen to fail by then.
+    /// Takes into account that connections to it were seen to fail by `at`.
     pub(crate) fn seen_dead(&mut self, at: Stamp) {
         let at = at.max(self.earliest);
         self.sure = Some(self.sure.map_or(at, |sure| sure.min(at)));
         self.likely = self.likely.min(at);
     }
 
-    /// Whether it surely accepts no connection at `at`.
+    /// Returns true if it surely accepts no connection at `at`.
     pub(crate) fn is_sure(&self, at: Stamp) -> bool {
         self.sure.is_some_and(|sure| sure <= at)
     }
 
-    /// How likely it is that the pod had stopped by `at`, 0 to 1.
+    /// Returns the chance that the pod had stopped by `at`, 0 to 1.
     pub(crate) fn chance_by(&self, at: Stamp) -> f64 {
         if self.is_sure(at) || at >= self.told {
             return 1.0;
@@ -72,10 +72,11 @@ impl Death {
         (since / length.max(1e-9)).clamp(UNLIKELY, 1.0)
     }
 
-    /// The same for a pod that would still be routed to at `at`, and that accepted its last connection at `accepted`.
-    ///
-    /// While it listened it would have accepted another one within `silence_ns`. So it stopped within that time, or is no
-    /// longer routed to. A pod that still accepted connections when others would have stopped on their signal stops at
+    /// Returns this chance for a pod that would still be routed to at `at`, and that accepted its last connection at
+    /// `accepted`.
+    /// While it listened it would have accepted another one within `silence_ns`. So it stopped within that time, or is
+    /// no longer routed to. A pod that still accepted connections when others would have stopped on their signal stops
+    /// at any time until its end.
     /// any time until its end.
     pub(crate) fn chance_after(&self, accepted: Option<Stamp>, silence_ns: i64, at: Stamp) -> f64 {
         match accepted {
@@ -89,8 +90,8 @@ impl Death {
         }
     }
 
-    /// How well a failed connect that began at `at` fits a pod that has stopped: its address refuses while it exists,
-    /// and is silent or unreachable when it is gone.
+    /// Returns the likelihood of a failed connect that began at `at` if the pod has stopped, 0 to 1: its address
+    /// refuses while it exists, and is silent or unreachable when it is gone.
     pub(crate) fn fits(&self, outcome: Outcome, at: Stamp) -> f64 {
         let gone = 1.0 / (1.0 + (-at.seconds_since(self.address_gone) / ADDRESS_SPREAD_S).exp());
         match outcome {
@@ -100,7 +101,7 @@ impl Death {
         }
     }
 
-    /// How well the end of an established connection at `at` fits the pod's own end.
+    /// Returns the likelihood that the pod's own end explains the end of an established connection at `at`, 0 to 1.
     pub(crate) fn cuts_off(&self, at: Stamp) -> f64 {
         (-at.seconds_since(self.likely).abs() / 0.3).exp().max(UNLIKELY)
     }

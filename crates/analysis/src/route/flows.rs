@@ -1,4 +1,4 @@
-//! Source ports that were used again: an earlier connection from the same port to the same address may have left a
+//! Reuse of source ports: an earlier connection from the same port to the same address may have left a
 //! connection-tracking entry, which routes the next one.
 
 use std::collections::BTreeMap;
@@ -10,15 +10,15 @@ use foldhash::{HashMap, HashSet};
 use crate::timeline::Request;
 use rolldrop_record::{Outcome, RequestRow, Stamp};
 
-/// How long a connection-tracking entry outlives an unanswered SYN: Linux' `nf_conntrack_tcp_timeout_syn_sent`.
+/// Lifetime of a connection-tracking entry after an unanswered SYN: Linux' `nf_conntrack_tcp_timeout_syn_sent`.
 const STALE_FOR_NS: i64 = 120_000_000_000;
-/// The same for a connection that the other side reset: `nf_conntrack_tcp_timeout_close`.
+/// Lifetime of the entry of a connection that the other side reset: `nf_conntrack_tcp_timeout_close`.
 const RESET_FOR_NS: i64 = 10_000_000_000;
 
 /// A load source, its port, and the address that it connected to.
 type Flow<'a> = (&'a Arc<str>, u16, &'a Arc<str>);
 
-/// The flow of a request that opened a connection.
+/// Returns the flow of a request that opened a connection.
 fn flow(r: &Request) -> Option<Flow<'_>> {
     let RequestRow { source, local_port, remote_addr, .. } = &r.row;
     let flow = (source, (*local_port)?, remote_addr.as_ref()?);
@@ -29,13 +29,13 @@ fn flow(r: &Request) -> Option<Flow<'_>> {
 #[derive(Debug)]
 pub(crate) struct Flows<'a> {
     others: &'a [Request],
-    /// Which of these they are: those of one flow are beside each other, in order.
+    /// Indices of the connects among these: those of one flow are beside each other, in order.
     connects: Vec<usize>,
-    /// By load source and source port, where those of the port are.
+    /// By load source and source port, the range of the port's connects.
     ports: HashMap<&'a str, HashMap<u16, Range<usize>>>,
 }
 
-/// Which of the connects were followed by an established connection before the next of these: their requests.
+/// Requests whose connects were followed by an established connection before the flow's next connect of [`Flows`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EndedFlows(HashSet<usize>);
 
@@ -50,7 +50,7 @@ fn order(r: &Request) -> (Stamp, Stamp, u64) {
 }
 
 impl<'a> Flows<'a> {
-    /// Of all requests that were not plainly answered.
+    /// Collects the connects of all requests that were not plainly answered.
     pub(crate) fn of(others: &'a [Request]) -> Self {
         let mut connects: Vec<usize> = (0..others.len()).filter(|r| flow(&others[*r]).is_some()).collect();
         let key = |number: &usize| (flow(&others[*number]), order(&others[*number]));
@@ -64,13 +64,13 @@ impl<'a> Flows<'a> {
         Self { others, connects, ports }
     }
 
-    /// Whether some request would be [stale](Self::stale) if no connection had been established: then it matters where
-    /// some were.
+    /// Returns true if some request would be [stale](Self::stale) without any established connection: then the
+    /// established connections matter.
     pub(crate) fn may_be_stale(&self) -> bool {
         self.stale(&EndedFlows::default()).contains(&true)
     }
 
-    /// An established connection that was closed starts its own entry.
+    /// Records an established connection: once it is closed, it starts its own entry.
     pub(crate) fn answered(&self, r: &Request, ended: &mut EndedFlows) {
         let Some(flow_of_r) = flow(r) else { return };
         let of_port = self.of_port(flow_of_r);
@@ -87,7 +87,7 @@ impl<'a> Flows<'a> {
         range.map_or(&[], |range| &self.connects[range.clone()])
     }
 
-    /// Which of the requests a connection-tracking entry misrouted: connects that failed from the source port of an
+    /// Finds the requests that a connection-tracking entry misrouted: connects that failed from the source port of an
     /// earlier connect to the same address that was unanswered, or was reset, while its entry exists.
     pub(crate) fn stale(&self, ended: &EndedFlows) -> Vec<bool> {
         let mut stale = vec![false; self.others.len()];
@@ -121,18 +121,19 @@ impl<'a> Flows<'a> {
     }
 }
 
-/// From and until when connects used a port, in Unix nanoseconds, never more than [`STALE_FOR_NS`] apart.
+/// Beginning and end of a period in which connects used a port, in Unix nanoseconds; connects in it are never more than
+/// [`STALE_FOR_NS`] apart.
 type Period = [i64; 2];
 
 /// No period: nothing connected at the beginning of 1970.
 const NONE: Period = [0; 2];
 
-/// The periods of all ports, of one source towards one address. Two of a port are further apart than that.
+/// Periods of all ports, of one source towards one address. Two periods of a port are further apart than that.
 #[derive(Debug)]
 struct Periods {
-    /// The last of each port. They begin as zeros, of which the kernel makes memory only when they change.
+    /// Last period of each port. They begin as zeros, so that the kernel allocates their memory only when they change.
     last: Vec<Period>,
-    /// The others: port and beginning, and the end.
+    /// Other periods: by port and beginning, the end.
     others: BTreeMap<(u16, i64), i64>,
 }
 
@@ -156,7 +157,7 @@ impl Periods {
         }
     }
 
-    /// The same for one that began before the last.
+    /// Adds a period that began before the last one of its port.
     fn add_out_of_order(&mut self, port: u16, period: Period) {
         let of_port = self.others.range((port, i64::MIN)..=(port, i64::MAX));
         let mut all: Vec<Period> = of_port.map(|((_, from), until)| [*from, *until]).collect();
@@ -174,7 +175,7 @@ impl Periods {
     }
 }
 
-/// Whether a period begins so soon after the other's end that they are one, which then ends with both.
+/// Returns true if a period begins so soon after the earlier one's end that they are one; then extends the earlier one.
 fn extends(earlier: &mut Period, later: Period) -> bool {
     let is_near = later[0].saturating_sub(earlier[1]) <= STALE_FOR_NS;
     if is_near {
@@ -188,7 +189,7 @@ fn extends(earlier: &mut Period, later: Period) -> bool {
 #[derive(Debug, Default)]
 pub(crate) struct Reuses {
     connects: u64,
-    /// By load source and address. The first connect of each is no reuse.
+    /// Periods by load source and address. The first connect of each is no reuse.
     periods: HashMap<Arc<str>, HashMap<Arc<str>, Periods>>,
 }
 
@@ -204,7 +205,7 @@ impl Reuses {
         }
     }
 
-    /// Adds what others found.
+    /// Adds the reuses that others found.
     pub(crate) fn merge(&mut self, others: Self) {
         self.connects += others.connects;
         for (source, by_address) in others.periods {
@@ -219,7 +220,7 @@ impl Reuses {
         self.periods.entry(Arc::clone(source)).or_default().entry(Arc::clone(to)).or_default()
     }
 
-    /// How many there were.
+    /// Returns the number of reuses.
     pub(crate) fn count(&self) -> u64 {
         let periods = self.periods.values().flat_map(HashMap::values);
         self.connects - periods.map(|periods| periods.all().count() as u64).sum::<u64>()
@@ -234,7 +235,7 @@ mod tests {
     use crate::timeline::requests::is_plain;
     use rolldrop_record::Phase;
 
-    /// A connect at this many seconds from a port, to one address.
+    /// Returns a connect at this many seconds from a port, to one address.
     fn connect(seq: u64, second: i64, port: u16, outcome: Outcome) -> Request {
         let at = Stamp::from_unix_ns(second * 1_000_000_000);
         let row = RequestRow {
@@ -247,7 +248,7 @@ mod tests {
         Request::of(row)
     }
 
-    /// Each connect compared with the one before it from the same port.
+    /// Compares each connect with the one before it from the same port.
     fn one_by_one(requests: &[Request]) -> (Vec<bool>, u64) {
         let mut before: HashMap<u16, (Stamp, Option<Stamp>)> = HashMap::default();
         let (mut stale, mut reuses) = (Vec::new(), 0);

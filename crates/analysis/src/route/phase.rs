@@ -1,8 +1,8 @@
-//! Whether terminations met a consumer's clock at random phases.
+//! Test for terminations that met a consumer's clock at random phases.
 //!
 //! A consumer that looks at endpoints only periodically (a client that keeps a DNS answer, a load balancer's health
-//! check) has windows that are a sample of its phase, from nothing to the whole period, plus a delay. Terminations
-//! that always meet it at one phase show one such sample, however many they are.
+//! check) has windows that are a sample of its phase, from nothing to the whole period, plus a delay. Terminations that
+//! always meet it at one phase show one such sample, however many they are.
 
 use std::f64::consts::TAU;
 
@@ -10,28 +10,28 @@ use crate::timeline::{PodEnd, Timeline};
 use rolldrop_record::Stamp;
 use rolldrop_record::run_info::Target;
 
-/// Below this chance that random phases lie so close together, they count as not random.
+/// Chance of phases this close together, if they are random, below which they count as not random.
 const ALPHA: f64 = 0.01;
 
-/// A consumer with its own clock, and how the ends of pods met it.
+/// A consumer with its own clock, and the phases at which the ends of pods met it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock<'a> {
     consumer: &'a str,
-    /// How long it keeps what it knows, in seconds.
+    /// Time for which it keeps its knowledge, in seconds.
     period_s: f64,
-    /// The longest time from t0 until the endpoint was seen to be removed, in seconds.
+    /// Longest time from t0 until the endpoint was seen to be removed, in seconds.
     news_s: f64,
-    /// Whether the pods' ends are consistent with uniformly random phases of the period.
+    /// True if the pods' ends are consistent with uniformly random phases of the period.
     is_met_at_random: bool,
 }
 
 impl Clock<'_> {
-    /// The longest window that it can have, in seconds.
+    /// Returns the longest window that it can have, in seconds.
     pub(crate) fn longest_s(&self) -> f64 {
         self.period_s + self.news_s
     }
 
-    /// What follows from its period, as a part of a sentence.
+    /// Describes the effect of its period, as a part of a sentence.
     pub(crate) fn in_words(&self) -> String {
         let Self { consumer, period_s, news_s, .. } = self;
         format!(
@@ -39,7 +39,7 @@ impl Clock<'_> {
         )
     }
 
-    /// That the pods ended at one phase of it, if they did.
+    /// Reports that the pods ended at one phase of it, if they did.
     pub(crate) fn in_step(&self) -> Option<String> {
         let Self { consumer, period_s, .. } = self;
         (!self.is_met_at_random).then(|| {
@@ -48,7 +48,7 @@ impl Clock<'_> {
     }
 }
 
-/// The consumers with their own clock, and how these ends met it.
+/// Returns the consumers with their own clock, and the phases at which these ends met it.
 pub(crate) fn clocks<'a>(
     timeline: &'a Timeline,
     ends: impl Iterator<Item = &'a PodEnd> + Clone,
@@ -66,8 +66,8 @@ pub(crate) fn clocks<'a>(
     timeline.info.targets.iter().filter_map(clock).collect()
 }
 
-/// Whether these times are consistent with uniformly random phases of a period. Rayleigh's test: for phases at random,
-/// the chance that the mean of n unit vectors is R or longer is about exp(-n R²) (Mardia and Jupp, Directional
+/// Returns true if these times are consistent with uniformly random phases of a period. Rayleigh's test: for phases at
+/// random, the chance that the mean of n unit vectors is R or longer is about exp(-n R²) (Mardia and Jupp, Directional
 /// Statistics, 2000, section 6.3).
 fn are_random(period_s: f64, times: impl IntoIterator<Item = Stamp>) -> bool {
     let (mut n, mut x, mut y) = (0.0, 0.0, 0.0);

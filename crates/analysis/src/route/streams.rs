@@ -1,4 +1,4 @@
-//! HTTP/2 connections by their requests: whether a lost request was alone on its connection.
+//! HTTP/2 connections by their requests: was a lost request alone on its connection?
 //!
 //! A connection that is closed while it is idle loses the request that crosses the close. A connection that is closed
 //! while the server works on its requests loses these, and was not idle.
@@ -9,17 +9,17 @@ use std::sync::Arc;
 use crate::timeline::requests::Connection;
 use rolldrop_record::{Outcome, RequestRow, Stamp};
 
-/// The connections on which requests were lost, among those with streams.
+/// Connections on which requests were lost, among those with streams.
 #[derive(Debug, Default)]
 pub(crate) struct Streams(HashMap<Connection, Carrier>);
 
 #[derive(Debug, Default)]
 struct Carrier {
-    /// The lost requests that were sent, by send time.
+    /// Lost requests that were sent, by send time.
     lost: Vec<Lost>,
-    /// Whether a request was sent over it.
+    /// True if a request was sent over it.
     is_used: bool,
-    /// Whether anything of an answer has come over it.
+    /// True if anything of an answer has come over it.
     has_answered: bool,
 }
 
@@ -28,9 +28,9 @@ struct Lost {
     from: Stamp,
     seq: u64,
     to: Stamp,
-    /// The latest end of the requests that began before this one, including it.
+    /// Latest end of the requests that began before this one, including it.
     latest: Stamp,
-    /// Whether the server may have been working on another request at the same time.
+    /// True if the server may have been working on another request at the same time.
     is_shared: bool,
 }
 
@@ -40,7 +40,7 @@ fn connection(row: &RequestRow) -> Option<Connection> {
 }
 
 impl Streams {
-    /// The streams of lost requests.
+    /// Collects the streams of lost requests.
     pub(crate) fn of<'a>(lost: impl IntoIterator<Item = &'a RequestRow>) -> Self {
         let mut carriers: HashMap<Connection, Carrier> = HashMap::new();
         for row in lost {
@@ -86,7 +86,7 @@ impl Streams {
         met.for_each(|lost| lost.is_shared = true);
     }
 
-    /// Adds what requests showed that another one of the same lost ones was given.
+    /// Adds the evidence that another part collected for the same lost requests.
     pub(crate) fn merge(&mut self, mut other: Self) {
         for (connection, carrier) in &mut self.0 {
             let Some(others) = other.0.remove(connection) else { continue };
@@ -102,7 +102,7 @@ impl Streams {
         self.0.get(&connection(row)?)
     }
 
-    /// Whether the server may have been working on another request of the connection while this lost one was in
+    /// Returns true if the server may have been working on another request of the connection while this lost one was in
     /// flight.
     pub(crate) fn shared(&self, row: &RequestRow) -> bool {
         let Some((carrier, from)) = self.of_lost(row).zip(row.sent) else { return false };
@@ -110,8 +110,8 @@ impl Streams {
         found.is_ok_and(|index| carrier.lost[index].is_shared)
     }
 
-    /// Whether the connection of this lost one has served. A connection that another request opened, and that broke
-    /// before anything came over it, is as new to the requests that share it.
+    /// Returns true if the connection of this lost request has served. A connection that another request opened, and
+    /// that broke before anything came over it, is as new to the requests that share it.
     pub(crate) fn has_answered(&self, row: &RequestRow) -> bool {
         self.of_lost(row).is_none_or(|carrier| carrier.has_answered || !carrier.is_used)
     }
@@ -128,7 +128,7 @@ mod tests {
         Stamp::from_unix_ns(1_800_000_000_000_000_000 + ms * 1_000_000)
     }
 
-    /// Answered, on stream 2 `seq` + 1 of connection 0.
+    /// Returns an answered request, on stream 2 `seq` + 1 of connection 0.
     fn row(seq: u64, sent_ms: i64, end_ms: i64) -> RequestRow {
         RequestRow {
             seq,
@@ -142,19 +142,19 @@ mod tests {
         }
     }
 
-    /// Lost without a byte.
+    /// Returns a request that was lost without a byte.
     fn lost(seq: u64, sent_ms: i64, end_ms: i64, outcome: Outcome) -> RequestRow {
         RequestRow { outcome, bytes_received: 0, ..row(seq, sent_ms, end_ms) }
     }
 
-    /// As if all were lost.
+    /// Collects the streams as if all requests were lost.
     fn streams(rows: &[RequestRow]) -> Streams {
         let mut streams = Streams::of(rows);
         rows.iter().for_each(|row| streams.add(row));
         streams
     }
 
-    /// What `shared` says of each row.
+    /// Returns `shared` for each row.
     fn shared(rows: &[RequestRow]) -> Vec<bool> {
         let streams = streams(rows);
         rows.iter().map(|row| streams.shared(row)).collect()

@@ -1,7 +1,7 @@
 //! The new connections of a target in the time around terminations, by millisecond.
 //!
-//! Every connection that was routed elsewhere shows whether a Service still routed to a pod. There are too many to
-//! hold each one, and only those that begin while a pod ends, or soon after, matter.
+//! Every connection that was routed elsewhere shows if a Service still routed to a pod. There are too many to hold each
+//! one, and only those that begin while a pod ends, or soon after, matter.
 
 use std::sync::Arc;
 
@@ -11,37 +11,37 @@ use rolldrop_record::{Outcome, Stamp};
 const MS_NS: i64 = 1_000_000;
 /// Connections are kept for at least this long after a pod has gone.
 const AFTER_NS: i64 = 10_000_000_000;
-/// And for the time in which the load opens this many of them for each endpoint.
+/// Number of new connections for each endpoint; connections are also kept for the time in which the load opens these.
 const AFTER_CONNECTIONS: f64 = 15.0;
 
 /// Connections that began in one millisecond and were answered.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Answered {
-    /// By a pod that is known.
+    /// Number answered by a pod that is known.
     pub named: u32,
-    /// By a pod that is not named.
+    /// Number answered by a pod that is not named.
     pub unnamed: u32,
 }
 
 /// A new connection that was not answered, or whose outcome is not known.
 #[derive(Clone, Debug)]
 pub(crate) struct Loss {
-    /// When it began.
+    /// Time at which it began.
     pub at: Stamp,
     /// Its number among the requests that were not plainly answered.
     pub request: usize,
-    /// The pod that it was routed to, if that is known.
+    /// Pod that it was routed to, if that is known.
     pub pod: Option<Arc<str>>,
-    /// How it ended.
+    /// Outcome of the connection.
     pub outcome: Outcome,
 }
 
 /// An event of new connections at one time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Try<'a> {
-    /// This many were answered.
+    /// Number of connections that were answered.
     Answered(Answered),
-    /// One was not.
+    /// Connection that was not answered.
     Lost(&'a Loss),
 }
 
@@ -50,7 +50,8 @@ struct Zone {
     from: Stamp,
     /// Its length, in milliseconds.
     length: usize,
-    /// As far as there was a connection: the end of a pod that nobody saw end is as long as the rest of the run.
+    /// Answered connections by millisecond, up to the last one: the end of a pod that nobody saw end is as long as the
+    /// rest of the run.
     answered: Vec<Answered>,
 }
 
@@ -70,14 +71,14 @@ impl Zone {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tries {
     zones: Vec<Zone>,
-    /// Those that were not answered, by when they began.
+    /// Connections that were not answered, by the time at which they began.
     pub losses: Vec<Loss>,
-    /// How many there were, when the first began, and the last.
+    /// Number of all connections, and the times at which the first and the last began.
     all: Option<(u64, Stamp, Stamp)>,
 }
 
 impl Tries {
-    /// Empty, with room for the connections near the terminations.
+    /// Starts empty, with room for the connections near the terminations.
     pub(crate) fn new(timeline: &Timeline) -> Self {
         let per_s = timeline.info.load.rate;
         let endpoints = timeline.endpoints.most(None).max(1) as f64;
@@ -114,13 +115,13 @@ impl Tries {
         }
     }
 
-    /// Adds one that was not.
+    /// Adds a connection that was not answered.
     pub(crate) fn lost(&mut self, loss: Loss) {
         self.count(loss.at);
         self.losses.push(loss);
     }
 
-    /// Adds the connections of others that were answered.
+    /// Adds the answered connections of others.
     pub(crate) fn merge(&mut self, others: &Self) {
         for (own, others) in self.zones.iter_mut().zip(&others.zones) {
             own.answered.resize(own.answered.len().max(others.answered.len()), Answered::default());
@@ -138,7 +139,7 @@ impl Tries {
         self.all = Some((n + 1, first.min(at), last.max(at)));
     }
 
-    /// Connections begun per second, over the whole run; 0 for fewer than two.
+    /// Returns the connections begun per second, over the whole run; 0 for fewer than two.
     pub(crate) fn rate(&self) -> f64 {
         match self.all {
             Some((n, first, last)) if last > first => (n - 1) as f64 / last.seconds_since(first),
@@ -151,17 +152,17 @@ impl Tries {
         self.losses.sort_by_key(|loss| (loss.at, loss.request));
     }
 
-    /// Whether something names the pods of some lost connections.
+    /// Returns true if something names the pods of some lost connections.
     pub(crate) fn names_losses(&self) -> bool {
         self.losses.iter().any(|loss| loss.pod.is_some())
     }
 
-    /// Where the losses at or after `from` begin.
+    /// Returns the number of the first loss at or after `from`.
     pub(crate) fn first_loss(&self, from: Stamp) -> usize {
         self.losses.partition_point(|loss| loss.at < from)
     }
 
-    /// All events from `from` on, in order. Within one millisecond the losses come first.
+    /// Returns all events from `from` on, in order. Within one millisecond the losses come first.
     pub(crate) fn since(&self, from: Stamp) -> impl Iterator<Item = (Stamp, Try<'_>)> {
         let zones = &self.zones[self.zones.partition_point(|zone| zone.from <= from).saturating_sub(1)..];
         let bins = zones.iter().flat_map(move |zone| {

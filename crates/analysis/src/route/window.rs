@@ -10,16 +10,16 @@ use rolldrop_record::routing::{Balancing, Routing};
 use rolldrop_record::run_info::{Balances, Target};
 use rolldrop_record::{Looks, Stamp};
 
-/// Returns the reason why there is no upper bound: its kind, and its words.
+/// Reason why there is no upper bound: its kind, and its words.
 type Missing = (NoBound, String);
 
-/// A client that opened no connection for so long before the load ended opens no new ones.
+/// Time without new connections before the load ended from which a client counts as opening no more.
 const NO_LONGER_NS: i64 = 1_000_000_000;
 
 /// Computes the window: lower from t0 latest, upper from t0 earliest.
 ///
-/// An upper bound rests on everything that was seen between t0 and itself, so there is none if the record has a gap
-/// there, or if the run went on to the next termination while requests were still lost.
+/// An upper bound rests on all observations between t0 and itself, so there is none if the record has a gap there, or
+/// if the run continued with the next termination while requests were still lost.
 ///
 /// `alpha` is the chance that the upper bound is too small, already shared between all windows of one statement. If a
 /// pod's arrivals are named and also balanced at random, two upper bounds share it, and the smaller one counts.
@@ -80,7 +80,7 @@ fn is_never_routed(timeline: &Timeline, end: &PodEnd, target: &Target, tail: &Ta
         && !timeline.gaps.iter().any(is_hidden)
 }
 
-/// Why the observations of a pod's end until `at` give no bound.
+/// Returns the reason why the observations of a pod's end until `at` give no bound; `None` if they do.
 fn unseen(timeline: &Timeline, end: &PodEnd, at: Stamp) -> Option<Missing> {
     if let Some(hole) = timeline.hole_in(end.t0.earliest, at) {
         let why = format!(
@@ -98,14 +98,14 @@ fn unseen(timeline: &Timeline, end: &PodEnd, at: Stamp) -> Option<Missing> {
     Some((NoBound::Unsettled, why))
 }
 
-/// What names the pod's arrivals.
+/// Returns the source of the names of the pod's arrivals.
 fn named(tail: &Tail) -> WindowBasis {
     if tail.is_tracked { WindowBasis::Conntrack } else { WindowBasis::Named }
 }
 
-/// The last connection after t0 that shows that the pod was still routed to, and what it rests on.
+/// Returns the last connection after t0 that shows that the pod was still routed to, with its basis.
 fn lower(end: &PodEnd, target: &Target, tail: &Tail) -> Option<(Stamp, WindowBasis)> {
-    // Where nothing but time links failures to the pod, they say nothing of it long after its endpoint was removed.
+    // If only time links failures to the pod, they show nothing about it long after its endpoint was removed.
     let removed = end.stages.endpoint_removed.or(end.gone());
     let is_linked = |at: &Stamp| {
         tail.reach.is_some()
@@ -119,7 +119,7 @@ fn lower(end: &PodEnd, target: &Target, tail: &Tail) -> Option<(Stamp, WindowBas
         .max_by_key(|(at, _)| *at)
 }
 
-/// The upper bound from the silence of the pod's own arrivals, or why there is none.
+/// Returns the upper bound from the silence of the pod's own arrivals, or the reason why there is none.
 fn silence(
     timeline: &Timeline,
     end: &PodEnd,
@@ -161,7 +161,7 @@ fn silence(
     Ok((last + std::time::Duration::from_secs_f64(silence.min(1e6)), named(tail)))
 }
 
-/// Unit that a consumer balances.
+/// Returns the unit that a consumer balances.
 const fn arrivals(target: &Target) -> &'static str {
     match target.balances {
         Balances::Connections => "new connections",
@@ -169,7 +169,7 @@ const fn arrivals(target: &Target) -> &'static str {
     }
 }
 
-/// That the client opened no new connection any more, though the load was still running.
+/// Returns a reason if the client opened no new connection any more, though the load was still running.
 fn ended_early(timeline: &Timeline, end: &PodEnd, target: &Target, tail: &Tail) -> Option<Missing> {
     let ran_on = |at: &Stamp| timeline.load_ended.ns_since(*at) > NO_LONGER_NS;
     let last = tail.observed_until;
@@ -187,7 +187,7 @@ fn ended_early(timeline: &Timeline, end: &PodEnd, target: &Target, tail: &Tail) 
     Some((NoBound::NoNewConnections, why))
 }
 
-/// The upper bound from the connections that other pods answered, or why there is none.
+/// Returns the upper bound from the connections that other pods answered, or the reason why there is none.
 fn balance(
     timeline: &Timeline,
     end: &PodEnd,
@@ -231,7 +231,8 @@ fn is_by_service_proxy(target: &Target) -> bool {
     }
 }
 
-/// The mode of each termination: that of its action. If another pod was ending at the same time, it was not isolated.
+/// Returns the mode of each termination: that of its action. If another pod was ending at the same time, it was not
+/// isolated.
 pub(crate) fn modes(ends: &[PodEnd]) -> Vec<Mode> {
     let is_alone = |end: &PodEnd| ends.iter().all(|other| other.uid == end.uid || !end.overlaps(other));
     let mode = |end: &PodEnd| match end.mode {
@@ -241,8 +242,8 @@ pub(crate) fn modes(ends: &[PodEnd]) -> Vec<Mode> {
     ends.iter().map(mode).collect()
 }
 
-/// By termination, the chance that an upper bound of its windows is too small, shared between all windows that one
-/// statement covers: those of its mode, for all consumers.
+/// Returns, by termination, the chance that an upper bound of its windows is too small, shared between all windows that
+/// one statement covers: those of its mode, for all consumers.
 pub(crate) fn alpha(timeline: &Timeline, modes: &[Mode]) -> Vec<f64> {
     let targets = timeline.info.targets.len().max(1);
     let error = timeline.info.looks.as_ref().map_or(ALPHA, Looks::alpha);
@@ -259,7 +260,7 @@ pub(crate) fn windows(timeline: &Timeline, tails: &[Vec<Tail>], alpha: &[f64]) -
     timeline.ends.iter().zip(tails).zip(alpha).map(bound).collect()
 }
 
-/// The latest end of a window: its bound, or the last arrival that was seen if it has none.
+/// Returns the latest end of a window: its bound, or the last arrival that was seen if it has none.
 pub(crate) fn window_end(end: &PodEnd, window: &Window, tail_last: Option<Stamp>) -> Stamp {
     match window.upper_s {
         Some(upper_s) => end.t0.earliest + std::time::Duration::from_secs_f64(upper_s.max(0.0)),
@@ -267,7 +268,7 @@ pub(crate) fn window_end(end: &PodEnd, window: &Window, tail_last: Option<Stamp>
     }
 }
 
-/// The times from each t0 to the end of that pod or of its window, whichever is later.
+/// Returns the periods from each t0 to the end of that pod or of its window, whichever is later.
 pub(crate) fn disrupted(timeline: &Timeline, windows: &[Vec<Window>]) -> Periods {
     let until = |(end, windows): (&PodEnd, &Vec<Window>)| {
         let window = windows.iter().map(|w| window_end(end, w, None)).max();

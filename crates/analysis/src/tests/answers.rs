@@ -4,7 +4,8 @@ use super::*;
 use crate::model::{Lost, Unclear};
 use rolldrop_record::run_info::BalancesBecause;
 
-/// As [`three_pods`], but `b` answers with this status on kept connections from 20 ms after its deletion on, for 600 ms.
+/// Returns [`three_pods`], but `b` answers with this status on kept connections from 20 ms after its deletion on, for
+/// 600 ms.
 fn refusing(status: u16, is_named: bool) -> Records {
     let mut records = three_pods();
     records.info.targets[0].balances_because = Some(BalancesBecause::Service);
@@ -104,8 +105,8 @@ fn answers_of_500_by_ending_pods_are_counted_apart() {
     assert_eq!(failed(limits, &steady), [""; 0]);
 }
 
-/// As [`three_pods`] without names; `b` also cuts off requests of kept connections that it had worked on for 300 ms, and a
-/// pod without a readiness probe has just started.
+/// Returns [`three_pods`] without names; `b` also cuts off requests of kept connections that it had worked on for 300
+/// ms, and a pod without a readiness probe has just started.
 fn mixed() -> Records {
     let mut records = three_pods();
     records.requests.iter_mut().filter(|row| row.scheduled >= at(4000)).for_each(|row| row.pod = None);

@@ -1,4 +1,4 @@
-//! What takes a window its upper bound, and what makes the bound of all windows longer than each.
+//! Reasons why a window has no upper bound, and a reason why the bound of all windows is longer than each.
 
 use super::corners::many;
 use super::rollouts::{Naming, Service, all_at_once};
@@ -62,7 +62,7 @@ fn a_wait_that_ended_amid_losses_leaves_the_window_open() {
     }
 }
 
-/// 29 pods that end 2 s apart, met by a client that keeps an answer of the DNS for so long.
+/// Analyses 29 pods that end 2 s apart, met by a client that keeps an answer of the DNS for `period_s` seconds.
 fn with_a_period(period_s: f64) -> model::Recommendation {
     let mut records = many(29);
     let answer = NameAnswer { name: "web".into(), addresses: Vec::new(), ttl_s: Some(period_s), error: None };
@@ -87,11 +87,11 @@ fn a_client_that_keeps_an_answer_of_the_dns_may_keep_it_for_the_whole_period() {
     assert_eq!(at_one_phase.pre_stop_seconds, None);
     let [why] = &at_one_phase.refused_because[..] else { panic!("{at_one_phase:?}") };
     assert!(why.contains("at about one phase of the 2 s"), "{why}");
-    // What is asked anew each time has no phase.
+    // An answer that is asked for each time has no phase.
     assert_eq!(with_a_period(0.0).refused_because, Vec::<String>::new());
 }
 
-/// Three pods; one ends and its successor of the same set has this name; then another one ends.
+/// Analyses a run of three pods; one ends and its successor of the same set has this name; then another one ends.
 fn of_a_set(successor: &str) -> Analysis {
     let mut service = Service::new(&["a", "b", "c"]);
     service.delete(2000, "b");
@@ -103,7 +103,7 @@ fn of_a_set(successor: &str) -> Analysis {
         event.uid = "uid-successor".into();
     }
     service.records.events.push(started);
-    // The load of this test asks by name who is dead.
+    // The load of this test looks up dead pods by name.
     let deleted = service.deleted.remove("b");
     service.slice(3300, &["a", successor, "c"], &[]);
     service.rules(3350, &["a", successor, "c"]);
@@ -126,8 +126,8 @@ fn the_next_pod_of_a_name_is_alive() {
     assert!(same[1].is_some_and(|upper_s| upper_s >= 0.4), "{same:?}");
 }
 
-/// The load of a Service of which the kernel names the pod of each connection, but for those that are refused from then to
-/// then: it has no entry for these.
+/// Sends the load of a Service for which the kernel names the pod of each connection, except for those that are refused
+/// in the period `unknown_ms`: it has no entry for these.
 fn tracked(service: Service, pods: &[String], unknown_ms: std::ops::Range<i64>) -> Records {
     let mut records = service.records;
     let address = |pod: &str| format!("10.0.1.{}", pod.as_bytes()[0]);
@@ -151,13 +151,13 @@ fn tracked(service: Service, pods: &[String], unknown_ms: std::ops::Range<i64>) 
         service_proxy: Some(ServiceProxy::Nftables),
     };
     records.events.push(Event::new(at(10_000), "load-0", ended));
-    // Nobody else says what implements Services.
+    // Nothing else shows the implementation of Services.
     records.info.cluster.dataplane = ServiceProxy::Unknown;
     records
 }
 
-/// A rollout in which the kernel has no entry for the first connection that was refused; it may have said more then than
-/// could be taken in.
+/// Analyses a rollout in which the kernel has no entry for the first connection that was refused; with a gap it may
+/// have reported more than could be read then.
 fn with_one_unknown(has_gap: bool) -> Analysis {
     let mut service = Service::new(&["a", "b", "c"]);
     service.delete(5000, "b");
@@ -203,7 +203,7 @@ fn a_refusal_that_the_kernel_has_no_entry_for_is_no_pods() {
     assert_eq!(cluster.dataplane_from, Some(ProxyEvidence::ProxyMode));
     let (swapped, dropped) = of(&analysis);
     assert_eq!((swapped, dropped.at_least), (Some(1), dropped.at_most));
-    // Where the entry may have been missed, the pod that had just died is the better explanation.
+    // If the entry may have been missed, the pod that had just died is the better explanation.
     let (swapped, with_gap) = of(&with_one_unknown(true));
     assert_eq!((swapped, with_gap.at_most), (None, dropped.at_most + 1));
 }

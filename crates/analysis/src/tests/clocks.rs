@@ -8,10 +8,10 @@ use rolldrop_record::run_info::{Role, Source};
 
 /// Half the round trip of a clock exchange.
 const HALF_NS: i64 = 2 * MS;
-/// How often a request of the run is sent.
+/// Interval between the requests of the run.
 const REQUEST_EVERY_NS: i64 = 10 * MS / 3;
 
-/// The same run with a load whose clock is `offset_ns` ahead at the beginning and drifts.
+/// Returns the same run with a load whose clock is `offset_ns` ahead at the beginning and drifts.
 fn on_another_clock(offset_ns: i64, drift_ppm: i64) -> Records {
     let mut records = three_pods();
     let reading =
@@ -58,7 +58,7 @@ fn windows_stay_right_within_the_stated_uncertainty_of_a_skewed_or_drifting_cloc
         }
         assert!(stated_ns <= most_ms * MS, "{said}: ± {stated_ns}");
         let result = analyse(&timeline, &requests, None).unwrap().result;
-        // Which requests are near the termination shifts by those that come within the uncertainty of its two ends.
+        // The set of requests near the termination shifts by those that come within the uncertainty of its two ends.
         let [outside, truly_outside] = [&result, &truth].map(|result| result.requests.outside_terminations);
         let at_the_ends = 2 * (1 + stated_ns / REQUEST_EVERY_NS).unsigned_abs();
         assert!(

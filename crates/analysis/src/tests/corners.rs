@@ -1,4 +1,4 @@
-//! What the usual run does not show: foreign and forced ends, gaps, stale flows, many terminations.
+//! Cases beyond the usual run: foreign and forced ends, gaps, stale flows, many terminations.
 
 use super::*;
 use rolldrop_record::event::{EndpointSliceEvent, EndpointState};
@@ -13,7 +13,7 @@ fn deletion_seen(records: &mut Records, ms: i64, pod: &str, grace_s: i64) {
     records.events.push(event);
 }
 
-/// A connect from one port, which ends so.
+/// Adds a connect from one port with this outcome.
 fn connect(records: &mut Records, ms: i64, port: u16, outcome: Outcome) {
     request(records, ms * MS, outcome, None);
     let row = records.requests.last_mut().unwrap();
@@ -21,7 +21,7 @@ fn connect(records: &mut Records, ms: i64, port: u16, outcome: Outcome) {
     row.remote_addr = Some(Arc::from("10.0.0.9:80"));
 }
 
-/// A connect that times out after 1 s, from one port.
+/// Adds a connect that times out after 1 s, from one port.
 pub(super) fn timeout(records: &mut Records, ms: i64, port: u16) {
     connect(records, ms, port, Outcome::ConnectTimeout);
     let row = records.requests.last_mut().unwrap();
@@ -59,7 +59,7 @@ fn a_foreign_deletion_is_known_to_the_second_and_has_no_cause() {
     let result = analysed(records).result;
     let t = &result.terminations[0];
     assert_eq!((t.mode, t.disruption), (Mode::Other, None));
-    // From the beginning of the stamp's second to the sight of it.
+    // From the beginning of the stamp's second until it was seen.
     assert!((t.t0_uncertainty_s - 0.4).abs() < 1e-6, "{t:?}");
     assert!((t.t0_s - 5.4).abs() < 1e-6, "{t:?}");
     // The last refusal came at 5.093 s: certainly nothing after t0 latest, and the upper bound from t0 earliest.
@@ -125,7 +125,7 @@ fn run_aborted_before_its_first_request_says_why() {
     assert_eq!(why[..2], [aborted, "no request was recorded"]);
 }
 
-/// 29 pods, one after the other, each routed to for 100 ms after its deletion.
+/// Returns 29 pods, one after the other, each routed to for 100 ms after its deletion.
 pub(super) fn many(n: i64) -> Records {
     let mut records = records();
     for e in 0..n {
@@ -290,7 +290,7 @@ fn a_load_source_whose_rows_did_not_all_arrive_is_named_with_their_number() {
         rows: Some(rows),
     };
     records.info.sources = vec![source("load-0", rows(Some(300), 300, 0, 300))];
-    // What was announced is of all sources, and is not held against those that say it themselves.
+    // The announced number is of all sources, and is not held against those that report it themselves.
     let announced = EventKind::LoadEnded { scheduled: 9_000 };
     records.events.push(Event::new(at(10_000), "load-0", announced));
     let verdict = |records: &Records| analysed(records.clone()).result.verdict;

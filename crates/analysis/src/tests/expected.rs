@@ -1,4 +1,4 @@
-//! What a gate can be asked: for each kind of check one run that passes, one that fails, and one that cannot tell.
+//! All checks of a gate: for each kind one run that passes, one that fails, and one that is inconclusive.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,8 @@ use crate::model::{
 };
 use CheckVerdict::{Fail, Inconclusive, Pass};
 
-/// A run of 10,000 requests whose terminations lost so many each, and whose windows lie between 0.1 and 0.2 s.
+/// Returns a run of 10,000 requests whose terminations lost these numbers of requests, and whose windows lie between
+/// 0.1 and 0.2 s.
 pub(super) fn run(lost: &[u64]) -> RunResult {
     let mut result = analysed(three_pods()).result;
     let like = result.terminations[0].clone();
@@ -62,7 +63,7 @@ fn checks(result: &RunResult, expect: Value) -> Vec<Check> {
     gate::check(result, &expect)
 }
 
-/// The verdict of the only check.
+/// Returns the verdict of the only check.
 fn verdict(result: &RunResult, expect: Value) -> CheckVerdict {
     only(result, expect).verdict
 }
@@ -129,7 +130,7 @@ fn shares_have_bounds_by_terminations() {
     assert_eq!(judged(&many, "0.5%"), Pass);
     assert_eq!(judged(&many, "0.2%"), Fail);
     assert_eq!(judged(&many, "0.3%"), Inconclusive);
-    // What no termination explains is as it was.
+    // Losses that no termination explains stay as observed.
     let mut apart = run(&[]);
     apart.requests.app_errors = 100;
     apart.aim = Aim::Other;
@@ -324,7 +325,7 @@ fn every_gate_checks_that_something_was_measured() {
     assert_eq!(checks(&run(&[]), json!({})), [], "without expectations there is no gate");
 }
 
-/// The checks of the default gate that do not pass, with something asked for as well.
+/// Returns the checks of the default gate that do not pass, with something asked for as well.
 fn by_default(result: &RunResult, asked: Value) -> Vec<(String, CheckVerdict)> {
     let mut expect = json!({"limits": "default"});
     expect.as_object_mut().unwrap().extend(asked.as_object().unwrap().clone());
@@ -467,7 +468,7 @@ fn stages_are_judged_from_t0_within_its_uncertainty() {
     }
     assert_eq!(only(&result, stage(json!({"max": "4s"}))).observed, "4.400 s to 4.500 s");
 
-    // What a watch showed after a gap may have been so before.
+    // A stage that a watch showed after a gap may have been reached before.
     let gap = WatchGap { resource: "pods".into(), from_s: 13.0, to_s: 14.3, lost: false };
     result.terminations[1].watch_gaps.push(gap);
     assert_eq!(verdict(&result, stage(json!({"min": "4s"}))), Inconclusive);

@@ -12,7 +12,7 @@ use crate::judge::spending;
 use crate::model::CheckVerdict;
 use rolldrop_record::Looks;
 
-/// Looked at for the n-th time of so many.
+/// Marks the result as the `at`-th of `most` looks.
 fn looked_at(mut result: RunResult, at: usize, most: usize) -> RunResult {
     result.looks = Some(Looks { at, ..spending::looks(most) });
     result
@@ -41,7 +41,7 @@ fn each_look_judges_with_its_own_confidence() {
     );
     let last = looked_at(run(&[0, 2]), 4, 4);
     assert!(why(&last).starts_with("bounds at 99.14 % confidence from 2 terminations"), "{}", why(&last));
-    // What is counted is judged as it was observed.
+    // A count is judged as it was observed.
     assert_eq!(
         only(&looked_at(run(&[0, 2]), 1, 4), json!({"dropped": {"max": 2}})).verdict,
         CheckVerdict::Pass
@@ -66,7 +66,8 @@ fn the_windows_of_a_run_share_the_error_of_its_look() {
     );
 }
 
-/// Whether a gate that asks for 90 % passes at a look after so many terminations, of which so many were too long.
+/// Returns true if a gate that asks for 90 % passes at a look after `n` terminations, of which `long` had too long a
+/// window.
 fn passes(n: usize, long: usize, looks: Option<Looks>) -> bool {
     let mut result = run(&vec![0; n]);
     for t in &mut result.terminations[..long] {

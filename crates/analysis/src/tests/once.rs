@@ -11,12 +11,12 @@ use rolldrop_record::RunDir;
 use rolldrop_record::parts::{Lane, Wanted};
 use rolldrop_record::service_proxy::ServiceProxy;
 
-/// The address of a pod.
+/// Returns the address of a pod.
 fn address(pod: &str) -> [u8; 4] {
     [10, 0, 0, *pod.as_bytes().first().unwrap()]
 }
 
-/// What a run has.
+/// Features of a run.
 #[derive(Clone, Copy, Debug)]
 struct Has {
     kept_connections: bool,
@@ -126,7 +126,8 @@ fn recorded_runs_tell_the_same_at_once_and_step_by_step() {
         let read = || RunDir::open(&runs.join(run).join("run")).unwrap().recorded().unwrap();
         let (mut log, tables) = read();
         let (timeline, requests) = Timeline::build(log.clone(), tables).unwrap();
-        // What the answers showed about the consumers is known from the beginning, so that the rows need not be read again.
+        // The consumers, as the answers showed them, are known from the beginning, so that the rows need not be read
+        // again.
         log.info.targets.clone_from(&timeline.info.targets);
         let step_by_step = analyse(&timeline, &requests, None).unwrap();
         let at_once = Analysed::of(log, read().1).unwrap().analysis;
@@ -168,10 +169,10 @@ fn the_rows_of_a_whole_run_are_gone_through_once_and_some_of_their_columns_once_
         Arc::into_inner(looks).unwrap().into_inner().unwrap()
     };
     assert_eq!(looks(ended(three_pods())), [None, Some(13)]);
-    // Which pod a kept connection belongs to, for a lost request that does not name it.
+    // Pod of a kept connection, for a lost request that does not name it.
     let mut kept = ended(three_pods());
     kept.requests.iter_mut().for_each(|row| row.conn_reused = row.seq % 2 > 0);
     assert_eq!(looks(kept), [None, Some(18), Some(13)]);
-    // When the load ended is not known before.
+    // The time at which the load ended is not known before.
     assert_eq!(looks(three_pods()), [None, None, Some(13)]);
 }

@@ -1,4 +1,4 @@
-//! Recorded runs of a real cluster, with what their other records say (`tests/reference/runs`).
+//! Recorded runs of a real cluster, with their other records (`tests/reference/runs`).
 #![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "a recorded run is read")]
 
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ fn recorded(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/reference/runs").join(name)
 }
 
-/// A recorded run, analysed, and the source port of each lost request.
+/// Analyses a recorded run; also returns the source port of each lost request.
 fn read(name: &str) -> (Analysis, HashMap<u64, u16>) {
     let (log, rows) = RunDir::open(&recorded(name).join("run")).unwrap().recorded().unwrap();
     let Analysed { requests, analysis, .. } = Analysed::of(log, rows).unwrap();
@@ -20,7 +20,7 @@ fn read(name: &str) -> (Analysis, HashMap<u64, u16>) {
     (analysis, ports)
 }
 
-/// A table of a recorded run: the columns of each line.
+/// Returns a table of a recorded run: the columns of each line.
 fn table(name: &str, file: &str) -> Vec<Vec<String>> {
     let text = std::fs::read_to_string(recorded(name).join(file)).unwrap();
     text.lines().skip(1).map(|line| line.split(',').map(str::to_owned).collect()).collect()

@@ -11,7 +11,7 @@ use rolldrop_record::RunDir;
 use rolldrop_record::event::{NameAnswer, Replacement, WorkloadEvent};
 use rolldrop_record::routing::{Routing, ServiceRules, TrafficPolicy};
 
-/// All seconds that a text advises a preStop sleep of.
+/// Returns all lengths, in seconds, for which a text advises a preStop sleep.
 fn advised(text: &str) -> Vec<f64> {
     let after = |mark: &str| -> Vec<f64> {
         let rests = text.split(mark).skip(1);
@@ -161,14 +161,14 @@ fn pod_that_never_was_an_endpoint_withholds_nothing() {
     assert!(remedy(&result, Cause::RoutedToDeadPod).starts_with("a preStop sleep of 3 s for pods that end"));
 }
 
-/// The findings that say one of these words.
+/// Returns the findings that contain these words.
 fn saying<'a>(result: &'a RunResult, words: &str) -> Vec<&'a crate::model::Finding> {
     let says =
         |f: &&crate::model::Finding| [&f.what, &f.why, &f.remedy].iter().any(|text| text.contains(words));
     result.findings.iter().filter(says).collect()
 }
 
-/// `b` ends in a rollout of Deployment web, which replaces its pods so.
+/// Ends `b` in a rollout of Deployment web, which replaces its pods with this strategy.
 fn replaced(strategy: Option<Replacement>, replicas: i32, max_unavailable: Option<&str>) -> Records {
     let mut records = three_pods();
     for event in &mut records.events {
@@ -349,7 +349,7 @@ fn endpoints_are_kept_by_what_the_workload_lacks() {
     assert!(several.contains("a PodDisruptionBudget limits evictions, not rollouts"), "{several}");
 }
 
-/// [`three_pods`] whose app has a hook of another kind.
+/// Returns [`three_pods`] whose app has a hook of another kind.
 fn with_a_hook(exec_sleep_s: Option<i64>) -> Records {
     let mut records = three_pods();
     for event in &mut records.events {
@@ -535,7 +535,7 @@ fn set_sleep_is_no_sleep_that_nobody_set() {
     assert!(saying(&result, "nothing waits").is_empty(), "{:?}", result.findings);
 }
 
-/// `b` closes its listener on SIGTERM, and answers on kept connections for `serves_s`; SIGKILL ends it after 30 s.
+/// Lets `b` close its listener on SIGTERM, and answer on kept connections for `serves_s`; SIGKILL ends it after 30 s.
 fn kept_on(serves_s: i64) -> Records {
     let mut records = three_pods();
     records.info.load.duration_s = 60.0;
@@ -580,7 +580,7 @@ fn pod_that_lives_on_kept_connections_is_told_to_close_them() {
     );
 }
 
-/// `b` is ended by SIGKILL after 30 s, and a readiness probe that notices within so many seconds stays successful.
+/// Lets SIGKILL end `b` after 30 s, while a readiness probe that notices within `notices_s` seconds stays successful.
 fn accepting(notices_s: u32) -> Records {
     let mut records = kept_on(30);
     for event in &mut records.events {
@@ -689,7 +689,7 @@ fn each_missing_bound_has_its_own_remedy() {
     let (reason, _, told) = of(&|records| records.requests.retain(|r| r.scheduled < at(5110)));
     assert_eq!(reason, NoBound::LoadEnded);
     assert!(told.starts_with("let the load go on for longer"), "{told}");
-    // All connections were opened before t0, and the load goes on.
+    // All connections were opened before t0, and the load continues.
     let (reason, why, told) = of(&|records| {
         records.requests.retain(|r| r.scheduled < at(3500));
         for row in &mut records.requests.clone() {

@@ -1,4 +1,4 @@
-//! Rollouts as a Service proxy carries them that picks endpoints at random and lags: what is said against what was.
+//! Rollouts as a Service proxy carries them that picks endpoints at random and lags: results compared with the truth.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,23 +13,23 @@ const REFUSES_MS: i64 = 30;
 const GONE_MS: i64 = 150;
 const SHOWN_MS: i64 = 250;
 
-/// What names its pod.
+/// Requests that name their pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Naming {
-    /// Also those of lost requests, as the kernel and the proxy beside a pod do.
+    /// All, including lost requests, as the kernel and the proxy beside a pod name them.
     All,
     Header,
     Nothing,
 }
 
-/// A Service in the making: its rules are the truth.
+/// A simulated Service: its rules are the truth.
 pub(crate) struct Service {
     pub(crate) records: Records,
-    /// From when on which pods are in the rules.
+    /// Pods in the rules, each set with the time in milliseconds from which it applies.
     rules: Vec<(i64, Vec<String>)>,
     pub(super) deleted: HashMap<String, i64>,
     listens: HashMap<String, i64>,
-    /// How long a pod serves on after its deletion.
+    /// Time for which a pod continues to serve after its deletion.
     drains_ms: i64,
 }
 
@@ -50,7 +50,7 @@ impl Service {
         service
     }
 
-    /// What the slices show from `ms` on.
+    /// Sets the content of the slices from `ms` on.
     pub(super) fn slice(&mut self, ms: i64, ready: &[&str], terminating: &[&str]) {
         let endpoint = |pod: &&str, terminating: bool| EndpointState {
             pod: Some((*pod).into()),
@@ -94,7 +94,7 @@ impl Service {
         self.records.events.push(terminated);
     }
 
-    /// A pod without a readiness probe, which counts as ready at once and listens later.
+    /// Starts a pod without a readiness probe, which counts as ready at once and listens later.
     fn start(&mut self, ms: i64, pod: &str, listens_ms: i64) {
         self.listens.insert(pod.to_owned(), listens_ms);
         let mut started = pod_event(ms, pod, Change::Applied);
@@ -106,7 +106,7 @@ impl Service {
         self.records.events.push(started);
     }
 
-    /// What becomes of a new connection to the pod.
+    /// Returns the outcome of a new connection to the pod.
     fn outcome(&self, pod: &str, ms: i64) -> Outcome {
         let since = self.deleted.get(pod).map_or(i64::MIN, |deleted| ms - deleted - self.drains_ms);
         let listens = self.listens.get(pod).is_none_or(|from| ms >= *from);
@@ -143,7 +143,7 @@ impl Service {
         pods
     }
 
-    /// When the pod left the rules, in seconds since its deletion.
+    /// Returns the time at which the pod left the rules, in seconds since its deletion.
     fn left_s(&self, pod: &str) -> f64 {
         let deleted = self.deleted[pod];
         let left = self.rules.iter().find(|(at, pods)| *at >= deleted && !pods.iter().any(|p| p == pod));
@@ -151,7 +151,8 @@ impl Service {
     }
 }
 
-/// All bounds of the windows hold, each pod has an upper one, and the intervals of its losses hold their number.
+/// Asserts that all bounds of the windows hold, that each pod has an upper one, and that the intervals of its losses
+/// contain their number.
 #[track_caller]
 fn agrees(service: &Service, analysis: &Analysis, pods: &[String]) {
     for t in &analysis.result.terminations {
@@ -171,7 +172,8 @@ fn analysis_rows(service: &Service) -> impl Iterator<Item = &RequestRow> {
     service.records.requests.iter()
 }
 
-/// All three go at once; the first is out at once, the others when their successors are ready, a second later.
+/// Simulates a rollout in which all three go at once; the first is out at once, the others when their successors are
+/// ready, a second later.
 pub(super) fn all_at_once(naming: Naming, seed: u64) -> (Service, Vec<String>) {
     let mut service = Service::new(&["a", "b", "c"]);
     for pod in ["a", "b", "c"] {
@@ -219,7 +221,7 @@ fn refusal_while_the_listener_stands_is_of_the_rules() {
     assert_eq!(result.requests.by_cause, BTreeMap::from([(Cause::RuleSwap, 1)]), "{:?}", result.findings);
 }
 
-/// The causes of one request that fails as the rules learn of a pod that is probed.
+/// Returns the causes of one request that fails as the rules learn of a pod that is probed.
 fn at_a_change_of_rules(outcome: Outcome, dataplane: ServiceProxy) -> BTreeMap<Cause, u64> {
     let mut service = Service::new(&["a", "b"]);
     service.start(5000, "c", 5000);
@@ -238,9 +240,9 @@ fn at_a_change_of_rules(outcome: Outcome, dataplane: ServiceProxy) -> BTreeMap<C
     analysed(service.records).result.requests.by_cause
 }
 
-/// A rollout in two steps: from 5 s on `a` and `b` are replaced by `d` and `e`, from 5.4 s on `c` by `f`. The old pods
-/// serve for `drains_ms` after their deletion, the new ones listen 3 s after their start. Returns the result, and how many
-/// requests dead pods lost.
+/// Simulates a rollout in two steps: from 5 s on `a` and `b` are replaced by `d` and `e`, from 5.4 s on `c` by `f`. The
+/// old pods serve for `drains_ms` after their deletion, the new ones listen 3 s after their start. Returns the result,
+/// and the number of requests that dead pods lost.
 fn without_a_probe(drains_ms: i64, seed: u64) -> (crate::model::RunResult, usize) {
     let mut service = Service::new(&["a", "b", "c"]);
     service.drains_ms = drains_ms;
@@ -307,7 +309,7 @@ fn pods_that_all_end_at_once_have_true_upper_bounds_and_no_overload() {
     }
 }
 
-/// Three of twelve pods go at once, and leave the rules by one change 0.9 s later.
+/// Simulates a Service of twelve pods, of which three go at once, and leave the rules by one change 0.9 s later.
 fn three_of_twelve(naming: Naming, seed: u64) -> (Service, Vec<String>) {
     let names: Vec<String> = (0..12).map(|n| format!("p{n:02}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -421,8 +423,8 @@ fn a_connect_that_began_before_a_pod_can_have_stopped_is_not_that_pods() {
     assert!(early.iter().all(|lost| lost.candidates.iter().all(|c| c.termination == 0)), "{early:#?}");
 }
 
-/// As in a StatefulSet: pod `a` ends at 3 s, and another one of its name is created at 4 s, and listens at 5 s, after the
-/// rules hold it. Returns the true pods, among which the second is `a~2`.
+/// Simulates the reuse of a name, as in a StatefulSet: pod `a` ends at 3 s, and another one of its name is created at 4
+/// s, and listens at 5 s, after the rules hold it. Returns the true pods, among which the second is `a~2`.
 fn a_name_comes_back(naming: Naming, seed: u64) -> (Service, Vec<String>) {
     let mut service = Service::new(&["a", "b", "c"]);
     service.delete(3000, "a");

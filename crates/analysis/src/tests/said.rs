@@ -1,4 +1,4 @@
-//! What a result says has to agree with itself and with what was set.
+//! Consistency of a result with itself and with the current settings.
 
 use super::*;
 use crate::judge::compare::episodes::episodes;
@@ -297,7 +297,7 @@ fn a_sleep_would_have_saved_what_was_cut_off_as_the_pod_ended() {
     let r = analysed(records.clone()).result.requests;
     assert_eq!(r.by_cause, BTreeMap::from([(Cause::RoutedToDeadPod, 10), (Cause::KilledInFlight, 30)]));
     assert_eq!(what_if(records.clone())[..2], [(0, 0, 40), (1, 40, 0)]);
-    // Those of a connection that is kept would have come to the pod's end all the same.
+    // Requests on a kept connection would have met the end of the pod anyway.
     let mut kept = records;
     kept.requests.iter_mut().filter(|r| r.outcome != Outcome::Ok).for_each(|r| r.conn_reused = true);
     assert_eq!(what_if(kept)[1], (1, 0, 40));

@@ -1,4 +1,4 @@
-//! What makes a run invalid or partial, and what is said of one that measured nothing.
+//! Reasons why a run is invalid or partial, and the report of one that measured nothing.
 
 use super::*;
 use crate::conclude::validity::{Measured, SEND_LAG_FLOOR_MS};

@@ -7,11 +7,11 @@ use rolldrop_record::{EventKind, Stamp};
 /// A call of the run.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// When it was made.
+    /// Time at which it was made.
     pub at: Stamp,
-    /// When it was answered.
+    /// Time at which it was answered.
     pub answered: Stamp,
-    /// Whether it was done.
+    /// True if it was done.
     pub is_done: bool,
     /// The action.
     pub action: ActionName,
@@ -28,22 +28,22 @@ pub struct Refused {
     pub pod: Option<String>,
     /// The API server's status code; `None` if it was not asked, or did not answer.
     pub status: Option<u16>,
-    /// Why.
+    /// Reason why it was not done.
     pub why: String,
 }
 
 /// A pod that left its Services while it kept running.
 #[derive(Clone, Debug)]
 pub struct Withdrawal {
-    /// Its name.
+    /// Name of the pod.
     pub pod: String,
-    /// When that was asked for.
+    /// Time at which the run asked for that.
     pub asked: Stamp,
-    /// When the answer arrived.
+    /// Time at which the answer arrived.
     pub answered: Stamp,
-    /// When a watch showed its endpoint gone.
+    /// Time at which a watch showed its endpoint gone.
     pub endpoint_removed: Option<Stamp>,
-    /// When a watch showed its endpoint ready again, if it came back.
+    /// Time at which a watch showed its endpoint ready again, if it came back.
     pub returned: Option<Stamp>,
 }
 
@@ -58,7 +58,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// The calls, in order.
+    /// Returns the calls, in order.
     pub(super) fn calls(&self) -> Vec<Call> {
         let call = |(at, action): &(Stamp, &Action)| Call {
             at: *at,
@@ -70,8 +70,8 @@ impl<'a> Collector<'a> {
         self.0.iter().map(call).collect()
     }
 
-    /// What was refused for good: an eviction that a budget delayed may have been done later, and so may any call
-    /// after a fault of the API server.
+    /// Returns the actions that were refused for good: an eviction that a budget delayed may have been done later, and
+    /// so may any call after a fault of the API server.
     pub(super) fn refused(&self) -> Vec<Refused> {
         let is_done_later = |number: usize, (asked, action): &(Stamp, &Action)| {
             let mut later = self.0[number + 1..].iter().map(|(_, later)| later).filter(|later| {
@@ -81,7 +81,7 @@ impl<'a> Collector<'a> {
             });
             match action.pod {
                 Some(_) => later.next().is_some(),
-                // What the run itself refused took no time, and is not tried again.
+                // A refusal by the run itself took no time, and is not tried again.
                 None => action.answered > *asked && later.any(|later| later.error.is_none()),
             }
         };
@@ -93,14 +93,14 @@ impl<'a> Collector<'a> {
         self.0.iter().enumerate().filter_map(refused).collect()
     }
 
-    /// How often the run had a node's agent restarted.
+    /// Counts the times that the run had a node's agent restarted.
     pub(super) fn agent_restarts(&self) -> usize {
         let is_restart =
             |action: &Action| action.action == ActionName::RestartNodeAgent && action.error.is_none();
         self.0.iter().filter(|(_, action)| is_restart(action)).count()
     }
 
-    /// The pods that a label took out of their Services.
+    /// Returns the pods that a label took out of their Services.
     pub(super) fn withdrawals(&self, endpoints: &Endpoints) -> Vec<Withdrawal> {
         let relabelled = |action: &Action| action.action == ActionName::Relabel && action.error.is_none();
         let withdrawal = |(asked, action): &(Stamp, &Action)| {

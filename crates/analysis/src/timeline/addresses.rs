@@ -1,7 +1,7 @@
-//! Which pod had an address at a time, so that the kernel's connection tracking names a pod.
+//! Pods by address and time, so that the kernel's connection tracking names a pod.
 //!
-//! A connection may also be sent to the address of a pod that is gone; that is what a window is. Until another pod
-//! has an address, it belongs to the last pod that had it.
+//! A connection may also be sent to the address of a pod that is gone; a window consists of such connections. Until
+//! another pod has an address, it belongs to the last pod that had it.
 
 use core::net::IpAddr;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -13,13 +13,13 @@ use rolldrop_record::event::{Change, PodEvent};
 use rolldrop_record::run_info::Balances;
 use rolldrop_record::{Event, EventKind, RequestRow, RunInfo, Stamp};
 
-/// A pod as the bearer of an address.
+/// A pod with its address.
 #[derive(Clone, Debug)]
 struct Bearer {
     pod: Arc<str>,
     uid: String,
     from: Stamp,
-    /// When its containers had ended, or it was deleted.
+    /// Time at which its containers had ended, or it was deleted.
     until: Option<Stamp>,
 }
 
@@ -27,12 +27,12 @@ struct Bearer {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Addresses {
     bearers: HashMap<IpAddr, Vec<Bearer>>,
-    /// The names of targets where a pod that a connection was sent to need not be the one that answers.
+    /// Names of targets at which the pod that a connection was sent to need not be the one that answers.
     not_followed: HashSet<String>,
 }
 
 impl Addresses {
-    /// Those of a run.
+    /// Collects the addresses of a run.
     pub(super) fn of(info: &RunInfo, events: &[Event], clocks: &Clocks) -> Self {
         let mut addresses = Self::default();
         let of_gateways = info.targets.iter().filter(|target| target.balances == Balances::Requests);
@@ -65,8 +65,8 @@ impl Addresses {
         }
     }
 
-    /// The pod that had an address at `at`, or had it last. `None` if none had, or two have it: those in the network
-    /// of one node.
+    /// Returns the pod that had an address at `at`, or had it last. `None` if none had, or two have it: those in the
+    /// network of one node.
     pub(super) fn pod(&self, ip: IpAddr, at: Stamp) -> Option<&Arc<str>> {
         let bearers = self.bearers.get(&ip)?;
         // A watch shows an address somewhat later than the rules may know it.
@@ -76,7 +76,7 @@ impl Addresses {
         (!is_shared).then_some(&last.pod)
     }
 
-    /// The pod that the kernel sent a request's connection to.
+    /// Returns the pod that the kernel sent a request's connection to.
     pub(super) fn routed_to(&self, row: &RequestRow, at: Stamp) -> Option<&Arc<str>> {
         let ip = row.routed_to?.ip();
         (!self.not_followed.contains(&*row.target)).then(|| self.pod(ip, at)).flatten()

@@ -1,9 +1,9 @@
-//! Which rows of the proxies belong to which request.
+//! Assignment of the proxies' rows to requests.
 //!
-//! A row belongs to a request if it carries the run's random part and the number of a request, and if its times are
-//! possible: nobody reads a request before it is sent. What remains is the request itself and, if several pods read
-//! it, a gateway's attempts. Anybody can send a request with an id, so rows that belong to no request are counted and
-//! have no other effect.
+//! A row belongs to a request if it has the run's random part and the number of a request, and if its times are
+//! possible: no pod reads a request before it is sent. The remaining rows are the request itself and, if several pods
+//! read it, a gateway's attempts. Anybody can send a request with an id, so rows that belong to no request are counted
+//! and have no other effect.
 
 #[cfg(test)]
 mod tests;
@@ -17,13 +17,13 @@ use super::clocks::Clocks;
 use super::integrity::HIGHEST_NUMBER;
 use rolldrop_record::{Outcome, RequestRow, RunId, ServedEnd, ServedRow, Stamp};
 
-/// The resolution at which the times of plainly answered requests are kept, in nanoseconds.
+/// Resolution at which the times of plainly answered requests are kept, in nanoseconds.
 const STEP_NS: i64 = 10_000;
-/// These times are kept from this long before the first request on, in nanoseconds.
+/// Time before the first request from which these times are kept, in nanoseconds.
 const BEFORE_NS: i64 = 60_000_000_000;
-/// At most this many rows of requests with more than one are kept; beyond it the first one counts.
+/// Maximum number of rows kept of requests with more than one row; beyond it the first one counts.
 const MAX_FURTHER: usize = 200_000;
-/// The maximum number of pods: 20 bits.
+/// Maximum number of pods: 20 bits.
 const MAX_PODS: usize = (1 << 20) - 1;
 
 /// A request as it reached a pod with a recording proxy.
@@ -31,9 +31,9 @@ const MAX_PODS: usize = (1 << 20) - 1;
 pub struct Attempt {
     /// The pod.
     pub pod: Arc<str>,
-    /// When the pod had read the request's head, on the coordinator's clock; `None` if that is not kept.
+    /// Time at which the pod had read the request's head, on the coordinator's clock; `None` if that is not kept.
     pub head: Option<Stamp>,
-    /// How it ended there.
+    /// Outcome at the pod.
     pub ended: ServedEnd,
     /// The status of the pod's answer, if there was one and it is kept.
     pub status: Option<u16>,
@@ -44,7 +44,7 @@ impl Attempt {
         Self { pod: Arc::clone(&row.pod), head: row.head, ended: row.ended, status: row.status }
     }
 
-    /// Whether the pod failed it: it gave no complete answer, or one that says that it could not.
+    /// Returns true if the pod failed the request: it gave no complete answer, or one with a status of 500 or above.
     pub fn has_failed(&self) -> bool {
         self.ended != ServedEnd::Complete || self.status.is_some_and(|status| status >= 500)
     }
@@ -62,9 +62,9 @@ pub struct Strangers {
 /// The attempts of one request, of which one answered it.
 #[derive(Debug, Default)]
 pub(super) struct Joined<T> {
-    /// The one that answered, or failed last.
+    /// Attempt that answered, or failed last.
     pub(super) last: Option<T>,
-    /// The others, in order of time.
+    /// Other attempts, in order of time.
     pub(super) others: Vec<Attempt>,
     /// Rows whose times do not fit.
     pub(super) misfits: Misfits,
@@ -75,12 +75,12 @@ pub(super) struct Joined<T> {
 pub struct Misfits {
     /// Read before the request was sent: somebody else sent them, or a clock is wrong.
     pub early: u32,
-    /// Read after the client had seen the request's end, which proves nothing: whoever told the client that it is
-    /// over may have passed it on.
+    /// Read after the client had seen the request's end. This proves nothing: whatever told the client that the request
+    /// is over may have passed it on.
     pub late: u32,
 }
 
-/// The fit of the time at which a pod read a request to its client's times.
+/// Fit of the time at which a pod read a request to its client's times.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fit {
     Possible,
@@ -106,22 +106,22 @@ impl Misfits {
 /// A request as its client knows it.
 struct Client<'a> {
     row: &'a RequestRow,
-    /// Its stamps are within ± this many nanoseconds; `None` where its clock was never compared.
+    /// Uncertainty of its stamps, ± nanoseconds; `None` if its clock was never compared.
     uncertainty_ns: Option<i64>,
-    /// Runs of earlier versions are read by their own rules: their ids did not exclude requests of others.
+    /// False for runs of earlier versions, which follow their own rules: their ids did not exclude requests of others.
     is_checked: bool,
 }
 
 impl Client<'_> {
-    /// Returns how a pod's reading at `head`, on a clock that is known to ± `own_ns`, fits to the request. A pod reads a
-    /// request after it was sent, and before the client has its whole answer. A request that the client gave up may
-    /// still wait in a queue, and is read after the client has gone, however it then ends.
+    /// Returns the fit of a pod's reading at `head`, on a clock that is known to ± `own_ns`, to the request. A pod
+    /// reads a request after it was sent, and before the client has its whole answer. A request that the client gave up
+    /// may still wait in a queue, and is read after the client has gone, however it then ends.
     fn fit(&self, head: Option<Stamp>, own_ns: Option<i64>) -> Fit {
         if !self.is_checked {
             return Fit::Possible;
         }
         let Some(sent) = self.row.sent else { return Fit::Early };
-        // The id of WebSocket's first message is that of the handshake before it.
+        // The id of WebSocket's first message is the id of the handshake before it.
         let has_shaken_hands = self.row.status == Some(101);
         let sent = self.row.tls.or(self.row.connected).filter(|_| has_shaken_hands).unwrap_or(sent);
         let Some(head) = head else { return Fit::Possible };
@@ -142,19 +142,19 @@ impl Client<'_> {
 /// The proxies' rows of all requests that may have been plainly answered: eight bytes for each request.
 #[derive(Debug, Default)]
 pub(super) struct Proxied {
-    /// The random part of the run's ids; `None` in runs of earlier versions.
+    /// Random part of the run's ids; `None` in runs of earlier versions.
     run: Option<RunId>,
     sources: HashMap<Arc<str>, OfSource>,
     /// Further rows of ids that have more than one.
     further: HashMap<(Arc<str>, u64), Vec<ServedRow>>,
     further_rows: usize,
-    /// No request has a higher number.
+    /// Highest number of a request.
     highest_seq: u64,
-    /// The source that was expected last.
+    /// Source that was expected last.
     last: Option<Arc<str>>,
     pods: Vec<Pod>,
     numbers: HashMap<Arc<str>, u32>,
-    /// From here on moments are kept.
+    /// Time from which times are kept.
     base: Stamp,
     pub(super) strangers: Strangers,
 }
@@ -162,26 +162,25 @@ pub(super) struct Proxied {
 /// The rows of one load source's requests.
 #[derive(Debug, Default)]
 struct OfSource {
-    /// By the number of the request, the first row of its id.
+    /// First row of each request's id, by the number of the request.
     first: Vec<Option<Seen>>,
-    /// Whether the source's clock was compared with the coordinator's.
+    /// True if the source's clock was compared with the coordinator's.
     is_compared: bool,
 }
 
 #[derive(Debug)]
 struct Pod {
     name: Arc<str>,
-    /// The clock of its proxy is known to ± this many nanoseconds at the least; `None` where it was never
-    /// compared.
+    /// Smallest uncertainty of its proxy's clock, ± nanoseconds; `None` if the clock was never compared.
     uncertainty_ns: Option<i64>,
 }
 
 /// A row in eight bytes.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    /// From the highest bit: 20 bits with the pod's number from 1 on, 3 with the end, 9 with the status.
+    /// Packed facts, from the highest bit: 20 bits with the pod's number from 1 on, 3 with the end, 9 with the status.
     what: NonZeroU32,
-    /// When the head had been read, in steps; the highest value is not known.
+    /// Time at which the head had been read, in steps; the highest value means that it is not known.
     head: u32,
 }
 
@@ -195,7 +194,7 @@ impl Seen {
         Some(Self { what: NonZeroU32::new(what)?, head })
     }
 
-    /// The pod's place in the list of pods.
+    /// Returns the pod's place in the list of pods.
     fn pod(self) -> usize {
         (self.what.get() >> 12) as usize - 1
     }
@@ -209,19 +208,19 @@ impl Seen {
         status.map(|status| status + 99)
     }
 
-    /// Up to one step before it was.
+    /// Returns the time at which the head had been read, or up to one step before.
     fn head(self, base: Stamp) -> Option<Stamp> {
         (self.head < u32::MAX).then(|| base.shifted_ns(i64::from(self.head) * STEP_NS))
     }
 }
 
 impl Proxied {
-    /// No row yet, of a run whose ids share `run`.
+    /// Starts without rows, for a run whose ids share `run`.
     pub(super) fn new(run: Option<RunId>) -> Self {
         Self { run, ..Self::default() }
     }
 
-    /// Expects what others expect, which have taken no row yet.
+    /// Expects all that `others` expect, which have taken no row yet.
     pub(super) fn expect_all(&mut self, others: Self) {
         self.highest_seq = self.highest_seq.max(others.highest_seq);
         for (source, of) in others.sources {
@@ -229,7 +228,7 @@ impl Proxied {
         }
     }
 
-    /// There is such a request. Ids without a request are not kept: anybody can send some.
+    /// Expects this request. Ids without a request are not kept: anybody can send some.
     pub(super) fn expect(&mut self, row: &RequestRow, clocks: &Clocks) {
         self.highest_seq = self.highest_seq.max(row.seq.min(HIGHEST_NUMBER));
         if self.last.as_ref() != Some(&row.source) {
@@ -239,12 +238,12 @@ impl Proxied {
         }
     }
 
-    /// The first request was due at this time. Call this before the first row is taken.
+    /// Sets the time at which the first request was due. Call this before the first row is taken.
     pub(super) fn begin_at(&mut self, first: Stamp) {
         self.base = first.shifted_ns(-BEFORE_NS);
     }
 
-    /// Whether a row's id is one of the run's; counts those that are not.
+    /// Returns true if a row's id is one of the run's; counts those that are not.
     pub(super) fn is_own(&mut self, served: &ServedRow) -> bool {
         let Some(id) = &served.request else { return false };
         let is_of_run = self.run.as_ref().is_none_or(|run| id.run() == Some(run.as_str()));
@@ -281,7 +280,7 @@ impl Proxied {
         }
     }
 
-    /// The number of a pod, counted from 1; `None` if there are too many.
+    /// Returns the number of a pod, counted from 1; `None` if there are too many.
     fn number(&mut self, pod: &Arc<str>, uncertainty_ns: Option<i64>) -> Option<u32> {
         let number = match self.numbers.get(pod) {
             Some(number) => *number,
@@ -298,7 +297,7 @@ impl Proxied {
         Some(number)
     }
 
-    /// The attempts of a request that was plainly answered, and whose stamps are within ± `uncertainty_ns` of
+    /// Returns the attempts of a request that was plainly answered, and whose stamps are within ± `uncertainty_ns` of
     /// the coordinator's clock.
     pub(super) fn of(&self, row: &RequestRow, uncertainty_ns: i64) -> Joined<Arc<str>> {
         let nothing = Joined { last: None, others: Vec::new(), misfits: Misfits::default() };
@@ -310,7 +309,7 @@ impl Proxied {
         let Some(seen) = seen else { return nothing };
         let pod = &self.pods[seen.pod()];
         let client = self.client(row, source, uncertainty_ns);
-        // What was rounded off adds to the uncertainty.
+        // The rounding adds to the uncertainty.
         let own_ns = pod.uncertainty_ns.map(|ns| ns.saturating_add(STEP_NS));
         let head = seen.head(self.base);
         let fit = client.fit(head, own_ns);
@@ -343,7 +342,7 @@ impl Proxied {
         Joined { last, others: attempts, misfits }
     }
 
-    /// The attempts of any other request. `rows` has all rows of its id, each with the uncertainty of its
+    /// Returns the attempts of any other request. `rows` has all rows of its id, each with the uncertainty of its
     /// proxy's clock.
     pub(super) fn choose(
         &self,

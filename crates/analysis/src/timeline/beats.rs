@@ -1,4 +1,4 @@
-//! Beats: when a write by others took effect, from the versions of writes whose times are known.
+//! Beats: bounds of the time at which a write by others took effect, from the versions of writes with known times.
 //!
 //! While pods may end, the coordinator patches its own object some ten times a second. A write with version r took
 //! effect between the send time of the last beat with a smaller version and the answer time of the first with a
@@ -8,7 +8,7 @@
 use rolldrop_record::event::{Change, PodEvent};
 use rolldrop_record::{EventKind, Stamp};
 
-/// How often a run must have compared its beats with the pods' own versions.
+/// Number of times that a run must have compared its beats with the pods' own versions.
 const CHECKS_NEEDED: usize = 20;
 
 /// A call whose time and version are known.
@@ -19,32 +19,32 @@ struct Call {
     version: u64,
 }
 
-/// Whether the beats of a run can be used.
+/// Usability of a run's beats.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum BeatsState {
     /// The run made none.
     #[default]
     Absent,
-    /// They can.
+    /// They can be used.
     Usable,
-    /// They cannot.
+    /// They cannot be used.
     Dropped {
-        /// Why not.
+        /// Reason why not.
         why: String,
     },
 }
 
-/// When a write took effect, by the beats.
+/// Bounds of the time at which a write took effect, by the beats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bracket {
-    /// Not before this.
+    /// Earliest possible time.
     pub(super) earliest: Option<Stamp>,
-    /// Not after this.
+    /// Latest possible time.
     pub(super) latest: Option<Stamp>,
 }
 
 impl Bracket {
-    /// From one side to the other, if there are both.
+    /// Returns the time between the bounds, if there are both.
     pub(super) fn width_ns(&self) -> Option<i64> {
         Some(self.latest?.ns_since(self.earliest?))
     }
@@ -53,13 +53,14 @@ impl Bracket {
 /// The beats of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Beats {
-    /// Whether they can be used.
+    /// State of the beats: can they be used?
     pub state: BeatsState,
     calls: Vec<Call>,
 }
 
 impl Beats {
-    /// When the write with this version took effect; nothing if the beats cannot be used.
+    /// Returns the bounds of the time at which the write with this version took effect; no bounds if the beats cannot
+    /// be used.
     pub(super) fn bracket(&self, version: &str) -> Bracket {
         match version.parse() {
             Ok(version) if self.state == BeatsState::Usable => bracket(&self.calls, version),
@@ -77,12 +78,12 @@ fn bracket(calls: &[Call], version: u64) -> Bracket {
     }
 }
 
-/// Takes the beats, what they are compared with, and the versions of the pods that a watch showed.
+/// Takes the beats, the checks that they are compared with, and the versions of the pods that a watch showed.
 #[derive(Debug, Default)]
 pub(super) struct Collector {
     calls: Vec<Call>,
     checks: Vec<Call>,
-    /// When a watch showed a pod, its version, and whether the watch shows them in order.
+    /// Time at which a watch showed a pod, its version, and true if the watch shows such versions in order.
     pods: Vec<(Stamp, u64, bool)>,
     not_a_number: Option<String>,
 }
@@ -118,9 +119,9 @@ impl Collector {
         number
     }
 
-    /// The beats. They are usable if all of this holds: versions are integers; those of the beats rise; at least
-    /// [`CHECKS_NEEDED`] versions from lists of pods, each between two beats in time, are between them in number as
-    /// well; and no pod was shown before a beat with a smaller version was sent, or out of order.
+    /// Returns the beats. They are usable if all of these hold: versions are integers; those of the beats rise; at
+    /// least [`CHECKS_NEEDED`] versions from lists of pods, each between two beats in time, are between them in number
+    /// as well; and no pod was shown before a beat with a smaller version was sent, or out of order.
     pub(super) fn finish(self) -> Beats {
         let state = match self.objection() {
             _ if self.calls.is_empty() && self.checks.is_empty() => BeatsState::Absent,
@@ -159,7 +160,7 @@ impl Collector {
         None
     }
 
-    /// Whether a list's version is in order with the beats before and after it.
+    /// Returns true if a list's version is in order with the beats before and after it.
     fn is_between(&self, check: &Call) -> bool {
         let before = self.calls.iter().rfind(|call| call.answered <= check.sent);
         let after = self.calls.iter().find(|call| call.sent >= check.answered);
@@ -176,8 +177,8 @@ mod tests {
         Stamp::from_unix_ns(ms * 1_000_000)
     }
 
-    /// A beat every 100 ms with every tenth version from 1000 on, answered after 10 ms, and a list
-    /// between each two of them, whose version is told by the one of the beat before it.
+    /// Returns a beat every 100 ms with every tenth version from 1000 on, answered after 10 ms, and a list between each
+    /// two of them. `listed` returns the list's version for that of the beat before it.
     fn beats(n: i64, listed: impl Fn(i64) -> i64) -> Collector {
         let mut collector = Collector::default();
         for i in 0..n {

@@ -1,13 +1,13 @@
-//! Finds what is known of a pod by the place of its name in memory.
+//! Finds data about a pod by the place of its name in memory.
 //!
-//! The rows that one lane reads share their texts, so a name that was met before need not be compared: that takes a good
-//! part of the time in which ten million rows are read.
+//! The rows that one lane reads share their texts, so a name that was met before need not be compared: comparing takes
+//! a good part of the time in which ten million rows are read.
 
 use std::sync::Arc;
 
 use foldhash::HashMap;
 
-/// A value for each name that was met. Names in two places have two, though they may be the same.
+/// A value for each name that was met. A name that is in two places has two values.
 #[derive(Debug)]
 pub(crate) struct ByName<V>(HashMap<usize, (Arc<str>, V)>);
 
@@ -18,7 +18,7 @@ impl<V> Default for ByName<V> {
 }
 
 impl<V> ByName<V> {
-    /// The value of a name, which is `first` when it is met for the first time.
+    /// Returns the value of a name, which is `first` when it is met for the first time.
     pub(crate) fn get(&mut self, name: &Arc<str>, first: impl FnOnce() -> V) -> &mut V {
         // The name is kept, so nothing else comes to be in its place.
         let new = || (Arc::clone(name), first());

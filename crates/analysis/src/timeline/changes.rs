@@ -8,7 +8,7 @@ use rolldrop_record::event::{ActionName, Change, WorkloadEvent};
 /// A change of a workload by others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangeByOthers {
-    /// When a watch showed it.
+    /// Time at which a watch showed it.
     pub at: Stamp,
     /// Kind and name of the workload, such as `Deployment web`.
     pub workload: String,
@@ -16,8 +16,8 @@ pub struct ChangeByOthers {
     pub what: String,
 }
 
-/// The changes between two times that none of the run's calls explains. Each call explains one change. Empty for a run
-/// whose calls may change anything, or which waits for what others do.
+/// Returns the changes between two times that none of the run's calls explains. Each call explains one change. Empty
+/// for a run whose calls may change anything, or which waits for actions of others.
 pub(super) fn by_others(
     histories: &Histories,
     calls: &[Call],

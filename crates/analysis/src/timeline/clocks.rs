@@ -10,7 +10,7 @@ use rolldrop_record::{ClockOffset, Event, EventKind, Offsets, RunInfo, Stamp};
 #[derive(Clone, Debug, Default)]
 pub struct Clocks {
     sampled: BTreeMap<String, Offsets>,
-    /// The offsets from run.json, for clocks without samples.
+    /// Offsets from run.json, for clocks without samples.
     told: BTreeMap<String, ClockOffset>,
     unsampled: BTreeSet<String>,
 }
@@ -40,36 +40,36 @@ impl Clocks {
         clocks
     }
 
-    /// The offset of a source's clock when it showed `at`; 0 for the coordinator's own, and for an unknown one.
+    /// Returns the offset of a source's clock when it showed `at`; 0 for the coordinator's own, and for an unknown one.
     pub fn offset(&self, source: &str, at: Stamp) -> ClockOffset {
         let sampled = self.sampled.get(source).map(|offsets| offsets.at(at));
         sampled.or_else(|| self.told.get(source).copied()).unwrap_or_default()
     }
 
-    /// Whether anything is known about this clock.
+    /// Returns true if anything is known about this clock.
     pub fn knows(&self, source: &str) -> bool {
         self.sampled.contains_key(source) || self.told.contains_key(source)
     }
 
-    /// Sources whose clock samples contradict each other. The API server's clock may be set while it runs.
+    /// Returns the sources whose clock samples contradict each other. The API server's clock may be set while it runs.
     pub fn contradictory(&self) -> impl Iterator<Item = &str> {
         let sampled = self.sampled.iter().filter(|(of, offsets)| offsets.contradict() && *of != API_SERVER);
         sampled.map(|(of, _)| of.as_str())
     }
 
-    /// The uncertainty of a source's clock when it showed `at`, in nanoseconds; `None` if it was never compared with
-    /// the coordinator's.
+    /// Returns the uncertainty of a source's clock when it showed `at`, in nanoseconds; `None` if it was never compared
+    /// with the coordinator's.
     pub fn uncertainty_ns(&self, source: &str, at: Stamp) -> Option<i64> {
         let is_compared = self.knows(source) && !self.unsampled.contains(source);
         is_compared.then(|| self.offset(source, at).uncertainty_ns)
     }
 
-    /// Sources that were never compared with the coordinator.
+    /// Returns the sources that were never compared with the coordinator.
     pub fn unsampled(&self) -> impl Iterator<Item = &str> {
         self.unsampled.iter().map(String::as_str)
     }
 
-    /// A stamp of `source` on the coordinator's clock.
+    /// Converts a stamp of `source` to the coordinator's clock.
     pub fn place(&self, source: &str, at: Stamp) -> Stamp {
         at.shifted_ns(-self.offset(source, at).offset_ns)
     }

@@ -5,21 +5,21 @@ use rolldrop_record::{EventKind, Mode, Stamp};
 /// A program that the run started.
 #[derive(Clone, Debug)]
 pub struct Command {
-    /// The disruption of the scenario that it is; `None` for the command line's.
+    /// Disruption of the scenario that it is; `None` for the command line's.
     pub disruption: Option<u32>,
-    /// Its words.
+    /// Program and arguments.
     pub words: Vec<String>,
-    /// When it was started.
+    /// Time at which it was started.
     pub started: Stamp,
-    /// When it ended, if it did while the run lasted.
+    /// Time at which it ended, if it did while the run lasted.
     pub ended: Option<Stamp>,
     /// Its exit code.
     pub code: Option<i32>,
     /// The signal that ended it.
     pub signal: Option<i32>,
-    /// The mode of the pods that it ended; `None` if the run ended before that was known.
+    /// Mode of the pods that it ended; `None` if the run ended before that was known.
     pub mode: Option<Mode>,
-    /// What of its changes had not settled when the run stopped waiting.
+    /// Changes that had not settled when the run stopped waiting.
     pub unsettled: Option<String>,
 }
 

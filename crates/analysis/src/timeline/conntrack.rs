@@ -1,25 +1,25 @@
-//! What the kernel's connection tracking showed about the connections of the load.
+//! Evidence of the kernel's connection tracking about the connections of the load.
 
 use super::clocks::Clocks;
 use super::requests::Agreement;
 use rolldrop_record::service_proxy::ServiceProxy;
 use rolldrop_record::{Event, EventKind, RequestRow, Stamp};
 
-/// What the kernel's connection tracking showed about the connections of the load.
+/// Evidence of the kernel's connection tracking about the connections of the load.
 #[derive(Clone, Debug, Default)]
 pub struct Tracked {
-    /// Connections that were opened.
+    /// Number of connections that were opened.
     pub connections: u64,
-    /// Those of them that it had an entry for.
+    /// Number of those that it had an entry for.
     pub routed: u64,
-    /// When it reported more than could be read: from and to.
+    /// Periods in which it reported more than could be read: from and to.
     pub gaps: Vec<(Stamp, Stamp)>,
-    /// How that agrees with the answers.
+    /// Agreement of its entries with the answers.
     pub agreement: Agreement,
 }
 
 impl Tracked {
-    /// Whether a new connection surely had no entry: a rule refused it, or it met the entry of an earlier
+    /// Returns true if a new connection surely had no entry: a rule refused it, or it met the entry of an earlier
     /// connection from its port.
     pub fn had_no_entry(&self, row: &RequestRow) -> bool {
         let is_in_a_gap = |at: Stamp| self.gaps.iter().any(|(from, to)| (*from..=*to).contains(&at));
@@ -29,7 +29,7 @@ impl Tracked {
     }
 }
 
-/// The mode that the kube-proxies of the workers' nodes report, if they agree.
+/// Returns the mode that the kube-proxies of the workers' nodes report, if they agree.
 pub(super) fn service_proxy(events: &[Event]) -> Option<ServiceProxy> {
     let mut said = events.iter().filter_map(|event| match &event.kind {
         EventKind::ConntrackEnded { service_proxy, .. } => service_proxy.as_ref(),
@@ -39,7 +39,7 @@ pub(super) fn service_proxy(events: &[Event]) -> Option<ServiceProxy> {
     said.all(|other| other == first).then(|| first.clone())
 }
 
-/// Takes what load workers report about it: nothing if connection tracking was not used.
+/// Takes the reports of load workers about it: none if connection tracking was not used.
 #[derive(Debug, Default)]
 pub(super) struct Collector(pub(super) Option<Tracked>);
 

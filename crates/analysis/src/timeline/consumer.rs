@@ -1,4 +1,4 @@
-//! What the consumer behind a URL balances, as its answers show it.
+//! Balancing of the consumer behind a URL, as its answers show it: connections or requests.
 //!
 //! A Service routes connections; a gateway routes requests and pools its connections to pods. For a URL only the
 //! answers show which of the two it is:
@@ -9,7 +9,7 @@
 //! - a header that gateways add: `via`, or `server` with the name of a product that is nothing else. A
 //!   product that also runs in single pods (Envoy), or is an app's own server (nginx), shows nothing.
 //!
-//! What the scenario or the command line states is never changed, and a Service is never treated as a gateway.
+//! A value that the scenario or the command line states is never changed, and a Service is never treated as a gateway.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -31,10 +31,10 @@ const GATEWAYS: [&str; 6] = [
     "kong/",
 ];
 
-/// The pods that the requests of each kept connection reached, as answers name them.
+/// Pods that the requests of each kept connection reached, as answers name them.
 #[derive(Debug, Default)]
 pub(super) struct KeptConnections {
-    /// By target and connection: the first and the last of them by name.
+    /// By target and connection: the first and the last of these pods, by name.
     pods: HashMap<(Arc<str>, Connection), [Arc<str>; 2]>,
 }
 
@@ -68,15 +68,15 @@ impl KeptConnections {
         }
     }
 
-    /// Two pods that requests of one connection to this target reached.
+    /// Returns two pods that requests of one connection to this target reached.
     fn changing(&self, target: &str) -> Option<&[Arc<str>; 2]> {
         let changing = self.pods.iter().filter(|((of, _), [first, last])| **of == *target && first != last);
         changing.min_by_key(|(key, _)| *key).map(|(_, pods)| pods)
     }
 }
 
-/// Sets what each target balances by what its answers show, if it is a URL and nothing states it. `headers` are those
-/// of the answers, by the target's name.
+/// Sets the unit that each target balances by the evidence of its answers, if it is a URL and nothing states the unit.
+/// `headers` are those of the answers, by the target's name.
 pub(super) fn settle(targets: &mut [Target], requests: &Requests, headers: &BTreeMap<String, AnswerHeaders>) {
     for target in targets.iter_mut().filter(|target| is_open(target)) {
         let because = by_statuses(&target.name, &requests.others).or_else(|| {
@@ -90,8 +90,8 @@ pub(super) fn settle(targets: &mut [Target], requests: &Requests, headers: &BTre
     }
 }
 
-/// Whether it is not stated what the target balances. Runs of 0.1.0 have no reason: there a Service has its name, and
-/// `connections` was also the value of an unstated one.
+/// Returns true if nothing states the unit that the target balances. Runs of 0.1.0 have no reason: there a Service has
+/// its name, and `connections` was also the value of an unstated unit.
 fn is_open(target: &Target) -> bool {
     match &target.balances_because {
         Some(because) => *because == BalancesBecause::Assumed,
@@ -125,7 +125,7 @@ fn by_headers(headers: &AnswerHeaders) -> Option<BalancesBecause> {
     Some(BalancesBecause::GatewayHeader { header: header.to_owned(), value })
 }
 
-/// The status of an answer that no pod gave, as far as it is known.
+/// Returns the status of an answer that no pod gave, as far as it is known.
 fn gateway_status(request: &Request) -> Option<u16> {
     let Request { row, served, .. } = request;
     let status = row.status.filter(|status| is_gateway_status(*status))?;

@@ -1,10 +1,10 @@
-//! What counts as dropped.
+//! Policy for counting requests as dropped.
 
 use rolldrop_record::outcome::is_gateway_status;
 use rolldrop_record::retry::GRPC_UNAVAILABLE;
 use rolldrop_record::{Outcome, RequestRow};
 
-/// How a request ended, as its user sees it.
+/// Class of a request's outcome, as its user sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Answered with success.
@@ -13,24 +13,24 @@ pub enum Class {
     Dropped,
     /// The app's own error.
     AppError,
-    /// Not sent, the load generator's own fault.
+    /// Not sent because of the load generator.
     NotSent,
     /// Cut off by the end of the run.
     Cancelled,
 }
 
 impl Class {
-    /// The class of one row.
+    /// Returns the class of one row.
     pub fn of(row: &RequestRow) -> Self {
         Self::of_answer(row.outcome, row.status, row.grpc_status)
     }
 
-    /// Whether requests with this outcome are dropped, or some of them.
+    /// Returns true if requests with this outcome are dropped, or some of them.
     pub fn may_be_dropped(outcome: Outcome) -> bool {
         matches!(Self::of_answer(outcome, None, None), Self::Dropped | Self::AppError)
     }
 
-    /// The class from the relevant parts of a row.
+    /// Returns the class from the relevant parts of a row.
     pub fn of_answer(outcome: Outcome, status: Option<u16>, grpc_status: Option<i32>) -> Self {
         let unavailable = grpc_status == Some(GRPC_UNAVAILABLE);
         match outcome {
@@ -72,7 +72,7 @@ mod tests {
                     grpc_status,
                     ..RequestRow::not_sent("load-0".into(), 0, "web".into(), Phase::Main, at, at)
                 };
-                // An answer whose trailer alone says that the server is unavailable is not sent again.
+                // Clients do not repeat a request if only the answer's trailer reports that the server is unavailable.
                 let is_dropped = Class::of(&row) == Class::Dropped && *outcome != Outcome::Ok;
                 assert_eq!(is_dropped, is_retried("GET", &row), "{outcome} {status:?} {grpc_status:?}");
             }

@@ -1,7 +1,7 @@
-//! What the watch of EndpointSlices showed, as a history per pod.
+//! History of each pod in the EndpointSlices, as the watch showed it.
 //!
-//! The slices of all Services of the namespace are watched. Whether a target has a usable endpoint depends on its own
-//! Service only.
+//! The slices of all Services of the namespace are watched. A target's own Service alone decides if it has a usable
+//! endpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,28 +18,28 @@ struct Shown {
     terminating: bool,
 }
 
-/// Whose endpoints are meant: those of a Service, of which those of one node alone may count, or all.
+/// Set of endpoints: those of a Service, of which those of one node alone may count, or all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Scope {
-    /// `None` if it is not known which.
+    /// Name of the Service; `None` if it is not known.
     service: Option<String>,
     node: Option<String>,
 }
 
 impl Scope {
-    /// Those that connections to a target can reach.
+    /// Returns the endpoints that connections to a target can reach.
     pub fn of(target: &Target) -> Self {
         let service = target.service.clone();
         let node = target.only_node().filter(|_| service.is_some()).map(str::to_owned);
         Self { service, node }
     }
 
-    /// Whether only those of one node count.
+    /// Returns true if only those of one node count.
     pub fn is_of_a_node(&self) -> bool {
         self.node.is_some()
     }
 
-    /// The Service's on all nodes.
+    /// Returns the Service's endpoints on all nodes.
     fn everywhere(&self) -> Self {
         Self { node: None, ..self.clone() }
     }
@@ -50,7 +50,7 @@ impl Scope {
     }
 }
 
-/// How a pod's endpoint changed.
+/// Change of a pod's endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EndpointChange {
     /// It became ready.
@@ -64,36 +64,36 @@ pub(super) enum EndpointChange {
 /// The endpoints that a Service could use from one change of its slices to the next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Usable {
-    /// When a watch showed the change.
+    /// Time at which a watch showed the change.
     pub from: Stamp,
     /// The pods behind the endpoints, sorted; an endpoint without a pod has its address here.
     pub pods: Arc<[String]>,
 }
 
 impl Usable {
-    /// Whether the pod is one of them.
+    /// Returns true if the pod is one of them.
     pub fn holds(&self, pod: &str) -> bool {
         self.pods.binary_search_by(|other| other.as_str().cmp(pod)).is_ok()
     }
 }
 
-/// Which endpoint is meant.
+/// Identity of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EndpointOf<'a> {
     pod: &'a str,
     /// The pod's address: with StatefulSets another pod follows under the same name.
     address: Option<&'a str>,
-    /// When the next pod of the name was first shown.
+    /// Time at which the next pod of the name was first shown.
     until: Option<Stamp>,
 }
 
 impl<'a> EndpointOf<'a> {
-    /// The endpoint of any pod with this name.
+    /// Returns the endpoint of any pod with this name.
     pub(super) fn named(pod: &'a str) -> Self {
         Self { pod, address: None, until: None }
     }
 
-    /// The endpoint of one pod.
+    /// Returns the endpoint of one pod.
     pub(super) fn life(life: LifeOf<'a>, address: Option<&'a str>) -> Self {
         Self { pod: life.name, address, until: life.until }
     }
@@ -111,38 +111,39 @@ struct Changed {
 #[derive(Clone, Debug, Default)]
 pub struct Endpoints {
     slices: BTreeMap<String, (Option<String>, Vec<EndpointState>)>,
-    /// By pod and address.
+    /// State by pod and address.
     shown: BTreeMap<(String, String), Shown>,
     changes: Vec<Changed>,
-    /// Of each Service, of all together, and of the nodes to which targets are confined.
+    /// States over time of each Service, of all together, and of the nodes to which targets are confined.
     usable: BTreeMap<Scope, Vec<Usable>>,
     confined: Vec<Scope>,
-    /// When anything of a Service's slices changed, also changes without effect on its usable endpoints.
+    /// Times at which a Service's slices changed, including changes without effect on its usable endpoints.
     changed: BTreeMap<Option<String>, Vec<Stamp>>,
-    /// The most endpoints at once, whatever their state, by Service, and of all together.
+    /// Largest number of endpoints at once, whatever their state, by Service, and of all together.
     most: BTreeMap<Option<String>, usize>,
-    /// When the state shown was not the actual state.
+    /// Periods in which the state shown was not the actual state.
     blind: Vec<(Stamp, Stamp)>,
     named: BTreeSet<String>,
-    /// Since a gap of the watch: the slices that no list has shown again, and when the list came.
+    /// Slices that no list has shown again since a gap of the watch, and the time of that list.
     missing: BTreeSet<String>,
     listed: Option<Stamp>,
 }
 
 impl Endpoints {
-    /// None yet; where connections to one of these targets reach the pods of one node only, those are told apart.
+    /// Starts without endpoints; if connections to one of these targets reach the pods of one node only, these are kept
+    /// apart.
     pub(super) fn of(targets: &[Target]) -> Self {
         let confined = targets.iter().map(Scope::of).filter(|scope| scope.node.is_some()).collect();
         Self { confined, ..Self::default() }
     }
 
-    /// Takes what the watch showed at `at`; call it in order.
+    /// Takes an event that the watch showed at `at`; call it in order.
     pub(super) fn observe(&mut self, at: Stamp, event: &EndpointSliceEvent) {
         let slice = format!("{}/{}", event.namespace, event.name);
         if event.change == Change::Listed {
             self.listed = Some(at);
         } else {
-            // A watch goes on only after the whole list.
+            // A watch continues only after the whole list.
             self.listed.get_or_insert(at);
             self.end_list();
         }
@@ -159,8 +160,8 @@ impl Endpoints {
         self.count(at, Scope::default());
     }
 
-    /// Between these times, the state shown was not the actual state; what is missing in the list that follows a gap
-    /// is gone.
+    /// Records that the state shown was not the actual state between these times; slices that are missing in the list
+    /// that follows a gap are gone.
     pub(super) fn was_blind(&mut self, from: Stamp, to: Stamp, is_lost: bool) {
         self.blind.push((from, to));
         if is_lost {
@@ -169,12 +170,12 @@ impl Endpoints {
         }
     }
 
-    /// No more events follow.
+    /// Records that no more events follow.
     pub(super) fn end(&mut self) {
         self.end_list();
     }
 
-    /// Drops what the list after a gap did not show; does nothing if there was none.
+    /// Removes the slices that the list after a gap did not show; does nothing if there was no gap.
     fn end_list(&mut self) {
         let Some(at) = self.listed else { return };
         let gone = std::mem::take(&mut self.missing);
@@ -188,7 +189,7 @@ impl Endpoints {
         self.count(at, Scope::default());
     }
 
-    /// Records what has changed since the slices were last looked at.
+    /// Records the changes since the slices were last compared.
     fn compare(&mut self, at: Stamp) {
         let mut now: BTreeMap<(String, String), Shown> = BTreeMap::new();
         for endpoint in self.slices.values().flat_map(|(_, endpoints)| endpoints) {
@@ -222,7 +223,7 @@ impl Endpoints {
         self.shown = now;
     }
 
-    /// Which endpoints of a Service are usable from now on.
+    /// Updates the usable endpoints of a Service, from `at` on.
     fn count_of(&mut self, at: Stamp, service: Option<String>) {
         let Some(service) = service else { return };
         let confined = self.confined.iter().filter(|scope| scope.service.as_ref() == Some(&service));
@@ -259,32 +260,32 @@ impl Endpoints {
         }
     }
 
-    /// The usable endpoints over time, in order; of all nodes if those of the node are not known.
+    /// Returns the usable endpoints over time, in order; of all nodes if those of the node are not known.
     pub fn usable(&self, scope: &Scope) -> &[Usable] {
         let of_node = self.usable.get(scope).filter(|history| !history.is_empty());
         let found = of_node.or_else(|| self.usable.get(&scope.everywhere()));
         found.map_or(&[], Vec::as_slice)
     }
 
-    /// The usable endpoints at `at`; `None` while nothing is known.
+    /// Returns the usable endpoints at `at`; `None` while nothing is known.
     pub fn usable_at(&self, scope: &Scope, at: Stamp) -> Option<&Usable> {
         let usable = self.usable(scope);
         usable[..usable.partition_point(|state| state.from <= at)].last()
     }
 
-    /// Whether a pod was usable at any time from `from` to `to`.
+    /// Returns true if a pod was usable at any time from `from` to `to`.
     pub fn was_usable(&self, scope: &Scope, pod: &str, from: Stamp, to: Stamp) -> bool {
         let usable = self.usable(scope);
         let first = usable.partition_point(|state| state.from <= from).saturating_sub(1);
         usable[first..].iter().take_while(|state| state.from <= to).any(|state| state.holds(pod))
     }
 
-    /// When the slices of a Service changed in any way, in order.
+    /// Returns the times at which the slices of a Service changed in any way, in order.
     pub fn changes(&self, service: Option<&str>) -> &[Stamp] {
         self.changed.get(&service.map(str::to_owned)).map_or(&[], Vec::as_slice)
     }
 
-    /// When an endpoint first changed in this way at or after `from`.
+    /// Returns the time at which an endpoint first changed in this way at or after `from`.
     pub(super) fn first(&self, of: EndpointOf<'_>, change: EndpointChange, from: Stamp) -> Option<Stamp> {
         let of_pod = || self.changes.iter().filter(|changed| changed.pod == of.pod);
         // One whose address was never in a slice is known only by its name.
@@ -296,22 +297,23 @@ impl Endpoints {
         changes.find(|changed| is_then(changed.at)).map(|changed| changed.at)
     }
 
-    /// Whether `pod` was ever an endpoint.
+    /// Returns true if `pod` was ever an endpoint.
     pub(super) fn ever_named(&self, pod: &str) -> bool {
         self.named.contains(pod)
     }
 
-    /// Whether any slice was seen.
+    /// Returns true if no slice was seen.
     pub(super) fn is_empty(&self) -> bool {
         self.usable.is_empty()
     }
 
-    /// Whether the slices showed no usable endpoint at `at`. False while nothing is known.
+    /// Returns true if the slices showed no usable endpoint at `at`. False while nothing is known.
     pub fn none_usable(&self, scope: &Scope, at: Stamp) -> bool {
         self.none_usable_but(scope, &[], at)
     }
 
-    /// The same of endpoints other than those of these pods.
+    /// Returns true if the slices showed no usable endpoint other than those of these pods at `at`. False while nothing
+    /// is known.
     pub fn none_usable_but(&self, scope: &Scope, pods: &[&str], at: Stamp) -> bool {
         if self.blind.iter().any(|(from, to)| (*from..=*to).contains(&at)) {
             return false;
@@ -320,13 +322,15 @@ impl Endpoints {
             .is_some_and(|usable| usable.pods.iter().all(|pod| pods.contains(&pod.as_str())))
     }
 
-    /// The same at any time from `from` to `to`: for a consumer whose own view may be that old.
+    /// Returns true if no endpoint was usable at any time from `from` to `to`: for a consumer whose own view may be
+    /// that old.
     pub fn none_usable_within(&self, scope: &Scope, from: Stamp, to: Stamp) -> bool {
         let changes = self.usable(scope).iter().map(|state| state.from).filter(|at| (from..=to).contains(at));
         changes.chain([from]).any(|at| self.none_usable(scope, at))
     }
 
-    /// True if a pod was ever usable for a Service; if it is not known which, for one that also used some of `others`.
+    /// Returns true if a pod was ever usable for a Service; if the Service is not known, for one that also used some of
+    /// `others`.
     pub(crate) fn are_together(&self, service: Option<&str>, pod: &str, others: &[&str]) -> bool {
         let holds = |states: &[Usable], pod: &str| states.iter().any(|state| state.holds(pod));
         let is_meant = |of: &str, states: &[Usable]| match service {
@@ -338,8 +342,8 @@ impl Endpoints {
         usable.any(|(of, states)| holds(states, pod) && is_meant(of, states))
     }
 
-    /// The most endpoints that a Service, or all together if it is not known which, had at once, whatever
-    /// their state; 0 while nothing is known.
+    /// Returns the largest number of endpoints that a Service, or all together if the Service is not known, had at
+    /// once, whatever their state; 0 while nothing is known.
     pub fn most(&self, service: Option<&str>) -> usize {
         self.most.get(&service.map(str::to_owned)).copied().unwrap_or(0)
     }
@@ -462,7 +466,7 @@ mod tests {
         assert!(endpoints.none_usable(&of("api"), at(32)) && !endpoints.none_usable(&of("web"), at(32)));
         unlisted.end();
         assert_eq!(removed(&unlisted, "b"), None, "nobody looked");
-        // The watch went on after a list that showed nothing.
+        // The watch continued after a list that showed nothing.
         unlisted.observe(at(40), &named("new", Change::Applied, "c"));
         assert_eq!((removed(&unlisted, "a"), removed(&unlisted, "b")), (Some(at(40)), Some(at(40))));
     }

@@ -1,5 +1,5 @@
-//! Who ended a pod that this run did not end, by what the cluster shows: the pod's own condition, changes of its
-//! workload, and the state of its node.
+//! Explains the end of a pod that this run did not end, by what the cluster shows: the pod's own condition, changes of
+//! its workload, and the state of its node.
 
 use std::collections::BTreeMap;
 
@@ -7,20 +7,20 @@ use super::pods::{T0, Workload};
 use rolldrop_record::event::{Change, NodeEvent, PodEvent, WorkloadEvent};
 use rolldrop_record::{EventKind, Mode, Stamp};
 
-/// A watch may show a change this much later than another one shows what followed from it.
+/// Longest time by which a watch may show a change later than another one shows its consequence.
 pub(super) const WATCH_LAG_NS: i64 = 2_000_000_000;
-/// A controller takes pods away this soon after their number was lowered.
+/// Longest time after their number was lowered in which a controller takes pods away.
 const SCALED_NS: i64 = 10_000_000_000;
 
-/// The reason of the condition DisruptionTarget where a kubelet ended the pod.
+/// Reason of the condition DisruptionTarget if a kubelet ended the pod.
 pub(super) const BY_KUBELET: &str = "TerminationByKubelet";
 
-/// What ended a pod.
+/// Cause of a pod's end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Explained {
     /// Its mode, if it is one of the known ones.
     pub(super) mode: Mode,
-    /// In words.
+    /// The cause in words.
     pub(super) cause: String,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Histories {
 }
 
 impl Histories {
-    /// Takes what a watch showed at `at`; call it in order.
+    /// Takes an event that a watch showed at `at`; call it in order.
     pub(super) fn observe(&mut self, at: Stamp, kind: &EventKind) {
         match kind {
             EventKind::Workload(event) => {
@@ -45,8 +45,8 @@ impl Histories {
         }
     }
 
-    /// Why a pod ended that was first seen at `seen`. `None` if nothing shows it: somebody deleted it, or the watches
-    /// were not allowed.
+    /// Explains the end of a pod that was first seen at `seen`. `None` if nothing shows the reason: somebody deleted
+    /// the pod, or the watches were not allowed.
     pub(super) fn explain(
         &self,
         pod: &PodEvent,
@@ -88,7 +88,7 @@ impl Histories {
         told(mode, cause)
     }
 
-    /// The workload of a pod, as it was at `at`; `None` if no watch showed it.
+    /// Returns the workload of a pod, as it was at `at`; `None` if no watch showed it.
     pub(super) fn workload(&self, pod: &PodEvent, at: Stamp) -> Option<Workload> {
         let owner = pod.owner.as_deref().filter(|owner| self.custom_owner(owner).is_none())?;
         let history = self.workloads.get(&workload_of(owner)?)?;
@@ -102,7 +102,8 @@ impl Histories {
         })
     }
 
-    /// The changes of workloads that are no ReplicaSets, in order: when a watch showed them, the state before and after.
+    /// Returns the changes of workloads other than ReplicaSets, in order: the time at which a watch showed each, and
+    /// the state before and after.
     pub(super) fn changes_of_workloads(&self) -> Vec<(Stamp, &WorkloadEvent, &WorkloadEvent)> {
         let histories = self.workloads.iter().filter(|(name, _)| !name.starts_with("ReplicaSet/"));
         let steps = histories.flat_map(|(_, history)| history.iter().zip(history.iter().skip(1)));
@@ -112,7 +113,7 @@ impl Histories {
         changes
     }
 
-    /// By changes of a workload.
+    /// Explains the end by changes of a workload.
     fn by_workload(&self, workload: &str, seen: Stamp, t0: T0) -> Option<(Mode, String)> {
         let history = self.workloads.get(workload)?;
         let name = workload.replace('/', " ");
@@ -135,14 +136,14 @@ impl Histories {
         Some((Mode::ScaleDown, scaled?))
     }
 
-    /// The controller of a ReplicaSet, if it is not a Deployment but a kind that this program need not know, such as
-    /// an Argo Rollout.
+    /// Returns the controller of a ReplicaSet, if it is not a Deployment but a kind that this program need not know,
+    /// such as an Argo Rollout.
     fn custom_owner(&self, owner: &str) -> Option<&str> {
         let (_, set) = self.workloads.get(owner).filter(|_| owner.starts_with("ReplicaSet/"))?.last()?;
         set.owner.as_deref().filter(|owner| !owner.starts_with("Deployment/"))
     }
 
-    /// By what a controller did to its ReplicaSets: in a rollout another one grows.
+    /// Explains the end by changes that a controller made to its ReplicaSets: in a rollout another one grows.
     fn by_replica_sets(&self, own: &str, controller: &str, t0: T0) -> Option<(Mode, String)> {
         // The last size before the pod's end from which it went another way, and the one after it.
         let resized = |set: &str, is_meant: fn(i32, i32) -> bool| {
@@ -177,8 +178,8 @@ impl Histories {
     }
 }
 
-/// The workload behind a pod's controller: a Deployment's pods belong to its ReplicaSets, whose names are its own
-/// name followed by a hash.
+/// Returns the workload behind a pod's controller: a Deployment's pods belong to its ReplicaSets, whose names are its
+/// own name followed by a hash.
 fn workload_of(owner: &str) -> Option<String> {
     let (kind, name) = owner.split_once('/')?;
     match kind {

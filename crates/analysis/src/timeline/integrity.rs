@@ -1,8 +1,8 @@
-//! Whether the record is complete and consistent: numbers of requests, totals, orders of stamps, clocks; and where it
-//! has gaps.
+//! Checks that the record is complete and consistent: numbers of requests, totals, orders of stamps, clocks; and finds
+//! its gaps.
 //!
 //! Missing parts make a run partial, contradictions make it invalid; the analysis decides that. Records of the first
-//! format hold no totals and no checksums, so they are not judged; their gaps are still known, as far as numbers show
+//! format hold no totals and no checksums, so they are not judged; their gaps are still found, as far as numbers show
 //! them.
 
 use std::cmp::Ordering;
@@ -17,34 +17,34 @@ use crate::model::figures::either;
 use rolldrop_record::run_info::{Role, Source};
 use rolldrop_record::{ClockOffset, Event, EventKind, Outcome, Phase, RequestRow, RunInfo, ServedRow, Stamp};
 
-/// No request has a higher number: a thousand a second for twelve days.
+/// Highest number of a request: a thousand a second for twelve days.
 pub(super) const HIGHEST_NUMBER: u64 = 1 << 30;
-/// All requests below this number are compared with what the proxies saw, and one in [`ONE_IN`] of the others: enough
-/// to find a wrong clock.
+/// Number below which all requests are compared with the proxies' rows, and one in [`ONE_IN`] of the others: enough to
+/// find a wrong clock.
 const ALL_BELOW: u64 = 4096;
 /// A prime, so that no pattern of targets or pods coincides with it.
 const ONE_IN: u64 = 61;
-/// Stamps of two clocks may disagree by this much more than the clocks' uncertainty: threads wait for a processor
+/// Difference of two clocks' stamps that is allowed beyond the clocks' uncertainty: threads wait for a processor
 /// between an event and its stamp.
 const STAMPING_NS: i64 = 20_000_000;
-/// Above this share of the compared requests the clocks disagree, not single threads.
+/// Share of the compared requests above which the clocks disagree, not single threads.
 const DISAGREE: f64 = 0.01;
-/// A source with more gaps counts as having a single large one.
+/// Maximum number of gaps of a source; one with more counts as having a single large one.
 const MOST_HOLES: usize = 1000;
 
-/// What was found out about the record.
+/// Results of the checks of the record.
 #[derive(Clone, Debug, Default)]
 pub struct Integrity {
     /// Missing parts, as text.
     pub missing: Vec<String>,
     /// Contradictions, as text.
     pub contradictions: Vec<String>,
-    /// Where requests are missing, by time.
+    /// Periods in which requests are missing.
     pub holes: Vec<Hole>,
 }
 
 impl Integrity {
-    /// Compares how many rows there are with how many there were; fewer are missing, more contradict the record.
+    /// Compares the number of rows with the recorded number; fewer rows are missing, more contradict the record.
     fn compare(&mut self, rows: u64, recorded: u64, what: impl FnOnce() -> String) {
         match rows.cmp(&recorded) {
             Ordering::Less => self.missing.push(what()),
@@ -54,25 +54,25 @@ impl Integrity {
     }
 }
 
-/// Requests that were scheduled and have no row.
+/// A period with requests that were scheduled and have no row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hole {
-    /// The load source whose requests are missing.
+    /// Load source whose requests are missing.
     pub source: String,
-    /// The intended send time of the last request before it, or when the load began.
+    /// Intended send time of the last request before it, or the time at which the load began.
     pub from: Stamp,
-    /// The intended send time of the first request after it, or when the load ended.
+    /// Intended send time of the first request after it, or the time at which the load ended.
     pub to: Stamp,
-    /// How many are missing, at the least.
+    /// Number of missing requests, at the least.
     pub requests: u64,
 }
 
-/// What the first pass over all rows collects.
+/// Data that the first pass over all rows collects.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
     sources: HashMap<Arc<str>, OfSource>,
     served: HashMap<Arc<str>, OfProxy>,
-    /// Whether requests are kept to be compared with what proxies recorded.
+    /// True if requests are kept to be compared with the proxies' rows.
     compares: bool,
 }
 
@@ -84,7 +84,7 @@ struct OfSource {
     main: u64,
     twice: Count,
     disordered: Count,
-    /// Requests to be compared: when they began and ended, and how well the clock is known.
+    /// Requests to be compared: their beginning and end, and the uncertainty of the clock.
     compared: HashMap<u64, (Stamp, Stamp, i64)>,
 }
 
@@ -94,13 +94,13 @@ struct OfProxy {
     rows: u64,
     disordered: Count,
     compared: u64,
-    /// Rows whose stamps say that the proxy read a request before it was sent, or after it was answered.
+    /// Rows whose stamps show that the proxy read a request before it was sent, or after it was answered.
     impossible: u64,
-    /// By how much in the worst case, in nanoseconds.
+    /// Largest such difference, in nanoseconds.
     worst_ns: i64,
 }
 
-/// How many, and which was the first.
+/// A number of requests, and the first of them.
 #[derive(Debug, Default)]
 struct Count {
     n: u64,
@@ -119,7 +119,7 @@ impl Count {
     }
 }
 
-/// A set of numbers, a bit for each.
+/// Set of numbers, a bit for each.
 #[derive(Debug, Default)]
 struct Numbers {
     words: Vec<u64>,
@@ -127,7 +127,7 @@ struct Numbers {
 }
 
 impl Numbers {
-    /// Whether it is new.
+    /// Adds a number; returns true if it is new.
     fn insert(&mut self, number: u64) -> bool {
         let Ok(word) = usize::try_from(number / 64) else { return true };
         if self.words.len() <= word {
@@ -165,7 +165,7 @@ impl Numbers {
         word.is_some_and(|word| word & (1 << (number % 64)) != 0)
     }
 
-    /// The ranges below `end` that are not in it.
+    /// Returns the ranges below `end` that are not in the set.
     fn missing(&self, end: u64) -> Vec<RangeInclusive<u64>> {
         let mut ranges = Vec::new();
         let mut begun = None;
@@ -183,7 +183,7 @@ impl Numbers {
         ranges
     }
 
-    /// One more than the highest.
+    /// Returns one more than the highest number.
     fn end(&self) -> u64 {
         let last = self.words.iter().rposition(|word| *word != 0);
         last.map_or(0, |word| word as u64 * 64 + u64::from(u64::BITS - self.words[word].leading_zeros()))
@@ -202,7 +202,7 @@ impl OfSource {
 }
 
 impl Rows {
-    /// No row yet, of a run that has rows of proxies or not.
+    /// Starts without rows; `has_served` is true if the run has rows of proxies.
     pub(super) fn new(has_served: bool) -> Self {
         Self { compares: has_served, ..Self::default() }
     }
@@ -238,7 +238,7 @@ impl Rows {
         }
     }
 
-    /// Adds what a proxy recorded, on its own clock.
+    /// Adds a proxy's row, on its own clock.
     pub(super) fn add_served(&mut self, row: &ServedRow) {
         let of = match self.served.get_mut(&row.source) {
             Some(of) => of,
@@ -250,7 +250,7 @@ impl Rows {
         }
     }
 
-    /// Compares the row of a proxy, which was added, with the request of the run whose id it has.
+    /// Compares a proxy's row, which was added, with the request of the run that has its id.
     pub(super) fn compare(&mut self, row: &ServedRow, clocks: &Clocks) {
         let Some((id, head)) = row.request.as_ref().zip(row.head) else { return };
         let Some(of) = self.served.get_mut(&row.source) else { return };
@@ -267,7 +267,8 @@ impl Rows {
         }
     }
 
-    /// The numbers of missing requests, by source. `scheduled` has the totals of the sources that reported them.
+    /// Returns the numbers of missing requests, by source. `scheduled` has the totals of the sources that reported
+    /// them.
     fn gaps(&self, scheduled: &BTreeMap<&str, (u64, u64)>) -> BTreeMap<Arc<str>, Vec<RangeInclusive<u64>>> {
         let gaps = self.sources.iter().filter_map(|(source, of)| {
             let total = scheduled.get(&**source).map_or(0, |(warmup, main)| warmup.saturating_add(*main));
@@ -290,14 +291,14 @@ impl Rows {
         gaps.chain(without).collect()
     }
 
-    /// What is wrong with the record, apart from its gaps.
+    /// Returns the faults of the record, apart from its gaps.
     fn judge(
         &self,
         (info, events, clocks): (&RunInfo, &[Event], &Clocks),
         scheduled: &Scheduled<'_>,
     ) -> Integrity {
         let mut found = Integrity::default();
-        // A run that did not come to its end says so itself, and so does a look at one that goes on.
+        // A run that did not come to its end reports that itself, and so does a look at one that still runs.
         if info.complete && info.ended.is_some() {
             found.missing.extend(missing_events(info, events, scheduled));
         }
@@ -367,12 +368,12 @@ impl Rows {
     }
 }
 
-/// Returns true if a source hands its rows over and not all of them arrived: it reports what did not in its own events.
+/// Returns true if a source hands its rows over and not all of them arrived: its own events report the missing ones.
 fn has_lost(source: &Source) -> bool {
     source.rows.is_some_and(|rows| rows.recorded != Some(rows.received))
 }
 
-/// The events that each run writes and that are not there. Without them, what else may be missing does not show.
+/// Returns the events that each run writes and that are missing. Without them, other missing parts do not show.
 fn missing_events(info: &RunInfo, events: &[Event], scheduled: &Scheduled<'_>) -> Vec<String> {
     let mut missing = Vec::new();
     let has = |is: fn(&EventKind) -> bool| events.iter().any(|event| is(&event.kind));
@@ -404,7 +405,7 @@ fn missing_events(info: &RunInfo, events: &[Event], scheduled: &Scheduled<'_>) -
     missing
 }
 
-/// The requests of the warm-up and of the counted part that each load source reports as scheduled.
+/// Requests of the warm-up and of the counted part that each load source reports as scheduled.
 type Scheduled<'a> = BTreeMap<&'a str, (u64, u64)>;
 
 fn scheduled(events: &[Event]) -> Scheduled<'_> {
@@ -415,7 +416,8 @@ fn scheduled(events: &[Event]) -> Scheduled<'_> {
     totals.collect()
 }
 
-/// Whether a request's stamps are in the order of events. An answer may begin before the whole request is written.
+/// Returns true if a request's stamps are in the order of events. An answer may begin before the whole request is
+/// written.
 fn is_ordered(row: &RequestRow) -> bool {
     let connecting = [row.connect_start, row.connected, row.tls, row.sent];
     let connecting = connecting.into_iter().flatten().chain([row.end]);
@@ -423,8 +425,7 @@ fn is_ordered(row: &RequestRow) -> bool {
     is_opened && row.head.is_none_or(|head| head <= row.end)
 }
 
-/// Checks the record. If requests are missing, `stamps` goes through all requests once more, for their intended send
-/// times.
+/// Checks the record. If requests are missing, `stamps` reads all requests once more, for their intended send times.
 pub(super) fn look<E>(
     rows: &Rows,
     (info, events, clocks): (&RunInfo, &[Event], &Clocks),

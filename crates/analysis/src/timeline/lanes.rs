@@ -1,7 +1,7 @@
-//! Goes through the rows of load sources side by side, and adds them up.
+//! Reads the rows of load sources side by side, and adds them up.
 //!
-//! Each lane has a sum of its own, and sees the rows that it gets in their order. A sum must not depend on where one lane
-//! ends and the next begins.
+//! Each lane has a sum of its own, and sees the rows that it gets in their order. A sum must not depend on where one
+//! lane ends and the next begins.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use rolldrop_record::{Phase, RequestRow, RowSource, Stamp};
 
 /// A lane with its sum.
 struct Summing<'a, S, A> {
-    /// The row is read into it; the rest is from the row before.
+    /// Request that each row is read into; other fields are from the row before.
     request: Request,
     sum: S,
     add: &'a A,
@@ -51,14 +51,14 @@ pub(super) fn add_up<S: Send>(
     Ok(sum)
 }
 
-/// Adds what others have counted.
+/// Adds the counts of others.
 pub(crate) fn add_counts<K: Ord>(own: &mut BTreeMap<K, u64>, others: BTreeMap<K, u64>) {
     for (key, count) in others {
         *own.entry(key).or_default() += count;
     }
 }
 
-/// A request before the first is read.
+/// Returns an empty request, for before the first is read.
 pub(super) fn blank() -> Request {
     let at = Stamp::default();
     Request::of(RequestRow::not_sent("".into(), 0, "".into(), Phase::Main, at, at))

@@ -1,4 +1,4 @@
-//! What the records say about the load: when it began and ended, and how much was scheduled.
+//! Begin and end of the load, and the number of scheduled requests, from the records.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -6,24 +6,25 @@ use std::time::Duration;
 
 use rolldrop_record::{EventKind, Outcome, RunInfo, Stamp};
 
-/// No load is longer: seconds of a run are counted one by one.
+/// Longest load: seconds of a run are counted one by one.
 pub(super) const LONGEST: Duration = Duration::from_secs(12 * 24 * 60 * 60);
 
-/// The load's events are on the coordinator's clock, as the run's times are; those of a load worker are placed on it.
+/// Tolerance for the load's events outside the run's times. Both are on the coordinator's clock; those of a load worker
+/// are placed on it.
 const SLACK: Duration = Duration::from_secs(60);
 
 /// Takes the events of the load.
 #[derive(Debug)]
 pub(super) struct Collector {
-    /// When the load may have been under way.
+    /// Time in which the load may have been under way.
     possible: RangeInclusive<Stamp>,
-    /// The events that are not in that time, as text.
+    /// Events outside that time, as text.
     pub(super) impossible: Vec<String>,
-    /// When the first source began.
+    /// Time at which the first source began.
     pub(super) started: Option<Stamp>,
-    /// When the first counted part began.
+    /// Time at which the first counted part began.
     pub(super) counted: Option<Stamp>,
-    /// When the last source ended.
+    /// Time at which the last source ended.
     pub(super) ended: Option<Stamp>,
     /// Number of rows that the sources reported.
     pub(super) announced: Option<u64>,
@@ -32,7 +33,7 @@ pub(super) struct Collector {
 }
 
 impl Collector {
-    /// No event yet.
+    /// Starts without events.
     pub(super) fn of(info: &RunInfo) -> Self {
         let longest = info.started + LONGEST;
         let latest = info.ended.map_or(longest, |ended| ended.min(longest));
@@ -79,12 +80,13 @@ impl Collector {
         }
     }
 
-    /// Whether events say when it began and ended.
+    /// Returns true if events show when it began and ended.
     pub(super) fn is_timed(&self) -> bool {
         self.started.is_some() && self.ended.is_some()
     }
 
-    /// When it began and ended: if no event says so, by the first and last time of its `rows`, as far as these are known.
+    /// Returns the times at which it began and ended: if no event shows one, by the first and last time of its `rows`,
+    /// as far as these are known.
     pub(super) fn lasted(&self, info: &RunInfo, rows: (Option<Stamp>, Option<Stamp>)) -> (Stamp, Stamp) {
         let started = self.started.or(rows.0).unwrap_or(info.started);
         (started, self.ended.or(rows.1).unwrap_or(started))

@@ -13,7 +13,7 @@ use foldhash::HashSet;
 use super::addresses::Addresses;
 use rolldrop_record::{Event, EventKind, Stamp};
 
-/// At most this many values that name no pod are kept.
+/// Maximum number of values kept that name no pod.
 const MAX_UNMATCHED: usize = 8;
 
 /// The names of the pods that a run watched.
@@ -21,7 +21,7 @@ const MAX_UNMATCHED: usize = 8;
 pub(super) struct PodNames(HashSet<Arc<str>>);
 
 impl PodNames {
-    /// All pods in the events.
+    /// Collects all pods in the events.
     pub(super) fn of(events: &[Event]) -> Self {
         let name = |event: &Event| match &event.kind {
             EventKind::Pod(pod) | EventKind::OwnPod(pod) => Some(pod.name.as_str().into()),
@@ -33,13 +33,13 @@ impl PodNames {
         Self(events.iter().filter_map(name).collect())
     }
 
-    /// Whether no pod was watched, so that a value cannot be judged.
+    /// Returns true if no pod was watched, so that a value cannot be judged.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The pod that a header's value names at `at`. In a list the first value that is a pod counts: the one nearest
-    /// to the app wrote first.
+    /// Returns the pod that a header's value names at `at`. In a list the first value that is a pod counts: the one
+    /// nearest to the app wrote first.
     pub(super) fn find<'a>(
         &'a self,
         addresses: &'a Addresses,
@@ -93,7 +93,7 @@ impl Relays {
         self.first.extend(later.first);
     }
 
-    /// Those of a whole run.
+    /// Returns the pods of a whole run that only pass requests on.
     pub(super) fn finish(self) -> HashSet<Arc<str>> {
         self.behind.difference(&self.first).cloned().collect()
     }
@@ -102,7 +102,7 @@ impl Relays {
 /// Values of the pod header that match no pod of the run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unmatched {
-    /// Answers with such a value.
+    /// Number of answers with such a value.
     pub answers: u64,
     /// Some of the values.
     pub values: BTreeSet<Arc<str>>,

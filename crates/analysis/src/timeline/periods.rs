@@ -7,7 +7,7 @@ use rolldrop_record::Stamp;
 pub(crate) struct Periods(Vec<(Stamp, Stamp)>);
 
 impl Periods {
-    /// The union of periods, each with both of its ends.
+    /// Builds the union of periods, each with both of its ends.
     pub(crate) fn of(periods: impl IntoIterator<Item = (Stamp, Stamp)>) -> Self {
         let mut all: Vec<_> = periods.into_iter().filter(|(from, to)| from <= to).collect();
         all.sort_unstable();
@@ -21,7 +21,7 @@ impl Periods {
         Self(apart)
     }
 
-    /// Whether one of them has a moment between these, or one of these.
+    /// Returns true if one of them overlaps the period between these times, or touches it.
     pub(crate) fn meet(&self, from: Stamp, to: Stamp) -> bool {
         let next = self.0.partition_point(|(_, end)| *end < from);
         self.0.get(next).is_some_and(|(begin, _)| *begin <= to)

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use rolldrop_record::event::ProxyPhase;
 use rolldrop_record::{EventKind, Stamp};
 
-/// The life of a pod, as far as names are concerned: with StatefulSets another one follows under the same name.
+/// Life of a pod, as far as names are concerned: with StatefulSets another one follows under the same name.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LifeOf<'a> {
     pub(super) name: &'a str,
     pub(super) uid: &'a str,
-    /// When it was first shown.
+    /// Time at which it was first shown.
     pub(super) from: Stamp,
-    /// When the next one of the name was first shown.
+    /// Time at which the next one of the name was first shown.
     pub(super) until: Option<Stamp>,
 }
 
@@ -48,12 +48,12 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// When a pod first entered a phase.
+    /// Returns the time at which a pod first entered a phase.
     pub(super) fn first(&self, of: LifeOf<'_>, phase: ProxyPhase) -> Option<Stamp> {
         self.all(of, phase).next().map(|(at, _)| at)
     }
 
-    /// When a pod entered a phase, each time, and on whose clock.
+    /// Returns each time at which a pod entered a phase, with the source whose clock it is on.
     pub(super) fn all<'s>(
         &'s self,
         of: LifeOf<'s>,

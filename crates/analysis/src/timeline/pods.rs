@@ -1,4 +1,4 @@
-//! The lives of pods, and how they ended, from what the watches showed.
+//! The lives of pods and their ends, as the watches showed them.
 
 mod ending;
 mod seen;
@@ -22,11 +22,12 @@ pub(super) use seen::has_finished;
 pub use t0::T0;
 
 const SECOND_NS: i64 = 1_000_000_000;
-/// A watch shows the end of containers late, never early; clocks and whole seconds make this difference, in seconds.
+/// Difference by which a watch seems to show the end of containers early, in seconds: watches show it late, never
+/// early, but clocks and whole seconds can make it appear earlier.
 pub const EARLY_S: f64 = 0.5;
-/// A probe may begin so much later than its period says, in seconds.
+/// Longest delay of a probe beyond its period, in seconds.
 const PROBE_MARGIN_S: f64 = 1.0;
-/// Both of these, in whole seconds.
+/// Sum of these two, in whole seconds.
 const UNSEEN_S: i64 = 2;
 
 /// The start of one pod.
@@ -36,19 +37,19 @@ pub struct PodLife {
     pub name: String,
     /// UID.
     pub uid: String,
-    /// When a watch first showed it.
+    /// Time at which a watch first showed it.
     pub created: Stamp,
-    /// Whether it was already there when the watch began.
+    /// True if it was already there when the watch began.
     pub listed: bool,
     /// Its address, once one was reported.
     pub ip: Option<String>,
-    /// Whether readiness probes connect to its main containers; `None` if the record does not say so.
+    /// True if readiness probes connect to its main containers; `None` if the record does not show it.
     pub is_probed: Option<bool>,
-    /// When its address was first seen.
+    /// Time at which its address was first seen.
     pub ip_reported: Option<Stamp>,
-    /// When it was first seen ready.
+    /// Time at which it was first seen ready.
     pub ready: Option<Stamp>,
-    /// When its endpoint was first seen ready.
+    /// Time at which its endpoint was first seen ready.
     pub endpoint_ready: Option<Stamp>,
 }
 
@@ -103,32 +104,32 @@ pub struct PodEnd {
     pub mode: Mode,
     /// The disruption behind it.
     pub disruption: Option<u32>,
-    /// Which repetition of that, counted from 0, where it is not about single pods.
+    /// Number of the repetition of that disruption, counted from 0; `None` if the disruption is about single pods.
     pub repetition: Option<u32>,
-    /// What ended it, as text; `None` if nothing shows it.
+    /// Cause of its end, as text; `None` if nothing shows it.
     pub cause: Option<EndCause>,
-    /// Whether the coordinator deleted it itself.
+    /// True if the coordinator deleted it itself.
     pub own: bool,
-    /// When the deletion took effect.
+    /// Time at which the deletion took effect.
     pub t0: T0,
     /// The grace period of the deletion, in seconds.
     pub grace_s: i64,
-    /// The shortest grace period of its deletions: a later one may cut it short, in seconds.
+    /// Shortest grace period of its deletions, in seconds: a later deletion may shorten it.
     pub shortest_grace_s: i64,
     /// The app's preStop sleep in seconds; `None` if a hook of another kind hides it.
     pub pre_stop_sleep_s: Option<i64>,
-    /// For how long the hooks of its main containers sleep, by the action or by a program that does no more; `None` if
-    /// one of another kind hides it.
+    /// Time that the hooks of its main containers sleep, in seconds, by the action or by a program that does no more;
+    /// `None` if a hook of another kind hides it.
     pub hook_sleep_s: Option<i64>,
-    /// The program that the hook of a main container runs, if one does.
+    /// Program that the hook of a main container runs, if one does.
     pub hook_program: Option<String>,
-    /// The workload that it was a pod of, if a watch showed it.
+    /// Workload that it was a pod of, if a watch showed it.
     pub workload: Option<Workload>,
     /// The stages seen.
     pub stages: Stages,
     /// The exit code of the main containers: the first that is not 0.
     pub exit_code: Option<i32>,
-    /// The reason that goes with it.
+    /// Reason that the kubelet gives with it.
     pub exit_reason: Option<String>,
     /// Seconds within which its readiness probes would have noticed that nothing listens any more, if they stayed
     /// successful until its containers ended.
@@ -136,14 +137,14 @@ pub struct PodEnd {
 }
 
 impl PodEnd {
-    /// Before this the app cannot have got its signal: it still slept in its preStop hook.
+    /// Returns the time before which the app cannot have got its signal: it still slept in its preStop hook.
     pub fn may_stop_from(&self) -> Stamp {
         self.t0
             .earliest
             .shifted_ns(self.pre_stop_sleep_s.unwrap_or(0).clamp(0, self.grace_s.max(0)) * SECOND_NS)
     }
 
-    /// Whether one of the two began before the other had ended.
+    /// Returns true if one of the two began before the other had ended.
     pub fn overlaps(&self, other: &Self) -> bool {
         let begins_before_end = |a: &Self, b: &Self| b.gone().is_none_or(|gone| a.t0.earliest <= gone);
         begins_before_end(self, other) && begins_before_end(other, self)
@@ -166,14 +167,14 @@ impl PodEnd {
         self.was_killed_at_its_grace() && slept_s.zip(self.accepted_for_all_but_s).is_some_and(noticed)
     }
 
-    /// Until when it surely accepted new connections, as its readiness probes show: they stayed successful until its
-    /// containers ended, and would have noticed.
+    /// Returns the time until which it surely accepted new connections, as its readiness probes show: they stayed
+    /// successful until its containers ended, and would have noticed otherwise.
     pub fn accepted_until(&self) -> Option<Stamp> {
         let (ended, notices_s) = self.stages.containers_terminated.zip(self.accepted_for_all_but_s)?;
         Some(ended.shifted_ns(-(i64::from(notices_s) + UNSEEN_S) * SECOND_NS))
     }
 
-    /// When nothing of the pod was left, as far as it was seen.
+    /// Returns the time at which nothing of the pod was left, as far as it was seen.
     pub fn gone(&self) -> Option<Stamp> {
         self.stages.pod_deleted.or(self.stages.containers_terminated)
     }
@@ -187,13 +188,14 @@ pub(super) struct EndingBefore<'a> {
 }
 
 impl EndingBefore<'_> {
-    /// Returns true if the proxy was beside this pod. One whose UID is not known belongs to the last of its name.
+    /// Returns true if the proxy was beside this pod. A proxy without a known pod UID belongs to the last pod of its
+    /// name.
     pub(super) fn owns(&self, proxy: &HandOver) -> bool {
         proxy.is_of(&self.life.name, &self.life.uid) && (self.is_last || proxy.uid.is_some())
     }
 }
 
-/// Takes what the watch of pods showed.
+/// Takes the events of the watch of pods.
 #[derive(Debug, Default)]
 pub(super) struct Collector(BTreeMap<String, Seen>);
 
@@ -216,7 +218,7 @@ impl Collector {
         }
     }
 
-    /// For each name the times at which pods with that name were first shown.
+    /// Returns, for each name, the times at which pods with that name were first shown.
     fn names(&self) -> HashMap<&str, BTreeSet<Stamp>> {
         let mut names: HashMap<&str, BTreeSet<Stamp>> = HashMap::new();
         for Seen { life, .. } in self.0.values() {
@@ -225,8 +227,8 @@ impl Collector {
         names
     }
 
-    /// The pods that were being deleted before `begun`, for example by an earlier run: their ends do not belong to this
-    /// run.
+    /// Returns the pods that were being deleted before `begun`, for example by an earlier run: their ends do not belong
+    /// to this run.
     pub(super) fn ending_before(&self, begun: Stamp) -> Vec<EndingBefore<'_>> {
         let names = self.names();
         let is_ending = |pod: &&Seen| pod.deletion.as_ref().is_some_and(|deletion| deletion.seen < begun);
@@ -239,8 +241,8 @@ impl Collector {
             .collect()
     }
 
-    /// The lives and the ends of all pods. Ends after the load are the run's own clean-up and those before it its
-    /// set-up: neither is measured.
+    /// Returns the lives and the ends of all pods. Ends after the load are the run's own clean-up and those before it
+    /// its set-up: neither is measured.
     pub(super) fn finish(
         mut self,
         others: &Others<'_>,
@@ -281,7 +283,7 @@ impl Collector {
     }
 }
 
-/// Whether a pod ended while load was sent, or may have.
+/// Returns true if a pod ended while load was sent, or may have.
 fn is_under_load(end: &PodEnd, load: &RangeInclusive<Stamp>) -> bool {
     match end.t0.basis {
         // It ended at some time between the two.

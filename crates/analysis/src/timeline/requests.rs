@@ -1,7 +1,7 @@
 //! The requests of a run as both ends saw them, on the coordinator's clock.
 //!
 //! Nearly all were answered, and there may be more of these than fit into memory. Each only adds to sums, so it is
-//! enough to read them. The others are the subject of a run, and are held in memory.
+//! enough to read them once. The others are the subject of a run, and are held in memory.
 
 use std::sync::Arc;
 
@@ -26,24 +26,24 @@ pub type Connection = (Arc<str>, u64);
 /// A request as both ends saw it, on the coordinator's clock.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// What the client recorded.
+    /// Row that the client recorded.
     pub row: RequestRow,
-    /// The pod whose proxy recorded it as well: if several did, the one that answered, or failed last.
+    /// Pod whose proxy recorded it as well: if several did, the one that answered, or failed last.
     pub proxy: Option<Arc<str>>,
-    /// What that proxy recorded, if the request is one of [`Requests::others`].
+    /// Row that this proxy recorded, if the request is one of [`Requests::others`].
     pub served: Option<Box<ServedRow>>,
-    /// The pod that the kernel sent its connection to, as far as that is known and usable.
+    /// Pod that the kernel sent its connection to, as far as that is known and usable.
     pub routed: Option<Arc<str>>,
-    /// If several pods read it, the others, in order of time: a gateway in between tried again.
+    /// Attempts at other pods, in order of time, if several pods read it: a gateway in between tried again.
     pub other_attempts: Vec<Attempt>,
     /// Rows of proxies with its id that do not belong to it, by their times.
     pub misfits: Misfits,
-    /// The client's stamps are within ± this many nanoseconds of the coordinator's clock.
+    /// Uncertainty of the client's stamps on the coordinator's clock, ± nanoseconds.
     pub uncertainty_ns: i64,
 }
 
 impl Request {
-    /// A request without a row of a proxy, with its stamps unchanged.
+    /// Creates a request without a row of a proxy, with its stamps unchanged.
     pub fn of(row: RequestRow) -> Self {
         Self {
             row,
@@ -56,59 +56,59 @@ impl Request {
         }
     }
 
-    /// When the attempt began: connecting, or sending on an open connection.
+    /// Returns the time at which the attempt began: connecting, or sending on an open connection.
     pub fn begun(&self) -> Stamp {
         self.row.actually_sent().unwrap_or(self.row.scheduled)
     }
 
-    /// Whether a whole answer came, of any status: only such a request has a latency.
+    /// Returns true if a whole answer came, of any status: only such a request has a latency.
     pub(crate) fn was_answered(&self) -> bool {
         matches!(self.row.outcome, Outcome::Ok | Outcome::HttpError)
     }
 
-    /// Whether it opened a connection.
+    /// Returns true if it opened a connection.
     pub fn is_new_connection(&self) -> bool {
         !self.row.conn_reused && self.row.connect_start.is_some()
     }
 
-    /// The pod that it reached: named by one of the ends, or the one that the kernel sent its connection to.
+    /// Returns the pod that it reached: named by one of the ends, or the one that the kernel sent its connection to.
     pub fn pod(&self) -> Option<&Arc<str>> {
         self.named().or(self.routed.as_ref())
     }
 
-    /// The pod that it reached, named by one of the ends.
+    /// Returns the pod that it reached, named by one of the ends.
     pub fn named(&self) -> Option<&Arc<str>> {
         self.proxy.as_ref().or(self.row.pod.as_ref())
     }
 
-    /// The connection that it was sent on, or was to be.
+    /// Returns the connection that it was sent on, or was to be.
     pub fn connection(&self) -> Option<Connection> {
         Some((Arc::clone(&self.row.source), self.row.conn?))
     }
 
-    /// The order of requests: by intended send time, then by id.
+    /// Returns the key by which requests are ordered: by intended send time, then by id.
     pub fn order(&self) -> (Stamp, &str, u64) {
         (self.row.scheduled, &self.row.source, self.row.seq)
     }
 }
 
-/// How requests are joined with proxies' rows and with pods.
+/// Data for joining requests with proxies' rows and with pods.
 #[derive(Debug)]
 pub(super) struct Joins {
-    /// The pods, as headers call them.
+    /// Pods by the names that headers give them.
     pub names: PodNames,
-    /// The pods by their addresses.
+    /// Pods by their addresses.
     pub addresses: Addresses,
-    /// The pods that only pass requests on, once they are known.
+    /// Pods that only pass requests on, once they are known.
     pub relays: HashSet<Arc<str>>,
-    /// What the ids of the run's requests share.
+    /// Part that the ids of the run's requests share.
     pub run: Option<RunId>,
-    /// Whether the kernel's entries are used only if the answers agree with them.
+    /// True if the kernel's entries are used only if the answers agree with them.
     pub needs_proof: bool,
 }
 
 impl Joins {
-    /// Clears the row's pod if that only passes requests on: such a pod is not the one that failed.
+    /// Clears the row's pod if the pod only passes requests on: such a pod is not the one that failed.
     fn forget_relays(&self, row: &mut RequestRow) {
         row.pod.take_if(|pod| self.relays.contains(pod));
     }
@@ -117,27 +117,27 @@ impl Joins {
 /// All requests of a run.
 #[derive(Debug)]
 pub struct Requests {
-    /// Those that were not [plainly answered](is_plain), in [order](Request::order).
+    /// Requests that were not [plainly answered](is_plain), in [order](Request::order).
     pub others: Vec<Request>,
-    /// How many there are, these and the others.
+    /// Number of all requests, these and the others.
     pub all: u64,
     /// Rows of proxies with an id that belong to no request.
     pub strangers: Strangers,
-    /// Values of the pod header that name no pod which the run watched.
+    /// Values of the pod header that name no pod that the run watched.
     pub unmatched: Unmatched,
-    /// Connections that carried a request, not their first, of which the client does not know the pod.
+    /// Connections that carried further requests, of which the client does not know the pod.
     pub unnamed: HashSet<Connection>,
-    /// Whether some of these requests were plainly answered.
+    /// True if some requests on these connections were plainly answered.
     pub(crate) has_unnamed_plain: bool,
-    /// Whether the client, or the kernel, knows the pod of some request.
+    /// True if the client, or the kernel, knows the pod of some request.
     pub(crate) has_named: bool,
-    /// How the kernel's entries and the answers agree.
+    /// Agreement of the kernel's entries with the answers.
     pub agreement: Agreement,
-    /// The pods that requests of kept connections reached.
+    /// Pods that requests of kept connections reached.
     pub(super) kept: KeptConnections,
-    /// The first intended send time.
+    /// First intended send time.
     pub(super) first_scheduled: Option<Stamp>,
-    /// When the last one ended.
+    /// Time at which the last request ended.
     pub(super) last_end: Option<Stamp>,
     rows: Box<dyn RowSource>,
     clocks: Clocks,
@@ -146,23 +146,24 @@ pub struct Requests {
     looked_at: integrity::Rows,
 }
 
-/// How the pods that the kernel sent connections to agree with those that the answers name.
+/// Agreement of the pods that the kernel sent connections to with those that the answers name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Agreement {
     /// Requests of which the kernel knows the address that their connection was sent to.
     pub routed: u64,
-    /// Those of them where that is the address of a pod.
+    /// Number of these for which it is the address of a pod.
     pub to_pods: u64,
-    /// Those where the answer names the same pod.
+    /// Number of requests for which the answer names the same pod.
     pub agreed: u64,
-    /// Those where it names another one.
+    /// Number of requests for which the answer names another pod.
     pub disagreed: u64,
-    /// Whether the kernel's entries are used.
+    /// True if the kernel's entries are used.
     pub is_relied_on: bool,
 }
 
 impl Agreement {
-    /// Under IPVS the kernel's entries are used if at least so many answers agree with them, and none disagrees.
+    /// Number of answers that must agree with the kernel's entries under IPVS, without any that disagrees, so that they
+    /// are used.
     const PROOF: u64 = 20;
 
     fn is_proof(&self) -> bool {
@@ -186,12 +187,12 @@ impl Agreement {
     }
 }
 
-/// Whether a request was answered with success, also by its gRPC status.
+/// Returns true if a request was answered with success, also by its gRPC status.
 pub fn is_plain(row: &RequestRow) -> bool {
     row.outcome == Outcome::Ok && row.grpc_status.unwrap_or(0) == 0
 }
 
-/// The numbers of requests by source and number within it; the first counts.
+/// Returns the numbers of requests by source and number within it; the first counts.
 fn by_id(requests: &[Request]) -> HashMap<Arc<str>, HashMap<u64, usize>> {
     let mut by_id: HashMap<Arc<str>, HashMap<u64, usize>> = HashMap::default();
     for (number, Request { row, .. }) in requests.iter().enumerate() {
@@ -200,7 +201,7 @@ fn by_id(requests: &[Request]) -> HashMap<Arc<str>, HashMap<u64, usize>> {
     by_id
 }
 
-/// What the first pass over the rows collects.
+/// Data that the first pass over the rows collects.
 #[derive(Debug, Default)]
 struct Seen {
     others: Vec<Request>,
@@ -216,7 +217,7 @@ struct Seen {
     agreement: Agreement,
     kept: KeptConnections,
     relays: Relays,
-    /// Those of answers that the relays have seen.
+    /// Own names in answers that the relays have seen.
     own_names: OwnNames,
 }
 
@@ -250,7 +251,7 @@ impl Seen {
         }
     }
 
-    /// Adds what later rows showed.
+    /// Adds the data of later rows.
     fn merge(&mut self, later: Self) {
         // They are large: there is no room for as many again.
         self.others.reserve_exact(later.others.len());
@@ -270,13 +271,13 @@ impl Seen {
     }
 }
 
-/// The earlier of two times that may be unknown.
+/// Returns the earlier of two times that may be unknown.
 fn earliest(a: Option<Stamp>, b: Option<Stamp>) -> Option<Stamp> {
     a.into_iter().chain(b).min()
 }
 
 impl Requests {
-    /// Goes through the rows for the first time. Also adds up those that were plainly answered, as they are read.
+    /// Reads the rows for the first time. Also adds up those that were plainly answered, as they are read.
     pub(super) fn open<S: Send>(
         rows: Box<dyn RowSource>,
         clocks: Clocks,
@@ -360,7 +361,7 @@ impl Requests {
         Ok((requests, sum))
     }
 
-    /// Whether the record is whole, of a load that lasted from the one to the other.
+    /// Checks the record of a load that lasted between these two times.
     pub(super) fn integrity(
         &self,
         (info, events): (&RunInfo, &[Event]),
@@ -377,10 +378,10 @@ impl Requests {
         })
     }
 
-    /// Adds up those that were plainly answered, with these columns of their rows, and what follows from them.
+    /// Adds up the plainly answered requests, with these columns of their rows and the data derived from them.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// If they cannot be read.
     pub(crate) fn plain<S: Send>(
         &self,
         wanted: Wanted,
@@ -406,10 +407,10 @@ impl Requests {
         Ok(lanes::add_up(&*self.rows, wanted, begin, place, merge)?.1)
     }
 
-    /// Adds up all of them.
+    /// Adds up all requests.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// If they cannot be read.
     pub(crate) fn all<S: Send>(
         &self,
         begin: impl Fn() -> S,
@@ -421,10 +422,10 @@ impl Requests {
         Ok(sum)
     }
 
-    /// All of them, in memory: half a kilobyte for each.
+    /// Returns all requests, in memory: half a kilobyte for each.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// If they cannot be read.
     pub fn in_memory(&self) -> Result<Vec<Request>, PartError> {
         self.all(Vec::new, |all, request| all.push(request.clone()), Vec::extend)
     }
@@ -433,8 +434,8 @@ impl Requests {
 /// Values of answers that are a pod's own name, as most are.
 type OwnNames = ByName<()>;
 
-/// Replaces the header's value in the row by the name of the pod, or clears it if it names none that was watched. Returns
-/// the value, unless it is a pod's own name that an answer had before, or no pod was watched.
+/// Replaces the header's value in the row by the name of the pod, or clears it if it names none that was watched.
+/// Returns the value, unless it is a pod's own name that an answer had before, or no pod was watched.
 fn name_pod(row: &mut RequestRow, joins: &Joins, own_names: &mut OwnNames) -> Option<Arc<str>> {
     let value = row.pod.as_ref().filter(|value| !joins.names.is_empty() && !own_names.has(value))?;
     let name = joins.names.find(&joins.addresses, value, row.end);
@@ -462,7 +463,8 @@ fn place_request(request: &mut Request, clocks: &Clocks, addresses: Option<&Addr
     request.routed = addresses.and_then(|all| all.routed_to(&request.row, request.begun())).cloned();
 }
 
-/// A connection may have been accepted long before the request.
+/// Brings a proxy's row onto the coordinator's clock. Its stamps have an offset each: a connection may have been
+/// accepted long before the request.
 fn place_served(mut row: ServedRow, clocks: &Clocks) -> ServedRow {
     row.accepted = clocks.place(&row.source, row.accepted);
     row.head = row.head.map(|at| clocks.place(&row.source, at));

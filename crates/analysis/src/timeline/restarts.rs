@@ -1,4 +1,4 @@
-//! Containers that ended in pods that stay: what a crash, a failed probe or too much memory does.
+//! Containers that ended in pods that stay: after a crash, a failed probe or too much memory.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,8 @@ use super::Endpoints;
 use rolldrop_record::event::{ActionName, ContainerState, PodEvent};
 use rolldrop_record::{EventKind, Stamp};
 
-/// A container may have ended this long before a watch shows it: a kubelet looks at its containers once a second.
+/// Longest time between a container's end and a watch event that shows it: a kubelet looks at its containers once a
+/// second.
 const SEEN_WITHIN_NS: i64 = 2_000_000_000;
 
 /// A container that ended in a pod that stays.
@@ -18,20 +19,20 @@ pub struct Restart {
     pub container: String,
     /// Its exit code, if that was seen.
     pub exit_code: Option<i32>,
-    /// Whether the run had it killed.
+    /// True if the run had it killed.
     pub is_crash: bool,
-    /// Not before this.
+    /// Earliest time at which it may have ended.
     pub from: Stamp,
-    /// When the pod was ready again, if it was.
+    /// Time at which the pod was ready again, if it was.
     pub to: Option<Stamp>,
 }
 
-/// What was last seen of a container.
+/// Last known state of a container.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     running_at: Stamp,
     restarts: i32,
-    /// The restart that is not over.
+    /// Number of the restart that is not over.
     open: Option<usize>,
 }
 
@@ -39,7 +40,7 @@ struct Seen {
 #[derive(Debug, Default)]
 pub(super) struct Collector<'a> {
     restarts: Vec<Restart>,
-    /// By the pod's UID and the container's name.
+    /// State by the pod's UID and the container's name.
     seen: BTreeMap<(String, String), Seen>,
     crashes: BTreeMap<&'a str, Stamp>,
 }
@@ -59,8 +60,8 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// The restarts of pods behind Services, and those that the run asked for. A pod that no Service ever named got no
-    /// requests.
+    /// Returns the restarts of pods behind Services, and those that the run asked for. A pod that no Service ever named
+    /// got no requests.
     pub(super) fn behind(self, endpoints: &Endpoints) -> Vec<Restart> {
         let is_behind = |restart: &Restart| {
             restart.is_crash || endpoints.is_empty() || endpoints.ever_named(&restart.pod)

@@ -1,4 +1,4 @@
-//! What follows from events for the ends of pods.
+//! Ends of pods as they follow from events.
 
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ fn ns(ms: i64) -> i64 {
     (BEGUN_MS + ms) * 1_000_000
 }
 
-/// A line of `events.jsonl` of the coordinator.
+/// Returns a line of `events.jsonl` of the coordinator.
 fn event(ms: i64, kind: Value) -> Event {
     event_of("coordinator", ms, kind)
 }
@@ -29,7 +29,7 @@ fn event_of(source: &str, ms: i64, mut kind: Value) -> Event {
     serde_json::from_value(kind).unwrap()
 }
 
-/// A pod as the watch showed it; `more` replaces what is there.
+/// Returns a pod as the watch showed it; `more` replaces fields.
 fn pod(ms: i64, name: &str, uid: &str, more: Value) -> Event {
     let container = |state: &str| {
         json!([{"name": "app", "sidecar": false, "pre_stop_sleep_s": null, "pre_stop_other": false, "state": state,
@@ -49,14 +49,14 @@ fn pod(ms: i64, name: &str, uid: &str, more: Value) -> Event {
     event(ms, pod)
 }
 
-/// One whose deletion took effect in the second that begins at `second_ms`.
+/// Returns an event of a pod whose deletion took effect in the second that begins at `second_ms`.
 fn deleted(ms: i64, name: &str, uid: &str, second_ms: i64, version: &str) -> Event {
     let more = json!({"deletion_timestamp": ns(second_ms) + 30 * SECOND_NS, "deletion_grace_s": 30,
         "resource_version": version});
     pod(ms, name, uid, more)
 }
 
-/// A beat every 100 ms with every tenth version from 1000 on, answered after 10 ms, and its checks.
+/// Returns a beat every 100 ms with every tenth version from 1000 on, answered after 10 ms, and its checks.
 fn beats(from_ms: i64, n: i64) -> Vec<Event> {
     let beats = (0..n).flat_map(|i| {
         let (ms, version) = (from_ms + 100 * i, 1000 + 10 * i);
@@ -99,7 +99,7 @@ fn only_end(events: Vec<Event>) -> PodEnd {
     end.clone()
 }
 
-/// A pod with these beats, whose deletion of 10 s a watch shows at `shown_ms`.
+/// Returns a pod with these beats, whose deletion of 10 s a watch shows at `shown_ms`.
 fn deleted_among(beats: Vec<Event>, shown_ms: i64, version: &str) -> Vec<Event> {
     let pod = [pod(-1000, "web", "u", json!({})), deleted(shown_ms, "web", "u", 10_000, version)];
     beats.into_iter().chain(pod).collect()
@@ -122,7 +122,7 @@ fn a_deletion_at_the_beginning_of_a_second_lies_between_beats_too() {
     let events = |beats| deleted_among(beats, 10_045, "1005");
     let end = only_end(events(beats(9_950, 30)));
     assert_eq!(end.t0, T0 { earliest: at(10_000), latest: at(10_045), basis: T0Basis::Beats });
-    // Beats that were delayed say less than the second.
+    // Beats that were delayed are less precise than the second.
     let mut late = beats(9_950, 30);
     late[0].at = at(8_500);
     assert_eq!(only_end(events(late)).t0.basis, T0Basis::Timestamp);
@@ -236,7 +236,7 @@ fn proxies_of_pods_that_ended_before_the_run_owe_it_nothing() {
         timeline.notes.hand_overs.iter().map(|proxy| proxy.pod.clone()).collect::<Vec<_>>()
     };
     assert_eq!(owing([Some("u1"), Some("u2"), Some("u3"), Some("u4")]), ["web", "db-0"]);
-    // Older records do not say which it is.
+    // Older records do not tell which it is.
     assert_eq!(owing([None; 4]), ["db-0", "web", "db-0"]);
 }
 

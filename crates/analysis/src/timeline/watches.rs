@@ -1,4 +1,4 @@
-//! What the watches missed, and when they began with a list.
+//! Gaps of the watches, and the times at which they began with a list.
 
 use rolldrop_record::event::Change;
 use rolldrop_record::{EventKind, Stamp};
@@ -10,23 +10,23 @@ pub(super) const ENDPOINT_SLICES: &str = "endpointslices";
 /// An interval in which a watch saw nothing.
 #[derive(Clone, Debug)]
 pub struct Gap {
-    /// The resource.
+    /// Watched resource.
     pub resource: String,
-    /// Whether its events are unknown. Otherwise they were shown late.
+    /// True if its events are unknown. Otherwise they were shown late.
     pub is_lost: bool,
-    /// Its last sign of life before.
+    /// Time of its last sign of life before the gap.
     pub from: Stamp,
-    /// Its first sign of life after.
+    /// Time of its first sign of life after the gap.
     pub to: Stamp,
 }
 
 impl Gap {
-    /// Whether the watch was that of pods.
+    /// Returns true if the watch was the one of pods.
     pub fn is_of_pods(&self) -> bool {
         self.resource == PODS
     }
 
-    /// Whether it hides what a pod's end looked like.
+    /// Returns true if it may hide the stages of a pod's end.
     pub(super) fn hides_ends(&self) -> bool {
         self.is_of_pods() || self.resource == ENDPOINT_SLICES
     }
@@ -36,9 +36,9 @@ impl Gap {
 #[derive(Debug, Default)]
 pub(super) struct Collector {
     pub(super) gaps: Vec<Gap>,
-    /// When the watch of pods last began with a list.
+    /// Time at which the watch of pods last began with a list.
     pub(super) pods_listed: Option<Stamp>,
-    /// When it last showed anything.
+    /// Time at which it last showed anything.
     pub(super) pods_shown: Option<Stamp>,
 }
 
@@ -59,7 +59,7 @@ impl Collector {
         }
     }
 
-    /// The gaps of the watch of pods after which a pod was shown: only then is it known who is gone.
+    /// Returns the gaps of the watch of pods after which a pod was shown: only then is it known which pods are gone.
     pub(super) fn pods_missed(&self) -> Vec<(Stamp, Stamp)> {
         let of_pods = self.gaps.iter().filter(|gap| gap.is_lost && gap.is_of_pods());
         let known = of_pods.filter(|gap| self.pods_shown.is_some_and(|at| at >= gap.to));

@@ -2,12 +2,13 @@
 //!
 //! Health checks that fail take a server out. A gateway that has none left dials nobody: it answers each request at
 //! once with one status, until a check passes again. HAProxy before one NodePort does so as soon as its checks meet
-//! dead pods through that port (`<NOSRV>` in its log): 306 of the 377 requests lost in a recorded rollout of three pods,
-//! in one stretch of 1.5 s, while at least one of the three was ready.
+//! dead pods through that port (`<NOSRV>` in its log): 306 of the 377 requests lost in a recorded rollout of three
+//! pods, in one stretch of 1.5 s, while at least one of the three was ready.
 //!
 //! Such a stretch has no other answer in it. A gateway that still dials pods meets a dead one each time with a chance
 //! of at most the share of dead pods that it may have; the product over the stretch shows that it dialled none. Only
-//! pods count as ready that the gateway has known for some time: one that learned of no new pod yet dials dead ones only.
+//! pods count as ready that the gateway has known for some time: one that learned of no new pod yet dials dead ones
+//! only.
 
 use super::{LONGEST_PAUSE_NS, MAY_BE_RETRIED_NS, PASSED_OVER, TABLE_AGE_NS, is_gateways, sent};
 use crate::timeline::drop_policy::Class;
@@ -18,7 +19,7 @@ use rolldrop_record::{RequestRow, Stamp};
 /// Beyond every time of a run.
 const NEVER: Stamp = Stamp::from_unix_ns(i64::MAX);
 
-/// The status of a gateway that answered so fast that it can have waited for no pod.
+/// Returns the status that a gateway answered with so fast that it can have waited for no pod.
 fn refusal(row: &RequestRow) -> Option<u16> {
     let is_quick = row.end.ns_since(sent(row)) < MAY_BE_RETRIED_NS;
     row.status
@@ -28,14 +29,14 @@ fn refusal(row: &RequestRow) -> Option<u16> {
 /// The gateway's own quick answers, while the requests of its target are read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Refusals {
-    /// When each was sent, and its status; in order.
+    /// Send time and status of each, in order.
     all: Vec<(Stamp, u16)>,
-    /// By these: whether a request with another end was sent since the one before.
+    /// For each of these, true if a request with another outcome was sent since the one before.
     interrupted: Vec<bool>,
 }
 
 impl Refusals {
-    /// Of the requests of one target that were not plainly answered.
+    /// Collects those of one target from its requests that were not plainly answered.
     pub(super) fn new<'a>(of_target: impl Iterator<Item = &'a Request> + Clone) -> Self {
         let is_own = |r: &&Request| r.served.is_none() && r.other_attempts.is_empty();
         let refused = of_target.clone().filter(is_own);
@@ -49,19 +50,19 @@ impl Refusals {
         refusals
     }
 
-    /// A request with another end was sent.
+    /// Records that a request with another outcome was sent.
     pub(super) fn interrupt(&mut self, sent: Stamp) {
         if let Some(interrupted) = self.interrupted.get_mut(self.all.partition_point(|(at, _)| *at < sent)) {
             *interrupted = true;
         }
     }
 
-    /// Adds what later requests interrupted.
+    /// Adds the interruptions by later requests.
     pub(super) fn merge(&mut self, later: &Self) {
         self.interrupted.iter_mut().zip(&later.interrupted).for_each(|(own, later)| *own |= later);
     }
 
-    /// From and until when the gateway had no server.
+    /// Returns the periods in which the gateway had no server.
     pub(super) fn stretches(&self, pods: &[KnownPod]) -> Vec<(Stamp, Stamp)> {
         let mut stretches = Vec::new();
         let mut first = 0;
@@ -89,18 +90,18 @@ impl Refusals {
 /// A pod that a gateway may know.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KnownPod {
-    /// When it was first ready.
+    /// Time at which it was first ready.
     pub(super) ready: Stamp,
-    /// From this on the gateway surely knows it.
+    /// Time from which the gateway surely knows it.
     pub(super) known: Stamp,
-    /// Before this it answered its requests.
+    /// Time before which it answered its requests.
     pub(super) stops: Stamp,
-    /// From this on the gateway has surely forgotten it.
+    /// Time from which the gateway has surely forgotten it.
     pub(super) forgotten: Stamp,
 }
 
 impl KnownPod {
-    /// The pods that may be behind a target.
+    /// Returns the pods that may be behind a target.
     pub(super) fn of_target(timeline: &Timeline, target: &Target) -> Vec<Self> {
         let ended: Vec<&str> = timeline.ends.iter().map(|end| end.pod.as_str()).collect();
         let is_behind =
@@ -109,7 +110,7 @@ impl KnownPod {
     }
 
     fn of(timeline: &Timeline, life: &PodLife) -> Option<Self> {
-        // A list of slices may have come before that of pods.
+        // The list of slices may have come before the list of pods.
         let ready = life.endpoint_ready.or(life.listed.then_some(life.created))?;
         let known = if life.listed { ready } else { ready.shifted_ns(TABLE_AGE_NS) };
         let end = timeline.ends.iter().find(|end| end.uid == life.uid);
@@ -127,7 +128,7 @@ impl KnownPod {
     }
 }
 
-/// The share of the pods that a gateway may know at `at` that may be dead: at least one of them.
+/// Returns the share of dead pods among those that a gateway may know at `at`: at least one of them.
 fn dead_share(pods: &[KnownPod], at: Stamp) -> f64 {
     let known: Vec<&KnownPod> = pods.iter().filter(|pod| pod.ready <= at && at < pod.forgotten).collect();
     let well = known.iter().filter(|pod| pod.known <= at && at < pod.stops).count();
@@ -155,7 +156,7 @@ mod tests {
         Request::of(RequestRow { outcome, status: Some(status), sent: Some(at(ms)), ..row })
     }
 
-    /// Three pods that were always there, of which two end, one after the other; and a new one.
+    /// Returns three pods that were always there, of which two end, one after the other; and a new one.
     fn pods() -> Vec<KnownPod> {
         let pod = |ready: i64, known: i64, stops: i64, forgotten: i64| KnownPod {
             ready: at(ready),
@@ -172,7 +173,8 @@ mod tests {
         ]
     }
 
-    /// A request every 10 ms, of which those in these periods are refused; those of the second kind are not quick.
+    /// Returns the stretches found with a request every 10 ms, of which those in the periods `refused` are refused;
+    /// those of the second kind are not quick.
     fn stretches(pods: &[KnownPod], refused: &[[i64; 2]], waits_ms: i64) -> Vec<(Stamp, Stamp)> {
         let is_refused = |ms: &i64| refused.iter().any(|[from, until]| (from..until).contains(&ms));
         let all = (0..30_000).step_by(10);

@@ -32,7 +32,7 @@ fn row(ms: i64, outcome: Outcome, status: Option<u16>, lasts_ms: i64) -> Request
     }
 }
 
-/// A request each 10 ms to four pods in turn, of which one is dead from `dead` on and leaves the turns at
+/// Simulates a request each 10 ms to four pods in turn, of which one is dead from `dead` on and leaves the turns at
 /// `leaves`; and one stray failure each at `strays`.
 fn gateway(dead: i64, leaves: i64, strays: &[i64]) -> Gateway {
     let fails = |ms: &i64| (ms % 40 == 0 && (dead..leaves).contains(ms)) || strays.contains(ms);
@@ -71,7 +71,7 @@ fn failures_that_go_on_keep_a_pod_among_those_that_explain_them() {
     }
     let last = row(40_980, Outcome::HttpError, Some(502), 1);
     assert_eq!(watching.done().candidates(&last), [0]);
-    // Where hardly anything is sent, 40 s without a failure are the end of it as well.
+    // If hardly anything is sent, 40 s without a failure end it as well.
     let sparse = Watching::of(vec![Dying { stops: at(990), dead: Some(at(995)) }], &[at(45_000)], 4);
     assert_eq!(sparse.done().candidates(&row(45_000, Outcome::HttpError, Some(502), 1)), [0usize; 0]);
 }
@@ -162,7 +162,7 @@ fn behind_the_recorded_ingress_every_failure_has_its_pod_among_few() {
             Some((ip, timeline.ends.iter().position(|end| end.uid == uid)?))
         })
         .collect();
-    // What Traefik dialled in the 4 ms after it was handed a request, where only one ending pod is among it.
+    // Traefik's dials in the 4 ms after it was handed a request, if only one ending pod is among them.
     let mut dials = String::new();
     GzDecoder::new(File::open(recorded.join("connections.csv.gz")).unwrap())
         .read_to_string(&mut dials)

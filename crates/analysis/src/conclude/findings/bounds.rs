@@ -7,10 +7,10 @@ use crate::model::finding;
 use crate::model::{NoBound, Termination, Window};
 use crate::timeline::Timeline;
 
-/// By consumer and reason: the pods, and the reason in words.
+/// Pods by consumer and reason, each with the reason in words.
 type ByReason<'a> = BTreeMap<(&'a str, Option<NoBound>), Vec<(&'a str, &'a str)>>;
 
-/// One finding for each consumer and reason.
+/// Returns one finding for each consumer and reason.
 pub(crate) fn findings<'a>(
     timeline: &'a Timeline,
     terminations: &'a [Termination],
@@ -47,7 +47,7 @@ pub(crate) fn findings<'a>(
     })
 }
 
-/// A pod without a window takes nothing from the others.
+/// Returns the finding about pods that were never routed to: a pod without a window takes nothing from the others.
 fn never_routed(consumer: &str, pods: &[(&str, &str)]) -> Finding {
     let what = match pods {
         [(pod, _)] => format!("pod {pod} has no window towards {consumer}"),
@@ -91,7 +91,7 @@ fn proxy_unknown(timeline: &Timeline) -> String {
     }
 }
 
-/// That a missing right hides what the Service proxy is, and what that costs.
+/// Returns the finding about a missing right that hides the kind of Service proxy, with the consequence.
 pub(super) fn rights(timeline: &Timeline, terminations: &[Termination]) -> Option<Finding> {
     let cluster = &timeline.info.cluster;
     if cluster.dataplane.is_known() || cluster.dataplane_denied.is_empty() {

@@ -12,7 +12,7 @@ use rolldrop_record::load::Http;
 use rolldrop_record::routing::Routing;
 use rolldrop_record::run_info::RunInfo;
 
-/// Each cause of lost requests, and whether several pods share some of them.
+/// Returns a finding for each cause of lost requests, and one if several pods share some of them.
 ///
 /// Requests lost to a container that ended in a pod that stays get a separate finding: the remedies for a termination
 /// do not help them.
@@ -104,7 +104,7 @@ fn not_accepting(setup: &Setup<'_>) -> String {
         return "SIGKILL ended pods that still accepted connections, while the Service still routed to them"
             .to_owned();
     }
-    // A pod that goes on answering on kept connections has not stopped.
+    // A pod that keeps answering on kept connections has not stopped.
     let stops = match setup.kept_on.is_empty() {
         true => "the app stops accepting connections on SIGTERM",
         false => "the app closes its listener on SIGTERM, while it answers on kept connections",
@@ -125,8 +125,8 @@ fn not_accepting(setup: &Setup<'_>) -> String {
     }
 }
 
-/// The sleep that helps, as all forms of the report name it: the recommended one, or, if there is none, what it must
-/// exceed. No number is below a bound that the report shows.
+/// Returns the sleep that helps, as all forms of the report name it: the recommended one, or, if there is none, the
+/// time that it must exceed. No number is below a bound that the report shows.
 fn sleep(known: Known<'_>, setup: &Setup<'_>) -> String {
     if let Some(workload) = setup.recreated() {
         return format!(
@@ -157,7 +157,7 @@ fn sleep(known: Known<'_>, setup: &Setup<'_>) -> String {
     let (ttl_s, dns) = dns(known);
     match set.max(seen).max(ttl_s) {
         at_least if at_least > 0.0 => {
-            // Rounded up: the figure may not be below the bound that it stands for.
+            // Rounded up: the figure may not be below the bound that it represents.
             let at_least = (at_least * 1e3).ceil() / 1e3;
             format!(
                 "{in_place}a preStop sleep that outlasts the windows, longer than {at_least:.3} s{dns}, {serves_on}"
@@ -167,7 +167,7 @@ fn sleep(known: Known<'_>, setup: &Setup<'_>) -> String {
     }
 }
 
-/// For how long clients of a headless Service keep an answer of the DNS, in seconds, and what that means.
+/// Returns how long clients of a headless Service keep an answer of the DNS, in seconds, and the consequence in words.
 fn dns(known: Known<'_>) -> (f64, String) {
     let timeline = known.timeline;
     let by_dns = |routing: &Option<Routing>| *routing == Some(Routing::Dns);
@@ -235,7 +235,7 @@ fn endpoints(known: Known<'_>, setup: &Setup<'_>) -> String {
     }
 }
 
-/// The traffic policy that is Local, if nothing else made requests find no ready endpoint.
+/// Returns the traffic policy that is Local, if it alone made requests find no ready endpoint.
 fn local_policy(known: Known<'_>) -> Option<&'static str> {
     let policy = |j: &Judged<'_>| {
         let target = &known.timeline.info.targets[known.timeline.target_of(&j.request.row)?];
@@ -278,7 +278,7 @@ fn idle(known: Known<'_>) -> String {
     format!("{}; {longer}", announces_close(&known.timeline.info))
 }
 
-/// By cause, the requests that a dead pod or its end lost and no termination explains: those of restarts.
+/// Counts, by cause, the requests that a dead pod or its end lost and no termination explains: those of restarts.
 fn of_restarts(judged: &[Judged<'_>]) -> BTreeMap<Cause, u64> {
     let mut counts = BTreeMap::new();
     let is_its = |j: &&Judged<'_>| {
@@ -290,7 +290,7 @@ fn of_restarts(judged: &[Judged<'_>]) -> BTreeMap<Cause, u64> {
     counts
 }
 
-/// How a server says that it closes a connection: HTTP/2 has no `Connection` header.
+/// Names the way in which a server announces that it closes a connection: HTTP/2 has no `Connection` header.
 pub(super) fn announces_close(info: &RunInfo) -> &'static str {
     let is_tls = info.targets.iter().any(|target| target.url.starts_with("https:"));
     match info.load.http {
@@ -300,7 +300,7 @@ pub(super) fn announces_close(info: &RunInfo) -> &'static str {
     }
 }
 
-/// The reason for such drops, and the remedy; `unclear` says why some have no cause.
+/// Returns the reason for such losses, and the remedy; `unclear` is the reason why some have no cause.
 fn explain<'a>(cause: Cause, (words, unclear): (&'a Words, &'a str), info: &RunInfo) -> (&'a str, String) {
     let sleep = words.sleep.as_str();
     match cause {
@@ -371,7 +371,7 @@ fn explain<'a>(cause: Cause, (words, unclear): (&'a Words, &'a str), info: &RunI
     }
 }
 
-/// The same where a gateway had no server left.
+/// Returns reason and remedy for a gateway that had no server left.
 fn no_server(sleep: &str) -> (&'static str, String) {
     (
         "the gateway's health checks met pods that were ending and took out its last server: until one passed again it \
@@ -384,7 +384,7 @@ fn no_server(sleep: &str) -> (&'static str, String) {
     )
 }
 
-/// The same where the app refused requests itself.
+/// Returns reason and remedy for an app that refused requests itself.
 fn refused(info: &RunInfo) -> (&'static str, String) {
     (
         "the app itself answered that it serves no more, after its pod's t0: on connections that it kept, or that it \

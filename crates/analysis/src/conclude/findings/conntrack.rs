@@ -5,7 +5,7 @@ use crate::model::finding;
 use crate::model::{Finding, Severity};
 use crate::timeline::{Agreement, Timeline, Tracked};
 
-/// What it showed, and why it may not be used.
+/// Returns the findings about its evidence, and reasons why it may not be usable.
 pub(super) fn findings(said: &Tracked, timeline: &Timeline) -> Vec<Finding> {
     let Tracked { connections, routed, gaps, agreement } = said;
     let mut findings = Vec::new();
@@ -52,7 +52,7 @@ pub(super) fn findings(said: &Tracked, timeline: &Timeline) -> Vec<Finding> {
     findings
 }
 
-/// If answers and entries name different pods, or too few name the same one.
+/// Returns the finding about answers and entries that name different pods, or of which too few name the same one.
 fn contradictions(agreement: &Agreement) -> Option<Finding> {
     let Agreement { agreed, disagreed, is_relied_on, to_pods, .. } = *agreement;
     let (what, why, remedy) = match (disagreed, is_relied_on) {

@@ -3,7 +3,7 @@
 use super::{Finding, Known, Severity, count, either};
 use crate::model::finding;
 
-/// The finding; `None` where there was none, or no more than in the steady part of the run.
+/// Returns the finding; `None` if there was no such answer, or no more than in the steady part of the run.
 pub(super) fn of(known: Known<'_>) -> Option<Finding> {
     let requests = known.requests;
     let reached = known.terminations.iter().map(|t| t.requests.seen).sum();

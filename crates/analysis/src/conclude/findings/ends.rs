@@ -19,7 +19,7 @@ pub(super) fn findings(known: Known<'_>, setup: &Setup<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Hooks that failed, by their Events: one finding for each container of a workload.
+/// Returns a finding for each container of a workload whose hooks failed, by their Events.
 fn failed_hooks(known: Known<'_>, setup: &Setup<'_>) -> Vec<Finding> {
     let ends = &known.timeline.ends;
     let workload = |end: &PodEnd| end.workload.as_ref().map(|workload| workload.name.clone());
@@ -53,7 +53,8 @@ fn failed_hooks(known: Known<'_>, setup: &Setup<'_>) -> Vec<Finding> {
     by_container.into_iter().map(each).collect()
 }
 
-/// Pods that ended before the sleep of their hook could be over, where no Event says why.
+/// Returns the finding about pods that ended before the sleep of their hook could be over, without an Event that gives
+/// the reason.
 fn ended_early(known: Known<'_>, setup: &Setup<'_>) -> Option<Finding> {
     let first = known.timeline.ends.get(*setup.early.first()?)?;
     Some(finding(
@@ -69,7 +70,7 @@ fn ended_early(known: Known<'_>, setup: &Setup<'_>) -> Option<Finding> {
     ))
 }
 
-/// Hooks that were still running when the grace period was over.
+/// Returns the finding about hooks that were still running when the grace period was over.
 fn cut_off(known: Known<'_>, setup: &Setup<'_>) -> Option<Finding> {
     let first = known.timeline.ends.get(*setup.cut_off.first()?)?;
     Some(finding(
@@ -85,7 +86,7 @@ fn cut_off(known: Known<'_>, setup: &Setup<'_>) -> Option<Finding> {
     ))
 }
 
-/// Pods that lived on kept connections until SIGKILL.
+/// Returns the finding about pods that lived on kept connections until SIGKILL.
 fn served_until_killed(known: Known<'_>, setup: &Setup<'_>) -> Option<Finding> {
     let pods = len(setup.kept_on.len());
     let grace_s = known.timeline.ends.get(*setup.kept_on.first()?)?.grace_s;
@@ -113,7 +114,7 @@ fn served_until_killed(known: Known<'_>, setup: &Setup<'_>) -> Option<Finding> {
     ))
 }
 
-/// Pods that accepted new connections until SIGKILL.
+/// Returns the finding about pods that accepted new connections until SIGKILL.
 fn accepted_until_killed(known: Known<'_>, setup: &Setup<'_>) -> Option<Finding> {
     let pods = len(setup.accepting.len());
     let grace_s = known.timeline.ends.get(*setup.accepting.first()?)?.grace_s;
@@ -132,7 +133,7 @@ fn accepted_until_killed(known: Known<'_>, setup: &Setup<'_>) -> Option<Finding>
     ))
 }
 
-/// Pods that SIGKILL ended before their grace period was over.
+/// Returns the finding about pods that SIGKILL ended before their grace period was over.
 fn killed_early(known: Known<'_>) -> Option<Finding> {
     let is_early = |end: &&PodEnd| end.exit_code == Some(137) && !end.was_killed_at_its_grace();
     let early: Vec<&PodEnd> = known.timeline.ends.iter().filter(is_early).collect();
@@ -156,7 +157,7 @@ fn killed_early(known: Known<'_>) -> Option<Finding> {
     })
 }
 
-/// The other pods that SIGKILL ended.
+/// Returns the finding about the other pods that SIGKILL ended.
 fn killed(known: Known<'_>, setup: &Setup<'_>) -> Option<Finding> {
     let named = [&setup.accepting, &setup.kept_on, &setup.cut_off];
     let is_other = |e: &usize| !named.iter().any(|named| named.contains(e));
@@ -201,7 +202,7 @@ fn killed(known: Known<'_>, setup: &Setup<'_>) -> Option<Finding> {
     Some(finding(Severity::Warning, what, &why, &remedy))
 }
 
-/// Cost of a run that may not watch Events.
+/// Returns the finding about the cost of a run that may not watch Events.
 fn unseen_events(known: Known<'_>) -> Option<Finding> {
     let why = known.timeline.notes.not_watched.get("events")?;
     let has_hooks = known.timeline.ends.iter().any(|end| end.pre_stop_sleep_s != Some(0));

@@ -7,9 +7,9 @@ use crate::timeline::{EARLY_S, FailedHook, PodEnd, Timeline, Workload};
 use rolldrop_record::event::Replacement;
 use rolldrop_record::{Cause, Mode};
 
-/// A kubelet that cuts a hook off at the end of the grace period says so this much earlier or later, in seconds.
+/// A kubelet that cuts a hook off at the end of the grace period reports it this much earlier or later, in seconds.
 const CUT_OFF_S: f64 = 1.0;
-/// An Event may be shown so long after its pod has gone.
+/// Maximum time that an Event may appear after its pod has gone.
 const LATE_NS: i64 = 5_000_000_000;
 /// An answer this short before the end of the grace period shows that the pod served until then, in seconds.
 const UNTIL_KILLED_S: f64 = 3.0;
@@ -19,9 +19,9 @@ const UNTIL_KILLED_S: f64 = 3.0;
 pub(super) enum Hook {
     /// None.
     Unset,
-    /// Each sleeps so long, in seconds.
+    /// All sleep for this time, in seconds.
     Sleep(i64),
-    /// Some have one of another kind, or not all the same.
+    /// Some have a hook of another kind, or not all have the same one.
     Other,
 }
 
@@ -29,9 +29,10 @@ pub(super) enum Hook {
 #[derive(Debug)]
 pub(super) struct Setup<'a> {
     pub(super) hook: Hook,
-    /// By termination, the Event that says that its hook failed.
+    /// By termination, the Event that reports that its hook failed.
     pub(super) failed: Vec<Option<&'a FailedHook>>,
-    /// Terminations whose containers ended before their hook's sleep could be over, though no Event says why.
+    /// Terminations whose containers ended before their hook's sleep could be over, without an Event that gives the
+    /// reason.
     pub(super) early: Vec<usize>,
     /// Terminations whose hook was still running when the grace period was over.
     pub(super) cut_off: Vec<usize>,
@@ -39,22 +40,22 @@ pub(super) struct Setup<'a> {
     pub(super) accepting: Vec<usize>,
     /// Others whose pod answered on kept connections until its grace period was over.
     pub(super) kept_on: Vec<usize>,
-    /// The workload of all of them, if it is one and was seen.
+    /// Workload of all of them, if they have one in common and it was seen.
     pub(super) workload: Option<&'a Workload>,
-    /// True if any of them ended in a rollout.
+    /// True if any of these pods ended in a rollout.
     pub(super) rolls_out: bool,
-    /// The longest preStop sleep of any of them, in seconds.
+    /// Longest preStop sleep of these pods, in seconds.
     pub(super) longest_sleep_s: u64,
 }
 
 impl<'a> Setup<'a> {
-    /// Facts about all of them.
+    /// Collects facts about all pods that ended.
     pub(super) fn of(known: &Known<'a>) -> Self {
         Self::of_those(known, |_| true)
     }
 
-    /// Facts about the pods of those workloads of which some lost requests because they no longer accepted connections; about
-    /// all if it is not known which lost them.
+    /// Collects facts about the pods of the workloads that lost requests because some pods no longer accepted
+    /// connections; about all pods if it is not known which ones lost them.
     pub(super) fn of_dead(known: &Known<'a>) -> Self {
         let is_so = |j: &&Judged<'_>| matches!(j.cause, Cause::RoutedToDeadPod | Cause::GatewayToDeadPod);
         let workload = |e: usize| known.timeline.ends[e].workload.as_ref().map(|workload| &workload.name);
@@ -106,7 +107,7 @@ impl<'a> Setup<'a> {
         len(self.failed.iter().flatten().count())
     }
 
-    /// The workload if a rollout takes all its pods away before the first new one starts.
+    /// Returns the workload if a rollout takes all its pods away before the first new one starts.
     pub(super) fn recreated(&self) -> Option<&'a Workload> {
         self.workload.filter(|workload| self.rolls_out && workload.strategy == Some(Replacement::Recreate))
     }
@@ -121,7 +122,7 @@ fn hook<'e>(mut ends: impl Iterator<Item = &'e PodEnd>) -> Hook {
     }
 }
 
-/// The Event of this end that says that its hook failed.
+/// Returns the Event that reports that the hook of this end failed.
 fn failure<'a>(timeline: &'a Timeline, end: &PodEnd) -> Option<&'a FailedHook> {
     // The next pod of a StatefulSet has the same name.
     let until = end.gone().map(|gone| gone.shifted_ns(LATE_NS));

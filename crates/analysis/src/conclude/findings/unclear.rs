@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{Judged, counted};
 use crate::model::Unclear;
 
-/// The reasons with the number of requests of each, most first; empty where each has a cause.
+/// Lists the reasons with their numbers of requests, most frequent first; empty if each request has a cause.
 pub(super) fn why(judged: &[Judged<'_>]) -> String {
     let mut reasons: BTreeMap<String, u64> = BTreeMap::new();
     for unclear in judged.iter().filter_map(|j| j.unclear.as_ref()) {
@@ -23,7 +23,7 @@ pub(super) fn why(judged: &[Judged<'_>]) -> String {
     }
 }
 
-/// A reason for stating no cause, as a fragment.
+/// Returns the reason why no cause is given, as a fragment.
 fn reason(unclear: &Unclear) -> String {
     match unclear {
         Unclear::Competing(causes) => {

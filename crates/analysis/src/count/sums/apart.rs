@@ -1,4 +1,4 @@
-//! What can be added up only once it is known which requests failed, and when the run was disrupted.
+//! Sums that need to know which requests failed, and when the run was disrupted.
 
 use super::{Class, Sums, Values, latency_ns, of_target, targets};
 use crate::count::outages::Outages;
@@ -13,13 +13,13 @@ use rolldrop_record::Phase;
 pub(crate) struct Apart<'a> {
     /// Latencies of answered requests away from any termination.
     pub(crate) steady: Values,
-    /// The same near one.
+    /// Latencies of answered requests near a termination.
     pub(crate) disrupted: Values,
     /// Requests that were answered with success away from any termination.
     pub(crate) outside_ok: u64,
-    /// The same, with an app error.
+    /// Requests that were answered with an app error away from any termination.
     pub(crate) outside_app_errors: u64,
-    /// Of those, with 5xx.
+    /// Number of these app errors that were 5xx.
     pub(crate) outside_server_errors: u64,
     pub(crate) outages: Outages<'a>,
 }
@@ -52,17 +52,17 @@ impl<'a> Apart<'a> {
     }
 }
 
-/// These sums of a whole run.
+/// These sums for a whole run.
 #[derive(Debug)]
 pub(super) struct Later<'a> {
     all: Apart<'a>,
-    /// By target; empty where there is only one.
+    /// Sums by target; empty if there is only one.
     targets: Vec<Apart<'a>>,
     streams: Streams,
 }
 
 impl<'a> Later<'a> {
-    /// The columns that it takes. None of them tells which pod it was.
+    /// Columns read for these sums. None of them shows the pod.
     pub(super) const COLUMNS: &'static [&'static str] = &[
         "source",
         "seq",
@@ -79,7 +79,7 @@ impl<'a> Later<'a> {
         "bytes_received",
     ];
 
-    /// No request yet.
+    /// Starts without requests.
     pub(super) fn of(timeline: &Timeline, requests: &'a Requests) -> Self {
         let of_class = |classes: &'static [Class]| {
             let counted = requests.others.iter().filter(|r| r.row.phase == Phase::Main);

@@ -1,15 +1,15 @@
 //! Sums by time, in steps that double as a run gets longer, so that they stay small.
 
-/// Something that adds up, in any order.
+/// A sum whose parts may be added in any order.
 pub(crate) trait Sum: Default {
-    /// Adds the other's.
+    /// Adds another sum.
     fn merge(&mut self, other: Self);
 }
 
 /// A sum for each step of the counted part of the load.
 #[derive(Debug)]
 pub(crate) struct ByTime<T> {
-    /// How often the step has doubled.
+    /// Number of times that the step has doubled.
     doubled: u32,
     steps: Vec<T>,
 }
@@ -21,12 +21,12 @@ impl<T> Default for ByTime<T> {
 }
 
 impl<T: Sum> ByTime<T> {
-    /// The first length of a step, in nanoseconds.
+    /// Initial length of a step, in nanoseconds.
     const FIRST_NS: i64 = 125_000_000;
-    /// Steps at most.
+    /// Maximum number of steps.
     const MOST: usize = 480;
 
-    /// The sum of the step that a time since the counted part began lies in.
+    /// Returns the sum of the step that contains this time since the counted part began.
     pub(crate) fn at(&mut self, since_ns: i64) -> &mut T {
         let first = usize::try_from(since_ns / Self::FIRST_NS).unwrap_or(0);
         while first >> self.doubled >= Self::MOST {
@@ -39,7 +39,7 @@ impl<T: Sum> ByTime<T> {
         &mut self.steps[step]
     }
 
-    /// The steps in order of time, and the length of each in seconds.
+    /// Returns the steps in order of time, and the length of each in seconds.
     pub(crate) fn finish(self) -> (f64, Vec<T>) {
         (Self::FIRST_NS as f64 / 1e9 * 2_f64.powf(f64::from(self.doubled)), self.steps)
     }

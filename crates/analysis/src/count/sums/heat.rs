@@ -1,13 +1,13 @@
-//! Latencies by time: how many answered requests took how long, for the heat map.
+//! Answered requests by latency and time, for the heat map.
 
 use super::by_time::{ByTime, Sum};
 use crate::model::{HeatMap, LatencyBucket};
 
 /// Buckets over a factor of two.
 const PER_OCTAVE: usize = 4;
-/// What is faster than 2^10 ns, about a microsecond, is in the first bucket.
+/// Octave of the first bucket: it also holds all that is faster than 2^10 ns, about a microsecond.
 const FIRST_OCTAVE: usize = 10;
-/// What is slower than 2^38 ns, about 275 s, is in the last one.
+/// Number of octaves: the last bucket also holds all that is slower than 2^38 ns, about 275 s.
 const OCTAVES: usize = 28;
 
 /// The answered requests of a step, by bucket of their latency.
@@ -31,7 +31,7 @@ impl Sum for Buckets {
 pub(crate) struct Heat(ByTime<Buckets>);
 
 impl Heat {
-    /// Adds a request that was to be sent so long after the counted part began, and took `ns`.
+    /// Adds a request whose intended send time is `since_ns` after the counted part began, and that took `ns`.
     pub(crate) fn add(&mut self, since_ns: i64, ns: i64) {
         self.0.at(since_ns).0[bucket(ns)] += 1;
     }
@@ -53,7 +53,7 @@ impl Sum for Heat {
     }
 }
 
-/// The bucket of a latency: by the highest bit of its nanoseconds and the two after it.
+/// Returns the bucket of a latency: by the highest bit of its nanoseconds and the two after it.
 fn bucket(ns: i64) -> usize {
     let ns = u64::try_from(ns).unwrap_or(0).max(1 << FIRST_OCTAVE);
     let octave = ns.ilog2() as usize;
@@ -61,7 +61,7 @@ fn bucket(ns: i64) -> usize {
     ((octave - FIRST_OCTAVE) * PER_OCTAVE + quarter).min(OCTAVES * PER_OCTAVE - 1)
 }
 
-/// The lower edge of a bucket, in milliseconds.
+/// Returns the lower edge of a bucket, in milliseconds.
 fn edge_ms(bucket: usize) -> f64 {
     let quarters = (PER_OCTAVE + bucket % PER_OCTAVE) as u64;
     (quarters << (FIRST_OCTAVE - 2 + bucket / PER_OCTAVE)) as f64 / 1e6

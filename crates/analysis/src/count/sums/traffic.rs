@@ -1,4 +1,4 @@
-//! Who answered: the requests that each pod answered, by time.
+//! Requests that each pod answered, by time.
 
 use foldhash::HashMap;
 
@@ -6,10 +6,10 @@ use super::by_time::{ByTime, Sum};
 use crate::model::{PodTraffic, Traffic};
 use crate::timeline::Timeline;
 
-/// Pods that are counted one by one. Those that a run watched later are counted like unknown ones.
+/// Maximum number of pods that are counted one by one. Those that a run watched later are counted like unknown ones.
 const PODS: usize = 1000;
 
-/// The place of those whose pod is not known.
+/// Place of requests whose pod is not known.
 pub(crate) const UNKNOWN: usize = 0;
 
 /// Requests by pod; those of unknown pods first.
@@ -28,7 +28,7 @@ impl Sum for Answered {
 /// The requests of the counted part that were answered with success, by intended send time and pod.
 #[derive(Debug, Default)]
 pub(crate) struct ByPod<'a> {
-    /// By name, the place among those of a step.
+    /// By pod name, its place among the counts of a step.
     places: HashMap<&'a str, usize>,
     answered: ByTime<Answered>,
 }
@@ -43,12 +43,13 @@ impl<'a> ByPod<'a> {
         Self { places, answered: ByTime::default() }
     }
 
-    /// The place of a pod.
+    /// Returns the place of a pod.
     pub(crate) fn place(&self, pod: &str) -> usize {
         self.places.get(pod).copied().unwrap_or(UNKNOWN)
     }
 
-    /// Adds a request that was to be sent so long after the counted part began, and that the pod of this place answered.
+    /// Adds a request whose intended send time is `since_ns` after the counted part began, and that the pod of this
+    /// place answered.
     pub(crate) fn add(&mut self, since_ns: i64, place: usize) {
         let counts = &mut self.answered.at(since_ns).0;
         if counts.len() <= place {

@@ -71,12 +71,12 @@ impl Blocks {
         Self { runs, block_s, bins, sums, totals }
     }
 
-    /// The number of values.
+    /// Returns the number of values.
     pub(super) fn values(&self) -> u64 {
         self.below(&(0..self.len()), self.bins.len())
     }
 
-    /// All latencies.
+    /// Returns all latencies.
     pub(super) fn latency(&self) -> Vec<LatencyBucket> {
         let all = 0..self.len();
         let bucket = |(j, bin): (usize, &u32)| LatencyBucket {
@@ -95,13 +95,13 @@ impl Blocks {
         self.runs.clone()
     }
 
-    /// Values of a row of blocks in the first `j` bins.
+    /// Counts the values of a row of blocks in the first `j` bins.
     fn below(&self, blocks: &Range<usize>, j: usize) -> u64 {
         let at = |i: usize| self.sums[i * (self.bins.len() + 1) + j];
         at(blocks.end) - at(blocks.start)
     }
 
-    /// The number of the bin that holds a quantile of the resample.
+    /// Returns the number of the bin that holds a quantile of the resample.
     fn quantile_bin(&self, draw: &Draw, q: f64) -> usize {
         let upto = |j: usize| draw.iter().map(|blocks| self.below(blocks, j)).sum::<u64>();
         let rank = q * upto(self.bins.len()) as f64;
@@ -113,29 +113,29 @@ impl Blocks {
         low - 1
     }
 
-    /// A quantile of the resample, in milliseconds.
+    /// Returns a quantile of the resample, in milliseconds.
     fn quantile(&self, draw: &Draw, q: f64) -> f64 {
         self.bins.get(self.quantile_bin(draw, q)).map_or(0.0, |bin| latency_ms(*bin))
     }
 
-    /// A quantile of all, in milliseconds.
+    /// Returns a quantile of all values, in milliseconds.
     pub(super) fn whole_quantile(&self, q: f64) -> f64 {
         self.quantile(&self.whole(), q)
     }
 
-    /// Requests per second of the resample.
+    /// Returns the requests per second of the resample.
     fn rate(&self, draw: &Draw) -> f64 {
         let requests: u64 = draw.iter().map(|b| self.totals[b.end] - self.totals[b.start]).sum();
         let blocks: usize = draw.iter().map(Range::len).sum();
         if blocks == 0 { 0.0 } else { requests as f64 / (blocks as f64 * self.block_s) }
     }
 
-    /// Requests per second of all.
+    /// Returns the requests per second of all blocks.
     pub(super) fn whole_rate(&self) -> f64 {
         self.rate(&self.whole())
     }
 
-    /// As many blocks as there are, in segments of `length` that begin anywhere; a run's end is followed by its
+    /// Draws as many blocks as there are, in segments of `length` that begin anywhere; a run's end is followed by its
     /// beginning.
     fn draw(&self, length: usize, rng: &mut SmallRng) -> Draw {
         let mut draw = Vec::new();
@@ -154,7 +154,7 @@ impl Blocks {
         draw
     }
 
-    /// The share of each block's values that are in bin `j` or beyond; a series for each run.
+    /// Returns the share of each block's values that are in bin `j` or beyond; a series for each run.
     fn shares_from(&self, j: usize) -> Vec<Vec<f64>> {
         self.series(|i| {
             let (block, bins) = (i..i + 1, self.bins.len());
@@ -163,13 +163,13 @@ impl Blocks {
         })
     }
 
-    /// A figure of each block, one after the other; a series for each run.
+    /// Returns a figure of each block, one after the other; a series for each run.
     fn series(&self, figure: impl Fn(usize) -> f64) -> Vec<Vec<f64>> {
         self.runs.iter().map(|run| run.clone().map(&figure).collect()).collect()
     }
 }
 
-/// A length in whole blocks, at least one.
+/// Rounds a length up to whole blocks, at least one.
 fn whole(length: f64) -> usize {
     stats::index(length.ceil().max(1.0))
 }
@@ -179,18 +179,18 @@ fn whole(length: f64) -> usize {
 pub(super) struct Ratio {
     pub(super) baseline: f64,
     pub(super) candidate: f64,
-    /// The segments of the side that has fewer.
+    /// Number of segments of the side that has fewer.
     pub(super) segments: f64,
-    /// The interval of the ratio.
+    /// Lower and upper end of the ratio's interval.
     pub(super) lower: f64,
     pub(super) upper: f64,
-    /// The chance of so high a ratio, were it 1 + tolerance.
+    /// Chance of a ratio this high, were it 1 + tolerance.
     pub(super) p_above: f64,
-    /// The chance of so low a ratio, were it 1 / (1 + tolerance).
+    /// Chance of a ratio this low, were it 1 / (1 + tolerance).
     pub(super) p_below: f64,
 }
 
-/// How to resample, and the required confidence.
+/// Settings of the resampling, and the required confidence.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
     pub(super) confidence: f64,
@@ -198,7 +198,7 @@ pub(super) struct Effort {
     pub(super) replicates: u32,
 }
 
-/// A quantile of the latencies of both sides.
+/// Compares a quantile of the latencies of both sides.
 ///
 /// All latencies share one correlation, but a segment has too few values beyond a high quantile to show it: the
 /// correlation is also measured at the middle of the latencies.
@@ -208,17 +208,17 @@ pub(super) fn quantiles(a: &Blocks, b: &Blocks, q: f64, effort: Effort) -> Resul
     ratio([a, b], &series, |side, draw| side.quantile(draw, q), effort)
 }
 
-/// How many of a run's latencies are beyond a limit.
+/// Share of a run's latencies beyond a limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Beyond {
-    /// The share that is.
+    /// Share as observed.
     pub(super) share: f64,
-    /// The lower end of its one-sided interval.
+    /// Lower end of its one-sided interval.
     pub(super) least: f64,
 }
 
-/// The share of a run's latencies beyond a limit; `None` without latencies over time. Its interval is that of a mean of
-/// segments (batch means), each as long as the correlation lasts.
+/// Computes the share of a run's latencies beyond a limit; `None` without latencies over time. Its interval is that of
+/// a mean of segments (batch means), each as long as the correlation lasts.
 pub(super) fn share_beyond(run: &Sample, limit_ms: f64, confidence: f64) -> Option<Beyond> {
     let side = Blocks::new(std::slice::from_ref(run));
     let upto = side.bins.partition_point(|bin| latency_ms(*bin) <= limit_ms);
@@ -244,7 +244,7 @@ pub(super) fn share_beyond(run: &Sample, limit_ms: f64, confidence: f64) -> Opti
     Some(Beyond { share, least })
 }
 
-/// The rates at which both sides sent.
+/// Compares the rates at which both sides sent.
 pub(super) fn rates(a: &Blocks, b: &Blocks, effort: Effort) -> Result<Ratio, TooCorrelated> {
     let series = [a, b].map(|side| side.series(|i| (side.totals[i + 1] - side.totals[i]) as f64));
     ratio([a, b], &series, |side, draw| side.rate(draw), effort)
@@ -253,14 +253,14 @@ pub(super) fn rates(a: &Blocks, b: &Blocks, effort: Effort) -> Result<Ratio, Too
 /// The requests are so correlated over time that the run amounts to too few observations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct TooCorrelated {
-    /// The length of the correlation, in seconds.
+    /// Length of the correlation, in seconds.
     pub(super) segment_s: f64,
     pub(super) baseline: f64,
     pub(super) candidate: f64,
 }
 
-/// `series` shows the length of the correlation on either side. Both sides use segments of the same length: one side
-/// alone often shows too little.
+/// Computes a ratio; `series` shows the length of the correlation on either side. Both sides use segments of the same
+/// length: one side alone often shows too little.
 fn ratio(
     sides: [&Blocks; 2],
     series: &[Vec<Vec<f64>>; 2],
@@ -281,7 +281,7 @@ fn ratio(
     let observed = (candidate / baseline).ln();
     let shown = of_each().map(|(side, one)| shown(one, length(side) as f64)).fold(1.0, f64::min);
     let widening = widening(fewest, effort.confidence) / shown.max(LEAST_SHOWN).sqrt();
-    // The same numbers for the same question.
+    // The same seed: the same question gets the same numbers.
     let mut rng = SmallRng::seed_from_u64(u64::from(effort.replicates));
     let mut drawn: Vec<f64> = (0..effort.replicates)
         .map(|_| {
@@ -306,14 +306,14 @@ fn ratio(
     })
 }
 
-/// By how much the deviations of a bootstrap over `n` segments are widened.
+/// Returns the factor by which the deviations of a bootstrap over `n` segments are widened.
 fn widening(n: f64, confidence: f64) -> f64 {
     let p = f64::midpoint(1.0, confidence);
     let t = StudentsT::new(0.0, 1.0, n - 1.0).map_or(1.0, |t| t.inverse_cdf(p) / z(p));
     t * (n / (n - 1.0)).sqrt()
 }
 
-/// The covariance of a series with itself at a lag.
+/// Returns the autocovariance of a series, by lag.
 fn covariance(series: &[f64]) -> impl Fn(usize) -> f64 {
     let n = series.len().max(1) as f64;
     let mean = series.iter().sum::<f64>() / n;
@@ -323,7 +323,7 @@ fn covariance(series: &[f64]) -> impl Fn(usize) -> f64 {
     }
 }
 
-/// The best length of segments for a series, in elements (Politis and White), with some caution.
+/// Returns the best length of segments for a series, in elements (Politis and White), with some caution.
 pub(super) fn block_length(series: &[f64]) -> f64 {
     let n = series.len();
     let covariance = covariance(series);
@@ -353,9 +353,9 @@ pub(super) fn block_length(series: &[f64]) -> f64 {
     (CAUTION * best).clamp(1.0, most.max(1.0))
 }
 
-/// The share of the variance of a series' mean that segments of this many elements show: correlation across a cut is
-/// lost. Assumes a correlation that falls off geometrically from the first lag on, with Kendall's correction; the
-/// noise of single elements is in no lag.
+/// Returns the share of the variance of a series' mean that segments of this many elements show: correlation across a
+/// cut is lost. Assumes a correlation that falls off geometrically from the first lag on, with Kendall's correction;
+/// the noise of single elements is in no lag.
 fn shown(series: &[f64], length: f64) -> f64 {
     const LAGS: usize = 6;
     let n = series.len() as f64;
@@ -363,7 +363,7 @@ fn shown(series: &[f64], length: f64) -> f64 {
     let variance = covariance(0);
     let likeness: Vec<f64> = (1..=LAGS).map(|lag| (covariance(lag) / variance).max(0.0)).collect();
     let (first, last): (f64, f64) = (likeness[..LAGS - 1].iter().sum(), likeness[1..].iter().sum());
-    // With so little of it, or none at all, there is nothing to lose.
+    // With so little correlation, or none at all, there is nothing to lose.
     if series.len() <= LAGS || variance <= 0.0 || first <= 0.1 {
         return 1.0;
     }

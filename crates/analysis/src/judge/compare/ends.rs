@@ -1,4 +1,4 @@
-//! What is judged by termination: which lost any, how many, and how long the windows were.
+//! Figures judged by termination: losses, and lengths of the windows.
 
 use std::collections::BTreeSet;
 
@@ -8,15 +8,15 @@ use crate::math::exact::{self, Of, Weighed};
 use crate::math::power;
 use crate::model::Mode;
 
-/// The power at which a number of terminations counts as enough.
+/// Power at which a number of terminations counts as enough.
 const POWER: f64 = 0.8;
 
-/// The ways in which pods ended on either side.
+/// Returns the modes in which pods ended on either side.
 pub(super) fn modes(baseline: &[Sample], candidate: &[Sample]) -> BTreeSet<Mode> {
     baseline.iter().chain(candidate).flat_map(|s| &s.terminations).map(|t| t.mode).collect()
 }
 
-/// The unit that is lost together when pods end in this mode.
+/// Returns the name of the unit that is lost together when pods end in this mode.
 const fn unit(mode: Mode) -> &'static str {
     match mode {
         Mode::Isolated => "termination",
@@ -24,7 +24,7 @@ const fn unit(mode: Mode) -> &'static str {
     }
 }
 
-/// The plural of [`unit()`].
+/// Returns the plural of [`unit()`].
 pub(super) const fn units(mode: Mode) -> &'static str {
     match mode {
         Mode::Isolated => "terminations",
@@ -32,7 +32,7 @@ pub(super) const fn units(mode: Mode) -> &'static str {
     }
 }
 
-/// Drops per unit that is lost together: one termination alone, or all that overlap.
+/// Compares the drops per unit that is lost together: one termination alone, or all that overlap.
 pub(super) fn terminations(baseline: &[Sample], candidate: &[Sample], options: &Options) -> Vec<Row> {
     let alpha = 1.0 - options.confidence;
     let mut rows = Vec::new();

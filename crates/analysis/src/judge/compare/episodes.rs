@@ -1,4 +1,4 @@
-//! What is lost together: terminations that overlap, or that share dropped requests.
+//! Episodes: terminations that overlap, or that share dropped requests, so that losses come together.
 //!
 //! Pods of one rollout that one Service-proxy sync removes share their window's end, and often nothing shows which of
 //! them lost a request. So they are not independent. An episode is all terminations whose ends overlap in time,
@@ -15,15 +15,15 @@ use crate::timeline::PodEnd;
 /// Terminations that are lost or survived together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Episode {
-    /// The mode of its pods; `other` if they have several.
+    /// Mode of its pods; `other` if they have several.
     pub mode: Mode,
-    /// Its terminations.
+    /// Number of its terminations.
     pub terminations: usize,
-    /// Requests that one of them dropped.
+    /// Number of requests that one of them dropped.
     pub dropped: u64,
 }
 
-/// The episodes of a run, in order of their first termination.
+/// Returns the episodes of a run, in order of their first termination.
 pub(crate) fn episodes(ends: &[PodEnd], result: &RunResult) -> Vec<Episode> {
     let mut sets = Sets::new(ends.len());
     for (a, one) in ends.iter().enumerate() {

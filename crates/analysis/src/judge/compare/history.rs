@@ -1,10 +1,10 @@
-//! A run against the spread of several earlier ones: could each of its figures be that of one more such run?
+//! A run against the spread of several earlier ones: could each of its figures come from one more such run?
 //!
 //! The limits are prediction limits for one more value from n values, mean + t(n - 1) s sqrt(1 + 1/n) (Hahn and Meeker
-//! 1991, section 4.7), one-sided, and joint over all figures (Bonferroni). The spread between runs is in s, so the noise
-//! of the machine from run to run is in the limits. Latencies are judged on the logarithmic scale; counts and shares on
-//! the scales on which chance alone gives them a known spread (Anscombe 1948), which s never falls below. After runs
-//! without any loss the limit is that of the test of totals (`losses`).
+//! 1991, section 4.7), one-sided, and joint over all figures (Bonferroni). The spread between runs is in s, so the
+//! noise of the machine from run to run is in the limits. Latencies are judged on the logarithmic scale; counts and
+//! shares on the scales on which chance alone gives them a known spread (Anscombe 1948), which s never falls below.
+//! After runs without any loss the limit is that of the test of totals (`losses`).
 
 pub(super) mod figures;
 
@@ -21,30 +21,30 @@ use crate::model::figures::{count, counted, percent};
 use crate::model::{Check, CheckVerdict, Verdict};
 use figures::{Figure, Scale};
 
-/// Fewer runs do not show how much runs differ.
+/// Fewest runs that show how much runs differ.
 pub const FEWEST_RUNS: usize = 5;
-/// By how much a latency, a window or a rate may differ from the usual one in any case, if nobody says otherwise. Runs of
-/// one day are more alike than runs of several: beside other work, p99 of unchanged software moved by 18 %, where five
-/// runs before it had differed by 3 % (docs/proofs.md).
+/// Share by which a latency, a window or a rate may always differ from the usual one, by default. Runs of one day are
+/// more alike than runs of several: beside other work, p99 of unchanged software moved by 18 %, where five runs before
+/// it had differed by 3 % (docs/proofs.md).
 pub const TOLERANCE: f64 = 0.2;
-/// By how much a window may be longer than the usual one in any case, in seconds: a preStop sleep has whole seconds, and
+/// Time by which a window may always be longer than the usual one, in seconds: a preStop sleep has whole seconds, and
 /// the bounds of windows are wider on a busy machine.
 const WINDOW_TOLERANCE_S: f64 = 0.25;
-/// The most runs that are looked at, if nobody says otherwise.
+/// Default maximum number of earlier runs that are used.
 pub const LAST: usize = 20;
 
-/// The earlier runs that count, and those that do not.
+/// Earlier runs that count, and those that do not.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// In order of their beginning.
+    /// Runs that count, in order of their beginning.
     pub used: Vec<Sample>,
-    /// Why runs do not count, and how many.
+    /// Number of runs that do not count, by reason.
     pub left_out: BTreeMap<String, usize>,
 }
 
 impl History {
-    /// The last so many of these runs that count: valid ones that passed, of the candidate's fingerprint (of any, if the
-    /// policy compares what is not comparable).
+    /// Selects the last `last` of these runs that count: valid ones that passed, of the candidate's fingerprint (of
+    /// any, if the options ask to compare runs that are not comparable).
     pub fn of(mut runs: Vec<Sample>, candidate: &Sample, last: usize, options: &Options) -> Self {
         let mut history = Self::default();
         runs.sort_by_key(|run| run.started);
@@ -61,7 +61,7 @@ impl History {
         history
     }
 
-    /// The check that there are enough runs.
+    /// Checks that there are enough runs.
     fn enough(&self) -> Check {
         let n = self.used.len();
         let is_enough = n >= FEWEST_RUNS;
@@ -81,7 +81,7 @@ impl History {
         Check { settle, ..check }
     }
 
-    /// The checks of a run against these.
+    /// Checks a run against these.
     pub fn checks(&self, candidate: &Sample, options: &Options) -> Vec<Check> {
         let mut checks = vec![self.enough()];
         let inconclusive = |name: &str, limit: String, observed: String, why: String| {
@@ -130,7 +130,7 @@ impl History {
     }
 }
 
-/// Why a run is no part of the history.
+/// Returns the reason why a run is not part of the history.
 fn unfit(run: &Sample, candidate: &Sample, anyway: bool) -> Option<String> {
     match (&run.verdict, run.gate) {
         (Verdict::Invalid { .. }, _) => return Some("invalid".into()),
@@ -149,14 +149,14 @@ fn unfit(run: &Sample, candidate: &Sample, anyway: bool) -> Option<String> {
     (!what.is_empty()).then(|| format!("with another {}", what.join(", ")))
 }
 
-/// Why a latency beyond its limit may prove nothing, and what would settle it.
+/// Reason why a latency beyond its limit may prove nothing, with a way to settle it.
 #[derive(Debug)]
 pub(super) struct Doubt {
     pub(super) why: String,
     pub(super) settle: &'static str,
 }
 
-/// What can cast doubt on a run's latencies.
+/// Facts that can cast doubt on a run's latencies.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Doubts<'a> {
     run: &'a Sample,
@@ -169,14 +169,15 @@ impl<'a> Doubts<'a> {
         Self { run, lateness: Lateness::of(run, earlier), confidence }
     }
 
-    /// The doubt about a latency beyond its limit; `q` if it is that quantile of all answers.
+    /// Returns the doubt about a latency beyond its limit; `q` if it is that quantile of all answers.
     pub(super) fn about(&self, latency_ms: f64, limit_ms: f64, q: Option<f64>) -> Option<Doubt> {
         let late = || self.lateness.and_then(|late| late.explains(latency_ms, limit_ms));
         late().or_else(|| self.by_chance(limit_ms, q?))
     }
 
-    /// A quantile is beyond its limit if more than the rest of the answers are. Few moments of a run can decide that, such
-    /// as a rollout that makes one answer in a hundred wait for a second.
+    /// Returns the doubt that chance explains it. Quantile `q` is beyond its limit if more than the share 1 - `q` of
+    /// the answers are. Few moments of a run can decide that, such as a rollout that makes one answer in a hundred wait
+    /// for a second.
     fn by_chance(&self, limit_ms: f64, q: f64) -> Option<Doubt> {
         let Beyond { share, least } = blocks::share_beyond(self.run, limit_ms, self.confidence)?;
         let rest = 1.0 - q;
@@ -193,12 +194,12 @@ impl<'a> Doubts<'a> {
     }
 }
 
-/// How late the load generator sent, in milliseconds for 99 % of the requests. Response times contain that, though it is
-/// its machine's doing, not the app's.
+/// Lateness of the load generator's sends, in milliseconds for 99 % of the requests. Response times contain it, though
+/// the generator's machine causes it, not the app.
 #[derive(Clone, Copy, Debug)]
 struct Lateness {
     now_ms: f64,
-    /// The median of the earlier runs.
+    /// Median of the earlier runs.
     usual_ms: f64,
 }
 
@@ -209,7 +210,7 @@ impl Lateness {
         Some(Self { now_ms: candidate.lag_p99_ms?, usual_ms: stats::nearest_rank(&known, 0.5)? })
     }
 
-    /// Without what the generator was later than usual, the latency is within its limit.
+    /// Returns a doubt if the latency is within its limit once the generator's additional lateness is taken off.
     fn explains(self, latency_ms: f64, limit_ms: f64) -> Option<Doubt> {
         let Self { now_ms, usual_ms } = self;
         (latency_ms - (now_ms - usual_ms).max(0.0) <= limit_ms).then(|| Doubt {
@@ -253,7 +254,7 @@ fn judge(figure: &Figure, known: &[Figure], alpha: f64, tolerance: f64, doubts: 
     }
 }
 
-/// The limit for a figure of one more run.
+/// Returns the limit for a figure of one more run.
 fn limit(figure: &Figure, known: &[Figure], alpha: f64, tolerance: f64) -> f64 {
     let scale = figure.scale;
     if scale == Scale::Count && known.iter().all(|one| one.value == 0.0) {
@@ -261,7 +262,7 @@ fn limit(figure: &Figure, known: &[Figure], alpha: f64, tolerance: f64) -> f64 {
     }
     let values: Vec<f64> = known.iter().map(|one| one.value_at(figure)).collect();
     let (mean, beyond) = spread(scale, figure.exposure, &values, alpha);
-    // What a run that passed had as well is never beyond the limit, however seldom it happens.
+    // A value that a run which passed had as well is never beyond the limit, however seldom it happens.
     let worse = if scale.is_more_better() { f64::min } else { f64::max };
     let limit = values.iter().copied().fold(scale.back(mean + beyond, figure.exposure), worse);
     let usual = scale.back(mean, figure.exposure);
@@ -273,13 +274,13 @@ fn limit(figure: &Figure, known: &[Figure], alpha: f64, tolerance: f64) -> f64 {
     }
 }
 
-/// The values of several runs, as text: how many there are, the least and the most.
+/// Describes the values of several runs: their number, the least and the most.
 pub(super) fn range(values: &[f64], written: impl Fn(f64) -> String) -> String {
     let (least, most) = values.iter().fold((f64::INFINITY, 0.0_f64), |(a, b), x| (a.min(*x), b.max(*x)));
     format!("{}: {} to {}", counted(values.len() as u64, "run"), written(least), written(most))
 }
 
-/// The mean of earlier values on the scale, and how far beyond it that of one more run may lie.
+/// Returns the mean of earlier values on the scale, and the distance beyond it within which one more run may lie.
 pub(super) fn spread(scale: Scale, exposure: f64, values: &[f64], alpha: f64) -> (f64, f64) {
     let n = values.len() as f64;
     let values: Vec<f64> = values.iter().map(|value| scale.of(*value, exposure)).collect();
@@ -290,7 +291,7 @@ pub(super) fn spread(scale: Scale, exposure: f64, values: &[f64], alpha: f64) ->
     (mean, (t * s).max(by_chance) * (1.0 + 1.0 / n).sqrt())
 }
 
-/// The most events of one more run after so many runs that had none, by the test of totals.
+/// Returns the most events that one more run may have after `runs` runs without any, by the test of totals.
 pub(super) fn after_none(runs: f64, alpha: f64) -> f64 {
     let beyond = (1..).find(|lost| at_least(*lost, *lost, runs, 1.0) <= alpha).unwrap_or(1_u64);
     (beyond - 1) as f64

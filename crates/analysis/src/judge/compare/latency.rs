@@ -1,27 +1,27 @@
 //! Latencies, and the rate of a closed loop: the bootstrap's ratio as a row.
 //!
-//! One run a side does not show how runs differ, so its rows are the same or inconclusive. The exception are sides whose
-//! answers do not overlap at all.
+//! One run a side does not show how runs differ, so its rows are the same or inconclusive. The exceptions are sides
+//! whose answers do not overlap at all.
 
 use super::blocks::{self, Blocks, Effort, FEW, FEWEST, Ratio, TooCorrelated};
 use super::model::{Change, ChangeKind, Judgement, Row, Unit};
 use super::{Options, Sample};
 use crate::math::stats;
 
-/// A quantile needs this many values beyond it.
+/// Fewest values beyond a quantile that it needs.
 pub(super) const FEWEST_BEYOND: f64 = 10.0;
-/// Why a latency is inconclusive if a side is one run.
+/// Reason why a latency is inconclusive if a side is one run.
 pub(super) const ONE_RUN: &str = "one run a side does not show how much runs differ from each other: give each side several \
      runs, made in turn";
 /// The quantiles of the latency.
 pub(super) const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
-/// Between answers that do not overlap there is at least this factor: more than equal software on one machine has shown
+/// Smallest factor between answers that count as not overlapping: more than equal software on one machine has shown
 /// from run to run.
 const APART: f64 = 2.0;
-/// So many answers a side show where its distribution begins and ends.
+/// Number of answers from which a side shows where its distribution begins and ends.
 const FEWEST_APART: u64 = 20;
 
-/// The rows of a comparison that rest on time.
+/// Returns the rows of a comparison that rest on time.
 pub(super) fn rows(baseline: &[Sample], candidate: &[Sample], options: &Options) -> Vec<Row> {
     let is_closed_loop = baseline.iter().chain(candidate).any(|sample| sample.is_closed_loop);
     let sides = [Blocks::new(baseline), Blocks::new(candidate)];
@@ -46,12 +46,12 @@ pub(super) fn rows(baseline: &[Sample], candidate: &[Sample], options: &Options)
     rows
 }
 
-/// About how many values lie beyond a quantile, on the side that has fewer.
+/// Estimates the number of values beyond a quantile, on the side that has fewer.
 pub(super) fn beyond([a, b]: &[Blocks; 2], q: f64) -> f64 {
     a.values().min(b.values()) as f64 * (1.0 - q)
 }
 
-/// The row of a quantile, not judged yet.
+/// Returns the row of a quantile, not judged yet.
 fn unjudged(name: &str, is_closed_loop: bool) -> Row {
     let kind = if is_closed_loop { "service" } else { "response" };
     let metric = format!("latency_ms.{kind}.{}", name.replace('.', "_"));
@@ -76,7 +76,7 @@ fn latency(sides: &[Blocks; 2], mut row: Row, q: f64, effort: Effort, apart: Opt
     row
 }
 
-/// The row of a quantile where a side holds no latencies over time, as a saved baseline does.
+/// Returns the row of a quantile if a side holds no latencies over time, as in a saved baseline.
 fn without_blocks(
     sides: [&[Sample]; 2],
     name: &str,
@@ -106,7 +106,7 @@ fn without_blocks(
     Some(row)
 }
 
-/// All answers of one side took longer than those of the other, but for 1 % of each.
+/// Sides of which all answers of one took longer than those of the other, except 1 % of each.
 #[derive(Debug)]
 pub(super) struct Apart {
     pub(super) is_worse: bool,
@@ -148,7 +148,7 @@ impl Apart {
     }
 }
 
-/// In a closed loop the rate is a result; in an open one it was chosen.
+/// Returns the row of the rate. In a closed loop the rate is a result; in an open one it was chosen.
 fn rate(samples: [&[Sample]; 2], sides: &[Blocks; 2], is_closed_loop: bool, effort: Effort) -> Row {
     let mut row = Row::unknown("rate", "requests sent", Unit::PerSecond);
     let rate = |(samples, of): (&[Sample], &Blocks)| match of.whole_rate() {

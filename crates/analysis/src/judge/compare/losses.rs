@@ -1,8 +1,8 @@
 //! Requests that were dropped, or answered with an error: a side's total against the other's.
 //!
-//! Where pods ended, a run's losses come together, and one run a side does not show how they vary. The test then
-//! assumes that the losses of equal runs vary as widely as their mean (a geometric distribution, which is a Poisson
-//! distribution whose rate is exponentially distributed). Where no pod ended, blocks of time are compared.
+//! If pods ended, a run's losses come together, and one run a side does not show how they vary. The test then assumes
+//! that the losses of equal runs vary as widely as their mean (a geometric distribution, which is a Poisson
+//! distribution whose rate is exponentially distributed). If no pod ended, blocks of time are compared.
 
 use super::blocks::{FEWEST, block_length};
 use super::model::{Judgement, Row, Unit};
@@ -11,7 +11,7 @@ use crate::math::exact::{self, Of, Weighed};
 use crate::math::stats;
 use crate::model::figures::count;
 
-/// The rows of dropped requests and of app errors.
+/// Returns the rows of dropped requests and of app errors.
 pub(super) fn rows(baseline: &[Sample], candidate: &[Sample], options: &Options) -> Vec<Row> {
     let mut rows = vec![drops(baseline, candidate, options)];
     let errors = |sample: &Sample| sample.app_errors;
@@ -24,7 +24,7 @@ pub(super) fn rows(baseline: &[Sample], candidate: &[Sample], options: &Options)
     rows
 }
 
-/// What a side has of its requests.
+/// Counts such requests of a side, out of all its requests.
 fn share(samples: &[Sample], of: impl Fn(&Sample) -> u64) -> Of {
     Of { hits: samples.iter().map(of).sum(), n: samples.iter().map(|sample| sample.total).sum() }
 }
@@ -55,7 +55,7 @@ fn drops(baseline: &[Sample], candidate: &[Sample], options: &Options) -> Row {
     row
 }
 
-/// What a side's runs expose to loss: terminations, or where a side has none, requests.
+/// Returns the exposure to loss of each side's runs: terminations, or requests if a side has no termination.
 fn exposures(baseline: &[Sample], candidate: &[Sample]) -> [f64; 2] {
     let ended = |samples: &[Sample]| samples.iter().map(|s| s.terminations.len()).sum::<usize>() as f64;
     let requests = |samples: &[Sample]| samples.iter().map(|s| s.total).sum::<u64>() as f64;
@@ -84,7 +84,7 @@ fn judge_totals(
     }
 }
 
-/// By blocks of time, where no pod ended.
+/// Judges by blocks of time, if no pod ended.
 fn judge_over_time(
     row: &mut Row,
     baseline: &[Sample],
@@ -114,7 +114,7 @@ fn judge_over_time(
     };
 }
 
-/// The shares of dropped requests in blocks of time.
+/// Returns the shares of dropped requests in blocks of time.
 fn segments(samples: &[Sample], segment_s: f64) -> Vec<Weighed> {
     let mut units = Vec::new();
     for sample in samples {

@@ -1,4 +1,4 @@
-//! The result of a comparison: what `comparison.json` holds (schemaVersion 1), and what its chart draws.
+//! The result of a comparison: the contents of `comparison.json` (schemaVersion 1), and the data of its chart.
 
 use std::collections::BTreeMap;
 
@@ -11,23 +11,23 @@ use rolldrop_record::{Outcome, named};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Comparison {
-    /// The version of the form: 1.
+    /// Version of the form: 1.
     pub schema_version: u32,
     /// The overall verdict: worse if any row is, else better if any is.
     pub verdict: Judgement,
     /// The confidence of the intervals and, over all rows together, of the verdicts.
     pub confidence: f64,
-    /// A latency or a rate within this share of the baseline's is the same.
+    /// A latency or a rate within this share of the baseline's counts as the same.
     pub tolerance: f64,
     /// The baseline.
     pub baseline: Side,
     /// The candidate.
     pub candidate: Side,
-    /// What differs between them beyond the results, if they are compared nevertheless.
+    /// Differences between the sides beyond the results, if they are compared nevertheless.
     pub differences: Vec<Difference>,
-    /// What a reader should know.
+    /// Caveats for the reader.
     pub caveats: Vec<String>,
-    /// One figure each.
+    /// Rows, one for each figure.
     pub rows: Vec<Row>,
     /// The checks of the limits that were asked for ([`Options::worse`](super::Options::worse)).
     #[serde(skip)]
@@ -43,43 +43,43 @@ pub struct Side {
     pub duration_s: f64,
     /// Requests.
     pub total: u64,
-    /// Of those, dropped.
+    /// Number of dropped requests.
     pub dropped: u64,
     /// Pods that ended.
     pub terminations: usize,
 }
 
-/// Something beyond the results that differs.
+/// A difference beyond the results.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// What.
+    /// Name of the setting or fact that differs.
     pub what: String,
-    /// The baseline's.
+    /// Value of the baseline.
     pub baseline: String,
-    /// The candidate's.
+    /// Value of the candidate.
     pub candidate: String,
 }
 
 /// One figure of both sides.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Its key, such as `latency_ms.p99`.
+    /// Key of the figure, such as `latency_ms.p99`.
     pub metric: String,
-    /// What it is, for people.
+    /// Name for people.
     pub label: String,
     /// The unit of its values.
     pub unit: Unit,
-    /// The baseline's.
+    /// Value of the baseline.
     pub baseline: Option<f64>,
-    /// The candidate's.
+    /// Value of the candidate.
     pub candidate: Option<f64>,
     /// Candidate against baseline, if it has bounds.
     pub change: Option<Change>,
-    /// The chance of such a difference between two equal sides, by the test named in `why`.
+    /// Chance of such a difference between two equal sides, by the test named in `why`.
     pub p: Option<f64>,
-    /// The row's verdict; none if the figure alone has none.
+    /// The row's verdict; `None` if the figure alone has none.
     pub verdict: Option<Judgement>,
-    /// How it was judged, or why it is inconclusive.
+    /// Method of the judgement, or the reason why it is inconclusive.
     pub why: String,
 }
 
@@ -100,7 +100,7 @@ pub enum Unit {
 }
 
 impl Row {
-    /// Nothing is known about it yet, so it is inconclusive.
+    /// Creates a row without values, which is inconclusive.
     pub(super) fn unknown(metric: impl Into<String>, label: impl Into<String>, unit: Unit) -> Self {
         Self {
             metric: metric.into(),
@@ -115,7 +115,7 @@ impl Row {
         }
     }
 
-    /// Whether the candidate's value is worse, by chance or not; unknown values are.
+    /// Returns true if the candidate's value is worse, by chance or not, or if a value is unknown.
     pub fn looks_worse(&self) -> bool {
         match (self.baseline, self.candidate) {
             (Some(baseline), Some(candidate)) if self.unit == Unit::PerSecond => candidate < baseline,
@@ -124,8 +124,8 @@ impl Row {
         }
     }
 
-    /// Whether the candidate's value is worse by more than this share of the baseline's, where the unit is one of time
-    /// or of a rate; any worse count counts.
+    /// Returns true if the candidate's value is worse by more than this share of the baseline's, if the unit is one of
+    /// time or of a rate. For counts and shares any worse value counts.
     pub fn looks_worse_beyond(&self, tolerance: f64) -> bool {
         match (self.unit, self.baseline, self.candidate) {
             (Unit::Seconds | Unit::Milliseconds, Some(baseline), Some(candidate)) => {
@@ -138,7 +138,7 @@ impl Row {
 }
 
 impl Unit {
-    /// A value with its unit.
+    /// Writes a value with its unit.
     pub fn write(self, value: f64) -> String {
         match self {
             Unit::Share => format!("{:.2} %", value * 100.0),
@@ -153,17 +153,17 @@ impl Unit {
 /// The candidate's value relative to the baseline's, with its interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Change {
-    /// The meaning of the three values.
+    /// Meaning of the three values.
     pub kind: ChangeKind,
-    /// As observed.
+    /// Change as observed.
     pub estimate: f64,
-    /// Not lower than this.
+    /// Lower bound.
     pub lower: f64,
-    /// Not higher than this.
+    /// Upper bound.
     pub upper: f64,
 }
 
-/// What a change is measured in.
+/// Form of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeKind {
@@ -178,21 +178,21 @@ named! {
     pub enum Judgement {
         /// Better than the baseline.
         Better = "better",
-        /// Worse.
+        /// Worse than the baseline.
         Worse = "worse",
-        /// Within the tolerance, surely.
+        /// Surely within the tolerance.
         Same = "same",
         /// Inconclusive.
         CannotTell = "cannot_tell",
     }
 }
 
-/// What the chart of a comparison draws.
+/// One side of a comparison's chart.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SideChart {
     /// The latencies of answered requests.
     pub latency: Vec<LatencyBucket>,
-    /// The percentiles to mark, by name, in milliseconds.
+    /// Percentiles to mark, by name, in milliseconds.
     pub marks_ms: Vec<(&'static str, f64)>,
     /// Dropped requests by time, one run after the other.
     pub dropped: Vec<BTreeMap<Outcome, u64>>,

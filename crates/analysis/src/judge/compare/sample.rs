@@ -1,4 +1,4 @@
-//! What one run contributes to a comparison: small enough to be kept as a baseline.
+//! A run reduced to its part in a comparison: small enough to be kept as a baseline.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,12 +14,12 @@ use crate::timeline::{Request, Requests, Timeline};
 use rolldrop_record::parts::PartError;
 use rolldrop_record::{Outcome, Phase, Stamp};
 
-/// The version of a sample's form in files.
+/// Version of a sample's form in files.
 pub const SAMPLE_FORMAT: u32 = 4;
-/// The oldest form that can be read; before 4 it had no figures by key.
+/// Oldest form that can be read; before 4 it had no figures by key.
 pub const OLDEST_FORMAT: u32 = 3;
 
-/// The most blocks that a run is cut into, where blocks of 0.1 s would be more.
+/// Maximum number of blocks per run; longer runs have blocks longer than 0.1 s.
 const MOST_BLOCKS: f64 = 600.0;
 /// Lengths of blocks, in seconds.
 const BLOCK_LENGTHS: [f64; 10] = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 600.0];
@@ -31,41 +31,42 @@ const IMMATERIAL: [&str; 4] = ["seed", "workers", "source_ports", "methods"];
 /// One run, reduced to what a comparison needs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Its name for people.
+    /// Name for people.
     pub name: String,
-    /// What must be the same for two runs to be comparable.
+    /// Settings and facts that must be the same for two runs to be comparable.
     pub fingerprint: BTreeMap<String, String>,
-    /// Counts that scale by themselves: they may differ, and a comparison tells where they do.
+    /// Counts that scale by themselves: they may differ, and a comparison shows the differences.
     #[serde(default)]
     pub scale: BTreeMap<String, u64>,
-    /// When it began, in nanoseconds of Unix time.
+    /// Time at which it began, in nanoseconds of Unix time.
     pub started: Stamp,
-    /// Whether the measurement can be trusted.
+    /// Verdict on the measurement: can it be trusted?
     pub verdict: Verdict,
-    /// Whether it met what its scenario expects of it alone; a pass if that is nothing.
+    /// Verdict on the scenario's expectations of this run alone; a pass if there are none.
     pub gate: CheckVerdict,
-    /// Whether slow answers delayed the requests after them.
+    /// True if slow answers delayed the requests after them.
     pub is_closed_loop: bool,
     /// Length of the counted part, in seconds.
     pub duration_s: f64,
     /// Requests of the counted part.
     pub total: u64,
-    /// Of those, dropped, without the generator's own stale flows.
+    /// Number of dropped requests, without the generator's own stale flows.
     pub dropped: u64,
-    /// Of those, answered by the app with an error.
+    /// Number of requests that the app answered with an error.
     #[serde(default)]
     pub app_errors: u64,
     /// The latencies of the answered ones.
     pub latency: Quantiles,
-    /// 99 % of the requests were sent at most this late, in milliseconds. `None` of a closed loop, and in older files.
+    /// Send lag within which 99 % of the requests were sent, in milliseconds. `None` for a closed loop, and in older
+    /// files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lag_p99_ms: Option<f64>,
-    /// The pods that ended.
+    /// Pods that ended.
     pub terminations: Vec<Ended>,
-    /// Which of them are lost together.
+    /// Groups of these that are lost together.
     #[serde(default)]
     pub episodes: Vec<Episode>,
-    /// Its figures by their keys in `expect`; `None` in a baseline of format 3.
+    /// Figures by their keys in `expect`; `None` in a baseline of format 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_key: Option<Figures>,
     /// Length of a block, in seconds.
@@ -93,7 +94,7 @@ pub struct Quantiles {
 }
 
 impl Quantiles {
-    /// Of the latencies of these blocks.
+    /// Computes the quantiles of these blocks' latencies.
     pub(super) fn of(blocks: &[Block]) -> Self {
         let mut bins: BTreeMap<u32, u64> = BTreeMap::new();
         for (bin, count) in blocks.iter().flat_map(|block| &block.latency) {
@@ -118,7 +119,7 @@ impl Quantiles {
         }
     }
 
-    /// A quantile by the name that the tables give it.
+    /// Returns a quantile by the name that the tables give it.
     pub(super) fn quantile_ms(&self, name: &str) -> Option<f64> {
         let of = |value: f64| (self.n > 0).then_some(value);
         match name {
@@ -134,22 +135,21 @@ impl Quantiles {
 /// The end of one pod.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ended {
-    /// Its mode.
+    /// Mode of the termination.
     pub mode: Mode,
-    /// The upper bound of its window towards each consumer, in seconds; `None` if it has none.
+    /// Upper bound of its window towards each consumer, in seconds; `None` if it has none.
     pub windows_s: BTreeMap<String, Option<f64>>,
 }
 
 /// The requests that were due in a short period of time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Block {
-    /// How many were due and sent.
+    /// Number of requests that were due and sent.
     pub total: u64,
-    /// Of those, the dropped ones.
+    /// Dropped requests, by outcome.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub dropped: BTreeMap<Outcome, u64>,
-    /// Latencies of the answered ones: numbers of logarithmic bins, half a percent wide
-    /// from 1 ns on, and counts.
+    /// Latencies of the answered ones: numbers of logarithmic bins, half a percent wide from 1 ns on, and counts.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub latency: BTreeMap<u32, u64>,
 }
@@ -161,17 +161,17 @@ impl Block {
         add_counts(&mut self.latency, other.latency);
     }
 
-    /// The number of dropped requests.
+    /// Returns the number of dropped requests.
     pub fn lost(&self) -> u64 {
         self.dropped.values().sum()
     }
 }
 
 impl Sample {
-    /// A run's sample.
+    /// Reduces a run to a sample.
     ///
     /// # Errors
-    /// When its rows cannot be read.
+    /// If its rows cannot be read.
     pub fn of(
         name: impl Into<String>,
         timeline: &Timeline,
@@ -236,28 +236,28 @@ impl Sample {
         })
     }
 
-    /// What is worth keeping in a file: the figures that are known, without the blocks of time.
+    /// Returns the part that is worth keeping in a file: the known figures, without the blocks of time.
     pub fn figures(&self) -> Self {
         Self { blocks: Vec::new(), by_key: self.by_key.as_ref().map(Figures::known), ..self.clone() }
     }
 }
 
-/// What `rolldrop gate --save-baseline` writes.
+/// Contents of the file that `rolldrop gate --save-baseline` writes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Baseline {
     /// [`SAMPLE_FORMAT`].
     pub format: u32,
-    /// The runs, in order of their beginning.
+    /// Runs, in order of their beginning.
     pub runs: Vec<Sample>,
 }
 
-/// From the intended send time, or if there is none, from the actual one.
+/// Returns the latency from the intended send time, or if there is none, from the actual one.
 fn latency_ns(request: &Request, is_closed_loop: bool) -> i64 {
     let from = if is_closed_loop { request.begun() } else { request.row.scheduled };
     request.row.end.ns_since(from)
 }
 
-/// The bin of a latency.
+/// Returns the bin of a latency.
 pub(super) fn bin(ns: i64) -> u32 {
     #[expect(
         clippy::cast_possible_truncation,
@@ -268,12 +268,12 @@ pub(super) fn bin(ns: i64) -> u32 {
     bin
 }
 
-/// The lower edge of a latency bin, in milliseconds.
+/// Returns the lower edge of a latency bin, in milliseconds.
 pub(super) fn edge_ms(bin: u32) -> f64 {
     (f64::from(bin) / BINS_PER_E).exp() / 1e6
 }
 
-/// The middle of a latency bin, in milliseconds.
+/// Returns the middle of a latency bin, in milliseconds.
 pub(super) fn latency_ms(bin: u32) -> f64 {
     ((f64::from(bin) + 0.5) / BINS_PER_E).exp() / 1e6
 }

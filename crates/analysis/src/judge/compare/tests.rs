@@ -14,12 +14,12 @@ use super::*;
 use crate::model::{CheckVerdict, Mode};
 use rolldrop_record::{Outcome, Stamp};
 
-/// How a simulated service behaves.
+/// Behaviour of a simulated service.
 #[derive(Clone, Copy)]
 struct Service {
-    /// How much of a block's slowness the next one keeps.
+    /// Share of a block's slowness that the next one keeps.
     keep: f64,
-    /// All latencies, times this.
+    /// Factor of all latencies.
     slower: f64,
     /// The chance that a block is the first of a row of ten in which half of all is lost.
     outages: f64,
@@ -27,17 +27,17 @@ struct Service {
 
 const PLAIN: Service = Service { keep: 0.0, slower: 1.0, outages: 0.0 };
 
-/// One whose slowness lasts.
+/// Returns a service whose slowness lasts.
 fn alike(keep: f64) -> Service {
     Service { keep, ..PLAIN }
 }
 
-/// 30 s at 200 requests/s.
+/// Simulates 30 s at 200 requests/s.
 fn run(service: Service, rng: &mut SmallRng) -> Sample {
     run_of(30, service, rng)
 }
 
-/// So many seconds at 200 requests/s in blocks of 0.1 s.
+/// Simulates this many seconds at 200 requests/s in blocks of 0.1 s.
 fn run_of(seconds: u32, service: Service, rng: &mut SmallRng) -> Sample {
     let (mut slow, mut outage) = (0.0, 0);
     let mut blocks = Vec::new();
@@ -91,7 +91,7 @@ fn quick() -> Options {
     Options { tolerance: 0.0, replicates: 200, ..Options::default() }
 }
 
-/// So many comparisons of two runs of one service with two of another, each side of so many seconds.
+/// Returns `pairs` comparisons of two runs of one service with two of another, each side of `seconds` seconds.
 fn comparisons(pairs: u64, seconds: u32, a: Service, b: Service) -> impl Iterator<Item = Comparison> {
     (0..pairs).map(move |seed| {
         let mut rng = SmallRng::seed_from_u64(seed);
@@ -100,19 +100,19 @@ fn comparisons(pairs: u64, seconds: u32, a: Service, b: Service) -> impl Iterato
     })
 }
 
-/// Whether a verdict that is wanted stands in any row.
+/// Returns true if a row has one of these verdicts.
 fn has(comparison: &Comparison, wanted: &[Judgement]) -> bool {
     comparison.rows.iter().any(|row| row.verdict.is_some_and(|v| wanted.contains(&v)))
 }
 
-/// Of `pairs` pairs, those with a verdict that is wanted in any row.
+/// Counts the pairs, of `pairs`, with this verdict in any row.
 fn count_pairs(pairs: u64, a: Service, b: Service, wanted: Judgement) -> usize {
     comparisons(pairs, 30, a, b).filter(|comparison| has(comparison, &[wanted])).count()
 }
 
 const ALARM: [Judgement; 2] = [Judgement::Better, Judgement::Worse];
 
-/// The least number that comes up at most once in a million times where each of `n` has a chance of 0.05.
+/// Returns the least number that comes up at most once in a million times if each of `n` has a chance of 0.05.
 pub(super) fn once_in_a_million(n: u64) -> u64 {
     let chance = |k: u64| {
         let (hits, others) = (k as f64, (n - k) as f64);
@@ -124,7 +124,7 @@ pub(super) fn once_in_a_million(n: u64) -> u64 {
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a study says how many pairs it takes")]
 fn runs_of_the_same_service_raise_no_more_alarms_than_alpha() {
-    // More pairs, or longer runs, make a study of it (docs/proofs.md).
+    // With more pairs, or longer runs, this becomes a study (docs/proofs.md).
     let given =
         |name: &str, usual: u32| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(usual);
     let pairs = u64::from(given("ROLLDROP_STUDY_PAIRS", 25));

@@ -1,7 +1,7 @@
 //! Limits against the baseline that were asked for, such as `worse: 10%`.
 //!
-//! A figure within the allowed value passes. With a history one fails that a run which is just as much worse as allowed
-//! would hardly have, given how much runs differ; with few runs one that the test of totals shows to be worse, or a
+//! A figure within the allowed value passes. With a history, a figure fails that a run just as much worse as allowed
+//! would hardly have, given how much runs differ; with few runs, one that the test of totals shows to be worse, or a
 //! latency whose answers do not overlap the baseline's. All others are inconclusive.
 
 use super::history::figures::Scale;
@@ -15,16 +15,16 @@ use crate::model::figures::counted;
 use crate::model::{Check, CheckVerdict, Figure, RunResult, Unit};
 use rolldrop_record::expect::{Kind, Margin, Worse};
 
-/// What ends the names of these checks.
+/// Suffix of the names of these checks.
 const SUFFIX: &str = ".worse";
 const MORE_RUNS: &str = "a baseline of at least 5 runs";
 
-/// Whether a check with this name judges a limit against a baseline.
+/// Returns true if a check with this name judges a limit against a baseline.
 pub(crate) fn is_name(check: &str) -> bool {
     check.ends_with(SUFFIX)
 }
 
-/// Whether a figure that is compared in any case is the one of this limit, which then is its only one.
+/// Returns true if this limit replaces the row of a figure that is always compared.
 pub(super) fn replaces(limit: &Worse, metric: &str) -> bool {
     limit.part.is_none()
         && match metric.strip_prefix("latency_ms.").and_then(|metric| metric.split_once('.')) {
@@ -33,24 +33,24 @@ pub(super) fn replaces(limit: &Worse, metric: &str) -> bool {
         }
 }
 
-/// The checks of a run that is compared with nothing.
+/// Returns the checks of a run that is compared with nothing.
 pub(crate) fn without_baseline(limits: &[Worse], result: &RunResult) -> Vec<Check> {
     let settle = "rolldrop gate RUN --baseline RUN|FILE|FOLDER";
     let asked = if limits.is_empty() { Vec::new() } else { resolve(limits, &gate::figures(result)) };
     asked.iter().map(|asked| asked.open("there is no baseline to compare with", settle)).collect()
 }
 
-/// The checks of a run that cannot be compared.
+/// Returns the checks of a run that cannot be compared.
 pub(super) fn unjudged(limits: &[Worse], candidate: &Sample, why: &str) -> Vec<Check> {
     asked(limits, candidate).iter().map(|asked| asked.open(why, "")).collect()
 }
 
-/// The limits, each with the run's figure.
+/// Returns the limits, each with the run's figure.
 pub(super) fn asked<'a>(limits: &'a [Worse], candidate: &Sample) -> Vec<Asked<'a>> {
     candidate.by_key.as_ref().map(|figures| resolve(limits, figures)).unwrap_or_default()
 }
 
-/// A run against a baseline of few runs. Without limits `candidate` may be several.
+/// Checks a run against a baseline of few runs. Without limits `candidate` may be several runs.
 pub(super) fn by_few(baseline: &[Sample], candidate: &[Sample], options: &Options) -> Vec<Limited> {
     let [run] = candidate else { return Vec::new() };
     let apart = Apart::of(baseline, candidate).filter(|apart| apart.is_worse);
@@ -65,12 +65,12 @@ pub(super) fn by_few(baseline: &[Sample], candidate: &[Sample], options: &Option
 #[derive(Debug)]
 pub(super) struct Limited {
     pub(super) check: Check,
-    /// The chance of such a figure if it is no worse than allowed; `None` if nothing was tested.
+    /// Chance of such a figure if it is no worse than allowed; `None` if nothing was tested.
     pub(super) p: Option<f64>,
 }
 
 impl Limited {
-    /// Takes a failure back.
+    /// Turns a failure into an inconclusive check.
     pub(super) fn is_open_because(&mut self, why: &str) {
         if self.check.verdict != CheckVerdict::Fail {
             return;
@@ -81,7 +81,7 @@ impl Limited {
     }
 }
 
-/// A limit, and the run's figure.
+/// A limit with the run's figure.
 #[derive(Debug)]
 pub(super) struct Asked<'a> {
     name: String,
@@ -90,7 +90,7 @@ pub(super) struct Asked<'a> {
     now: Known,
 }
 
-/// The limits for the targets that they mean. A name that means none has its own check (`gate::part`).
+/// Resolves limits to the targets that they mean. A name that means none has its own check (`gate::part`).
 fn resolve<'a>(limits: &'a [Worse], figures: &Figures) -> Vec<Asked<'a>> {
     let of_limit = |limit: &'a Worse| {
         let of_part = |part| gate::meant(part, &figures.targets, |target| (&target.name, &target.consumer));
@@ -150,13 +150,13 @@ impl Asked<'_> {
         Check { settle: settle.to_owned(), ..self.check(CheckVerdict::Inconclusive, limit, why) }
     }
 
-    /// Which quantile of all latencies the figure is, if it is one.
+    /// Returns the quantile of all latencies that the figure is, if it is one.
     fn quantile(&self) -> Option<f64> {
         let name = self.limit.key.strip_prefix("latency.").filter(|_| self.limit.part.is_none())?;
         QUANTILES.iter().find(|(of, _)| *of == name).map(|(_, q)| *q)
     }
 
-    /// What the figure is out of: terminations, requests, or nothing.
+    /// Returns the number of terminations or requests that the figure is out of.
     fn exposure(&self, sample: &Sample) -> f64 {
         let by_requests = [
             "appErrors",
@@ -174,7 +174,7 @@ impl Asked<'_> {
         n.max(1.0)
     }
 
-    /// The figure of a run of the baseline, or why it is unknown.
+    /// Returns the figure of a run of the baseline, or the reason why it is unknown.
     fn then(&self, run: &Sample) -> Result<f64, String> {
         let figures = run.by_key.as_ref().ok_or("an older version saved it: save it again")?;
         match figures.get(self.target.as_deref(), &self.limit.key) {
@@ -184,7 +184,7 @@ impl Asked<'_> {
         }
     }
 
-    /// The run's figure, and those of at least so many runs of the baseline.
+    /// Returns the run's figure with those of at least `fewest` runs of the baseline.
     fn compared(
         &self,
         runs: &[Sample],
@@ -211,7 +211,7 @@ impl Asked<'_> {
         Ok(Compared { asked: self, now, exposure: self.exposure(candidate), then })
     }
 
-    /// The check of a run with enough runs before it.
+    /// Checks a run that has enough runs before it.
     pub(super) fn by_history(
         &self,
         used: &[Sample],
@@ -237,19 +237,19 @@ impl Asked<'_> {
 struct Compared<'a> {
     asked: &'a Asked<'a>,
     now: f64,
-    /// What it is out of.
+    /// Number of units that it is out of.
     exposure: f64,
-    /// Each with what it is out of.
+    /// Figures of the baseline, each with the number of units that it is out of.
     then: Vec<(f64, f64)>,
 }
 
 impl Compared<'_> {
-    /// The baseline's figures, had its runs had this run's exposure.
+    /// Returns the figures that the baseline's runs would have had with this run's exposure.
     fn scaled(&self) -> Vec<f64> {
         self.then.iter().map(|(value, exposure)| value * self.exposure / exposure).collect()
     }
 
-    /// The mean; of a latency and of a share that of the logarithms.
+    /// Returns the mean of the baseline; for a latency or a rate the mean of the logarithms.
     fn usual(&self) -> f64 {
         let (scaled, scale) = (self.scaled(), self.asked.scale());
         let is_log = matches!(scale, Scale::Log | Scale::Rate);
@@ -258,7 +258,7 @@ impl Compared<'_> {
         if is_log { scale.back(mean, self.exposure) } else { mean }
     }
 
-    /// The largest value (of a share, the smallest) that is asked for.
+    /// Returns the largest allowed value (of a rate, the smallest).
     fn allowed(&self) -> f64 {
         let usual = self.usual();
         let by = match self.asked.limit.by {
@@ -280,7 +280,7 @@ impl Compared<'_> {
         if self.asked.scale().is_more_better() { self.now < limit - slack } else { self.now > limit + slack }
     }
 
-    /// Whether the limit is a share of 0.
+    /// Returns true if the limit is a share of 0.
     fn says_nothing(&self) -> bool {
         matches!(self.asked.limit.by, Margin::Share(_))
             && !self.asked.scale().is_more_better()
@@ -379,7 +379,7 @@ impl Compared<'_> {
         }
     }
 
-    /// What is allowed is taken off, and the rest tested against the baseline's.
+    /// Takes the allowed value off, and tests the rest against the baseline.
     fn by_totals(&self, alpha: f64) -> Limited {
         let whole = |value: f64| stats::index(value + 1e-9) as u64;
         let before = whole(self.then.iter().map(|(value, _)| value).sum());

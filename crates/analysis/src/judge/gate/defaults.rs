@@ -1,4 +1,4 @@
-//! What every gate checks, whether or not it is asked for. Such a check is listed only where it does not pass.
+//! Checks that every gate makes by default. Such a check is listed only if it does not pass.
 
 use super::figure::Measured;
 use super::requests::Requests;
@@ -7,7 +7,7 @@ use crate::model::RunResult;
 use crate::model::{Aim, Check, CheckVerdict, Unit};
 use rolldrop_record::expect::Expect;
 
-/// The default checks that do not pass.
+/// Returns the default checks that do not pass.
 pub(super) fn checks(result: &RunResult, expect: &Expect, requests: &Requests<'_>) -> Vec<Check> {
     let mut checks = Vec::new();
     let sent = super::sent(&result.requests);

@@ -5,38 +5,38 @@ use crate::model::figures::{count, percent};
 use crate::model::{Check, CheckVerdict, Figure, Unit};
 use rolldrop_record::expect::Bounds;
 
-/// A figure with what is to be said of it.
+/// A figure with the words of its check.
 #[derive(Clone, Debug)]
 pub(super) struct Measured {
     figure: Figure,
-    /// What was observed, where the figure's own words do not do.
+    /// Observation in words, if the figure's own words do not suffice.
     observed: Option<String>,
-    /// Why it lies where it lies; empty for a plain count.
+    /// Reason for the bounds; empty for a plain count.
     basis: String,
-    /// Why it is beyond a limit, where that needs other words.
+    /// Reason for being beyond a limit, if that needs other words.
     beyond: Option<String>,
-    /// What would settle it.
+    /// Way to settle the check if it is inconclusive.
     settle: String,
 }
 
 impl Measured {
-    /// A figure that is known.
+    /// Creates a figure that is known exactly.
     pub(super) fn exactly(unit: Unit, value: f64) -> Self {
         Self::between(unit, Some(value), Some(value), Some(value))
     }
 
-    /// A number that is known.
+    /// Creates a number that is known exactly.
     pub(super) fn count(n: u64) -> Self {
         Self::exactly(Unit::Count, n as f64)
     }
 
-    /// A figure that is at least `low` and at most `high`, as far as is known.
+    /// Creates a figure that is at least `low` and at most `high`, as far as these are known.
     pub(super) fn between(unit: Unit, low: Option<f64>, value: Option<f64>, high: Option<f64>) -> Self {
         let figure = Figure { unit, low, value, high };
         Self { figure, observed: None, basis: String::new(), beyond: None, settle: String::new() }
     }
 
-    /// A figure of which nothing is known.
+    /// Creates a figure of which nothing is known.
     pub(super) fn unknown(unit: Unit, basis: impl Into<String>, settle: impl Into<String>) -> Self {
         Self::between(unit, None, None, None).because(basis).settled_by(settle)
     }
@@ -49,17 +49,17 @@ impl Measured {
         Self { settle: settle.into(), ..self }
     }
 
-    /// Says why it is beyond a limit in other words.
+    /// Sets other words for the reason why it is beyond a limit.
     pub(super) fn beyond_because(self, beyond: Option<String>) -> Self {
         Self { beyond, ..self }
     }
 
-    /// Says what was observed in other words.
+    /// Sets other words for the observation.
     pub(super) fn observed(self, words: impl Into<String>) -> Self {
         Self { observed: Some(words.into()), ..self }
     }
 
-    /// The most that it can be; where that is unknown, why, and what would settle it.
+    /// Returns its upper bound; if that is unknown, the reason, and the way to settle it.
     pub(super) fn most(self) -> Known {
         match self.figure.high {
             Some(high) => Known::Value(high),
@@ -67,17 +67,17 @@ impl Measured {
         }
     }
 
-    /// Whether it is known.
+    /// Returns true if it is known exactly.
     pub(super) fn is_exact(&self) -> bool {
         self.figure.low.is_some() && self.figure.low == self.figure.high
     }
 
-    /// Whether it is known between bounds.
+    /// Returns true if both bounds are known.
     pub(super) fn is_bounded(&self) -> bool {
         self.figure.low.is_some() && self.figure.high.is_some()
     }
 
-    /// The same for another unit: all numbers divided by `whole`.
+    /// Divides all numbers by `whole`, which makes them shares.
     pub(super) fn into_share_of(self, whole: f64) -> Self {
         let share = |n: Option<f64>| n.map(|n| n / whole);
         let Figure { low, value, high, .. } = self.figure;
@@ -120,7 +120,7 @@ impl Measured {
         }
     }
 
-    /// Passes if the figure is surely at least this, fails if it is surely below.
+    /// Checks the figure: passes if it is surely at least `min`, fails if it is surely below.
     pub(super) fn at_least(&self, name: &str, min: f64) -> Check {
         let Figure { low, high, unit, .. } = self.figure;
         let verdict = match (low, high) {
@@ -131,7 +131,7 @@ impl Measured {
         self.check(format!("{name}.min"), format!("at least {}", unit.limit(min)), verdict)
     }
 
-    /// Passes if the figure is surely at most this, fails if it is surely above.
+    /// Checks the figure: passes if it is surely at most `max`, fails if it is surely above.
     pub(super) fn at_most(&self, name: &str, max: f64) -> Check {
         let Figure { low, high, unit, .. } = self.figure;
         let verdict = match (low, high) {
@@ -142,14 +142,14 @@ impl Measured {
         self.check(format!("{name}.max"), format!("at most {}", unit.limit(max)), verdict)
     }
 
-    /// The checks of both bounds.
+    /// Checks both bounds.
     pub(super) fn within(&self, name: &str, bounds: Bounds<f64>) -> Vec<Check> {
         let min = bounds.min.map(|min| self.at_least(name, min));
         min.into_iter().chain(bounds.max.map(|max| self.at_most(name, max))).collect()
     }
 }
 
-/// Figures of several things, each within bounds: the largest decides about `max`, the smallest about `min`.
+/// Checks that several figures are each within bounds: the largest decides about `max`, the smallest about `min`.
 pub(super) fn each_within(
     name: &str,
     bounds: Bounds<f64>,
@@ -161,14 +161,14 @@ pub(super) fn each_within(
     min.into_iter().chain(max).collect()
 }
 
-/// The largest of several figures. Its upper bound is unknown if that of any is.
+/// Returns the largest of several figures. Its upper bound is unknown if any of theirs is.
 pub(super) fn largest(all: &[Measured]) -> Option<Measured> {
     let low = all.iter().filter_map(|m| m.figure.low).reduce(f64::max);
     let highs: Option<Vec<f64>> = all.iter().map(|m| m.figure.high).collect();
     outermost(all, low, highs.and_then(|highs| highs.into_iter().reduce(f64::max)))
 }
 
-/// The smallest of several figures. Its lower bound is unknown if that of any is.
+/// Returns the smallest of several figures. Its lower bound is unknown if any of theirs is.
 fn smallest(all: &[Measured]) -> Option<Measured> {
     let high = all.iter().filter_map(|m| m.figure.high).reduce(f64::min);
     let lows: Option<Vec<f64>> = all.iter().map(|m| m.figure.low).collect();
@@ -185,7 +185,7 @@ fn outermost(all: &[Measured], low: Option<f64>, high: Option<f64>) -> Option<Me
 }
 
 impl Unit {
-    /// A number as it is observed.
+    /// Writes a number as observed.
     pub(crate) fn write(self, value: f64) -> String {
         match self {
             Unit::Count if value.fract() == 0.0 => count(crate::math::stats::index(value) as u64),
@@ -197,7 +197,7 @@ impl Unit {
         }
     }
 
-    /// A number as it is asked for.
+    /// Writes a number as a limit.
     fn limit(self, value: f64) -> String {
         match self {
             Unit::Count => self.write(value),

@@ -4,20 +4,20 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Figures by key, such as `latency.p99`. Causes and outcomes that no request had need not be there.
+/// Figures by key, such as `latency.p99`. Causes and outcomes that no request had may be absent.
 pub(super) type Keyed = BTreeMap<String, Known>;
 
 /// A figure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Known {
-    /// The most that it can be: a number, a share from 0 to 1, seconds, or milliseconds of a latency.
+    /// Its upper bound: a number, a share from 0 to 1, seconds, or milliseconds of a latency.
     Value(f64),
     /// It has no upper bound, or nothing of the kind was measured.
     Unknown {
-        /// Why.
+        /// Reason why it is unknown.
         why: String,
-        /// What would settle it.
+        /// Way to settle it.
         settle: String,
     },
 }
@@ -25,7 +25,7 @@ pub enum Known {
 /// The figures of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
-    /// Those of all requests, by key.
+    /// Figures of all requests, by key.
     pub all: BTreeMap<String, Known>,
     /// The targets.
     pub targets: Vec<OfTarget>,
@@ -34,17 +34,17 @@ pub struct Figures {
 /// The figures of one target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OfTarget {
-    /// Its name.
+    /// Name of the target.
     pub name: String,
-    /// Its consumer.
+    /// Consumer that routes to it.
     pub consumer: String,
-    /// By key; empty if it is the only target, which has the figures of the whole run.
+    /// Figures by key; empty if it is the only target, which has the figures of the whole run.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub figures: BTreeMap<String, Known>,
 }
 
 impl Figures {
-    /// Those that are known.
+    /// Returns the figures that are known.
     pub(crate) fn known(&self) -> Self {
         let mut known = self.clone();
         let of_targets = known.targets.iter_mut().map(|target| &mut target.figures);
@@ -54,7 +54,7 @@ impl Figures {
         known
     }
 
-    /// The figure of all requests, or of those to one target; `None` if there is no such target or key.
+    /// Returns the figure of all requests, or of those to one target; `None` if there is no such target or key.
     pub(crate) fn get(&self, target: Option<&str>, key: &str) -> Option<Known> {
         let figures = match target {
             None => &self.all,

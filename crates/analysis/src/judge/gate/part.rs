@@ -1,4 +1,4 @@
-//! The checks that can be asked of the whole run, of one consumer and of one target.
+//! Checks that can be asked of the whole run, of one consumer and of one target.
 
 use std::borrow::Cow;
 
@@ -25,7 +25,7 @@ pub(super) struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// The whole run.
+    /// Returns the whole run as a part.
     pub(super) fn all(result: &'a RunResult) -> Self {
         let of = result.terminations.iter().map(|t| (t.pod.as_str(), &t.requests)).collect();
         Self {
@@ -53,7 +53,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// The figures that can be compared with a baseline: those that a part of the requests has too.
+    /// Returns the figures that can be compared with a baseline and that a part of the requests has too.
     pub(super) fn figures(&self) -> Keyed {
         let Self { requests, .. } = self;
         let windows = self.windows();
@@ -87,7 +87,7 @@ impl<'a> Part<'a> {
         all.into_iter().map(|(key, measured)| (key, measured.most())).collect()
     }
 
-    /// The figures that only the whole run has.
+    /// Returns the figures that only the whole run has.
     fn figures_of_all(&self) -> Keyed {
         let mut all = self.figures();
         let result = self.result;
@@ -116,7 +116,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// The checks that come before those of the whole run: what is counted, windows and times.
+    /// Returns the checks that come before those of the whole run: counts, windows and times.
     pub(super) fn checks(&self, expect: &Expect) -> Vec<Check> {
         let mut checks = self.requests.checks(expect);
         let windows = self.windows();
@@ -140,14 +140,14 @@ fn requests<'a>(
     Requests { counts, groups, terminations, confidence }
 }
 
-/// The checks of single consumers and targets.
+/// Returns the checks of single consumers and targets.
 pub(super) fn of_parts(result: &RunResult, expect: &Expect) -> Vec<Check> {
     let consumers = expect.consumers.iter().map(|(name, expect)| (Named::Consumer(name.clone()), expect));
     let targets = expect.targets.iter().map(|(name, expect)| (Named::Target(name.clone()), expect));
     consumers.chain(targets).flat_map(|(named, expect)| of_part(result, &named, expect)).collect()
 }
 
-/// The figures of a run that can be compared with a baseline.
+/// Returns the figures of a run that can be compared with a baseline.
 pub(crate) fn figures(result: &RunResult) -> Figures {
     let of = |target: &TargetResult| OfTarget {
         name: target.name.clone(),
@@ -161,7 +161,7 @@ pub(crate) fn figures(result: &RunResult) -> Figures {
     Figures { all: Part::all(result).figures_of_all(), targets: known(result).iter().map(of).collect() }
 }
 
-/// The targets that a limit names. Where each node's clients are a target (`NAME@node`), NAME means all of them.
+/// Returns the targets that a limit names. If each node's clients are a target (`NAME@node`), NAME means all of them.
 pub(crate) fn meant<'t, T>(
     named: &Named,
     targets: &'t [T],
@@ -180,7 +180,7 @@ pub(crate) fn meant<'t, T>(
     targets.iter().filter(is_of_a_node).collect()
 }
 
-/// The checks of the targets that a name means: one, those behind one consumer, or one as each node sees it.
+/// Returns the checks of the targets that a name means: one, those behind one consumer, or one as each node sees it.
 fn of_part(result: &RunResult, named: &Named, expect: &Expect) -> Vec<Check> {
     let key = named.key();
     let known = known(result);
@@ -198,7 +198,7 @@ fn of_part(result: &RunResult, named: &Named, expect: &Expect) -> Vec<Check> {
     meant.iter().flat_map(of).collect()
 }
 
-/// The targets; where there is only one, it has the figures of the whole run.
+/// Returns the targets; an only target has the figures of the whole run.
 fn known(result: &RunResult) -> Cow<'_, [TargetResult]> {
     if !result.targets.is_empty() {
         return Cow::Borrowed(&result.targets);

@@ -12,23 +12,23 @@ use crate::model::{Bounded, Check, CheckVerdict, LossGroup, RequestCounts, Termi
 use rolldrop_record::expect::{Amount, Bounds, Expect, Limits};
 use rolldrop_record::{Cause, Outcome};
 
-/// From so many groups on a mean is bounded by Student's t,
+/// Number of groups from which a mean is bounded by Student's t,
 const MANY: usize = 24;
-/// if so many of them lost something.
+/// if at least this many of them lost something.
 const SOME: usize = 5;
 
 /// The requests of a run.
 pub(super) struct Requests<'a> {
     pub(super) counts: &'a RequestCounts,
     pub(super) groups: &'a [LossGroup],
-    /// Each termination's pod, and what it took.
+    /// Pod of each termination, with the requests that it lost.
     pub(super) terminations: Vec<(&'a str, &'a TerminationRequests)>,
     /// The confidence of each bound.
     pub(super) confidence: f64,
 }
 
 impl Requests<'_> {
-    /// All checks of requests, in the order of the vocabulary.
+    /// Returns all checks of requests, in the order of the vocabulary.
     pub(super) fn checks(&self, expect: &Expect) -> Vec<Check> {
         let mut checks = Vec::new();
         if expect.limits == Some(Limits::Default) && expect.dropped.is_none() {
@@ -60,8 +60,8 @@ impl Requests<'_> {
         checks
     }
 
-    /// The default gate's limit: nothing is lost, except what an HTTP/2 server said it had not processed. It says so when
-    /// it ends well too, and every client sends that again.
+    /// Checks the default gate's limit: nothing is lost, except requests that an HTTP/2 server reported as not
+    /// processed. It also reports them so when it ends well, and every client sends them again.
     fn none_dropped(&self) -> Check {
         let of = |outcome| self.counts.by_outcome.get(&outcome).copied().unwrap_or(0);
         let unprocessed = of(Outcome::H2Goaway) + of(Outcome::H2RefusedStream);
@@ -72,13 +72,13 @@ impl Requests<'_> {
         lost.because(basis.unwrap_or_default()).at_most("dropped", 0.0)
     }
 
-    /// Requests that were dropped for one cause.
+    /// Checks the requests that were dropped for one cause.
     pub(super) fn cause(&self, name: &str, cause: Cause, bounds: Bounds<Amount>) -> Vec<Check> {
         let observed = self.counts.by_cause.get(&cause).copied().unwrap_or(0);
         self.amount(name, bounds, observed, |group| group.by_cause.get(&cause).copied().unwrap_or(0))
     }
 
-    /// Answers of 5xx by pods that were ending.
+    /// Checks the answers of 5xx by pods that were ending.
     fn errors_while_ending(&self, bounds: Bounds<Amount>) -> Vec<Check> {
         let name = "appErrors.whileEnding";
         let (errors, all) = (self.errors_of_ends(), self.counts.app_errors_while_ending);
@@ -92,7 +92,7 @@ impl Requests<'_> {
         checks.into_iter().map(explain).collect()
     }
 
-    /// Their number, 0 if the app answers as many while no pod ends.
+    /// Returns the number of these answers; 0 if the app answers as many while no pod ends.
     pub(super) fn errors_of_ends(&self) -> u64 {
         self.counts.errors_of_ends(self.terminations.iter().map(|(_, requests)| requests.seen).sum())
     }
@@ -102,7 +102,7 @@ impl Requests<'_> {
         self.amount(&format!("outcomes.{outcome}"), bounds, self.of_outcome(outcome), of)
     }
 
-    /// A number against numbers, a share of what was sent against shares. `of` is the part of a group.
+    /// Checks a number against numbers, a share of the sent requests against shares. `of` is the part of a group.
     fn amount(
         &self,
         name: &str,
@@ -113,13 +113,13 @@ impl Requests<'_> {
         amount(name, bounds, observed, |limit| self.share(observed, &of, limit))
     }
 
-    /// The same of what terminations do not explain: a share is as it was observed.
+    /// Checks a number that terminations do not explain: a share is as it was observed.
     fn observed(&self, name: &str, bounds: Bounds<Amount>, observed: u64) -> Vec<Check> {
         let sent = self.counts.total.max(1) as f64;
         amount(name, bounds, observed, |_| Measured::count(observed).into_share_of(sent))
     }
 
-    /// Says of a number of drops that stands for none lost which faults so many terminations would show.
+    /// Adds to a check that passes because nothing was lost: the faults that this many terminations would show.
     fn with_power(&self, check: Check) -> Check {
         let n = len(self.units(|_| 0).len());
         if n == 0 || self.counts.lost() > 0 || !check.why.is_empty() {
@@ -135,14 +135,14 @@ impl Requests<'_> {
         Check { why, ..check }
     }
 
-    /// The part of each group, and of each termination that is in none.
+    /// Returns the part of each group, and of each termination that is in none.
     fn units(&self, of: impl Fn(&LossGroup) -> u64) -> Vec<u64> {
         let grouped: usize = self.groups.iter().map(|group| group.terminations.len()).sum();
         let alone = self.terminations.len().saturating_sub(grouped);
         self.groups.iter().map(of).chain(std::iter::repeat_n(0, alone)).collect()
     }
 
-    /// Terminations, those that share losses counted once.
+    /// Describes the terminations, counting those that share losses once.
     fn units_in_words(&self) -> String {
         let n = self.units(|_| 0).len();
         if n == self.terminations.len() {
@@ -174,7 +174,7 @@ impl Requests<'_> {
         measured.because(basis).settled_by(losses.settle(&units, limit * sent as f64))
     }
 
-    /// The share that succeeded while no pod ended.
+    /// Returns the share that succeeded while no pod ended.
     pub(super) fn ok_outside(&self) -> Measured {
         let outside = self.counts.outside_terminations;
         if outside.all() == 0 {
@@ -188,7 +188,7 @@ impl Requests<'_> {
         ))
     }
 
-    /// What each termination lost.
+    /// Returns the number of requests that each termination lost.
     pub(super) fn each_termination(&self) -> Vec<Measured> {
         let lost = |(pod, requests): &(&str, &TerminationRequests)| {
             let stale = requests.by_cause.get(&Cause::StaleFlow);
@@ -225,7 +225,7 @@ impl Requests<'_> {
         checks
     }
 
-    /// What each group of terminations that share losses lost, and each termination that is in none.
+    /// Returns the losses of each group of terminations that share losses, and of each termination that is in none.
     pub(super) fn each_group(&self) -> Vec<Measured> {
         self.units(lost_of).into_iter().map(Measured::count).collect()
     }
@@ -234,7 +234,7 @@ impl Requests<'_> {
         each_within("dropped.perGroup", bounds.map(|n| n as f64), &self.each_group(), no_termination)
     }
 
-    /// Requests of one outcome class, without the generator's own stale flows.
+    /// Counts the requests of one outcome class, without the generator's own stale flows.
     pub(super) fn of_outcome(&self, outcome: Outcome) -> u64 {
         let all = self.counts.by_outcome.get(&outcome).copied().unwrap_or(0);
         let stale = self.counts.stale_flow_own_by_outcome.get(&outcome).copied().unwrap_or(0);
@@ -242,12 +242,12 @@ impl Requests<'_> {
     }
 }
 
-/// What a group lost, without the generator's own stale flows.
+/// Counts the requests that a group lost, without the generator's own stale flows.
 fn lost_of(group: &LossGroup) -> u64 {
     group.dropped - group.by_cause.get(&Cause::StaleFlow).unwrap_or(&0)
 }
 
-/// A number against numbers, a share against shares. `share` gets the limit.
+/// Checks a number against numbers, a share against shares. `share` gets the limit.
 fn amount(name: &str, bounds: Bounds<Amount>, observed: u64, share: impl Fn(f64) -> Measured) -> Vec<Check> {
     let one = |limit: Amount, is_max: bool| {
         let (measured, limit) = match limit {
@@ -260,12 +260,12 @@ fn amount(name: &str, bounds: Bounds<Amount>, observed: u64, share: impl Fn(f64)
     min.into_iter().chain(bounds.max.map(|max| one(max, true))).collect()
 }
 
-/// So many terminations that are still missing.
+/// Names the number of terminations that are still missing.
 pub(super) fn more(n: u64) -> String {
     format!("{} more {}", count(n), either(n, "termination", "terminations"))
 }
 
-/// A figure of terminations, where there was none.
+/// Returns the unknown figure of a run without terminations.
 pub(super) fn no_termination() -> Measured {
     Measured::unknown(Unit::Count, "no termination was measured", "end pods while the load runs")
 }
@@ -276,11 +276,11 @@ struct Losses {
     losing: u64,
     least: f64,
     most: f64,
-    /// Bounds on the mean of many.
+    /// Bounds on the mean, if there are many units.
     mean: Option<(f64, f64)>,
     confidence: f64,
     units: u64,
-    /// What no unit explains.
+    /// Lost requests that no unit explains.
     rest: f64,
 }
 
@@ -300,7 +300,7 @@ impl Losses {
         }
     }
 
-    /// What `times` as many requests lose to `n` units like these, for sure and at most.
+    /// Returns lower and upper bound of what `times` as many requests lose to `n` units like these.
     fn bounds(&self, n: u64, times: f64) -> (f64, f64) {
         let rest = self.rest * times;
         if n == 0 {
@@ -315,7 +315,8 @@ impl Losses {
         (rest + n as f64 * low, rest + n as f64 * high)
     }
 
-    /// How many more terminations like those seen would settle whether no more than `limit` is lost.
+    /// Returns the number of further terminations like those seen that would settle if no more than `limit` is lost, in
+    /// words.
     fn settle(&self, units: &[u64], limit: f64) -> String {
         let seen = len(units.len());
         let settles = |n: u64| {

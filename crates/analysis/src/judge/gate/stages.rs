@@ -1,4 +1,4 @@
-//! Checks of when terminations and starts reached their stages, and of exit codes.
+//! Checks of the times at which terminations and starts reached their stages, and of exit codes.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::model::figures::counted;
 use crate::model::{Check, Stage, Start, StartStage, Termination, Unit};
 use rolldrop_record::expect::{Bounds, Span};
 
-/// The checks of the terminations' stages. Each counts from its own t0.
+/// Returns the checks of the terminations' stages. Each counts from its own t0.
 pub(super) fn of_ends(terminations: &[Termination], limits: &BTreeMap<Stage, Bounds<Span>>) -> Vec<Check> {
     let no_end = || Measured::unknown(Unit::Seconds, "no pod ended", "let the run end pods");
     let of = |(stage, bounds): (&Stage, &Bounds<Span>)| {
@@ -18,8 +18,8 @@ pub(super) fn of_ends(terminations: &[Termination], limits: &BTreeMap<Stage, Bou
     limits.iter().flat_map(of).collect()
 }
 
-/// When a termination reached a stage. Its timeline counts from the latest t0, so it may have taken longer by t0's
-/// uncertainty. What a watch showed after a gap may have been so since the gap began.
+/// Returns the time at which a termination reached a stage. Its timeline counts from the latest t0, so it may have
+/// taken longer by t0's uncertainty. A stage that a watch showed after a gap may have been reached since the gap began.
 fn of_end(termination: &Termination, stage: Stage) -> Measured {
     let Termination { pod, timeline, t0_s, t0_uncertainty_s, watch_gaps, windows, .. } = termination;
     let Some(at) = timeline.get(&stage) else {
@@ -30,7 +30,7 @@ fn of_end(termination: &Termination, stage: Stage) -> Measured {
             Stage::LastConnection => "new connections to each pod until it ends",
             _ => "a load that goes on until the pod is gone",
         };
-        // Where no new connection came after t0, none came after the windows.
+        // If no new connection came after t0, none came after the windows.
         let windows = windows.iter().filter(|_| stage == Stage::LastConnection);
         let windows = windows.map(|window| Measured::between(Unit::Seconds, None, None, window.upper_s));
         let latest = largest(&windows.collect::<Vec<_>>());
@@ -44,7 +44,7 @@ fn of_end(termination: &Termination, stage: Stage) -> Measured {
     Measured::between(Unit::Seconds, Some(earliest), Some(*at), Some(at + t0_uncertainty_s))
 }
 
-/// The checks of the starts' stages. Each counts from when its pod was first seen.
+/// Returns the checks of the starts' stages. Each counts from the time at which its pod was first seen.
 pub(super) fn of_starts(starts: &[Start], limits: &BTreeMap<StartStage, Bounds<Span>>) -> Vec<Check> {
     let of_start = |start: &Start, stage: StartStage| match start.timeline.get(&stage) {
         Some(at) => Measured::exactly(Unit::Seconds, *at),
@@ -66,7 +66,7 @@ pub(super) fn of_starts(starts: &[Start], limits: &BTreeMap<StartStage, Bounds<S
     limits.iter().flat_map(of).collect()
 }
 
-/// An unknown one comes first, so that an inconclusive check names it.
+/// Puts unknown figures first, so that an inconclusive check names one.
 fn within(
     name: &str,
     bounds: Bounds<Span>,
@@ -77,7 +77,7 @@ fn within(
     each_within(name, bounds.map(Span::seconds), &all, nothing)
 }
 
-/// The checks of how many terminations ended with each exit code.
+/// Checks how many terminations ended with each exit code.
 pub(super) fn exits(terminations: &[Termination], limits: &BTreeMap<u8, Bounds<u64>>) -> Vec<Check> {
     let of = |(code, bounds): (&u8, &Bounds<u64>)| {
         let known = terminations.iter().filter(|t| t.exit_code == Some(i32::from(*code))).count() as f64;

@@ -1,4 +1,4 @@
-//! Checks of latencies, outages, starting pods and rollouts: what this run showed.
+//! Checks of latencies, outages, starting pods and rollouts, as this run showed them.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use rolldrop_record::expect::{
     Bounds, LatencyFigure, LatencyFigures, LatencyLimit, LatencyLimits, Span, StartLimits,
 };
 
-/// The parts of the latencies, by key. Those of all are response times, in a closed loop service times.
+/// Returns the parts of the latencies, by key. Those of all are response times, in a closed loop service times.
 pub(super) fn parts(latencies: &Latencies, is_closed_loop: bool) -> [(&'static str, &Percentiles); 3] {
     let all = if is_closed_loop { &latencies.service } else { &latencies.response };
     [("latency", all), ("latency.steady", &latencies.steady), ("latency.disrupted", &latencies.disrupted)]
 }
 
-/// The checks of latencies.
+/// Returns the checks of latencies.
 pub(super) fn latency(latencies: &Latencies, is_closed_loop: bool, limits: &LatencyLimits) -> Vec<Check> {
     let parts = parts(latencies, is_closed_loop);
     let limits = [limits.all(), limits.steady.unwrap_or_default(), limits.disrupted.unwrap_or_default()];
@@ -38,7 +38,7 @@ pub(super) fn latency(latencies: &Latencies, is_closed_loop: bool, limits: &Late
     parts.into_iter().zip(limits).flat_map(of_part).collect()
 }
 
-/// A figure, and the fewest requests that show it.
+/// Returns a figure, and the fewest requests that show it.
 fn value(percentiles: &Percentiles, figure: LatencyFigure) -> (f64, u64) {
     match figure {
         LatencyFigure::Mean => (percentiles.mean, 1),
@@ -75,18 +75,18 @@ fn too_few(unit: Unit, n: u64, figure: LatencyFigure, fewest: u64) -> Measured {
     Measured::unknown(unit, why, "a longer load, or a higher rate")
 }
 
-/// The check of the longest outage.
+/// Checks the longest outage.
 pub(super) fn outage(longest_s: f64, bounds: Bounds<Span>) -> Vec<Check> {
     Measured::exactly(Unit::Seconds, longest_s).within("outage", bounds.map(Span::seconds))
 }
 
-/// The check of the time to the first request of each starting pod.
+/// Checks the time to the first request of each starting pod.
 pub(super) fn first_request(starts: &[Start], limits: &StartLimits) -> Vec<Check> {
     let Some(bounds) = limits.first_request else { return Vec::new() };
     each_within("starts.firstRequest", bounds.map(Span::seconds), &each_start(starts), no_start)
 }
 
-/// The time to the first request of each starting pod.
+/// Returns the time to the first request of each starting pod.
 pub(super) fn each_start(starts: &[Start]) -> Vec<Measured> {
     let of = |start: &Start| match start.timeline.get(&StartStage::FirstRequest) {
         Some(at_s) => Measured::exactly(Unit::Seconds, *at_s),
@@ -103,12 +103,12 @@ pub(super) fn no_start() -> Measured {
     Measured::unknown(Unit::Seconds, "no pod started", "let the run replace pods")
 }
 
-/// The check of the length of each rollout: from the first deletion of an old pod until the last was gone.
+/// Checks the length of each rollout: from the first deletion of an old pod until the last was gone.
 pub(super) fn rollout(result: &RunResult, bounds: Bounds<Span>) -> Vec<Check> {
     each_within("rollout", bounds.map(Span::seconds), &each_rollout(result), no_rollout)
 }
 
-/// The length of each rollout.
+/// Returns the length of each rollout.
 pub(super) fn each_rollout(result: &RunResult) -> Vec<Measured> {
     let mut rollouts: BTreeMap<_, Vec<&Termination>> = BTreeMap::new();
     for t in result.terminations.iter().filter(|t| t.mode == Mode::Rollout) {
@@ -131,7 +131,8 @@ pub(super) fn no_rollout() -> Measured {
     Measured::unknown(Unit::Seconds, "no rollout was measured", "roll a workload out")
 }
 
-/// `starting` is a pod that was not ready at the end of the run: then old pods may have ended later.
+/// Returns the length of one rollout. `starting` is a pod that was not ready at the end of the run: then old pods may
+/// have ended later.
 fn length(pods: &[&Termination], starting: Option<&Start>) -> Measured {
     let began = pods.iter().map(|t| t.t0_s).min_by(f64::total_cmp).unwrap_or(0.0);
     let gone = |t: &&Termination| Some(t.t0_s + t.timeline.get(&Stage::PodDeleted)?);

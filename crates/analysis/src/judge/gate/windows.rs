@@ -17,13 +17,13 @@ use rolldrop_record::expect::{Bounds, PreStopLimits, Span, WindowLimits};
 pub(super) struct Windows<'a> {
     pub(super) terminations: &'a [Termination],
     pub(super) groups: &'a [LossGroup],
-    /// The only consumer that counts; `None` for all.
+    /// Only consumer that counts; `None` for all.
     pub(super) consumer: Option<&'a str>,
-    /// The confidence of each statement about all modes and consumers.
+    /// Confidence of each statement about all modes and consumers.
     pub(super) confidence: f64,
 }
 
-/// The confidence of a statement about several kinds of windows, and of the part about each of them.
+/// Confidence of a statement about several kinds of windows, and of the part about each of them.
 #[derive(Clone, Copy)]
 struct Confidence {
     of_all: f64,
@@ -34,7 +34,7 @@ struct Confidence {
 type Block<'a> = Vec<(&'a Termination, Option<&'a Window>)>;
 
 impl<'a> Windows<'a> {
-    /// The checks of `windows`.
+    /// Returns the checks of `windows`.
     pub(super) fn checks(&self, limits: &WindowLimits) -> Vec<Check> {
         let max = limits.max.map(|max| self.longest().at_most("windows", max.seconds()));
         let quantile = |(name, share, bounds): (&str, f64, Bounds<Span>)| {
@@ -54,7 +54,7 @@ impl<'a> Windows<'a> {
         self.terminations.iter().flat_map(of).filter(move |(_, window)| self.counts(&window.consumer))
     }
 
-    /// The longest window: at least the longest lower bound, at most the longest upper bound if all have one.
+    /// Returns the longest window: at least the longest lower bound, at most the longest upper bound if all have one.
     pub(super) fn longest(&self) -> Measured {
         let all = || self.all();
         if all().next().is_none() {
@@ -62,7 +62,7 @@ impl<'a> Windows<'a> {
         }
         let lower = all().filter_map(|(t, window)| Some((window.lower_s?, t)));
         let lower = lower.max_by(|a, b| a.0.total_cmp(&b.0));
-        // Of pods that share lost requests it may only be known that one of their windows lasted so long.
+        // For pods that share lost requests, perhaps only one of their windows is known to have lasted that long.
         let of_group = |group: &LossGroup| {
             let windows = group.windows.iter().filter(|window| self.counts(&window.consumer));
             Some((
@@ -100,7 +100,7 @@ impl<'a> Windows<'a> {
             .settled_by(MORE_CONNECTIONS)
     }
 
-    /// Each mode and consumer with its windows, in blocks that ended apart.
+    /// Returns the windows of each mode and consumer, in blocks that ended apart.
     fn blocks(&self) -> Vec<Vec<Block<'a>>> {
         let kinds: BTreeSet<(Mode, &str)> =
             self.all().map(|(t, window)| (t.mode, window.consumer.as_str())).collect();
@@ -111,19 +111,19 @@ impl<'a> Windows<'a> {
         kinds.into_iter().map(of).collect()
     }
 
-    /// One statement covers so many kinds of windows: they share its error.
+    /// Splits the error of one statement between this many kinds of windows.
     fn shared_by(&self, kinds: usize) -> Confidence {
         Confidence { of_all: self.confidence, each: 1.0 - (1.0 - self.confidence) / kinds.max(1) as f64 }
     }
 
-    /// A quantile of the windows to come, for each mode and consumer.
+    /// Returns a quantile of future windows, for each mode and consumer.
     pub(super) fn quantiles(&self, share: f64) -> Vec<Measured> {
         let kinds = self.blocks();
         let confidence = self.shared_by(kinds.len());
         kinds.iter().map(|blocks| quantile(blocks, share, confidence)).collect()
     }
 
-    /// The checks of the preStop sleep that is set: the share of the terminations that it outlasts.
+    /// Checks the preStop sleep that is set: the share of the terminations that it outlasts.
     pub(super) fn pre_stop(&self, limits: PreStopLimits) -> Vec<Check> {
         let share = limits.suffices.0;
         let kinds = self.blocks();
@@ -138,12 +138,12 @@ impl<'a> Windows<'a> {
         checks
     }
 
-    /// The checks of dead seconds, each termination for itself.
+    /// Checks dead seconds, each termination by itself.
     pub(super) fn dead_seconds(&self, bounds: Bounds<Span>) -> Vec<Check> {
         each_within("deadSeconds", bounds.map(Span::seconds), &self.each_dead(), no_termination)
     }
 
-    /// The dead seconds of each termination.
+    /// Returns the dead seconds of each termination.
     pub(super) fn each_dead(&self) -> Vec<Measured> {
         let of = |t: &Termination| match t.dead_seconds {
             Some(dead_s) => Measured::exactly(Unit::Seconds, dead_s),
@@ -164,7 +164,7 @@ pub(super) fn no_window() -> Measured {
     Measured::unknown(Unit::Seconds, "no window was measured", "end pods while new connections are made")
 }
 
-/// The two bounds of a quantile; of a block the largest upper and the smallest lower bound.
+/// Returns the two bounds of a quantile; a block has the largest upper and the smallest lower bound of its windows.
 fn quantile(blocks: &[Block<'_>], share: f64, confidence: Confidence) -> Measured {
     let n = blocks.len();
     let (lower_rank, upper_rank) = stats::quantile_ranks(n, share, confidence.each);
@@ -197,7 +197,8 @@ fn quantile(blocks: &[Block<'_>], share: f64, confidence: Confidence) -> Measure
     Measured::between(Unit::Seconds, low, None, high).because(basis).settled_by(settle)
 }
 
-/// The share of terminations whose windows are surely shorter than their preStop sleep, and may be.
+/// Returns the share of terminations whose windows are surely shorter than their preStop sleep, and the share that may
+/// be.
 fn covered(blocks: &[Block<'_>], share: f64, confidence: f64) -> Measured {
     let sleep_s = |t: &Termination| t.pre_stop_seconds.map(|s| s as f64);
     let is_short = |(t, window): &(&Termination, Option<&Window>)| {

@@ -1,5 +1,5 @@
-//! Whether windows within one rollout are more alike than windows of different ones: how far the count of ends that are
-//! apart may be read as a count of independent ones.
+//! Likeness of windows within one rollout, compared with windows of different rollouts. The more alike they are, the
+//! less the number of ends that are apart counts as a number of independent ones.
 
 use std::collections::BTreeMap;
 
@@ -9,21 +9,21 @@ use crate::conclude::recommend::apart;
 use crate::math::stats;
 use crate::model::{Mode, Termination};
 
-/// How alike one consumer's windows are within a rollout.
+/// Likeness of one consumer's windows within a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Alike {
     /// Rollouts with at least one window.
     pub rollouts: usize,
-    /// Ends of windows that are apart from each other, in all of them.
+    /// Number of ends of windows that are apart from each other, in all rollouts.
     pub ends: usize,
-    /// The intraclass correlation of the windows that ended then: 0 if a rollout says nothing of its windows, 1 if they
-    /// are all of one length. Estimated, so it may be slightly below 0.
+    /// Intraclass correlation of these windows: 0 if a rollout tells nothing about its windows, 1 if all windows of a
+    /// rollout have the same length. Estimated, so it may be slightly below 0.
     pub correlation: f64,
 }
 
-/// How alike the windows of this consumer are within a rollout. `None` with fewer than two rollouts, or
-/// where none has two ends that are apart.
+/// Returns the likeness of this consumer's windows within a rollout. `None` with fewer than two rollouts, or if none
+/// has two ends that are apart.
 pub(super) fn alike(terminations: &[Termination], consumer: &str) -> Option<Alike> {
     let of_rollouts = terminations.iter().filter(|t| t.mode == Mode::Rollout);
     let windows = of_rollouts.map(|t| (t, t.windows.iter().find(|window| window.consumer == consumer)));

@@ -1,14 +1,14 @@
-//! First sleep of a search that nothing but lost requests and the windows without names can guide.
+//! First sleep of a search that only lost requests and windows without names can guide.
 
 use super::{Seen, for_a_sleep};
 use crate::math::stats;
 use crate::model::RunResult;
 
-/// Bounds that are further apart than this, in seconds, only say between which sleeps to search.
+/// Distance of bounds, in seconds, beyond which they only limit the search.
 const LOOSE_S: f64 = 1.0;
 
-/// The first sleep to prove, in seconds, from a run in which pods slept for `set` seconds; `None` if the windows say
-/// nothing and requests were lost, so that only longer sleeps can be tried.
+/// Returns the first sleep to prove, in seconds, from a run in which pods slept for `set` seconds; `None` if the
+/// windows show nothing and requests were lost, so that only longer sleeps can be tried.
 ///
 /// It covers the largest upper bound. One that lies far above the largest lower bound may be far too long: then the
 /// search begins in the middle of both.

@@ -1,10 +1,10 @@
-//! A proof that was interrupted, and went on in another run: its parts show together what they show.
+//! A proof that was interrupted and continued in another run: its parts count together.
 
 use super::{Purpose, Settings, Step, Unit, Units};
 use crate::math::stats;
 use crate::model::Verdict;
 
-/// The parts of the proof of these settings that were interrupted, and lost nothing that a sleep may save.
+/// Returns the interrupted parts of the proof of these settings that lost nothing that a sleep may save.
 pub fn parts(steps: &[Step], settings: Settings) -> impl Iterator<Item = &Step> {
     steps.iter().filter(move |step| {
         step.purpose == Purpose::Proof
@@ -15,17 +15,18 @@ pub fn parts(steps: &[Step], settings: Settings) -> impl Iterator<Item = &Step> 
 }
 
 impl Units {
-    /// Those of a step.
+    /// Returns the units of a step.
     pub const fn of_step(step: &Step) -> Self {
         Self { unit: step.unit, number: step.units, rollouts: step.rollouts }
     }
 
-    /// Those of interrupted parts; `None` without any.
+    /// Sums the units of interrupted parts; `None` without any.
     pub fn of_parts<'a>(parts: impl Iterator<Item = &'a Step>) -> Option<Self> {
         parts.map(|part| Self::of_step(part).ended()).reduce(Self::and)
     }
 
-    /// Those that surely ended before an interruption: without the last rollout, or deletion, which it may have cut off.
+    /// Returns the units that surely ended before an interruption: without the last rollout, or deletion, which it may
+    /// have cut off.
     fn ended(self) -> Self {
         match self.unit {
             Unit::Deletions => Self { number: self.number.saturating_sub(1), ..self },
@@ -36,7 +37,7 @@ impl Units {
         }
     }
 
-    /// Both together. Where one of them does not know which ends were apart, rollouts count.
+    /// Adds both. If one of them does not know which ends were apart, rollouts count.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         let rollouts = self.rollouts + other.rollouts;
@@ -48,7 +49,7 @@ impl Units {
 }
 
 impl Step {
-    /// This proof, with the interrupted parts before it.
+    /// Returns this proof, including the interrupted parts before it.
     #[must_use]
     pub fn with_parts(&self, parts: &[&Self]) -> Self {
         let mut all = self.clone();

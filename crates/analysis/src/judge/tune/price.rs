@@ -1,38 +1,38 @@
-//! What a longer end of pods costs.
+//! Price of a longer end of pods.
 
 use serde::{Deserialize, Serialize};
 
 use super::Settings;
 
-/// How a workload replaces its pods.
+/// Pods of a workload, and the way in which it replaces them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rollout {
-    /// Its pods.
+    /// Number of its pods.
     pub pods: u64,
-    /// In which order.
+    /// Order of replacement.
     pub strategy: Strategy,
 }
 
-/// In which order a workload replaces its pods.
+/// Order in which a workload replaces its pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Strategy {
     /// A Deployment: it does not wait for pods that are terminating, so all old pods may be there besides the new ones.
     Rolling {
-        /// How many it replaces before it waits for new ones, by maxSurge and maxUnavailable.
+        /// Number that it replaces before it waits for new ones, by maxSurge and maxUnavailable.
         at_once: u64,
     },
     /// A Deployment that ends all pods first.
     Recreate,
     /// A StatefulSet or a DaemonSet: a pod begins when its predecessor is gone.
     InPlace {
-        /// How many at once.
+        /// Number that it replaces at once.
         at_once: u64,
     },
 }
 
-/// What the chosen settings cost.
+/// Price of the chosen settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Price {
@@ -45,7 +45,7 @@ pub struct Price {
 }
 
 impl Rollout {
-    /// Whether it may end all pods before new ones are there.
+    /// Returns true if it may end all pods before new ones are there.
     pub(super) const fn may_leave_none(self) -> bool {
         match self.strategy {
             Strategy::Recreate => true,
@@ -53,7 +53,7 @@ impl Rollout {
         }
     }
 
-    /// What it costs to go from one to the other.
+    /// Returns the price of a change of settings.
     pub fn price(self, from: Settings, to: Settings) -> Price {
         let seconds = |settings: Settings| i64::try_from(settings.pre_stop_seconds).unwrap_or(i64::MAX);
         let each = seconds(to) - seconds(from);

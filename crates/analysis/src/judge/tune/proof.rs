@@ -1,6 +1,6 @@
 //! Judgement of settings by a run: its units, and the longest windows that it shows.
 //!
-//! A proof is of the mode that it ran, and asks that nothing is lost that a sleep saves. It needs no names.
+//! A proof holds for the mode that it ran, and requires that nothing is lost that a sleep saves. It needs no names.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use crate::model::{Mode, RunResult, Termination, Verdict, Window, WindowBasis};
 pub enum Unit {
     /// Ends of pods in rollouts that surely left the rules apart from each other.
     Ends,
-    /// Rollouts: where it is not known which of their pods left the rules apart.
+    /// Rollouts: if it is not known which of their pods left the rules apart.
     Rollouts,
     /// Deletions of pods, one at a time. They show nothing for rollouts.
     Deletions,
@@ -30,12 +30,12 @@ pub struct Units {
     pub unit: Unit,
     /// Number of units.
     pub number: usize,
-    /// Rollouts, whatever the unit.
+    /// Number of rollouts, whatever the unit.
     pub rollouts: usize,
 }
 
 impl Units {
-    /// Those of a run. Ends count where the windows show them to be apart in more cases than there were rollouts.
+    /// Counts the units of a run. Ends count if the windows show more ends that are apart than there were rollouts.
     pub fn of(result: &RunResult) -> Self {
         let apart = |is_counted: fn(Mode) -> bool| {
             let counted = result.recommendation.iter().filter(|rec| is_counted(rec.mode));
@@ -53,8 +53,8 @@ impl Units {
         Self { unit, number: ends.max(rollouts), rollouts }
     }
 
-    /// Number of further pods that are to end for `missing` further units, if they show as many as the `ended` ones did. A few ends
-    /// tell that roughly, so they at most double.
+    /// Returns the number of further pods that must end for `missing` further units, if they show as many as the
+    /// `ended` ones did. A few ends show that only roughly, so they at most double.
     pub fn ends_for(self, missing: usize, ended: usize) -> usize {
         let each = ended.div_ceil(self.number.max(1)).max(1);
         (missing * each).min(ended.max(missing))
@@ -65,18 +65,18 @@ impl Units {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Seen {
-    /// Windows of pods.
+    /// Number of windows of pods.
     pub windows: usize,
-    /// Of these, those with an upper bound.
+    /// Number of these that have an upper bound.
     pub bounded: usize,
-    /// At least one window, of a pod or of a group of pods, lasted so long, in seconds.
+    /// Time that at least one window, of a pod or of a group of pods, lasted, in seconds.
     pub longest_lower_seconds: Option<f64>,
-    /// The largest upper bound, in seconds.
+    /// Largest upper bound, in seconds.
     pub longest_upper_seconds: Option<f64>,
 }
 
 impl Seen {
-    /// Those of a run, in rollouts; of a run without rollouts, in all its modes.
+    /// Collects the windows of a run, in rollouts; of a run without rollouts, in all its modes.
     pub fn of(result: &RunResult) -> Self {
         let has_rollouts = result.terminations.iter().any(|t| t.mode == Mode::Rollout);
         let counts = |t: &Termination| !has_rollouts || t.mode == Mode::Rollout;
@@ -107,7 +107,7 @@ impl Seen {
         }
     }
 
-    /// Those of both.
+    /// Combines both.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         let longer = |a: Option<f64>, b: Option<f64>| [a, b].into_iter().flatten().reduce(f64::max);
@@ -119,12 +119,12 @@ impl Seen {
         }
     }
 
-    /// The least sleep, in whole seconds, that covers all that are bounded; `None` without any.
+    /// Returns the shortest sleep, in whole seconds, that covers all bounded windows; `None` without any.
     pub fn covers_s(&self) -> Option<u64> {
         self.longest_upper_seconds.map(|upper_s| stats::ceil_seconds(upper_s).max(self.least_s()))
     }
 
-    /// The least sleep, in whole seconds, that no window is known to have outlasted.
+    /// Returns the shortest sleep, in whole seconds, that no window is known to have outlasted.
     pub fn least_s(&self) -> u64 {
         stats::ceil_seconds(self.longest_lower_seconds.unwrap_or(0.0))
     }
@@ -135,11 +135,11 @@ impl Seen {
 pub enum Proof {
     /// Nothing was lost that a sleep saves.
     Holds,
-    /// Something was, or a window lasted longer than the sleep.
+    /// Such requests were lost, or a window lasted longer than the sleep.
     TooShort {
-        /// Number of requests.
+        /// Number of lost requests.
         lost: u64,
-        /// The least sleep that covers the lower bounds of the run's windows, in seconds; `None` if none is longer than
+        /// Shortest sleep that covers the lower bounds of the run's windows, in seconds; `None` if none is longer than
         /// the sleep.
         at_least: Option<u64>,
     },
@@ -150,8 +150,8 @@ pub enum Proof {
     },
 }
 
-/// Judges a run with a sleep of `sleep_s` seconds, which was to have `needed` units with those that interrupted parts of it had
-/// `before`. It shows that a sleep is too short also if it was interrupted itself.
+/// Judges a run with a sleep of `sleep_s` seconds, which needs `needed` units, including those that its interrupted
+/// parts had `before`. A run that was itself interrupted can still show that a sleep is too short.
 pub fn proof(result: &RunResult, sleep_s: u64, needed: usize, before: Option<Units>) -> Proof {
     if let Verdict::Invalid { why } = &result.verdict {
         return Proof::Unknown { why: why.clone() };
@@ -174,8 +174,9 @@ pub fn proof(result: &RunResult, sleep_s: u64, needed: usize, before: Option<Uni
     Proof::Holds
 }
 
-/// Evidence that a sleep of `sleep_s` seconds is too short, of however many units: the requests that were lost, and the
-/// least sleep that covers the lower bounds of the windows, if those are longer; `None` if nothing does.
+/// Returns evidence that a sleep of `sleep_s` seconds is too short, from any number of units: the requests that were
+/// lost, and the shortest sleep that covers the lower bounds of the windows, if those are longer; `None` if nothing
+/// shows it.
 pub fn refuted(result: &RunResult, sleep_s: u64) -> Option<(u64, Option<u64>)> {
     let at_least = Some(Seen::of(result).least_s()).filter(|least_s| *least_s > sleep_s);
     let lost = for_a_sleep(result);
@@ -183,7 +184,7 @@ pub fn refuted(result: &RunResult, sleep_s: u64) -> Option<(u64, Option<u64>)> {
 }
 
 impl Unit {
-    /// So many, in words.
+    /// Writes a number of units in words.
     pub fn counted(self, number: usize) -> String {
         match self {
             Self::Ends => format!("{} that left the rules apart", counted(len(number), "end")),
@@ -194,7 +195,7 @@ impl Unit {
 }
 
 impl Units {
-    /// In words, with the rollouts if they are not the unit.
+    /// Describes the units in words, with the rollouts if they are not the unit.
     pub fn in_words(self) -> String {
         let units = self.unit.counted(self.number);
         match self.unit {

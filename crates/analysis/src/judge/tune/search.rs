@@ -1,46 +1,46 @@
-//! Which sleep is proven next.
+//! Choice of the sleep to prove next.
 //!
 //! A sleep is searched in whole seconds, between the longest that is known to lose requests and the shortest that held.
-//! Each proof spends half of the error that is left, so that all of them together keep theirs.
+//! Each proof spends half of the remaining error, so that all of them together keep theirs.
 
 use super::Proof;
 
-/// The most proofs of one search.
+/// Maximum number of proofs in one search.
 pub const MOST_PROOFS: usize = 10;
 
 /// A search for the least sleep that holds.
 #[derive(Clone, Debug)]
 pub struct Search {
-    /// The longest sleep that lost requests.
+    /// Longest sleep that lost requests.
     lost_with: Option<u64>,
-    /// The shortest that lost none.
+    /// Shortest sleep that lost none.
     held_with: Option<u64>,
-    /// What to prove next, if nothing has held yet.
+    /// Sleep to prove next, if none has held yet.
     candidate: u64,
-    /// Whether it goes on until one second less is known to lose requests.
+    /// True to continue until one second less is known to lose requests.
     is_tight: bool,
-    /// Whether the windows show how long a sleep must be. Otherwise only lost requests do.
+    /// True if the windows show how long a sleep must be. Otherwise only lost requests do.
     has_windows: bool,
-    /// The longest sleep that may be tried.
+    /// Longest sleep that may be tried.
     most: u64,
     proofs: usize,
 }
 
-/// What to do next.
+/// Next step of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// To prove this sleep, in seconds.
+    /// Prove this sleep, in seconds.
     Prove(u64),
-    /// This one holds, and is the least that is to be found.
+    /// This sleep holds, and the search finds no shorter one.
     Found(u64),
     /// The longest sleep that may be tried loses requests.
     TooLong,
-    /// There were as many proofs as there may be.
+    /// The maximum number of proofs is reached.
     TooMany,
 }
 
 impl Search {
-    /// A search that begins with the sleep that covers the windows.
+    /// Starts a search with the sleep that covers the windows.
     pub const fn from_windows(covers: u64, is_tight: bool) -> Self {
         // The windows may ask for more than pods ever slept while they were measured.
         let most = u64::MAX;
@@ -55,8 +55,8 @@ impl Search {
         }
     }
 
-    /// A search by lost requests, where no windows are seen to their end. `set` is the sleep that is set, and whether it
-    /// lost any; `first` is where to begin, if anything says that.
+    /// Starts a search by lost requests, if no windows are seen to their end. `set` is the current sleep, with true if
+    /// it lost requests; `first` is the sleep to begin with, if anything suggests one.
     pub fn by_losses(
         (set, has_lost): (u64, bool),
         first: Option<u64>,
@@ -75,14 +75,14 @@ impl Search {
         }
     }
 
-    /// What to do next.
+    /// Returns the next step.
     pub fn next(&self) -> Next {
         let next = match (self.lost_with, self.held_with) {
             (Some(lost), None) if lost >= self.most => return Next::TooLong,
             (_, None) => self.candidate,
             (_, Some(held)) if !self.is_tight || held == 0 => return Next::Found(held),
             (Some(lost), Some(held)) if held <= lost + 1 => return Next::Found(held),
-            // The windows say that one second less is too short.
+            // The windows show that one second less is too short.
             (_, Some(held)) if self.has_windows => held - 1,
             (lost, Some(held)) => lost.map_or(held / 2, |lost| lost.midpoint(held)),
         };
@@ -93,12 +93,12 @@ impl Search {
         }
     }
 
-    /// The error that the next proof may spend, of `alpha` for all.
+    /// Returns the error that the next proof may spend, of `alpha` for all.
     pub fn error(&self, alpha: f64) -> f64 {
         (0..=self.proofs).fold(alpha, |left, _| left / 2.0)
     }
 
-    /// What a proof of this sleep has shown.
+    /// Takes the result of a proof of this sleep.
     pub fn learn(&mut self, sleep_s: u64, proof: &Proof) {
         self.proofs += 1;
         match proof {
@@ -116,7 +116,7 @@ impl Search {
     }
 }
 
-/// The sleep after one that lost requests, where nothing else says how long it must be.
+/// Returns the sleep to try after one that lost requests, if nothing else shows how long it must be.
 fn longer(sleep_s: u64, most: u64) -> u64 {
     sleep_s.saturating_mul(2).max(1).min(most)
 }
@@ -125,7 +125,7 @@ fn longer(sleep_s: u64, most: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Searches where sleeps hold from `least` on. Returns the sleeps that were proven, and the end.
+    /// Searches if sleeps hold from `least` on. Returns the sleeps that were proven, and the end.
     fn searched(mut search: Search, least: u64) -> (Vec<u64>, Next) {
         let mut proven = Vec::new();
         loop {

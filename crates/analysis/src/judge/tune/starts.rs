@@ -1,7 +1,7 @@
-//! What starting pods need so that they lose nothing.
+//! Settings that starting pods need so that they lose nothing.
 //!
-//! A readiness delay keeps traffic from a pod whose probe passes before it serves. minReadySeconds keeps the old pods until
-//! every consumer has learned of the new ones.
+//! A readiness delay keeps traffic from a pod whose probe passes before it serves. minReadySeconds keeps the old pods
+//! until every consumer has learned of the new ones.
 
 use super::{Rollout, Settings};
 use crate::math::stats;
@@ -9,9 +9,9 @@ use crate::model::figures::counted;
 use crate::model::{RunResult, Start, StartStage};
 use rolldrop_record::Cause;
 
-/// The settings that are set, with a start of pods that would have saved what a run lost at it. They stay as they are if
-/// nothing was lost, the pods have no readiness probe, or it was not seen when they first answered. minReadySeconds helps
-/// only where a rollout leaves old pods until new ones are there.
+/// Returns the current settings, with delays at the start of pods that would have saved the requests that a run lost
+/// then. They stay as they are if nothing was lost, the pods have no readiness probe, or their first answer was not
+/// seen. minReadySeconds helps only if a rollout leaves old pods until new ones are there.
 pub fn with_starts(result: &RunResult, set: Settings, rollout: Rollout) -> Settings {
     let slowest = |from: StartStage, counts: fn(&Start) -> bool| {
         let took = result.starts.iter().filter(|start| counts(start)).filter_map(|start| {
@@ -33,7 +33,8 @@ pub fn with_starts(result: &RunResult, set: Settings, rollout: Rollout) -> Setti
     wanted
 }
 
-/// What a run with these settings lost at starts that its settings were to save, in words; `None` if nothing.
+/// Describes the losses at starts of a run with these settings, which its settings were to save; `None` if there were
+/// none.
 pub fn lost_at_starts(result: &RunResult, set: Settings, with: Settings) -> Option<String> {
     let changed = [
         (Cause::NotReadyYet, set.readiness_delay_seconds != with.readiness_delay_seconds, "readiness delay"),

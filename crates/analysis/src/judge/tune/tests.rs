@@ -11,7 +11,8 @@ const BEFORE: Settings = Settings {
     readiness_delay_seconds: None,
 };
 
-/// A run of pods that end one by one and serve on, `seconds` after their deletion still routed to.
+/// Returns a run of pods that end one by one and continue to serve, and are routed to until `seconds` after their
+/// deletion.
 fn windows(seconds: &[f64]) -> RunResult {
     let service = Service::new(&["a", "b", "c"]);
     let mut result = analysed(service.records).result;
@@ -167,7 +168,8 @@ fn proof_needs_as_many_units_as_its_coverage() {
     assert_eq!(proof(&result, 4, 2, None), Proof::Holds);
 }
 
-/// The run as it would be if its pods had ended in rollouts of so many, `ends` of which left the rules apart.
+/// Returns the run as it would be if its pods had ended in rollouts of `pods` pods, `ends` of which left the rules
+/// apart.
 fn in_rollouts(mut result: RunResult, pods: usize, ends: usize) -> RunResult {
     for (i, t) in result.terminations.iter_mut().enumerate() {
         (t.mode, t.disruption, t.repetition) =
@@ -209,7 +211,7 @@ fn proof_fails_below_a_window_of_a_pod_or_group() {
     }];
     assert_eq!(Seen::of(&result).least_s(), 3);
     assert_eq!(proof(&result, 2, 2, None), Proof::TooShort { lost: 0, at_least: Some(3) });
-    // The same in a mode that is not the rollout's says nothing of it.
+    // Such a window in a mode other than the rollout's does not count.
     result.terminations.push(Termination { mode: Mode::Isolated, ..result.terminations[0].clone() });
     result.groups[0].terminations = vec![2];
     assert_eq!(Seen::of(&result).least_s(), 2);
@@ -291,7 +293,7 @@ fn proof_goes_on_from_its_interrupted_parts() {
     assert!(matches!(proof(&rest, 2, 9, before), Proof::Unknown { .. }));
     let all = of(&rest).with_parts(&[&steps[0]]);
     assert_eq!((all.units, all.rollouts, all.terminations), (8, 4, 10));
-    // Where the rest does not know which ends were apart, rollouts count.
+    // If the rest does not know which ends were apart, rollouts count.
     let together = in_rollouts(windows(&[0.2; 4]), 2, 1);
     assert_eq!(of(&together).with_parts(&[&steps[0]]).units, 4);
     // Neither other settings' runs nor those that lost something are parts.

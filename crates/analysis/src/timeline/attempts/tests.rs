@@ -21,7 +21,7 @@ fn run() -> RunId {
     "k3v9x2abcdef".parse().unwrap()
 }
 
-/// Sent 10 ms after `from`, and ended 20 ms after that.
+/// Returns a request that is sent 10 ms after `from`, and ends 20 ms after that.
 fn row(seq: u64, from: i64, outcome: Outcome, status: Option<u16>) -> RequestRow {
     RequestRow {
         connect_start: Some(at(from)),
@@ -56,7 +56,7 @@ fn joined(requests: Vec<RequestRow>, served: Vec<ServedRow>) -> Requests {
     joined_among(&[], requests, served)
 }
 
-/// Among these pods, where any are to be known by name.
+/// Joins requests and proxies' rows among these pods, if any are to be known by name.
 fn joined_among(pods: &[&str], requests: Vec<RequestRow>, served: Vec<ServedRow>) -> Requests {
     let info = serde_json::from_value(serde_json::json!({
         "format": 1, "tool": {"name": "rolldrop", "version": "0"}, "run": run(), "name": "x",

@@ -41,7 +41,7 @@ fn sample(of: &str, ms: i64, offset_ms: i64) -> Event {
     Event::new(at(ms), "coordinator", EventKind::clock_sample(of, offset))
 }
 
-/// A run of 100 requests of which nothing is missing.
+/// Returns a run of 100 requests of which nothing is missing.
 fn whole() -> Records {
     let source = |name: &str, role, rows| Source {
         name: name.into(),
@@ -104,7 +104,7 @@ fn whole() -> Records {
     }
 }
 
-/// What is missing and what contradicts itself.
+/// Returns the missing parts and the contradictions.
 fn found(records: Records) -> (Vec<String>, Vec<String>) {
     let (timeline, _) = Timeline::build(records.log(), records).unwrap();
     (timeline.integrity.missing, timeline.integrity.contradictions)

@@ -1,4 +1,4 @@
-//! The end of one pod: its stages, and what was behind it. When it took effect: [`super::t0`].
+//! The end of one pod: its stages and its cause. [`super::t0`] finds the time at which it took effect.
 
 use super::super::Command;
 use super::super::beats::Beats;
@@ -34,7 +34,7 @@ pub(super) struct Ending<'a> {
 }
 
 impl<'a> Ending<'a> {
-    /// The pod's end; `None` while it is running.
+    /// Returns the pod's end; `None` while it is running.
     pub(super) fn find(&self) -> Option<PodEnd> {
         let (kind, t0) = self.t0()?;
         let pod = self.pod;
@@ -87,7 +87,7 @@ impl<'a> Ending<'a> {
         }
     }
 
-    /// What was behind it.
+    /// Finds the cause of the end.
     fn by(&self, kind: &Kind<'a>, t0: T0) -> By {
         if let Kind::Own(_, action) = kind {
             let cause = Some(EndCause::ThisRun(action.action));
@@ -123,7 +123,7 @@ impl<'a> Ending<'a> {
     }
 }
 
-/// What was behind the end of a pod.
+/// Cause of a pod's end.
 struct By {
     mode: Option<Mode>,
     disruption: Option<u32>,

@@ -1,4 +1,4 @@
-//! What the watch showed of one pod, event by event.
+//! Events of one pod, as the watch showed them.
 
 use super::PodLife;
 use rolldrop_record::Stamp;
@@ -7,28 +7,28 @@ use rolldrop_record::event::{Change, ContainerState, PodEvent};
 /// A deletion as the watch first showed it.
 #[derive(Clone, Debug)]
 pub(super) struct Deletion {
-    /// When it was shown.
+    /// Time at which it was shown.
     pub(super) seen: Stamp,
     /// Its deletionTimestamp, on the API server's clock.
     pub(super) timestamp: Stamp,
     /// The grace period, in seconds.
     pub(super) grace_s: i64,
-    /// The version of the pod that showed it.
+    /// Version of the pod that showed it.
     pub(super) version: String,
-    /// Whether that is the version that the deletion made. In a list it may be a later one.
+    /// True if that is the version that the deletion made. In a list it may be a later one.
     pub(super) is_exact: bool,
 }
 
-/// What the watch showed of one UID.
+/// Events of one UID, as the watch showed them.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) life: PodLife,
     pub(super) last: PodEvent,
     pub(super) last_at: Stamp,
     pub(super) deletion: Option<Deletion>,
-    /// When it was shown as failed or succeeded.
+    /// Time at which it was shown as failed or succeeded.
     pub(super) terminal: Option<Stamp>,
-    /// When its main containers were last shown running, before they had ended.
+    /// Time at which its main containers were last shown running, before they had ended.
     pub(super) running: Option<Stamp>,
     pub(super) containers_terminated: Option<Stamp>,
     pub(super) deleted: Option<Stamp>,
@@ -36,7 +36,7 @@ pub(super) struct Seen {
     pub(super) exit_reason: Option<String>,
     /// Readiness of the pod when its main containers were last shown running.
     was_ready: bool,
-    /// The grace period of its deletion at that time: the kubelet's own last deletion has none, in seconds.
+    /// Grace period of its deletion at that time, in seconds: the kubelet's own last deletion has none.
     pub(super) running_grace_s: Option<i64>,
 }
 
@@ -129,20 +129,21 @@ impl Seen {
         main.map(|c| c.pre_stop_sleep_s.unwrap_or(0)).min()
     }
 
-    /// Within so many seconds the readiness probes of its main containers would have noticed that they do not listen; `None`
-    /// without such a probe, and if one did.
+    /// Returns the seconds within which the readiness probes of its main containers would have noticed that they do not
+    /// listen; `None` without such a probe, and if one did.
     pub(super) fn accepted_for_all_but_s(&self) -> Option<u32> {
         let main = self.last.containers.iter().filter(|c| !c.sidecar);
         let notices_s = main.filter_map(|c| c.readiness_notices_s).max()?;
         self.was_ready.then_some(notices_s)
     }
 
-    /// The program that the hook of a main container runs.
+    /// Returns the program that the hook of a main container runs.
     pub(super) fn hook_program(&self) -> Option<String> {
         self.last.containers.iter().filter(|c| !c.sidecar).find_map(|c| c.pre_stop_program.clone())
     }
 
-    /// For how long the hooks of all main containers sleep, by the action or by a program that does no more.
+    /// Returns the time that the hooks of all main containers sleep, in seconds, by the action or by a program that
+    /// does no more.
     pub(super) fn hook_sleep_s(&self) -> Option<i64> {
         let main = self.last.containers.iter().filter(|c| !c.sidecar);
         let sleeps = main.map(|c| match c.pre_stop_other {
@@ -153,13 +154,13 @@ impl Seen {
     }
 }
 
-/// Whether a pod has ended without being deleted.
+/// Returns true if a pod has ended without being deleted.
 pub(in super::super) fn has_finished(pod: &PodEvent) -> bool {
     matches!(pod.phase.as_str(), "Failed" | "Succeeded")
 }
 
-/// Whether the main containers of a pod are probed before it is ready, as far as one event shows it. `is_new`: it was
-/// never seen ready before.
+/// Returns true if the main containers of a pod are probed before it is ready, as far as one event shows it. `is_new`:
+/// it was never seen ready before.
 fn is_probed(event: &PodEvent, is_new: bool) -> Option<bool> {
     let main = || event.containers.iter().filter(|c| !c.sidecar);
     if main().any(|c| c.readiness_probe == Some(true)) {
@@ -168,7 +169,7 @@ fn is_probed(event: &PodEvent, is_new: bool) -> Option<bool> {
     if main().next().is_some() && main().all(|c| c.readiness_probe == Some(false)) {
         return Some(false);
     }
-    // Records of older versions say nothing about probes. Without one, a pod is ready as soon as all its containers
+    // Records of older versions hold no facts about probes. Without one, a pod is ready as soon as all its containers
     // run, and an ending pod stays ready until they have ended.
     let waits = is_new
         && !event.ready

@@ -1,5 +1,5 @@
-//! When a pod's deletion took effect (t0), and what ended the pod: the run, others, the pod itself, or an unseen event in
-//! a gap of the watch.
+//! Finds the time at which a pod's deletion took effect (t0), and its author: the run, others, the pod itself, or an
+//! unseen event in a gap of the watch.
 
 use super::super::clocks::{API_SERVER, Clocks};
 use super::super::explain::BY_KUBELET;
@@ -10,23 +10,24 @@ use crate::model::T0Basis;
 use rolldrop_record::event::{Action, ProxyPhase};
 use rolldrop_record::{Mode, Stamp};
 
-/// A container may have ended this long before a watch shows it: a kubelet looks at its containers once a second.
+/// Longest time between a container's end and a watch event that shows it: a kubelet looks at its containers once a
+/// second.
 const SHOWN_WITHIN_NS: i64 = 2 * SECOND_NS;
 
-/// When a deletion took effect.
+/// Time at which a deletion took effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct T0 {
-    /// Not before this.
+    /// Earliest possible time.
     pub earliest: Stamp,
-    /// Not after this.
+    /// Latest possible time.
     pub latest: Stamp,
-    /// The basis of these.
+    /// Evidence for these bounds.
     pub basis: T0Basis,
 }
 
-/// How a pod ended.
+/// Kind of a pod's end.
 pub(super) enum Kind<'a> {
-    /// The run deleted it: with the first call that may have caused it.
+    /// The run deleted it: time and action of the first call that may have caused it.
     Own(Stamp, &'a Action),
     /// It ended before it was deleted, or without being deleted.
     ByItself,
@@ -39,7 +40,7 @@ pub(super) enum Kind<'a> {
 }
 
 impl<'a> Ending<'a> {
-    /// How the pod ended, and when; `None` while it is running.
+    /// Returns the kind of the pod's end, and its time; `None` while it is running.
     pub(super) fn t0(&self) -> Option<(Kind<'a>, T0)> {
         self.deleted_by_this_run()
             .or_else(|| self.ended_by_itself())
@@ -48,14 +49,14 @@ impl<'a> Ending<'a> {
             .or_else(|| self.lost_in_a_gap())
     }
 
-    /// What its proxy saw of its end.
+    /// Returns the times at which its proxy saw signs of its end.
     fn signs(&self) -> impl Iterator<Item = Stamp> {
         [ProxyPhase::ListenerClosed, ProxyPhase::Sigterm].into_iter().filter_map(|sign| self.phase(sign))
     }
 
-    /// When its preStop hook was called. A mark from before the pod's end, within the uncertainty of the clocks, or
-    /// from after its containers ended, was not the kubelet's, but came from a process of the sidecar's container, or
-    /// in runs of earlier versions from any client of the admin port.
+    /// Returns the time at which its preStop hook was called. A mark from before the pod's end, within the uncertainty
+    /// of the clocks, or from after its containers ended, was not the kubelet's, but came from a process of the
+    /// sidecar's container, or in runs of earlier versions from any client of the admin port.
     pub(super) fn pre_stop(&self, earliest: Stamp) -> Option<Stamp> {
         let Evidence { phases, clocks, .. } = self.evidence;
         let slack_ns = |source: &str, at| clocks.uncertainty_ns(source, at).unwrap_or(SECOND_NS);
@@ -68,7 +69,7 @@ impl<'a> Ending<'a> {
         phases.all(self.life, ProxyPhase::PreStop).find(may_be).map(|(at, _)| at)
     }
 
-    /// When a deletion took effect that this run did not make, or for whose call it has no answer.
+    /// Returns the time at which a deletion took effect that this run did not make, or for whose call it has no answer.
     fn bounds(&self, deletion: &Deletion) -> T0 {
         let second = by_timestamp(deletion, self.evidence.clocks);
         let mut bracket = self.evidence.beats.bracket(&deletion.version);
@@ -78,7 +79,8 @@ impl<'a> Ending<'a> {
         let earliest = bracket.earliest.map_or(second.earliest, |at| at.max(second.earliest));
         let latest = bracket.latest.map_or(second.latest, |at| at.min(second.latest));
         let is_narrower = (earliest, latest) != (second.earliest, second.latest);
-        // Two beats that are closer than the timestamp's seconds say as much, also where it happens to say a little more.
+        // Two beats that are at most a second apart are as precise as the timestamp, even if it happens to be a
+        // little narrower.
         let is_between = bracket.width_ns().is_some_and(|ns| ns <= SECOND_NS);
         let basis = if is_narrower || is_between { T0Basis::Beats } else { T0Basis::Timestamp };
         match bracket.earliest {
@@ -125,7 +127,7 @@ impl<'a> Ending<'a> {
         Some((Kind::Own(*sent, action), t0))
     }
 
-    /// Its containers ended first; it may have been deleted later.
+    /// Handles a pod whose containers ended first; it may have been deleted later.
     fn ended_by_itself(&self) -> Option<(Kind<'a>, T0)> {
         let pod = self.pod;
         let deletion = pod.deletion.as_ref().map(|deletion| deletion.seen);
@@ -144,7 +146,7 @@ impl<'a> Ending<'a> {
         Some((Kind::ByItself, T0 { earliest, latest, basis: T0Basis::EndOfContainers }))
     }
 
-    /// When the run last had a node shut down before this.
+    /// Returns the last time before `at` at which the run had a node shut down.
     fn shutdown_begun(&self, at: Stamp) -> Option<Stamp> {
         let is_shutdown = |action: &Action| action.mode == Some(Mode::NodeShutdown) && action.error.is_none();
         let mut begun = self.evidence.actions.iter().rev();
@@ -156,7 +158,7 @@ impl<'a> Ending<'a> {
         Some((Kind::ByOthers, self.bounds(deletion)))
     }
 
-    /// One that was not scheduled yet, or whose deletion was shown only after its end.
+    /// Handles a pod that was not scheduled yet, or whose deletion was shown only after its end.
     fn removed_at_once(&self) -> Option<(Kind<'a>, T0)> {
         let signs = self.signs().chain(self.pod.containers_terminated);
         let latest = signs.fold(self.pod.deleted?, Stamp::min);
@@ -172,14 +174,14 @@ impl<'a> Ending<'a> {
         Some((Kind::RemovedAtOnce, T0 { earliest: earliest.min(latest), latest, basis }))
     }
 
-    /// Gone between two lists: the later one does not show it any more.
+    /// Handles a pod that was gone between two lists: the later one does not show it any more.
     fn lost_in_a_gap(&self) -> Option<(Kind<'a>, T0)> {
         let (earliest, latest) = *self.evidence.gaps.iter().find(|(_, to)| *to > self.pod.last_at)?;
         Some((Kind::Lost, T0 { earliest, latest, basis: T0Basis::Gap }))
     }
 }
 
-/// When a deletion took effect by the API server's own record, to the second.
+/// Returns the time at which a deletion took effect by the API server's own record, to the second.
 fn by_timestamp(deletion: &Deletion, clocks: &Clocks) -> T0 {
     let Deletion { seen, timestamp, grace_s, .. } = deletion;
     let offset = clocks.offset(API_SERVER, timestamp.shifted_ns(-grace_s * SECOND_NS));

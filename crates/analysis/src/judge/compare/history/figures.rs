@@ -1,4 +1,4 @@
-//! The figures of one run that are held against earlier runs, each with the scale on which its spread is judged.
+//! Figures of one run that are compared with earlier runs, each with the scale on which its spread is judged.
 
 use std::collections::BTreeMap;
 use std::f64::consts::PI;
@@ -10,23 +10,23 @@ use crate::math::stats;
 use crate::model::Mode;
 use crate::model::figures::count;
 
-/// With fewer episodes a share of them is as rough as the count itself.
+/// Fewest episodes for which their share is used: with fewer it is as rough as the count itself.
 const FEWEST_EPISODES: usize = 5;
-/// The quantiles that are judged. More of them would share the same chance of an error and tell little else.
+/// Quantiles that are judged. More of them would share the same chance of an error and tell little else.
 const QUANTILES: [(&str, f64); 2] = [("p50", 0.5), ("p99", 0.99)];
 
-/// The scale on which runs vary.
+/// Scale on which runs vary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::judge::compare) enum Scale {
-    /// A number of events in the exposure: its root.
+    /// Number of events in the exposure: its square root.
     Count,
-    /// A number of the exposure's units, as a share: the arc sine of its root.
+    /// Share of the exposure's units: the arc sine of its square root.
     Share,
-    /// Seconds, as they are.
+    /// Seconds, unchanged.
     Time,
-    /// A latency: its logarithm.
+    /// Latency: its logarithm.
     Log,
-    /// A rate, of which more is better: its logarithm, turned round.
+    /// Rate, of which more is better: its logarithm, negated.
     Rate,
 }
 
@@ -35,7 +35,7 @@ impl Scale {
         self == Self::Rate
     }
 
-    /// A value on the scale; higher is worse.
+    /// Places a value on the scale; higher is worse.
     pub(in crate::judge::compare) fn of(self, value: f64, exposure: f64) -> f64 {
         match self {
             Self::Count => 2.0 * (value + 0.375).sqrt(),
@@ -46,7 +46,7 @@ impl Scale {
         }
     }
 
-    /// The value at a place on the scale. Counts are rounded down, because no run has a part of an event.
+    /// Returns the value at a place on the scale. Counts are rounded down, because no run has a part of an event.
     pub(in crate::judge::compare) fn back(self, place: f64, exposure: f64) -> f64 {
         match self {
             Self::Count => ((place / 2.0).powi(2) - 0.375).max(0.0).floor(),
@@ -60,7 +60,7 @@ impl Scale {
         }
     }
 
-    /// The standard deviation on the scale that chance alone gives.
+    /// Returns the standard deviation on the scale that chance alone gives.
     pub(in crate::judge::compare) fn least_spread(self, exposure: f64) -> f64 {
         match self {
             Self::Count => 1.0,
@@ -77,14 +77,14 @@ pub(super) struct Figure {
     pub(super) scale: Scale,
     unit: Unit,
     pub(super) value: f64,
-    /// What the value is out of: terminations, requests or episodes.
+    /// Number of terminations, requests or episodes that the value is out of.
     pub(super) exposure: f64,
-    /// Which quantile of all latencies it is, if it is one.
+    /// Quantile of all latencies that the figure is, if it is one.
     pub(super) quantile: Option<f64>,
 }
 
 impl Figure {
-    /// Its value, had its run had the other's exposure.
+    /// Returns the value that its run would have had with the other's exposure.
     pub(super) fn value_at(&self, other: &Self) -> f64 {
         match self.scale {
             Scale::Count => self.value * other.exposure / self.exposure,
@@ -100,7 +100,7 @@ impl Figure {
     }
 }
 
-/// All figures of a run that are known.
+/// Returns all figures of a run that are known.
 pub(super) fn of(sample: &Sample) -> Vec<Figure> {
     let figure = |metric: String, scale, unit, value: f64, exposure: f64| Figure {
         metric,
@@ -154,7 +154,7 @@ fn episodes(sample: &Sample) -> BTreeMap<Mode, Vec<u64>> {
     by_mode
 }
 
-/// The upper bounds of the windows, sorted; one that is not known is longer than all.
+/// Returns the upper bounds of the windows, sorted; an unknown one counts as longer than all.
 fn windows(sample: &Sample) -> BTreeMap<(Mode, &str), Vec<f64>> {
     let mut all: BTreeMap<_, Vec<f64>> = BTreeMap::new();
     for ended in &sample.terminations {

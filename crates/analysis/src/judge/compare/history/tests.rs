@@ -14,7 +14,7 @@ use crate::model::Mode;
 
 mod recorded;
 
-/// How runs of a simulated service differ.
+/// A simulated service, with the differences between its runs.
 #[derive(Clone, Copy, Debug)]
 struct Service {
     /// Requests lost in a run, on average.
@@ -31,7 +31,7 @@ fn normal(rng: &mut SmallRng) -> f64 {
     Normal::standard().inverse_cdf(rng.random_range(1e-12..1.0))
 }
 
-/// A number whose mean varies from run to run with a coefficient of variation of one half.
+/// Draws a number whose mean varies from run to run with a coefficient of variation of one half.
 fn losses(mean: f64, rng: &mut SmallRng) -> u64 {
     let rate = (0..4).map(|_| -(1.0 - rng.random::<f64>()).ln()).sum::<f64>() * mean / 4.0;
     let (mut lost, mut product) = (0, rng.random::<f64>());
@@ -42,7 +42,7 @@ fn losses(mean: f64, rng: &mut SmallRng) -> u64 {
     lost
 }
 
-/// A run with six isolated terminations, the `at`-th of its history.
+/// Returns a run with six isolated terminations, the `at`-th of its history.
 fn run(at: i64, service: Service, rng: &mut SmallRng) -> Sample {
     let slow = (service.between_runs * normal(rng)).exp();
     let tail = (service.between_runs * normal(rng)).exp();
@@ -168,7 +168,7 @@ fn what_a_busy_machine_sent_late_is_no_latency_of_the_app() {
     }
 }
 
-/// The same run with the latencies of its tenths of a second: 2 ms, but slow for so many of 20 answers.
+/// Returns this run with the latencies of its tenths of a second: 2 ms, but slow for `slow_of_20` of 20 answers.
 fn with_latencies(run: &Sample, slow_of_20: impl Fn(usize) -> u64) -> Sample {
     let [usual, slow] = [2_000_000, 900_000_000].map(sample::bin);
     let block = |i| {

@@ -12,7 +12,7 @@ use crate::judge::compare::{Sample, compare};
 use crate::model::{Mode, Verdict};
 use CheckVerdict::{Fail, Inconclusive, Pass};
 
-/// A run with three terminations and these figures.
+/// Returns a run with three terminations and these figures.
 fn run(figures: &[(&str, f64)]) -> Sample {
     let of = |(key, value): &(&str, f64)| ((*key).to_owned(), Known::Value(*value));
     let all: BTreeMap<String, Known> = figures.iter().map(of).collect();
@@ -54,7 +54,7 @@ fn options(expect: Value) -> Options {
     Options { worse: expect.worse(), ..Options::default() }
 }
 
-/// All checks of a run: against a history if there are enough runs, else against few.
+/// Returns all checks of a run: against a history if there are enough runs, else against few.
 fn all(baseline: &[Sample], candidate: &Sample, expect: Value) -> Vec<Check> {
     let options = options(expect);
     if baseline.len() < FEWEST_RUNS {
@@ -68,13 +68,13 @@ fn all(baseline: &[Sample], candidate: &Sample, expect: Value) -> Vec<Check> {
     History::of(runs.collect(), &candidate, LAST, &options).checks(&candidate, &options)
 }
 
-/// The check of one figure.
+/// Returns the check of one figure.
 fn check(baseline: &[Sample], candidate: &Sample, expect: Value, name: &str) -> Check {
     let checks = all(baseline, candidate, expect);
     checks.iter().find(|check| check.name == name).unwrap_or_else(|| panic!("{name}: {checks:?}")).clone()
 }
 
-/// The verdict on a figure that was so in the runs of the baseline, and is so now.
+/// Returns the verdict on a figure that had these values in the runs of the baseline, and has the value `now`.
 fn verdict(key: &str, then: &[f64], now: f64, worse: &str) -> (CheckVerdict, String) {
     let worse: Value = worse.parse::<u64>().map_or_else(|_| worse.into(), Value::from);
     let expect = key.rsplit('.').fold(json!({"worse": worse}), |inner, name| json!({name: inner}));
@@ -84,7 +84,7 @@ fn verdict(key: &str, then: &[f64], now: f64, worse: &str) -> (CheckVerdict, Str
     (check.verdict, check.in_words())
 }
 
-/// The verdicts on these figures, one after the other.
+/// Returns the verdicts on these figures, one after the other.
 fn verdicts<const N: usize>(key: &str, then: &[f64], worse: &str, now: [f64; N]) -> [CheckVerdict; N] {
     now.map(|now| verdict(key, then, now, worse).0)
 }
@@ -164,7 +164,7 @@ fn few_runs_fail_a_total_that_the_test_of_totals_calls_worse() {
     assert_eq!(verdict_of_many, Fail, "{why}");
     assert!(why.ends_with("1 in 1 run, then 200; test of totals"), "{why}");
     assert_eq!(verdicts("dropped", &[60.0], "10%", [66.0, 96.0]), [Pass, Inconclusive]);
-    // What is allowed is taken off before the test.
+    // The allowed value is taken off before the test.
     assert_eq!(verdicts("dropped", &[0.0], "100", [96.0, 110.0, 300.0]), [Pass, Inconclusive, Fail]);
     assert_eq!(verdicts("rollout", &[10.0, 11.0], "10%", [11.0, 60.0]), [Pass, Inconclusive]);
 }

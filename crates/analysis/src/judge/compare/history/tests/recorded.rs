@@ -22,12 +22,12 @@ impl Recorded {
     }
 }
 
-/// Those that can be a baseline.
+/// Returns the runs that can be a baseline.
 fn passed(runs: &[Sample]) -> Vec<Sample> {
     runs.iter().filter(|run| run.gate == CheckVerdict::Pass).cloned().collect()
 }
 
-/// What the gate says of a run: its own limits, and those from five others.
+/// Returns the gate's verdict on a run: by its own limits, and by those from five others.
 fn judged(run: &Sample, five: &[Sample]) -> CheckVerdict {
     let options = Options { tolerance: TOLERANCE, ..Options::default() };
     let checks = History::of(five.to_vec(), run, LAST, &options).checks(run, &options);
