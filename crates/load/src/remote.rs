@@ -7,20 +7,11 @@
 //!
 //! | request | answer |
 //! |---|---|
-//!
-//! `POST /orders?n=N`
-//! takes order N, from 0; repeating it changes nothing; 409 if out of turn or no more are taken
-//!
+//! | `POST /orders?n=N` | takes order N, from 0; repeating it is harmless; 409 if out of turn or no more are taken |
 //! | `GET /reports?from=N` | the reports from number N on, a [`Numbered`] a line, until the load is over |
 //! | `GET /clock` | a [`ClockAnswer`] |
-//!
-//! `GET /version`
-//! the program that it is, a [`Tool`]
-//!
-//!
-//! `GET /live?from=N&rows=K`
-//! the requests that ended in each second from number N on, a [`Line`] a line, with at most K rows a second
-//!
+//! | `GET /version` | the program that it is, a [`Tool`] |
+//! | `GET /live?from=N&rows=K` | the requests that ended in each second from N on, a [`Line`] a line, at most K rows a second |
 //! | `GET /parts` | the closed parts of its rows, a [`parts::Listing`] |
 //! | `GET /parts/NAME` | one of them, with `Range: bytes=N-` from byte N on |
 //! | `POST /acknowledged` | everything was fetched; the worker ends |

@@ -1,9 +1,6 @@
 //! Text with placeholders, which are filled in anew for every request.
 //!
-//!
-//! placeholder
-//! replaced by
-//!
+//! | placeholder | replaced by |
 //! |---|---|
 //! | `{{seq}}` | the request's number in the whole load, from 0 |
 //! | `{{uuid}}` | a random UUID (version 4) |

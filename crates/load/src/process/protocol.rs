@@ -5,10 +5,7 @@
 //! |---|---|
 //! | `prepare` | `ready`, once the targets answer from there; given again before `start`, the last one counts |
 //! | `clock` | `clock`, at once and at any time after `ready` |
-//!
-//! `start`
-//! `progress`, `machine` and `event` repeatedly, `ended` at the end
-//!
+//! | `start` | `progress`, `machine` and `event` repeatedly, `ended` at the end |
 //! | `stop` | the schedule ends; what is in flight ends as it would have |
 //! | `abort` | the schedule ends, and what is in flight is cut off |
 //! | end of input | as `abort`; then the process ends |

@@ -55,7 +55,8 @@ impl EarlyRows {
         taken
     }
 
-    /// Returns the number of rows recorded by now, as far as workers have reported it: some two seconds ago.
+    /// Returns the number of rows that each source has recorded by now, as far as workers have reported it: some two
+    /// seconds ago.
     pub fn mark(&self) -> Mark {
         let known = self.context.known();
         Mark(known.reached.iter().map(|(source, (reached, _))| (source.clone(), reached.rows)).collect())

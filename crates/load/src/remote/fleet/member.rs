@@ -210,7 +210,7 @@ impl Worker {
     }
 }
 
-/// Never returned: the function runs until it is dropped.
+/// Never returned: the futures with this output run until they are dropped.
 enum Never {}
 
 /// Takes reports until the load is over.
