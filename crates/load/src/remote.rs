@@ -11,7 +11,7 @@
 //! | `GET /reports?from=N` | the reports from number N on, a [`Numbered`] a line, until the load is over |
 //! | `GET /clock` | a [`ClockAnswer`] |
 //! | `GET /version` | the program that it is, a [`Tool`] |
-//! | `GET /live?from=N&rows=K` | the requests that ended in each second from N on, a [`Line`] each, with at most K rows |
+//! | `GET /live?from=N&rows=K` | requests that ended in each second from N on, a [`Line`] each, with at most K rows |
 //! | `GET /parts` | the closed parts of its rows, a [`parts::Listing`] |
 //! | `GET /parts/NAME` | one of them, with `Range: bytes=N-` from byte N on |
 //! | `POST /acknowledged` | everything was fetched; the worker ends |
