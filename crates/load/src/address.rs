@@ -1,4 +1,4 @@
-//! Where connections are made to.
+//! Addresses that connections are made to.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rolldrop_record::load::Family;
 
-/// Something to connect to.
+/// Peer to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Remote {
     /// An address and a port.
@@ -15,17 +15,17 @@ pub(super) enum Remote {
     Unix(Arc<Path>),
 }
 
-/// Something to connect to, with the text for it that stands in rows.
+/// Peer to connect to, with its text in rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Address {
-    /// What is connected to.
+    /// The peer itself.
     pub(super) remote: Remote,
-    /// The same in rows.
+    /// Its text in rows.
     pub(super) text: Arc<str>,
 }
 
 impl Address {
-    /// Whether it is an IP address of this family.
+    /// Returns true if it is an IP address of this family.
     pub(super) fn is_of(&self, family: Family) -> bool {
         matches!(self.remote, Remote::Tcp(address) if family.has(address.ip()))
     }

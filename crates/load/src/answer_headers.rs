@@ -1,5 +1,5 @@
-//! What the headers of answers show about their origin: the pod, the gateways on the path, and the headers kept for
-//! an answer that is an error.
+//! Facts about the origin of answers in their headers: the pod, the gateways on the path, and the headers kept of an
+//! answer that is an error.
 
 use std::collections::BTreeMap;
 use std::str;
@@ -11,23 +11,23 @@ use serde_json::{Map, Value};
 use rolldrop_record::EventKind;
 use rolldrop_record::event::AnswerHeaders;
 
-/// The longest recorded value of a header, in bytes.
+/// Maximum length of a recorded header value, in bytes.
 const MAX_VALUE: usize = 256;
-/// The most headers of one answer that are kept.
+/// Maximum number of headers kept of one answer.
 const MAX_KEPT: usize = 32;
-/// The maximum number of different values of a header that are counted separately.
+/// Maximum number of different values of a header that are counted separately.
 const MAX_VALUES: usize = 32;
-/// The most header fields that a head may have.
+/// Maximum number of header fields in a head.
 pub(super) const MAX_FIELDS: usize = 128;
-/// The name under which further values are counted.
+/// Name under which further values are counted.
 const OTHER_VALUES: &str = "(other)";
 
-/// The response headers to look for.
+/// Response headers to look for.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
-    /// The one that names the pod.
+    /// Header that names the pod.
     pub(super) pod: HeaderName,
-    /// Those that are kept of answers that are not ok.
+    /// Headers to keep of answers that are not ok.
     kept: Vec<Pattern>,
 }
 
@@ -39,7 +39,7 @@ pub struct NotAHeader(String);
 #[derive(Clone, Debug)]
 enum Pattern {
     Name(HeaderName),
-    /// All that begin with this.
+    /// All names that begin with this.
     Prefix(String),
 }
 
@@ -55,10 +55,10 @@ impl Pattern {
 }
 
 impl Wanted {
-    /// The headers of these names; of the kept ones a name may end in `*`.
+    /// Looks for headers of these names; a name in `kept` may end in `*`, which stands for any ending.
     ///
     /// # Errors
-    /// When one is not a header name.
+    /// Returns an error if a name cannot be a header's.
     pub(super) fn new(pod: &str, kept: &[String]) -> Result<Self, NotAHeader> {
         let name =
             |name: &str| HeaderName::from_bytes(name.as_bytes()).map_err(|_| NotAHeader(name.to_owned()));
@@ -71,7 +71,7 @@ impl Wanted {
         Ok(Self { pod: name(pod)?, kept })
     }
 
-    /// The chosen ones of these fields, as a JSON object; `None` if there are none.
+    /// Returns the chosen fields as a JSON object; `None` if there are none.
     fn keep<'a>(&self, fields: impl Iterator<Item = (&'a str, &'a [u8])>) -> Option<Arc<str>> {
         let mut kept = Map::new();
         for (name, value) in fields {
@@ -89,12 +89,12 @@ impl Wanted {
         (!kept.is_empty()).then(|| Value::Object(kept).to_string().into())
     }
 
-    /// The chosen ones of an HTTP/2 answer.
+    /// Returns the chosen headers of an HTTP/2 answer.
     pub(super) fn kept_of(&self, headers: &HeaderMap) -> Option<Arc<str>> {
         self.keep(headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())))
     }
 
-    /// The chosen ones of an HTTP/1 answer with this head.
+    /// Returns the chosen headers of an HTTP/1 answer with this head.
     pub(super) fn kept_of_head(&self, head: &[u8]) -> Option<Arc<str>> {
         let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
         let mut response = httparse::Response::new(&mut fields);
@@ -104,7 +104,7 @@ impl Wanted {
     }
 }
 
-/// The beginning of a value as text.
+/// Returns the beginning of a value as text.
 fn shown(value: &[u8]) -> String {
     let begin = value.get(..MAX_VALUE).unwrap_or(value);
     String::from_utf8_lossy(begin).into_owned()
@@ -116,7 +116,7 @@ fn shown(value: &[u8]) -> String {
 pub(super) struct PodName(Option<Arc<str>>);
 
 impl PodName {
-    /// One more field of this name. An app and its sidecar may both name their pod.
+    /// Adds one more field of this name. An app and its sidecar may both name their pod.
     pub(super) fn add(&mut self, value: &[u8]) {
         let Ok(value) = str::from_utf8(value) else { return };
         if value.is_empty() {
@@ -132,13 +132,13 @@ impl PodName {
         };
     }
 
-    /// The recorded values.
+    /// Returns the recorded values.
     pub(super) fn take(self) -> Option<Arc<str>> {
         self.0
     }
 }
 
-/// How often a header had which value.
+/// Number of answers by value of one header. Values that are too many or too long are counted together.
 #[derive(Clone, Debug, Default)]
 struct Values {
     seen: Vec<(Box<[u8]>, u64)>,
@@ -166,7 +166,7 @@ impl Values {
     }
 }
 
-/// What the headers of one target's answers said, as one worker saw them.
+/// Header statistics of one target's answers, from one worker.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Answers {
     answers: u64,
@@ -176,14 +176,14 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    /// An answer with these headers.
+    /// Counts an answer with these headers.
     pub(super) fn count(&mut self, server: Option<&[u8]>, via: Option<&[u8]>) {
         self.answers += 1;
         self.server.add(server);
         self.via.add(via);
     }
 
-    /// The answer on a connection names this pod, and the one before it on that connection `before`.
+    /// Compares the pod that an answer names with `before`, the pod that the previous answer on its connection named.
     pub(super) fn compare(&mut self, before: &mut Option<Arc<str>>, pod: Option<&Arc<str>>) {
         let Some(pod) = pod else { return };
         match before {
@@ -197,12 +197,12 @@ impl Answers {
     }
 }
 
-/// What the answers of all targets said together, for the record.
+/// Header statistics of all targets, from all workers, for the record.
 #[derive(Debug, Default)]
 pub(super) struct AllAnswers(BTreeMap<Arc<str>, AnswerHeaders>);
 
 impl AllAnswers {
-    /// Adds what a worker saw of a target.
+    /// Adds a worker's statistics of one target.
     pub(super) fn add(&mut self, target: &Arc<str>, answers: &Answers) {
         let all = self
             .0
@@ -214,7 +214,7 @@ impl AllAnswers {
         answers.via.add_to(&mut all.via);
     }
 
-    /// The events about it: one for each target that answered.
+    /// Returns the events: one for each target that answered.
     pub(super) fn into_events(self) -> impl Iterator<Item = EventKind> {
         let answered = self.0.into_values().filter(|all| all.answers > 0);
         answered.map(EventKind::AnswerHeaders)

@@ -1,4 +1,4 @@
-//! A request over a connection that it has for itself: opened for it, or kept from another request.
+//! Sends a request over a connection that no other request shares: opened for it, or kept from another request.
 
 use std::io;
 use std::pin::pin;
@@ -13,7 +13,7 @@ use super::request::Persistence;
 use super::websocket;
 use rolldrop_record::{Outcome, RequestRow};
 
-/// Sends the request over the connection. Returns whether the connection can carry another one.
+/// Sends the request over the connection. Returns true if the connection can carry another one.
 pub(super) async fn carry(
     context: &Context,
     endpoint: &Endpoint,

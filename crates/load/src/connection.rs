@@ -27,13 +27,13 @@ use super::tls::{self, Client};
 use rolldrop_record::load::Http;
 use rolldrop_record::{Clock, Stamp, TlsSession};
 
-/// Bytes that are asked for in one read.
+/// Bytes requested in one read.
 const READ_SIZE: usize = 8 * 1024;
 
-/// Raises the limit of open files to what `connections` need, as far as the system allows; beyond that requests are
-/// not sent.
+/// Raises the limit of open files to the number that `connections` need, as far as the system allows. Requests that
+/// would need more files are not sent.
 pub(super) fn allow_open(connections: usize) {
-    /// Files that the rest of the process may have open.
+    /// Number of files that the rest of the process may have open.
     const OTHERS: u64 = 1024;
 
     let wanted = connections as u64 + OTHERS;
@@ -44,10 +44,10 @@ pub(super) fn allow_open(connections: usize) {
     }
 }
 
-/// A connection on its way.
+/// A connection that is being established.
 pub(super) struct Dialing {
     socket: stream::Socket,
-    /// Its local port, also if it fails.
+    /// Local port, known even if the attempt fails.
     pub(super) local_port: Option<u16>,
     progress: Progress,
 }
@@ -63,7 +63,7 @@ enum Progress {
 }
 
 impl Progress {
-    /// The result of `connect`, called once or again.
+    /// Returns the progress after `connect`, called once or again.
     fn of(connected: io::Result<()>) -> Self {
         let Err(e) = connected else { return Self::Stands };
         match e.raw_os_error().map(Errno::from_raw) {
@@ -74,16 +74,16 @@ impl Progress {
     }
 }
 
-/// Why connecting did not even start: the client's own fault.
+/// Failure to even start connecting; the client's own fault.
 #[derive(Debug)]
 pub(super) enum CannotDial {
     /// No socket could be opened, such as when the limit of open files is reached.
     Socket(io::Error),
-    /// No local port is free: this one, or none at all where the kernel chose.
+    /// No local port is free: not this one, or none at all if the kernel chooses.
     LocalPort(io::Error),
 }
 
-/// How many source ports in a row are tried before the request is given up: a long search among busy ports would
+/// Maximum number of source ports tried in a row before the request is given up: a long search among busy ports would
 /// delay the requests after it.
 const MAX_TRIES: usize = 1000;
 
@@ -91,7 +91,7 @@ const MAX_TRIES: usize = 1000;
 /// chooses.
 ///
 /// # Errors
-/// When this machine cannot begin.
+/// Returns an error if this machine cannot start to connect.
 pub(super) fn dial(remote: &Remote, ports: Option<&SourcePorts>) -> Result<Dialing, CannotDial> {
     match remote {
         Remote::Tcp(remote) => dial_tcp(*remote, ports),
@@ -127,7 +127,7 @@ fn dial_tcp(remote: SocketAddr, ports: Option<&SourcePorts>) -> Result<Dialing, 
 /// Starts to connect to `remote` from this address and port, or one that the kernel chooses.
 ///
 /// # Errors
-/// When this machine cannot begin.
+/// Returns an error if this machine cannot start to connect.
 pub(super) fn dial_from(remote: SocketAddr, local: Option<SocketAddr>) -> Result<Dialing, CannotDial> {
     let socket = open_socket(remote).map_err(CannotDial::Socket)?;
     if let Some(local) = local {
@@ -154,7 +154,7 @@ pub(super) fn dial_from(remote: SocketAddr, local: Option<SocketAddr>) -> Result
     Ok(Dialing { socket: Either::Left(stream), local_port, progress })
 }
 
-/// A socket that does not block and delays nothing.
+/// Opens a socket that does not block and does not delay small writes.
 fn open_socket(remote: SocketAddr) -> io::Result<Socket> {
     // Where the kernel takes the flag with the call, that saves two.
     #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
@@ -169,7 +169,7 @@ fn open_socket(remote: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// The address of no interface, of the same family.
+/// Returns the unspecified address of the same family.
 pub(super) fn unspecified(remote: SocketAddr) -> IpAddr {
     match remote {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -181,7 +181,7 @@ impl Dialing {
     /// Waits until the connection is established; `id` and `remote` describe it.
     ///
     /// # Errors
-    /// When it was refused or could not be made.
+    /// Returns an error if the connection was refused or could not be made.
     pub(super) async fn connected(self, id: u64, remote: Arc<str>, clock: Clock) -> io::Result<Connection> {
         match self.progress {
             Progress::Stands => {}
@@ -214,17 +214,17 @@ impl Dialing {
 pub(super) struct Buffers(RefCell<Vec<Vec<u8>>>);
 
 impl Buffers {
-    /// At most this many are kept.
+    /// Maximum number of buffers kept.
     const MOST: usize = 64;
-    /// None that has grown beyond this is kept.
+    /// Maximum capacity of a kept buffer, in bytes.
     const MOST_BYTES: usize = 4 * READ_SIZE;
 
-    /// An empty one.
+    /// Returns an empty buffer.
     pub(super) fn take(&self) -> Vec<u8> {
         self.0.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(READ_SIZE))
     }
 
-    /// Keeps one that is not needed any more.
+    /// Keeps a buffer that is no longer needed.
     pub(super) fn give(&self, mut buffer: Vec<u8>) {
         let mut spare = self.0.borrow_mut();
         if spare.len() < Self::MOST && buffer.capacity() <= Self::MOST_BYTES {
@@ -237,33 +237,33 @@ impl Buffers {
 /// An established connection.
 pub(super) struct Connection {
     stream: Stream,
-    /// Its number within its source.
+    /// Number within its source.
     pub(super) id: u64,
-    /// When it was established, before any TLS handshake.
+    /// Time when it was established, before any TLS handshake.
     pub(super) since: Stamp,
     /// Requests that it has carried.
     pub(super) requests: u64,
-    /// Its local port; a Unix socket has none.
+    /// Local port; a Unix socket has none.
     pub(super) local_port: Option<u16>,
-    /// Its remote address, as rows have it.
+    /// Remote address, as rows have it.
     pub(super) remote: Arc<str>,
-    /// Bytes that were read and not yet taken.
+    /// Bytes that were read and not yet consumed.
     pub(super) buffer: Vec<u8>,
-    /// The pod that the last answer named, if one did.
+    /// Pod that the last answer named, if it named one.
     pub(super) pod: Option<Arc<str>>,
-    /// The head of the last answer, if its body did not come with it.
+    /// Head of the last answer, if its body did not come with it.
     pub(super) head: Vec<u8>,
-    /// The beginning of the current body, if it is searched for the pod's name.
+    /// Beginning of the current body, if it is searched for the pod's name.
     pub(super) beginning: Option<Box<Beginning>>,
-    /// Whether it has switched to WebSocket.
+    /// True if it has switched to WebSocket.
     pub(super) is_websocket: bool,
 }
 
 impl Connection {
-    /// The same connection inside TLS.
+    /// Returns the same connection inside TLS.
     ///
     /// # Errors
-    /// When the handshake fails; [`tls::fault`] separates TLS's own reasons from the connection's.
+    /// Returns an error if the handshake fails; [`tls::fault`] separates TLS's own reasons from the connection's.
     pub(super) async fn secured(self, client: &Client) -> io::Result<Self> {
         let stream = match self.stream {
             Stream::Plain(socket) => Stream::Tls(client.handshake(socket).await?),
@@ -272,7 +272,7 @@ impl Connection {
         Ok(Self { stream, ..self })
     }
 
-    /// How its TLS session came about, if it has one.
+    /// Returns the version of its TLS session and whether it was resumed; `None` without TLS.
     pub(super) fn tls_session(&self) -> Option<TlsSession> {
         match &self.stream {
             Stream::Plain(_) => None,
@@ -280,7 +280,7 @@ impl Connection {
         }
     }
 
-    /// Whether HTTP/2 is spoken on it: as TLS negotiated (ALPN), or without TLS as is `wanted`.
+    /// Returns true if it speaks HTTP/2: as TLS negotiated (ALPN), or without TLS as `wanted`.
     pub(super) fn speaks_http2(&self, wanted: Http) -> bool {
         match &self.stream {
             Stream::Plain(_) => wanted == Http::Http2,
@@ -288,19 +288,19 @@ impl Connection {
         }
     }
 
-    /// The stream alone, for a protocol that reads and writes for itself. Nothing has been read
-    /// from it, as long as no request was sent.
+    /// Returns the stream alone, for a protocol that reads and writes by itself. Nothing has been read from it, unless
+    /// a request was sent.
     pub(super) fn into_stream(self) -> Stream {
         self.stream
     }
 
-    /// Its buffer alone; the connection is closed.
+    /// Returns its buffer alone and closes the connection.
     pub(super) fn into_buffer(self) -> Vec<u8> {
         self.buffer
     }
 
-    /// Whether nothing has arrived on the idle connection, as far as the runtime knows: a close or stray bytes make it
-    /// useless.
+    /// Returns true if nothing has arrived on the idle connection, as far as the runtime knows: a close or stray bytes
+    /// make it useless.
     pub(super) fn is_idle(&mut self) -> bool {
         self.stream.is_quiet()
     }
@@ -308,9 +308,9 @@ impl Connection {
     /// Writes all of `bytes`, adding to `written` as they leave.
     ///
     /// # Errors
-    /// When the connection takes no more.
+    /// Returns an error if the connection takes no more bytes.
     pub(super) async fn write_all(&mut self, mut bytes: &[u8], written: &mut u64) -> io::Result<()> {
-        // Nearly always there is room for all of it.
+        // Nearly always there is room for all bytes.
         if let Some(count) = self.stream.write_now(bytes)? {
             *written += count as u64;
             bytes = &bytes[count..];
@@ -326,7 +326,7 @@ impl Connection {
         self.stream.flush().await
     }
 
-    /// Writes as much of `bytes` as the connection takes at once; all of a few on an idle one.
+    /// Writes as much of `bytes` as the connection takes at once. An idle connection takes a few bytes completely.
     pub(super) fn write_now(&mut self, bytes: &[u8]) {
         let mut written = 0;
         let mut write = pin!(self.write_all(bytes, &mut written));
@@ -334,11 +334,11 @@ impl Connection {
         let _ = write.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
 
-    /// Reads what has arrived into the buffer, as far as the runtime knows; `None` for nothing, and 0 bytes at the end
-    /// of the stream.
+    /// Reads what has arrived into the buffer, as far as the runtime knows. Returns `None` if nothing has, and 0 bytes
+    /// at the end of the stream.
     ///
     /// # Errors
-    /// When the connection was reset or lost.
+    /// Returns an error if the connection was reset or lost.
     pub(super) fn read_now(&mut self) -> io::Result<Option<usize>> {
         self.buffer.reserve(READ_SIZE / 2);
         let mut read = pin!(self.stream.read_buf(&mut self.buffer));
@@ -349,11 +349,11 @@ impl Connection {
         }
     }
 
-    /// Reads what comes next into the buffer; 0 bytes at the end of the stream.
+    /// Reads what comes next into the buffer. Returns 0 bytes at the end of the stream.
     ///
     /// # Errors
-    /// When the connection was reset or lost; `UnexpectedEof` when it was closed without the end
-    /// that TLS announces.
+    /// Returns an error if the connection was reset or lost; `UnexpectedEof` if it was closed without the end that TLS
+    /// announces.
     pub(super) async fn read(&mut self) -> io::Result<usize> {
         self.buffer.reserve(READ_SIZE / 2);
         self.stream.read_buf(&mut self.buffer).await
@@ -390,7 +390,7 @@ mod tests {
     async fn source_ports_are_walked_and_one_in_use_is_passed_over() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let remote = Remote::Tcp(listener.local_addr().unwrap());
-        // Ports that the kernel gives nobody by itself, from 32768 on; a listener in their midst holds one of them.
+        // Ports that the kernel never chooses by itself (it does from 32768 on); a listener holds one in the middle.
         let from = 10_000 + u16::try_from(std::process::id() % 20_000).unwrap();
         let bind = |port: u16| std::net::TcpListener::bind(("0.0.0.0", port));
         let free: Vec<u16> = (from..32_768).filter(|port| bind(*port).is_ok()).take(4).collect();

@@ -41,21 +41,21 @@ use socket::{Signal, Socket};
 use crate::machine::kube_proxy;
 use rolldrop_record::{Clock, EventKind, RequestRow, Stamp};
 
-/// How soon the end of the load is noticed.
+/// Interval at which the end of the load is noticed.
 const TURN: Duration = Duration::from_millis(200);
-/// For how long [`check`] looks for a sign: a Service proxy that has just started makes its first rules.
+/// Time for which [`check`] looks for a sign: a Service proxy that has just started makes its first rules.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Whether the kernel reports entries: 0 for no, 2 for as soon as a process listens.
+/// Setting that makes the kernel report entries: 0 for never, 2 only while a process listens.
 const EVENTS: &str = "/proc/sys/net/netfilter/nf_conntrack_events";
 
-/// What the socket had to be read.
+/// Result of reading the socket.
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "its reader is the same code everywhere"))]
 enum Read<'a> {
-    /// Messages of the kernel's.
+    /// Messages from the kernel.
     Datagram(&'a [u8]),
     /// Nothing more, for now.
     Nothing,
-    /// Messages were lost since the last time: there was no room for them.
+    /// Messages were lost since the last read: there was no room for them.
     Overrun,
 }
 
@@ -69,7 +69,7 @@ pub enum ConntrackError {
          cluster with its kernel dataplane"
     )]
     Denied(#[source] io::Error),
-    /// It is switched off.
+    /// Reporting is switched off.
     #[error(
         "--evidence conntrack needs the kernel to report connections, but net.netfilter.nf_conntrack_events is 0 \
          here: set it to 1 or 2"
@@ -87,7 +87,7 @@ pub enum ConntrackError {
          kube-proxy replacement that balances at the socket, or in a pod's own network"
     )]
     NoEntry {
-        /// The targets.
+        /// Addresses of the targets.
         to: String,
     },
     /// The system has no such feature.
@@ -98,7 +98,7 @@ pub enum ConntrackError {
 /// Checks, with a connection within this network namespace, that the kernel reports where connections go.
 ///
 /// # Errors
-/// When it does not.
+/// Returns an error if it does not.
 pub fn check() -> Result<(), ConntrackError> {
     let mut socket = open()?;
     let deadline = Instant::now() + PATIENCE;
@@ -126,7 +126,7 @@ fn open() -> Result<Socket, ConntrackError> {
     })
 }
 
-/// Whether the kernel reports a connection within this network namespace.
+/// Returns true if the kernel reports a connection within this network namespace.
 fn is_told_of(socket: &mut Socket, address: IpAddr) -> io::Result<bool> {
     let listener = TcpListener::bind((address, 0))?;
     let to = listener.local_addr()?;
@@ -144,7 +144,7 @@ fn is_told_of(socket: &mut Socket, address: IpAddr) -> io::Result<bool> {
     }
 }
 
-/// The addresses of this network namespace.
+/// Returns the addresses of this network namespace.
 pub(super) fn local_addresses() -> io::Result<impl Iterator<Item = IpAddr>> {
     let interfaces = nix::ifaddrs::getifaddrs()?;
     Ok(interfaces.filter_map(|interface| {
@@ -154,7 +154,7 @@ pub(super) fn local_addresses() -> io::Result<impl Iterator<Item = IpAddr>> {
     }))
 }
 
-/// Receives what the kernel reports about a load's connections. Clones share it.
+/// Receives the kernel's reports about a load's connections. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct Listener {
     heard: Arc<Mutex<Heard>>,
@@ -167,17 +167,17 @@ struct Heard {
     /// `None` once the kernel has failed.
     socket: Option<Socket>,
     flows: Flows,
-    /// When the queue was empty last.
+    /// Time when the queue was last empty.
     emptied: Stamp,
-    /// When messages were lost: from and to.
+    /// Intervals in which messages were lost: from and to.
     gaps: Vec<(Stamp, Stamp)>,
 }
 
 impl Listener {
-    /// Starts listening for all connections from there that are opened from now on.
+    /// Starts listening for all connections from `origins` that are opened from now on.
     ///
     /// # Errors
-    /// When the kernel does not report them.
+    /// Returns an error if the kernel does not report them.
     pub(super) fn begin(origins: Origins, clock: Clock) -> Result<Self, ConntrackError> {
         let socket = open()?;
         let signal = Arc::new(socket.signal().map_err(ConntrackError::Io)?);
@@ -187,10 +187,10 @@ impl Listener {
         Ok(Self { heard: Arc::new(Mutex::new(heard)), signal, clock })
     }
 
-    /// Whether the kernel had an entry for a connection to one of these.
+    /// Checks that the kernel had an entry for a connection to one of these.
     ///
     /// # Errors
-    /// When there was none.
+    /// Returns an error if there was none.
     pub(super) fn check_has_any_to(&self, remotes: &[SocketAddr]) -> Result<(), ConntrackError> {
         if self.up_to_now().flows.has_any_to(remotes) {
             return Ok(());
@@ -199,10 +199,10 @@ impl Listener {
         Err(ConntrackError::NoEntry { to: remotes.join(", ") })
     }
 
-    /// Empties the queue whenever it has messages, until the listener ends. Needs its own thread.
+    /// Empties the queue whenever it has messages, until `end` is cancelled. Needs its own thread.
     pub(super) fn listen(&self, end: &CancellationToken) {
         while !end.is_cancelled() {
-            // Without a signal the queue is emptied in turns.
+            // Without a signal the queue is emptied at intervals.
             if self.signal.wait(TURN).is_err() {
                 sleep(TURN);
             }
@@ -212,7 +212,8 @@ impl Listener {
         }
     }
 
-    /// Sets where the connections of these requests were sent; they have ended in this order.
+    /// Fills in where the connections of these requests were sent; the rows are in the order in which the requests
+    /// ended.
     pub(super) fn fill_in(&self, worker: usize, rows: &mut [RequestRow]) {
         let mut heard = self.up_to_now();
         for row in rows {
@@ -220,7 +221,7 @@ impl Listener {
         }
     }
 
-    /// The summary: how many connections had an entry, and when entries were lost.
+    /// Returns the summary: how many connections had an entry, and when entries were lost.
     pub(super) fn events(&self) -> Vec<(Stamp, EventKind)> {
         let mut heard = self.up_to_now();
         let now = self.clock.now();
@@ -236,7 +237,7 @@ impl Listener {
         events
     }
 
-    /// Everything that the kernel has reported by now.
+    /// Reads everything that the kernel has reported by now.
     fn up_to_now(&self) -> MutexGuard<'_, Heard> {
         let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
         heard.read_all(self.clock);

@@ -1,4 +1,4 @@
-//! What the exchanges of one worker share: the load, its targets, and the limits of time.
+//! State that the exchanges of one worker share: the load, its targets, and its timeouts.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -22,7 +22,7 @@ use super::tls::Client;
 use rolldrop_record::load::Http;
 use rolldrop_record::{Clock, Outcome, RequestRow, Stamp};
 
-/// What all exchanges of one worker share.
+/// State that all exchanges of one worker share.
 #[derive(Debug)]
 pub(super) struct Context {
     /// The load.
@@ -31,20 +31,20 @@ pub(super) struct Context {
     pub(super) clock: Clock,
     /// The worker's source name.
     pub(super) source: Arc<str>,
-    /// The ports that fresh connections come from; none if the kernel chooses.
+    /// Ports that fresh connections come from; `None` if the kernel chooses.
     pub(super) ports: Option<SourcePorts>,
-    /// Where requests go, in the plan's order.
+    /// Destinations of requests, in the plan's order.
     pub(super) endpoints: Vec<Endpoint>,
-    /// How long they may take.
+    /// Deadlines of the exchanges.
     pub(super) deadlines: Deadlines,
-    /// Buffers of connections that are gone.
+    /// Buffers of closed connections.
     pub(super) buffers: Buffers,
-    /// Whether they are all to end at once. Setting this also wakes them.
+    /// True if all exchanges are to end at once. The setter also wakes them.
     pub(super) is_aborted: Cell<bool>,
 }
 
 impl Context {
-    /// The output of `future`, unless that is cut off.
+    /// Returns the output of `future`, or `None` if it is cut off.
     pub(super) async fn unless_aborted<F: Future>(&self, mut future: Pin<&mut F>) -> Option<F::Output> {
         poll_fn(|context| match future.as_mut().poll(context) {
             Poll::Pending if self.is_aborted.get() => Poll::Ready(None),
@@ -53,8 +53,10 @@ impl Context {
         .await
     }
 
-    /// The output of `future`, which is ready with the first byte of an answer: by the deadline for that, if there is
-    /// one.
+    /// Returns the output of `future`, which is ready with the first byte of an answer.
+    ///
+    /// # Errors
+    /// Returns a response timeout if the deadline for the first byte, if there is one, passes before that.
     pub(super) async fn by_first_byte<F: Future>(
         &self,
         sent: Stamp,
@@ -69,45 +71,45 @@ impl Context {
         }
     }
 
-    /// Where the body of an answer is kept to be searched for the pod's name: nowhere if its headers name the pod, or
-    /// there is no pattern for bodies.
+    /// Returns a buffer in which the body of an answer is kept to be searched for the pod's name; `None` if its headers
+    /// name the pod, or there is no pattern for bodies.
     pub(super) fn searched_body(&self, row: &RequestRow) -> Option<Box<Beginning>> {
         (self.plan.pod_body.is_some() && row.pod.is_none()).then(Box::default)
     }
 }
 
-/// A target with its address and its requests.
+/// A target with its addresses and its requests.
 #[derive(Debug)]
 pub(super) struct Endpoint {
-    /// The target's name.
+    /// Name of the target.
     pub(super) name: Arc<str>,
-    /// The method of its requests.
+    /// Method of its requests.
     pub(super) method: Method,
-    /// Whether Go's net/http would replay its requests.
+    /// True if Go's net/http would replay its requests.
     pub(super) go_replays: bool,
-    /// Where it is.
+    /// Its addresses, in turn.
     pub(super) walk: Walk,
-    /// Its TLS, if it uses it.
+    /// TLS client, if it uses TLS.
     pub(super) tls: Option<Client>,
-    /// The request that closes its connection.
+    /// Request that closes its connection.
     pub(super) closing: Template,
-    /// The request that keeps it.
+    /// Request that keeps its connection.
     pub(super) keeping: Template,
-    /// Its HTTP version.
+    /// HTTP version.
     pub(super) http: Http,
     /// The same requests in HTTP/2, if the target may use it.
     pub(super) http2: Option<request::http2::Template>,
-    /// What is special to gRPC.
+    /// Settings for gRPC; `None` for plain HTTP.
     pub(super) grpc: Option<grpc::Call>,
-    /// What is sent instead if it uses WebSocket.
+    /// Handshake and messages to send instead, if it uses WebSocket.
     pub(super) websocket: Option<WebSocket>,
-    /// What the headers of its answers say.
+    /// Header statistics of its answers.
     pub(super) answers: RefCell<Answers>,
 }
 
 impl Endpoint {
-    /// Sets the row's pod to the one that the beginning of the body names. `before` is the pod that the answer before
-    /// it on its connection named.
+    /// Sets the row's pod to the one that the beginning of the body names. `before` is the pod that the previous answer
+    /// on the connection named.
     pub(super) fn name_pod(
         &self,
         context: &Context,

@@ -1,4 +1,4 @@
-//! What may be known and asked of a load while it runs.
+//! Progress and control of a load while it runs.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,34 +10,34 @@ use tokio_util::sync::CancellationToken;
 
 use super::tally::{Counts, ErrorStatuses};
 
-/// What a load has done so far, warm-up included. Counts lag by a fraction of a second.
+/// Progress of a load so far, warm-up included. Counts lag by a fraction of a second.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// Requests that were due so far.
+    /// Requests that have been due so far.
     pub scheduled: u64,
     /// Requests that are in flight.
     pub in_flight: u64,
     /// Requests that ended, by outcome.
     pub outcomes: Counts,
-    /// Those of the warm-up among them.
+    /// Requests of the warm-up among these.
     #[serde(default)]
     pub warmup: Counts,
     /// Statuses of complete answers outside the success set.
     #[serde(flatten)]
     pub error_statuses: ErrorStatuses,
-    /// Response times of the answered requests of the last second, if there were any.
+    /// Response times of the requests answered in the last second, if there were any.
     pub recent: Option<Recent>,
 }
 
 impl Progress {
-    /// Requests of the counted part that ended, by outcome.
+    /// Returns the requests of the counted part that ended, by outcome.
     pub fn counted(&self) -> Counts {
         let without = |(outcome, count): (_, u64)| (outcome, count.saturating_sub(self.warmup.of(outcome)));
         self.outcomes.iter().map(without).collect::<BTreeMap<_, _>>().into()
     }
 }
 
-/// Times of the requests of about a second.
+/// Response times of the requests of about a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recent {
     /// Median.
@@ -47,7 +47,7 @@ pub struct Recent {
 }
 
 impl Recent {
-    /// Those of times in nanoseconds, if there are any.
+    /// Computes the quantiles of times in nanoseconds; `None` if there are none.
     pub(super) fn of(ns: &Histogram<u64>) -> Option<Self> {
         let at = |quantile| Duration::from_nanos(ns.value_at_quantile(quantile));
         (!ns.is_empty()).then(|| Self { p50: at(0.5), p99: at(0.99) })
@@ -63,12 +63,12 @@ pub struct Control {
 }
 
 impl Control {
-    /// What it has done so far.
+    /// Returns the progress of the load so far.
     pub fn progress(&self) -> Progress {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Another process reports its progress.
+    /// Stores the progress that another process reports.
     pub(super) fn report(&self, progress: Progress) {
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = progress;
     }
@@ -79,7 +79,7 @@ impl Control {
         self.stop.cancel();
     }
 
-    /// Ends the schedule and cuts off what is in flight: such requests end as `cancelled`.
+    /// Ends the schedule and cuts off the requests in flight, which end as `cancelled`.
     pub fn abort(&self) {
         self.stop.cancel();
         self.abort.cancel();

@@ -16,11 +16,11 @@ use tokio::time::timeout_at;
 
 use rolldrop_record::{Clock, Stamp};
 
-/// A limit was reached before what it was for.
+/// A limit passed before the awaited result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Elapsed;
 
-/// The deadlines of everything that one thread waits for.
+/// Deadlines of everything that one thread waits for.
 #[derive(Debug)]
 pub(super) struct Deadlines {
     clock: Clock,
@@ -30,12 +30,12 @@ pub(super) struct Deadlines {
 }
 
 impl Deadlines {
-    /// No deadline yet.
+    /// Creates an empty queue.
     pub(super) fn new(clock: Clock) -> Self {
         Self { clock, queue: RefCell::default(), sooner: Notify::new() }
     }
 
-    /// The output of `future`, or [`Elapsed`] if it is not ready `limit` after `since`. Another task must
+    /// Returns the output of `future`, or [`Elapsed`] if it is not ready `limit` after `since`. Another task must
     /// [`keep`](Self::keep) the deadlines during this time.
     pub(super) async fn within<F: Future>(
         &self,
@@ -70,7 +70,7 @@ impl Deadlines {
             let sooner = self.sooner.notified();
             match next.and_then(|at| self.clock.instant(at)) {
                 Some(at) => {
-                    // Either way it is looked at again.
+                    // In both cases the queue is checked again.
                     let _ = timeout_at(at.into(), sooner).await;
                 }
                 None => sooner.await,
@@ -110,13 +110,13 @@ impl Drop for Waiting<'_> {
 struct Queue {
     lists: Vec<List>,
     waits: Vec<Wait>,
-    /// Places in `waits` that are not in use.
+    /// Unused places in `waits`.
     free: Vec<usize>,
-    /// When the timer goes off, if it does.
+    /// Time when the timer fires; `None` if it is not set.
     alarm: Option<Stamp>,
 }
 
-/// The deadlines with one limit, the earliest first.
+/// Deadlines with one limit, the earliest first.
 #[derive(Debug)]
 struct List {
     limit: Duration,
@@ -127,7 +127,7 @@ struct List {
 #[derive(Debug)]
 struct Wait {
     at: Stamp,
-    /// The waiting task; none when the deadline has passed.
+    /// The waiting task; `None` once the deadline has passed.
     waker: Option<Waker>,
     list: usize,
     before: Option<usize>,
@@ -135,7 +135,7 @@ struct Wait {
 }
 
 impl Queue {
-    /// Returns the deadline's number, and whether it passes before the timer goes off.
+    /// Sets a deadline. Returns its number, and true if it passes before the timer fires.
     fn set(&mut self, at: Stamp, limit: Duration, waker: Waker) -> (usize, bool) {
         let list = self.lists.iter().position(|list| list.limit == limit).unwrap_or_else(|| {
             self.lists.push(List { limit, first: None, last: None });
@@ -172,7 +172,7 @@ impl Queue {
         self.free.push(id);
     }
 
-    /// A task that waits for a deadline that has passed by `now`.
+    /// Returns a task whose deadline has passed by `now`.
     fn take_passed(&mut self, now: Stamp) -> Option<Waker> {
         let mut firsts = self.lists.iter().filter_map(|list| list.first);
         let id = firsts.find(|id| self.waits[*id].at <= now)?;
@@ -180,7 +180,7 @@ impl Queue {
         self.waits[id].waker.take()
     }
 
-    /// Returns the first deadline of all, for which there is going to be a timer.
+    /// Returns the earliest deadline, for which the timer is to be set.
     fn arm(&mut self) -> Option<Stamp> {
         let firsts = self.lists.iter().filter_map(|list| list.first);
         self.alarm = firsts.map(|id| self.waits[id].at).min();
@@ -219,7 +219,7 @@ mod tests {
                 yield_now().await;
                 7
             });
-            // A later, shorter one passes first; a third that begins behind it as well.
+            // A later, shorter one passes first, and so does a third that begins after it.
             let short = within(1, pending::<()>());
             let done = tokio::join!(long, short, within(2, pending()));
             assert_eq!(done, (Ok(7), Err(Elapsed), Err(Elapsed)));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a plain list of all that wait.
+        /// Compares with a plain list of all waiting deadlines.
         #[test]
         fn deadlines_pass_in_order(steps in proptest::collection::vec((0..4u8, 0..3u64, any::<prop::sample::Index>()), 1..200)) {
             let at = Stamp::from_unix_ns;

@@ -1,4 +1,4 @@
-//! Why a load could not be started or completed.
+//! Reasons why a load could not be started or completed.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,31 +9,31 @@ use super::plan::PlanError;
 use rolldrop_record::RunDirError;
 use rolldrop_record::parts::PartError;
 
-/// Why a load could not be started or completed.
+/// Reason why a load could not be started or completed.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// A target's name does not resolve.
     #[error("failed to resolve {host}: {why}")]
     Resolve {
-        /// The name.
+        /// The target's host name.
         host: String,
-        /// Why.
+        /// Cause of the failure.
         why: String,
     },
     /// The Unix socket does not exist.
     #[error("{path} is not a Unix socket: {why}")]
     NoSocket {
-        /// The path.
+        /// Path of the socket.
         path: PathBuf,
-        /// Why not.
+        /// Cause of the failure.
         why: String,
     },
     /// The target does not answer from here.
     #[error("{url} gave no answer within {limit:?}: {why}")]
     NoAnswer {
-        /// The target.
+        /// URL of the target.
         url: String,
-        /// The limit.
+        /// Time for which an answer was awaited.
         limit: Duration,
         /// Failures of the attempts, with their numbers.
         why: String,
@@ -50,20 +50,20 @@ pub enum LoadError {
     /// The interval log could not be written.
     #[error("failed to write {path}")]
     LatencyLog {
-        /// The file.
+        /// Path of the log.
         path: PathBuf,
-        /// Why.
+        /// Cause of the failure.
         source: io::Error,
     },
     /// A file of rows could not be written.
     #[error("failed to write {path}")]
     Record {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause of the failure.
         source: io::Error,
     },
-    /// The rows' directory could not be made.
+    /// The run directory could not be created.
     #[error(transparent)]
     RunDir(#[from] RunDirError),
     /// The requested evidence is not available.
@@ -75,13 +75,13 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// The interval log could not be written to.
+    /// Returns the error for a failed write to the interval log.
     pub(super) fn latency_log(source: io::Error) -> Self {
         LoadError::LatencyLog { path: PathBuf::from("latency.hlog"), source }
     }
 }
 
-/// The error with its causes.
+/// Returns the error and its causes as one line of text.
 pub(super) fn in_words(error: &dyn std::error::Error) -> String {
     let mut words = error.to_string();
     let mut cause = error.source();
@@ -92,7 +92,7 @@ pub(super) fn in_words(error: &dyn std::error::Error) -> String {
     words
 }
 
-/// What to do if the system has no thread left.
+/// Returns a remedy for the error message if the system has no thread left.
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::WouldBlock => {

@@ -18,41 +18,41 @@ use super::request::Persistence;
 use rolldrop_record::retry::is_retried;
 use rolldrop_record::{Outcome, RequestRow, Stamp};
 
-/// How a request gets to its target.
+/// Way of a request to its target.
 pub(super) enum Via {
-    /// Over a connection of its own.
+    /// Over a connection that no other request shares.
     Own {
-        /// An idle one, or the new one once it is established.
+        /// An idle one, or the new one once it is established; `None` if it is still to be opened.
         connection: Option<Connection>,
-        /// The number of a new one.
+        /// Number for a new one.
         id: u64,
     },
-    /// Over a connection that may speak HTTP/2; none when that place was used.
+    /// Over a connection that may speak HTTP/2; `None` once the ticket was used.
     Http2(Option<http2::Ticket>),
 }
 
 impl Via {
-    /// A new connection, with its number.
+    /// Returns the way over a new connection with this number.
     pub(super) const fn dial(id: u64) -> Self {
         Via::Own { connection: None, id }
     }
 
-    /// An idle connection, which has carried a request before.
+    /// Returns the way over an idle connection, which has carried a request before.
     pub(super) const fn over(connection: Connection) -> Self {
         Via::Own { id: connection.id, connection: Some(connection) }
     }
 
-    /// Whether a new connection must be opened.
+    /// Returns true if a new connection must be opened.
     pub(super) const fn is_to_dial(&self) -> bool {
         matches!(self, Via::Own { connection: None, .. })
     }
 
-    /// Whether it is over a connection that takes no request any more.
+    /// Returns true if it is over a connection that takes no further request.
     pub(super) fn is_void(&self) -> bool {
         matches!(self, Via::Http2(Some(ticket)) if ticket.is_void())
     }
 
-    /// The connection, if there is one.
+    /// Takes the connection, if there is one.
     pub(super) const fn take(&mut self) -> Option<Connection> {
         match self {
             Via::Own { connection, .. } => connection.take(),
@@ -63,18 +63,18 @@ impl Via {
 
 /// A request to be sent now. It stays in place until it has ended, because its parts are large.
 pub(super) struct Exchange {
-    /// The endpoint's index.
+    /// Index of the endpoint.
     pub(super) endpoint: usize,
-    /// How it gets there. A connection that is left at the end can carry another request.
+    /// Way to the endpoint. A connection that is left here at the end can carry another request.
     pub(super) via: Via,
-    /// Whether the connection is kept after the answer.
+    /// Tells whether the connection is kept after the answer.
     pub(super) persistence: Persistence,
-    /// The row. What the schedule knows is filled in.
+    /// Its row, with the fields that the schedule knows already filled in.
     pub(super) row: RequestRow,
 }
 
 impl Exchange {
-    /// Sends the request and follows it to its end. Returns when all attempts were over.
+    /// Sends the request and follows it to its end. Returns the time when all attempts were over.
     pub(super) async fn run(&mut self, context: &Context) -> Stamp {
         let Self { endpoint, via, persistence, row } = self;
         let result = {
@@ -105,8 +105,8 @@ impl Exchange {
     }
 }
 
-/// Does what a retrying client would do: sends the request again, on a new connection, while it fails and attempts
-/// are left. The row keeps the facts of the first attempt.
+/// Acts like a retrying client: sends the request again, on a new connection, while it fails and attempts are left. The
+/// row keeps the facts of the first attempt.
 async fn retry(context: &Context, endpoint: usize, row: &mut RequestRow) {
     let method = context.endpoints[endpoint].method.as_str();
     let settings = &context.plan.settings;
@@ -120,7 +120,7 @@ async fn retry(context: &Context, endpoint: usize, row: &mut RequestRow) {
         let (source, target) = (row.source.clone(), row.target.clone());
         let again = RequestRow::not_sent(source, row.seq, target, row.phase, row.scheduled, now);
         let mut again = RequestRow { attempts: row.attempts, ..again };
-        // Its connection has no row and is not kept: it needs no number.
+        // The retry's connection has no row and is not kept: it needs no number.
         let mut via = match context.endpoints[endpoint].http2 {
             Some(_) => Via::Http2(Some(http2::Ticket::alone())),
             None => Via::dial(0),
@@ -134,7 +134,7 @@ async fn retry(context: &Context, endpoint: usize, row: &mut RequestRow) {
     }
 }
 
-/// Returns whether the connection can carry another request.
+/// Makes one attempt. Returns true if the connection can carry another request.
 async fn attempt(
     context: &Context,
     endpoint: usize,
@@ -146,7 +146,7 @@ async fn attempt(
     let connection = match via {
         Via::Own { connection: Some(connection), .. } => connection,
         Via::Own { connection, id } => connection.insert(connect(context, endpoint, *id, row).await?),
-        // Apart, so that the future of an HTTP/1.1 exchange stays small.
+        // In a separate call, so that the future of an HTTP/1.1 exchange stays small.
         Via::Http2(ticket) => {
             let Some(ticket) = ticket.take() else { unreachable!("a ticket is for one attempt") };
             let attempt = http2::attempt(context, endpoint, ticket, persistence, row);

@@ -1,5 +1,5 @@
-//! Why an exchange ended without a complete response: the outcome that an error, or an end, makes
-//! where it met the exchange.
+//! Failures of exchanges without a complete response: the outcome of an error or an end, depending on how far the
+//! exchange had come.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use rolldrop_record::{Outcome, RequestRow};
 pub(super) struct Failure {
     pub(super) outcome: Outcome,
     pub(super) errno: Option<i32>,
-    /// What the protocol said, if there is no error number.
+    /// Reason that the protocol gave, if there is no error number.
     pub(super) detail: Option<Arc<str>>,
 }
 
@@ -26,7 +26,7 @@ impl Failure {
     }
 }
 
-/// How far the exchange had come.
+/// Progress of the exchange before the failure.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reached {
     /// Nothing has come over the connection.
@@ -42,14 +42,14 @@ pub(super) enum Reached {
 /// The peer broke the protocol.
 pub(super) const PROTOCOL_ERROR: Failure = Failure::new(Outcome::ProtocolError, None);
 
-/// The response timeout passed.
+/// Returns the failure if the response timeout has passed.
 pub(super) fn overdue(row: &RequestRow) -> Failure {
     let outcome = if row.head.is_some() { Outcome::BodyTimeout } else { Outcome::ResponseTimeout };
     Failure::new(outcome, None)
 }
 
-/// The stream ended before the response did. A reset that met the write shows as
-/// an end when reading afterwards.
+/// Returns the failure if the stream ended before the response did. A reset during the write shows as an end when
+/// reading afterwards.
 pub(super) fn ended_early(reached: Reached, write_error: Option<&io::Error>) -> Failure {
     match (write_error, reached) {
         (Some(e), _) => lost(reached, e, None),
@@ -58,10 +58,10 @@ pub(super) fn ended_early(reached: Reached, write_error: Option<&io::Error>) -> 
     }
 }
 
-/// The connection broke. The kernel's own timeout (ETIMEDOUT: retransmissions went
-/// unanswered) is a timeout; all else took the connection away like a reset.
+/// Returns the failure if the connection broke. The kernel's own timeout (ETIMEDOUT: retransmissions were not answered)
+/// is a timeout; everything else took the connection away like a reset.
 ///
-/// In TLS, too, a reset that met the write shows as an end when reading afterwards.
+/// In TLS, too, a reset during the write shows as an end when reading afterwards.
 pub(super) fn lost(reached: Reached, error: &io::Error, write_error: Option<&io::Error>) -> Failure {
     if let Some(fault) = tls::fault(error) {
         return Failure::with_detail(tls_outcome(reached, &fault), fault.what);
@@ -84,7 +84,7 @@ pub(super) fn lost(reached: Reached, error: &io::Error, write_error: Option<&io:
     Failure::new(outcome, error.raw_os_error())
 }
 
-/// TLS failed by itself. In TLS 1.3 the server's verdict on the client comes after the client's
+/// Returns the outcome if TLS itself failed. In TLS 1.3 the server's verdict on the client comes after the client's
 /// handshake is done. On a connection that has served, an alert is how TLS resets.
 fn tls_outcome(reached: Reached, fault: &Fault) -> Outcome {
     match reached {
@@ -95,13 +95,13 @@ fn tls_outcome(reached: Reached, fault: &Fault) -> Outcome {
     }
 }
 
-/// What became of a connection that did not come about.
+/// Returns the outcome of a connection that could not be established.
 pub(super) fn connect_outcome(error: &io::Error) -> Outcome {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => Outcome::ConnectRefused,
         io::ErrorKind::TimedOut => Outcome::ConnectTimeout,
         io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => Outcome::ConnectUnreachable,
-        // A SYN that is refused says so; a reset met a connection that stood, before its socket was looked at.
+        // A refused SYN gives ECONNREFUSED; here an established connection was reset before its socket was checked.
         io::ErrorKind::ConnectionReset => Outcome::ResetBeforeResponse,
         _ => Outcome::ConnectError,
     }

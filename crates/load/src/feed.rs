@@ -1,5 +1,4 @@
-//! A worker's next request: the next one of its schedule, or, in a closed loop, one for every
-//! connection that is free.
+//! A worker's next request: the next one of its schedule, or, in a closed loop, one for every free connection.
 
 use std::time::Duration;
 
@@ -11,14 +10,14 @@ use rolldrop_record::{Outcome, Phase, RequestRow, Stamp};
 /// After a request that could not be sent, a closed loop waits this long before its next one.
 const AFTER_NOT_SENT: Duration = Duration::from_millis(10);
 
-/// Where a worker's requests come from.
+/// Source of a worker's requests.
 #[derive(Debug)]
 pub(super) enum Feed {
-    /// Open loop: the next one is due at its time, whatever became of the others.
+    /// Open loop: the next one is due at its time, whatever happened to the others.
     Open {
-        /// Those that come after the next.
+        /// Requests after the next.
         share: Share,
-        /// The next; `None` past the end and after a stop.
+        /// Next request; `None` past the end and after a stop.
         next: Option<Due>,
     },
     /// Closed loop: the next one is due as soon as a connection is free.
@@ -26,7 +25,7 @@ pub(super) enum Feed {
 }
 
 impl Feed {
-    /// The requests of worker `worker` of `workers`, in a load that begins at `zero`.
+    /// Returns the requests of worker `worker` of `workers`, in a load that begins at `zero`.
     pub(super) fn new(plan: &Plan, worker: usize, workers: usize, zero: Stamp) -> Self {
         match &plan.timing {
             Timing::Schedule(schedule) => {
@@ -46,8 +45,8 @@ impl Feed {
         }
     }
 
-    /// The next request, if a worker has one; in a closed loop only if `is_free` says that a connection could take
-    /// it.
+    /// Returns the next request, if there is one; in a closed loop only if `is_free` returns true: a connection could
+    /// take it.
     pub(super) fn next(&self, now: Stamp, is_free: impl FnOnce() -> bool) -> Option<Due> {
         match self {
             Feed::Open { next, .. } => *next,
@@ -55,7 +54,7 @@ impl Feed {
         }
     }
 
-    /// Whether no further request will come.
+    /// Returns true if no further request will come.
     pub(super) fn is_over(&self, now: Stamp) -> bool {
         match self {
             Feed::Open { next, .. } => next.is_none(),
@@ -63,7 +62,7 @@ impl Feed {
         }
     }
 
-    /// Whether requests have intended send times.
+    /// Returns true if requests have intended send times.
     pub(super) fn is_open_loop(&self) -> bool {
         matches!(self, Feed::Open { .. })
     }
@@ -81,7 +80,7 @@ impl Feed {
         }
     }
 
-    /// A request has ended with this outcome.
+    /// Notes that a request has ended; in a closed loop, one that was not sent delays the next.
     pub(super) fn ended(&mut self, row: &RequestRow) {
         if let Feed::Closed(closed) = self
             && row.outcome == Outcome::NotSent
@@ -90,7 +89,7 @@ impl Feed {
         }
     }
 
-    /// No further request will come.
+    /// Ends the feed: no further request will come.
     pub(super) fn end(&mut self) {
         match self {
             Feed::Open { next, .. } => *next = None,
@@ -99,16 +98,16 @@ impl Feed {
     }
 }
 
-/// A closed loop's requests.
+/// Requests of a closed loop.
 #[derive(Debug)]
 pub(super) struct Closed {
     worker: u64,
     workers: u64,
     seq: u64,
-    /// When the counted part begins.
+    /// Time when the counted part begins.
     main: Stamp,
     end: Option<Stamp>,
-    /// Requests of the counted part that are left.
+    /// Remaining requests of the counted part.
     left: u64,
     not_before: Stamp,
 }

@@ -1,9 +1,9 @@
-//! The first answer of the target, from where the load will be sent.
+//! Waits for the first answer of the target, from the place that will send the load.
 //!
-//! It is asked as the load will ask: a server may have no answer to another method, or to a call without its content
-//! type. But the request has no id, so that no recorder counts it as part of the load, and a number that the load does not
-//! reach. An attempt before the Service's rules exist leaves a connection-tracking entry, like any other unanswered SYN,
-//! so no port of an attempt is used for the load.
+//! The request resembles those of the load: a server may not answer another method, or a call without its content type.
+//! But it has no id, so that no recorder counts it as part of the load, and a number that the load does not reach. An
+//! attempt before the Service's rules exist leaves a connection-tracking entry, like any other unanswered SYN, so no
+//! port of an attempt is used for the load.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -29,33 +29,33 @@ use super::tls::Client;
 use rolldrop_record::Clock;
 use rolldrop_record::id::ID_HEADER;
 
-/// From one attempt to get an answer to the next.
+/// Time from one attempt to get an answer to the next.
 const RETRY: Duration = Duration::from_millis(100);
-/// For a connection to be established: one to a Service without rules yet may never be.
+/// Time for a connection to be established: to a Service without rules yet, it may never be.
 const CONNECT: Duration = Duration::from_secs(2);
-/// The least time for an answer on it.
+/// Minimum time for an answer on that connection.
 const ANSWER: Duration = Duration::from_secs(2);
-/// For the body of an answer, which may have no end.
+/// Time for the body of an answer, which may have no end.
 const BODY: Duration = Duration::from_secs(1);
-/// No load has a request of this number.
+/// Request number that no load reaches.
 const NUMBER: u64 = u32::MAX as u64;
-/// An error names so many kinds of failed attempts.
+/// Maximum number of kinds of failed attempts that an error names.
 const MOST_KINDS: usize = 4;
 
-/// Where attempts come from.
+/// Source address and ports of the attempts.
 pub(super) struct From<'a> {
-    /// The address; if none is set, the kernel chooses.
+    /// Source address; `None` if the kernel chooses.
     pub(super) address: Option<IpAddr>,
-    /// The load's source ports, of which each attempt takes one; if there are none, the kernel chooses.
+    /// The load's source ports, of which each attempt takes one; `None` if the kernel chooses.
     pub(super) ports: Option<&'a mut Vec<u16>>,
-    /// At least this many stay for the load.
+    /// Number of ports that must remain for the load.
     pub(super) left: usize,
-    /// How long the load itself will wait for an answer.
+    /// Response timeout of the load itself.
     pub(super) response_timeout: Duration,
 }
 
 impl From<'_> {
-    /// Whether a connection can be made within the limit. Nothing is sent on it.
+    /// Returns true if a connection can be made within the limit. Sends nothing on it.
     pub(super) async fn reach(&mut self, address: &Address, limit: Duration, clock: Clock) -> bool {
         let Ok(dialing) = self.dial(&address.remote) else { return false };
         matches!(timeout(limit, dialing.connected(0, address.text.clone(), clock)).await, Ok(Ok(_)))
@@ -79,7 +79,7 @@ impl From<'_> {
 /// Waits for any HTTP answer from the target, at its addresses in turn.
 ///
 /// # Errors
-/// When none comes within the limit.
+/// Returns an error if none comes within the limit.
 pub(super) async fn first_answer(
     target: &PlannedTarget,
     walk: &Walk,
@@ -121,7 +121,7 @@ impl Seen {
         *self.0.entry(why).or_default() += 1;
     }
 
-    /// The most frequent first.
+    /// Lists them as text, the most frequent first.
     fn in_words(&self, asked: &str) -> String {
         let mut kinds: Vec<_> = self.0.iter().collect();
         kinds.sort_by_key(|(_, times)| std::cmp::Reverse(**times));
@@ -134,11 +134,11 @@ impl Seen {
     }
 }
 
-/// A request as the load makes them, without an id.
+/// Makes a request like those of the load, without an id.
 fn request(target: &PlannedTarget) -> Result<(Request<()>, Bytes), String> {
     let sender = Sender { ids: String::new(), worker: 0, workers: 1, seed: 0 };
     let made = match target.is_websocket {
-        // Its body is a message. A plain request is answered as well, if only by what is wanted instead.
+        // Its body is a message. The server answers a plain request too, if only by saying what it wants instead.
         true => {
             http2::Template::new(&PlannedTarget { body: Text::Fixed(Vec::new()), ..target.clone() }, &sender)
         }
@@ -197,7 +197,7 @@ async fn http1_answer(request: Request<()>, body: Bytes, stream: Stream) -> Resu
     over(connection, exchange).await
 }
 
-/// Drives a connection until an exchange on it has ended. That knows how the connection ended.
+/// Drives a connection until an exchange on it has ended; the exchange knows how the connection ended.
 async fn over<T>(connection: impl Future, exchange: impl Future<Output = T>) -> T {
     let driving = async {
         let _ = connection.await;
@@ -209,7 +209,7 @@ async fn over<T>(connection: impl Future, exchange: impl Future<Output = T>) -> 
     }
 }
 
-/// A stream that the server resets is an answer, too: only a server of HTTP/2 does that.
+/// Waits for an answer. A stream that the server resets is one, too: only an HTTP/2 server does that.
 async fn http2_answer(request: Request<()>, body: Bytes, stream: Stream) -> Result<(), h2::Error> {
     let (mut requests, connection) = h2::client::handshake(stream).await?;
     let exchange = async move {
@@ -248,14 +248,14 @@ mod tests {
         Plan::new(settings).unwrap()
     }
 
-    /// Asks the only target of a plan.
+    /// Sends requests to the only target of a plan.
     async fn asked(plan: &Plan, address: SocketAddr, limit: Duration) -> Result<(), LoadError> {
         let (walk, response_timeout) = (Walk::new(Route::Fixed(address.into()), 0), Duration::from_secs(5));
         let from = From { address: None, ports: None, left: 1, response_timeout };
         first_answer(&plan.targets[0], &walk, None, from, limit, Clock::start()).await
     }
 
-    /// As a server of gRPC's core: a call is answered, and the stream of anything else is reset.
+    /// Serves like gRPC's core: answers calls, and resets the stream of anything else.
     async fn serve_calls(listener: TcpListener, answers_calls: bool) {
         while let Ok((stream, _)) = listener.accept().await {
             let mut connection = h2::server::handshake(stream).await.unwrap();
@@ -343,7 +343,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let held: Vec<_> = (0..8).map(|_| std::net::TcpListener::bind("0.0.0.0:0").unwrap()).collect();
         let all: Vec<u16> = held.iter().map(|l| l.local_addr().unwrap().port()).collect();
-        // One of them stays in use, which is none of the load's either.
+        // One of them stays in use; the load does not get that one either.
         let _busy = held.into_iter().nth(6).unwrap();
         let mut ports = all.clone();
         let serving = async {

@@ -1,4 +1,4 @@
-//! Fuzz targets: what servers may answer to the load, what the kernel says of its connections, and files of targets.
+//! Fuzz targets: possible answers of servers, messages of the kernel about connections, and files of targets.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -28,7 +28,7 @@ fn target_file(bytes: &[u8]) {
     let _ = targets::parse(&String::from_utf8_lossy(bytes), |path| Ok(path.as_bytes().to_vec()));
 }
 
-/// A response has the same head and the same end in whatever pieces it comes.
+/// Checks that a response has the same head and the same end, however it is cut into pieces.
 fn response(input: &[u8]) {
     let method = if input.first().is_some_and(|first| first & 1 == 1) { Method::HEAD } else { Method::GET };
     let Ok(wanted) = Wanted::new("x-served-by", &["*".to_owned()]) else { return };
@@ -62,13 +62,13 @@ fn response(input: &[u8]) {
     assert_eq!(sum, taken);
 }
 
-/// Frames say the same in whatever pieces they come.
+/// Checks that frames mean the same, however they are cut into pieces.
 fn http2(input: &[u8]) {
     let (whole, pieces) = pieces(input);
     assert_eq!(fuzz_frames(pieces), fuzz_frames(std::iter::once(whole)));
 }
 
-/// Messages are the same in whatever pieces they come. The rest of the first line is the status.
+/// Checks that messages are the same, however they are cut into pieces. The rest of the first line is the status.
 fn grpc(input: &[u8]) {
     let line = input.iter().position(|byte| *byte == b'\n').unwrap_or(input.len());
     let (status, input) = input.split_at(line);
@@ -90,7 +90,7 @@ fn grpc(input: &[u8]) {
     }
 }
 
-/// A frame has the same header in whatever pieces it comes.
+/// Checks that a frame has the same header, however it is cut into pieces.
 fn websocket_header(input: &[u8]) {
     let (mut rest, _) = pieces(input);
     while let Ok(Some((_, head, payload))) = websocket::header(rest) {

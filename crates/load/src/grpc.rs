@@ -1,8 +1,7 @@
-//! Unary gRPC over HTTP/2: what a call adds to a request, and what its answer says.
+//! Unary gRPC over HTTP/2: the parts that a call adds to a request, and the status in its answer.
 //!
-//! After the protocol's own description (grpc/grpc, doc/PROTOCOL-HTTP2.md, and
-//! doc/http-grpc-status-mapping.md for answers that are none of gRPC's). Messages are bytes that
-//! the user gives.
+//! Follows the protocol's own description (grpc/grpc, doc/PROTOCOL-HTTP2.md, and doc/http-grpc-status-mapping.md for
+//! answers without a gRPC status). Messages are bytes that the user gives.
 
 use std::time::Duration;
 
@@ -15,22 +14,22 @@ use rolldrop_record::Outcome;
 use rolldrop_record::load::Grpc;
 use rolldrop_record::retry::GRPC_UNAVAILABLE;
 
-/// Before each message: whether it is compressed, and its length.
+/// Length of the prefix of each message in bytes: a flag for compression, and the message's length.
 const PREFIX: usize = 5;
-/// The content type of requests, and the beginning of that of answers.
+/// Content type of requests, and beginning of the content type of answers.
 const CONTENT_TYPE: &str = "application/grpc";
 
-/// What all calls to a target have in common.
+/// Settings that all calls to a target have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Call {
-    /// How long the answer may take.
+    /// Response timeout, which the server learns by a header.
     timeout: Duration,
     /// Statuses that count as success.
     success: Vec<i32>,
 }
 
 impl Call {
-    /// What the calls of a plan have in common.
+    /// Returns the settings that the calls of a plan have in common.
     pub(super) fn new(grpc: &Grpc, timeout: Duration) -> Self {
         Self { timeout, success: grpc.success.clone() }
     }
@@ -44,11 +43,10 @@ impl Call {
         }
     }
 
-    /// The status of a complete answer, and the outcome.
+    /// Returns the status of a complete answer, and the outcome.
     ///
-    /// An answer of a proxy that knows no gRPC has the status that its HTTP status stands for, as
-    /// every client reports it. An answer of HTTP status 200 that is not gRPC's, or has no status,
-    /// breaks the protocol.
+    /// An answer of a proxy that knows no gRPC has the status that its HTTP status is mapped to, as every client
+    /// reports it. An answer with HTTP status 200 that is not gRPC, or has no gRPC status, breaks the protocol.
     pub(super) fn judge(&self, answer: &Answer<'_>) -> (Option<i32>, Result<Outcome, Failure>) {
         let broken = |why: String| Err(Failure::with_detail(Outcome::ProtocolError, why));
         let status = match (answer.http, answer.status()) {
@@ -75,21 +73,21 @@ impl Call {
 /// Status OK.
 const OK: i32 = 0;
 
-/// An answer that has come to its end.
+/// An answer that is complete.
 #[derive(Debug)]
 pub(super) struct Answer<'a> {
     /// The HTTP status.
     pub(super) http: StatusCode,
     /// The headers.
     pub(super) headers: &'a HeaderMap,
-    /// The trailers, where there are any.
+    /// The trailers, if there are any.
     pub(super) trailers: Option<&'a HeaderMap>,
-    /// What the body was.
+    /// The messages of the body.
     pub(super) messages: &'a Messages,
 }
 
 impl Answer<'_> {
-    /// The status in the trailers, or, where the answer is nothing but trailers, in the headers.
+    /// Returns the status in the trailers, or, if the answer is nothing but trailers, in the headers.
     fn status(&self) -> Option<i32> {
         let from = match self.trailers {
             Some(trailers) => trailers,
@@ -107,7 +105,7 @@ impl Answer<'_> {
         self.header(header::CONTENT_TYPE).is_some_and(|given| given.starts_with(CONTENT_TYPE))
     }
 
-    /// What it is instead.
+    /// Describes the content type of an answer that is not gRPC.
     fn content_type(&self) -> String {
         match self.header(header::CONTENT_TYPE) {
             Some(given) => format!("content-type {given}"),
@@ -120,20 +118,20 @@ impl Answer<'_> {
     }
 }
 
-/// The messages of a body, as they pass by.
+/// Counts the messages of a body as its bytes arrive.
 #[derive(Debug, Default)]
 pub(super) struct Messages {
-    /// How many have come whole.
+    /// Number of complete messages.
     whole: u64,
-    /// Whether one of them says that it is compressed.
+    /// True if a message is marked as compressed.
     is_compressed: bool,
     prefix: Vec<u8>,
-    /// Bytes that the message under way still lacks.
+    /// Bytes that the current message still lacks.
     left: usize,
 }
 
 impl Messages {
-    /// Takes a part of the body.
+    /// Takes a piece of the body.
     pub(super) fn pass(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let part;
@@ -164,7 +162,7 @@ impl Messages {
     }
 }
 
-/// A message as it is sent.
+/// Returns a message with its prefix, as it is sent.
 pub(super) fn framed(message: &[u8]) -> Bytes {
     let mut framed = BytesMut::with_capacity(PREFIX + message.len());
     framed.put_u8(0);
@@ -174,7 +172,7 @@ pub(super) fn framed(message: &[u8]) -> Bytes {
     framed.freeze()
 }
 
-/// A timeout as the header `grpc-timeout` has it: at most eight digits and a unit.
+/// Formats a timeout for the header `grpc-timeout`: at most eight digits and a unit.
 fn timeout(timeout: Duration) -> String {
     const MOST: u128 = 99_999_999;
     match (timeout.as_micros(), timeout.as_millis()) {
@@ -184,7 +182,7 @@ fn timeout(timeout: Duration) -> String {
     }
 }
 
-/// The status that stands for an HTTP status other than 200 where there is none of gRPC's.
+/// Returns the gRPC status for an HTTP status other than 200, for an answer without a gRPC status.
 fn status_of(http: StatusCode) -> i32 {
     match http.as_u16() {
         400 => 13,
@@ -196,7 +194,7 @@ fn status_of(http: StatusCode) -> i32 {
     }
 }
 
-/// The name of a status.
+/// Returns the name of a status.
 pub fn status_name(status: i32) -> String {
     const NAMES: [&str; 17] = [
         "OK",

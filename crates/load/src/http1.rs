@@ -11,18 +11,18 @@ use super::response::{self, Head};
 use rolldrop_record::RequestRow;
 use rolldrop_wire::http1::Body;
 
-/// A request and its response on a connection that nothing else uses meanwhile.
+/// A request and its response on a connection that nothing else uses at the same time.
 pub(super) struct Talk<'a> {
     pub(super) context: &'a Context,
     pub(super) endpoint: &'a Endpoint,
     pub(super) connection: &'a mut Connection,
     pub(super) row: &'a mut RequestRow,
-    /// How writing failed. A server may answer and close before it has read everything: a write that failed is no
-    /// reason not to look for its answer.
+    /// Error of the write, if it failed. A server may answer and close before it has read everything: a failed write is
+    /// no reason not to look for its answer.
     pub(super) write_error: Option<io::Error>,
 }
 
-/// Whether the request asked for another protocol.
+/// Tells whether the request asked for another protocol.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Switch {
     Asked,
@@ -30,7 +30,7 @@ pub(super) enum Switch {
 }
 
 impl Talk<'_> {
-    /// Sends the request and receives the response. Returns whether the connection can carry another request.
+    /// Sends the request and receives the response. Returns true if the connection can carry another request.
     pub(super) async fn exchange(&mut self, persistence: Persistence) -> Result<bool, Failure> {
         let template = match persistence {
             Persistence::Close => &self.endpoint.closing,
@@ -52,14 +52,14 @@ impl Talk<'_> {
             self.row.headers = self.context.plan.wanted.kept_of_head(&self.connection.head);
         }
         ended?;
-        // A body that came with its head has ended when that was there.
+        // A body that came with its head ended when the head was complete.
         self.row.end = if self.row.bytes_received == before { complete } else { self.context.clock.now() };
         self.row.outcome = self.context.plan.outcome_of(head.status);
         Ok(head.keep_alive && self.write_error.is_none() && self.connection.buffer.is_empty())
     }
 
-    /// Reads the head of the final response, or of one that switches protocols if that was requested. The row gets
-    /// what its headers say.
+    /// Reads the head of the final response, or of one that switches protocols if the request asked for that. Records
+    /// the headers in the row.
     pub(super) async fn read_head(&mut self, switch: Switch) -> Result<Head, Failure> {
         loop {
             // Interim responses (RFC 9110, 15.2) announce a final one.
@@ -86,7 +86,7 @@ impl Talk<'_> {
         }
     }
 
-    /// Reads the next part of an answer that has its own end; its first byte by the deadline for that.
+    /// Reads the next part of an answer; its first byte by the deadline for that, if there is one.
     pub(super) async fn read_more(&mut self, reached: Reached) -> Result<(), Failure> {
         let read = self.connection.read();
         let read = match self.row.sent.filter(|_| self.row.bytes_received == 0) {
@@ -112,7 +112,7 @@ impl Talk<'_> {
             .map_err(|_| PROTOCOL_ERROR)
     }
 
-    /// Records what the headers of the answer say; its head is at the beginning of the buffer.
+    /// Records the headers of the answer, whose head is at the beginning of the buffer.
     fn note_headers(&mut self, head: &mut Head) {
         let Self { context, endpoint, connection, row, .. } = self;
         let (bytes, rest) = connection.buffer.split_at(head.len);

@@ -1,7 +1,7 @@
-//! One request on an HTTP/2 connection, from its dispatch to its end: the facts of the wire, and
-//! the outcome that they make.
+//! One request on an HTTP/2 connection, from its dispatch to its end: the facts of the wire, and the outcome that
+//! follows from them.
 //!
-//! The `h2` crate speaks the protocol. A stream's own end counts before the connection's: what the peer said of this
+//! The `h2` crate speaks the protocol. A stream's own end counts before the connection's: what the peer sent about this
 //! stream (RST_STREAM, a GOAWAY that excludes it) is what happened to its request, whatever happened to the connection
 //! afterwards. Nothing is retried here.
 //!
@@ -37,7 +37,7 @@ use rolldrop_wire::http2::error_name;
 /// Sends a request and follows it to its end.
 ///
 /// # Errors
-/// When it did not end with a complete response.
+/// Returns an error if it did not end with a complete response.
 pub(super) async fn attempt(
     context: &Context,
     endpoint: &Endpoint,
@@ -79,14 +79,14 @@ struct Call<'a> {
     context: &'a Context,
     endpoint: &'a Endpoint,
     link: &'a Link,
-    /// Its stream, once it has one.
+    /// Number of its stream, once it has one.
     stream: Option<u32>,
-    /// The beginning of the body, if it is searched for the pod's name.
+    /// Beginning of the body, if it is searched for the pod's name.
     beginning: Option<Box<Beginning>>,
     row: &'a mut RequestRow,
 }
 
-/// However the request ends, the bytes that passed are counted.
+/// Counts the bytes that passed, however the request ends.
 impl Drop for Call<'_> {
     fn drop(&mut self) {
         if let Some(id) = self.stream {
@@ -148,7 +148,7 @@ impl Call<'_> {
         ended
     }
 
-    /// Reads what follows the head, and judges the whole.
+    /// Reads the rest of the answer after its head, and determines the outcome.
     async fn end_of(&mut self, body: RecvStream, head: &Parts, method: &Method) -> Result<(), Failure> {
         let mut messages = grpc::Messages::default();
         let trailers = self.body(body, announced(&head.headers, method), &mut messages).await?;
@@ -180,11 +180,11 @@ impl Call<'_> {
         while let Some(data) = body.data().await {
             let data: Bytes = match data {
                 Ok(data) => data,
-                // The answer is whole; the rest of the request is not wanted (RFC 9113, 8.1).
+                // The answer is complete; the server does not need the rest of the request (RFC 9113, 8.1).
                 Err(error) if error.reason() == Some(Reason::NO_ERROR) && self.is_complete() => break,
                 Err(error) => return Err(self.failure(&error, announced)),
             };
-            // Fails only where the stream is over.
+            // Fails only if the stream is over.
             let _ = body.flow_control().release_capacity(data.len());
             if self.endpoint.grpc.is_some() {
                 messages.pass(&data);
@@ -204,8 +204,8 @@ impl Call<'_> {
         self.stream.is_some_and(|id| self.link.wire.get().stream(id).is_complete)
     }
 
-    /// What the end of the stream was, by what the wire showed. `announced` is the length that the
-    /// head gave the body.
+    /// Returns the failure by which the stream ended, from what the wire showed. `announced` is the length of the body
+    /// according to the head.
     fn failure(&self, error: &h2::Error, announced: Option<u64>) -> Failure {
         let wire = self.link.wire.get();
         let stream = self.stream.map(|id| wire.stream(id)).unwrap_or_default();
@@ -217,7 +217,7 @@ impl Call<'_> {
         };
         if let Some(code) = stream.reset {
             let outcome = match (code, reached) {
-                // What is refused was not processed: of an answer there is nothing yet.
+                // A refused stream was not processed: there is nothing of an answer yet.
                 (REFUSED_STREAM, Reached::Connection | Reached::Nothing) => Outcome::H2RefusedStream,
                 (_, Reached::Connection | Reached::Nothing) => Outcome::ResetBeforeResponse,
                 (_, Reached::Head | Reached::Body) => Outcome::ResetMidResponse,
@@ -250,13 +250,13 @@ impl Call<'_> {
 
 const REFUSED_STREAM: u32 = 7;
 
-/// The length of the body, where the head says it.
+/// Returns the length of the body, if the head gives it.
 fn announced(headers: &HeaderMap, method: &Method) -> Option<u64> {
     let length = headers.get(header::CONTENT_LENGTH).filter(|_| *method != Method::HEAD)?;
     length.to_str().ok()?.parse().ok()
 }
 
-/// What frames say that come in these pieces: bytes of messages, those of bodies, and all else in order.
+/// Returns what frames in these pieces contain: bytes of messages, bytes of bodies, and all else in order.
 #[cfg(any(test, fuzzing))]
 pub(super) fn fuzz_frames<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (u64, u64, String) {
     let (mut frames, mut sums, mut others) = (frames::Frames::after(3), (0, 0), Vec::new());

@@ -1,5 +1,5 @@
-//! Known-answer tests: a server that plays a script per request, writes down what
-//! it did by request id, and must be agreed with, request by request.
+//! Known-answer tests: a server plays a script per request and logs its actions by request id; the load's rows must
+//! agree with this log, request by request.
 
 mod differential;
 mod hidden_retries;
@@ -51,7 +51,7 @@ async fn run(settings: Settings) -> (Summary, Vec<RequestRow>) {
     (summary, rows)
 }
 
-/// Every scheduled request has exactly one row, and the counts are those of the rows.
+/// Checks that every scheduled request has exactly one row, and that the counts are those of the rows.
 fn assert_accounted(summary: &Summary, rows: &[RequestRow]) {
     assert_eq!(rows.len() as u64, summary.scheduled);
     let tally = &summary.tally;
@@ -127,7 +127,7 @@ async fn what_hangs_ends_at_the_response_timeout() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_to_head_ends_with_its_head() {
     let kept = &[Script::Ok, Script::Chunked, Script::NotFound, Script::Unavailable][..];
-    // Nothing in such a head says that the server will close.
+    // Such heads do not announce that the server will close.
     let closed = &[Script::UntilEof][..];
     for (scripts, connections) in [(kept, Connections::Keepalive), (closed, Connections::Fresh)] {
         let server = Server::start(scripts).await;
@@ -162,7 +162,7 @@ async fn an_expectation_may_be_met_or_refused() {
     assert!((1..200).contains(&refused), "{refused}");
 }
 
-/// An address that was free a moment ago, and that nobody listens on.
+/// Returns an address that was free a moment ago, and that nobody listens on.
 fn closed_address() -> (Socket, SocketAddr) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
@@ -196,7 +196,7 @@ async fn targets_take_turns_and_a_closed_port_refuses() {
     }
 }
 
-/// A listener that answers no SYN, because its accept queue is full; as long as these sockets live.
+/// Returns a listener that answers no SYN, because its accept queue is full while these sockets exist.
 #[cfg(target_os = "linux")]
 fn black_hole() -> (Vec<Socket>, SocketAddr) {
     let (listener, address) = closed_address();
@@ -228,7 +228,7 @@ async fn syns_that_go_unanswered_end_at_the_connect_timeout() {
     }
 }
 
-/// Waits until the load's progress is as wanted.
+/// Waits until the load's progress satisfies `wanted`.
 async fn until(control: &Control, wanted: impl Fn(&Progress) -> bool) {
     let deadline = std::time::Instant::now() + Duration::from_secs(30);
     while !wanted(&control.progress()) {
@@ -269,7 +269,7 @@ fn endless(server: &Server) -> Settings {
     }
 }
 
-/// Runs the settings until the progress is as wanted, and ends the run by `end`.
+/// Runs the settings until the progress satisfies `wanted`, and ends the run by `end`.
 async fn run_until(
     settings: Settings,
     wanted: impl Fn(&Progress) -> bool,

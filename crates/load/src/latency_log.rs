@@ -1,9 +1,8 @@
 //! `latency.hlog`: HdrHistogram's interval log of response times.
 //!
-//! Times of the counted part in nanoseconds (3 digits; the column of maxima in milliseconds), in
-//! intervals of a second by the time of the requests' end, one tag per outcome. A request that
-//! failed counts with the time until it failed; `not_sent` and `cancelled` have no time and are
-//! left out.
+//! Times of the counted part in nanoseconds (3 digits; the column of maxima in milliseconds), in intervals of a second
+//! by the time at which requests ended, one tag per outcome. A request that failed counts with the time until it
+//! failed; `not_sent` and `cancelled` have no time and are left out.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,7 +17,7 @@ use super::error::LoadError;
 use super::tally;
 use rolldrop_record::{Outcome, Phase, RequestRow, RunDir, Stamp};
 
-/// The log's name in the run directory.
+/// Name of the log in the run directory.
 const LATENCY_LOG: &str = "latency.hlog";
 /// Length of an interval.
 pub(super) const INTERVAL: Duration = Duration::from_secs(1);
@@ -26,7 +25,7 @@ pub(super) const INTERVAL: Duration = Duration::from_secs(1);
 /// Response times by outcome.
 pub(super) type ByOutcome = BTreeMap<Outcome, Histogram<u64>>;
 
-/// Adds the response time of a request that has one and counts.
+/// Adds the response time of a request, if it has one and is of the counted part.
 pub(super) fn add(by_outcome: &mut ByOutcome, row: &RequestRow) {
     if row.phase == Phase::Main && !matches!(row.outcome, Outcome::NotSent | Outcome::Cancelled) {
         let histogram = by_outcome.entry(row.outcome).or_insert_with(tally::histogram);
@@ -34,12 +33,12 @@ pub(super) fn add(by_outcome: &mut ByOutcome, row: &RequestRow) {
     }
 }
 
-/// The number of the interval that a stamp lies in, counted from the zero.
+/// Returns the number of the interval that a stamp is in, counted from the schedule's zero.
 pub(super) fn interval_of(at: Stamp, zero: Stamp) -> i64 {
     at.ns_since(zero).div_euclid(length_ns())
 }
 
-/// What the log borrows for its life.
+/// File and buffers that the log borrows while it exists.
 pub(super) struct LogFile {
     file: LineWriter<File>,
     serializer: V2DeflateSerializer,
@@ -49,7 +48,7 @@ impl LogFile {
     /// Creates the log in a run directory.
     ///
     /// # Errors
-    /// When it cannot be created.
+    /// Returns an error if it cannot be created.
     pub(super) fn create(run_dir: &RunDir) -> Result<Self, LoadError> {
         let path = run_dir.path().join(LATENCY_LOG);
         let file = File::create(&path).map_err(|source| LoadError::LatencyLog { path, source })?;
@@ -64,10 +63,10 @@ pub(super) struct LatencyLog<'a> {
 }
 
 impl<'a> LatencyLog<'a> {
-    /// Writes what comes before the intervals.
+    /// Writes the header before the intervals.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// Returns an error if it cannot be written.
     pub(super) fn begin(file: &'a mut LogFile, zero: Stamp) -> Result<Self, LoadError> {
         let writer = IntervalLogWriterBuilder::new()
             .add_comment("[Histogram log format version 1.3]")
@@ -81,7 +80,7 @@ impl<'a> LatencyLog<'a> {
     /// Writes an interval.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// Returns an error if it cannot be written.
     pub(super) fn write(&mut self, interval: i64, by_outcome: &ByOutcome) -> Result<(), LoadError> {
         let start = since_epoch(self.zero.shifted_ns(interval.saturating_mul(length_ns())));
         for (outcome, histogram) in by_outcome {

@@ -1,11 +1,9 @@
 //! The open-loop load generator.
 //!
-//! Requests leave at intended send times that are fixed before the first one
-//! ([`plan::Plan`], `schedule`), whatever became of the requests before them.
-//! Every scheduled request ends in exactly one row with one outcome; none is
-//! retried. Each worker thread owns its connections, its share of the schedule
-//! and its counts (`worker`); one recorder thread writes what they measured
-//! (`recorder`). The outcome is not judged here: that is the analysis' job.
+//! Requests leave at intended send times that are fixed before the first one ([`plan::Plan`], `schedule`), whatever
+//! happened to the requests before them. Every scheduled request ends in exactly one row with one outcome; none is
+//! retried. Each worker thread owns its connections, its share of the schedule and its counts (`worker`); one recorder
+//! thread writes what they measured (`recorder`). The analysis, not this crate, judges the outcomes.
 //!
 //! [`Prepared`] sends from this process, where the load is then [`Running`]. [`process`] lets another process send
 //! it, as `rolldrop run` does, and [`remote`] many workers in a cluster. HTTP/1.1 (`exchange`), HTTP/2 (`http2`),

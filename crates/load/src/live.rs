@@ -1,8 +1,8 @@
-//! What a load reports of its requests while it sends: one batch for each second.
+//! Reports of a load about its requests while it sends: one batch for each second.
 //!
 //! A [`Journal`] keeps the batches for a reader far from the run directory. Batches have the number of their second,
 //! counted from the schedule's zero. Counts and histograms are complete. Of the requests that were not `ok`, a batch
-//! has a limited number of rows, and says how many more there were: in an outage nearly every request is one of them.
+//! has a limited number of rows, and tells how many more there were: in an outage nearly every request is one of them.
 
 mod journal;
 
@@ -21,62 +21,62 @@ pub use journal::Journal;
 pub(crate) use journal::JournalWriter;
 use rolldrop_record::{Outcome, Phase, RequestRow};
 
-/// The most rows that are not `ok` and are reported in a second, over all workers: about 1 MB.
+/// Maximum number of rows that are not `ok` and are reported in a second, over all workers: about 1 MB.
 pub const LIVE_ROWS: usize = 2_000;
 
 /// One line of the live stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Line {
-    /// A second is over.
+    /// A second that is over.
     Batch(Box<Batch>),
     /// The last line: every scheduled request has its row, in a closed part.
     End {
-        /// How far each source came.
+        /// Final progress of each source.
         sources: Vec<Reached>,
     },
 }
 
-/// How far a source has come.
+/// Progress of a source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reached {
-    /// The source.
+    /// Name of the source.
     pub source: String,
-    /// Requests that were due.
+    /// Requests that have been due.
     pub scheduled: u64,
     /// Requests that are in flight.
     pub in_flight: u64,
-    /// Requests that have ended: as many rows there are.
+    /// Requests that have ended; there are as many rows.
     pub rows: u64,
-    /// Those of the counted part, by outcome.
+    /// Requests of the counted part that have ended, by outcome.
     #[serde(default)]
     pub main: Counts,
 }
 
-/// What ended in a second.
+/// Requests that ended in one second.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Batch {
-    /// The second.
+    /// Number of the second.
     pub n: u64,
-    /// How far each source was at its end.
+    /// Progress of each source at the end of the second.
     pub sources: Vec<Reached>,
     /// Requests of the warm-up, by outcome.
     pub warmup: Counts,
     /// Requests of the counted part, by outcome.
     pub main: Counts,
-    /// Response times of the counted part, by outcome, as `latency.hlog` has them.
+    /// Response times of the counted part, by outcome, as in `latency.hlog`.
     pub response: BTreeMap<Outcome, Packed>,
     /// Service times of the answered requests of the counted part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<Packed>,
-    /// Requests that were not `ok`, and whose rows are not in this batch.
+    /// Requests that were not `ok` and whose rows are not in this batch.
     pub left: u64,
-    /// Requests that were not `ok`.
+    /// Rows of requests that were not `ok`.
     pub rows: Vec<RequestRow>,
 }
 
 impl Batch {
-    /// The same batch with at most `most` rows.
+    /// Returns the same batch with at most `most` rows.
     #[must_use]
     pub fn with_rows(&self, most: usize) -> Self {
         let rows = &self.rows[..most.min(self.rows.len())];
@@ -99,7 +99,7 @@ impl Batch {
 #[serde(transparent)]
 pub struct Packed(String);
 
-/// A text that holds no histogram.
+/// A text that does not hold a histogram.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to read a histogram: {0}")]
 pub struct BadHistogram(String);
@@ -113,17 +113,17 @@ impl Packed {
         Self(BASE64_STANDARD.encode(bytes))
     }
 
-    /// The histogram.
+    /// Unpacks the histogram.
     ///
     /// # Errors
-    /// When there is none in it.
+    /// Returns an error if the text does not hold one.
     pub fn unpack(&self) -> Result<Histogram<u64>, BadHistogram> {
         let bytes = BASE64_STANDARD.decode(&self.0).map_err(|e| BadHistogram(e.to_string()))?;
         Deserializer::new().deserialize(&mut Cursor::new(bytes)).map_err(|e| BadHistogram(e.to_string()))
     }
 }
 
-/// What a second's batch holds in addition to the response times.
+/// Content of a second's batch other than its response times.
 #[derive(Debug, Default)]
 pub(crate) struct Beside {
     warmup: Counts,
@@ -153,7 +153,7 @@ impl Beside {
         }
     }
 
-    /// The second's batch.
+    /// Returns the batch of this second.
     pub(crate) fn batch(self, n: u64, response: &ByOutcome, reached: &[Reached]) -> Batch {
         Batch {
             n,

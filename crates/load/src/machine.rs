@@ -1,4 +1,4 @@
-//! How busy a measuring process and its machine are: one sample a second, from /proc.
+//! Samples how busy a measuring process and its machine are, once a second, from /proc.
 //!
 //! Each process that measures takes its own samples, since only its own threads show how long it waited for a
 //! processor. The analysis judges whether that was too long.
@@ -24,15 +24,15 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins to sample.
+    /// Starts to sample.
     pub fn begin(clock: Clock) -> Self {
         let mut ticks = interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self { clock, ticks, last: Reading::take(&clock) }
     }
 
-    /// Waits for the next sample, and returns it with the end of its interval. Waits for ever
-    /// where there is no /proc. The future may be dropped and made again.
+    /// Waits for the next sample, and returns it with the end of its interval. Waits forever if there is no /proc. The
+    /// future may be dropped and made again.
     pub async fn next(&mut self) -> (Stamp, MachineSample) {
         loop {
             self.ticks.tick().await;
@@ -60,7 +60,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// `None` where there is no /proc to read.
+    /// Reads the counters; `None` if there is no /proc.
     fn take(clock: &Clock) -> Option<Self> {
         let stat = fs::read_to_string("/proc/stat").ok()?;
         let (total_ticks, idle_ticks, steal_ticks) = cpu_ticks(&stat)?;
@@ -73,11 +73,11 @@ impl Reading {
         Some(Self { at: clock.now(), total_ticks, idle_ticks, steal_ticks, waited_ns })
     }
 
-    /// The sample between two readings, or `None` if they are too close.
+    /// Returns the sample between two readings, or `None` if they are too close.
     fn since(&self, earlier: &Reading) -> Option<MachineSample> {
         let interval_s = self.at.seconds_since(earlier.at);
         let ticks = self.total_ticks.checked_sub(earlier.total_ticks).filter(|&t| t > 0)? as f64;
-        // Threads that ended take their wait with them.
+        // Threads that have ended take their waiting time with them.
         let waited_ns = self.waited_ns.saturating_sub(earlier.waited_ns) as f64;
         Some(MachineSample {
             interval_s,
@@ -88,7 +88,7 @@ impl Reading {
     }
 }
 
-/// Total, idle (with iowait) and stolen ticks of the first line of /proc/stat.
+/// Returns total, idle (with iowait) and stolen ticks from the first line of /proc/stat.
 fn cpu_ticks(stat: &str) -> Option<(u64, u64, u64)> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
     let ticks: Vec<u64> = line.split_whitespace().map(|n| n.parse().unwrap_or(0)).collect();

@@ -1,8 +1,8 @@
-//! Waking at a point in time, precisely.
+//! Wakes a worker at a point in time, precisely.
 //!
 //! Tokio's own timers have a granularity of a millisecond. On Linux a timerfd in the runtime's epoll set wakes within
-//! microseconds; elsewhere tokio's timer is used. The waiting time is computed again from the absolute due time at
-//! every call, so nothing drifts. The last part of it can be spent polling the clock while connections are served, so
+//! microseconds; elsewhere tokio's timer is used. Every call computes the waiting time again from the absolute due
+//! time, so nothing drifts. The last part of the wait can be spent polling the clock while connections are served, so
 //! that no sleeping processor delays it.
 
 use std::io;
@@ -17,7 +17,7 @@ pub(super) use timerfd::Pacer;
 #[cfg(not(target_os = "linux"))]
 pub(super) use tokio_timer::Pacer;
 
-/// Looks at the clock until `due`; others have their turns in between.
+/// Polls the clock until `due`; other tasks run in between.
 async fn watch(clock: Clock, due: Stamp) {
     while clock.now() < due {
         yield_now().await;
@@ -52,10 +52,10 @@ mod timerfd {
     }
 
     impl Pacer {
-        /// A pacer on the current runtime, which watches the clock for the last `spin` of each wait.
+        /// Creates a pacer on the current runtime, which polls the clock for the last `spin` of each wait.
         ///
         /// # Errors
-        /// When the operating system gives no timer.
+        /// Returns an error if the operating system gives no timer.
         pub(in super::super) fn new(clock: Clock, spin: Duration) -> io::Result<Self> {
             let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
             let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?;
@@ -68,7 +68,7 @@ mod timerfd {
         /// Returns when `due` is reached. May be dropped and called again at any time.
         ///
         /// # Errors
-        /// When the timer cannot be set.
+        /// Returns an error if the timer cannot be set.
         pub(in super::super) async fn wait_until(&mut self, due: Stamp) -> io::Result<()> {
             let wake = due - self.spin;
             loop {
@@ -102,7 +102,7 @@ mod tokio_timer {
     }
 
     impl Pacer {
-        /// A pacer on the current runtime, which watches the clock for the last `spin` of each wait.
+        /// Creates a pacer on the current runtime, which polls the clock for the last `spin` of each wait.
         ///
         /// # Errors
         /// Never.

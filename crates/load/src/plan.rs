@@ -1,7 +1,7 @@
-//! What to send: settings as a user gives them, and the [`Plan`] that they make once checked.
+//! Checks settings as a user gives them, and makes a [`Plan`] of them.
 //!
-//! A plan holds only what can be carried out, so that bad input is refused
-//! before the first request. It resolves no names and opens no sockets.
+//! A plan holds only what can be carried out, so that bad input is refused before the first request. It resolves no
+//! names and opens no sockets.
 
 mod error;
 mod target;
@@ -24,25 +24,25 @@ use rolldrop_record::load::{
 use rolldrop_record::{Outcome, RunId};
 use target::{cycle, plan_target};
 
-/// The longest cycle in which targets with weights take their turns.
+/// Maximum length of the cycle in which targets with weights take their turns.
 const MAX_CYCLE: u64 = 65_536;
 
-/// Where the requests come from.
+/// Source of the requests' times.
 #[derive(Clone, Debug)]
 pub(super) enum Timing {
-    /// Each has its time.
+    /// Each request has its intended send time.
     Schedule(Schedule),
-    /// Whenever a connection is free.
+    /// A request is due whenever a connection is free.
     OnDemand(Length),
 }
 
-/// Which worker threads of a load a process has, where several processes send it: each has its
-/// part of one schedule, so that together they send exactly the load.
+/// Worker threads of a load that run in one process, if several processes send it: each has its part of one schedule,
+/// so that together they send exactly the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
-    /// The number of the process's first thread.
+    /// Number of the process's first thread.
     pub first: usize,
-    /// The threads of all processes.
+    /// Number of threads in all processes.
     pub of: usize,
 }
 
@@ -50,27 +50,27 @@ pub struct Share {
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub(super) settings: Settings,
-    /// What the ids of all its requests share.
+    /// The part that the ids of all its requests share.
     pub(super) run: RunId,
     pub(super) share: Share,
     pub(super) timing: Timing,
     pub(super) targets: Vec<PlannedTarget>,
-    /// The targets' turns, again and again.
+    /// Indexes of targets in the order of their turns, to be repeated.
     pub(super) cycle: Vec<usize>,
     pub(super) max_connections: usize,
-    /// What is looked for in answers.
+    /// Headers to look for in answers.
     pub(super) wanted: Wanted,
-    /// The client's side of TLS, where a target speaks it.
+    /// The client's side of TLS, if a target uses it.
     pub(super) tls: Option<tls::Config>,
-    /// What names the pod in the body of an answer.
+    /// Pattern that finds the pod's name in the body of an answer.
     pub(super) pod_body: Option<PodBody>,
 }
 
 impl Plan {
-    /// Checks settings.
+    /// Checks settings, and makes a plan of them.
     ///
     /// # Errors
-    /// When they cannot be carried out; the error says which, and what would do.
+    /// Returns an error if they cannot be carried out; it tells which setting is wrong, and what is allowed.
     pub fn new(settings: Settings) -> Result<Self, PlanError> {
         let settings = Settings { http: spoken(&settings), ..settings };
         check_duration("a warm-up", settings.warmup, true)?;
@@ -128,21 +128,21 @@ impl Plan {
         Ok(Self { timing, targets, cycle, max_connections, wanted, tls, pod_body, settings, run, share })
     }
 
-    /// The same load with the ids of this run. Without it, a plan is a run of its own.
+    /// Returns the same load with the ids of this run. Without it, a plan is a run of its own.
     #[must_use]
     pub fn of_run(self, run: RunId) -> Self {
         Self { run, ..self }
     }
 
-    /// What the ids of all its requests share.
+    /// Returns the part that the ids of all its requests share.
     pub fn run(&self) -> &RunId {
         &self.run
     }
 
-    /// The part of the load that a process with these threads of it sends.
+    /// Returns the part of the load for a process that runs these threads.
     ///
     /// # Errors
-    /// When there are no such threads, or fewer connections than threads.
+    /// Returns an error if there are no such threads, or fewer connections than threads.
     pub fn part(self, share: Share) -> Result<Self, PlanError> {
         let Share { first, of } = share;
         if first + self.settings.workers > of {
@@ -154,18 +154,20 @@ impl Plan {
         Ok(Self { share, ..self })
     }
 
-    /// The numbers of the process's worker threads.
+    /// Returns the numbers of the process's worker threads.
     pub(super) fn own_workers(&self) -> std::ops::Range<usize> {
         self.share.first..self.share.first + self.settings.workers
     }
 
-    /// The requests that the process's own threads will schedule.
+    /// Returns the number of requests that the process's own threads will schedule; `None` if that is not known before
+    /// the end.
     pub(super) fn own_requests(&self) -> Option<u64> {
         let own = |all| self.own_workers().map(|worker| part_of(all, worker, self.share.of)).sum();
         self.requests().map(own)
     }
 
-    /// The requests that will be scheduled, warm-up included; `None` where only the end will tell.
+    /// Returns the number of requests that will be scheduled, warm-up included; `None` if that is not known before the
+    /// end.
     pub fn requests(&self) -> Option<u64> {
         match &self.timing {
             Timing::Schedule(schedule) => Some(schedule.warmup() + schedule.main()),
@@ -174,7 +176,7 @@ impl Plan {
         }
     }
 
-    /// The requests of the warm-up among them; `None` where only time ends it.
+    /// Returns the number of requests of the warm-up among these; `None` if only time ends the warm-up.
     pub fn warmup_requests(&self) -> Option<u64> {
         match &self.timing {
             Timing::Schedule(schedule) => Some(schedule.warmup()),
@@ -182,7 +184,7 @@ impl Plan {
         }
     }
 
-    /// The most requests that an HTTP/2 connection carries at a time.
+    /// Returns the maximum number of requests that an HTTP/2 connection carries at a time.
     pub(super) fn streams(&self) -> usize {
         let default = match &self.settings.pace {
             Pace::Closed(_) => defaults::CLOSED_LOOP_STREAMS,
@@ -191,34 +193,34 @@ impl Plan {
         self.settings.streams.unwrap_or(default)
     }
 
-    /// The length of the whole schedule, warm-up included; `None` where only the end will tell.
+    /// Returns the length of the whole schedule, warm-up included; `None` if that is not known before the end.
     pub fn length(&self) -> Option<Duration> {
         self.settings.pace.duration().map(|counted| self.settings.warmup + counted)
     }
 
-    /// The same; where only the end will tell, that of the warm-up.
+    /// Returns the same; if it is not known before the end, the length of the warm-up.
     pub(super) fn known_length(&self) -> Duration {
         self.length().unwrap_or(self.settings.warmup)
     }
 
-    /// The most connections that the worker of this number may have open.
+    /// Returns the maximum number of connections that the worker of this number may have open.
     pub(super) fn part_of_connections(&self, worker: usize) -> usize {
         let part = part_of(self.max_connections as u64, worker, self.share.of);
         usize::try_from(part).unwrap_or(usize::MAX)
     }
 
-    /// Fresh connections a second of this process, as far as they are planned.
+    /// Computes the planned number of fresh connections a second in this process.
     pub(super) fn fresh_per_s(&self) -> f64 {
         let own = self.settings.workers as f64 / self.share.of as f64;
         self.settings.fresh_per_s() * own
     }
 
-    /// The length of the warm-up.
+    /// Returns the length of the warm-up.
     pub fn warmup(&self) -> Duration {
         self.settings.warmup
     }
 
-    /// The stages of an open loop; none of a closed one.
+    /// Returns the stages of an open loop; none for a closed one.
     pub fn stages(&self) -> Vec<Stage> {
         match &self.settings.pace {
             Pace::Open(stages) => stages.clone(),
@@ -226,35 +228,35 @@ impl Plan {
         }
     }
 
-    /// The names of the load's sources: one per worker.
+    /// Returns the names of the load's sources: one per worker.
     pub fn sources(&self) -> Vec<String> {
         self.own_workers().map(source_name).collect()
     }
 
-    /// The outcome of a complete answer with this status.
+    /// Returns the outcome of a complete answer with this status.
     pub(super) fn outcome_of(&self, status: u16) -> Outcome {
         if self.is_success(status) { Outcome::Ok } else { Outcome::HttpError }
     }
 
-    /// Whether a status counts as success.
+    /// Returns true if a status counts as success.
     pub(super) fn is_success(&self, status: u16) -> bool {
         self.settings.success.iter().any(|(from, to)| (*from..=*to).contains(&status))
     }
 }
 
-/// The name of a worker's source.
+/// Returns the name of a worker's source.
 pub(super) fn source_name(worker: usize) -> String {
     format!("load-{worker}")
 }
 
-/// Worker `worker`'s part of `total`, divided as evenly as whole numbers can be.
+/// Returns worker `worker`'s part of `total`, divided as evenly as whole numbers allow.
 pub(super) fn part_of(total: u64, worker: usize, workers: usize) -> u64 {
     let (worker, workers) = (worker as u64, workers as u64);
     total / workers + u64::from(worker < total % workers)
 }
 
-/// The HTTP version of the requests, unless TLS negotiates it: gRPC needs HTTP/2. With WebSocket targets, which begin
-/// with HTTP/1.1, all targets use that.
+/// Returns the HTTP version of the requests, unless TLS negotiates it: gRPC needs HTTP/2. With WebSocket targets, which
+/// begin with HTTP/1.1, all targets use that version.
 fn spoken(settings: &Settings) -> Http {
     match settings.http {
         Http::Auto if settings.grpc.is_some() => Http::Http2,
@@ -328,7 +330,7 @@ fn plan_tls(settings: &Settings, targets: &[PlannedTarget]) -> Result<Option<tls
     if settings.tls == TlsSettings::default() { Ok(None) } else { Err(PlanError::NoTls) }
 }
 
-/// As many connections as the rate keeps open when every request runs into both timeouts.
+/// Returns the number of connections that the rate keeps open when every request runs into both timeouts.
 fn default_connections(settings: &Settings) -> usize {
     if matches!(settings.pace, Pace::Closed(_)) {
         return defaults::CLOSED_LOOP_CONNECTIONS.max(settings.workers);

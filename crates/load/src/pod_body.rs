@@ -1,4 +1,4 @@
-//! The pattern by which the body of an answer names the pod, where no header does.
+//! Finds the pod's name in the body of an answer, by a pattern, if no header names it.
 //!
 //! Only the beginning of a body is searched, and only once, when the body has ended: until then the next bytes may
 //! belong to the name. For the same reason a match at the very end of the searched bytes does not count if the body is
@@ -14,16 +14,16 @@ use regex_syntax::hir::{Hir, HirKind};
 
 use super::answer_headers::PodName;
 
-/// How much of a body is searched, in bytes.
+/// Maximum part of a body that is searched, in bytes.
 pub(super) const MAX_SEARCHED: usize = 16 * 1024;
 
-/// A regular expression for bodies: its first group, or the whole match where it has none, is the pod's name.
+/// Regular expression for bodies: its first group, or the whole match if it has none, is the pod's name.
 #[derive(Clone, Debug)]
 pub struct PodBody {
     regex: Regex,
 }
 
-/// A pattern that cannot name pods.
+/// Pattern that cannot name pods.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{pattern:?} is not a pattern for a pod's name: {why}")]
 pub struct NotAPodBody {
@@ -32,12 +32,12 @@ pub struct NotAPodBody {
 }
 
 impl PodBody {
-    /// The pattern as it was given.
+    /// Returns the pattern as it was given.
     pub fn as_str(&self) -> &str {
         self.regex.as_str()
     }
 
-    /// Returns the name in the beginning of a body. The body was cut off unless it `is_whole`.
+    /// Returns the name in the beginning of a body; `is_whole` is false if the body was cut off.
     pub(super) fn name_in(&self, beginning: &Beginning, is_whole: bool) -> Option<Arc<str>> {
         let found = self.regex.captures(&beginning.bytes)?;
         let may_go_on = !is_whole || beginning.is_cut;
@@ -74,7 +74,7 @@ impl FromStr for PodBody {
     }
 }
 
-/// Why a pattern cannot be read, on one line.
+/// Returns the reason why a pattern cannot be parsed, on one line.
 fn reason(error: &regex_syntax::Error) -> String {
     let (kind, span) = match error {
         regex_syntax::Error::Parse(error) => (error.kind().to_string(), error.span()),
@@ -84,7 +84,7 @@ fn reason(error: &regex_syntax::Error) -> String {
     format!("{kind}, at character {}", span.start.column)
 }
 
-/// What stands in the first group.
+/// Returns the content of the first group.
 fn first_group(hir: &Hir) -> Option<&Hir> {
     match hir.kind() {
         HirKind::Capture(group) if group.index == 1 => Some(&group.sub),
@@ -107,16 +107,16 @@ impl fmt::Display for PodBody {
     }
 }
 
-/// The beginning of a body that will be searched for the pod's name.
+/// Beginning of a body that will be searched for the pod's name.
 #[derive(Debug, Default)]
 pub(super) struct Beginning {
     bytes: Vec<u8>,
-    /// Whether the body is longer.
+    /// True if the body is longer.
     is_cut: bool,
 }
 
 impl Beginning {
-    /// The next bytes of the body.
+    /// Adds the next bytes of the body.
     pub(super) fn add(&mut self, bytes: &[u8]) {
         let room = MAX_SEARCHED - self.bytes.len();
         self.is_cut |= bytes.len() > room;
@@ -128,7 +128,7 @@ impl Beginning {
 mod tests {
     use super::*;
 
-    /// The name in a whole body that comes in pieces of so many bytes.
+    /// Finds the name in a whole body that comes in pieces of this many bytes.
     fn name(pattern: &str, body: &[u8], piece: usize) -> Option<String> {
         let mut beginning = Beginning::default();
         body.chunks(piece).for_each(|piece| beginning.add(piece));

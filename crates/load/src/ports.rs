@@ -15,16 +15,16 @@ use rolldrop_record::load::{PortRange, TIME_WAIT};
 pub(super) use walk::PortWalk;
 pub use walk::{PortMemory, PortsBefore};
 
-/// How long Linux keeps the entry of an unanswered connection attempt (`nf_conntrack_tcp_timeout_syn_sent`).
+/// Time for which Linux keeps the entry of an unanswered connection attempt (`nf_conntrack_tcp_timeout_syn_sent`).
 pub(super) const ENTRY_LIFE: Duration = Duration::from_secs(120);
 
-/// The same if `net.ipv4.tcp_tw_reuse` lets a new connection take it over.
+/// The same time if `net.ipv4.tcp_tw_reuse` lets a new connection take over the port.
 const TIME_WAIT_REUSED: Duration = Duration::from_secs(1);
 
-/// The source ports that all workers together may use.
+/// Returns the source ports that all workers together may use.
 ///
-/// These are the given ones, or the system's ephemeral ones without the reserved; `None` if neither is known: then
-/// the kernel chooses.
+/// These are the given ones, or the system's ephemeral ports without the reserved ones; `None` if neither is known:
+/// then the kernel chooses.
 pub(super) fn usable(given: Option<PortRange>) -> Option<Vec<u16>> {
     match given {
         Some(range) => Some((range.first..=range.last).collect()),
@@ -32,7 +32,7 @@ pub(super) fn usable(given: Option<PortRange>) -> Option<Vec<u16>> {
     }
 }
 
-/// The ephemeral ports of the network namespace that this process is in.
+/// Returns the ephemeral ports of this process's network namespace.
 #[cfg(target_os = "linux")]
 fn ephemeral() -> Option<Vec<u16>> {
     let setting = |name| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).ok();
@@ -45,10 +45,10 @@ fn ephemeral() -> Option<Vec<u16>> {
     None
 }
 
-/// One worker's share of the source ports, walked round and round.
+/// One worker's share of the source ports, used in turn.
 #[derive(Debug)]
 pub(super) struct SourcePorts {
-    /// Their address; if none is set, the kernel chooses.
+    /// Source address; `None` if the kernel chooses.
     pub(super) address: Option<IpAddr>,
     ports: Vec<u16>,
     start: usize,
@@ -56,8 +56,8 @@ pub(super) struct SourcePorts {
 }
 
 impl SourcePorts {
-    /// Worker `worker`'s share, beginning at a place among all of them. Workers take the addresses in turn, and those
-    /// that have the same one divide the ports among themselves.
+    /// Returns worker `worker`'s share, beginning at a place among all ports. Workers take the addresses in turn, and
+    /// those that have the same address divide the ports among themselves.
     pub(super) fn share(
         (all, place): (&[u16], usize),
         addresses: &[IpAddr],
@@ -75,24 +75,24 @@ impl SourcePorts {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of ports.
     pub(super) fn len(&self) -> usize {
         self.ports.len()
     }
 
-    /// The next port; there has to be one.
+    /// Takes the next port; the share must not be empty.
     pub(super) fn next(&self) -> u16 {
         let place = self.start + self.taken.fetch_add(1, Ordering::Relaxed);
         self.ports[place % self.ports.len()]
     }
 
-    /// How often a port was taken so far.
+    /// Returns the number of times that a port was taken so far.
     pub(super) fn taken(&self) -> usize {
         self.taken.load(Ordering::Relaxed)
     }
 }
 
-/// How long a port stays taken towards a remote address, if this side closes first.
+/// Returns the time for which a port stays taken towards a remote address, if this side closes first.
 pub(super) fn held(remote: IpAddr) -> Duration {
     let setting = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_tw_reuse").unwrap_or_default();
     held_with(setting.trim(), remote)
@@ -106,8 +106,9 @@ fn held_with(tw_reuse: &str, remote: IpAddr) -> Duration {
     }
 }
 
-/// How soon ports must be used again, if that is before an entry expires: `fresh_per_s` fresh connections a second
-/// for `length`, with `ports` to use, behind those that loads `before` have taken.
+/// Returns the time after which ports must be used again, if that is before an entry expires: with `fresh_per_s` fresh
+/// connections a second for `length`, and `ports` to use, behind those that loads `before` have taken. `None` if no
+/// port is used again so early.
 pub(super) fn used_again_after(
     fresh_per_s: f64,
     length: Duration,

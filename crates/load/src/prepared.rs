@@ -1,4 +1,4 @@
-//! A load whose targets are known: its checks, and its start.
+//! A load whose targets are resolved: its checks, and its start.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -32,30 +32,30 @@ use super::worker::Task;
 use rolldrop_record::load::{Family, Http, Settings};
 use rolldrop_record::{Clock, Evidence, RequestRow, RunDir, Stamp, retry};
 
-/// From the start to the schedule's zero, so that every worker is ready for its first request.
+/// Time from the start to the schedule's zero, so that every worker is ready for its first request.
 const LEAD: Duration = Duration::from_millis(50);
-/// The row of a request that has ended reaches the recorder within this time.
+/// Time within which the row of a request that has ended reaches the recorder.
 const ROWS_WAIT: Duration = Duration::from_secs(10);
-/// Batches of rows that may wait for the recorder.
+/// Maximum number of batches of rows that wait for the recorder.
 pub(super) const WAITING_BATCHES: usize = 64;
 
-/// A load whose targets are known, ready to start.
+/// A load whose targets are resolved, ready to start.
 #[derive(Debug)]
 pub struct Prepared {
     plan: Plan,
-    /// Where each target is.
+    /// Route to each target.
     routes: Vec<Route>,
-    /// The names among them.
+    /// Names among these, to follow in the DNS.
     names: Names,
-    /// The source ports of all workers; `None` if the kernel chooses.
+    /// Source ports of all workers; `None` if the kernel chooses.
     ports: Option<Vec<u16>>,
-    /// Place that loads before have left, as the run that wants this load says.
+    /// Place in the source ports at which earlier loads ended, if the run that wants this load has told it.
     told: Option<PortsBefore>,
     /// Files for rows, in addition to the run directory.
     records: Vec<RecordWriter>,
-    /// Where progress is reported while the load lasts.
+    /// Journal that reports progress while the load runs.
     journal: Option<Arc<Journal>>,
-    /// Receives where connections go, if that is wanted.
+    /// Reports where connections go, if the settings ask for that.
     listener: Option<Listener>,
 }
 
@@ -63,8 +63,8 @@ impl Prepared {
     /// Resolves the targets' names, and determines the source ports.
     ///
     /// # Errors
-    /// When a name does not resolve, there are too few ports, or connections cannot come from the
-    /// source addresses.
+    /// Returns an error if a name does not resolve, there are too few ports, or connections cannot come from the source
+    /// addresses.
     pub async fn new(plan: Plan) -> Result<Self, LoadError> {
         plan.settings.unix_socket.as_deref().map_or(Ok(()), is_socket)?;
         let settings = &plan.settings;
@@ -97,7 +97,7 @@ impl Prepared {
         Ok(prepared)
     }
 
-    /// Whether connections can come from the source addresses.
+    /// Checks that connections can come from the source addresses.
     fn check_addresses(&self) -> Result<(), PlanError> {
         for address in &self.plan.settings.source_addresses {
             for remote in self.routes.iter().flat_map(Route::remotes) {
@@ -114,17 +114,17 @@ impl Prepared {
         Ok(())
     }
 
-    /// The same load, which begins behind the source ports that others have left. Otherwise a file of this user says where
-    /// the load before ended.
+    /// Returns the same load, which begins behind the source ports that others have used. Without this, a file of this
+    /// user has the place at which the previous load ended.
     #[must_use]
     pub fn behind(self, told: Option<PortsBefore>) -> Self {
         Self { told, ..self }
     }
 
-    /// The same load, which asks the kernel where its connections go, if its settings say so.
+    /// Returns the same load, which asks the kernel where its connections go, if its settings ask for that.
     ///
     /// # Errors
-    /// When the kernel does not report it.
+    /// Returns an error if the kernel does not report it.
     pub fn with_evidence(mut self, clock: Clock) -> Result<Self, LoadError> {
         let settings = &self.plan.settings;
         match settings.evidence {
@@ -146,7 +146,8 @@ impl Prepared {
     /// Waits until every target gives some answer.
     ///
     /// # Errors
-    /// When one gives none within the limit, or the kernel has no entry for any connection to them.
+    /// Returns an error if one gives none within the limit, or the kernel has no entry for any connection to the
+    /// targets.
     pub(super) async fn first_answers(&mut self, limit: Duration, clock: Clock) -> Result<(), LoadError> {
         for (target, route) in self.plan.targets.iter().zip(&self.routes) {
             let (tls, walk) = (client(&self.plan, target), Walk::new(route.clone(), 0));
@@ -158,9 +159,9 @@ impl Prepared {
         Ok(())
     }
 
-    /// If a name has addresses of both families and only one family can be connected to, as with a server that listens
-    /// only on IPv4 behind `localhost`, the other family is not used from now on: a client that tries both would never
-    /// show its users that failure. Returns what was dropped, as text.
+    /// Chooses an address family for each name that has addresses of both but can be connected to by one only, as with
+    /// a server that listens only on IPv4 behind `localhost`. The other family is not used from now on: a client that
+    /// tries both would never show its users that failure. Returns what was dropped, as text.
     pub async fn choose_families(&mut self, clock: Clock) -> Vec<String> {
         let limit = self.plan.settings.connect_timeout;
         let mut from = attempts_from(&self.plan.settings, &mut self.ports);
@@ -175,10 +176,10 @@ impl Prepared {
         dropped
     }
 
-    /// The same load, whose rows also go to these files, which are created at once.
+    /// Returns the same load, whose rows also go to these files, which are created at once.
     ///
     /// # Errors
-    /// When one cannot be created.
+    /// Returns an error if one cannot be created.
     pub fn with_records(mut self, records: &[Record]) -> Result<Self, LoadError> {
         for record in records {
             let writer = RecordWriter::create(record, &self.plan)
@@ -188,20 +189,20 @@ impl Prepared {
         Ok(self)
     }
 
-    /// The same load, whose progress is reported in this journal while it lasts: for a reader far from its run
+    /// Returns the same load, which reports its progress in this journal while it runs: for a reader far from its run
     /// directory. It needs a run directory.
     #[must_use]
     pub fn with_journal(self, journal: Arc<Journal>) -> Self {
         Self { journal: Some(journal), ..self }
     }
 
-    /// Whether there are enough source ports for the fresh connections to each address, if this side closes each of
+    /// Checks that there are enough source ports for the fresh connections to each address, if this side closes each of
     /// them first.
     fn check_ports(&self) -> Result<(), PlanError> {
         let Some(ports) = self.all_ports() else { return Ok(()) };
         let addresses = self.plan.settings.source_addresses.len().max(1);
         let length = self.plan.known_length();
-        // The turns that each address has; a name's addresses share those of its targets.
+        // Number of turns of each address; a name's addresses share those of its targets.
         let mut turns = BTreeMap::<SocketAddr, f64>::new();
         for target in &self.plan.cycle {
             let remotes = self.routes[*target].remotes();
@@ -230,13 +231,13 @@ impl Prepared {
         Ok(())
     }
 
-    /// The source ports that there are, of all source addresses.
+    /// Returns the number of source ports, over all source addresses; `None` if the kernel chooses.
     fn all_ports(&self) -> Option<usize> {
         let addresses = self.plan.settings.source_addresses.len().max(1);
         self.ports.as_ref().map(|ports| ports.len() * addresses)
     }
 
-    /// Warnings before the load starts.
+    /// Returns warnings before the load starts.
     pub fn warnings(&self) -> Vec<String> {
         let Some((ports, own)) = self.all_ports().zip(self.ports.as_deref()) else { return Vec::new() };
         let before = self.told.or_else(|| PortMemory::of_here(own).read());
@@ -254,7 +255,7 @@ impl Prepared {
         again.map(warning).into_iter().collect()
     }
 
-    /// The names of the load's sources: one per worker.
+    /// Returns the names of the load's sources: one per worker.
     pub fn sources(&self) -> Vec<String> {
         self.plan.sources()
     }
@@ -262,18 +263,18 @@ impl Prepared {
     /// Starts the load at once.
     ///
     /// # Errors
-    /// When the files cannot be created, or no thread can be started.
+    /// Returns an error if the files cannot be created, or no thread can be started.
     pub fn start(self, clock: Clock, run_dir: Option<&RunDir>) -> Result<Running, LoadError> {
         let zero = clock.now() + LEAD;
         self.start_at(zero, clock, run_dir)
     }
 
-    /// Starts the load so that its schedule begins at `zero`. Its rows and its interval
-    /// log go to `run_dir`, if one is given; events and run.json are the caller's.
-    /// The process's limit of open files is raised where the connections need it.
+    /// Starts the load so that its schedule begins at `zero`. Its rows and its interval log go to `run_dir`, if one is
+    /// given; events and run.json are the caller's job. Raises the process's limit of open files if the connections
+    /// need it.
     ///
     /// # Errors
-    /// When the files cannot be created, or no thread can be started.
+    /// Returns an error if the files cannot be created, or no thread can be started.
     pub fn start_at(self, zero: Stamp, clock: Clock, run_dir: Option<&RunDir>) -> Result<Running, LoadError> {
         let Self { plan, routes, names, ports, told, records, journal, listener } = self;
         let sources = plan.sources();
@@ -326,7 +327,7 @@ impl Prepared {
     }
 }
 
-/// Where attempts to reach a target before the load come from.
+/// Returns the source address and ports for attempts to reach a target before the load.
 fn attempts_from<'a>(settings: &Settings, ports: &'a mut Option<Vec<u16>>) -> first_answer::From<'a> {
     first_answer::From {
         address: settings.source_addresses.first().copied(),
@@ -336,7 +337,7 @@ fn attempts_from<'a>(settings: &Settings, ports: &'a mut Option<Vec<u16>>) -> fi
     }
 }
 
-/// Whether something can be connected to at `path`.
+/// Checks that `path` is a Unix socket.
 fn is_socket(path: &Path) -> Result<(), LoadError> {
     let why = match std::fs::metadata(path) {
         Ok(file) if file.file_type().is_socket() => return Ok(()),
@@ -346,12 +347,12 @@ fn is_socket(path: &Path) -> Result<(), LoadError> {
     Err(LoadError::NoSocket { path: path.to_owned(), why })
 }
 
-/// The TLS of a target, if it uses it.
+/// Returns the TLS client of a target, if it uses TLS.
 fn client(plan: &Plan, target: &PlannedTarget) -> Option<tls::Client> {
     plan.tls.as_ref().zip(target.tls_name.clone()).map(|(tls, name)| tls.client(name))
 }
 
-/// The plan's targets, as they are at hand for the worker of this number.
+/// Returns the plan's targets as endpoints for the worker of this number.
 pub(super) fn endpoints(plan: &Plan, worker: usize, routes: &[Route]) -> Vec<Endpoint> {
     let number = worker as u64;
     let ids = format!("{}-{}-", plan.run, plan::source_name(worker));

@@ -1,7 +1,7 @@
 //! A load that another process sends, from the side of the process that orders it.
 //!
-//! The process may run where the target can be reached and this one cannot: in a private network namespace, or on
-//! another machine. [`Process`] talks to it by [`protocol`]; [`worker`] is the other end. The process has its own
+//! The other process may run where the target can be reached and this one cannot: in a private network namespace, or on
+//! another machine. [`Process`] talks to it by [`protocol`]; [`worker`] is the other end. The other process has its own
 //! clock, which is compared with this one's throughout the load, like every recorder's.
 
 pub(crate) mod clock;
@@ -25,12 +25,12 @@ use protocol::{Order, Prepare, Report};
 use rolldrop_record::run_info::Source;
 use rolldrop_record::{Clock, ClockOffset, EventKind, Stamp};
 
-/// From the order to start to the schedule's zero, so that the process is ready for its first request.
+/// Time from the order to start to the schedule's zero, so that the process is ready for its first request.
 const LEAD: Duration = Duration::from_millis(250);
-/// How long the process may take to end after its input was closed.
+/// Time that the process may take to end after its input was closed.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why another process could not send a load.
+/// Reason why another process could not send a load.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
     /// The process could not be started.
@@ -39,34 +39,34 @@ pub enum ProcessError {
     /// Communication with it failed.
     #[error("failed to communicate with the load worker")]
     Pipe(#[source] io::Error),
-    /// It ended before the load did.
+    /// The process ended before the load did.
     #[error("the load worker ended before the load did ({0})")]
     Ended(ExitStatus),
-    /// Its output could not be read.
+    /// Output of the process could not be read.
     #[error("the load worker said {line:?}")]
     Unreadable {
-        /// Its output.
+        /// The line that it wrote.
         line: String,
-        /// What is wrong with it.
+        /// Cause of the failure.
         source: serde_json::Error,
     },
-    /// It could not send the load.
+    /// The process could not send the load.
     #[error("{0}")]
     Failed(String),
 }
 
-/// How a load ended.
+/// End of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// When the last request had ended, on the process's clock.
+    /// Time when the last request had ended, on the process's clock.
     pub at: Stamp,
     /// Requests that were scheduled, warm-up included; each has its row.
     pub scheduled: u64,
-    /// Place in the source ports that it leaves; `None` if that is not known.
+    /// Place in the source ports at which it ended; `None` if that is not known.
     pub ports: Option<PortsBefore>,
 }
 
-/// Receives what the process reports: whose clock the stamp is on, the stamp, and what happened.
+/// Receives the process's events: whose clock the stamp is on (`None` for this process's), the stamp, and the event.
 pub trait Note: Fn(Option<&str>, Stamp, EventKind) {}
 
 impl<F: Fn(Option<&str>, Stamp, EventKind)> Note for F {}
@@ -75,7 +75,7 @@ impl<F: Fn(Option<&str>, Stamp, EventKind)> Note for F {}
 #[derive(Debug)]
 pub struct Process<N> {
     child: Child,
-    /// Closed to end the process.
+    /// Input of the process; closing it ends the process.
     orders: Option<ChildStdin>,
     reports: Lines<BufReader<ChildStdout>>,
     clock: Clock,
@@ -84,16 +84,16 @@ pub struct Process<N> {
     sources: Vec<String>,
     warnings: Vec<String>,
     its_clock: WorkerClock,
-    /// Clock exchanges in progress: number, and when each was requested.
+    /// Clock exchanges in progress: their numbers, and when each was requested.
     asked: VecDeque<(u64, Stamp)>,
 }
 
 impl<N: Note> Process<N> {
-    /// Starts the process: `command` runs [`worker::serve`] on its standard input and output.
-    /// Its reports, other than progress, go to `note`.
+    /// Starts the process: `command` runs [`worker::serve`] on its standard input and output. Its reports, other than
+    /// progress, go to `note`.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// Returns an error if it cannot be started.
     pub fn spawn(mut command: Command, clock: Clock, note: N) -> Result<Self, ProcessError> {
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(ProcessError::Spawn)?;
@@ -114,11 +114,11 @@ impl<N: Note> Process<N> {
         })
     }
 
-    /// Makes the process get ready: it waits until the target answers it. Then its clock is compared. Returns
-    /// warnings before the load starts.
+    /// Makes the process get ready: it waits until the target answers it. Then its clock is compared. Returns warnings
+    /// before the load starts.
     ///
     /// # Errors
-    /// When the target does not answer from there, or the process fails.
+    /// Returns an error if the target does not answer from there, or the process fails.
     pub async fn prepare(&mut self, prepare: Prepare) -> Result<Vec<String>, ProcessError> {
         self.order(&Order::Prepare(Box::new(prepare))).await?;
         while self.sources.is_empty() {
@@ -136,14 +136,14 @@ impl<N: Note> Process<N> {
     /// Starts the load. Returns the schedule's zero on this process's clock.
     ///
     /// # Errors
-    /// When the process cannot be reached.
+    /// Returns an error if the process cannot be reached.
     pub async fn start(&mut self) -> Result<Stamp, ProcessError> {
         let zero = self.clock.now() + LEAD;
         self.order(&Order::Start { zero_ns: zero.shifted_ns(self.its_clock.offset_ns()) }).await?;
         Ok(zero)
     }
 
-    /// State and control of the load while it runs.
+    /// Returns the state and control of the load while it runs.
     pub fn control(&self) -> &Control {
         &self.control
     }
@@ -151,7 +151,7 @@ impl<N: Note> Process<N> {
     /// Follows the load to its end, and passes on what its [`Control`] orders.
     ///
     /// # Errors
-    /// When the process fails, or ends before the load does.
+    /// Returns an error if the process fails, or ends before the load does.
     pub async fn join(&mut self) -> Result<Ended, ProcessError> {
         let mut clock_due = interval_at(Instant::now() + clock::INTERVAL, clock::INTERVAL);
         let control = self.control.clone();
@@ -175,7 +175,7 @@ impl<N: Note> Process<N> {
         }
     }
 
-    /// The load's sources as run.json lists them, with the best knowledge of their clock.
+    /// Returns the load's sources as run.json lists them, with the best knowledge of their clock.
     pub fn recorders(&self) -> Vec<Source> {
         self.its_clock.recorders(&self.sources)
     }
@@ -198,13 +198,13 @@ impl<N: Note> Process<N> {
             None => Err(io::ErrorKind::BrokenPipe.into()),
         };
         match written {
-            // It has ended, and its last output says why.
+            // The process has ended, and its last output tells why.
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             written => written.map_err(ProcessError::Pipe),
         }
     }
 
-    /// Takes the next report in. The future may be dropped and made again.
+    /// Waits for the next report and takes it in. The future may be dropped and made again.
     async fn next_report(&mut self) -> Result<Option<Ended>, ProcessError> {
         let line = self.reports.next_line().await.map_err(ProcessError::Pipe)?;
         let received = self.clock.now();

@@ -1,23 +1,23 @@
-//! Random numbers that are the same on every machine and in every version: a schedule or a
-//! body that was drawn can be drawn again from the seed in run.json.
+//! Random numbers that are the same on every machine and in every version: a schedule or a body can be drawn again from
+//! the seed in run.json.
 
 /// Numbers from a seed (SplitMix64: Steele, Lea, Flood 2014).
 #[derive(Clone, Debug)]
 pub(super) struct Random(u64);
 
 impl Random {
-    /// The sequence that belongs to `seed`.
+    /// Returns the sequence for `seed`.
     pub(super) const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The sequence that belongs to one of many things that share a seed.
+    /// Returns the sequence for one of many things that share a seed.
     pub(super) fn of(seed: u64, thing: u64) -> Self {
         let mut mixed = Self(seed ^ Self(thing).next());
         Self(mixed.next())
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub(super) const fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -26,12 +26,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// The next number above 0 and up to 1.
+    /// Returns the next number, above 0 and at most 1.
     pub(super) const fn unit(&mut self) -> f64 {
         ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
 
-    /// The next number from `first` to `last`, ends included; `first` if they are in the wrong order.
+    /// Returns the next number from `first` to `last`, both included; `first` if they are in the wrong order.
     pub(super) const fn between(&mut self, first: u64, last: u64) -> u64 {
         match last.saturating_sub(first).checked_add(1) {
             // The bias is below 2^-64 times the number of choices.

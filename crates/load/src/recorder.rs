@@ -1,7 +1,7 @@
 //! Receives the workers' rows and writes them: run directory, `latency.hlog`, live progress, and the journal for a
 //! remote reader.
 //!
-//! One thread, which also owns the workers' threads. It judges nothing.
+//! One thread, which also owns the workers' threads. It does not judge outcomes.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -22,13 +22,13 @@ use super::worker::Batch;
 use rolldrop_record::parts::PartWriter;
 use rolldrop_record::{Clock, Phase, RequestRow, Stamp};
 
-/// A row arrives at most this long after its end, unless the disk stalls: an interval of the log is written this long
+/// Time after its end within which a row arrives, unless the disk stalls. An interval of the log is written this long
 /// after it has ended.
 const ROW_DELAY: Duration = Duration::from_millis(500);
-/// The recorder looks at the time at least this often.
+/// Longest time between two looks at the clock.
 const TURN: Duration = Duration::from_millis(200);
 
-/// Where the recorder writes to.
+/// The recorder with everything that it writes to.
 pub(super) struct Recorder<'a> {
     clock: Clock,
     files: Files,
@@ -37,23 +37,23 @@ pub(super) struct Recorder<'a> {
     live: Live<'a>,
 }
 
-/// What the recorder writes, and whom it asks for that.
+/// Destinations of the recorder, and the listener that it asks for evidence.
 pub(super) struct Files {
-    /// The rows' tables, in the order of the workers; none without a run directory.
+    /// Tables of the rows, in the order of the workers; empty without a run directory.
     pub(super) tables: Vec<PartWriter<RequestRow>>,
-    /// Rows in other forms, in addition to the run directory.
+    /// Files for rows in other formats, in addition to the run directory.
     pub(super) records: Vec<RecordWriter>,
-    /// The journal for a remote reader, if there is one. It needs a run directory.
+    /// Journal for a remote reader, if there is one. It needs a run directory.
     pub(super) journal: Option<Arc<Journal>>,
-    /// Reports where connections went, if that is wanted.
+    /// Reports where connections went, if the settings ask for that.
     pub(super) listener: Option<Listener>,
 }
 
 impl<'a> Recorder<'a> {
-    /// A recorder of what these sources send, with the log that it borrows for its life.
+    /// Creates the recorder of these sources, with the log that it borrows for its life.
     ///
     /// # Errors
-    /// When the log cannot be started.
+    /// Returns an error if the log cannot be started.
     pub(super) fn new(
         clock: Clock,
         zero: Stamp,
@@ -73,12 +73,12 @@ impl<'a> Recorder<'a> {
         })
     }
 
-    /// Records until every worker has dropped its sender, and returns the seconds of the counted part. `failed` is called
-    /// once, when recording fails: from then on rows are only counted. The
-    /// receiver goes with the recorder, so that no worker waits for one that is gone.
+    /// Records until every worker has dropped its sender, and returns the seconds of the counted part. Calls `failed`
+    /// once, when recording fails: from then on rows are only counted. The receiver is dropped with the recorder, so
+    /// that no worker waits for a recorder that is gone.
     ///
     /// # Errors
-    /// When something could not be written; the rows in it are lost.
+    /// Returns an error if something could not be written; the rows in it are lost.
     pub(super) fn run(
         mut self,
         batches: Receiver<Batch>,
@@ -150,15 +150,15 @@ impl<'a> Recorder<'a> {
     }
 }
 
-/// The seconds of the load, by the time of the requests' end: each goes to the interval log, and to the journal, when
-/// it has ended.
+/// Seconds of the load, by the time at which requests ended. Each is written to the interval log, and to the journal,
+/// when it is over.
 struct Seconds<'a> {
     log: LatencyLog<'a>,
     journal: Option<JournalWriter>,
     zero: Stamp,
-    /// By number, counted from the zero.
+    /// Open seconds by number, counted from the schedule's zero.
     open: BTreeMap<i64, Logged>,
-    /// Seconds before this one have been written.
+    /// Number of the first second that has not been written.
     first_open: i64,
 }
 
@@ -185,12 +185,13 @@ impl<'a> Seconds<'a> {
         }
     }
 
-    /// Writes the seconds that have ended.
+    /// Writes the seconds that are over.
     fn turn(&mut self, now: Stamp, reached: &[Reached]) -> Result<(), LoadError> {
         self.write_before(interval_of(now - ROW_DELAY, self.zero), reached)
     }
 
-    /// Seconds in which no request ended are written too, so that a reader sees that the load continues.
+    /// Writes the seconds before `end`, even those in which no request ended, so that a reader sees that the load
+    /// continues.
     fn write_before(&mut self, end: i64, reached: &[Reached]) -> Result<(), LoadError> {
         let after_last = self.open.last_key_value().map_or(self.first_open, |(number, _)| number + 1);
         let end = if end == i64::MAX { after_last } else { end };
@@ -206,10 +207,10 @@ impl<'a> Seconds<'a> {
     }
 }
 
-/// The live figures.
+/// Live figures.
 struct Live<'a> {
     progress: &'a Mutex<Progress>,
-    /// How far each worker is.
+    /// Progress of each worker.
     workers: Vec<Reached>,
     outcomes: Counts,
     warmup: Counts,
@@ -255,7 +256,7 @@ impl<'a> Live<'a> {
         progress.error_statuses.clone_from(&self.error_statuses);
     }
 
-    /// Begins a new interval of recent latencies when the last is over.
+    /// Starts a new interval of recent response times when the last one is over.
     fn turn(&mut self, now: Stamp) {
         if now < self.recent_since + INTERVAL {
             return;

@@ -1,10 +1,9 @@
-//! Rows as other tools read them: CSV with a header line, and the two text encodings of
-//! vegeta's results (`vegeta encode -to csv` and `-to json`), for `vegeta report` and `plot`.
+//! Rows in formats of other tools: CSV with a header line, and the two text encodings of vegeta's results (`vegeta
+//! encode -to csv` and `-to json`), for `vegeta report` and `plot`.
 //!
-//! vegeta's records have no column for what rolldrop knows beyond them. The time of a record is
-//! the intended send time and its latency the response time from then; its code is 0 unless
-//! there was a complete answer, and its error is the outcome with the error number's name. Only
-//! the counted part is in them. Bytes are those of heads and bodies.
+//! vegeta's records have no columns for the facts that only rolldrop records. The time of a record is the intended send
+//! time and its latency the response time; its code is 0 unless there was a complete answer, and its error is the
+//! outcome with the error number's name. They contain only the counted part. Bytes are those of heads and bodies.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,27 +20,27 @@ use rolldrop_record::parts::csv::CsvWriter;
 use rolldrop_record::parts::{write_csv, write_csv_header};
 use rolldrop_record::{Outcome, Phase, RequestRow};
 
-/// How rows are written.
+/// Format of a file of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordFormat {
     /// All columns of `requests/*.parquet`, with a header line.
     Csv,
     /// vegeta's CSV encoding.
     VegetaCsv,
-    /// vegeta's JSON encoding: an object a line.
+    /// vegeta's JSON encoding: one object per line.
     VegetaJson,
 }
 
-/// A file for rows.
+/// A file for rows, in a format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// How.
+    /// Format of the file.
     pub format: RecordFormat,
-    /// Where.
+    /// Path of the file.
     pub path: PathBuf,
 }
 
-/// A text that names no record.
+/// Text that names no record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not FORMAT=FILE with a format of csv, vegeta-csv and vegeta-json")]
 pub struct NotARecord(String);
@@ -67,11 +66,11 @@ impl FromStr for Record {
 pub(super) struct RecordWriter {
     path: PathBuf,
     out: Out,
-    /// Method and URL, by the name of the target.
+    /// Method and URL by the target's name.
     requests: BTreeMap<String, (String, String)>,
 }
 
-/// A file of a format.
+/// Open file of a format.
 #[derive(Debug)]
 enum Out {
     Csv(CsvWriter<File>),
@@ -83,7 +82,7 @@ impl RecordWriter {
     /// Creates the file, or replaces it.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// Returns an error if it cannot be written.
     pub(super) fn create(record: &Record, plan: &Plan) -> io::Result<Self> {
         let file = File::create(&record.path)?;
         let out = match record.format {
@@ -103,7 +102,7 @@ impl RecordWriter {
         Ok(Self { path: record.path.clone(), out, requests })
     }
 
-    /// Where it is.
+    /// Returns the path of the file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -111,7 +110,7 @@ impl RecordWriter {
     /// Writes rows.
     ///
     /// # Errors
-    /// When they cannot be written.
+    /// Returns an error if they cannot be written.
     pub(super) fn write(&mut self, rows: &[RequestRow]) -> io::Result<()> {
         let requests = &self.requests;
         let mut counted = rows.iter().filter(|row| row.phase == Phase::Main).map(|row| {
@@ -128,10 +127,10 @@ impl RecordWriter {
         }
     }
 
-    /// Writes what is left.
+    /// Writes what is still buffered.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// Returns an error if it cannot be written.
     pub(super) fn finish(self) -> io::Result<()> {
         match self.out {
             Out::Csv(out) | Out::VegetaCsv(out) => out.finish().map(drop),
@@ -140,7 +139,7 @@ impl RecordWriter {
     }
 }
 
-/// A result with the names and the order of vegeta's encoders.
+/// A result with the field names and the order of vegeta's encoders.
 #[derive(Serialize)]
 struct VegetaResult<'a> {
     attack: &'a str,
@@ -151,7 +150,7 @@ struct VegetaResult<'a> {
     bytes_out: u64,
     bytes_in: u64,
     error: String,
-    /// Bodies and header fields are not kept.
+    /// Always empty: bodies and header fields are not kept.
     body: Option<&'a str>,
     method: &'a str,
     url: &'a str,
@@ -199,7 +198,7 @@ impl<'a> VegetaResult<'a> {
     }
 }
 
-/// What vegeta's reports list: nothing for a success.
+/// Returns the error text that vegeta's reports list; empty for a success.
 fn error(row: &RequestRow) -> String {
     match (row.outcome, row.status, row.errno) {
         (Outcome::Ok, ..) => String::new(),

@@ -1,17 +1,17 @@
 //! A load that workers in pods of a cluster send.
 //!
 //! Each worker is a separate process ([`server`]), with the same protocol as a worker in a child process
-//! ([`super::process::protocol`]), over HTTP. [`link`] is how it is reached: the API server's pod proxy, or a
-//! connection that the worker made ([`reverse`]). [`fleet`] makes one load of all of them, and [`collect`] one
-//! record. Creating the pods is not its job.
+//! ([`super::process::protocol`]), over HTTP. [`link`] reaches it: by the API server's pod proxy, or by a connection
+//! that the worker made ([`reverse`]). [`fleet`] makes one load of all workers, and [`collect`] one record. The caller
+//! creates the pods.
 //!
 //! | request | answer |
 //! |---|---|
-//! | `POST /orders?n=N` | order number N, from 0, is taken, now or by an earlier request; 409 if it is not the next, or no more are taken |
+//! | `POST /orders?n=N` | takes order N, from 0; repeating it is harmless; 409 if out of turn or no more are taken |
 //! | `GET /reports?from=N` | the reports from number N on, a [`Numbered`] a line, until the load is over |
 //! | `GET /clock` | a [`ClockAnswer`] |
-//! | `GET /version` | which program it is, a [`Tool`] |
-//! | `GET /live?from=N&rows=K` | what ended in each second from number N on, a [`Line`] a line, with at most K rows a second |
+//! | `GET /version` | the program that it is, a [`Tool`] |
+//! | `GET /live?from=N&rows=K` | requests that ended in each second from N on, a [`Line`] each, with at most K rows |
 //! | `GET /parts` | the closed parts of its rows, a [`parts::Listing`] |
 //! | `GET /parts/NAME` | one of them, with `Range: bytes=N-` from byte N on |
 //! | `POST /acknowledged` | everything was fetched; the worker ends |
@@ -43,11 +43,11 @@ use serde::{Deserialize, Serialize};
 
 use super::process::protocol::Report;
 
-/// After this time without a request, the run is gone.
+/// Time without a request after which a worker takes the run for gone.
 pub const ABANDONED: Duration = Duration::from_secs(60);
-/// How long the rows of an ended load can be fetched.
+/// Time for which the rows of an ended load can be fetched.
 pub const KEPT: Duration = Duration::from_secs(600);
-/// How long a worker waits for its first request.
+/// Time that a worker waits for its first request.
 pub const UNCLAIMED: Duration = Duration::from_secs(900);
 
 /// Path of the live stream.
@@ -57,15 +57,15 @@ pub(super) const REPORTS_PATH: &str = "/reports";
 pub(super) const ACKNOWLEDGED_PATH: &str = "/acknowledged";
 pub(super) const VERSION_PATH: &str = "/version";
 pub(super) const HEALTH_PATH: &str = "/healthz";
-/// The path that says whether a worker takes orders.
+/// Path that tells whether a worker takes orders.
 pub const READY_PATH: &str = "/readyz";
 
 /// A line of the reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Numbered {
-    /// Its number. Progress reports may be missing.
+    /// Number of the report. Progress reports may be missing.
     pub n: u64,
-    /// The report.
+    /// Report of the worker.
     pub report: Report,
 }
 

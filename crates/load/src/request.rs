@@ -1,5 +1,5 @@
-//! A request as bytes: all but its number, and what a template asks for, is made once, before
-//! the first is sent. The same for HTTP/2 is in [`http2`].
+//! A request as bytes: everything but its number and its placeholders is made once, before the first request is sent.
+//! [`http2`] does the same for HTTP/2.
 
 pub(super) mod http2;
 
@@ -10,45 +10,45 @@ use super::target::{PlannedTarget, Text};
 use super::template::{self, Piece};
 use rolldrop_record::id::ID_HEADER;
 
-/// Sent unless the user gives another.
+/// User agent, unless the user gives another.
 pub(super) const USER_AGENT: &str = concat!("rolldrop/", env!("CARGO_PKG_VERSION"));
-/// Names the request that an attempt repeats. It has no id of its own: it has no row.
+/// Header with the id of the request that a retry repeats. The retry has no id of its own: it has no row.
 pub(super) const RETRY_HEADER: &str = "rolldrop-retry-of";
 
-/// What the request says about its connection.
+/// Statement of a request about its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Persistence {
-    /// It closes after the answer.
+    /// The connection closes after the answer.
     Close,
-    /// It may carry further requests.
+    /// The connection may carry further requests.
     Keep,
 }
 
-/// Whose requests a template makes.
+/// Sender of the requests that a template makes.
 #[derive(Clone, Debug)]
 pub(super) struct Sender {
-    /// What its requests' ids begin with: `<run>-<source>-`.
+    /// Beginning of its requests' ids: `<run>-<source>-`.
     pub(super) ids: String,
-    /// The worker's number.
+    /// Number of the worker.
     pub(super) worker: u64,
-    /// The number of workers.
+    /// Number of workers.
     pub(super) workers: u64,
-    /// The load's seed.
+    /// Seed of the load.
     pub(super) seed: u64,
 }
 
 impl Sender {
-    /// The number of its request `seq` among those of all workers, and what is drawn for it.
+    /// Returns the number of its request `seq` among those of all workers, and the random numbers for this request.
     pub(super) fn draw(&self, seq: u64) -> (u64, Random) {
         let number = seq * self.workers + self.worker;
         (number, Random::of(self.seed, number))
     }
 }
 
-/// The requests of one source to one target: bytes around what differs between them.
+/// Requests of one source to one target: bytes around the parts that differ between them.
 #[derive(Debug)]
 pub(super) struct Template {
-    /// Request line and header fields, but for those that follow.
+    /// Request line and header fields, except those that follow.
     head: Vec<Piece>,
     body: Body,
     sender: Sender,
@@ -56,14 +56,14 @@ pub(super) struct Template {
 
 #[derive(Debug)]
 enum Body {
-    /// Its length is in the head.
+    /// A body whose length is in the head.
     Fixed(Vec<u8>),
-    /// Its length is not known before it is made.
+    /// A body whose length is not known before it is made.
     Made(Vec<Piece>),
 }
 
 impl Template {
-    /// The template of a sender's requests to `target`.
+    /// Creates the template of a sender's requests to `target`.
     pub(super) fn new(target: &PlannedTarget, sender: &Sender, persistence: Persistence) -> Self {
         let mut fields = Vec::new();
         let body = match &target.body {
@@ -82,14 +82,14 @@ impl Template {
         Self::of(sender, head(target, &fields), body)
     }
 
-    /// The template of the requests that ask `target` to switch to WebSocket, without their key.
+    /// Creates the template of the requests that ask `target` to switch to WebSocket, without their key.
     fn handshake(target: &PlannedTarget, sender: &Sender) -> Self {
         let fields = [("connection", "Upgrade"), ("upgrade", "websocket"), ("sec-websocket-version", "13")]
             .map(|(name, value)| (name, value.to_owned()));
         Self::of(sender, head(target, &fields), Body::Fixed(Vec::new()))
     }
 
-    /// The template of the messages to a WebSocket target: a request's id, an empty line, the body.
+    /// Creates the template of the messages to a WebSocket target: a request's id, an empty line, the body.
     fn message(target: &PlannedTarget, sender: &Sender) -> Self {
         let body = match &target.body {
             Text::Fixed(body) => Body::Fixed(body.clone()),
@@ -102,8 +102,8 @@ impl Template {
         Self { head, body, sender: sender.clone() }
     }
 
-    /// Writes the request numbered `seq`, as it is sent for the `attempt`th time, counted from 1,
-    /// to `out`, replacing what is there.
+    /// Writes the request numbered `seq`, as sent for the `attempt`th time, counted from 1, to `out`, replacing its
+    /// content.
     pub(super) fn fill(&self, seq: u64, attempt: u32, out: &mut Vec<u8>) {
         out.clear();
         let (number, mut random) = self.sender.draw(seq);
@@ -129,7 +129,7 @@ impl Template {
     }
 }
 
-/// What is sent to a WebSocket target.
+/// Requests and messages for a WebSocket target.
 #[derive(Debug)]
 pub(super) struct WebSocket {
     pub(super) handshake: Template,
@@ -137,13 +137,13 @@ pub(super) struct WebSocket {
 }
 
 impl WebSocket {
-    /// The templates of a sender's messages to `target`.
+    /// Creates the templates of a sender's messages to `target`.
     pub(super) fn new(target: &PlannedTarget, sender: &Sender) -> Self {
         Self { handshake: Template::handshake(target, sender), message: Template::message(target, sender) }
     }
 }
 
-/// Request line and header fields of a request to `target`, with `fields` at their end.
+/// Returns request line and header fields of a request to `target`, with `fields` at their end.
 fn head(target: &PlannedTarget, fields: &[(&str, String)]) -> Vec<Piece> {
     let mut head = vec![Piece::Bytes(format!("{} ", target.method).into_bytes())];
     head.extend(target.path.iter().cloned());
@@ -170,7 +170,7 @@ fn head(target: &PlannedTarget, fields: &[(&str, String)]) -> Vec<Piece> {
     joined(head)
 }
 
-/// The same text in as few pieces as can be.
+/// Returns the same text in as few pieces as possible.
 fn joined(pieces: Vec<Piece>) -> Vec<Piece> {
     let mut joined: Vec<Piece> = Vec::new();
     for piece in pieces {

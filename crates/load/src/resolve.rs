@@ -1,7 +1,7 @@
-//! Where a target is: one address, or those of a name, which are used in turn and follow the DNS.
+//! Addresses of a target: one address, or those of a name, which are used in turn and follow the DNS.
 //!
-//! Names are looked up before the start, and again when the TTL of the answer has expired. Until the new answer
-//! arrives the old one holds. A failed lookup also holds until a later answer: it is the outcome of every new
+//! Names are looked up before the start, and again when the TTL of the answer has expired. The old answer is valid
+//! until the new one arrives. A failed lookup is also valid until a later answer: it is the outcome of every new
 //! connection in this time. Open connections are not touched. When one address fails, no other is tried: that would
 //! hide the failure.
 
@@ -24,23 +24,23 @@ use rolldrop_record::event::NameAnswer;
 use rolldrop_record::load::{DnsSettings, Family};
 use rolldrop_record::{Clock, EventKind, Stamp};
 
-/// A name is not looked up more often than this, whatever its TTL; after a failure, this often.
+/// Minimum time between two lookups of a name, whatever its TTL; after a failure, the time to the next one.
 const LEAST_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The current answer for a name: at least one address, or why there are none.
+/// Current answer for a name: at least one address, or the reason why there is none.
 type Answer = Result<Arc<[Address]>, Arc<str>>;
 
-/// Where a target is.
+/// Route to a target.
 #[derive(Clone, Debug)]
 pub(super) enum Route {
-    /// At one address.
+    /// To one address.
     Fixed(Address),
-    /// At the current addresses of its name.
+    /// To the current addresses of its name.
     Named(watch::Receiver<Answer>),
 }
 
 impl Route {
-    /// The IP addresses and ports that connections are made to now.
+    /// Returns the IP addresses and ports that connections are made to now.
     pub(super) fn remotes(&self) -> Vec<SocketAddr> {
         let remote = |address: &Address| match address.remote {
             Remote::Tcp(remote) => Some(remote),
@@ -63,15 +63,15 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    /// Begins with the address of that number: workers begin with different ones.
+    /// Begins with the address of number `first`: workers begin with different ones.
     pub(super) fn new(route: Route, first: usize) -> Self {
         Self { route, next: AtomicUsize::new(first) }
     }
 
-    /// The address of the next connection.
+    /// Returns the address for the next connection.
     ///
     /// # Errors
-    /// Why the name has no address at this time.
+    /// Returns the reason why the name has no address at this time.
     pub(super) fn next(&self) -> Result<Address, Arc<str>> {
         match &self.route {
             Route::Fixed(address) => Ok(address.clone()),
@@ -84,34 +84,34 @@ impl Walk {
     }
 }
 
-/// The names that a load's targets have.
+/// Names of a load's targets.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     names: Vec<Name>,
     settings: DnsSettings,
 }
 
-/// A name that was found.
+/// A name that has addresses.
 #[derive(Debug)]
 pub(super) struct Name {
     host: String,
     port: u16,
-    /// The addresses that are used, of those that it has.
+    /// Family of the addresses that are used, among all its addresses.
     family: Family,
-    /// Which source knows it.
+    /// Source that knows the name.
     source: lookup::Source,
     answer: watch::Sender<Answer>,
-    /// The answer's TTL; `None` if it has none.
+    /// TTL of the answer; `None` if it has none.
     ttl: Option<Duration>,
-    /// When it is looked up again; `None` for never.
+    /// Time of the next lookup; `None` for never.
     due: Option<Instant>,
 }
 
 impl Names {
-    /// Looks up the targets' names. Returns where each target is.
+    /// Looks up the targets' names. Returns the route to each target.
     ///
     /// # Errors
-    /// The name that has no address, and why.
+    /// Returns the name that has no address, and the reason.
     pub(super) async fn look_up(
         settings: &DnsSettings,
         targets: &[PlannedTarget],
@@ -148,12 +148,12 @@ impl Names {
         Ok((Self { names, settings: settings.clone() }, routes))
     }
 
-    /// Whether there is nothing to follow.
+    /// Returns true if there are no names to follow.
     pub(super) fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 
-    /// The names that have addresses of both families, with one address of each: IPv4, then IPv6.
+    /// Returns the names that have addresses of both families, with one address of each: IPv4, then IPv6.
     pub(super) fn of_both_families(&mut self) -> impl Iterator<Item = (&mut Name, Address, Address)> {
         self.names.iter_mut().filter_map(|name| {
             let addresses = name.answer.borrow().clone().ok()?;
@@ -163,7 +163,7 @@ impl Names {
         })
     }
 
-    /// Looks the names up repeatedly until `stop`. The first addresses, and every change, are reported to `changed`.
+    /// Looks the names up repeatedly until `stop`. Reports the first addresses, and every change, to `changed`.
     pub(super) async fn follow(
         self,
         clock: Clock,
@@ -192,7 +192,8 @@ impl Names {
 }
 
 impl Name {
-    /// Uses only the addresses of this family from now on, because the address of the other is `silent`. Says so.
+    /// Uses only the addresses of this family from now on, because the address of the other is `silent`. Returns a
+    /// message about that.
     pub(super) fn use_only(&mut self, family: Family, silent: &Address) -> String {
         self.family = family;
         self.answer.send_modify(|answer| {
@@ -228,7 +229,7 @@ impl Name {
         answer
     }
 
-    /// Its current addresses.
+    /// Returns the event with its current addresses.
     fn event(&self) -> EventKind {
         let answer = self.answer.borrow();
         let addresses = answer.iter().flat_map(|all| all.iter());

@@ -1,4 +1,4 @@
-//! Reading the head of an HTTP/1.1 response, by httparse.
+//! Reads the head of an HTTP/1.1 response, by httparse.
 //!
 //! Bytes in, facts out (RFC 9112); this module reads no socket.
 
@@ -11,36 +11,36 @@ use http::Method;
 use super::answer_headers::{MAX_FIELDS, PodName, Wanted};
 use rolldrop_wire::http1::Body;
 
-/// The most bytes that a head may have.
+/// Maximum length of a head, in bytes.
 pub(super) const MAX_HEAD: usize = 64 * 1024;
 
 /// The peer broke the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
-/// A response's head.
+/// Head of a response.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Head {
     /// The status.
     pub(super) status: u16,
-    /// The head's length in bytes.
+    /// Length of the head in bytes.
     pub(super) len: usize,
-    /// Where the body ends.
+    /// Framing of the body.
     pub(super) body: Body,
-    /// Whether the server keeps the connection open after the body.
+    /// True if the server keeps the connection open after the body.
     pub(super) keep_alive: bool,
-    /// The pod that answered, as the chosen header says.
+    /// Pod that answered, according to the chosen header.
     pub(super) pod: Option<Arc<str>>,
-    /// Where the value of `server` is.
+    /// Position of the value of `server` in the head.
     pub(super) server: Option<Range<usize>>,
-    /// Where that of `via` is.
+    /// Position of the value of `via` in the head.
     pub(super) via: Option<Range<usize>>,
-    /// The answer to a WebSocket's key, in a response that switches protocols.
+    /// Answer to a WebSocket's key, in a response that switches protocols.
     pub(super) accept: Option<Arc<str>>,
 }
 
 impl Head {
-    /// Whether all of the body is in the bytes that came after the head, as far as can be seen without parsing them.
+    /// Returns true if the bytes after the head hold the whole body, as far as can be seen without parsing them.
     pub(super) fn is_whole_with(&self, rest: &[u8]) -> bool {
         match self.body {
             Body::Length(length) => rest.len() as u64 >= length,
@@ -50,11 +50,11 @@ impl Head {
     }
 }
 
-/// Parses the head of a response to a request of `method` at the beginning of
-/// `bytes`; `None` when it is not complete yet.
+/// Parses the head of a response to a request of `method` at the beginning of `bytes`; returns `None` if it is not
+/// complete yet.
 ///
 /// # Errors
-/// When it never can be.
+/// Returns an error if it never can be complete.
 pub(super) fn parse_head(bytes: &[u8], method: &Method, wanted: &Wanted) -> Result<Option<Head>, Malformed> {
     let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
     let mut response = httparse::Response::new(&mut []);
@@ -101,17 +101,17 @@ pub(super) fn parse_head(bytes: &[u8], method: &Method, wanted: &Wanted) -> Resu
     Ok(Some(Head { status, len, keep_alive, body, pod: pod.take(), server, via, accept }))
 }
 
-/// What the header fields say about the body's length.
+/// Header fields about the body's length.
 #[derive(Default)]
 struct Framing {
-    /// The length, or that there is no one valid length; which matters only where it is needed.
+    /// The length, or an error if there is no single valid length; the error matters only if the length is needed.
     length: Option<Result<u64, Malformed>>,
-    /// Whether `chunked` is the last transfer coding, where there is one.
+    /// True if `chunked` is the last transfer coding; `None` without transfer coding.
     chunked: Option<bool>,
 }
 
 impl Framing {
-    /// Several equal lengths are as good as one (RFC 9112, 6.3).
+    /// Adds the lengths in a field. Several equal lengths are as good as one (RFC 9112, 6.3).
     fn add_length(&mut self, value: &[u8]) {
         for part in value.split(|b| *b == b',') {
             let part = part.trim_ascii();
@@ -125,7 +125,7 @@ impl Framing {
         }
     }
 
-    /// HTTP/1.0 knows no transfer codings (RFC 9112, 6.1).
+    /// Returns the body's framing. HTTP/1.0 has no transfer codings (RFC 9112, 6.1).
     fn body(&self, status: u16, method: &Method, is_old: bool) -> Result<Body, Malformed> {
         if *method == Method::HEAD || (100..200).contains(&status) || status == 204 || status == 304 {
             return Ok(Body::NONE);

@@ -1,4 +1,4 @@
-//! A running load: its own thread, those of its workers, and its end.
+//! A running load: its own thread, its workers' threads, and its end.
 
 use std::io;
 use std::sync::mpsc::Receiver;
@@ -21,24 +21,24 @@ use super::tally::Tally;
 use super::worker::{Batch, Done, Task};
 use rolldrop_record::{Clock, Event, EventKind, Stamp};
 
-/// The result of a load.
+/// Result of a load.
 #[derive(Clone, Debug)]
 pub struct Summary {
-    /// The load's sources: one per worker.
+    /// Names of the load's sources: one per worker.
     pub sources: Vec<String>,
-    /// The schedule's zero.
+    /// Schedule's zero.
     pub started: Stamp,
-    /// When the last request had ended.
+    /// Time when the last request had ended.
     pub ended: Stamp,
     /// Requests that were scheduled, warm-up included; each has its row.
     pub scheduled: u64,
-    /// Whether it was stopped before the end of its schedule.
+    /// True if it was stopped before the end of its schedule.
     pub stopped_early: bool,
     /// Counts and histograms of the requests.
     pub tally: Tally,
-    /// The counted part, second by second.
+    /// Seconds of the counted part.
     pub seconds: Vec<Second>,
-    /// Place in the source ports that it leaves; `None` if the kernel has chosen them.
+    /// Place in the source ports at which it ended; `None` if the kernel has chosen them.
     pub ports: Option<PortsBefore>,
 }
 
@@ -53,30 +53,30 @@ pub struct Running {
 }
 
 impl Running {
-    /// The schedule's zero, when the warm-up begins.
+    /// Returns the schedule's zero, when the warm-up begins.
     pub fn started(&self) -> Stamp {
         self.started
     }
 
-    /// State and control of the load while it runs.
+    /// Returns the state and control of the load while it runs.
     pub fn control(&self) -> &Control {
         &self.control
     }
 
-    /// Events other than requests, for the run directory: the addresses of the targets' names. It ends when the load
-    /// does. Can be taken once.
+    /// Returns the events other than requests, for the run directory: the addresses of the targets' names. The channel
+    /// closes when the load ends. Can be taken once.
     pub fn take_events(&mut self) -> UnboundedReceiver<Event> {
         std::mem::replace(&mut self.events, unbounded_channel().1)
     }
 
-    /// Waits until every scheduled request has its row, on disk where there is a
-    /// run directory. The future may be dropped and made again.
+    /// Waits until every scheduled request has its row, on disk if there is a run directory. The future may be dropped
+    /// and made again.
     ///
     /// # Errors
-    /// When the load could not be recorded or a thread failed.
+    /// Returns an error if the load could not be recorded or a thread failed.
     ///
     /// # Panics
-    /// When it is called again after it has returned.
+    /// Panics if it is called again after it has returned.
     pub async fn join(&mut self) -> Result<Summary, LoadError> {
         (&mut self.summary).await.unwrap_or(Err(LoadError::Panicked))
     }
@@ -92,7 +92,7 @@ impl Drop for Running {
     }
 }
 
-/// The whole of a load, on its way to the thread that runs it.
+/// Everything that a load consists of, to be moved to the thread that runs it.
 pub(super) struct Run {
     pub(super) clock: Clock,
     pub(super) started: Stamp,
@@ -107,7 +107,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Begins it, on a thread of its own.
+    /// Starts the load on a new thread.
     pub(super) fn begin(self, control: Control) -> Result<Running, LoadError> {
         let started = self.started;
         let (happened, events) = unbounded_channel();
@@ -132,7 +132,7 @@ impl Run {
         let (listener, progress) = (self.files.listener.clone(), &control.progress);
         let recorder =
             Recorder::new(self.clock, self.started, self.files, &mut self.log, progress, &self.sources)?;
-        // Without one of its workers or its record the load is not the one that was asked for.
+        // Without one of its workers, or without its record, it is not the load that the user wants.
         let end_all = || control.abort();
         let ended = CancellationToken::new();
         let first = self.sources.first().cloned().unwrap_or_default();
@@ -213,7 +213,7 @@ impl Run {
     }
 }
 
-/// Follows names, until `stop`, on this thread.
+/// Follows the names' addresses on this thread, until `stop`.
 fn follow(
     names: Names,
     clock: Clock,
@@ -225,7 +225,7 @@ fn follow(
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(names.follow(clock, stop, changed));
-    // A name that the system is still asked for is not waited for.
+    // Does not wait for a lookup by the system that is still running.
     runtime.shutdown_background();
     Ok(())
 }

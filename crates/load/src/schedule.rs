@@ -1,6 +1,6 @@
-//! When each request is due, in closed form.
+//! Computes when each request is due, in closed form.
 //!
-//! The integral of the rate over time says how many requests are due by when; request i is due where it reaches i,
+//! The integral of the rate over time is the number of requests due by a time; request i is due when it reaches i,
 //! independently of earlier requests. The warm-up and the counted part begin at their own points in time and are
 //! counted from there. Worker k of N owns the requests with i ≡ k (mod N) and numbers its own from 0, so workers need
 //! not communicate.
@@ -9,7 +9,7 @@ use super::random::Random;
 use rolldrop_record::load::{Arrivals, Stage};
 use rolldrop_record::{Phase, Stamp};
 
-/// The intended send times of a whole run, relative to its zero.
+/// Intended send times of a whole run, relative to its zero.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Schedule {
     warmup: Profile,
@@ -19,23 +19,23 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// A warm-up at one rate, and the counted part after it. Each has as many requests as its
-    /// rates make, rounded.
+    /// Creates a schedule of a warm-up at one rate, and the counted part after it. The number of requests of each is
+    /// the integral of its rate, rounded.
     pub(super) fn new(warmup: Stage, main: &[Stage], arrivals: Arrivals, seed: u64) -> Self {
         Self { warmup: Profile::new(&[warmup]), main: Profile::new(main), arrivals, seed }
     }
 
-    /// Requests of the warm-up.
+    /// Returns the number of requests of the warm-up.
     pub(super) fn warmup(&self) -> u64 {
         self.warmup.count
     }
 
-    /// Requests of the counted part.
+    /// Returns the number of requests of the counted part.
     pub(super) fn main(&self) -> u64 {
         self.main.count
     }
 
-    /// The share of worker `worker` of `workers`, in a run that begins at `zero`.
+    /// Returns the share of worker `worker` of `workers`, in a run that begins at `zero`.
     pub(super) fn share(&self, worker: usize, workers: usize, zero: Stamp) -> Share {
         Share {
             schedule: self.clone(),
@@ -52,19 +52,19 @@ impl Schedule {
 #[derive(Clone, Debug, PartialEq)]
 struct Profile {
     pieces: Vec<Piece>,
-    /// The integral of the rate.
+    /// Integral of the rate.
     requests: f64,
-    /// The same as a whole number.
+    /// The same, rounded to a whole number.
     count: u64,
     length_s: f64,
 }
 
-/// A stage with what comes before it.
+/// A stage, with the time and the requests before it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Piece {
     stage: Stage,
     start_s: f64,
-    /// Requests that are due before it.
+    /// Number of requests that are due before the stage.
     before: f64,
 }
 
@@ -86,7 +86,7 @@ impl Profile {
         Self { pieces, requests: before, count, length_s: start_s }
     }
 
-    /// Where the integral of the rate reaches `requests`, in seconds from the profile's beginning.
+    /// Returns when the integral of the rate reaches `requests`, in seconds from the profile's beginning.
     fn reached_s(&self, requests: f64) -> f64 {
         // A stage without requests is never the one in which a request falls due.
         let next = self.pieces.partition_point(|piece| piece.before <= requests);
@@ -98,7 +98,7 @@ impl Profile {
     }
 }
 
-/// Where a stage's share of the integral reaches `requests`, in seconds from its beginning.
+/// Returns when a stage's share of the integral reaches `requests`, in seconds from its beginning.
 fn reached_s(stage: Stage, requests: f64) -> f64 {
     let length_s = stage.duration.as_secs_f64();
     let slope = (stage.to - stage.from) / length_s;
@@ -113,7 +113,7 @@ pub(super) struct Share {
     schedule: Schedule,
     zero: Stamp,
     workers: u64,
-    /// The next request's number in the whole run.
+    /// Number of the next request in the whole run.
     index: u64,
     seq: u64,
     arrivals: Walk,
@@ -122,13 +122,13 @@ pub(super) struct Share {
 /// One request of a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Due {
-    /// Its number in the whole run.
+    /// Number in the whole run.
     pub(super) index: u64,
-    /// Its number within the worker's share.
+    /// Number within the worker's share.
     pub(super) seq: u64,
-    /// Whether it counts.
+    /// Phase: warm-up or counted part.
     pub(super) phase: Phase,
-    /// Its intended send time.
+    /// Intended send time.
     pub(super) at: Stamp,
 }
 
@@ -164,20 +164,20 @@ impl Iterator for Share {
     }
 }
 
-/// Walks a Poisson process, given the number of its arrivals: these are then as that many
-/// independent points, in order. Each worker walks the same way, and takes its own.
+/// Draws a Poisson process, given the number of its arrivals: these are distributed like that many independent points,
+/// in order. Each worker draws the same sequence, and uses its own arrivals.
 #[derive(Clone, Debug)]
 struct Walk {
     random: Random,
     phase: Phase,
-    /// Arrivals of the phase that were drawn.
+    /// Number of arrivals of the phase drawn so far.
     drawn: u64,
-    /// The logarithm of the part of the profile that is left after the last of them.
+    /// Logarithm of the fraction of the profile that remains after the last of them.
     ln_left: f64,
 }
 
 impl Walk {
-    /// Where arrival `number` of the profile lies, as an integral of its rate.
+    /// Returns the position of arrival `number` in the profile, as an integral of its rate.
     fn position(&mut self, number: u64, profile: &Profile) -> f64 {
         while self.drawn <= number {
             // The least of the remaining points, each of which is anywhere in the rest.
@@ -187,7 +187,7 @@ impl Walk {
         -self.ln_left.exp_m1() * profile.requests
     }
 
-    /// Draws as often as the arrivals up to `count` do.
+    /// Draws as many random numbers as the arrivals up to `count` need.
     fn skip(&mut self, count: u64) {
         for _ in self.drawn..count {
             self.random.next();
@@ -257,8 +257,7 @@ mod tests {
         let due = all(&schedule(1), 1);
         assert_eq!(due, all(&schedule(1), 1));
         assert_ne!(due, all(&schedule(2), 1));
-        // The gaps of a Poisson process are spread as widely as they are long: mean and standard
-        // deviation are equal. Of 100,000 gaps either is known to 0.3 %.
+        // The gaps of a Poisson process have equal mean and standard deviation. 100,000 gaps determine either to 0.3 %.
         let gaps: Vec<f64> = due.windows(2).map(|pair| seconds(&pair[1]) - seconds(&pair[0])).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
@@ -296,7 +295,7 @@ mod tests {
             prop_assert!((main as f64 - requests).abs() <= 0.5);
             let end_s = warmup.1 as f64 / 1e3 + stages.iter().map(|s| s.duration.as_secs_f64()).sum::<f64>();
             prop_assert!(all.iter().all(|due| seconds(due) <= end_s + 1e-8));
-            // However the requests are spread, that does not depend on the number of workers.
+            // The number of workers does not change how the requests are spread.
             prop_assert_eq!(all, super::tests::all(&schedule, 1).into_iter().map(|due| Due {
                 seq: due.index / workers as u64, ..due
             }).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! The counted part second by second, by the time of the requests' end.
+//! The counted part second by second, by the time at which requests ended.
 //!
 //! A second is summarised when its rows have arrived, so that the series of a long load takes little memory.
 
@@ -11,10 +11,10 @@ use super::latency_log::interval_of;
 use super::tally::{self, Counts, ErrorStatuses};
 use rolldrop_record::{Phase, RequestRow, Stamp};
 
-/// What ended in a second of the counted part.
+/// Requests of the counted part that ended in one second.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Second {
-    /// Its number, counted from the schedule's zero.
+    /// Number of the second, counted from the schedule's zero.
     pub number: i64,
     /// Requests, by outcome.
     pub outcomes: Counts,
@@ -24,17 +24,17 @@ pub struct Second {
     pub bytes_received: u64,
     /// Response times of the answered requests, if there were any.
     pub response: Option<Recent>,
-    /// Service times of the same.
+    /// Service times of the same requests.
     pub service: Option<Recent>,
 }
 
-/// The seconds so far.
+/// Seconds so far.
 pub(super) struct Series {
     zero: Stamp,
-    /// By number.
+    /// Open seconds by number.
     open: BTreeMap<i64, Open>,
     ended: Vec<Second>,
-    /// Seconds before this one are summarised; a row that comes later counts in it.
+    /// Number of the first second that is not summarised; a row that comes later counts in it.
     first_open: i64,
 }
 
@@ -66,7 +66,7 @@ impl Open {
 }
 
 impl Series {
-    /// That of a schedule with this zero.
+    /// Creates the series of a schedule with this zero.
     pub(super) fn new(zero: Stamp) -> Self {
         Self { zero, open: BTreeMap::new(), ended: Vec::new(), first_open: i64::MIN }
     }
@@ -93,7 +93,7 @@ impl Series {
         self.take(first_open, open);
     }
 
-    /// All of it. Seconds in which no request ended are part of it, from the first to the last.
+    /// Returns all seconds, from the first to the last, including those in which no request ended.
     pub(super) fn finish(mut self) -> Vec<Second> {
         self.take(i64::MAX, BTreeMap::new());
         self.ended

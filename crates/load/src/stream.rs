@@ -1,7 +1,7 @@
 //! The byte streams that connections run over: TCP, a Unix socket, or TLS over either.
 //!
-//! An enum rather than a trait object: reading from cleartext TCP costs no more than reading from
-//! its socket. Whatever speaks over a connection by itself, such as HTTP/2, takes its [`Stream`].
+//! An enum rather than a trait object: reading from cleartext TCP costs no more than reading from its socket. A
+//! protocol that reads and writes by itself, such as HTTP/2, takes its [`Stream`].
 
 use std::io::{self, Read};
 use std::pin::Pin;
@@ -17,7 +17,7 @@ use tokio_util::either::Either;
 /// A socket that is connected, or about to be: TCP, or a Unix socket.
 pub(super) type Socket = Either<TcpStream, UnixStream>;
 
-/// What a connection runs over.
+/// Transport of a connection.
 #[derive(Debug)]
 pub(super) enum Stream {
     /// Bytes as they are.
@@ -26,26 +26,26 @@ pub(super) enum Stream {
     Tls(Tls),
 }
 
-/// A TLS session whose handshake is done. Its end is announced to the peer (close_notify).
+/// A TLS session whose handshake is done. Dropping it announces its end to the peer (close_notify).
 #[derive(Debug)]
 pub(super) struct Tls {
     stream: Box<TlsStream<Socket>>,
-    /// What ended the session, until all that came before it has been read.
+    /// Error that ended the session, until everything that came before it has been read.
     failure: Option<io::Error>,
 }
 
 impl Tls {
-    /// The session that a handshake made.
+    /// Wraps the session that a handshake made.
     pub(super) fn new(stream: TlsStream<Socket>) -> Self {
         Self { stream: Box::new(stream), failure: None }
     }
 
-    /// What the handshake agreed on.
+    /// Returns the parameters that the handshake agreed on.
     pub(super) fn session(&self) -> &ClientConnection {
         self.stream.get_ref().1
     }
 
-    /// An alert, or what makes no sense, may arrive together with good bytes: those are read first.
+    /// Reads good bytes before a failure: an alert, or invalid data, may arrive together with them.
     fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let read = match self.failure.take() {
             None => Pin::new(&mut self.stream).poll_read(context, buffer),
@@ -65,12 +65,12 @@ impl Tls {
 
 impl Drop for Tls {
     fn drop(&mut self) {
-        // As far as it goes without waiting.
+        // Sends as much as possible without waiting.
         let _ = Pin::new(&mut self.stream).poll_shutdown(&mut Context::from_waker(Waker::noop()));
     }
 }
 
-/// The socket itself, whatever its family.
+/// Returns the socket itself, whatever its family.
 pub(super) fn raw(socket: &Socket) -> SockRef<'_> {
     match socket {
         Either::Left(tcp) => tcp.into(),
@@ -81,7 +81,7 @@ pub(super) fn raw(socket: &Socket) -> SockRef<'_> {
 /// Waits until the socket can be written to, which is when connecting has ended.
 ///
 /// # Errors
-/// When the runtime ends.
+/// Returns an error if the runtime ends.
 pub(super) async fn writable(socket: &Socket) -> io::Result<()> {
     match socket {
         Either::Left(tcp) => tcp.writable().await,
@@ -101,7 +101,7 @@ impl Stream {
     /// bytes are encrypted first.
     ///
     /// # Errors
-    /// When the connection takes no more.
+    /// Returns an error if the connection takes no more bytes.
     pub(super) fn write_now(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
         match self {
             Stream::Plain(socket) => match raw(socket).send(bytes) {
@@ -112,8 +112,8 @@ impl Stream {
         }
     }
 
-    /// Whether nothing has arrived, as far as the runtime knows: no byte and no end. What TLS itself sends, such as
-    /// session tickets, does not count.
+    /// Returns true if nothing has arrived, as far as the runtime knows: no byte and no end. Messages of TLS itself,
+    /// such as session tickets, do not count.
     pub(super) fn is_quiet(&mut self) -> bool {
         let mut byte = [0];
         match self {

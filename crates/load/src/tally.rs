@@ -17,10 +17,10 @@ pub use parts::{OfTarget, Parts};
 use rolldrop_record::retry::go_hides;
 use rolldrop_record::{Outcome, Phase, RequestRow};
 
-/// Significant decimal digits of every histogram.
+/// Number of significant decimal digits of every histogram.
 const DIGITS: u8 = 3;
 
-/// An empty histogram that grows as needed, with 3 significant digits.
+/// Creates an empty histogram that grows as needed, with 3 significant digits.
 pub(super) fn histogram() -> Histogram<u64> {
     match Histogram::new(DIGITS) {
         Ok(histogram) => histogram,
@@ -35,12 +35,12 @@ pub(super) fn record(histogram: &mut Histogram<u64>, ns: i64) {
     debug_assert!(recorded.is_ok(), "a histogram that grows takes every value: {recorded:?}");
 }
 
-/// Whether there was a complete response.
+/// Returns true if there was a complete response.
 pub(super) fn is_answered(row: &RequestRow) -> bool {
     matches!(row.outcome, Outcome::Ok | Outcome::HttpError)
 }
 
-/// The name of an error number, where the system has one.
+/// Returns the name of an error number, if the system has one; otherwise the number itself, as text.
 pub fn errno_name(errno: i32) -> String {
     match nix::errno::Errno::from_raw(errno) {
         nix::errno::Errno::UnknownErrno => format!("errno {errno}"),
@@ -54,7 +54,7 @@ fn add(own: &mut Histogram<u64>, other: &Histogram<u64>) {
     debug_assert!(added.is_ok(), "{added:?}");
 }
 
-/// Counts by outcome.
+/// Number of requests by outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "BTreeMap<Outcome, u64>", into = "BTreeMap<Outcome, u64>")]
 pub struct Counts([u64; Outcome::ALL.len()]);
@@ -74,17 +74,17 @@ impl From<Counts> for BTreeMap<Outcome, u64> {
 }
 
 impl Counts {
-    /// How many requests ended with this outcome.
+    /// Returns the number of requests that ended with this outcome.
     pub fn of(&self, outcome: Outcome) -> u64 {
         self.0[outcome as usize]
     }
 
-    /// How many requests ended.
+    /// Returns the number of requests that ended.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// The outcomes that occurred, with their counts.
+    /// Returns the outcomes that occurred, with their counts.
     pub fn iter(&self) -> impl Iterator<Item = (Outcome, u64)> {
         Outcome::ALL.iter().map(|outcome| (*outcome, self.of(*outcome))).filter(|(_, count)| *count > 0)
     }
@@ -94,7 +94,7 @@ impl Counts {
         self.0[outcome as usize] += count;
     }
 
-    /// Adds what another counted.
+    /// Adds another's counts.
     pub(super) fn merge(&mut self, other: &Counts) {
         for (outcome, count) in other.iter() {
             self.add(outcome, count);
@@ -132,15 +132,15 @@ impl ErrorStatuses {
         }
     }
 
-    /// Adds what another counted.
+    /// Adds another's counts.
     pub(super) fn merge(&mut self, other: &ErrorStatuses) {
         merge(&mut self.http, &other.http);
         merge(&mut self.grpc, &other.grpc);
     }
 }
 
-/// Reads counts by number. JSON has numbers as keys in quotes, and serde does not take these off
-/// where the counts are part of an object that is flattened.
+/// Reads counts by number. JSON has quoted numbers as keys, and serde does not remove the quotes if the counts are part
+/// of an object that is flattened.
 fn by_number<'de, D, N>(deserializer: D) -> Result<BTreeMap<N, u64>, D::Error>
 where
     D: Deserializer<'de>,
@@ -150,14 +150,14 @@ where
     quoted.into_iter().map(|(number, count)| Ok((number.parse().map_err(D::Error::custom)?, count))).collect()
 }
 
-/// Adds counts to counts.
+/// Adds counts by key.
 fn merge<K: Ord + Clone>(own: &mut BTreeMap<K, u64>, other: &BTreeMap<K, u64>) {
     for (of, count) in other {
         *own.entry(of.clone()).or_default() += count;
     }
 }
 
-/// The requests of one or more workers. The warm-up is only counted.
+/// Counts and histograms of the requests of one or more workers. The warm-up is only counted.
 #[derive(Clone, Debug)]
 pub struct Tally {
     /// Requests of the warm-up.
@@ -168,9 +168,9 @@ pub struct Tally {
     pub error_statuses: ErrorStatuses,
     /// Error numbers behind the outcomes that have one.
     pub errnos: BTreeMap<(Outcome, i32), u64>,
-    /// What protocols said about the outcomes, if anything.
+    /// Details that protocols gave about the outcomes, if any, with their counts.
     pub details: BTreeMap<(Outcome, Arc<str>), u64>,
-    /// The final outcomes for clients that retry, if retries are modelled.
+    /// Final outcomes for clients that retry, if retries are modelled.
     pub final_outcomes: Counts,
     /// Requests that were sent more than once.
     pub retried: u64,
@@ -181,13 +181,13 @@ pub struct Tally {
     /// Response times of the answered requests (`ok`, `http_error`), in nanoseconds, as
     /// [`RequestRow::response_ns`] defines them.
     pub response_ns: Histogram<u64>,
-    /// Service times of the same, as [`RequestRow::service_ns`] defines them.
+    /// Service times of the same requests, as [`RequestRow::service_ns`] defines them.
     pub service_ns: Histogram<u64>,
     /// Send lag of every request sent, in nanoseconds: [`RequestRow::send_lag_ns`].
     pub send_lag_ns: Histogram<u64>,
-    /// The parts of the service times.
+    /// Durations of the parts of the service times.
     pub parts: Parts,
-    /// The requests by target, by its name.
+    /// Counts and histograms by the target's name.
     pub targets: BTreeMap<Arc<str>, OfTarget>,
 }
 
@@ -243,7 +243,7 @@ impl Tally {
         }
     }
 
-    /// Adds what another worker counted.
+    /// Adds another worker's tally.
     pub(super) fn merge(&mut self, other: &Tally) {
         self.warmup += other.warmup;
         self.outcomes.merge(&other.outcomes);
@@ -286,7 +286,7 @@ mod tests {
         }
     }
 
-    /// Smallest and largest value of a histogram in milliseconds, rounded, and their number.
+    /// Returns smallest and largest value of a histogram in milliseconds, rounded, and the number of values.
     fn extent(histogram: &Histogram<u64>) -> (u64, u64, u64) {
         let ms = |ns: u64| (ns + 500_000) / 1_000_000;
         (ms(histogram.min()), ms(histogram.max()), histogram.len())

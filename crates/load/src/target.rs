@@ -9,34 +9,34 @@ use super::grpc;
 use super::template::Piece;
 use rolldrop_record::load::Http;
 
-/// A target whose URL has been taken apart.
+/// A target whose URL has been parsed.
 #[derive(Clone, Debug)]
 pub(super) struct PlannedTarget {
-    /// The name in the rows.
+    /// Name in the rows.
     pub(super) name: Arc<str>,
-    /// The host to resolve: a name or an address, without brackets.
+    /// Host to resolve: a name or an address, without brackets.
     pub(super) host: String,
-    /// The port to connect to.
+    /// Port to connect to.
     pub(super) port: u16,
-    /// The name to ask for and to expect in TLS; `None` without TLS.
+    /// Name to ask for and to expect in TLS; `None` without TLS.
     pub(super) tls_name: Option<ServerName<'static>>,
-    /// The value of the Host header.
+    /// Value of the Host header.
     pub(super) authority: String,
-    /// Which HTTP its requests speak.
+    /// HTTP version of its requests.
     pub(super) http: Http,
-    /// What is special to gRPC.
+    /// Settings for gRPC; `None` for plain HTTP.
     pub(super) grpc: Option<grpc::Call>,
-    /// The whole URL, for records.
+    /// Whole URL, for records.
     pub(super) url: String,
     /// Path and query, as they are sent.
     pub(super) path: Vec<Piece>,
-    /// The method.
+    /// Method of its requests.
     pub(super) method: Method,
-    /// Headers, but for those that the generator writes itself.
+    /// Headers, except those that the generator writes itself.
     pub(super) headers: Vec<(HeaderName, Vec<Piece>)>,
-    /// The body.
+    /// Body of its requests.
     pub(super) body: Text,
-    /// Whether the body is a WebSocket message, which must come back.
+    /// True if the body is a WebSocket message, which must come back.
     pub(super) is_websocket: bool,
 }
 
@@ -50,7 +50,7 @@ pub(super) enum Text {
 }
 
 impl PlannedTarget {
-    /// Whether its requests say that they may be sent twice, whatever their method.
+    /// Returns true if its requests declare that they may be sent twice, whatever their method.
     pub(super) fn has_idempotency_key(&self) -> bool {
         let names = ["idempotency-key", "x-idempotency-key"];
         self.headers.iter().any(|(name, _)| names.contains(&name.as_str()))

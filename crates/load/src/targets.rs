@@ -1,9 +1,9 @@
 //! Files of targets, in vegeta's two formats (`vegeta attack -format http` and `-format json`).
 //!
-//! The http format has a request line, headers, and `@FILE` for a body; an empty line ends a
-//! target. Our extension is a comment, which vegeta skips: `# weight: 3` before a target has
-//! three requests go to it for each one that goes to a target of weight 1. The json format has
-//! an object a line with `method`, `url`, `header` and `body` (base64), and for us `weight`.
+//! The http format has a request line, headers, and `@FILE` for a body; an empty line ends a target. Our extension is a
+//! comment, which vegeta skips: with `# weight: 3` before a target, it gets three requests for each one that a target
+//! of weight 1 gets. The json format has one object per line with `method`, `url`, `header` and `body` (base64), and
+//! our extension `weight`.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,20 +14,20 @@ use serde::Deserialize;
 
 use rolldrop_record::load::Target;
 
-/// Why a file of targets cannot be used.
+/// Reason why a file of targets cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("line {line}: {why}")]
 pub struct TargetsError {
-    /// The line, counted from 1.
+    /// Number of the line, counted from 1.
     pub line: usize,
-    /// What is wrong with it, and what would do.
+    /// Fault of the line, and its remedy.
     pub why: String,
 }
 
 /// Reads the targets in `text`. `read` reads the file that a body is taken from.
 ///
 /// # Errors
-/// When there is no target in it, or one that cannot be understood.
+/// Returns an error if there is no target in it, or one that cannot be understood.
 pub fn parse(text: &str, read: impl Fn(&str) -> io::Result<Vec<u8>>) -> Result<Vec<Target>, TargetsError> {
     let targets = match text.trim_start().starts_with('{') {
         true => parse_json(text)?,
@@ -60,7 +60,7 @@ fn parse_http(text: &str, read: impl Fn(&str) -> io::Result<Vec<u8>>) -> Result<
             (is_open, weight) = (true, 1);
         } else {
             let target = targets.last_mut().filter(|_| is_open).ok_or_else(|| {
-                // What stands there may be a header, whose value may be a secret.
+                // The text may be a header, whose value may be a secret.
                 wrong("it is not a target: write METHOD URL, such as GET http://HOST/PATH".to_owned())
             })?;
             if let Some(path) = line.strip_prefix('@') {
@@ -78,7 +78,7 @@ fn parse_http(text: &str, read: impl Fn(&str) -> io::Result<Vec<u8>>) -> Result<
     Ok(targets)
 }
 
-/// A method is capital letters; a header's name ends with a colon before the first space.
+/// Splits a request line. A method is capital letters; a header's name ends with a colon before the first space.
 fn request_line(line: &str) -> Option<(&str, &str)> {
     let (method, url) = line.split_once(' ')?;
     (!method.is_empty() && method.bytes().all(|b| b.is_ascii_uppercase())).then_some((method, url))

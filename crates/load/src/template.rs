@@ -1,19 +1,19 @@
 //! Text with placeholders, which are filled in anew for every request.
 //!
-//! | placeholder | what it becomes |
+//! | placeholder | replaced by |
 //! |---|---|
 //! | `{{seq}}` | the request's number in the whole load, from 0 |
 //! | `{{uuid}}` | a random UUID (version 4) |
 //! | `{{random:N}}` | N random letters and digits |
 //! | `{{int:A-B}}` | a random whole number from A to B |
 //!
-//! What is random is drawn from the load's seed and the request's number.
+//! Random parts are drawn from the load's seed and the request's number.
 
 use std::io::Write;
 
 use super::random::Random;
 
-/// The most characters that `{{random:N}}` makes.
+/// Maximum number of characters that `{{random:N}}` makes.
 const MAX_RANDOM: usize = 1 << 20;
 
 /// A part of a text.
@@ -25,26 +25,26 @@ pub(super) enum Piece {
     Seq,
     /// A UUID.
     Uuid,
-    /// As many letters and digits.
+    /// This many random letters and digits.
     Random(usize),
     /// A number from the first to the second.
     Int(u64, u64),
 }
 
-/// A placeholder that means nothing.
+/// Unknown placeholder.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("placeholder {0:?} is none of {{{{seq}}}}, {{{{uuid}}}}, {{{{random:N}}}} and {{{{int:A-B}}}}")]
 pub struct UnknownPlaceholder(String);
 
-/// Takes a text apart.
+/// Splits a text at its placeholders.
 ///
 /// # Errors
-/// When there is a placeholder in it that means nothing.
+/// Returns an error if there is an unknown placeholder in it.
 pub(super) fn parse(mut text: &[u8]) -> Result<Vec<Piece>, UnknownPlaceholder> {
     let find = |text: &[u8], mark: &[u8]| text.windows(2).position(|two| two == mark);
     let mut pieces = Vec::new();
     while let Some(start) = find(text, b"{{") {
-        // What is opened and never closed is text.
+        // An opened placeholder that is never closed is text.
         let Some(length) = find(&text[start..], b"}}") else { break };
         if start > 0 {
             pieces.push(Piece::Bytes(text[..start].to_vec()));

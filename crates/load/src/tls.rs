@@ -1,7 +1,7 @@
-//! TLS: what a user asks for, the client that it makes, and how a handshake can fail.
+//! TLS: a user's settings, the client that they make, and the ways in which a handshake can fail.
 //!
-//! Uses rustls with ring. It verifies what the user's settings require, and sends nothing early: a request leaves
-//! when the handshake is done. `exchange` decides the outcome of a failure; [`fault`] says what TLS itself reported.
+//! Uses rustls with ring. It verifies what the user's settings require, and sends nothing early: a request leaves when
+//! the handshake is done. `exchange` decides the outcome of a failure; [`fault`] returns TLS's own reports.
 
 mod verify;
 
@@ -25,7 +25,7 @@ use rolldrop_record::TlsSession;
 use rolldrop_record::load::{Http, TlsSettings, TlsVersions};
 use verify::Unverified;
 
-/// Why a user's TLS settings cannot be used.
+/// Reason why a user's TLS settings cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TlsError {
     /// The authorities cannot be read.
@@ -43,7 +43,7 @@ pub enum TlsError {
     /// A key without a certificate.
     #[error("a client key (--key) needs its certificate (--cert)")]
     KeyAlone,
-    /// Certificate and key do not fit together.
+    /// Certificate and key do not match.
     #[error("the client certificate and its key (--cert, --key) cannot be used: {0}")]
     Identity(String),
     /// No authority is known.
@@ -52,12 +52,12 @@ pub enum TlsError {
     /// The name cannot be a server's.
     #[error("{0:?} is not a server name: a DNS name or an address is needed")]
     ServerName(String),
-    /// The library refused.
+    /// The TLS library refused.
     #[error("TLS cannot be set up: {0}")]
     Library(String),
 }
 
-/// A cause after a colon, if there is one.
+/// Returns a cause after a colon, if there is one.
 fn because(why: &str) -> String {
     if why.is_empty() { String::new() } else { format!(": {why}") }
 }
@@ -73,10 +73,10 @@ impl fmt::Debug for Config {
 }
 
 impl Config {
-    /// What the settings ask for, with the application protocols that are offered.
+    /// Creates the configuration for the settings, offering these application protocols.
     ///
     /// # Errors
-    /// When certificates or keys cannot be used.
+    /// Returns an error if certificates or keys cannot be used.
     pub(super) fn new(settings: &TlsSettings, alpn: &[&[u8]]) -> Result<Self, TlsError> {
         let library = |e: rustls::Error| TlsError::Library(e.to_string());
         let provider = Arc::new(ring::default_provider());
@@ -109,16 +109,16 @@ impl Config {
         Ok(Self(Arc::new(config)))
     }
 
-    /// The client for a server of that name.
+    /// Returns the client for a server of that name.
     pub(super) fn client(&self, name: ServerName<'static>) -> Client {
         Client { connector: TlsConnector::from(Arc::clone(&self.0)), name }
     }
 }
 
-/// The name of HTTP/2 in a handshake (ALPN).
+/// Name of HTTP/2 in a handshake (ALPN).
 pub(super) const HTTP2: &[u8] = b"h2";
 
-/// The application protocols that are offered in a handshake.
+/// Returns the application protocols that are offered in a handshake.
 pub(super) const fn offered(http: Http) -> &'static [&'static [u8]] {
     const HTTP1: &[u8] = b"http/1.1";
 
@@ -129,10 +129,10 @@ pub(super) const fn offered(http: Http) -> &'static [&'static [u8]] {
     }
 }
 
-/// The name that a server of `host` is asked for and has to show.
+/// Returns the name that a server of `host` is asked for and must prove.
 ///
 /// # Errors
-/// When it cannot be a server's.
+/// Returns an error if it cannot be a server's name.
 pub(super) fn server_name(host: &str) -> Result<ServerName<'static>, TlsError> {
     ServerName::try_from(host.to_owned()).map_err(|_| TlsError::ServerName(host.to_owned()))
 }
@@ -165,7 +165,7 @@ fn identity(settings: &TlsSettings) -> Result<Option<Identity>, TlsError> {
     Ok(Some((certificates(cert).map_err(TlsError::Cert)?, key)))
 }
 
-/// The certificates of a PEM text: one at least.
+/// Returns the certificates of a PEM text: at least one.
 fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     let all = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>();
     match all {
@@ -174,7 +174,7 @@ fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     }
 }
 
-/// What is wrong with a PEM text, beyond that nothing was found in it.
+/// Returns the fault of a PEM text; empty if nothing was found in it.
 fn unless_missing(error: pem::Error) -> String {
     match error {
         pem::Error::NoItemsFound => String::new(),
@@ -199,7 +199,7 @@ impl Client {
     /// Does the handshake.
     ///
     /// # Errors
-    /// When it fails; [`fault`] says what TLS reported.
+    /// Returns an error if it fails; [`fault`] returns TLS's own report.
     pub(super) async fn handshake(&self, socket: Socket) -> io::Result<Tls> {
         match self.connector.connect(self.name.clone(), socket).into_fallible().await {
             Ok(stream) => Ok(Tls::new(stream)),
@@ -208,8 +208,8 @@ impl Client {
     }
 }
 
-/// A server that has sent its reason and closed answers the client's last bytes with a reset. Its reason in clear
-/// text can still be read. Returns that.
+/// Returns the server's reason if it can still be read in clear text: a server that has sent its reason and closed
+/// answers the client's last bytes with a reset.
 async fn unread_alert(error: &io::Error, socket: &mut Socket) -> Option<io::Error> {
     if !matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) {
         return None;
@@ -224,7 +224,7 @@ async fn unread_alert(error: &io::Error, socket: &mut Socket) -> Option<io::Erro
     }
 }
 
-/// How a session came about.
+/// Returns the version of a session, and whether it was resumed.
 pub(super) fn session(tls: &Tls) -> Option<TlsSession> {
     let resumed = tls.session().handshake_kind() == Some(HandshakeKind::Resumed);
     match (tls.session().protocol_version()?, resumed) {
@@ -238,19 +238,19 @@ pub(super) fn session(tls: &Tls) -> Option<TlsSession> {
 
 /// A failure of TLS itself.
 pub(super) struct Fault {
-    /// What it was.
+    /// Short text about the failure.
     pub(super) what: String,
-    /// Whether the peer reported it.
+    /// True if the peer reported it.
     pub(super) is_alert: bool,
 }
 
-/// What TLS reported, if TLS failed and not the connection under it.
+/// Returns the failure that TLS reported; `None` if the connection under it failed.
 pub(super) fn fault(error: &io::Error) -> Option<Fault> {
     let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     Some(Fault { what: in_words(error), is_alert: matches!(error, rustls::Error::AlertReceived(_)) })
 }
 
-/// The error; the usual ones as a short, constant text.
+/// Describes the error; the usual ones by a short, constant text.
 fn in_words(error: &rustls::Error) -> String {
     match error {
         rustls::Error::AlertReceived(alert) => {
@@ -267,15 +267,15 @@ fn in_words(error: &rustls::Error) -> String {
     }
 }
 
-/// The variant of a certificate's fault as `snake_case`: `NotValidForNameContext { .. }` is `not_valid_for_name`.
-/// rustls has no names for these but those of the variants, with which their debug form begins.
+/// Returns the variant of a certificate's fault as `snake_case`: `NotValidForNameContext { .. }` is
+/// `not_valid_for_name`. rustls has no names for them but those of the variants, with which their debug form begins.
 fn variant(fault: &impl fmt::Debug) -> String {
     let text = format!("{fault:?}");
     let name = text.split(|c: char| !c.is_alphanumeric()).find(|part| !part.is_empty()).unwrap_or_default();
     snake_case(name.strip_suffix("Context").unwrap_or(name))
 }
 
-/// `UnknownCA` is `unknown_ca`.
+/// Converts a name to `snake_case`: `UnknownCA` is `unknown_ca`.
 fn snake_case(name: &str) -> String {
     let mut snake = String::new();
     let mut previous = None;

@@ -1,9 +1,9 @@
 //! WebSocket (RFC 6455): messages over long-lived connections, each of which the server must send back.
 //!
-//! A connection shakes hands before its first message and carries one message at a time. The
-//! server must send every message back unchanged. tungstenite reads and writes frames; the socket,
-//! its error numbers and the count of bytes stay ours. Pings that arrive between two messages
-//! are answered with the next one. No connection is closed without a close frame before it.
+//! A connection does a handshake before its first message and carries one message at a time. The server must send every
+//! message back unchanged. tungstenite parses and formats frames; the socket, its error numbers and the count of bytes
+//! remain ours. Pings that arrive between two messages are answered with the next one. No connection is closed without
+//! a close frame before that.
 
 use std::io::{self, Cursor};
 use std::sync::Arc;
@@ -22,21 +22,21 @@ use super::http1::{Switch, Talk};
 use super::request::{Persistence, WebSocket};
 use rolldrop_record::Outcome;
 
-/// The status of an answer that switches protocols, and of every message after it.
+/// Status of an answer that switches protocols, and of every message after it.
 const SWITCHED: u16 = 101;
-/// The longest frame that counts as part of an echo.
+/// Maximum size of a frame that counts as part of an echo, in bytes.
 const MAX_FRAME: u64 = 64 << 20;
-/// The most that a server may send between two messages, in bytes: pings and its close frame.
+/// Maximum number of bytes that a server may send between two messages: pings and its close frame.
 const MAX_BETWEEN: usize = 1 << 20;
-/// The most bytes that a control frame may carry (RFC 6455, 5.5).
+/// Maximum number of bytes that a control frame may carry (RFC 6455, 5.5).
 const MAX_CONTROL: u64 = 125;
-/// How long servers may take to answer the last close frames of a load.
+/// Time that servers may take to answer the last close frames of a load.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// The code of a close frame that is sent when no further message follows.
+/// Code of a close frame that is sent when no further message follows.
 const NORMAL_CLOSURE: u16 = 1000;
 
-/// Whether an idle connection can carry a message: the server has neither closed it nor announced that. What has
-/// arrived is kept for the next exchange.
+/// Returns true if an idle connection can carry a message: the server has neither closed it nor announced that. Bytes
+/// that have arrived are kept for the next exchange.
 pub(super) fn is_open(connection: &mut Connection) -> bool {
     loop {
         match connection.read_now() {
@@ -59,8 +59,8 @@ pub(super) fn is_open(connection: &mut Connection) -> bool {
     true
 }
 
-/// Sends a message and waits for its echo; on a connection that is new, after the handshake.
-/// Returns whether the connection can carry another message.
+/// Sends a message and waits for its echo; on a new connection, after the handshake. Returns true if the connection can
+/// carry another message.
 pub(super) async fn exchange(
     talk: &mut Talk<'_>,
     templates: &WebSocket,
@@ -83,7 +83,7 @@ pub(super) async fn exchange(
     talk.row.outcome = Outcome::Ok;
     let is_last = talk.context.plan.settings.max_requests == Some(talk.connection.requests);
     if persistence == Persistence::Close || is_last {
-        // The echo has come: whether the goodbye arrives changes nothing.
+        // The echo has come: it does not matter whether the close frame arrives.
         let _ = send(talk, close(NORMAL_CLOSURE)).await;
     }
     Ok(true)
@@ -119,7 +119,7 @@ fn no_echo() -> Failure {
     Failure::with_detail(Outcome::ProtocolError, "not the message that was sent")
 }
 
-/// Reads one message of at most `most` bytes, answering what else comes before it.
+/// Reads one message of at most `most` bytes, and answers the control frames before it.
 async fn echo(talk: &mut Talk<'_>, most: usize) -> Result<Vec<u8>, Failure> {
     let mut message: Option<Vec<u8>> = None;
     loop {
@@ -127,7 +127,7 @@ async fn echo(talk: &mut Talk<'_>, most: usize) -> Result<Vec<u8>, Failure> {
             if matches!(header.opcode, OpCode::Data(_)) && talk.row.head.is_none() {
                 talk.row.head = Some(talk.context.clock.now());
             }
-            // What is longer is no echo, and need not be read to its end.
+            // A longer message is no echo, and need not be read to its end.
             let so_far = message.as_ref().map_or(0, Vec::len);
             if matches!(header.opcode, OpCode::Data(_)) && so_far + payload > most {
                 return Err(no_echo());
@@ -163,8 +163,8 @@ async fn echo(talk: &mut Talk<'_>, most: usize) -> Result<Vec<u8>, Failure> {
     }
 }
 
-/// The header of the frame at the beginning of `bytes`, its length and that of the payload;
-/// `None` when it is not complete yet.
+/// Returns the header of the frame at the beginning of `bytes`, its length and the length of the payload; `None` if it
+/// is not complete yet.
 pub(super) fn header(bytes: &[u8]) -> Result<Option<(FrameHeader, usize, usize)>, Failure> {
     let mut cursor = Cursor::new(bytes);
     let Some((header, payload)) = FrameHeader::parse(&mut cursor).map_err(|_| PROTOCOL_ERROR)? else {
@@ -192,8 +192,8 @@ pub(super) fn part(mut connection: Connection) {
     }
 }
 
-/// Closes idle connections of WebSocket, and waits a little for their servers, which are to answer
-/// and to close first (RFC 6455, 7.1.1).
+/// Closes idle WebSocket connections, and waits a little for their servers, which should answer and close first (RFC
+/// 6455, 7.1.1).
 pub(super) async fn take_leave(connections: impl Iterator<Item = Connection>) {
     let leave = async |mut connection: Connection| {
         let goodbye = masked(close(NORMAL_CLOSURE))?;
@@ -203,7 +203,7 @@ pub(super) async fn take_leave(connections: impl Iterator<Item = Connection>) {
         }
         io::Result::Ok(())
     };
-    // Errors of single connections do not matter any more.
+    // Errors of single connections no longer matter.
     let _ = timeout(FAREWELL, join_all(connections.map(leave))).await;
 }
 
@@ -212,7 +212,7 @@ async fn send(talk: &mut Talk<'_>, frame: Frame) -> io::Result<()> {
     talk.connection.write_all(&masked(frame)?, &mut talk.row.bytes_sent).await
 }
 
-/// A frame's bytes, masked as a client must.
+/// Returns a frame's bytes, masked as a client must.
 fn masked(mut frame: Frame) -> io::Result<Vec<u8>> {
     frame.header_mut().mask = Some(rand::random());
     let mut bytes = Vec::with_capacity(frame.len());
@@ -225,7 +225,7 @@ fn close(code: u16) -> Frame {
     Frame::from_payload(header, code.to_be_bytes().to_vec().into())
 }
 
-/// A close frame is answered with its own code.
+/// Answers a close frame with its own code.
 fn answer_to_close(payload: &[u8]) -> Frame {
     match payload.first_chunk() {
         Some(code) => close(u16::from_be_bytes(*code)),
@@ -233,7 +233,7 @@ fn answer_to_close(payload: &[u8]) -> Frame {
     }
 }
 
-/// The server closed the connection in the middle of an exchange, and announced it.
+/// Returns the failure if the server closed the connection in the middle of an exchange, and announced it.
 fn closed(has_begun: bool, payload: &[u8]) -> Failure {
     let outcome = if has_begun { Outcome::TruncatedBody } else { Outcome::EofBeforeResponse };
     let detail: Arc<str> = match payload.split_first_chunk() {
@@ -246,7 +246,7 @@ fn closed(has_begun: bool, payload: &[u8]) -> Failure {
     Failure::with_detail(outcome, detail)
 }
 
-/// The connection ended without an announcement.
+/// Adds to the failure that the connection ended without an announcement.
 fn without_close_frame(failure: Failure) -> Failure {
     match failure.outcome {
         Outcome::EofBeforeResponse | Outcome::TruncatedBody if failure.detail.is_none() => {

@@ -1,10 +1,10 @@
 //! One worker: its share of the schedule, its connections, its counts.
 //!
-//! A worker is a thread with a single-threaded runtime. Its loop wakes when a request is due and gives it to a lane:
-//! a task that takes one request after another through its exchange, created when all others are busy and kept from
-//! then on. A lane that has finished takes the next request itself if that is already due, as it always is in a
-//! closed loop. The loop and the lanes borrow the worker's state in turn, never across an await; nothing in it is
-//! locked or shared with another thread, and nothing is allocated for a request.
+//! A worker is a thread with a single-threaded runtime. Its loop wakes when a request is due and gives it to a lane: a
+//! task that takes one request after another through its exchange, created when all others are busy and kept from then
+//! on. A lane that has finished takes the next request itself if that is already due, as it always is in a closed loop.
+//! The loop and the lanes borrow the worker's state in turn, never across an await; none of it is locked or shared with
+//! another thread, and nothing is allocated for a request.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -39,29 +39,27 @@ use super::websocket;
 use rolldrop_record::load::{Connections, Http};
 use rolldrop_record::{RequestRow, Stamp};
 
-/// A request that the worker comes to later than this after its intended send
-/// time is not sent: it would no longer belong to the load that was asked for.
+/// Delay after the intended send time beyond which a request is not sent: it would no longer belong to the load that
+/// the user asked for.
 pub const LATE_LIMIT: Duration = Duration::from_secs(1);
 
-/// Rows leave the worker when there are this many of them, few enough for the processor's cache,
+/// Number of rows at which the worker flushes a batch; it still fits in the processor's cache.
 const BATCH_ROWS: usize = 512;
-/// or when this long has passed.
+/// Time after which it flushes one in any case.
 const BATCH_AGE: Duration = Duration::from_millis(200);
-/// Tasks that run before the runtime looks for events again: few, so that a due
-/// time is not missed for long.
+/// Number of tasks that run before the runtime looks for events again: few, so that a due time is not missed for long.
 const TASKS_PER_TURN: u32 = 16;
-/// Requests that are released before the lanes get their turn. A request takes some
-/// turns of its lane, so a worker that is behind must not release as many as run:
-/// it would only ever begin.
+/// Number of requests that are released before the lanes get their turn. A request takes some turns of its lane, so a
+/// worker that is behind must not release as many as run: it would only ever start requests.
 const RELEASES_PER_TURN: u32 = TASKS_PER_TURN / 4;
 
 /// Rows on their way to the recorder, with the worker's state.
 pub(super) struct Batch {
-    /// The worker.
+    /// Number of the worker.
     pub(super) worker: usize,
-    /// Requests that have ended since the last batch.
+    /// Rows of requests that have ended since the last batch.
     pub(super) rows: Vec<RequestRow>,
-    /// Requests that the worker has scheduled so far.
+    /// Number of requests that the worker has scheduled so far.
     pub(super) scheduled: u64,
     /// Requests that are in flight.
     pub(super) in_flight: u64,
@@ -69,32 +67,32 @@ pub(super) struct Batch {
 
 /// A worker's orders.
 pub(super) struct Task {
-    /// Its number, from 0.
+    /// Number of the worker, from 0.
     pub(super) worker: usize,
-    /// What its exchanges share.
+    /// State that its exchanges share.
     pub(super) context: Context,
     /// Its requests.
     pub(super) feed: Feed,
-    /// The most connections that it may have open.
+    /// Maximum number of connections that it may have open.
     pub(super) max_connections: usize,
     /// Ends its schedule early.
     pub(super) stop: CancellationToken,
     /// Ends its exchanges at once.
     pub(super) abort: CancellationToken,
-    /// Where its rows go. While this is full the worker waits: a recorder that
-    /// cannot keep up shows as send lag, not as unbounded memory.
+    /// Channel for its rows. While this is full the worker waits: a recorder that cannot keep up shows as send lag, not
+    /// as unbounded memory.
     pub(super) batches: SyncSender<Batch>,
 }
 
 /// A worker's results.
 pub(super) struct Done {
-    /// Requests that it scheduled; each has a row.
+    /// Number of requests that it scheduled; each has a row.
     pub(super) scheduled: u64,
-    /// Their outcomes.
+    /// Counts and histograms of these requests.
     pub(super) tally: Tally,
-    /// What the headers of the answers said, by target.
+    /// Header statistics of the answers, by target.
     pub(super) answers: Vec<(Arc<str>, Answers)>,
-    /// How often it took a source port.
+    /// Number of times that it took a source port.
     pub(super) ports_taken: usize,
 }
 
@@ -102,7 +100,7 @@ impl Task {
     /// Works until every scheduled request has ended. Call it on a separate thread.
     ///
     /// # Errors
-    /// When the operating system refuses a runtime or a timer.
+    /// Returns an error if the operating system refuses a runtime or a timer.
     pub(super) fn run(self) -> io::Result<Done> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -173,7 +171,7 @@ impl Worker {
         let mut flush = tokio::time::interval(BATCH_AGE);
         flush.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            // Whatever woke the loop: what is due comes first.
+            // The loop may have woken for any reason: due requests come first.
             let is_behind = self.release_due(&mut lanes);
             let now = self.context.clock.now();
             let (due, is_over, is_idle) = {
@@ -203,7 +201,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Dispatches the requests whose time has come, in one turn; returns whether some are left.
+    /// Dispatches the requests whose time has come, in one turn; returns true if some are left.
     fn release_due(self: &Rc<Self>, lanes: &mut JoinSet<()>) -> bool {
         for _ in 0..RELEASES_PER_TURN {
             let released = self.state.borrow_mut().release(&self.context, self.context.clock.now());
@@ -216,8 +214,8 @@ impl Worker {
         true
     }
 
-    /// Dispatches what is due by now, however much that is, and nothing after it. In a closed
-    /// loop nothing is ever overdue.
+    /// Dispatches all requests that are due by now, however many, and none after that. In a closed loop nothing is ever
+    /// overdue.
     fn end_schedule(self: &Rc<Self>, lanes: &mut JoinSet<()>) {
         let end = self.context.clock.now();
         loop {
@@ -257,7 +255,7 @@ impl Worker {
         }
     }
 
-    /// A lane's life.
+    /// Runs a lane.
     async fn serve(self: Rc<Self>, lane: usize) {
         poll_fn(|context| {
             self.state.borrow_mut().lanes[lane].waker.clone_from(context.waker());
@@ -276,8 +274,8 @@ impl Worker {
                 }
                 let ended = exchange.run(&self.context).await;
                 self.end(&mut place, ended, lane);
-                // First let others close theirs: a server is woken once for connections that come
-                // right after each other, and for each of those that come one by one.
+                // First let other lanes close their connections: a server wakes once for connections that come right
+                // after each other, but for each of those that come one by one.
                 if place.as_ref().is_some_and(|next| next.via.is_to_dial()) {
                     yield_now().await;
                 }
@@ -285,7 +283,7 @@ impl Worker {
         }
     }
 
-    /// A lane's request has ended. The next one takes its place, if one is due; otherwise the lane rests.
+    /// Ends a lane's request. The next one takes its place, if one is due; otherwise the lane rests.
     fn end(&self, place: &mut Option<Exchange>, at: Stamp, lane: usize) {
         let state = &mut *self.state.borrow_mut();
         state.in_flight -= 1;
@@ -301,7 +299,7 @@ impl Worker {
         if place.is_some() {
             return;
         }
-        // The loop knows when the next request of a schedule is due. In a closed loop that has just changed.
+        // In an open loop the loop knows when the next request is due. In a closed loop that has just changed.
         let is_drained = state.in_flight == 0 && state.feed.is_over(at);
         if is_drained || !state.feed.is_open_loop() {
             self.turn.notify_one();
@@ -321,21 +319,21 @@ struct State {
     feed: Feed,
     batches: SyncSender<Batch>,
     scheduled: u64,
-    /// Requests that are in flight, each in a lane.
+    /// Number of requests that are in flight, each in a lane.
     in_flight: usize,
     lanes: Vec<Lane>,
-    /// Lanes that have nothing to do.
+    /// Indexes of lanes that have nothing to do.
     resting: Vec<usize>,
     pool: Pool,
     http2: http2::Pool,
-    /// Whether requests share connections, so that more of them fit than there are connections.
+    /// True if requests share connections, so that more of them fit than there are connections.
     shares_streams: bool,
     tally: Tally,
     rows: Vec<RequestRow>,
 }
 
 impl State {
-    /// The next request, due now or later; `None` while there is none to wait for.
+    /// Returns the next request, due now or later; `None` while there is none to wait for.
     fn next(&self, now: Stamp) -> Option<Due> {
         self.feed.next(now, || match self.shares_streams {
             true => self.http2.has_room(),
@@ -343,8 +341,7 @@ impl State {
         })
     }
 
-    /// Takes the next request from the schedule, if it is due by now. One that cannot be sent
-    /// has ended.
+    /// Takes the next request from the schedule, if it is due by now. One that cannot be sent ends here.
     fn release(&mut self, context: &Context, now: Stamp) -> Option<Result<Exchange, NotSent>> {
         let due = self.next(now).filter(|due| due.at <= now)?;
         self.feed.advance(due);
@@ -380,8 +377,8 @@ impl State {
         })
     }
 
-    /// A connection may close after it was chosen, and before anything of the request was written: then another one
-    /// is used, if there is one.
+    /// Chooses another connection, if there is one, because the chosen one has closed before anything of the request
+    /// was written.
     fn choose_again(&mut self, exchange: &mut Exchange, now: Stamp) {
         if let Ok(ticket) = self.http2.take(exchange.endpoint, exchange.persistence, now) {
             exchange.via = Via::Http2(Some(ticket));
@@ -395,7 +392,7 @@ impl State {
         self.tally.add(row, go_replays);
     }
 
-    /// Keeps its row for the recorder.
+    /// Keeps a row for the recorder.
     fn keep(&mut self, row: Option<RequestRow>) {
         self.rows.extend(row);
         if self.rows.len() >= BATCH_ROWS {
@@ -415,15 +412,15 @@ impl State {
     }
 }
 
-/// Requests go to the endpoints in turn, as the plan's cycle has it.
+/// Returns the endpoint of a request: requests go to the endpoints in turn, in the order of the plan's cycle.
 fn endpoint_of(index: u64, cycle: &[usize]) -> usize {
     let turn = usize::try_from(index % cycle.len().max(1) as u64).unwrap_or(0);
     cycle.get(turn).copied().unwrap_or(0)
 }
 
-/// The worker's connections: idle ones at hand, those in use counted.
+/// The worker's connections: the idle ones, and the number of those in use.
 struct Pool {
-    /// Per endpoint; the one that has been idle for longest is first.
+    /// Idle connections by endpoint; the one that has been idle for longest is first.
     idle: Vec<VecDeque<Connection>>,
     in_use: usize,
     limits: http2::Limits,
@@ -436,8 +433,8 @@ impl Pool {
         Self { idle, in_use: 0, limits, next_id: 0 }
     }
 
-    /// A connection for one request; `None` when no more are allowed. An idle
-    /// one whose close has already arrived is dropped: no request was ever put on it.
+    /// Takes a connection for one request; returns `None` if no more are allowed. Drops an idle one whose close has
+    /// already arrived: no request was sent on it.
     fn take(
         &mut self,
         endpoint: usize,

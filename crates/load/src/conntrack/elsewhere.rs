@@ -1,22 +1,24 @@
-//! Where there is no Linux, no kernel says where connections go.
+//! Stand-in for systems other than Linux, whose kernels do not report where connections go.
 
 use std::io;
 use std::time::Duration;
 
 use super::Read;
 
-/// There is none.
+/// Never exists.
 #[derive(Debug)]
 pub(super) enum Socket {}
 
 impl Socket {
+    /// Always fails.
+    ///
     /// # Errors
     /// Always.
     pub(super) fn open() -> io::Result<Self> {
         Err(io::Error::new(io::ErrorKind::Unsupported, "only Linux reports the connections that it tracks"))
     }
 
-    /// Is never called.
+    /// Never called.
     ///
     /// # Errors
     /// Never.
@@ -24,7 +26,7 @@ impl Socket {
         match *self {}
     }
 
-    /// Is never called.
+    /// Never called.
     ///
     /// # Errors
     /// Never.
@@ -33,12 +35,12 @@ impl Socket {
     }
 }
 
-/// There is none.
+/// Never exists.
 #[derive(Debug)]
 pub(super) enum Signal {}
 
 impl Signal {
-    /// Is never called.
+    /// Never called.
     ///
     /// # Errors
     /// Never.

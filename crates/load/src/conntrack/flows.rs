@@ -1,7 +1,7 @@
-//! Which of the kernel's entries is which connection of the load's.
+//! Matches the kernel's entries with the connections of the load.
 //!
-//! Pure. Of what the kernel says only those connections are kept that come from this load's addresses and ports,
-//! and those that no request turns out to have had are forgotten again.
+//! Pure. Of the kernel's entries it keeps only those that come from this load's addresses and ports, and forgets those
+//! that turn out to belong to no request.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -10,19 +10,19 @@ use std::time::Duration;
 use super::message::Tracked;
 use rolldrop_record::{RequestRow, Stamp};
 
-/// The interval at which entries without a request are removed.
+/// Interval at which entries without a request are removed.
 const SWEEP: Duration = Duration::from_secs(10);
 
-/// What the load's connections come from.
+/// Addresses and ports that the load's connections come from.
 #[derive(Clone, Debug)]
 pub(crate) struct Origins {
-    /// The addresses of this network namespace.
+    /// Addresses of this network namespace.
     pub(crate) local: HashSet<IpAddr>,
-    /// The addresses that the workers take in turn; none where the kernel chooses.
+    /// Addresses that the workers take in turn; none if the kernel chooses.
     pub(crate) chosen: Vec<IpAddr>,
-    /// The ports of all workers; `None` where the kernel chooses.
+    /// Ports of all workers; `None` if the kernel chooses.
     pub(crate) ports: Option<HashSet<u16>>,
-    /// By then after its connection was opened, a request has ended, or its connection has carried another one.
+    /// Time from opening a connection by which its request has ended, or the connection has carried another one.
     pub(crate) longest: Duration,
 }
 
@@ -36,7 +36,7 @@ impl Origins {
         addresses && self.ports.as_ref().is_none_or(|ports| ports.contains(&from.port()))
     }
 
-    /// The address that separates one worker's connections from another's with the same port.
+    /// Returns the address that separates one worker's connections from another's with the same port.
     fn address(&self, worker: usize) -> Option<IpAddr> {
         self.chosen.get(worker.checked_rem(self.chosen.len())?).copied()
     }
@@ -45,22 +45,22 @@ impl Origins {
 /// Both ends of a connection, as a client knows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Ends {
-    /// Where there are several to choose from.
+    /// Local address, if there are several to choose from.
     address: Option<IpAddr>,
     port: u16,
     to: SocketAddr,
 }
 
-/// What is known of connections with the same ends. There is one at a time.
+/// Knowledge of connections with the same ends. There is one such connection at a time.
 #[derive(Debug, Default)]
 struct Place {
-    /// Entries that no request has had yet, in order, and when each was read: not before it was made.
+    /// Entries that no request has matched yet, in order, with the time at which each was read: not before it was made.
     waiting: VecDeque<(Stamp, SocketAddr)>,
-    /// The connection that a request had last: its worker, its number there, and where it was sent.
+    /// Last connection that a request had: its worker, its number there, and where it was sent.
     last: Option<(usize, u64, Option<SocketAddr>)>,
 }
 
-/// The connections of one load.
+/// Connections of one load.
 #[derive(Debug)]
 pub(crate) struct Flows {
     origins: Origins,
@@ -68,17 +68,17 @@ pub(crate) struct Flows {
     swept: Stamp,
     /// Connections that requests of the load opened.
     pub(crate) opened: u64,
-    /// Those among them that the kernel had an entry for.
+    /// Connections among these that the kernel had an entry for.
     pub(crate) routed: u64,
 }
 
 impl Flows {
-    /// A load with these origins, before its first connection.
+    /// Creates the state of a load with these origins, before its first connection.
     pub(crate) fn new(origins: Origins, now: Stamp) -> Self {
         Self { origins, places: HashMap::new(), swept: now, opened: 0, routed: 0 }
     }
 
-    /// Takes in what was read at `at`.
+    /// Takes in an entry that was read at `at`.
     pub(crate) fn observe(&mut self, tracked: Tracked, at: Stamp) {
         let Tracked { from, to, routed_to } = tracked;
         if self.origins.has(from) {
@@ -88,13 +88,13 @@ impl Flows {
         }
     }
 
-    /// Whether an entry is about a connection to one of these.
+    /// Returns true if an entry is about a connection to one of these.
     pub(crate) fn has_any_to(&self, remotes: &[SocketAddr]) -> bool {
         self.places.iter().any(|(ends, place)| !place.waiting.is_empty() && remotes.contains(&ends.to))
     }
 
     /// Returns where the connection of a request was sent. Call it once for each row of a worker, in the order in which
-    /// its requests ended, when all earlier entries have been observed.
+    /// its requests ended, after observing all earlier entries.
     pub(crate) fn route(&mut self, worker: usize, row: &RequestRow) -> Option<SocketAddr> {
         let opens = row.connect_start.is_some();
         self.opened += u64::from(opens);
@@ -112,7 +112,7 @@ impl Flows {
         }
         let routed = match row.connect_start {
             Some(start) => {
-                // What was read before is of a connection that had the port before.
+                // Earlier entries belong to the connection that had the port before.
                 while place.waiting.front().is_some_and(|(at, _)| *at < start) {
                     place.waiting.pop_front();
                 }
@@ -191,9 +191,9 @@ mod tests {
         let mut flows = Flows::new(origins(), at(0));
         flows.observe(tracked("10.0.0.1:40001", 2), at(11));
         assert_eq!(pod(flows.route(0, &row(1, 40_001, Some(10)))), Some(2));
-        // The next has no entry: the kernel sent it after the first, or refused it.
+        // The next one has no entry: the kernel routed it by the entry of the first, or refused it.
         assert_eq!(pod(flows.route(0, &row(2, 40_001, Some(500)))), None);
-        // Nor is the entry of a connection without a row, such as a second attempt, that of the next.
+        // The entry of a connection without a row, such as a second attempt, is not that of the next one either.
         flows.observe(tracked("10.0.0.1:40001", 3), at(600));
         flows.observe(tracked("10.0.0.1:40001", 4), at(1_001));
         assert_eq!(pod(flows.route(0, &row(3, 40_001, Some(1_000)))), Some(4));

@@ -1,4 +1,4 @@
-//! The kernel's messages about connections that it begins to track (ctnetlink), read.
+//! Reads the kernel's messages about connections that it begins to track (ctnetlink).
 //!
 //! Pure: bytes in, connections out. The format is that of `include/uapi/linux/netlink.h`,
 //! `include/uapi/linux/netfilter/nfnetlink.h` and `nfnetlink_conntrack.h`: a `nlmsghdr` in the machine's own byte
@@ -9,12 +9,13 @@ use std::net::{IpAddr, SocketAddr};
 
 /// `NFNL_SUBSYS_CTNETLINK` in the upper half of a message's type, and `IPCTNL_MSG_CT_NEW` in the lower.
 pub(super) const NEW: u16 = 1 << 8;
-/// `NLM_F_CREATE`: a message of that type without it is about a connection that is tracked already.
+/// `NLM_F_CREATE`: without it, a message of that type is about a connection that is already tracked.
 pub(super) const CREATE: u16 = 0x400;
 /// Lengths of `nlmsghdr` and of `nfgenmsg`.
 pub(super) const HEADER: usize = 16;
 pub(super) const GENERAL: usize = 4;
-/// What of an attribute's type says what it is: the rest says whether it is nested, and its byte order.
+/// Mask for the bits of an attribute's type that give its kind: the others say whether it is nested, and its byte
+/// order.
 const KIND: u16 = 0x3fff;
 
 /// `CTA_TUPLE_ORIG` and `CTA_TUPLE_REPLY`.
@@ -36,15 +37,15 @@ pub(super) const TCP: u8 = 6;
 /// A TCP connection that the kernel began to track.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tracked {
-    /// Where it comes from.
+    /// Address that the connection comes from.
     pub(crate) from: SocketAddr,
-    /// What was connected to.
+    /// Address that was connected to.
     pub(crate) to: SocketAddr,
-    /// Where its packets go, and its answers come from: `to`, unless that was translated.
+    /// Address that its packets go to and its answers come from: `to`, unless that was translated.
     pub(crate) routed_to: SocketAddr,
 }
 
-/// The connections that the messages of one datagram are about.
+/// Returns the connections that the messages of one datagram are about.
 pub(crate) fn connections(mut datagram: &[u8]) -> impl Iterator<Item = Tracked> {
     std::iter::from_fn(move || {
         loop {
@@ -72,7 +73,7 @@ fn connection(message: &[u8]) -> Option<Tracked> {
     })
 }
 
-/// One end of a TCP tuple.
+/// Returns one end of a TCP tuple.
 fn end(tuple: &[u8], address: [u16; 2], port: u16) -> Option<SocketAddr> {
     let protocol = find(tuple, &[PROTOCOL])?;
     if find(protocol, &[NUMBER])? != [TCP] {
@@ -88,7 +89,7 @@ fn end(tuple: &[u8], address: [u16; 2], port: u16) -> Option<SocketAddr> {
     Some(SocketAddr::new(address, port))
 }
 
-/// The value of the first attribute (`nlattr`) of one of these kinds.
+/// Returns the value of the first attribute (`nlattr`) of one of these kinds.
 fn find<'a>(mut attributes: &'a [u8], kinds: &[u16]) -> Option<&'a [u8]> {
     loop {
         let length = usize::from(native_u16(attributes, 0)?);
@@ -112,8 +113,8 @@ mod tests {
     use super::super::fuzzing::{attribute, fuzz, message};
     use super::*;
 
-    /// What Linux 6.18 said of a connection from 10.9.9.1:54914 to 10.9.9.9:80, which a rule of nftables
-    /// translates to 10.8.8.2:8080. It is little-endian.
+    /// Message of Linux 6.18 about a connection from 10.9.9.1:54914 to 10.9.9.9:80, which a rule of nftables translates
+    /// to 10.8.8.2:8080. It is little-endian.
     #[cfg(target_endian = "little")]
     const RECORDED: &str = "c4000000000100060000000000000000020000003400018014000180080001000a090901\
         080002000a0909091c000280050001000600000006000200d682000006000300005000003400028014000180080001000a08\

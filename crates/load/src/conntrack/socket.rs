@@ -13,14 +13,14 @@ use nix::sys::socket::{
 
 use super::Read;
 
-/// The bit of `NFNLGRP_CONNTRACK_NEW`.
+/// Bit of the group `NFNLGRP_CONNTRACK_NEW`.
 const NEW: u32 = 1;
-/// Room for messages that are not read at once: some thousands.
+/// Receive buffer in bytes, for messages that are not read at once: some thousands.
 const ROOM: usize = 8 << 20;
-/// Room for one datagram.
+/// Buffer in bytes for one datagram.
 const DATAGRAM: usize = 64 << 10;
 
-/// The socket, with a buffer for what comes next.
+/// The socket, with a buffer for the next datagram.
 #[derive(Debug)]
 pub(super) struct Socket {
     fd: OwnedFd,
@@ -31,11 +31,11 @@ impl Socket {
     /// Makes the kernel report new connections from now on.
     ///
     /// # Errors
-    /// When the kernel refuses: EPERM without CAP_NET_ADMIN.
+    /// Returns an error if the kernel refuses: EPERM without CAP_NET_ADMIN.
     pub(super) fn open() -> io::Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let fd = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkNetFilter)?;
-        // Beyond the system's limit where this process may go beyond it.
+        // Goes beyond the system's limit if this process may.
         if setsockopt(&fd, sockopt::RcvBufForce, &ROOM).is_err() {
             setsockopt(&fd, sockopt::RcvBuf, &ROOM)?;
         }
@@ -46,7 +46,7 @@ impl Socket {
     /// Reads one datagram, if there is one.
     ///
     /// # Errors
-    /// When the kernel reports no more.
+    /// Returns an error if the kernel no longer reports.
     pub(super) fn read(&mut self) -> io::Result<Read<'_>> {
         loop {
             match recvfrom::<NetlinkAddr>(self.fd.as_raw_fd(), &mut self.buffer) {
@@ -61,16 +61,16 @@ impl Socket {
         }
     }
 
-    /// The same socket, to wait on while another thread may read.
+    /// Returns the same socket, to wait on while another thread may read.
     ///
     /// # Errors
-    /// When there are too many files open.
+    /// Returns an error if too many files are open.
     pub(super) fn signal(&self) -> io::Result<Signal> {
         Ok(Signal(self.fd.try_clone()?))
     }
 }
 
-/// Says when there is something to read.
+/// Tells when there is something to read.
 #[derive(Debug)]
 pub(super) struct Signal(OwnedFd);
 
@@ -78,7 +78,7 @@ impl Signal {
     /// Waits until there is something to read, or the limit has passed.
     ///
     /// # Errors
-    /// When it cannot be waited for.
+    /// Returns an error if waiting fails.
     pub(super) fn wait(&self, limit: Duration) -> io::Result<()> {
         let limit = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
         match poll(&mut [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)], limit) {

@@ -1,50 +1,50 @@
-//! Reads HTTP/2 frames from bytes that pass by: to which stream they belong, and what the frames say that end a stream
-//! or a connection.
+//! Reads HTTP/2 frames from bytes that pass by: the streams that they belong to, and the frames that end a stream or a
+//! connection.
 //!
-//! Bytes in, facts out (RFC 9113, 4.1). It decodes no header and checks nothing: the `h2` crate does. That crate does
-//! not say which bytes belong to which stream.
+//! Bytes in, facts out (RFC 9113, 4.1). It decodes no header and checks nothing: the `h2` crate does, but that crate
+//! does not report which bytes belong to which stream.
 
 use rolldrop_wire::http2::{
     CONTINUATION, DATA, END_STREAM, FrameHeader, GOAWAY, HEADERS, RST_STREAM, SETTINGS, number,
 };
 
-/// The most bytes of a payload that are kept: enough for any settings in use.
+/// Maximum number of bytes of a payload that are kept: enough for any settings in use.
 const MAX_KEPT: usize = 512;
 
 /// The setting MAX_CONCURRENT_STREAMS.
 const MAX_CONCURRENT_STREAMS: u16 = 3;
 
-/// What is learned from the bytes.
+/// A fact learned from the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
     /// Bytes of a message's frames, with their headers.
     Message {
-        /// The stream.
+        /// Number of the stream.
         stream: u32,
-        /// Their number.
+        /// Number of these bytes.
         bytes: u64,
-        /// Those of them that are the body's, with their padding.
+        /// Bytes of the body among these, padding included.
         body: u64,
     },
-    /// The sender has nothing more to say on this stream.
+    /// The sender sends nothing more on this stream.
     EndStream(u32),
     /// RST_STREAM.
     Reset {
-        /// The stream.
+        /// Number of the stream.
         stream: u32,
-        /// Its error code.
+        /// Error code.
         code: u32,
     },
-    /// SETTINGS, with the limit on streams where it names one.
+    /// SETTINGS.
     Settings {
-        /// MAX_CONCURRENT_STREAMS.
+        /// MAX_CONCURRENT_STREAMS, if the frame sets it.
         max_streams: Option<u32>,
     },
     /// GOAWAY.
     GoAway {
-        /// Streams above this one were not processed.
+        /// Highest stream that may have been processed: those above it were not.
         last_stream: u32,
-        /// Its error code.
+        /// Error code.
         code: u32,
     },
 }
@@ -52,30 +52,30 @@ pub(super) enum Seen {
 /// One direction of a connection.
 #[derive(Debug)]
 pub(super) struct Frames {
-    /// Bytes that come before the first frame.
+    /// Bytes of the preface that have not passed yet.
     skip: usize,
-    /// What has come of a header that is not complete.
+    /// Beginning of a header that is not complete yet.
     begun: Vec<u8>,
-    /// The frame that is passing.
+    /// Frame that is passing.
     frame: Option<FrameHeader>,
     payload: Vec<u8>,
-    /// Bytes of the payload that have not passed.
+    /// Bytes of its payload that have not passed yet.
     left: usize,
 }
 
 impl Frames {
-    /// A direction that begins with a preface of `preface` bytes.
+    /// Creates the state for a direction that begins with a preface of `preface` bytes.
     pub(super) fn after(preface: usize) -> Self {
         let begun = Vec::with_capacity(FrameHeader::BYTES);
         Self { skip: preface, begun, frame: None, payload: Vec::new(), left: 0 }
     }
 
-    /// Whether what has passed ends with the end of a frame, or of the preface.
+    /// Returns true if the bytes so far end with the end of a frame, or of the preface.
     pub(super) const fn is_between(&self) -> bool {
         self.skip == 0 && self.begun.is_empty() && self.frame.is_none()
     }
 
-    /// Takes what passes by.
+    /// Takes bytes that pass by, and calls `seen` with each fact.
     pub(super) fn pass(&mut self, mut bytes: &[u8], mut seen: impl FnMut(Seen)) {
         while !bytes.is_empty() {
             let part;
@@ -163,7 +163,7 @@ mod tests {
         .concat()
     }
 
-    /// What was seen in the end, with the bytes of a stream added up.
+    /// Returns the facts that were seen, with the bytes of stream 1 added up.
     fn seen(pieces: &[&[u8]]) -> (u64, Vec<Seen>) {
         let (mut frames, mut bytes, mut others) = (Frames::after(7), 0, Vec::new());
         for piece in pieces {

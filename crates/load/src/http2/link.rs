@@ -1,8 +1,8 @@
 //! One HTTP/2 connection, and the requests that share it.
 //!
-//! The request that opens it connects, and the others learn the result. A task reads and writes for all of them, for as
-//! long as a request or the pool holds the link. If TLS chose HTTP/1.1, one request after the other has the connection
-//! for itself.
+//! The request that opens the connection connects, and the others learn the result. A task reads and writes for all of
+//! them as long as a request or the pool holds the link. If TLS chose HTTP/1.1, one request after the other has the
+//! connection for itself.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,30 +19,30 @@ use crate::failure::Failure;
 use rolldrop_record::load::Http;
 use rolldrop_record::{Outcome, RequestRow, Stamp};
 
-/// What a peer may send ahead on one stream,
+/// Flow-control window of one stream, in bytes: the amount that a peer may send ahead on it,
 const STREAM_WINDOW: u32 = 1 << 20;
-/// and on all streams of a connection.
+/// and window of all streams of a connection together.
 const CONNECTION_WINDOW: u32 = 1 << 24;
-/// The most bytes of an answer's header list; as for HTTP/1.1.
+/// Maximum size of an answer's header list in bytes; the same as for HTTP/1.1.
 const MAX_HEADER_LIST: u32 = 64 * 1024;
 
 /// A connection, from the moment that a request needs it.
 pub(super) struct Link {
-    /// Its number within its source.
+    /// Number within its source.
     pub(super) id: u64,
-    /// What passes over it.
+    /// Facts about the bytes that pass over it.
     pub(super) wire: Shared,
-    /// The pod that the last answer on it named.
+    /// Pod that the last answer on it named.
     pod: Mutex<Option<Arc<str>>>,
-    /// How connecting ended, once it has.
+    /// Result of connecting, once there is one.
     ending: SetOnce<Result<Up, Fault>>,
-    /// What counts the connections that carry one request each.
+    /// Token by which the pool counts the connections that carry one request each.
     _counted: Option<Arc<()>>,
 }
 
-/// A connection that stands.
+/// An established connection.
 struct Up {
-    /// Since when.
+    /// Time when it was established.
     since: Stamp,
     local_port: Option<u16>,
     remote: Option<Arc<str>>,
@@ -51,34 +51,34 @@ struct Up {
 
 enum Protocol {
     Http2 {
-        /// Where requests are put in.
+        /// Takes requests.
         requests: SendRequest<Bytes>,
         /// Reads and writes for all streams.
         _driver: AbortOnDropHandle<()>,
     },
-    /// The connection, while no request has it and it can carry another.
+    /// The connection, while no request uses it and it can carry another.
     Http1(Mutex<Option<Connection>>),
 }
 
-/// What a request has of a connection that may speak HTTP/2.
+/// A request's place on a connection that may speak HTTP/2.
 pub(super) enum Place {
     /// The request opens it.
     Opener,
     /// The request shares it.
     Stream,
-    /// The request has it for itself: HTTP/1.1 is spoken.
+    /// The request has it for itself: it speaks HTTP/1.1.
     Idle(Connection),
 }
 
-/// What a request is sent over.
+/// Stream or connection that a request is sent over.
 pub(super) enum Spoken<'a> {
     /// A stream of its own.
     Http2(&'a SendRequest<Bytes>),
-    /// The connection.
+    /// The connection itself, which speaks HTTP/1.1.
     Http1(Connection),
 }
 
-/// Why there is no connection, for the requests that waited for it.
+/// Failure to connect, for the requests that waited for the connection.
 struct Fault {
     failure: Failure,
     not_sent_reason: Option<Arc<str>>,
@@ -89,7 +89,7 @@ struct Fault {
 /// The state of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Standing {
-    /// It takes streams: at most so many at a time, if the peer has said how many.
+    /// It takes streams: at most this many at a time; `None` if the peer has given no limit.
     Up(Option<u32>),
     /// It is being opened.
     Connecting,
@@ -98,18 +98,18 @@ pub(super) enum Standing {
 }
 
 impl Link {
-    /// A connection that is not being opened yet.
+    /// Creates a connection that is not being opened yet.
     pub(super) fn new(id: u64, counted: Option<Arc<()>>) -> Arc<Self> {
         let (wire, pod, ending) = (Shared::new(), Mutex::default(), SetOnce::new());
         Arc::new(Self { id, wire, pod, ending, _counted: counted })
     }
 
-    /// The pod that the last answer on it named, to be replaced by the next.
+    /// Returns the pod that the last answer on it named, to be replaced by the next.
     pub(super) fn last_pod(&self) -> MutexGuard<'_, Option<Arc<str>>> {
         self.pod.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How it is now.
+    /// Returns its current state.
     pub(super) fn standing(&self) -> Standing {
         match self.ending.get() {
             None => Standing::Connecting,
@@ -123,7 +123,7 @@ impl Link {
         }
     }
 
-    /// Since when it stands.
+    /// Returns the time when it was established; `None` before that, or if connecting failed.
     pub(super) fn since(&self) -> Option<Stamp> {
         self.ending.get()?.as_ref().ok().map(|up| up.since)
     }
@@ -135,30 +135,29 @@ impl Link {
         }
     }
 
-    /// Whether it speaks HTTP/1.1 and has no connection; nor will it, if no request has it.
+    /// Returns true if it speaks HTTP/1.1 and has no idle connection; if no request uses one either, it never will.
     pub(super) fn is_spent(&self) -> bool {
         self.idle().is_some_and(|idle| idle.is_none())
     }
 
-    /// A place on it for one more request, which its standing allows; `None` where the
-    /// connection has ended since.
+    /// Returns a place on it for one more request, which its standing allows; `None` if the connection has ended since.
     pub(super) fn place(&self) -> Option<Place> {
         let Some(mut idle) = self.idle() else { return Some(Place::Stream) };
         let mut connection = idle.take()?;
         connection.is_idle().then_some(Place::Idle(connection))
     }
 
-    /// Keeps the connection that a request had for itself: it can carry another.
+    /// Keeps the connection that a request had for itself, for another request.
     pub(super) fn keep(&self, connection: Connection) {
         if let Some(mut idle) = self.idle() {
             *idle = Some(connection);
         }
     }
 
-    /// Opens it. To be called once, by the request that wanted it first.
+    /// Opens the connection. To be called once, by the request that needed it first.
     ///
     /// # Errors
-    /// When there is no connection.
+    /// Returns an error if there is no connection.
     pub(super) async fn open(
         &self,
         context: &Context,
@@ -185,7 +184,7 @@ impl Link {
             Err(failure) => Err(failure),
         };
         let (local_port, remote) = (row.local_port, row.remote_addr.clone());
-        // It is set once: no other request opens it.
+        // Nobody else sets it: no other request opens the connection.
         let _ = self.ending.set(match protocol {
             Ok((since, protocol)) => Ok(Up { since, local_port, remote, protocol }),
             Err(failure) => {
@@ -199,10 +198,10 @@ impl Link {
         }
     }
 
-    /// Waits until another request has opened it.
+    /// Waits until another request has opened the connection.
     ///
     /// # Errors
-    /// When there is no connection.
+    /// Returns an error if there is no connection.
     pub(super) async fn join(&self, row: &mut RequestRow) -> Result<&SendRequest<Bytes>, Failure> {
         let (local_port, remote) = match self.ending.wait().await {
             Ok(up) => (up.local_port, &up.remote),
@@ -230,11 +229,11 @@ impl Link {
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_header_list_size(MAX_HEADER_LIST)
-            // Until the peer has said how many it takes, the first stream alone goes out.
+            // Only the first stream is opened until the peer has sent its limit.
             .initial_max_send_streams(1)
             // A server that breaks the protocol on one stream after another must be measured, not cut off.
             .max_local_error_reset_streams(None)
-            // So must one that sends its bodies in small frames.
+            // The same holds for a server that sends its bodies in small frames.
             .data_frame_budget(usize::MAX)
             .enable_push(false)
             .handshake(transport)
@@ -243,7 +242,7 @@ impl Link {
             handshake.map_err(|_| Failure::new(Outcome::ResetBeforeResponse, None))?;
         let wire = self.wire.clone();
         let driver = tokio::spawn(async move {
-            // The wire has recorded what ended it, and each of its streams gets the error.
+            // The wire has recorded the cause of the end, and each stream gets the error.
             let _ = connection.await;
             wire.get().is_over = true;
         });

@@ -1,8 +1,8 @@
-//! A worker's HTTP/2 connections: which of them takes the next request.
+//! A worker's HTTP/2 connections: chooses the one that takes the next request.
 //!
-//! A request goes on a kept connection that carries no other at the moment. If there is none, it opens one while there
-//! are fewer than the user asked for, and shares one otherwise. If the user asked for no number, sharing comes first.
-//! No request waits for a free stream. If TLS decides which HTTP is spoken, no request waits for a connection that
+//! A request uses a kept connection that carries no other at the moment. If there is none, it opens one while there are
+//! fewer than the user asked for, and shares one otherwise. If the user asked for no number, sharing comes first. No
+//! request waits for a free stream. If TLS decides which HTTP version is spoken, no request waits for a connection that
 //! another one opens.
 
 use std::collections::VecDeque;
@@ -14,20 +14,20 @@ use crate::not_sent::NotSent;
 use crate::request::Persistence;
 use rolldrop_record::Stamp;
 
-/// What connections may do.
+/// Limits on connections.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// The most that may be open and take requests.
+    /// Maximum number of connections that may be open and take requests.
     pub(crate) connections: usize,
-    /// Whether the user asked for that many. If not, as few as possible are opened.
+    /// True if the user asked for that many. If not, as few as possible are opened.
     pub(crate) is_wanted: bool,
-    /// The most requests that each carries at a time.
+    /// Maximum number of requests that each carries at a time.
     pub(crate) streams: usize,
-    /// Whether requests may wait for a connection that another one opens.
+    /// True if requests may wait for a connection that another one opens.
     pub(crate) awaits: bool,
-    /// The most requests that each carries in all.
+    /// Maximum number of requests that each carries in all.
     pub(crate) requests: u64,
-    /// The age from which on a connection takes no further request.
+    /// Age from which on a connection takes no further request; `None` for no limit.
     pub(crate) age: Option<Duration>,
 }
 
@@ -38,12 +38,12 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// A connection for one request that has no row of its own.
+    /// Returns a new connection for one request that has no row of its own.
     pub(crate) fn alone() -> Self {
         Self::to_open(Link::new(0, None))
     }
 
-    /// Whether the connection that it would share takes no request any more.
+    /// Returns true if the connection that it would share takes no further request.
     pub(crate) fn is_void(&self) -> bool {
         matches!(self.place, Place::Stream) && self.link.standing() == Standing::Over
     }
@@ -53,7 +53,7 @@ impl Ticket {
     }
 }
 
-/// A connection that is kept. Its requests hold the link as well, for as long as they last.
+/// A kept connection. Its requests hold the link as well, until they end.
 struct Kept {
     link: Arc<Link>,
     carried: u64,
@@ -67,25 +67,25 @@ impl Kept {
 
 /// The worker's HTTP/2 connections.
 pub(crate) struct Pool {
-    /// Per endpoint; the one that was used last is last.
+    /// Kept connections by endpoint; the most recently used one is last.
     kept: Vec<VecDeque<Kept>>,
-    /// Held by each connection that is for one request.
+    /// Token that each connection for a single request holds, to count these connections.
     fresh: Arc<()>,
     limits: Limits,
     next_id: u64,
 }
 
 impl Pool {
-    /// Without a connection.
+    /// Creates a pool without a connection.
     pub(crate) fn new(endpoints: usize, limits: Limits) -> Self {
         let kept = std::iter::repeat_with(VecDeque::new).take(endpoints).collect();
         Self { kept, fresh: Arc::default(), limits, next_id: 0 }
     }
 
-    /// Where the next request goes.
+    /// Chooses the connection for the next request.
     ///
     /// # Errors
-    /// When the limits leave no place for it.
+    /// Returns an error if the limits leave no place for it.
     pub(crate) fn take(
         &mut self,
         endpoint: usize,
@@ -112,7 +112,7 @@ impl Pool {
         Err(if self.kept[endpoint].is_empty() { NotSent::MaxConnections } else { NotSent::MaxStreams })
     }
 
-    /// The kept connection that takes the next request, if one does rather than a new one.
+    /// Returns the kept connection that takes the next request; `None` if a new one should.
     fn to_share(&self, endpoint: usize) -> Option<usize> {
         let (standing, streams, index) = self.best(endpoint)?;
         let is_idle = matches!(standing, Standing::Up(_)) && streams == 0;
@@ -120,7 +120,7 @@ impl Pool {
         (is_idle || !opens_another).then_some(index)
     }
 
-    /// Whether another request would find a place on a connection that is kept.
+    /// Returns true if a kept connection, or one that may still be opened, has room for another request.
     pub(crate) fn has_room(&self) -> bool {
         let is_free = |kept: &Kept| {
             let standing = kept.link.standing();
@@ -129,7 +129,7 @@ impl Pool {
         self.open() < self.limits.connections || self.kept.iter().flatten().any(is_free)
     }
 
-    /// The kept connection with a free stream that is the best to share: one that stands, with
+    /// Returns the kept connection with a free stream that is the best to share: preferably an established one, with
     /// the fewest streams, unused for longest.
     fn best(&self, endpoint: usize) -> Option<(Standing, usize, usize)> {
         let place = |(index, kept): (usize, &Kept)| (kept.link.standing(), kept.streams(), index);
@@ -138,7 +138,7 @@ impl Pool {
         free.min_by_key(|(standing, streams, index)| (*standing == Standing::Connecting, *streams, *index))
     }
 
-    /// The streams that a connection may carry at a time.
+    /// Returns the number of streams that a connection may carry at a time.
     fn most(&self, standing: Standing) -> usize {
         match standing {
             Standing::Up(Some(peer)) => self.limits.streams.min(usize::try_from(peer).unwrap_or(usize::MAX)),
@@ -148,7 +148,7 @@ impl Pool {
         }
     }
 
-    /// A place on a kept connection; `None` where it has ended, and is kept no longer.
+    /// Returns a place on a kept connection; `None` if it has ended, and is then no longer kept.
     fn share(&mut self, endpoint: usize, index: usize) -> Option<Ticket> {
         let kept = self.kept[endpoint].remove(index)?;
         let (link, place) = (kept.link.clone(), kept.link.place()?);
@@ -157,7 +157,7 @@ impl Pool {
         Some(Ticket { link, place })
     }
 
-    /// A connection that has carried all that it may ends with its last request.
+    /// Stops keeping a connection that has carried all requests that it may; it ends with its last request.
     fn retire_the_last(&mut self, endpoint: usize) {
         let kept = &mut self.kept[endpoint];
         if kept.back().is_some_and(|last| last.carried >= self.limits.requests) {
@@ -165,7 +165,7 @@ impl Pool {
         }
     }
 
-    /// Connections that went away, or are too old, take no further request.
+    /// Stops keeping connections that have ended or are too old: they take no further request.
     fn forget_the_useless(&mut self, now: Stamp) {
         let age = self.limits.age;
         let is_young = |link: &Link| age.zip(link.since()).is_none_or(|(age, since)| now < since + age);
@@ -177,7 +177,7 @@ impl Pool {
         }
     }
 
-    /// Whether one more may be opened. An idle one that is of no use now makes room for it.
+    /// Returns true if one more may be opened. An idle one that cannot be used now makes room for it.
     fn make_room(&mut self) -> bool {
         if self.open() < self.limits.connections {
             return true;
@@ -207,7 +207,7 @@ mod tests {
         Pool::new(1, Limits { connections, is_wanted, streams, awaits: true, requests: u64::MAX, age: None })
     }
 
-    /// The connections that as many requests get, none of which ends.
+    /// Takes connections for this many requests, none of which end.
     fn taken(pool: &mut Pool, requests: usize, persistence: Persistence) -> Vec<Result<u64, NotSent>> {
         let now = Stamp::from_unix_ns(0);
         let tickets: Vec<_> = (0..requests).map(|_| pool.take(0, persistence, now)).collect();
@@ -238,7 +238,7 @@ mod tests {
         let mut pool = pool(2, false, 10);
         assert_eq!(taken(&mut pool, 3, Persistence::Close), [Ok(0), Ok(1), Err(NotSent::MaxConnections)]);
         assert_eq!(pool.open(), 0);
-        // An idle one that is kept makes room.
+        // A kept idle connection makes room.
         assert_eq!(taken(&mut pool, 1, Persistence::Keep), [Ok(2)]);
         assert_eq!(taken(&mut pool, 2, Persistence::Close), [Ok(3), Ok(4)]);
     }

@@ -1,26 +1,26 @@
-//! Removes empty DATA frames from what arrives: those without a byte of a body that do not end their stream.
+//! Removes empty DATA frames from the bytes that arrive: those without a byte of a body that do not end their stream.
 //!
 //! A server may send them (RFC 9113, 6.1), but the `h2` crate ends a connection after a hundred, and reports that as an
-//! error of the server. A measuring client must not end what it measures. Their padding has taken up room in the
-//! windows; the owner of the sieve must give it back.
+//! error of the server. A measuring client must not end what it measures. Padding of the removed frames has taken up
+//! room in the flow-control windows; the owner of the sieve must give it back.
 
 use rolldrop_wire::http2::{DATA, END_STREAM, FrameHeader, PADDED};
 
 /// One direction of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Sieve {
-    /// Bytes of the current frame's payload that have not come.
+    /// Bytes of the current frame's payload that have not arrived.
     left: usize,
-    /// Whether that frame passes.
+    /// True if that frame passes.
     passes: bool,
-    /// The beginning of a frame of which more bytes are needed.
+    /// Beginning of a frame whose kind needs more bytes to be known.
     held: Vec<u8>,
-    /// Frames that were removed and count in the windows.
+    /// Removed frames that count in the flow-control windows.
     padding: Vec<FrameHeader>,
 }
 
 impl Sieve {
-    /// The room that it takes to find out what a frame is.
+    /// Minimum size of a buffer, in bytes: enough to find out what a frame is.
     pub(super) const LEAST_ROOM: usize = FrameHeader::BYTES + 1;
 
     /// Takes the bytes that belong before those that arrive next; fewer than the least room.
@@ -28,7 +28,7 @@ impl Sieve {
         std::mem::take(&mut self.held)
     }
 
-    /// Takes that back, where none came.
+    /// Takes these bytes back if nothing arrived.
     pub(super) fn hold(&mut self, held: Vec<u8>) {
         self.held = held;
     }
@@ -38,7 +38,7 @@ impl Sieve {
         self.padding.drain(..)
     }
 
-    /// Moves what passes to the front of `bytes`, and returns how many they are.
+    /// Moves the bytes that pass to the front of `bytes`, and returns their number.
     pub(super) fn pass(&mut self, bytes: &mut [u8]) -> usize {
         let (mut read, mut passed) = (0, 0);
         while read < bytes.len() {
@@ -68,14 +68,14 @@ impl Sieve {
     }
 }
 
-/// The frame at the front of `bytes`, and whether it is empty; `None` if that is not known yet.
+/// Returns the frame at the front of `bytes`, and whether it is empty; `None` if more bytes are needed.
 fn look(bytes: &[u8]) -> Option<(FrameHeader, bool)> {
     let header = FrameHeader::read(bytes)?;
     let is_within = header.kind == DATA && header.stream > 0 && !header.has(END_STREAM);
     let says_nothing = is_within
         && match (header.has(PADDED), header.length) {
             (false, length) => length == 0,
-            // How much padding there is takes a byte: this one is an error.
+            // The length of the padding takes a byte, so this frame is an error.
             (true, 0) => false,
             (true, length) => usize::from(*bytes.get(FrameHeader::BYTES)?) + 1 == length,
         };
@@ -93,7 +93,7 @@ mod tests {
         [&length[1..], &[kind, flags], &[0, 0, 0, stream], payload].concat()
     }
 
-    /// A frame, and whether it says nothing.
+    /// Generates a frame, and whether it is empty.
     fn any_frame() -> impl Strategy<Value = (Vec<u8>, bool)> {
         let flags = prop::sample::select(vec![0, END_STREAM, PADDED, PADDED | END_STREAM]);
         (0_u8..2, flags, 0_u8..2, prop::collection::vec(0_u8..4, 0..5)).prop_map(

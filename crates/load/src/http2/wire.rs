@@ -1,8 +1,7 @@
-//! What passes over an HTTP/2 connection: bytes and ends of each stream, and how the connection
-//! itself ended.
+//! Facts about the bytes on an HTTP/2 connection: bytes and end of each stream, and how the connection itself ended.
 //!
-//! The `h2` crate speaks the protocol. It says neither which bytes belong to which stream, nor with which error number
-//! a connection ended, nor which streams a GOAWAY excludes. So its transport is watched.
+//! The `h2` crate speaks the protocol. It reports neither which bytes belong to which stream, nor the error number with
+//! which a connection ended, nor the streams that a GOAWAY excludes. So its transport is watched.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
@@ -28,42 +27,42 @@ pub(super) struct Stream {
     pub(super) received: u64,
     /// Bytes of its body, with their padding.
     pub(super) body: u64,
-    /// The error code of the RST_STREAM that came.
+    /// Error code of the RST_STREAM that came, if one did.
     pub(super) reset: Option<u32>,
-    /// Whether the response came to its end.
+    /// True if the response is complete.
     pub(super) is_complete: bool,
 }
 
-/// What a GOAWAY said.
+/// Content of a GOAWAY.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GoAway {
-    /// Streams above this one were not processed, and never will be.
+    /// Highest stream that may have been processed: those above it were not, and never will be.
     pub(super) last_stream: u32,
-    /// Its error code.
+    /// Error code.
     pub(super) code: u32,
 }
 
-/// What has passed over a connection so far.
+/// Facts about a connection so far.
 #[derive(Debug)]
 pub(super) struct Wire {
     outbound: Frames,
     inbound: Frames,
-    /// Streams whose request was written, and whose exchange has not ended.
+    /// Streams whose request was written and whose exchange has not ended.
     streams: HashMap<u32, Stream>,
-    /// The streams that the peer allows at a time; `None` until it has said.
+    /// Number of streams that the peer allows at a time; `None` until its settings have come.
     pub(super) max_streams: Option<u32>,
-    /// The last GOAWAY that came.
+    /// Last GOAWAY that came.
     pub(super) goaway: Option<GoAway>,
-    /// How reading ended: with an error, or with the end of the stream.
+    /// End of reading: an error, or the end of the stream; `None` before that.
     pub(super) read_end: Option<Result<(), io::Error>>,
-    /// What met a write.
+    /// Error of a write that failed.
     pub(super) write_error: Option<io::Error>,
-    /// Whether the connection is over, for whatever reason.
+    /// True if the connection is over, for any reason.
     pub(super) is_over: bool,
 }
 
 impl Wire {
-    /// A stream's facts until now; none of its own where its request was never written.
+    /// Returns the facts about a stream so far; all zero if its request was never written.
     pub(super) fn stream(&self, id: u32) -> Stream {
         self.streams.get(&id).copied().unwrap_or_default()
     }
@@ -113,7 +112,7 @@ impl Wire {
 pub(super) struct Shared(Arc<Mutex<Wire>>);
 
 impl Shared {
-    /// The wire of a new connection.
+    /// Creates the wire of a new connection.
     pub(super) fn new() -> Self {
         Self(Arc::new(Mutex::new(Wire {
             outbound: Frames::after(PREFACE),
@@ -127,7 +126,7 @@ impl Shared {
         })))
     }
 
-    /// Locks it. The guard must not be held across an await.
+    /// Locks the wire. The guard must not be held across an await.
     pub(super) fn get(&self) -> MutexGuard<'_, Wire> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -139,22 +138,22 @@ pub(super) struct Watched<S> {
     stream: S,
     wire: Shared,
     sieve: Sieve,
-    /// What passed the sieve, and had no room where it was to go.
+    /// Bytes that passed the sieve but had no room in the reader's buffer.
     passed: Vec<u8>,
-    /// Frames of its own, which are to go out between two others.
+    /// Own frames, which are to be sent between two others.
     own: Vec<u8>,
-    /// Whether a write failed: nothing is written any more.
+    /// True if a write failed: nothing is written any more.
     is_mute: bool,
 }
 
 impl<S> Watched<S> {
-    /// The transport on `stream`.
+    /// Watches `stream`.
     pub(super) fn new(stream: S, wire: Shared) -> Self {
         Self { stream, wire, sieve: Sieve::default(), passed: Vec::new(), own: Vec::new(), is_mute: false }
     }
 
-    /// A server may answer and close before it has read everything. A write that failed is recorded and reported as a
-    /// success, so that what has arrived is read.
+    /// Records a failed write and reports it as a success, so that what has arrived is read: a server may answer and
+    /// close before it has read everything.
     fn written(
         &mut self,
         result: io::Result<usize>,
@@ -186,7 +185,7 @@ impl<S> Watched<S> {
 }
 
 impl<S: AsyncRead + Unpin> Watched<S> {
-    /// Reads what comes next, into a buffer that has the least room.
+    /// Reads the next bytes, into a buffer of at least the least room.
     fn poll_next(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         loop {
             let before = buf.filled().len();
@@ -221,7 +220,7 @@ impl<S: AsyncRead + Unpin> Watched<S> {
                     self.own.extend([0, a, b, c]);
                 }
             }
-            // Nothing would be the end.
+            // An empty read would mean the end.
             if passed > 0 {
                 return Poll::Ready(Ok(()));
             }
@@ -252,7 +251,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Watched<S> {
-    /// Writes its own frames, if there are any and this is the place.
+    /// Writes its own frames, if there are any and the outgoing bytes are between two frames.
     fn poll_own(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while !self.own.is_empty() && !self.is_mute && self.wire.get().outbound.is_between() {
             match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.own)) {
@@ -324,7 +323,7 @@ mod tests {
         let next = frame(HEADERS, END_HEADERS | END_STREAM, 3, b"abc");
         let (begin, rest) = next.split_at(5);
         client.write_all(begin).await.unwrap();
-        // On a stream that is open, and on one that never was.
+        // On an open stream, and on one that was never opened.
         let padding = [frame(DATA, PADDED, 1, &[2, 0, 0]), frame(DATA, PADDED, 7, &[0])].concat();
         let answer = frame(DATA, PADDED | END_STREAM, 1, &[0]);
         server.write_all(&[padding, answer.clone()].concat()).await.unwrap();

@@ -1,8 +1,7 @@
-//! The same faults met by clients that are not ours: curl, and hyper's plain HTTP/1.1 client.
+//! The same faults with other clients: curl, and hyper's plain HTTP/1.1 client.
 //!
-//! What each of the three says of each fault is the table of `docs/outcomes.md`; where it
-//! is not what they say here, this fails and shows the table as it should be. HTTP/2's is in
-//! `http2::differential`.
+//! The table of `docs/outcomes.md` has the results of all three clients for each fault; if it differs from the results
+//! here, the test fails and prints the table as it should be. `http2::differential` has those of HTTP/2.
 
 use std::error::Error;
 use std::process::Stdio;
@@ -22,14 +21,14 @@ use super::mixed::{reset_after_accept, reset_before_accept};
 use super::transport::connector;
 use super::*;
 
-/// How long each client waits.
+/// Time that each client waits.
 const LIMIT: Duration = Duration::from_secs(5);
-/// How many faults are met at a time.
+/// Number of faults that run at a time.
 pub(super) const AT_A_TIME: usize = 6;
 
 const DOCS: &str = include_str!("../../../../docs/outcomes.md");
 
-/// One that a server can make of a single request, in the words of the table.
+/// Faults that a server can cause on a single request, in the words of the table.
 const SCRIPTED: [(Script, &str); 32] = [
     (Script::Ok, "a complete answer"),
     (Script::Chunked, "chunks"),
@@ -65,7 +64,7 @@ const SCRIPTED: [(Script, &str); 32] = [
     (Script::DripOn, "a body that does not end in time"),
 ];
 
-/// A row of the table: what a fault is called, and what each client says of it.
+/// Returns a row of the table: a fault, and the result of each client.
 async fn row(words: &str, address: SocketAddr) -> String {
     let url = format!("http://{address}/");
     let ours = ours(Http::Http1, &url).await;
@@ -77,8 +76,7 @@ fn line(words: &str, ours: Outcome, curl: &str, hyper: &str) -> String {
     format!("| {words} | {ours} | {curl} | {hyper} |")
 }
 
-/// The row of a fault that comes before the request does or after, as it happens: as connecting, as
-/// writing or as reading fails.
+/// Returns the row of a fault that may come before or after the request, so that connecting, writing or reading fails.
 async fn row_of_early_reset(words: &str, address: SocketAddr) -> String {
     let url = format!("http://{address}/");
     let ours = ours(Http::Http1, &url).await;
@@ -88,7 +86,7 @@ async fn row_of_early_reset(words: &str, address: SocketAddr) -> String {
     line(words, ours, "7, 55 or 56", "ConnectionReset, BrokenPipe or Canceled")
 }
 
-/// The outcome of a load's one request; any certificate is taken.
+/// Returns the outcome of a load's one request; accepts any certificate.
 pub(super) async fn ours(http: Http, url: &str) -> Outcome {
     let (_, rows) = run(Settings {
         http,
@@ -103,7 +101,7 @@ pub(super) async fn ours(http: Http, url: &str) -> Outcome {
     rows[0].outcome
 }
 
-/// curl's exit code, in the version of HTTP that an option of its own asks for; any certificate is taken.
+/// Returns curl's exit code with the HTTP version that an option of curl selects; accepts any certificate.
 pub(super) async fn curl(version: &str, url: &str) -> String {
     let limit = LIMIT.as_secs().to_string();
     let status = Command::new("curl")
@@ -117,13 +115,13 @@ pub(super) async fn curl(version: &str, url: &str) -> String {
     status.code().expect("an exit code").to_string()
 }
 
-/// What hyper's connection says of the answer to the request numbered `seq`.
+/// Returns the result of hyper's connection for the request numbered `seq`.
 pub(super) async fn hyper(address: SocketAddr, seq: u64) -> String {
     let said = async { said_by_hyper(TcpStream::connect(address).await.map_err(|e| kind(&e))?, seq).await };
     within_limit(said).await
 }
 
-/// The same over TLS, to a server with this certificate.
+/// Returns the same over TLS, to a server with this certificate.
 pub(super) async fn hyper_inside(address: SocketAddr, certificate: &str) -> String {
     let said = async {
         let stream = TcpStream::connect(address).await.map_err(|e| kind(&e))?;
@@ -157,7 +155,7 @@ async fn said_by_hyper(
     Ok(status.to_string())
 }
 
-/// The kind of an error: hyper's own, or that of the I/O error behind it.
+/// Returns the kind of an error: hyper's own, or that of the I/O error behind it.
 fn kind(error: &(dyn Error + 'static)) -> String {
     let own = error.downcast_ref::<hyper::Error>().and_then(|e| match e {
         e if e.is_incomplete_message() => Some("IncompleteMessage"),
@@ -200,7 +198,7 @@ async fn curl_and_hyper_say_the_same_of_every_fault() {
     assert_documented(&table);
 }
 
-/// A table of `docs/outcomes.md` has these rows, and no others.
+/// Checks that a table of `docs/outcomes.md` has these rows, and no others.
 pub(super) fn assert_documented(rows: &[String]) {
     let rows = rows.join("\n");
     assert!(DOCS.contains(&format!("---|\n{rows}\n\n")), "docs/outcomes.md should have\n{rows}");

@@ -1,4 +1,4 @@
-//! The same in HTTP/2: what the server says that it did to a request is what its row says.
+//! Known-answer tests in HTTP/2: each row must agree with the server's log.
 
 mod differential;
 mod frames;
@@ -13,12 +13,12 @@ use frames::NO_ERROR;
 use script::{ALERTS, CONNECTIONS, HANGING, Script, streams};
 use server::{Habits, Log, Server, Truth};
 
-/// The setting MAX_CONCURRENT_STREAMS.
+/// Setting MAX_CONCURRENT_STREAMS.
 const MAX_CONCURRENT_STREAMS: u16 = 3;
-/// The setting INITIAL_WINDOW_SIZE.
+/// Setting INITIAL_WINDOW_SIZE.
 const INITIAL_WINDOW_SIZE: u16 = 4;
 
-/// A load over HTTP/2 with kept connections and timeouts that nothing meets.
+/// Returns a load over HTTP/2 with kept connections and timeouts that nothing reaches.
 fn settings(server: &Server) -> Settings {
     Settings {
         http: Http::Http2,
@@ -42,7 +42,7 @@ fn assert_row_agrees(row: &RequestRow, truth: &Truth) {
     assert_eq!(row.bytes_received, truth.answer_bytes, "{row:?} {truth:?}");
     assert_eq!(row.pod.as_deref(), row.status.map(|_| "web-1"), "{row:?}");
     assert_eq!(row.errno, is_broken.then_some(Errno::ECONNRESET as i32), "{row:?} {truth:?}");
-    // What the h2 crate says of a broken protocol is its own choice of words.
+    // For a broken protocol, the h2 crate chooses the words.
     if row.outcome != Outcome::ProtocolError || truth.detail.is_some() {
         assert_eq!(row.detail.as_deref(), truth.detail, "{row:?} {truth:?}");
     }
@@ -81,7 +81,7 @@ async fn streams_that_share_connections_end_as_the_server_ended_them() {
     tell("streams", &summary, &rows);
 }
 
-/// Requests that Go's client would have sent again, by the server's own count.
+/// Returns the number of requests that Go's client would have sent again, by the server's own count.
 fn hidden_by_go(log: &Log) -> u64 {
     log.lock().unwrap().values().filter(|truth| truth.is_hidden_by_go).count() as u64
 }
@@ -100,7 +100,7 @@ async fn connections_end_as_the_server_ended_them() {
     tell("connections", &summary, &rows);
 }
 
-/// Fresh connections and kept ones, on which what ends a connection ends one request.
+/// Returns a load of fresh and kept connections, on which the end of a connection ends one request.
 fn mixed_settings(server: &Server) -> Settings {
     Settings { connections: Connections::Mixed(0.3), streams: Some(1), ..settings(server) }
 }
@@ -113,7 +113,7 @@ fn assert_connections_agree(server: &Server, scripts: &[Script], summary: &Summa
     assert!(log.values().any(|truth| truth.script.is_none()), "no reused connection was closed");
 }
 
-/// For the proof's table.
+/// Prints a line for the proof's table.
 fn tell(what: &str, summary: &Summary, rows: &[RequestRow]) {
     let reused = rows.iter().filter(|row| row.conn_reused && row.sent.is_some()).count();
     mixed::tell(&format!("HTTP/2 {what}"), summary, reused);
@@ -199,7 +199,7 @@ async fn a_goaway_tells_what_was_processed_from_what_was_not() {
     for row in rows.iter().filter(|row| row.sent.is_some()) {
         match log.get(&(row.source.to_string(), row.seq)) {
             Some(truth) => assert_row_agrees(row, truth),
-            // On its way when the connection ended, and never read.
+            // The request was on its way when the connection ended, and was never read.
             None => assert_eq!(row.outcome, Outcome::H2Goaway, "{row:?}"),
         }
         left_out += u64::from(row.outcome == Outcome::H2Goaway);
@@ -245,7 +245,7 @@ async fn a_connection_carries_no_more_streams_than_the_server_allows() {
     assert!(rows.iter().all(|row| row.outcome == Outcome::Ok), "{rows:?}");
     let log = server.log.lock().unwrap();
     assert!(log.values().map(|truth| truth.open).max().unwrap() <= 8, "{log:?}");
-    // What was on its way when the limit fell may still come.
+    // Requests that were on their way when the limit was lowered may still arrive.
     let mut later: Vec<_> = log.values().filter(|truth| truth.stream > 2 * (20 + 16)).collect();
     later.sort_by_key(|truth| (truth.peer, truth.stream));
     assert!(later.iter().all(|truth| truth.open == 1), "{later:?}");
@@ -292,7 +292,7 @@ async fn a_request_body_that_the_server_does_not_take_ends_at_the_response_timeo
         ..settings(&server)
     })
     .await;
-    // The first goes out before the server has said a word.
+    // The first request of a connection leaves before the server has sent anything.
     let (first, others): (Vec<_>, Vec<_>) = rows.iter().partition(|row| !row.conn_reused);
     assert!(others.iter().all(|row| row.outcome == Outcome::ResponseTimeout), "{others:?}");
     assert!(server.log.lock().unwrap().len() <= first.len(), "no other request was ever whole");

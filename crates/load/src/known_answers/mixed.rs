@@ -1,4 +1,4 @@
-//! Everything that can go wrong, all at once, in one open loop with fresh and kept connections.
+//! All faults together, in one open loop with fresh and kept connections.
 //!
 //! A few thousand requests here; `scripts/proofs/known-answers` sends 100,000.
 
@@ -10,16 +10,16 @@ use tokio::task::JoinSet;
 
 use super::*;
 
-/// Says how many requests to send, and at what rate.
+/// Environment variable with the number of requests, and their rate.
 const SIZE: &str = "KNOWN_ANSWERS";
-/// As this test is run among the others.
+/// Size of this test among the others: requests, and requests a second.
 const SMALL: (f64, f64) = (4_000.0, 800.0);
-/// Every timeout: long enough that no answer of a slow machine meets it.
+/// Every timeout: too long for any answer of a slow machine to reach it.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How many rounds of the prompt scripts there are to one of those that hang.
+/// Number of rounds of the prompt scripts for one round of those that hang.
 const ROUNDS: usize = 25;
 
-/// `REQUESTS@RATE` of the environment.
+/// Parses `REQUESTS@RATE` from the environment.
 pub(super) fn size() -> (f64, f64) {
     let parse = |size: String| {
         let (requests, rate) = size.split_once('@')?;
@@ -28,8 +28,8 @@ pub(super) fn size() -> (f64, f64) {
     std::env::var(SIZE).map_or(SMALL, |size| parse(size).expect("REQUESTS@RATE"))
 }
 
-/// An address at which one listener follows the other. None accepts: the kernel resets the
-/// connections that wait in the accept queue of each when it is closed.
+/// Returns an address at which one listener follows the other. None accepts: the kernel resets the connections that
+/// wait in the accept queue of each when it is closed.
 pub(super) async fn reset_before_accept(tasks: &mut JoinSet<()>) -> SocketAddr {
     fn listen(address: SocketAddr) -> Socket {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
@@ -117,8 +117,8 @@ async fn a_mixed_load_is_what_the_server_did() {
     tell_played("HTTP/1.1", &summary, &server.log, PROMPT.len() + HANGING.len());
 }
 
-/// Fails unless all scripts were played, connections were lost at their reuse, and the client's count
-/// of what Go hides is the server's.
+/// Fails unless all scripts were played, connections were lost at their reuse, and the client's count of the failures
+/// that Go hides equals the server's.
 pub(super) fn tell_played(what: &str, summary: &Summary, log: &Log, scripts: usize) {
     let log = log.lock().unwrap();
     let hidden =
@@ -130,7 +130,8 @@ pub(super) fn tell_played(what: &str, summary: &Summary, log: &Log, scripts: usi
     tell(what, summary, log.values().filter(|truth| truth.reused).count());
 }
 
-/// Says what was sent and agreed on, for the proof's table; shown by `cargo test -- --nocapture`.
+/// Prints the numbers of the requests that were sent and agreed on, for the proof's table; shown by `cargo test --
+/// --nocapture`.
 pub(super) fn tell(what: &str, summary: &Summary, reused: usize) {
     let tally = &summary.tally;
     let mut out = std::io::stderr();

@@ -1,5 +1,4 @@
-//! Answers drawn at random, whole and damaged, in pieces of any size: hyper must agree on what
-//! each of them is.
+//! Random answers, whole and damaged, in pieces of any size: hyper must agree with our result for each of them.
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -14,14 +13,14 @@ use rolldrop_record::RequestId;
 
 const CASES: u64 = 800;
 
-/// What is sent, and where it is cut into pieces.
+/// Bytes to send, and the positions at which they are cut into pieces.
 #[derive(Clone, Debug)]
 struct Case {
     answer: Vec<u8>,
     cuts: Vec<usize>,
 }
 
-/// What an answer comes to.
+/// Result of reading an answer.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Complete(u16),
@@ -29,7 +28,7 @@ enum Verdict {
     Malformed,
 }
 
-/// What is done to an answer before it is sent.
+/// Damage to an answer before it is sent.
 #[derive(Clone, Debug)]
 enum Damage {
     None,
@@ -153,7 +152,7 @@ fn theirs(said: &str) -> Verdict {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hyper_agrees_on_answers_drawn_at_random() {
-    // Always the same ones, so that a failure can be looked into.
+    // Always the same cases, so that a failure can be investigated.
     let mut runner = TestRunner::deterministic();
     let drawn = (0..CASES).map(|_| cases().new_tree(&mut runner).unwrap().current()).collect();
     let cases: Arc<Vec<Case>> = Arc::new(drawn);
@@ -181,8 +180,8 @@ async fn hyper_agrees_on_answers_drawn_at_random() {
         let case = &cases[usize::try_from(row.seq).unwrap()];
         let said = hyper(address, row.seq).await;
         let (ours, theirs) = (ours(row), theirs(&said));
-        // hyper parses a head that comes in pieces only when its end is there, and reads on after a
-        // bare LF at the beginning of a trailer line.
+        // hyper parses a head that comes in pieces only when its end has come, and reads on after a bare LF at the
+        // beginning of a trailer line.
         let is_stricter = row.status.is_none() || case.answer.windows(4).any(|w| w == b"0\r\n\n");
         let is_allowed = is_stricter && (&ours, &theirs) == (&Verdict::Malformed, &Verdict::EndsEarly);
         if ours != theirs && !is_allowed {

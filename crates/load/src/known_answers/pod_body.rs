@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::*;
 use crate::pod_body::MAX_SEARCHED;
 
-/// What the server says to a path, and the outcome and the pod that follow.
+/// Answer of the server to a path, and the outcome and pod to expect.
 struct Case {
     path: &'static str,
     answer: String,
@@ -32,7 +32,7 @@ fn with_length(length: usize, body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{body}")
 }
 
-/// What ends without anybody's timeout, by a server that closes each connection after its answer.
+/// Returns the cases that end without a timeout; the server closes each connection after its answer.
 fn cases() -> Vec<Case> {
     let late = format!("{}pod=web-0\n", "x".repeat(MAX_SEARCHED - 4));
     let chunks = "3\r\nxpo\r\n5\r\nd=web\r\n4;pod=no\r\n-2\n.\r\n0\r\npod=no: 1\r\n\r\n";
@@ -61,7 +61,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Has a server answer on `stream`, and close the connection unless the answer is `held` back.
+/// Serves an answer on `stream`, and closes the connection unless `is_held`: then it waits for the client's end.
 async fn answer(mut stream: TcpStream, cases: Arc<Vec<Case>>, is_held: bool) {
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") {
@@ -72,14 +72,14 @@ async fn answer(mut stream: TcpStream, cases: Arc<Vec<Case>>, is_held: bool) {
     let text = String::from_utf8(request).unwrap();
     let path = text.split(' ').nth(1).unwrap();
     let case = cases.iter().find(|case| case.path == path).unwrap();
-    // Whoever has gone has seen enough.
+    // A client that has gone has seen enough.
     let _ = stream.write_all(case.answer.as_bytes()).await;
     if is_held {
         let _ = stream.read(&mut [0]).await;
     }
 }
 
-/// The rows of requests to each of the paths, some for each.
+/// Returns the rows of requests to these paths, some for each.
 async fn rows(paths: &[&'static str], change: Settings, address: SocketAddr) -> Vec<RequestRow> {
     let targets = paths.iter().map(|path| Target::new(*path, format!("http://{address}{path}"))).collect();
     let (_, rows) = run(Settings { targets, ..change }).await;
@@ -100,7 +100,7 @@ fn settings(pattern: Option<&str>) -> Settings {
     }
 }
 
-/// A few requests with a timeout that bodies meet.
+/// Returns a few requests with a timeout that bodies reach.
 fn hanging_settings() -> Settings {
     Settings {
         pace: Pace::constant(20.0, Duration::from_millis(200)),
@@ -144,7 +144,7 @@ async fn a_body_that_never_ends_names_the_pod_by_what_has_come() {
     agree(hanging, hanging_settings(), true).await;
 }
 
-/// Answers in frames of three bytes; what begins with `/hang` does not end.
+/// Answers in frames of three bytes; an answer to a path that begins with `/hang` does not end.
 async fn frames(
     request: http::Request<Incoming>,
 ) -> Result<http::Response<impl hyper::body::Body<Data = Bytes, Error = Infallible>>, Infallible> {
@@ -167,7 +167,7 @@ async fn frames(
     Ok(answer.body(StreamBody::new(pieces)).unwrap())
 }
 
-/// Whether the rows of requests over HTTP/2 are as expected.
+/// Checks that the rows of requests over HTTP/2 are as expected.
 async fn agree_over_http2(expected: &[(&'static str, Outcome, Option<&str>)], settings: Settings) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! The server that plays a script per request and writes down what it did.
+//! A server that plays a script per request and logs its actions.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,7 +15,7 @@ use tokio_rustls::TlsAcceptor;
 use super::transport::{self, ALERT, Transport};
 use rolldrop_record::{Outcome, RequestId};
 
-/// What the server does with a request that it has read.
+/// Action of the server on a request that it has read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Script {
     Ok,
@@ -26,18 +26,18 @@ pub(super) enum Script {
     /// Two interim responses before the final one.
     Interim,
     NoContent,
-    /// A 304 that announces the length of what it does not send.
+    /// A 304 that announces the length of the body that it does not send.
     NotModified,
-    /// HTTP/1.0, which closes without saying so.
+    /// HTTP/1.0, which closes without announcing that.
     OldVersion,
     /// More bytes than the length that was announced.
     Surplus,
     /// Every byte on its own.
     Drip,
     NotFound,
-    /// A 503 that says that the connection will be closed.
+    /// A 503 that announces that the connection will be closed.
     Unavailable,
-    /// A 417 to whoever expects anything.
+    /// A 417 to a client that expects anything.
     ExpectationFailed,
     CloseSilently,
     ResetSilently,
@@ -52,10 +52,10 @@ pub(super) enum Script {
     /// A chunk size of 17 digits.
     HugeChunk,
     BadHead,
-    /// A head that has no end within any client's limit.
+    /// A head that is longer than any client's limit.
     EndlessHead,
     TwoLengths,
-    /// A switch of protocols that nobody asked for.
+    /// A switch of protocols that the client did not request.
     Switch,
     /// Answers, and closes the connection without an answer when the next request has come.
     CloseNext,
@@ -70,13 +70,13 @@ pub(super) enum Script {
     AlertSilently,
     AlertInHead,
     AlertInBody,
-    /// Closes the connection, and not TLS.
+    /// Closes the connection without closing TLS.
     CutSilently,
     CutInBody,
     CutUntilEof,
 }
 
-/// Everything that ends without anybody's timeout.
+/// Scripts that end without a timeout.
 pub(super) const PROMPT: [Script; 30] = [
     Script::Ok,
     Script::Chunked,
@@ -113,7 +113,7 @@ pub(super) const PROMPT: [Script; 30] = [
 pub(super) const HANGING: [Script; 4] =
     [Script::HangSilently, Script::HangInHead, Script::HangInBody, Script::DripOn];
 
-/// What can be made of TLS alone.
+/// Scripts that need TLS.
 pub(super) const TLS: [Script; 6] = [
     Script::AlertSilently,
     Script::AlertInHead,
@@ -123,11 +123,11 @@ pub(super) const TLS: [Script; 6] = [
     Script::CutUntilEof,
 ];
 
-/// From one byte to the next of a slow answer,
+/// Pause between the bytes of a slow answer,
 const DRIP: Duration = Duration::from_millis(1);
 /// and of one that outlasts every timeout.
 const DRIP_ON: Duration = Duration::from_millis(100);
-/// More than the heads that we, curl and hyper take.
+/// Length in bytes of a head that is longer than we, curl and hyper accept.
 const ENDLESS: usize = 450 * 1024;
 
 enum Then {
@@ -140,7 +140,7 @@ enum Then {
 }
 
 impl Script {
-    /// The outcome that a client should see, and the status where there is a complete head.
+    /// Returns the outcome that a client should see, and the status if there is a complete head.
     pub(super) fn outcome(self) -> (Outcome, Option<u16>) {
         match self {
             Script::Ok
@@ -159,7 +159,7 @@ impl Script {
             Script::Unavailable => (Outcome::HttpError, Some(503)),
             Script::ExpectationFailed => (Outcome::HttpError, Some(417)),
             Script::CloseSilently | Script::CutSilently => (Outcome::EofBeforeResponse, None),
-            // On a connection that has carried a request before, it is one that broke.
+            // On a connection that has carried a request before, the outcome is that of a reset.
             Script::AlertSilently => (Outcome::TlsError, None),
             Script::ResetSilently => (Outcome::ResetBeforeResponse, None),
             Script::CloseInHead => (Outcome::TruncatedBody, None),
@@ -181,7 +181,7 @@ impl Script {
         }
     }
 
-    /// What TLS says of it.
+    /// Returns the detail that TLS gives.
     fn detail(self) -> Option<&'static str> {
         match self {
             Script::AlertSilently | Script::AlertInHead | Script::AlertInBody => Some(ALERT),
@@ -190,7 +190,7 @@ impl Script {
         }
     }
 
-    /// What is sent, and how the connection goes on.
+    /// Returns the bytes to send, and what to do with the connection after them.
     fn answer(self) -> (String, Then) {
         const CHUNKED: &str = "transfer-encoding: chunked\r\n";
         let answer = |status: &str, fields: &str, body: &str| {
@@ -254,42 +254,42 @@ impl Script {
         }
     }
 
-    /// Whether the client may give up before it has read all of the answer.
+    /// Returns true if the client may give up before it has read the whole answer.
     fn may_be_left_unread(self) -> bool {
         matches!(self.outcome().0, Outcome::ProtocolError) || self == Script::DripOn
     }
 }
 
-/// What the server did to a request.
+/// Action of the server on a request, with the result that the client should record.
 #[derive(Clone, Debug)]
 pub(super) struct Truth {
-    /// The script that it played; `None` where it reset the connection instead.
+    /// Script that it played; `None` if it reset the connection instead.
     pub(super) script: Option<Script>,
-    /// What a client should see.
+    /// Outcome that a client should record.
     pub(super) outcome: Outcome,
     pub(super) status: Option<u16>,
     pub(super) detail: Option<&'static str>,
     pub(super) peer: SocketAddr,
-    /// Whether the connection had carried a request before.
+    /// True if the connection had carried a request before.
     pub(super) reused: bool,
     pub(super) request_bytes: u64,
-    /// How many bytes the client should have counted.
+    /// Number of bytes that the client should have counted.
     pub(super) answer_bytes: RangeInclusive<u64>,
 }
 
 pub(super) type Log = Arc<Mutex<BTreeMap<(String, u64), Truth>>>;
 
-/// How the server chooses what to do with a request.
+/// Rule by which the server chooses its action on a request.
 #[derive(Clone)]
 enum Play {
-    /// A script that the request's number chooses, in no regular order.
+    /// A script chosen by the request's number, in irregular order.
     ByNumber(Arc<[Script]>),
     /// The n-th request of a connection is read and the connection closed; all others are answered.
     CloseOnNth(u64),
 }
 
 impl Play {
-    /// The script for a request, which is so far down its connection, from 1.
+    /// Returns the script for request `seq`, the `nth` on its connection, counted from 1.
     fn script(&self, seq: u64, nth: u64) -> Script {
         match self {
             Play::ByNumber(scripts) => scripts[usize::try_from(mixed(seq)).unwrap() % scripts.len()],
@@ -299,7 +299,7 @@ impl Play {
     }
 }
 
-/// A number with the bits of another in disorder (the finalizer of SplitMix64).
+/// Returns a number with the bits of another mixed (the finalizer of SplitMix64).
 fn mixed(number: u64) -> u64 {
     let x = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -314,17 +314,17 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// A server that plays one of the scripts with each request, all of them equally often.
+    /// Starts a server that plays one of the scripts with each request, all of them equally often.
     pub(super) async fn start(scripts: &[Script]) -> Self {
         Self::play(Play::ByNumber(scripts.into()), None).await
     }
 
-    /// The same over TLS.
+    /// Starts the same over TLS.
     pub(super) async fn start_tls(scripts: &[Script], tls: TlsAcceptor) -> Self {
         Self::play(Play::ByNumber(scripts.into()), Some(tls)).await
     }
 
-    /// A server that reads the `nth` request of each connection and closes without answering.
+    /// Starts a server that reads the `nth` request of each connection and closes without answering.
     pub(super) async fn closing_on(nth: u64) -> Self {
         Self::play(Play::CloseOnNth(nth), None).await
     }
@@ -341,7 +341,7 @@ impl Server {
                 tokio::select! {
                     accepting = listener.accept() => {
                         let (stream, peer) = accepting.unwrap();
-                        // Small answers in several pieces go out at once.
+                        // Small answers in several pieces are sent at once.
                         stream.set_nodelay(true).unwrap();
                         let (tls, play, log) = (tls.clone(), play.clone(), accepted.clone());
                         connections.spawn(async move {
@@ -352,7 +352,7 @@ impl Server {
                             serve(stream, peer, play, log).await
                         });
                     }
-                    // A client that gave up ends its connection, not the server.
+                    // A client that gave up ends its connection, but not the server.
                     Some(ended) = connections.join_next() => drop(ended.unwrap()),
                 }
             }
@@ -439,8 +439,8 @@ async fn serve(mut stream: Box<dyn Transport>, peer: SocketAddr, play: Play, log
     Ok(())
 }
 
-/// The next request of a connection, if there is one. In clear it is looked at before it is read,
-/// so that it can be left unread.
+/// Returns the next request of a connection, if there is one. In clear text it is peeked at first, so that it can be
+/// left unread.
 async fn next_request(stream: &mut dyn Transport) -> io::Result<Option<String>> {
     let is_clear = stream.tls().is_none();
     let (mut seen, mut length) = (vec![0; 4096], 0);
@@ -460,7 +460,7 @@ async fn next_request(stream: &mut dyn Transport) -> io::Result<Option<String>> 
     }
 }
 
-/// Reads a request of so many bytes that was looked at.
+/// Reads a request of this many bytes that was peeked at.
 async fn take(stream: &mut dyn Transport, bytes: usize) -> io::Result<()> {
     if stream.tls().is_none() {
         stream.read_exact(&mut vec![0; bytes]).await?;
@@ -468,7 +468,7 @@ async fn take(stream: &mut dyn Transport, bytes: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Closes the connection so that the client meets a reset.
+/// Closes the connection so that the client sees a reset.
 fn reset_unread(stream: &mut dyn Transport) -> io::Result<()> {
     match stream.tls() {
         // Closed with unread data: the kernel answers with a reset.
@@ -477,7 +477,7 @@ fn reset_unread(stream: &mut dyn Transport) -> io::Result<()> {
     }
 }
 
-/// Closes the connection, and TLS before it.
+/// Closes the connection, and TLS before that.
 async fn close(stream: &mut dyn Transport) -> io::Result<()> {
     if stream.tls().is_some() {
         transport::close(stream).await;
@@ -485,7 +485,7 @@ async fn close(stream: &mut dyn Transport) -> io::Result<()> {
     Ok(())
 }
 
-/// The request, if all of it is there; no other follows it.
+/// Returns the request, if it is complete; no other follows it.
 fn whole_request(seen: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(seen).unwrap();
     let (head, body) = text.split_once("\r\n\r\n")?;

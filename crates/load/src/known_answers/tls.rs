@@ -1,5 +1,5 @@
-//! Everything that can go wrong over TLS when its handshake is done: what goes wrong in clear, an
-//! alert in the middle, and a connection that is closed without the end that TLS announces.
+//! All faults over TLS after its handshake: those of clear text, an alert in the middle, and a connection that is
+//! closed without the end that TLS announces.
 
 use futures::StreamExt;
 
@@ -9,7 +9,7 @@ use super::server::TLS;
 use super::transport::acceptor;
 use super::*;
 
-/// A quarter of the other suites' requests, at a quarter of their rate: a handshake takes its time.
+/// Returns a quarter of the other suites' requests, at a quarter of their rate: a handshake takes time.
 pub(super) fn size() -> (f64, f64) {
     let (requests, rate) = mixed::size();
     (requests / 4.0, rate / 4.0)
@@ -38,14 +38,14 @@ async fn inside_tls_every_outcome_is_what_the_server_did() {
     mixed::tell_played("HTTP/1.1 inside TLS", &summary, &server.log, scripts.len());
 }
 
-/// Every new connection did a handshake, and no other request did.
+/// Checks that every new connection did a handshake, and that no other request did.
 pub(super) fn assert_handshakes(rows: &[RequestRow]) {
     for row in rows.iter().filter(|row| row.outcome != Outcome::NotSent) {
         assert_ne!(row.tls.is_some(), row.conn_reused, "{row:?}");
     }
 }
 
-/// What can be made of TLS alone, in the words of the table.
+/// Faults that need TLS, in the words of the table.
 const FAULTS: [(Script, &str); 6] = [
     (Script::AlertSilently, "an alert before the answer"),
     (Script::AlertInHead, "an alert in the head"),

@@ -1,4 +1,4 @@
-//! What the servers of these tests speak over: TCP, or TLS over it; and how it ends, well or badly.
+//! Transport of the servers of these tests: TCP, or TLS over TCP; and the ways in which it ends, orderly or not.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,12 +16,12 @@ use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, ServerConfig, Serv
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// A connection that has been accepted.
+/// An accepted connection.
 pub(super) trait Transport: AsyncRead + AsyncWrite + Send + Sync + Unpin {
-    /// The connection under it.
+    /// Returns the TCP connection under it.
     fn tcp(&self) -> &TcpStream;
 
-    /// Its TLS, where that is spoken.
+    /// Returns its TLS session, if it speaks TLS.
     fn tls(&mut self) -> Option<&mut ServerConnection>;
 }
 
@@ -45,24 +45,24 @@ impl Transport for TlsStream<TcpStream> {
     }
 }
 
-/// The alert that [`alert`] sends, as a row tells it.
+/// Detail that a row has after [`alert`].
 pub(super) const ALERT: &str = "alert bad_record_mac (20)";
-/// How long a client may take to see that its connection is closed.
+/// Time that a client may take to see that its connection is closed.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// Ends TLS by an alert, as a server does that has got what it cannot decrypt.
+/// Ends TLS by an alert, like a server that cannot decrypt a record.
 pub(super) async fn alert(stream: &mut (impl Transport + ?Sized)) {
-    // Application data that nobody has encrypted.
+    // Application data that was never encrypted.
     let record = [&[23, 3, 3, 0, 32][..], &[0; 32]].concat();
     let tls = stream.tls().expect("TLS is spoken");
-    // Another one, where the first completes what has come in part.
+    // Another one, in case the first only completes a record that has come in part.
     while tls.read_tls(&mut &record[..]).is_ok() && tls.process_new_packets().is_ok() {}
     let _ = stream.flush().await;
     close(stream).await;
 }
 
-/// Closes this direction, and the other one when the client has: what is closed with something
-/// unread is reset. TLS is closed first (close_notify), unless it has ended.
+/// Closes this direction, and the other one when the client has closed it: closing with unread data would reset the
+/// connection. Closes TLS first (close_notify), unless it has ended.
 pub(super) async fn close(stream: &mut (impl Transport + ?Sized)) {
     let _ = stream.shutdown().await;
     let tcp = stream.tcp();
@@ -84,12 +84,12 @@ pub(super) fn reset(stream: &(impl Transport + ?Sized)) {
     stream.tcp().set_zero_linger().unwrap();
 }
 
-/// A server's side of TLS, with these application protocols, and its certificate in PEM.
+/// Returns a server's side of TLS, with these application protocols, and its certificate in PEM.
 pub(super) fn acceptor(alpn: &[&[u8]]) -> (TlsAcceptor, String) {
     config(alpn, Clients::Any)
 }
 
-/// A client's side of TLS that trusts this certificate alone.
+/// Returns a client's side of TLS that trusts only this certificate.
 pub(super) fn connector(certificate: &str) -> TlsConnector {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()).unwrap();
@@ -98,8 +98,8 @@ pub(super) fn connector(certificate: &str) -> TlsConnector {
     TlsConnector::from(Arc::new(builder.with_no_client_auth()))
 }
 
-/// Takes no client without a certificate, and says so by an alert when the handshake is done for
-/// the client already (TLS 1.3).
+/// Serves TLS that accepts no client without a certificate; the alert comes when the handshake is already done for the
+/// client (TLS 1.3).
 pub(super) async fn strict(alpn: &[&[u8]], tasks: &mut JoinSet<()>) -> (SocketAddr, String) {
     let (acceptor, certificate) = config(alpn, Clients::WithCertificate);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -111,7 +111,7 @@ pub(super) async fn strict(alpn: &[&[u8]], tasks: &mut JoinSet<()>) -> (SocketAd
             let acceptor = acceptor.clone();
             connections.spawn(async move {
                 let (_, mut stream) = acceptor.accept(stream).into_fallible().await.unwrap_err();
-                // What is closed with something unread is reset.
+                // Closing with unread data would reset the connection.
                 let _ = stream.shutdown().await;
                 let _ = stream.read_to_end(&mut Vec::new()).await;
             });

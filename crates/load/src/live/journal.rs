@@ -1,7 +1,7 @@
 //! The batches of a load that have not been fetched yet.
 //!
-//! It is bounded: if nobody reads it, the oldest rows are removed (they are in the parts as well), and then the oldest
-//! batches. The number of requests stays known: [`Reached`] counts from the beginning.
+//! The journal is bounded: if nobody reads it, the oldest rows are removed (they are in the parts as well), and then
+//! the oldest batches. The number of requests remains known: [`Reached`] counts from the beginning.
 
 use std::collections::VecDeque;
 use std::mem::take;
@@ -11,12 +11,12 @@ use tokio::sync::Notify;
 
 use super::{Batch, Line, Reached};
 
-/// Rows that are kept: some megabytes.
+/// Maximum number of rows that are kept: some megabytes.
 const KEPT_ROWS: usize = 20_000;
-/// Batches that are kept: an hour's.
+/// Maximum number of batches that are kept: those of an hour.
 const KEPT_BATCHES: usize = 3_600;
 
-/// What a load reports while it lasts. The recorder writes it; one reader at a time follows.
+/// Reports of a load while it runs. The recorder writes them; one reader at a time follows.
 #[derive(Debug, Default)]
 pub struct Journal {
     state: Mutex<State>,
@@ -26,7 +26,7 @@ pub struct Journal {
 #[derive(Debug, Default)]
 struct State {
     kept: VecDeque<Batch>,
-    /// In the batches.
+    /// Number of rows in the kept batches.
     rows: usize,
     over: Option<Over>,
 }
@@ -34,13 +34,13 @@ struct State {
 #[derive(Debug)]
 enum Over {
     Ended(Vec<Reached>),
-    /// What was recorded is not whole.
+    /// The record is not complete.
     Failed,
 }
 
 impl Journal {
     /// Returns the next line for a reader that has all batches before `from`, with `rows` rows at most; `None` if the
-    /// load failed and no more will come.
+    /// load failed and no line will follow.
     pub async fn next(&self, from: u64, rows: usize) -> Option<Line> {
         loop {
             let changed = self.changed.notified();
@@ -60,12 +60,12 @@ impl Journal {
         }
     }
 
-    /// Whether every scheduled request has its row, in a closed part.
+    /// Returns true if every scheduled request has its row, in a closed part.
     pub fn has_ended(&self) -> bool {
         matches!(self.lock().over, Some(Over::Ended(_)))
     }
 
-    /// The writer. Call it once.
+    /// Returns the writer. Call it once.
     pub(crate) fn writer(self: Arc<Self>) -> JournalWriter {
         JournalWriter(self)
     }
@@ -103,18 +103,18 @@ impl State {
     }
 }
 
-/// Writes a journal. Dropping it before its end says that the load failed.
+/// Writes a journal. Dropping it before its end marks the load as failed.
 #[derive(Debug)]
 pub(crate) struct JournalWriter(Arc<Journal>);
 
 impl JournalWriter {
-    /// A second is over.
+    /// Adds the batch of a second that is over.
     pub(crate) fn push(&mut self, batch: Batch) {
         self.0.lock().push(batch);
         self.0.changed.notify_waiters();
     }
 
-    /// Every scheduled request has its row, in a closed part.
+    /// Ends the journal: every scheduled request has its row, in a closed part.
     pub(crate) fn end(self, sources: Vec<Reached>) {
         self.0.lock().over = Some(Over::Ended(sources));
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rolldrop_record::service_proxy::ServiceProxy;
 
-/// Where kube-proxy serves its mode: on its node's loopback address only.
+/// Address where kube-proxy serves its mode: only on its node's loopback address.
 const METRICS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10249);
 const LIMIT: Duration = Duration::from_secs(1);
 const LONGEST: u64 = 4096;

@@ -1,4 +1,4 @@
-//! Why settings make no plan. Each message says what to change.
+//! Reasons why settings make no plan. Each message tells what to change.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::tls::TlsError;
 use rolldrop_record::load::limits::{MAX_RATE, MAX_RETRIES, MAX_STREAMS, MAX_WORKERS};
 use rolldrop_record::load::{Family, in_units};
 
-/// Why settings make no plan.
+/// Reason why settings make no plan.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum PlanError {
     /// There is no target.
@@ -20,9 +20,9 @@ pub enum PlanError {
     /// A target's URL cannot be used.
     #[error("{url:?} is not a usable URL: {why}")]
     Url {
-        /// The URL.
+        /// URL as it was given.
         url: String,
-        /// What is wrong with it.
+        /// Fault of the URL.
         why: String,
     },
     /// The rate is not a number that can be sent.
@@ -31,17 +31,17 @@ pub enum PlanError {
     /// A duration is out of range.
     #[error("{what} of {} is not {allowed}", in_units(*given))]
     Duration {
-        /// Which.
+        /// Name of the duration.
         what: &'static str,
-        /// What was given.
+        /// Duration that was given.
         given: Duration,
-        /// What would do.
+        /// Description of the allowed durations.
         allowed: &'static str,
     },
-    /// Rate and duration make no request.
+    /// Rate and duration result in no request.
     #[error("{rate} requests/s for {} make no request at all: raise the rate or the duration", in_units(*duration))]
     NoRequest {
-        /// Requests per second, in the mean.
+        /// Mean number of requests per second.
         rate: f64,
         /// Length of the counted part.
         duration: Duration,
@@ -52,9 +52,9 @@ pub enum PlanError {
     /// There are fewer connections than workers.
     #[error("{max} connections are too few for {workers} workers: each needs one")]
     TooFewConnections {
-        /// The limit on connections.
+        /// Limit on connections.
         max: usize,
-        /// The number of workers.
+        /// Number of workers.
         workers: usize,
     },
     /// The number of workers is out of range.
@@ -65,17 +65,17 @@ pub enum PlanError {
         "{addresses} source addresses need as many workers, not {workers}: each address needs its own worker"
     )]
     TooFewWorkers {
-        /// The number of addresses.
+        /// Number of addresses.
         addresses: usize,
-        /// The number of workers.
+        /// Number of workers.
         workers: usize,
     },
     /// A worker has no source port.
     #[error("{ports} source ports are too few for {workers} workers: each needs one")]
     TooFewPorts {
-        /// The number of ports.
+        /// Number of ports.
         ports: usize,
-        /// The number of workers.
+        /// Number of workers.
         workers: usize,
     },
     /// Fresh connections need more source ports than there are.
@@ -87,29 +87,29 @@ pub enum PlanError {
          sourceAddresses). If the server closes connections first, --reuse-ports (reusePorts) sends anyway"
     )]
     PortsRunOut {
-        /// The address.
+        /// Remote address.
         remote: String,
-        /// Fresh connections a second to it.
+        /// Fresh connections a second to this address.
         per_s: f64,
-        /// The ports that they take.
+        /// Number of source ports that these need.
         needed: f64,
-        /// For how long each is taken, in seconds.
+        /// Time for which each port is taken, in seconds.
         held_s: u64,
-        /// The ports that there are, of all source addresses.
+        /// Number of available ports, of all source addresses.
         ports: usize,
-        /// The number of source addresses.
+        /// Number of source addresses.
         addresses: usize,
-        /// Fresh connections a second that the ports are enough for.
+        /// Number of fresh connections a second for which the ports are enough.
         enough: f64,
     },
     /// Connections cannot come from an address.
     #[error("connections to {remote} cannot come from {address}: {why}")]
     SourceAddress {
-        /// The address.
+        /// Source address.
         address: IpAddr,
-        /// Where they would go.
+        /// Address that the connections would go to.
         remote: String,
-        /// Why not.
+        /// Reason why they cannot.
         why: String,
     },
     /// The method cannot be sent.
@@ -118,12 +118,12 @@ pub enum PlanError {
     /// A header cannot be sent.
     #[error("header {name:?} cannot be sent: {why}")]
     Header {
-        /// Its name.
+        /// Name of the header.
         name: String,
-        /// Why not.
+        /// Reason why it cannot be sent.
         why: &'static str,
     },
-    /// No answer has such a header.
+    /// The name of a header to look for is not valid.
     #[error(transparent)]
     AnswerHeader(#[from] NotAHeader),
     /// The pattern for bodies cannot name pods.
@@ -138,15 +138,15 @@ pub enum PlanError {
     /// A template cannot be filled in.
     #[error("{what}: {why}")]
     Template {
-        /// Which text.
+        /// Text that holds the template.
         what: String,
-        /// What is wrong with it.
+        /// Fault of the template.
         why: UnknownPlaceholder,
     },
     /// A target gets no requests.
     #[error("target {0:?} has weight 0: set a weight above 0, or remove it")]
     NoWeight(String),
-    /// Weights have too little in common to take turns.
+    /// The sum of the weights, divided by what they have in common, is too large to take turns.
     #[error("the targets' weights add up to {0}, more than {MAX_CYCLE}: use smaller ones")]
     Weights(u64),
     /// Too many retries.
@@ -162,9 +162,9 @@ pub enum PlanError {
     #[error("{host} is not an {} address: remove --{}, or name another \
              host", family.label(), family)]
     Family {
-        /// The address.
+        /// Host that was given.
         host: String,
-        /// The family that is used.
+        /// Family that is used.
         family: Family,
     },
     /// A connection without streams.
@@ -176,9 +176,9 @@ pub enum PlanError {
     /// A call by another method of HTTP.
     #[error("{method} {url}: a gRPC call is a POST: write POST {url}")]
     GrpcMethod {
-        /// The method.
+        /// Method that was given.
         method: String,
-        /// The target.
+        /// URL of the target.
         url: String,
     },
     /// gRPC over HTTP/1.1.

@@ -1,4 +1,4 @@
-//! Checks targets: takes their URLs apart, puts their requests together, gives them their turns.
+//! Checks targets: parses their URLs, assembles their requests, and gives them their turns.
 
 use std::net::IpAddr;
 
@@ -17,7 +17,7 @@ use rolldrop_record::shown;
 /// Checks a target.
 ///
 /// # Errors
-/// When its requests cannot be sent.
+/// Returns an error if its requests cannot be sent.
 pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<PlannedTarget, PlanError> {
     let bad = |why: String| bad_url(target, why);
     let (url, scheme) = parse(target)?;
@@ -82,7 +82,7 @@ pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<Planne
     }
 }
 
-/// What a URL's scheme says.
+/// Meaning of a URL's scheme.
 #[derive(Clone, Copy)]
 struct Scheme {
     is_secure: bool,
@@ -116,7 +116,7 @@ fn parse(target: &Target) -> Result<(Url, Scheme), PlanError> {
     Ok((url, scheme))
 }
 
-/// A text as it is, or with its placeholders.
+/// Returns a text as it is, or split at its placeholders if templates are used.
 fn pieces(settings: &Settings, text: &[u8], what: &str) -> Result<Vec<Piece>, PlanError> {
     match settings.template {
         false => Ok(vec![Piece::Bytes(text.to_vec())]),
@@ -124,7 +124,7 @@ fn pieces(settings: &Settings, text: &[u8], what: &str) -> Result<Vec<Piece>, Pl
     }
 }
 
-/// Path and query; of a call, the path is that of its method.
+/// Returns path and query; for a gRPC call, the path is the name of its method.
 fn plan_path(url: &Url, target: &Target, settings: &Settings) -> Result<Vec<Piece>, PlanError> {
     let mut path = url.path().to_owned();
     if let Some(query) = url.query() {
@@ -139,7 +139,7 @@ fn plan_path(url: &Url, target: &Target, settings: &Settings) -> Result<Vec<Piec
         path.push_str(&grpc.rpc.to_string());
     }
     if settings.template {
-        // The only characters of a placeholder that a URL's path may not have.
+        // The only characters of a placeholder that a URL's path may not contain.
         path = path.replace("%7B%7B", "{{").replace("%7D%7D", "}}");
     }
     pieces(settings, path.as_bytes(), &format!("URL {:?}", target.url))
@@ -178,11 +178,11 @@ fn plan_headers(
     Ok(headers)
 }
 
-/// The order in which targets take turns: each as often as its weight says, and as evenly as
-/// can be (smooth weighted round robin).
+/// Returns the order in which targets take turns: each as often as its weight, and as evenly as possible (smooth
+/// weighted round robin).
 ///
 /// # Errors
-/// When a weight is 0, or they take too long a cycle.
+/// Returns an error if a weight is 0, or the cycle is too long.
 pub(super) fn cycle(targets: &[Target]) -> Result<Vec<usize>, PlanError> {
     if let Some(target) = targets.iter().find(|target| target.weight == 0) {
         return Err(PlanError::NoWeight(target.name.clone()));
@@ -198,7 +198,7 @@ pub(super) fn cycle(targets: &[Target]) -> Result<Vec<usize>, PlanError> {
     let mut cycle = Vec::new();
     for _ in 0..length {
         credit.iter_mut().zip(weights()).for_each(|(credit, weight)| *credit += weight / common);
-        // The first of those with the most credit.
+        // The first of the targets with the most credit.
         let next = (0..credit.len()).rev().max_by_key(|target| credit[*target]).unwrap_or(0);
         credit[next] -= total;
         cycle.push(next);
@@ -213,11 +213,11 @@ fn gcd(a: i64, b: i64) -> i64 {
 /// Headers that the generator writes itself: they frame the message or identify the request.
 const RESERVED: [&str; 5] = ["connection", "content-length", "transfer-encoding", ID_HEADER, RETRY_HEADER];
 
-/// Those of a switch to WebSocket.
+/// Headers of a switch to WebSocket.
 const OF_WEBSOCKET: [&str; 4] =
     ["upgrade", "sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions"];
 
-/// Those of a gRPC call: its time is the response timeout.
+/// Headers of a gRPC call: its timeout is the response timeout.
 const OF_GRPC: [&str; 2] = ["te", "grpc-timeout"];
 
 fn plan_header((name, value): &(String, String)) -> Result<(HeaderName, HeaderValue), PlanError> {

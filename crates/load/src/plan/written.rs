@@ -9,7 +9,7 @@ use rolldrop_record::row::POD_HEADER;
 use rolldrop_record::run_info::{self, Balances, BalancesBecause, LoadPlan, Pacing, Role, Source};
 
 impl Plan {
-    /// The plan as `run.json` holds it. Values of headers and bodies stay out: they may hold secrets.
+    /// Returns the plan as `run.json` holds it, without the values of headers and bodies: they may hold secrets.
     pub fn load_plan(&self) -> LoadPlan {
         let settings = &self.settings;
         let pacing = settings.pace.pacing();
@@ -62,7 +62,8 @@ impl Plan {
         }
     }
 
-    /// The methods of each target. Several methods under one name are joined; no client is known to replay that.
+    /// Returns the methods of each target. Several methods under one name are joined; no client is known to replay
+    /// that.
     fn methods(&self) -> BTreeMap<String, String> {
         let mut methods: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
         for target in &self.targets {
@@ -74,7 +75,7 @@ impl Plan {
         methods.into_iter().map(joined).collect()
     }
 
-    /// The targets as `run.json` lists them, without knowledge of what routes to them.
+    /// Returns the targets as `run.json` lists them, without Service and routing, which the load does not know.
     pub fn targets(&self) -> Vec<run_info::Target> {
         let target = |target: &PlannedTarget| run_info::Target {
             name: target.name.to_string(),
@@ -89,7 +90,7 @@ impl Plan {
         self.targets.iter().map(target).collect()
     }
 
-    /// The load's sources as `run.json` lists them, for a load in the process that writes the run directory.
+    /// Returns the load's sources as `run.json` lists them, for a load in the process that writes the run directory.
     pub fn recorders(&self) -> Vec<Source> {
         let recorder = |name| Source {
             name,

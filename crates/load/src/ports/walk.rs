@@ -1,8 +1,9 @@
-//! Where the walk over the source ports goes on, from one load to the next.
+//! Remembers the place in the source ports from one load to the next.
 //!
-//! A load that began with ports of the one before would meet its stale flows, so it begins behind them. Where that is, is
-//! in a small file of this user's in the directory for temporary files. A load that cannot read it begins anywhere. The
-//! pods of a cluster have no such file: whoever starts them reads his, and tells them.
+//! A load that began with the ports of the previous one would meet its stale flows, so it begins behind them. The place
+//! is kept in a small file of this user in the directory for temporary files. A load that cannot read the file begins
+//! anywhere. The pods of a cluster have no such file: the run that starts them reads its user's file, and tells them
+//! the place.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -19,17 +20,17 @@ use serde::{Deserialize, Serialize};
 use super::{ENTRY_LIFE, SourcePorts};
 use rolldrop_record::load::PortRange;
 
-/// The ports that Linux chooses from unless it is told otherwise.
+/// Ports that Linux chooses from by default.
 const COMMON: RangeInclusive<u16> = PortRange::OF_LINUX.first..=PortRange::OF_LINUX.last;
-/// A file with its three numbers is no longer.
+/// Maximum length in bytes of a file, which holds three numbers.
 const LONGEST: u64 = 32;
 
-/// Place in the source ports that the loads before have left.
+/// Place in the source ports at which earlier loads ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortsBefore {
-    /// The port behind the last one that was taken.
+    /// Port after the last one that was taken.
     pub next: u16,
-    /// Ports that were taken lately: they may have stale flows still.
+    /// Number of ports that were taken lately: these may still have stale flows.
     pub taken: usize,
     /// Seconds since the first of these was taken.
     pub since_s: u64,
@@ -40,12 +41,12 @@ pub struct PortsBefore {
 pub struct PortMemory(PathBuf);
 
 impl PortMemory {
-    /// Of the loads that pods send.
+    /// Returns the memory of the loads that pods send.
     pub fn of_pods() -> Self {
         Self::called("pods")
     }
 
-    /// Of the loads from here, with these ports.
+    /// Returns the memory of the loads that this machine sends from these ports.
     pub(in super::super) fn of_here(ports: &[u16]) -> Self {
         Self::called(&ports.first().copied().unwrap_or_default().to_string())
     }
@@ -54,7 +55,7 @@ impl PortMemory {
         Self(std::env::temp_dir().join(format!("rolldrop-{}-{name}.port", geteuid())))
     }
 
-    /// Returns the place that the loads before have left; `None` if nothing is known of them.
+    /// Returns the place at which earlier loads ended; `None` if it is not known.
     pub fn read(&self) -> Option<PortsBefore> {
         read(&self.0).unwrap_or_else(|error| {
             tracing::debug!(%error, "it is not known where the load before ended");
@@ -62,7 +63,8 @@ impl PortMemory {
         })
     }
 
-    /// Returns the same for pods, which all begin with one port. Until their load has ended, another one begins far away.
+    /// Returns the place for pods, which all begin with one port. Until their load has ended, another one begins far
+    /// away.
     pub fn begin(&self) -> PortsBefore {
         let before = self.read();
         let anywhere = || PortsBefore { next: rand::random_range(COMMON), taken: 0, since_s: 0 };
@@ -74,7 +76,7 @@ impl PortMemory {
         before
     }
 
-    /// Leaves it for the next load.
+    /// Writes the place for the next load.
     pub fn leave(&self, before: PortsBefore) {
         if let Err(error) = write(&self.0, before) {
             tracing::debug!(%error, "the next load will not know where this one ended");
@@ -85,11 +87,11 @@ impl PortMemory {
 /// The walk of a user's loads over some ports.
 #[derive(Debug)]
 pub(in super::super) struct PortWalk {
-    /// In order, and not empty.
+    /// Ports in order; not empty.
     ports: Vec<u16>,
-    /// Where connections come from; none if the kernel chooses. Each has all ports.
+    /// Source addresses, each of which has all ports; empty if the kernel chooses.
     addresses: Vec<IpAddr>,
-    /// The place among them with which this load begins.
+    /// Index of the port with which this load begins.
     place: usize,
     /// File for its last port; `None` if the run that started it keeps one.
     memory: Option<PortMemory>,
@@ -97,7 +99,7 @@ pub(in super::super) struct PortWalk {
 }
 
 impl PortWalk {
-    /// Begins where the load before ended: as it is `told`, or as the file of this user says.
+    /// Begins where the previous load ended: at the place that it is `told`, or that this user's file has.
     pub(in super::super) fn begin(ports: Vec<u16>, addresses: &[IpAddr], told: Option<PortsBefore>) -> Self {
         let memory = told.is_none().then(|| PortMemory::of_here(&ports));
         let before = told.or_else(|| memory.as_ref().and_then(PortMemory::read));
@@ -115,17 +117,18 @@ impl PortWalk {
             None => rand::random_range(0..ports.len()),
         };
         let walk = Self { ports, addresses: addresses.to_vec(), place, memory, began: Instant::now() };
-        // A load that is killed leaves this.
+        // A load that is killed leaves this place.
         walk.leave(walk.ports.len() / 2, Duration::ZERO);
         walk
     }
 
-    /// The share of worker `worker`.
+    /// Returns the share of worker `worker`.
     pub(in super::super) fn share(&self, worker: usize, workers: usize) -> SourcePorts {
         SourcePorts::share((&self.ports, self.place), &self.addresses, (worker, workers))
     }
 
-    /// The load has ended, and all workers together took a port so often. The next one begins behind them.
+    /// Leaves the place for the next load, which begins behind this one. The workers together took a port `taken`
+    /// times.
     pub(in super::super) fn end(self, taken: usize) -> PortsBefore {
         let gone = taken.div_ceil(self.addresses.len().max(1));
         self.leave(gone, self.began.elapsed())
@@ -171,7 +174,7 @@ fn write(path: &Path, left: PortsBefore) -> io::Result<()> {
     file.write_all(format!("{next} {taken} {since_s}").as_bytes())
 }
 
-/// Opens a file that is this user's own. Anybody may put something else in its place, such as a link to another file.
+/// Opens a file that belongs to this user. Anybody may put something else in its place, such as a link to another file.
 fn own(path: &Path, is_written: bool) -> io::Result<File> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let mut options = OpenOptions::new();
@@ -212,7 +215,7 @@ mod tests {
         assert_eq!([0, 1].map(|worker| third.share(worker, 2).next()), [next, next]);
         // It is killed.
         assert_eq!(begin(&ports).place, (place + 5 + 3) % 6);
-        // Where its port is not there, it begins with the next one.
+        // If its port is not there, it begins with the next one.
         for (next, place) in [(103, 3), (104, 4), (107, 0), (9, 0), (9000, 0)] {
             memory.leave(PortsBefore { next, taken: 0, since_s: 0 });
             assert_eq!(begin(&ports).place, place, "{next}");
@@ -229,7 +232,7 @@ mod tests {
         assert_eq!(walk.share(0, 1).next(), before.next);
         let ended = walk.end(1000);
         assert_eq!(usize::from(ended.next), 32768 + (usize::from(before.next) - 32768 + 1000) % 28232);
-        // As long as the load lasts, or if it is killed, others begin far from it.
+        // While the load runs, or if it is killed, others begin far from it.
         let far = memory.begin().next.abs_diff(before.next);
         assert_eq!(far, 14116);
         memory.leave(ended);

@@ -1,4 +1,4 @@
-//! The clock of a process that sends a load, compared with this one's throughout the load.
+//! Compares the clock of a process that sends a load with this one's, throughout the load.
 
 use std::time::Duration;
 
@@ -6,25 +6,25 @@ use super::Note;
 use rolldrop_record::run_info::{Role, Source};
 use rolldrop_record::{ClockOffset, EventKind, Offsets, Stamp};
 
-/// Exchanges before the load starts: the one with the shortest round trip counts.
+/// Number of exchanges before the load starts: the one with the shortest round trip counts.
 pub(crate) const FIRST_EXCHANGES: usize = 8;
-/// From one exchange to the next, later on.
+/// Time from one exchange to the next, later on.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(2);
 
-/// What the exchanges with a process showed.
+/// Results of the clock exchanges with a process.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerClock {
-    /// When each exchange began, and its result.
+    /// Start of each exchange, and its result.
     samples: Vec<(Stamp, ClockOffset)>,
 }
 
 impl WorkerClock {
-    /// The number of exchanges.
+    /// Returns the number of exchanges.
     pub(crate) fn exchanges(&self) -> usize {
         self.samples.len()
     }
 
-    /// Takes the result of an exchange that began at `sent`, and reports it: `sources` share the process's clock.
+    /// Adds the result of an exchange that began at `sent`, and reports it: `sources` share the process's clock.
     pub(crate) fn add(&mut self, sent: Stamp, sample: ClockOffset, sources: &[String], note: &impl Note) {
         self.samples.push((sent, sample));
         for source in sources {
@@ -36,12 +36,12 @@ impl WorkerClock {
         Offsets::of(self.samples.iter().copied()).map(|offsets| offsets.overall())
     }
 
-    /// How far its clock is ahead of this one's, as far as is known.
+    /// Returns how far its clock is ahead of this one's, in nanoseconds; 0 before the first exchange.
     pub(crate) fn offset_ns(&self) -> i64 {
         self.offset().map_or(0, |offset| offset.offset_ns)
     }
 
-    /// These sources, which share its clock, as run.json lists them.
+    /// Returns these sources, which share its clock, as run.json lists them.
     pub(crate) fn recorders(&self, sources: &[String]) -> Vec<Source> {
         let offset = self.offset();
         let source = |name: &String| Source {

@@ -5,13 +5,13 @@
 //! |---|---|
 //! | `prepare` | `ready`, once the targets answer from there; given again before `start`, the last one counts |
 //! | `clock` | `clock`, at once and at any time after `ready` |
-//! | `start` | `progress`, `machine` and `event` again and again, `ended` in the end |
+//! | `start` | `progress`, `machine` and `event` repeatedly, `ended` at the end |
 //! | `stop` | the schedule ends; what is in flight ends as it would have |
 //! | `abort` | the schedule ends, and what is in flight is cut off |
 //! | end of input | as `abort`; then the process ends |
 //!
-//! `failed` may come in the place of any answer and is the last report. Rows are not part of
-//! this: they go to the run directory that the process was given when it was started.
+//! `failed` may come in the place of any answer and is the last report. Rows are not part of the protocol: they go to
+//! the run directory that the process was given when it was started.
 //!
 //! A worker in a pod takes the same orders by HTTP ([`crate::remote`]).
 
@@ -34,33 +34,33 @@ pub enum Order {
     Prepare(Box<Prepare>),
     /// Tell the time.
     Clock {
-        /// A number that the answer repeats.
+        /// Number that the answer repeats.
         n: u64,
     },
     /// Begin the schedule.
     Start {
-        /// Its zero, on the worker's clock: several workers may begin together.
+        /// Schedule's zero, on the worker's clock: several workers may begin together.
         zero_ns: Stamp,
     },
     /// End the schedule.
     Stop,
-    /// End the schedule and cut off what is in flight.
+    /// End the schedule and cut off the requests in flight.
     Abort,
 }
 
-/// The load to prepare.
+/// Load to prepare.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Prepare {
     /// The load. Header values may be secrets: they are sent here and written nowhere.
     pub settings: Settings,
-    /// The random part of its requests' ids.
+    /// Random part of its requests' ids.
     pub run: RunId,
-    /// How long to wait for each target's first answer.
+    /// Time limit for each target's first answer.
     pub first_answer_limit: Duration,
-    /// The part of the load that is this worker's; `None` for all of it.
+    /// Part of the load that this worker sends; `None` for all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<Share>,
-    /// Place in the source ports that loads before have left; `None` if the worker knows that itself.
+    /// Place in the source ports at which earlier loads ended; `None` if the worker itself knows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<PortsBefore>,
 }
@@ -69,44 +69,44 @@ pub struct Prepare {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Report {
-    /// Every target answered.
+    /// Every target has answered.
     Ready {
-        /// The names of its sources. They share the process's clock.
+        /// Names of its sources, which share the process's clock.
         sources: Vec<String>,
         /// Warnings before the load starts.
         warnings: Vec<String>,
     },
     /// The time on the worker's clock.
     Clock {
-        /// The number asked with.
+        /// Number of the order.
         n: u64,
-        /// The time.
+        /// Time on the worker's clock.
         now_ns: Stamp,
     },
     /// The progress of the load.
     Progress(Progress),
-    /// How busy the process and its machine are.
+    /// A sample of how busy the process and its machine are.
     Machine {
-        /// When, on the worker's clock.
+        /// End of the sample's interval, on the worker's clock.
         t_ns: Stamp,
-        /// The sample of the interval that ends then.
+        /// Sample of the interval that ends at that time.
         sample: MachineSample,
     },
     /// An event other than a request; its stamp is on the worker's clock.
     Event(Event),
     /// Every scheduled request has its row, on disk.
     Ended {
-        /// When the last one had ended, on the worker's clock.
+        /// Time when the last request had ended, on the worker's clock.
         t_ns: Stamp,
-        /// How many there are.
+        /// Number of scheduled requests.
         scheduled: u64,
-        /// Place in the source ports that it leaves; `None` if the kernel has chosen them.
+        /// Place in the source ports at which it ended; `None` if the kernel has chosen them.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ports: Option<PortsBefore>,
     },
     /// The worker cannot continue.
     Failed {
-        /// Why.
+        /// Reason for the failure.
         why: String,
     },
 }

@@ -16,10 +16,10 @@ use crate::prepared::Prepared;
 use crate::running::{Running, Summary};
 use rolldrop_record::{Clock, RunDir, RunDirError, Stamp};
 
-/// From one report of progress to the next.
+/// Time from one report of progress to the next.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Why the process could not send the load.
+/// Reason why the process could not send the load.
 #[derive(Debug, thiserror::Error)]
 enum WorkerError {
     #[error(transparent)]
@@ -49,12 +49,12 @@ pub async fn serve(
 ) {
     let mut worker = Worker { clock, orders: orders.lines(), say };
     if let Err(error) = worker.run(run_dir, journal).await {
-        // Nobody listens if that is what failed.
+        // Nobody listens if reporting is what failed.
         let _ = worker.say(&Report::Failed { why: in_words(&error) });
     }
 }
 
-/// What happens with a load that is ready.
+/// Next step for a load that is ready.
 enum Begin {
     /// Its schedule begins at this time.
     At(Stamp),
@@ -98,7 +98,7 @@ where
         self.say(&Report::Ended { t_ns, scheduled, ports })
     }
 
-    /// Returns `None` when the load is no longer wanted.
+    /// Prepares a load. Returns `None` when the load is no longer wanted.
     async fn prepare(&mut self, order: Prepare) -> Result<Option<Prepared>, WorkerError> {
         let (prepared, mut warnings) = tokio::select! {
             prepared = ready(order, self.clock) => prepared?,
@@ -175,14 +175,14 @@ where
         (self.say)(report).map_err(WorkerError::Report)
     }
 
-    /// Returns `None` when no more will come. The future may be dropped and made again.
+    /// Waits for the next order; returns `None` when no more will come. The future may be dropped and made again.
     async fn next_order(&mut self) -> Result<Option<Order>, WorkerError> {
         let line = self.orders.next_line().await?;
         Ok(line.map(|line| serde_json::from_str(&line)).transpose()?)
     }
 }
 
-/// Waits until every target answers from here.
+/// Prepares a load: waits until every target answers from here. Returns it with its warnings.
 async fn ready(order: Prepare, clock: Clock) -> Result<(Prepared, Vec<String>), WorkerError> {
     let Prepare { settings, run, first_answer_limit, share, before } = order;
     let plan = Plan::new(settings)?.of_run(run);
@@ -211,7 +211,7 @@ mod tests {
     use rolldrop_record::parts::read_table;
     use rolldrop_record::{Outcome, RequestRow, RunId};
 
-    /// Answers every request but those with an id, so that what the load sends stays in flight.
+    /// Answers every request without an id, so that the requests of the load stay in flight.
     async fn answering_the_first() -> (String, AbortOnDropHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -234,7 +234,7 @@ mod tests {
         to.write_all(format!("{}\n", serde_json::to_string(order).unwrap()).as_bytes()).await.unwrap();
     }
 
-    /// A worker that is served here: where its orders go, what it says, its end.
+    /// A worker that is served here: the channel for its orders, its reports, and its task.
     struct Served {
         orders: DuplexStream,
         said: Arc<Mutex<Vec<Report>>>,

@@ -1,8 +1,8 @@
-//! Connections that are made to one listener, each served by a task of its own.
+//! Accepts connections on one listener and serves each in a separate task.
 //!
-//! Whoever can reach the port can connect. Those who have not shown that they belong here share a few places, so that a
-//! crowd of them takes neither files nor memory from the load. The address that has the most of these places gives one up,
-//! so that a crowd takes none from those who are about to show it.
+//! Anybody who can reach the port can connect. Connections that have not shown that they belong here share a few
+//! places, so that a crowd of them takes neither files nor memory from the load. The address that has the most of these
+//! places gives one up, so that a crowd takes no place from a connection that is about to show that it belongs.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
@@ -17,9 +17,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet, yield_now};
 use tokio::time::sleep;
 
-/// After an accept that failed, so that a lack of descriptors is no busy loop.
+/// Pause after an accept that failed, so that a lack of descriptors does not cause a busy loop.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Connections of strangers at a time. One more closes the oldest of the address that has the most.
+/// Maximum number of strangers' connections. One more closes the oldest connection of the address that has the most.
 const STRANGERS: usize = 64;
 
 /// A connection's proof that it belongs here, once it has given one.
@@ -27,7 +27,7 @@ const STRANGERS: usize = 64;
 pub(super) struct Trust(Arc<AtomicBool>);
 
 impl Trust {
-    /// It has: it knows the token.
+    /// Notes that the connection has shown that it knows the token.
     pub(super) fn earn(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -50,7 +50,7 @@ impl Stranger {
     }
 }
 
-/// The place of the oldest stranger of the address that has the most.
+/// Returns the place of the oldest stranger of the address that has the most.
 fn oldest_of_the_most(strangers: &VecDeque<Stranger>) -> Option<usize> {
     let mut addresses = HashMap::<IpAddr, (usize, Reverse<usize>)>::new();
     for (place, stranger) in strangers.iter().enumerate() {
@@ -59,7 +59,7 @@ fn oldest_of_the_most(strangers: &VecDeque<Stranger>) -> Option<usize> {
     addresses.into_values().max().map(|(_, Reverse(oldest))| oldest)
 }
 
-/// Serves every connection. Never returns; connections end with it.
+/// Serves every connection. Never returns; dropping the future ends the connections.
 pub(super) async fn accept<F, E>(listener: TcpListener, serve: impl Fn(TcpStream, Trust) -> F)
 where
     F: Future<Output = Result<(), E>> + Send + 'static,
@@ -86,7 +86,7 @@ where
                         let one = oldest_of_the_most(&strangers).and_then(|place| strangers.remove(place));
                         one.iter().for_each(|one| one.task.abort());
                     }
-                    // It may have shown already that it belongs here, whoever comes next.
+                    // The new connection may already have shown that it belongs here, before another one comes.
                     yield_now().await;
                 }
                 Err(error) => {
@@ -142,7 +142,7 @@ mod tests {
     async fn strangers_make_room_for_each_other_and_not_those_who_belong() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        // Whoever says a byte belongs here.
+        // Anybody who sends a byte belongs here.
         let echo = |mut stream: TcpStream, trust: Trust| async move {
             while let Ok(byte) = stream.read_u8().await {
                 trust.earn();

@@ -1,4 +1,4 @@
-//! The answers of a worker: a text, a value, or a stream of lines.
+//! Answers of a worker: a text, a value, or a stream of lines.
 
 use std::fmt::Display;
 use std::io;
@@ -15,17 +15,17 @@ use super::ask::AnswerBody;
 
 pub(super) type Answer = Response<AnswerBody>;
 
-/// A text.
+/// Returns a text.
 pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> Answer {
     with_type("text/plain", status, whole(text))
 }
 
-/// An error.
+/// Returns an error.
 pub(super) fn failed(why: impl Display) -> Answer {
     text(StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n"))
 }
 
-/// A value, as JSON.
+/// Returns a value as JSON.
 pub(super) fn json(value: &impl Serialize) -> Answer {
     match serde_json::to_vec(value) {
         Ok(json) => with_type("application/json", StatusCode::OK, whole(json)),
@@ -33,7 +33,7 @@ pub(super) fn json(value: &impl Serialize) -> Answer {
     }
 }
 
-/// Lines of JSON, as they come.
+/// Returns lines of JSON, as they come.
 pub(super) fn lines(lines: impl Stream<Item = io::Result<Bytes>> + Send + 'static) -> Answer {
     let body = StreamBody::new(lines.map_ok(Frame::data)).boxed_unsync();
     with_type("application/x-ndjson", StatusCode::OK, body)

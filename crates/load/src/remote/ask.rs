@@ -1,4 +1,4 @@
-//! How requests get to a worker: the seam between the fleet and the transport.
+//! Sends requests to a worker: the seam between the fleet and the transport.
 
 use std::io;
 
@@ -9,12 +9,12 @@ use http_body_util::combinators::UnsyncBoxBody;
 
 use rolldrop_record::wire::{AdminToken, TOKEN_HEADER};
 
-/// The body of an answer, which may last as long as the worker lives.
+/// Body of an answer, which may last as long as the worker lives.
 pub type AnswerBody = UnsyncBoxBody<Bytes, io::Error>;
 
-/// The way to one worker.
+/// Way to one worker.
 pub trait Ask: Send + Sync {
-    /// Sends a request, whose URI is a path. Returns as soon as the head of the answer is there, whatever its status.
+    /// Sends a request, whose URI is a path. Returns when the head of the answer has arrived, whatever its status.
     fn ask(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response<AnswerBody>, AskError>>;
 }
 
@@ -23,7 +23,7 @@ pub trait Ask: Send + Sync {
 #[error("the load worker gave no answer: {0}")]
 pub struct AskError(pub String);
 
-/// The request as a way sends it: with `prefix` before its path, and with the token.
+/// Returns the request as it is sent on a way: with `prefix` before its path, and with the token.
 pub(super) fn addressed(
     request: Request<Bytes>,
     prefix: &str,

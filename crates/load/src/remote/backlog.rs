@@ -11,10 +11,10 @@ use tokio::sync::Notify;
 use super::Numbered;
 use crate::process::protocol::Report;
 
-/// The most reports that are kept: those of some minutes.
+/// Maximum number of kept reports: those of some minutes.
 const CAPACITY: usize = 2048;
 
-/// The reports that are not known to have been read.
+/// Reports that may not have been read yet.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     lines: Mutex<Lines>,
@@ -31,16 +31,16 @@ struct Lines {
 #[derive(Debug)]
 struct Line {
     n: u64,
-    /// Whether a later report replaces it.
+    /// True if a later report replaces it.
     is_passing: bool,
     text: Bytes,
 }
 
 impl Backlog {
-    /// Adds a report. If there are too many, the first one that a later report replaces is removed.
+    /// Adds a report. If there are too many, removes the first one that a later report replaces.
     ///
     /// # Errors
-    /// When it cannot be written as JSON.
+    /// Returns an error if it cannot be written as JSON.
     pub(super) fn push(&self, report: &Report) -> io::Result<()> {
         let is_passing = matches!(report, Report::Progress(_) | Report::Machine { .. });
         {
@@ -59,13 +59,13 @@ impl Backlog {
         Ok(())
     }
 
-    /// No further report will come.
+    /// Ends the backlog: no further report will come.
     pub(super) fn end(&self) {
         self.lock().is_over = true;
         self.news.notify_waiters();
     }
 
-    /// The reports from number `from` on, as they come, until the last. Those before it are forgotten.
+    /// Returns the reports from number `from` on, as they come, until the last. Forgets those before it.
     pub(super) fn read(self: &Arc<Self>, from: u64) -> impl Stream<Item = Bytes> + Send + use<> {
         self.lock().kept.retain(|line| line.n >= from);
         stream::unfold((Arc::clone(self), from), |(backlog, from)| async move {
@@ -80,7 +80,8 @@ impl Backlog {
         })
     }
 
-    /// What there is from number `from` on, with the number after it, and whether that is all.
+    /// Returns the reports at hand from number `from` on, with the number after them, and true if no further ones will
+    /// come.
     fn after(&self, from: u64) -> (Option<(Bytes, u64)>, bool) {
         let lines = self.lock();
         let mut text = BytesMut::new();

@@ -1,11 +1,11 @@
-//! Collects what the load workers in a cluster record, within limits on memory and network.
+//! Collects the rows that load workers in a cluster record, within limits on memory and network.
 //!
-//! While the load lasts, each worker is followed ([`crate::live`]): counts, histograms, and at most [`LIVE_ROWS`] rows
-//! a second that are not `ok`, over all workers. They go to the run directory at once. Everything else stays with the
-//! workers as Parquet, and is fetched when the load is over, or before if somebody wants it ([`early`]): from few workers
-//! at a time, within a [`Limit`] that all share. A worker ends when it learns that its rows have arrived.
+//! While the load runs, each worker is followed ([`crate::live`]): counts, histograms, and at most [`LIVE_ROWS`] rows a
+//! second that are not `ok`, over all workers. They go to the run directory at once. Everything else remains with the
+//! workers as Parquet, and is fetched when the load is over, or earlier on request ([`early`]): from few workers at a
+//! time, within a [`Limit`] that all share. A worker ends when it learns that its rows have arrived.
 //!
-//! Memory does not grow with the load: at any time there is a batch of each worker, the seconds that not all workers
+//! Memory does not grow with the load: at any time it holds a batch of each worker, the seconds that not all workers
 //! have reported, and pieces of the parts that are being fetched.
 
 pub mod early;
@@ -44,22 +44,22 @@ use rolldrop_record::run_info::Rows;
 use rolldrop_record::wire::{CLOCK_PATH, ClockAnswer};
 use rolldrop_record::{Clock, RunDir, RunDirError, Stamp};
 
-/// From one attempt to follow a worker to the next.
+/// Time from one attempt to follow a worker to the next.
 const RETRY: Duration = Duration::from_millis(200);
-/// How long a worker may take to report its last second, once the load is over.
+/// Time that a worker may take to report its last second, once the load is over.
 const LAST_SECOND_LIMIT: Duration = Duration::from_secs(30);
-/// From the end of a worker's load to those of the others, if it was not cut short.
+/// Longest time from the end of a worker's load to the end of the others', if it was not cut short.
 const OTHERS_END: Duration = Duration::from_secs(10);
-/// Workers whose parts are fetched at the same time.
+/// Maximum number of workers whose parts are fetched at the same time.
 const FETCHED_AT_ONCE: usize = 4;
-/// A worker that waits for its turn gets a request this often, so that it stays.
+/// Interval of requests to a worker that waits for its turn, so that it does not end.
 const WANTED_INTERVAL: Duration = Duration::from_secs(20);
-/// How often the progress of fetching is reported.
+/// Interval at which the progress of fetching is reported.
 const TELL_INTERVAL: Duration = Duration::from_secs(10);
-/// Batches that may wait to be recorded.
+/// Maximum number of batches that wait to be recorded.
 const WAITING_BATCHES: usize = 16;
 
-/// Why rows could not be collected.
+/// Reason why rows could not be collected.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectError {
     /// The interval log could not be written.
@@ -76,14 +76,14 @@ pub enum CollectError {
     Panicked,
 }
 
-/// What was collected.
+/// Result of collecting.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
-    /// How many rows each source had, and how many of them there are.
+    /// Number of rows of each source, and how many of them have arrived.
     pub rows: BTreeMap<String, Rows>,
-    /// Workers whose rows did not all arrive, and why not.
+    /// Workers whose rows did not all arrive, each with the reason.
     pub lost: Vec<(String, String)>,
-    /// What their sources had counted, of the counted part of the load.
+    /// Requests that their sources had counted in the counted part of the load, by outcome.
     pub counted: BTreeMap<String, Counts>,
 }
 
@@ -91,16 +91,16 @@ pub struct Collected {
 #[derive(Debug)]
 pub struct Collector {
     context: Arc<Context>,
-    /// Followers send to it; gone when no more will come.
+    /// Channel to which followers send batches; dropped when no more will come.
     batches: Sender<Batch>,
     recording: JoinHandle<Result<(), CollectError>>,
     members: JoinSet<(String, Result<(), String>)>,
-    /// Rows that one worker may send in a second while the load lasts.
+    /// Maximum number of rows that one worker may send in a second while the load runs.
     live_rows: usize,
     early: EarlyRows,
 }
 
-/// What the tasks share.
+/// State that the tasks share.
 #[derive(Debug)]
 struct Context {
     run_dir: RunDir,
@@ -108,23 +108,23 @@ struct Context {
     bucket: Bucket,
     turns: Semaphore,
     load_is_over: CancellationToken,
-    /// Nothing more is waited for.
+    /// Cancelled when nothing more is waited for.
     given_up: CancellationToken,
     known: Mutex<Known>,
 }
 
-/// What is known of the sources.
+/// Knowledge about the sources.
 #[derive(Debug, Default)]
 struct Known {
-    /// What each last reported, and whether that was the end.
+    /// Last report of each source, and whether it was the end.
     reached: BTreeMap<String, (Reached, Ended)>,
     /// Rows in parts that have arrived, by source and part.
     fetched: BTreeMap<String, BTreeMap<String, u64>>,
-    /// The size of these parts.
+    /// Size of these parts, in bytes.
     bytes: u64,
-    /// Workers that will send nothing more.
+    /// Number of workers that will send nothing more.
     done: usize,
-    /// Those of them whose rows did not all arrive.
+    /// Workers among these whose rows did not all arrive.
     lost: BTreeSet<String>,
 }
 
@@ -135,8 +135,8 @@ enum Ended {
 }
 
 impl Collector {
-    /// A collector into this run directory, for a load of so many workers whose schedule begins at
-    /// `zero` on this process's clock.
+    /// Starts a collector into this run directory, for a load of `workers` workers whose schedule begins at `zero` on
+    /// this process's clock.
     pub fn begin(run_dir: &RunDir, clock: Clock, zero: Stamp, limit: Limit, workers: usize) -> Self {
         let (batches, received) = channel(WAITING_BATCHES);
         let directory = run_dir.clone();
@@ -155,12 +155,12 @@ impl Collector {
         Self { context, batches, recording, members: JoinSet::new(), live_rows, early }
     }
 
-    /// The rows of the workers that are followed, for those who want them before the load is over.
+    /// Returns the rows of the workers that are followed, for readers who need them before the load is over.
     pub fn early_rows(&self) -> EarlyRows {
         self.early.clone()
     }
 
-    /// Collects from this worker, from now on. No other one has sources of the same names.
+    /// Collects from this worker, from now on. No other worker may have sources of the same names.
     pub fn follow(&mut self, member: &Member, sources: &[String]) {
         let collecting = Collecting {
             link: Link::new(Arc::clone(&member.way)),
@@ -189,12 +189,12 @@ impl Collector {
         });
     }
 
-    /// The load is over: fetches what the workers have kept, and waits until all of it has arrived or cannot arrive, or
-    /// `give_up` is cancelled. Of a worker that is gone, what it reported before is kept. If fetching takes long, its
-    /// progress goes to `tell`.
+    /// Ends collecting: fetches the rows that the workers have kept, and waits until all of them have arrived or cannot
+    /// arrive, or `give_up` is cancelled. Of a worker that is gone, the rows that it reported before are kept. If
+    /// fetching takes long, its progress goes to `tell`. Call it when the load is over.
     ///
     /// # Errors
-    /// When something could not be recorded.
+    /// Returns an error if something could not be recorded.
     pub async fn finish(
         self,
         give_up: &CancellationToken,
@@ -257,7 +257,7 @@ impl Context {
 }
 
 impl Known {
-    /// What these sources have counted.
+    /// Returns the counts that these sources reported.
     fn counted(&self, sources: &HashSet<String>) -> BTreeMap<String, Counts> {
         let reached = self.reached.iter().filter(|(source, _)| sources.contains(*source));
         reached.map(|(source, (reached, _))| (source.clone(), reached.main.clone())).collect()
@@ -288,7 +288,7 @@ impl Known {
     }
 }
 
-/// Collecting from one worker.
+/// State of collecting from one worker.
 struct Collecting {
     link: Link,
     sources: Vec<String>,
@@ -312,7 +312,7 @@ impl Collecting {
             over.cancel();
             followed
         };
-        // A part that is begun is ended, so that nobody else writes to its file.
+        // A part that has been started is finished, so that nobody else writes to its file.
         let (followed, ()) = tokio::join!(following, self.fetch_early(orders, &over));
         followed?;
         // The recorder ends with the last sender.
@@ -332,17 +332,17 @@ impl Collecting {
             return Err(format!("{source} has {received} rows in its parts, and recorded {known}"));
         }
         if let Err(error) = link.post(ACKNOWLEDGED_PATH, Bytes::new()).await {
-            // It ends by itself after a while.
+            // The worker ends by itself after a while.
             tracing::debug!(%error, "a load worker was not told that its rows have arrived");
         }
         Ok(())
     }
 
-    /// Fetches closed parts as they are ordered, until the load is over.
+    /// Fetches closed parts as ordered, until the load is over.
     async fn fetch_early(&self, mut orders: Receiver<Order>, over: &CancellationToken) {
         while let Some(Some(order)) = over.run_until_cancelled(orders.recv()).await {
             let _turn = turn(&self.context.turns, &self.link).await;
-            // It is tried again with the next order, or when the load is over.
+            // The next order, or the end of the load, repeats it.
             if let Err(why) = self.fetch().closed(|part| self.context.known().count(part)).await {
                 tracing::debug!(%why, "fetching a load worker's rows while the load lasts");
             }
@@ -371,7 +371,7 @@ impl Collecting {
         }
     }
 
-    /// Takes what one connection brings. `next` is the number of the next batch.
+    /// Takes the batches of one connection. `next` is the number of the next batch.
     async fn stream(&self, next: &mut u64, batches: &Sender<Batch>) -> Result<Ended, LinkError> {
         let path = format!("{LIVE_PATH}?from={next}&rows={}", self.live_rows);
         let mut lines = self.link.lines(&path).await?.lines();
@@ -410,7 +410,7 @@ impl Collecting {
 async fn turn<'a>(turns: &'a Semaphore, link: &Link) -> Option<SemaphorePermit<'a>> {
     loop {
         match timeout(WANTED_INTERVAL, turns.acquire()).await {
-            // It is never closed.
+            // The semaphore is never closed.
             Ok(turn) => return turn.ok(),
             Err(_) => {
                 let _ = link.json::<ClockAnswer>(CLOCK_PATH).await;

@@ -1,7 +1,7 @@
 //! All workers of a load as one: prepared, started at the same instant, followed to their ends.
 //!
-//! The part of a worker that is lost before the start goes to the others. The part of one that is lost later is not
-//! sent, and the run gets a warning.
+//! If a worker is lost before the start, the others take its part. If one is lost later, its part is not sent, and the
+//! run gets a warning.
 
 mod member;
 
@@ -24,70 +24,70 @@ use rolldrop_record::load::Settings;
 use rolldrop_record::run_info::Source;
 use rolldrop_record::{Clock, EventKind, RunId, Stamp};
 
-/// From the order to start to the schedule's zero: the order has to reach every worker before it.
+/// Time from the order to start to the schedule's zero: the order must reach every worker before that.
 const LEAD: Duration = Duration::from_secs(2);
 
-/// Returns why, once a worker's pod has ended.
+/// Future that returns the reason once a worker's pod has ended.
 pub type Gone = Shared<BoxFuture<'static, String>>;
 
 /// A worker that takes orders.
 #[derive(Clone)]
 pub struct Member {
-    /// The pod's name.
+    /// Name of the pod.
     pub name: String,
-    /// The node it is on.
+    /// Name of its node.
     pub node: String,
-    /// The way to it.
+    /// Way to the worker.
     pub way: Arc<dyn Ask>,
-    /// Why it ended.
+    /// Future that returns the reason once its pod has ended.
     pub gone: Gone,
 }
 
-/// Why there is no load.
+/// Reason why there is no load.
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
-    /// A worker cannot send it.
+    /// A worker cannot send its part.
     #[error("load worker {name} on node {node}: {why}")]
     Failed {
-        /// Its pod.
+        /// Name of the pod.
         name: String,
-        /// Its node.
+        /// Name of the node.
         node: String,
-        /// Why not.
+        /// Reason why it cannot.
         why: String,
     },
-    /// None is left.
+    /// No worker is left.
     #[error("no load worker is left: {0}")]
     NoneLeft(String),
 }
 
-/// The load that is wanted.
+/// Load to send.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// The load of all workers.
+    /// Settings of the load of all workers.
     pub settings: Settings,
-    /// The random part of its requests' ids.
+    /// Random part of its requests' ids.
     pub run: RunId,
-    /// How long each target's first answer may take.
+    /// Time limit for each target's first answer.
     pub first_answer_limit: Duration,
-    /// Place in the source ports that the loads of pods before have left.
+    /// Place in the source ports at which earlier loads of pods ended.
     pub before: PortsBefore,
 }
 
-/// How a load ended.
+/// End of a load.
 #[derive(Clone, Debug)]
 pub struct Joined {
-    /// When the last request had ended, on this process's clock.
+    /// Time when the last request had ended, on this process's clock.
     pub at: Stamp,
-    /// Requests that are known to have been scheduled.
+    /// Number of requests that are known to have been scheduled.
     pub scheduled: u64,
-    /// The workers that were lost meanwhile.
+    /// Workers that were lost since the start.
     pub lost: Vec<Lost>,
-    /// Place in the source ports that is left by the worker that took the most.
+    /// Place in the source ports at which the worker that took the most ended.
     pub ports: Option<PortsBefore>,
 }
 
-/// All workers of a load.
+/// All workers of a load, which together send it.
 pub struct Fleet<N> {
     workers: Vec<Worker>,
     clock: Clock,
@@ -96,17 +96,17 @@ pub struct Fleet<N> {
 }
 
 impl<N: Note> Fleet<N> {
-    /// A fleet of these workers. Their reports other than progress go to `note`, and so does the loss of one.
+    /// Creates a fleet of these workers. Their reports other than progress go to `note`, and so does the loss of one.
     pub fn new(members: Vec<Member>, clock: Clock, note: N) -> Self {
         let workers = members.into_iter().map(Worker::new).collect();
         Self { workers, clock, note, control: Control::default() }
     }
 
-    /// Prepares every worker for its part; `on_node` is the load as seen from a node. Returns warnings before the load
-    /// starts.
+    /// Prepares every worker for its part; `on_node` returns the load as seen from a node. Returns warnings before the
+    /// load starts.
     ///
     /// # Errors
-    /// When a worker cannot send its part, or none is left.
+    /// Returns an error if a worker cannot send its part, or none is left.
     pub async fn prepare(
         &mut self,
         wanted: &Wanted,
@@ -174,12 +174,12 @@ impl<N: Note> Fleet<N> {
         zero
     }
 
-    /// State and control of the load while it runs.
+    /// Returns the state and control of the load while it runs.
     pub fn control(&self) -> &Control {
         &self.control
     }
 
-    /// The workers that are part of the load, and the sources of each.
+    /// Returns the workers that are part of the load, and the sources of each.
     pub fn members(&self) -> impl Iterator<Item = (&Member, &[String])> {
         self.workers.iter().map(|worker| (&worker.member, &worker.sources[..]))
     }
@@ -212,41 +212,41 @@ impl<N: Note> Fleet<N> {
         joined
     }
 
-    /// The load's sources as run.json lists them, with the best knowledge of their clocks.
+    /// Returns the load's sources as run.json lists them, with the best knowledge of their clocks.
     pub fn recorders(&self) -> Vec<Source> {
         self.workers.iter().flat_map(|worker| worker.its_clock.recorders(&worker.sources)).collect()
     }
 
-    /// Dismisses the workers: they end.
+    /// Dismisses the workers, which end then.
     pub async fn dismiss(&self, limit: Duration) {
         let deadline = Instant::now() + limit;
         let live = self.workers.iter().filter(|worker| !matches!(worker.end, Some(Err(_))));
         let dismissing = live.map(|worker| timeout_at(deadline, worker.dismiss()));
-        // Those that were not reached end by themselves, or with the Job.
+        // Workers that were not reached end by themselves, or with the Job.
         join_all(dismissing).await;
     }
 }
 
-/// What the followers of all workers share.
+/// State that the followers of all workers share.
 struct Following {
     clock: Clock,
     control: Control,
-    /// By worker.
+    /// Progress by worker.
     progress: Mutex<Vec<Progress>>,
-    /// Workers whose load has not ended.
+    /// Number of workers whose load has not ended.
     open: Mutex<usize>,
     all_ended: CancellationToken,
 }
 
 impl Following {
-    /// A worker's load has made progress.
+    /// Stores the progress of a worker's load, and reports the sum.
     fn report(&self, worker: usize, progress: Progress) {
         let mut all = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         all[worker] = progress;
         self.control.report(sum(&all));
     }
 
-    /// A worker's load is over.
+    /// Counts a worker whose load is over.
     fn one_ended(&self) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         *open -= 1;
@@ -256,7 +256,8 @@ impl Following {
     }
 }
 
-/// The progress of all workers. The latest latencies are those of the slowest worker, as quantiles do not add.
+/// Adds up the progress of all workers. The recent response times are those of the slowest worker, as quantiles do not
+/// add.
 fn sum(all: &[Progress]) -> Progress {
     let mut sum = Progress::default();
     for progress in all {

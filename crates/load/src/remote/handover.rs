@@ -1,4 +1,4 @@
-//! What a load worker serves to the collector of its rows: the live stream, and the closed parts.
+//! Serves a load worker's rows to their collector: the live stream, and the closed parts.
 
 use std::io;
 use std::path::Path;
@@ -18,7 +18,7 @@ use super::answer::{Answer, failed, json, lines, text};
 use super::parts::{Listing, PARTS_PATH, Shelf};
 use crate::live::{Journal, LIVE_ROWS, Line};
 
-/// A part is read in pieces of this size.
+/// Size in bytes of the pieces in which a part is read.
 const PIECE_BYTES: usize = 64 * 1024;
 
 /// A load worker's rows, for others to fetch. Clones share it.
@@ -29,17 +29,17 @@ pub struct Handover {
 }
 
 impl Handover {
-    /// The hand-over of the rows that the load records in this run directory.
+    /// Hands over the rows that the load records in this run directory.
     pub fn new(run_dir: &Path) -> Self {
         Self { journal: Arc::default(), shelf: Arc::new(Shelf::new(run_dir)) }
     }
 
-    /// The journal that the load writes while it lasts.
+    /// Returns the journal that the load writes while it runs.
     pub fn journal(&self) -> Arc<Journal> {
         Arc::clone(&self.journal)
     }
 
-    /// The answer to a request; `None` if it is not about rows.
+    /// Answers a request; returns `None` if it is not about rows.
     pub async fn answer(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<Answer> {
         let path = uri.path();
         let part = path.strip_prefix(PARTS_PATH).and_then(|rest| rest.strip_prefix('/'));
@@ -71,7 +71,7 @@ impl Handover {
     }
 
     async fn parts(&self) -> Answer {
-        // This comes first: a part that is closed meanwhile is listed next time.
+        // Read first: a part that is closed meanwhile is listed next time.
         let complete = self.journal.has_ended();
         let shelf = Arc::clone(&self.shelf);
         match tokio::task::spawn_blocking(move || shelf.list()).await {
@@ -114,7 +114,7 @@ impl Handover {
     }
 }
 
-/// The first second that is requested, and the most rows in a batch.
+/// Returns the first second that is requested, and the maximum number of rows in a batch.
 fn wanted(query: &str) -> Option<(u64, usize)> {
     let (mut from, mut rows) = (0, LIVE_ROWS);
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -127,7 +127,7 @@ fn wanted(query: &str) -> Option<(u64, usize)> {
     Some((from, rows))
 }
 
-/// The first byte that is requested; `None` if there is no range, or none that is understood.
+/// Returns the first byte that is requested; `None` if there is no range, or an unknown form of one.
 fn first_byte(headers: &HeaderMap) -> Option<u64> {
     headers.get(RANGE)?.to_str().ok()?.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! How a worker in a pod is reached: through the API server's pod proxy, so that reaching the API server is enough.
+//! Reaches a worker in a pod: through the API server's pod proxy, so that access to the API server is enough.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +16,12 @@ use super::ask::{AnswerBody, Ask, AskError, addressed};
 use crate::error::in_words;
 use rolldrop_record::wire::AdminToken;
 
-/// For the head of an answer, and for the whole of a short one.
+/// Time limit for the head of an answer, and for the whole of a short one.
 pub const CALL_LIMIT: Duration = Duration::from_secs(10);
-/// A short answer is no longer than this.
+/// Maximum size of a short answer, in bytes.
 const SHORT_ANSWER_BYTES: usize = 16 * 1024 * 1024;
 
-/// The port of a pod, behind the API server.
+/// Port of a pod, behind the API server.
 pub struct PodProxy {
     client: kube::Client,
     /// Path of the pod's port.
@@ -30,7 +30,7 @@ pub struct PodProxy {
 }
 
 impl PodProxy {
-    /// A port of a pod, whose worker requires this token.
+    /// Returns the way to a port of a pod, whose worker requires this token.
     pub fn new(client: kube::Client, namespace: &str, pod: &str, port: u16, token: AdminToken) -> Self {
         Self { client, prefix: format!("/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy"), token }
     }
@@ -48,24 +48,24 @@ impl Ask for PodProxy {
     }
 }
 
-/// Why a request to a worker failed.
+/// Reason why a request to a worker failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// There was no answer.
     #[error(transparent)]
     Ask(#[from] AskError),
-    /// It did not come in time.
+    /// The answer did not come in time.
     #[error("the load worker gave no answer within {CALL_LIMIT:?}")]
     Timeout,
-    /// It was a refusal, of the worker or of the API server.
+    /// The worker or the API server refused the request.
     #[error("the load worker cannot be asked: {status} {why}")]
     Refused {
-        /// Its status.
+        /// Status of the answer.
         status: StatusCode,
-        /// What it says.
+        /// Text of the answer.
         why: String,
     },
-    /// It cannot be read.
+    /// The answer cannot be read.
     #[error("the load worker's answer cannot be read: {0}")]
     Unreadable(String),
 }
@@ -75,46 +75,46 @@ pub enum LinkError {
 pub struct Link(Arc<dyn Ask>);
 
 impl Link {
-    /// A link that uses this way.
+    /// Returns a link that uses this way.
     pub fn new(way: Arc<dyn Ask>) -> Self {
         Self(way)
     }
 
-    /// The way itself.
+    /// Returns the way.
     pub fn way(&self) -> &Arc<dyn Ask> {
         &self.0
     }
 
-    /// A value, of a short answer.
+    /// Requests a value, as a short answer.
     ///
     /// # Errors
-    /// When there is no such answer in time.
+    /// Returns an error if there is no such answer in time.
     pub async fn json<T: DeserializeOwned>(&self, path: &str) -> Result<T, LinkError> {
         let body = self.short(Method::GET, path, Bytes::new()).await?;
         serde_json::from_slice(&body).map_err(|error| LinkError::Unreadable(error.to_string()))
     }
 
-    /// Sends something.
+    /// Sends `body` with a POST request.
     ///
     /// # Errors
-    /// When the worker has not confirmed it in time.
+    /// Returns an error if the worker has not confirmed it in time.
     pub async fn post(&self, path: &str, body: Bytes) -> Result<(), LinkError> {
         self.short(Method::POST, path, body).await.map(drop)
     }
 
-    /// Lines, as they come.
+    /// Requests lines, which are read as they come.
     ///
     /// # Errors
-    /// When they do not begin in time.
+    /// Returns an error if they do not begin in time.
     pub async fn lines(&self, path: &str) -> Result<impl AsyncBufRead + Unpin + Send + use<>, LinkError> {
         let answer = self.open(request(Method::GET, path, Bytes::new())?).await?;
         Ok(answer.into_body().into_data_stream().boxed().into_async_read())
     }
 
-    /// A successful answer, with a body that may last.
+    /// Requests a successful answer, whose body may take any time.
     ///
     /// # Errors
-    /// When it does not begin in time.
+    /// Returns an error if it does not begin in time.
     pub async fn open(&self, request: Request<Bytes>) -> Result<Response<AnswerBody>, LinkError> {
         timeout(CALL_LIMIT, self.head(request)).await.map_err(|_| LinkError::Timeout)?
     }
@@ -125,7 +125,7 @@ impl Link {
         timeout(CALL_LIMIT, whole).await.map_err(|_| LinkError::Timeout)?
     }
 
-    /// A successful answer.
+    /// Returns a successful answer, whose body is still to be read.
     async fn head(&self, request: Request<Bytes>) -> Result<Response<AnswerBody>, LinkError> {
         let answer = self.0.ask(request).await?;
         let status = answer.status();
@@ -143,7 +143,7 @@ fn request(method: Method, path: &str, body: Bytes) -> Result<Request<Bytes>, Li
     request.map_err(|error| LinkError::Unreadable(error.to_string()))
 }
 
-/// The whole of a short body.
+/// Reads the whole of a short body.
 async fn read(body: AnswerBody) -> Result<Bytes, LinkError> {
     let body = Limited::new(body, SHORT_ANSWER_BYTES).collect().await;
     body.map(|body| body.to_bytes()).map_err(|error| LinkError::Unreadable(error.to_string()))

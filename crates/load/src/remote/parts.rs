@@ -1,4 +1,4 @@
-//! The closed parts of a load worker, as others may fetch them.
+//! Closed parts of a load worker, as others may fetch them.
 //!
 //! `GET /parts` returns a [`Listing`], `GET /parts/NAME` a part's bytes, from byte N on with `Range: bytes=N-`.
 
@@ -14,42 +14,42 @@ use serde::{Deserialize, Serialize};
 use rolldrop_record::RequestRow;
 use rolldrop_record::parts::{self, PartError, Row};
 
-/// Path of the list of parts; that of a part is below it.
+/// Path of the list of parts; each part is below it.
 pub const PARTS_PATH: &str = "/parts";
-/// What the name of a part ends in.
+/// Suffix of the names of parts.
 pub const PART_SUFFIX: &str = ".parquet";
 
-/// The answer of [`PARTS_PATH`].
+/// Answer to [`PARTS_PATH`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listing {
-    /// Whether there will be no more.
+    /// True if there will be no further parts.
     pub complete: bool,
-    /// By name.
+    /// Closed parts, sorted by name.
     pub parts: Vec<Part>,
 }
 
 /// A closed part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
-    /// Its file's name: the source, a number, and [`PART_SUFFIX`].
+    /// File name: the source, a number, and [`PART_SUFFIX`].
     pub name: String,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Its rows.
+    /// Number of rows.
     pub rows: u64,
-    /// The SHA-256 of its bytes, in hexadecimal.
+    /// SHA-256 of its bytes, in hexadecimal.
     pub sha256: String,
 }
 
 impl Part {
-    /// The source whose rows are in it; `None` for a name that no part has.
+    /// Returns the source whose rows are in it; `None` if the name is not that of a part.
     pub fn source(&self) -> Option<&str> {
         let (source, number) = self.name.strip_suffix(PART_SUFFIX)?.rsplit_once('-')?;
         number.bytes().all(|digit| digit.is_ascii_digit()).then_some(source)
     }
 }
 
-/// Why parts could not be listed.
+/// Reason why parts could not be listed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ShelfError {
     #[error(transparent)]
@@ -58,11 +58,11 @@ pub(super) enum ShelfError {
     Read { path: PathBuf, source: io::Error },
 }
 
-/// The parts in a worker's run directory.
+/// Closed parts in a worker's run directory.
 #[derive(Debug)]
 pub(super) struct Shelf {
     run_dir: PathBuf,
-    /// Parts that were read through before: they do not change.
+    /// Parts that were read before, by name: they do not change.
     known: Mutex<BTreeMap<String, Part>>,
 }
 
@@ -71,7 +71,7 @@ impl Shelf {
         Self { run_dir: run_dir.to_owned(), known: Mutex::default() }
     }
 
-    /// Lists the parts; reads those through that are new.
+    /// Lists the parts; reads new ones from end to end.
     pub(super) fn list(&self) -> Result<Vec<Part>, ShelfError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         for path in parts::parts_of::<RequestRow>(&self.run_dir)? {
@@ -86,14 +86,14 @@ impl Shelf {
         Ok(known.values().cloned().collect())
     }
 
-    /// Where the part of this name is; `None` for one that was never listed.
+    /// Returns path and size of the part of this name; `None` if it was never listed.
     pub(super) fn find(&self, name: &str) -> Option<(PathBuf, u64)> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(name).map(|part| (self.run_dir.join(RequestRow::TABLE).join(name), part.bytes))
     }
 }
 
-/// A file's size and digest.
+/// Returns a file's size and digest.
 fn digest(path: &Path) -> io::Result<(u64, String)> {
     let (mut file, mut context) = (File::open(path)?, Context::new(&SHA256));
     let (mut buffer, mut size) = (vec![0; 64 * 1024], 0);
@@ -108,7 +108,7 @@ fn digest(path: &Path) -> io::Result<(u64, String)> {
     }
 }
 
-/// A digest as [`Part::sha256`] has it.
+/// Formats a digest as in [`Part::sha256`].
 pub(super) fn hexadecimal(context: Context) -> String {
     context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }

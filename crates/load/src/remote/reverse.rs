@@ -1,8 +1,8 @@
-//! Workers that the run cannot reach, and that connect to it instead.
+//! Workers that the run cannot reach, and that connect to the run instead.
 //!
 //! A worker connects to the run, sends its name and the token in one line, and serves HTTP/2 on that connection: it
-//! takes the same requests as on its own port. So there is one protocol, and nothing above [`Ask`] knows which side
-//! has connected. A worker whose connection broke connects again.
+//! takes the same requests as on its own port. So there is one protocol, and nothing above [`Ask`] knows which side has
+//! connected. A worker whose connection broke connects again.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -34,39 +34,39 @@ use super::accept::{Trust, accept};
 use super::ask::{AnswerBody, Ask, AskError, addressed};
 use rolldrop_record::wire::AdminToken;
 
-/// The first word of a worker's line.
+/// First word of a worker's line.
 const GREETING: &str = "rolldrop-load-worker";
-/// The longest line.
+/// Maximum length of the line in bytes.
 const MAX_HELLO_BYTES: usize = 4096;
-/// How long it may take.
+/// Time that the line may take.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
-/// From one attempt to connect to the next.
+/// Time from one attempt to connect to the next.
 const RETRY: Duration = Duration::from_millis(200);
-/// How long connecting may take.
+/// Time that connecting may take.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// A connection on which nothing came for this long gets a ping.
+/// Time after which a silent connection gets a ping.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
-/// How long the answer to a ping may take.
+/// Time that the answer to a ping may take.
 const PING_LIMIT: Duration = Duration::from_secs(10);
-/// How long a request waits for a worker that is not connected.
+/// Time that a request waits for a worker that is not connected.
 const COMES_LIMIT: Duration = Duration::from_secs(30);
 
-/// The connection of a worker, while there is one.
+/// Connection of a worker, while there is one.
 type Slot = watch::Sender<Option<SendRequest<Full<Bytes>>>>;
 
-/// The workers that have connected or are expected, by name.
+/// Workers that have connected or are expected, by name.
 #[derive(Debug, Default)]
 struct Guests(Mutex<HashMap<String, Slot>>);
 
 impl Guests {
-    /// The slot of the worker of this name. Only workers that know the token, or are expected, have one.
+    /// Returns the slot of the worker of this name. Only workers that know the token, or are expected, have one.
     fn slot(&self, name: &str) -> Slot {
         let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         slots.entry(name.to_owned()).or_insert_with(|| watch::Sender::new(None)).clone()
     }
 }
 
-/// Where workers connect to. Dropping it ends all connections.
+/// Listener that workers connect to. Dropping it ends all connections.
 #[derive(Debug)]
 pub struct Reception {
     address: SocketAddr,
@@ -79,7 +79,7 @@ impl Reception {
     /// Accepts workers that know the token.
     ///
     /// # Errors
-    /// When the listener has no address.
+    /// Returns an error if the listener has no address.
     pub fn open(listener: TcpListener, token: AdminToken) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let guests = Arc::<Guests>::default();
@@ -91,12 +91,12 @@ impl Reception {
         Ok(Self { address, guests, token, _accepting: AbortOnDropHandle::new(accepting) })
     }
 
-    /// Where it is.
+    /// Returns the address that workers connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The way to the worker of this name, which need not have connected yet.
+    /// Returns the way to the worker of this name, which need not have connected yet.
     pub fn way(&self, name: &str) -> Arc<dyn Ask> {
         Arc::new(Guest { slot: self.guests.slot(name), token: self.token.clone() })
     }
@@ -117,7 +117,7 @@ impl Ask for Guest {
             let Ok(Some(mut way)) = timeout(COMES_LIMIT, comes).await else {
                 return Err(AskError(format!("it has not connected within {COMES_LIMIT:?}")));
             };
-            // A request of HTTP/2 names its server.
+            // An HTTP/2 request must name its server.
             let request = addressed(request, "http://load-worker", &self.token)?;
             let answer = way.send_request(request.map(Full::new)).await;
             let answer = answer.map_err(|error| AskError(error.to_string()))?;
@@ -127,7 +127,7 @@ impl Ask for Guest {
     }
 }
 
-/// Keeps the connection of a worker until it ends.
+/// Serves the connection of a worker until it ends.
 async fn receive(
     (mut stream, trust): (TcpStream, Trust),
     token: AdminToken,
@@ -147,7 +147,7 @@ async fn receive(
     let (sender, connection) = handshake.map_err(io::Error::other)?;
     slot.send_replace(Some(sender));
     let ended = connection.await;
-    // Another connection of the same worker may have replaced it. Those that wait need no notice of its end.
+    // Another connection of the same worker may have replaced it. Waiting requests need no notice of its end.
     slot.send_if_modified(|slot| {
         let is_gone = slot.as_ref().is_some_and(SendRequest::is_closed);
         if is_gone {
@@ -158,7 +158,7 @@ async fn receive(
     ended.map_err(io::Error::other)
 }
 
-/// Reads a line, byte by byte: what comes after it belongs to HTTP/2.
+/// Reads a line, byte by byte: everything after it belongs to HTTP/2.
 async fn read_line(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
     loop {
@@ -170,7 +170,7 @@ async fn read_line(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The name of the worker in its first line, if it knows the token.
+/// Returns the name of the worker in its first line, if it knows the token.
 fn greeting<'a>(line: &'a [u8], token: &AdminToken) -> Option<&'a str> {
     let mut words = std::str::from_utf8(line).ok()?.split(' ');
     let (greeting, name, given) = (words.next()?, words.next()?, words.next()?);
@@ -217,7 +217,7 @@ where
         .map_err(io::Error::other)
 }
 
-/// The tasks of a connection, which end with it.
+/// Tasks of a connection, which end with it.
 #[derive(Clone, Default)]
 struct Tasks(Arc<Mutex<JoinSet<()>>>);
 
@@ -257,7 +257,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let reception = Reception::open(listener, token.clone()).unwrap();
         let address = reception.address().to_string();
-        // Each says who it is, and what it was asked.
+        // Each tells its name, and the request that it got.
         let come = |name: &'static str, life: u32| {
             let (address, token) = (address.clone(), token.clone());
             AbortOnDropHandle::new(tokio::spawn(async move {
@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(ask("b").await.unwrap(), "b 1 /clock");
         drop(first);
         let _again = come("a", 2);
-        // A request on the connection that breaks is lost; whoever asks comes again as well.
+        // A request on the connection that breaks is lost; the caller repeats it as well.
         let second = async {
             loop {
                 match ask("a").await {

@@ -37,37 +37,37 @@ use rolldrop_record::run_info::Tool;
 use rolldrop_record::wire::{AdminToken, CLOCK_PATH, ClockAnswer, TOKEN_HEADER};
 use rolldrop_record::{Clock, RunDir, Stamp};
 
-/// How long a request's head may take.
+/// Time that a request's head may take.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// The largest order: request bodies are in it.
+/// Maximum size of an order in bytes, which includes request bodies.
 const MAX_ORDER_BYTES: usize = 8 * 1024 * 1024;
-/// How often the time since the last request is looked at.
+/// Interval at which the time since the last request is checked.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// How long open answers may take at the end.
+/// Time that open answers may take at the end.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
-/// What a worker in a pod is given.
+/// Settings of a worker in a pod.
 #[derive(Debug)]
 pub struct Settings {
-    /// Where its rows go.
+    /// Run directory for its rows.
     pub run_dir: RunDir,
-    /// The token that requests must have.
+    /// Token that requests must have.
     pub token: AdminToken,
-    /// Where it connects to, if the run cannot reach it.
+    /// Run to connect to, if the run cannot reach the worker.
     pub visit: Option<Visit>,
 }
 
-/// Where a worker connects to.
+/// The run that a worker connects to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Visit {
     /// Host and port.
     pub address: String,
-    /// Its name there.
+    /// Name of the worker at the run.
     pub name: String,
 }
 
 /// Serves until the load's rows were fetched, or the run has been silent for too long. `stop` ends the load; its rows
-/// can be fetched for as long as the process lives after that.
+/// can be fetched after that, as long as the process runs.
 pub async fn serve(listener: TcpListener, mut settings: Settings, stop: CancellationToken) {
     let visit = settings.visit.take();
     let (worker, taken) = Worker::new(settings);
@@ -75,7 +75,7 @@ pub async fn serve(listener: TcpListener, mut settings: Settings, stop: Cancella
         let Some(Visit { address, name }) = visit else { return pending().await };
         let answer = |request: Request<body::Incoming>| {
             let worker = Arc::clone(&worker);
-            // The worker has made that connection itself.
+            // The worker itself has made that connection.
             async move { worker.answer(request, &Trust::default()).await }
         };
         reverse::visit(&address, &name, &worker.token, answer).await;
@@ -87,13 +87,13 @@ pub async fn serve(listener: TcpListener, mut settings: Settings, stop: Cancella
     }
 }
 
-/// The orders that were taken.
+/// Orders that were taken.
 struct Orders {
-    /// How many.
+    /// Number of orders taken.
     taken: u64,
-    /// Whether the load was ordered to start.
+    /// True if the load was ordered to start.
     is_started: bool,
-    /// Where they go; `None` once no more are obeyed.
+    /// Channel for the orders; `None` once the worker obeys no more.
     to: Option<UnboundedSender<Bytes>>,
 }
 
@@ -105,14 +105,14 @@ struct Worker {
     handover: Handover,
     reports: Arc<Backlog>,
     orders: Mutex<Orders>,
-    /// When the last request with the token came.
+    /// Time when the last request with the token came.
     heard: Mutex<Option<Instant>>,
     /// Cancelled when everything was fetched.
     acknowledged: CancellationToken,
 }
 
 impl Worker {
-    /// A worker without orders, and the channel that they will come from.
+    /// Creates a worker without orders, and the channel that they will come from.
     fn new(Settings { run_dir, token, .. }: Settings) -> (Arc<Self>, UnboundedReceiver<Bytes>) {
         let clock = Clock::start();
         let (to, orders) = unbounded();
@@ -130,7 +130,7 @@ impl Worker {
         (Arc::new(worker), orders)
     }
 
-    /// From the first order to the end of the process.
+    /// Runs from the first order to the end of the process.
     async fn live(&self, orders: UnboundedReceiver<Bytes>, stop: CancellationToken) {
         let began = Instant::now();
         let loading = async {
@@ -172,7 +172,7 @@ impl Worker {
                 () = self.acknowledged.cancelled() => {}
             }
         } else if !self.acknowledged.is_cancelled() {
-            // The run reads why there is no load.
+            // The run reads the reason why there is no load.
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = self.acknowledged.cancelled() => {}
@@ -189,7 +189,7 @@ impl Worker {
         }
     }
 
-    /// The time since the last request, or since `began`.
+    /// Returns the time since the last request, or since `began`.
     fn silence(&self, began: Instant) -> Duration {
         self.heard().unwrap_or(began).elapsed()
     }
@@ -202,14 +202,14 @@ impl Worker {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// No further order is taken: the load is cut off, if it is not over.
+    /// Takes no further order: the load is cut off, if it is not over.
     fn end_orders(&self) {
         self.orders().to = None;
     }
 
-    /// Answers on a connection until that ends.
+    /// Answers requests on a connection until that ends.
     async fn serve(self: Arc<Self>, stream: TcpStream, trust: Trust) -> hyper::Result<()> {
-        // Reports are short, and wanted at once.
+        // Reports are short, and needed at once.
         let _ = stream.set_nodelay(true);
         let service = service_fn(|request| async { Ok::<_, Infallible>(self.answer(request, &trust).await) });
         let mut server = http1::Builder::new();
@@ -274,7 +274,7 @@ impl Worker {
             return text(StatusCode::CONFLICT, format!("the next order is number {}\n", orders.taken));
         }
         let Some(to) = &orders.to else { return text(StatusCode::CONFLICT, "the load has ended\n") };
-        // A line of its own, whatever white space came with it.
+        // A line for each order, whatever white space it contains.
         let mut line = serde_json::to_vec(&order).unwrap_or_default();
         line.push(b'\n');
         if to.unbounded_send(line.into()).is_err() {
@@ -286,7 +286,7 @@ impl Worker {
     }
 }
 
-/// A number in a query.
+/// Returns a number in a query.
 fn number(query: &str, name: &str) -> Option<u64> {
     let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     pairs.find(|(key, _)| *key == name)?.1.parse().ok()

@@ -1,4 +1,4 @@
-//! Workers that are served here, and whoever wants their load.
+//! Tests of workers that are served here, and of the run that orders their load.
 
 use std::io;
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ use rolldrop_record::parts::read_table;
 use rolldrop_record::wire::{CLOCK_PATH, ClockAnswer, TOKEN_HEADER};
 use rolldrop_record::{Clock, EventKind, RequestRow, RunDir, RunId, Stamp};
 
-/// The way to a worker on this machine. With `cut`, each answer's body breaks off after so many pieces.
+/// Way to a worker on this machine. With `cut`, each answer's body breaks off after this many pieces.
 struct Direct {
     address: SocketAddr,
     token: &'static str,
@@ -65,7 +65,7 @@ impl Ask for Direct {
     }
 }
 
-/// A worker, as a pod would have it.
+/// A worker like one in a pod.
 struct Pod {
     address: SocketAddr,
     dir: TempDir,
@@ -144,7 +144,7 @@ fn wanted(url: &str, rate: f64, seconds: u64) -> Wanted {
     Wanted { settings, run: RunId::random(), first_answer_limit: Duration::from_secs(30), before }
 }
 
-/// As seen from a node: the target is called so.
+/// Returns the settings as seen from a node, which is part of the targets' names.
 fn seen_from(settings: &Settings, node: &str) -> Settings {
     let mut settings = settings.clone();
     settings.targets.iter_mut().for_each(|target| target.name = format!("web@{node}"));
@@ -308,7 +308,7 @@ async fn only_the_run_is_obeyed_and_orders_are_taken_once_and_in_turn() {
     assert!(stranger.lines(READY_PATH).await.is_ok(), "the kubelet has no token");
 
     let link = Link::new(pod.way("secret", None));
-    // As one that was started anew hears the orders that another one had begun to take.
+    // A worker that was restarted gets the orders that the one before it had begun to take.
     let (status, why) = refused(link.post(&path(1), stop.clone()).await);
     assert_eq!((status, why.as_str()), (StatusCode::CONFLICT, "the next order is number 0"));
     assert_eq!(refused(link.post(&path(0), Bytes::from("nonsense")).await).0, StatusCode::BAD_REQUEST);
@@ -318,7 +318,7 @@ async fn only_the_run_is_obeyed_and_orders_are_taken_once_and_in_turn() {
     assert!(refused(link.post(&path(2), stop).await).1.contains("number 1"));
 }
 
-/// What strangers say, each connection as soon as the one before has said it.
+/// Sends the strangers' text, on one connection after the other.
 async fn attack(to: SocketAddr, says: Vec<u8>) {
     let mut open = std::collections::VecDeque::new();
     loop {

@@ -1,5 +1,4 @@
-//! An HTTP/2 request: all but its number, and what a template asks for, is made once, before the
-//! first is sent.
+//! An HTTP/2 request: everything but its number and its placeholders is made once, before the first request is sent.
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, Uri, Version, header};
@@ -10,23 +9,23 @@ use crate::target::{PlannedTarget, Text};
 use crate::template::{self, Piece};
 use rolldrop_record::id::ID_HEADER;
 
-/// Whether requests to a target can be sent over HTTP/2.
+/// Checks that requests to a target can be sent over HTTP/2.
 ///
 /// # Errors
-/// Why not.
+/// Returns the reason why they cannot.
 pub(crate) fn check(target: &PlannedTarget) -> Result<(), String> {
     let sender = Sender { ids: "run-load-0-".into(), worker: 0, workers: 1, seed: 0 };
     Template::new(target, &sender).check()
 }
 
-/// The requests of one source to one target.
+/// Requests of one source to one target.
 #[derive(Debug)]
 pub(crate) struct Template {
-    /// What does not change from one to the next.
+    /// Part that is the same in all of them.
     fixed: Request<()>,
-    /// The path, where it does.
+    /// Path, if it has placeholders.
     path: Option<Vec<Piece>>,
-    /// Headers whose values do.
+    /// Headers whose values have placeholders.
     made: Vec<(HeaderName, Vec<Piece>)>,
     body: Body,
     is_grpc: bool,
@@ -46,7 +45,7 @@ enum Body {
 pub(crate) struct NotARequest;
 
 impl Template {
-    /// The template of a sender's requests to `target`.
+    /// Creates the template of a sender's requests to `target`.
     pub(crate) fn new(target: &PlannedTarget, sender: &Sender) -> Self {
         let mut fixed = Request::new(());
         *fixed.method_mut() = target.method.clone();
@@ -55,7 +54,7 @@ impl Template {
         let mut made = Vec::new();
         for (name, value) in &target.headers {
             match value.as_slice() {
-                // HTTP/2 says it in :authority.
+                // HTTP/2 has :authority instead.
                 [Piece::Bytes(value)] if *name == header::HOST => {
                     authority = String::from_utf8_lossy(value).into_owned();
                 }
@@ -102,10 +101,10 @@ impl Template {
         template
     }
 
-    /// The request numbered `seq`, as it is sent for the `attempt`th time, counted from 1.
+    /// Makes the request numbered `seq`, as sent for the `attempt`th time, counted from 1.
     ///
     /// # Errors
-    /// When what fills in a placeholder makes no URL or no header.
+    /// Returns an error if the value of a placeholder makes no valid URL or header.
     pub(crate) fn make(&self, seq: u64, attempt: u32) -> Result<(Request<()>, Bytes), NotARequest> {
         let (number, mut random) = self.sender.draw(seq);
         let mut fill = |pieces: &[Piece]| {
@@ -136,12 +135,12 @@ impl Template {
         Ok((request, body))
     }
 
-    /// Whether every request that the template makes is one.
+    /// Checks that every request that the template makes is valid.
     ///
     /// # Errors
-    /// Why not.
+    /// Returns the reason why it is not.
     fn check(&self) -> Result<(), String> {
-        /// What HTTP/2 does not have (RFC 9113, 8.2.2).
+        /// Headers that HTTP/2 does not have (RFC 9113, 8.2.2).
         const NOT_IN_HTTP2: [&str; 3] = ["keep-alive", "proxy-connection", "upgrade"];
 
         let headers = self.fixed.headers();

@@ -1,4 +1,4 @@
-//! One look-up of a name: the hosts file, then DNS, then whatever else the system knows.
+//! One lookup of a name: the hosts file, then DNS, then the system's other sources.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -15,44 +15,44 @@ use tokio::time::Instant;
 
 use rolldrop_record::load::{DnsSettings, Family};
 
-/// How long an answer of the system holds. The system gives no TTL.
+/// Time for which an answer of the system is valid. The system gives no TTL.
 const SYSTEM_TTL: Duration = Duration::from_secs(30);
 
-/// No server answered.
+/// Reason given if no server answered.
 const TIMEOUT: &str = "timeout";
 
-/// Which source knows a name.
+/// Source that knows a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// The hosts file, read when the load was made ready.
+    /// The hosts file, read when the load was prepared.
     Hosts,
     /// DNS.
     Dns,
-    /// Another service of the system's, such as multicast DNS (getaddrinfo).
+    /// Another service of the system, such as multicast DNS (getaddrinfo).
     System,
 }
 
-/// What was found.
+/// Result of a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Found {
-    /// Sorted, each once.
+    /// Addresses, sorted, each once.
     pub(super) addresses: Vec<IpAddr>,
-    /// How long they hold; `None` for the whole load.
+    /// Time for which they are valid; `None` for the whole load.
     pub(super) ttl: Option<Duration>,
 }
 
-/// Looks names up. It keeps no answer: the caller knows how long each holds.
+/// Looks names up. It does not cache answers: the caller knows how long each is valid.
 pub(super) struct Lookup {
     hosts: Hosts,
-    /// `None` where the system has no configuration for it.
+    /// DNS resolver; `None` if the system has no configuration for it.
     dns: Option<TokioResolver>,
     family: Family,
-    /// Whether the system may be asked for what DNS does not know.
+    /// True if the system may be asked for names that DNS does not know.
     asks_system: bool,
 }
 
 impl Lookup {
-    /// Looks up as the settings say, and the system's files at this moment.
+    /// Creates a lookup by the settings, and by the system's files at this moment.
     pub(super) fn new(settings: &DnsSettings) -> Self {
         Self {
             hosts: Hosts::from_system().unwrap_or_default(),
@@ -65,7 +65,7 @@ impl Lookup {
     /// Looks up a name for the first time.
     ///
     /// # Errors
-    /// Why there is no address.
+    /// Returns the reason why there is no address.
     pub(super) async fn first(&self, host: &str) -> Result<(Source, Found), String> {
         if let Some(found) = self.in_hosts(host) {
             return Ok((Source::Hosts, found));
@@ -78,10 +78,10 @@ impl Lookup {
         }
     }
 
-    /// Looks up a name again, where it was known.
+    /// Looks up a name again, in the source that knew it.
     ///
     /// # Errors
-    /// Why there is no address.
+    /// Returns the reason why there is no address.
     pub(super) async fn again(&self, host: &str, source: Source) -> Result<Found, String> {
         match source {
             Source::Hosts => self.in_hosts(host).ok_or_else(|| "no_address".to_owned()),
@@ -125,7 +125,7 @@ async fn in_system(host: &str) -> Result<Found, String> {
     }
 }
 
-/// Servers answer in a different order each time, which is not a change.
+/// Sorts addresses: servers answer in a different order each time, which is not a change.
 fn in_order(addresses: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
     let mut addresses: Vec<IpAddr> = addresses.collect();
     addresses.sort_unstable();
@@ -160,7 +160,7 @@ fn name_server(address: SocketAddr) -> NameServerConfig {
     NameServerConfig::new(address.ip(), true, connections.into())
 }
 
-/// The failure in a few words that are the same each time, where it is one of those that are met.
+/// Describes the failure in a few words, which are the same each time for the usual failures.
 fn in_words(error: &NetError) -> String {
     match error {
         NetError::Dns(DnsError::NoRecordsFound(no)) => match no.response_code {
@@ -173,7 +173,7 @@ fn in_words(error: &NetError) -> String {
     }
 }
 
-/// A response code as it is usually written, in small letters: `nxdomain`.
+/// Returns a response code as it is usually written, in lower case: `nxdomain`.
 fn in_word(code: ResponseCode) -> String {
     format!("{code:?}").to_ascii_lowercase()
 }

@@ -7,14 +7,14 @@ use hdrhistogram::Histogram;
 use super::{Counts, ErrorStatuses, add, histogram, is_answered, merge, record};
 use rolldrop_record::RequestRow;
 
-/// How long the parts of a request took, in nanoseconds.
+/// Durations of the parts of service times, in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Parts {
-    /// From the start of connecting until the connection stood.
+    /// From the start of connecting until the connection was established.
     pub connect_ns: Histogram<u64>,
-    /// From there, the TLS handshake.
+    /// From then on, the TLS handshake.
     pub tls_ns: Histogram<u64>,
-    /// From sending until the complete head of the answer was there, of answered requests.
+    /// From sending until the complete head of the answer had arrived, of answered requests.
     pub head_ns: Histogram<u64>,
 }
 
@@ -44,7 +44,7 @@ impl Parts {
     }
 }
 
-/// The requests of the counted part that went to one target.
+/// Counts and histograms of the requests of the counted part that went to one target.
 #[derive(Clone, Debug)]
 pub struct OfTarget {
     /// Requests, by outcome.
@@ -59,7 +59,7 @@ pub struct OfTarget {
     pub bytes_received: u64,
     /// Response times of the answered requests, in nanoseconds.
     pub response_ns: Histogram<u64>,
-    /// Service times of the same.
+    /// Service times of the same requests, in nanoseconds.
     pub service_ns: Histogram<u64>,
 }
 

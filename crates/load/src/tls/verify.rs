@@ -1,4 +1,4 @@
-//! The verifier of `--insecure`: any certificate will do, but the peer has to hold its key.
+//! Verifier of `--insecure`: accepts any certificate, but the peer must hold its key.
 //!
 //! The lab has a copy (`node::http_get`), since it shares no code with what measures it but the clock and `places`.
 
@@ -14,7 +14,7 @@ use tokio_rustls::rustls::{DigitallySignedStruct, Error, SignatureScheme};
 pub(super) struct Unverified(WebPkiSupportedAlgorithms);
 
 impl Unverified {
-    /// A verifier that knows these algorithms.
+    /// Creates a verifier that knows these algorithms.
     pub(super) fn new(algorithms: WebPkiSupportedAlgorithms) -> Self {
         Self(algorithms)
     }

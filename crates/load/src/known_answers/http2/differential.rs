@@ -1,9 +1,8 @@
-//! HTTP/2's faults met by curl, which is nghttp2. hyper's client is none to compare with: its
-//! frames are read by the h2 crate, as ours are.
+//! HTTP/2's faults with curl, which uses nghttp2. A comparison with hyper's client would prove nothing: the h2 crate
+//! reads its frames, as it reads ours.
 //!
-//! The tables of `docs/outcomes.md` say what an exit code of curl may mean by its manual, and what
-//! we and curl say of each fault; where that is not what is said here, this fails and shows the
-//! tables as they should be.
+//! The tables of `docs/outcomes.md` have the meaning of curl's exit codes by its manual, and our result and curl's for
+//! each fault; if they differ from the results here, the test fails and prints the tables as they should be.
 
 use futures::StreamExt;
 
@@ -11,7 +10,7 @@ use super::frames::{ENHANCE_YOUR_CALM, INTERNAL_ERROR, PROTOCOL_ERROR};
 use super::*;
 use crate::known_answers::differential::{AT_A_TIME, assert_documented, curl, ours};
 
-/// How a connection ends that fails.
+/// Outcomes of a connection that ends by a failure.
 const CUT_OFF: &[Outcome] = &[
     Outcome::EofBeforeResponse,
     Outcome::TruncatedBody,
@@ -19,7 +18,7 @@ const CUT_OFF: &[Outcome] = &[
     Outcome::ResetMidResponse,
 ];
 
-/// An exit code of curl, what its manual says of it, and the outcomes that are such.
+/// An exit code of curl, its meaning in curl's manual, and the outcomes that correspond to it.
 type Class = (&'static str, &'static str, &'static [Outcome]);
 
 const CLASSES: [Class; 9] = [
@@ -44,7 +43,7 @@ const CLASSES: [Class; 9] = [
     ),
 ];
 
-/// Each fault, in the words of the table.
+/// Faults, in the words of the table.
 const FAULTS: [(Script, &str); 36] = [
     (Script::Ok, "a complete answer"),
     (Script::InPieces, "a body in pieces"),
@@ -84,7 +83,7 @@ const FAULTS: [(Script, &str); 36] = [
     (Script::Drip, "a body that does not end in time"),
 ];
 
-/// A row of the table. Where curl is of another opinion, or sends the request again, it says so.
+/// Returns a row of the table, with a note if curl's result differs, or if curl sends the request again.
 async fn row(script: Script, words: &str) -> String {
     let server =
         Server::start(Habits { scripts: vec![script], may_come_again: true, ..Habits::default() }).await;
@@ -96,7 +95,7 @@ async fn row(script: Script, words: &str) -> String {
     assert_eq!((ours, first.times), (first.outcome, 1), "{words}");
     let class = CLASSES.iter().find(|(exit, ..)| *exit == code);
     let (_, _, outcomes) = class.unwrap_or_else(|| panic!("{words}: {code}"));
-    // A reset comes before curl acknowledges the settings or after, as it happens.
+    // A reset may come before curl acknowledges the settings, or after.
     let code = if script.is_broken() && ["55", "56"].contains(&&*code) { "55 or 56" } else { &*code };
     let differs = if outcomes.contains(&ours) { "" } else { ", which differs" };
     let again = if theirs.times > 1 { format!(", sent {} times", theirs.times) } else { String::new() };
@@ -115,7 +114,7 @@ async fn curl_says_the_same_of_every_fault_of_http2() {
     assert_documented(&classes);
 }
 
-/// The rows of what ends TLS amid HTTP/2, for the table of TLS.
+/// Returns the rows of faults that end TLS in the middle of HTTP/2, for the table of TLS.
 pub(in crate::known_answers) async fn fault_inside_tls() -> Vec<String> {
     let mut rows = Vec::new();
     for (script, words) in [

@@ -1,4 +1,4 @@
-//! Frames as the faulty server writes them: right ones, and parts of wrong ones.
+//! Frames of the faulty server: valid ones, and parts of invalid ones.
 
 pub(super) const DATA: u8 = 0;
 pub(super) const HEADERS: u8 = 1;
@@ -12,7 +12,7 @@ pub(super) const END_STREAM: u8 = 1;
 pub(super) const END_HEADERS: u8 = 4;
 pub(super) const PADDED: u8 = 8;
 
-/// Error codes (RFC 9113, 7), and one that nobody has defined.
+/// Error codes (RFC 9113, 7), and an undefined one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Code(u32);
 
@@ -23,7 +23,7 @@ pub(super) const REFUSED_STREAM: Code = Code(7);
 pub(super) const CANCEL: Code = Code(8);
 pub(super) const ENHANCE_YOUR_CALM: Code = Code(11);
 
-/// What is said of a code, alone and in a GOAWAY.
+/// Names of the codes, alone and in a GOAWAY.
 const NAMES: [(u32, &str, &str); 15] = [
     (0, "NO_ERROR", "GOAWAY NO_ERROR"),
     (1, "PROTOCOL_ERROR", "GOAWAY PROTOCOL_ERROR"),
@@ -43,7 +43,7 @@ const NAMES: [(u32, &str, &str); 15] = [
 ];
 
 impl Code {
-    /// All but REFUSED_STREAM, which has a script of its own.
+    /// Returns all codes but REFUSED_STREAM, which has a script of its own.
     pub(super) fn others() -> impl Iterator<Item = Self> {
         NAMES.iter().map(|(code, ..)| Self(*code)).filter(|code| *code != REFUSED_STREAM)
     }
@@ -54,13 +54,13 @@ impl Code {
     }
 }
 
-/// A frame.
+/// Returns a frame.
 pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// HEADERS whose block is whole.
+/// Returns HEADERS with a complete block.
 pub(super) fn headers(flags: u8, stream: u32, block: &[u8]) -> Vec<u8> {
     frame(HEADERS, END_HEADERS | flags, stream, block)
 }
@@ -73,12 +73,12 @@ pub(super) fn reset(stream: u32, code: Code) -> Vec<u8> {
     frame(RST_STREAM, 0, stream, &code.0.to_be_bytes())
 }
 
-/// The fields that every answer begins with.
+/// Returns the fields that every answer begins with.
 pub(super) fn status(status: &str) -> Vec<u8> {
     [field(":status", status), field("rolldrop-pod", "web-1")].concat()
 }
 
-/// The highest number of a stream.
+/// Highest number of a stream.
 pub(super) const LAST_STREAM: u32 = (1 << 31) - 1;
 
 pub(super) fn goaway(last_stream: u32, code: Code) -> Vec<u8> {
@@ -90,13 +90,13 @@ pub(super) fn settings(settings: &[(u16, u32)]) -> Vec<u8> {
     frame(SETTINGS, 0, 0, &settings.iter().flat_map(entry).collect::<Vec<u8>>())
 }
 
-/// A header field as it stands: a literal without an index (RFC 7541, 6.2.2).
+/// Encodes a header field as a literal without an index (RFC 7541, 6.2.2).
 pub(super) fn field(name: &str, value: &str) -> Vec<u8> {
     let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
     [vec![0], text(name), text(value)].concat()
 }
 
-/// Bytes of the frames that make a message of `stream` in `bytes`, if these are frames.
+/// Returns the number of bytes of the frames in `bytes` that make a message of `stream`, if these are frames.
 pub(super) fn message_bytes(mut bytes: &[u8]) -> u64 {
     let mut sum = 0;
     while bytes.len() >= 9 {

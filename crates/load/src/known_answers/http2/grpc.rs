@@ -1,4 +1,4 @@
-//! gRPC's faults: answers to calls, and what a client should make of each.
+//! gRPC's faults: answers to calls, and the results that a client should record.
 
 use super::frames::{END_STREAM, INTERNAL_ERROR, data, field, headers, reset, status};
 use super::script::Script;
@@ -8,9 +8,9 @@ use rolldrop_record::Outcome;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Answer {
     Ok,
-    /// A message that says that it is compressed, and the header that says how.
+    /// A message that is marked as compressed, and the header that names the compression.
     Compressed,
-    /// A status that is all of the answer.
+    /// Nothing but a status.
     TrailersOnly,
     /// A status after a message.
     Status,
@@ -22,7 +22,7 @@ pub(super) enum Answer {
     NoContentType,
     /// The answer of a proxy that found no server.
     Proxy,
-    /// A message that says that it is compressed, and nothing that says how.
+    /// A message that is marked as compressed, without the header that names the compression.
     CompressedSomehow,
     CutMessage,
     NoMessage,
@@ -49,7 +49,7 @@ pub(super) const ANSWERS: [Script; 14] = [
 ];
 
 impl Answer {
-    /// What a client should see: outcome, status, and what is said of it.
+    /// Returns the result that a client should record: outcome, status and detail.
     pub(super) fn truth(self) -> (Outcome, Option<u16>, Option<&'static str>) {
         let (outcome, detail) = match self {
             Answer::Ok | Answer::Compressed => (Outcome::Ok, None),
@@ -67,7 +67,7 @@ impl Answer {
         (outcome, Some(200), detail)
     }
 
-    /// The gRPC status that its row should have.
+    /// Returns the gRPC status that the row should have.
     pub(super) fn grpc_status(self) -> Option<i32> {
         match self {
             Answer::Ok
@@ -86,7 +86,7 @@ impl Answer {
         }
     }
 
-    /// Its frames on a stream.
+    /// Returns the frames of the answer on a stream.
     pub(super) fn frames(self, stream: u32) -> Vec<u8> {
         const MESSAGE: &[u8] = b"\0\0\0\0\x05hello";
         const COMPRESSED: &[u8] = b"\x01\0\0\0\x05hello";

@@ -1,4 +1,4 @@
-//! What the faulty server does with a request, and what a client should make of it.
+//! Scripts of the faulty server for a request, and the results that a client should record.
 
 use super::frames::{
     CANCEL, CONTINUATION, Code, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, HEADERS, INTERNAL_ERROR,
@@ -8,7 +8,7 @@ use super::grpc::Answer;
 use crate::known_answers::transport::ALERT;
 use rolldrop_record::Outcome;
 
-/// What the server does with a request.
+/// Action of the server on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Script {
     Ok,
@@ -20,10 +20,10 @@ pub(super) enum Script {
     Trailers,
     NotFound,
     Unavailable,
-    /// The whole answer, and RST_STREAM(NO_ERROR) after it.
+    /// The complete answer, and RST_STREAM(NO_ERROR) after it.
     OkThenReset,
     Refused,
-    /// REFUSED_STREAM, when part of an answer has gone out.
+    /// REFUSED_STREAM, after part of an answer.
     RefusedInBody,
     ResetSilently(Code),
     ResetInBody,
@@ -36,13 +36,13 @@ pub(super) enum Script {
     BreakInBody,
     /// Answers, and closes when the next request comes.
     CloseNext,
-    /// GOAWAY that leaves this request out.
+    /// GOAWAY that excludes this request.
     GoAwayBefore(Code),
-    /// GOAWAY that does not, and the answer.
+    /// GOAWAY that does not exclude it, and the answer.
     GoAwayThenAnswer(Code),
-    /// The same, after a GOAWAY that leaves nothing out, as RFC 9113 (6.8) has it.
+    /// The same, after a GOAWAY that excludes nothing, as in RFC 9113 (6.8).
     GoAwayTwice,
-    /// GOAWAY that does not leave it out, and no answer.
+    /// GOAWAY that does not exclude it, and no answer.
     GoAwayThenClose(Code),
     GoAwayThenBreak,
     /// Ends TLS by an alert.
@@ -59,7 +59,7 @@ pub(super) enum Script {
     Grpc(Answer),
 }
 
-/// What ends a stream and leaves its connection alone.
+/// Returns the scripts that end a stream and leave its connection alone.
 pub(super) fn streams() -> Vec<Script> {
     STREAMS.into_iter().chain(Code::others().map(Script::ResetSilently)).collect()
 }
@@ -82,7 +82,7 @@ const STREAMS: [Script; 15] = [
     Script::LongBody,
 ];
 
-/// What ends the connection.
+/// Scripts that end the connection.
 pub(super) const CONNECTIONS: [Script; 15] = [
     Script::CloseSilently,
     Script::CloseInBody,
@@ -101,12 +101,12 @@ pub(super) const CONNECTIONS: [Script; 15] = [
     Script::Http1,
 ];
 
-/// What ends the connection where TLS is spoken.
+/// Scripts that end a connection with TLS.
 pub(super) const ALERTS: [Script; 2] = [Script::AlertSilently, Script::AlertInBody];
 
 pub(super) const HANGING: [Script; 3] = [Script::HangSilently, Script::HangInBody, Script::Drip];
 
-/// What comes after an answer.
+/// Action after an answer.
 pub(super) enum Then {
     Go,
     Close,
@@ -118,7 +118,7 @@ pub(super) enum Then {
 }
 
 impl Script {
-    /// What a client should see: outcome, status, and what HTTP/2 said of it.
+    /// Returns the result that a client should record: outcome, status, and detail of HTTP/2.
     pub(super) fn truth(self) -> (Outcome, Option<u16>, Option<&'static str>) {
         use Script as S;
         match self {
@@ -144,7 +144,7 @@ impl Script {
             S::CloseSilently => (Outcome::EofBeforeResponse, None, None),
             S::BreakSilently => (Outcome::ResetBeforeResponse, None, None),
             S::BreakInBody => (Outcome::ResetMidResponse, Some(200), None),
-            // The settings have come before it.
+            // The server's settings came before the alert.
             S::AlertSilently => (Outcome::ResetBeforeResponse, None, Some(ALERT)),
             S::AlertInBody => (Outcome::ResetMidResponse, Some(200), Some(ALERT)),
             S::GoAwayBefore(code) => (Outcome::H2Goaway, None, Some(code.names().1)),
@@ -157,12 +157,12 @@ impl Script {
         }
     }
 
-    /// The gRPC status that the row should have.
+    /// Returns the gRPC status that the row should have.
     pub(super) fn grpc_status(self) -> Option<i32> {
         if let Script::Grpc(answer) = self { answer.grpc_status() } else { None }
     }
 
-    /// Whether Go's client sends a request again that met this on a stream, without a word.
+    /// Returns true if Go's client silently sends a request again that met this fault on a stream.
     pub(super) fn is_hidden_by_go(self, stream: u32) -> bool {
         match self {
             Script::Refused => true,
@@ -171,12 +171,12 @@ impl Script {
         }
     }
 
-    /// Whether the connection is reset.
+    /// Returns true if the connection is reset.
     pub(super) fn is_broken(self) -> bool {
         matches!(self, Script::BreakSilently | Script::BreakInBody | Script::GoAwayThenBreak)
     }
 
-    /// The frames of the answer on a stream, and what comes after them.
+    /// Returns the frames of the answer on a stream, and the action after them.
     pub(super) fn answer(self, stream: u32) -> (Vec<u8>, Then) {
         use Script as S;
         let ok = |length: &str| [status("200"), field("content-length", length)].concat();
@@ -237,7 +237,7 @@ impl Script {
             S::GoAwayThenClose(code) => (goaway(stream, code), Then::Close),
             S::GoAwayThenBreak => (goaway(stream, NO_ERROR), Then::Break),
             S::BadFrame => (frame(DATA, 0, 0, b"on no stream"), Then::Close),
-            // The index 0 means nothing.
+            // The index 0 is invalid.
             S::BadHeaders => (headers(END_STREAM, &[0x80]), Then::Close),
             S::Http1 => (b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n".to_vec(), Then::Close),
             S::HangSilently => (Vec::new(), Then::Go),

@@ -1,5 +1,5 @@
-//! An HTTP/2 server that plays a script per request and writes down what it did. It writes its
-//! frames itself, so that it can write wrong ones.
+//! An HTTP/2 server that plays a script per request and logs its actions. It writes its frames itself, so that it can
+//! write invalid ones.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,47 +20,47 @@ use super::script::{Script, Then};
 use crate::known_answers::transport::{self, Transport};
 use rolldrop_record::{Outcome, RequestId};
 
-/// What the server did to a request.
+/// Action of the server on a request, with the result that the client should record.
 #[derive(Clone, Debug)]
 pub(super) struct Truth {
-    /// The script that it played; `None` where it closed the connection instead.
+    /// Script that it played; `None` if it closed the connection instead.
     pub(super) script: Option<Script>,
     pub(super) outcome: Outcome,
     pub(super) status: Option<u16>,
     pub(super) detail: Option<&'static str>,
     pub(super) peer: SocketAddr,
     pub(super) stream: u32,
-    /// Whether the connection had carried a request before.
+    /// True if the connection had carried a request before.
     pub(super) reused: bool,
     pub(super) request_bytes: u64,
     pub(super) answer_bytes: u64,
-    /// Whether Go's client would have sent it again without a word.
+    /// True if Go's client would have silently sent it again.
     pub(super) is_hidden_by_go: bool,
-    /// Requests of the connection that were not answered when this one came, with it.
+    /// Number of unanswered requests of the connection when this one came, itself included.
     pub(super) open: usize,
-    /// How many times it has come.
+    /// Number of times that it has come.
     pub(super) times: usize,
 }
 
 pub(super) type Log = Arc<Mutex<BTreeMap<(String, u64), Truth>>>;
 
-/// How a server goes about it.
+/// Behaviour of a server.
 #[derive(Clone, Default)]
 pub(super) struct Habits {
-    /// Played in turn, by the request's number.
+    /// Scripts to play in turn, by the request's number.
     pub(super) scripts: Vec<Script>,
-    /// Told to each client at first,
+    /// Settings that each client gets at first,
     pub(super) settings: Vec<(u16, u32)>,
-    /// and when so many requests of a connection have come.
+    /// and after this many requests of a connection.
     pub(super) later: Option<(usize, Vec<(u16, u32)>)>,
-    /// No answer to a connection's requests after so many, and when so many have come, a GOAWAY
-    /// that says so.
+    /// Two numbers of a connection's requests: after the first, the server answers no more; after the second, it sends
+    /// a GOAWAY that excludes those.
     pub(super) goaway_after: Option<(usize, usize)>,
-    /// Answers wait for so long.
+    /// Delay of answers.
     pub(super) answer_after: Duration,
-    /// TLS, where it is spoken.
+    /// TLS, if the server speaks it.
     pub(super) tls: Option<TlsAcceptor>,
-    /// Clients may send a request again as it was, and meet the same.
+    /// True if clients may send a request again, which then meets the same script.
     pub(super) may_come_again: bool,
 }
 
@@ -112,7 +112,7 @@ impl Server {
     }
 }
 
-/// When a client is told at the latest that requests were left out.
+/// Time by which a client is told at the latest that requests were excluded.
 const GOAWAY_AT_LAST: Duration = Duration::from_secs(2);
 
 struct Connection {
@@ -121,9 +121,9 @@ struct Connection {
     peer: SocketAddr,
     decoder: Decoder<'static>,
     requests: usize,
-    /// Requests that are not answered.
+    /// Number of requests that are not answered.
     open: Arc<Mutex<usize>>,
-    /// Answers that take their time.
+    /// Answers that are delayed.
     tasks: JoinSet<()>,
     habits: Arc<Habits>,
     log: Log,
@@ -139,13 +139,13 @@ struct Frame {
 impl Connection {
     async fn write(&self, bytes: &[u8]) {
         let mut write = self.write.lock().await;
-        // A client that has gone is told nothing.
+        // Nothing reaches a client that has gone.
         if write.write_all(bytes).await.is_ok() {
             let _ = write.flush().await;
         }
     }
 
-    /// The stream as a whole, to which no answer is written any more.
+    /// Returns the stream as a whole, to which no answer is written any more.
     async fn whole(mut self) -> Box<dyn Transport> {
         self.tasks.shutdown().await;
         self.read.unsplit(Arc::into_inner(self.write).unwrap().into_inner())
@@ -184,14 +184,14 @@ impl Connection {
         }
     }
 
-    /// Reads the rest of a request, writes down what is to happen to it, and has it happen.
+    /// Reads the rest of a request, logs its script, and plays it.
     #[expect(clippy::too_many_lines, reason = "an arm for each of the faults")]
     async fn request(&mut self, head: Frame, close_next: bool) -> Then {
         let stream = head.stream;
         assert_eq!(head.flags & END_HEADERS, END_HEADERS, "a head of one frame");
         let mut request_bytes = 9 + head.payload.len() as u64;
         let Some(id) = self.id(head.payload) else {
-            // Sent again.
+            // The client has sent the request again.
             self.write(&Script::Ok.answer(stream).0).await;
             return Then::Go;
         };
@@ -266,7 +266,7 @@ impl Connection {
             self.write(&goaway(last_stream, NO_ERROR)).await;
         }
         if is_left_out {
-            // Where so many never come, it says so all the same.
+            // If that many requests never come, it sends the GOAWAY all the same.
             if let Some((after, _)) = self.habits.goaway_after
                 && self.requests == after + 1
             {

@@ -1,7 +1,7 @@
-//! The rows of a load that is still sent: what workers have in closed parts by now.
+//! Fetches rows of a load that is still running: those that workers have in closed parts by now.
 //!
-//! A worker closes a part every few seconds. Whoever judges a run while it lasts has closed parts fetched, and is told
-//! whether all that had been recorded up to some time is among them.
+//! A worker closes a part every few seconds. A reader that judges a run while it lasts has closed parts fetched, and
+//! learns whether they include everything recorded up to some time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use super::Context;
 
-/// An order to fetch what is closed, dropped once it was carried out.
+/// Order to fetch the closed parts; dropped once it was carried out.
 pub(super) type Order = oneshot::Sender<()>;
 
 /// Fetches rows while the load lasts. Clones share it.
@@ -48,24 +48,26 @@ impl EarlyRows {
         Self { context, workers: Vec::new() }
     }
 
-    /// Adds a worker, which carries the orders out.
+    /// Adds a worker, which carries out the orders.
     pub(super) fn add(&mut self, name: &str) -> Receiver<Order> {
         let (orders, taken) = channel(1);
         self.workers.push(Worker { name: name.to_owned(), orders });
         taken
     }
 
-    /// Returns what is recorded by now, as far as workers have reported it: some two seconds ago.
+    /// Returns the number of rows that each source has recorded by now, as far as workers have reported it: some two
+    /// seconds ago.
     pub fn mark(&self) -> Mark {
         let known = self.context.known();
         Mark(known.reached.iter().map(|(source, (reached, _))| (source.clone(), reached.rows)).collect())
     }
 
-    /// Fetches what is closed by now, from all workers, and tells whether everything up to the mark is here.
+    /// Fetches the parts that are closed by now, from all workers, and tells whether everything up to the mark has
+    /// arrived.
     pub async fn fetch(&self, Mark(wanted): &Mark) -> Arrived {
         join_all(self.workers.iter().map(|worker| async {
             let (order, carried_out) = oneshot::channel();
-            // A worker that has ended takes none; the order is dropped in any case.
+            // A worker that has ended takes no orders; the order is dropped in any case.
             let _ = worker.orders.send(order).await;
             let _ = carried_out.await;
         }))

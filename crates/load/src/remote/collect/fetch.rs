@@ -1,7 +1,7 @@
 //! Fetches a worker's closed parts into the run directory.
 //!
-//! An incomplete part has the name of an open one. Fetching it continues where its connection broke, and it gets its
-//! final name when it is complete: with the size, the digest and the number of rows that the worker listed.
+//! An incomplete part has the name of an open one. If its connection breaks, fetching it continues from there, and it
+//! gets its final name when it is complete: with the size, the digest and the number of rows that the worker listed.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,16 +23,16 @@ use crate::remote::parts::{Listing, PARTS_PATH, Part, hexadecimal};
 use rolldrop_record::RequestRow;
 use rolldrop_record::parts::{self, PartError, Row};
 
-/// From one attempt to the next.
+/// Time from one attempt to the next.
 const RETRY: Duration = Duration::from_millis(500);
-/// A connection on which nothing comes for this long is closed.
+/// Time after which a silent connection is closed.
 const SILENCE_LIMIT: Duration = Duration::from_secs(15);
-/// If nothing arrives for this long, in however many attempts, the worker is given up.
+/// Time without any arrival, in however many attempts, after which the worker is given up.
 pub(super) const STALL_LIMIT: Duration = Duration::from_secs(60);
-/// How often a part may differ from its listing.
+/// Maximum number of times that a part may differ from its listing.
 const MOST_MISMATCHES: u32 = 3;
 
-/// Why a worker's parts could not be fetched.
+/// Reason why a worker's parts could not be fetched.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FetchError {
     #[error("nothing came for {STALL_LIMIT:?}: {0}")]
@@ -45,10 +45,10 @@ pub(super) enum FetchError {
     Write { path: PathBuf, source: io::Error },
 }
 
-/// Why one attempt failed.
+/// Reason why one attempt failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failed {
-    /// It may succeed later.
+    /// A later attempt may succeed.
     #[error("{0}")]
     ForNow(String),
     #[error(transparent)]
@@ -61,21 +61,21 @@ impl From<LinkError> for Failed {
     }
 }
 
-/// What fetching the parts of one worker takes.
+/// Everything needed to fetch the parts of one worker.
 pub(super) struct Fetch<'a> {
     pub(super) link: &'a Link,
     pub(super) run_dir: &'a Path,
-    /// Whose parts it may have.
+    /// Sources whose parts it may have.
     pub(super) sources: &'a [String],
     pub(super) bucket: &'a Bucket,
 }
 
 impl Fetch<'_> {
-    /// Fetches the parts that are closed by now and not here, each in one attempt, and calls `is_there` with each that is
-    /// here.
+    /// Fetches the parts that are closed by now and not here, each in one attempt, and calls `is_there` with each part
+    /// that is here.
     ///
     /// # Errors
-    /// At the first attempt that fails.
+    /// Returns an error at the first attempt that fails.
     pub(super) async fn closed(&self, mut is_there: impl FnMut(&Part)) -> Result<(), Failed> {
         for part in &self.list().await?.parts {
             if !self.is_here(part) {
@@ -87,10 +87,10 @@ impl Fetch<'_> {
         Ok(())
     }
 
-    /// Fetches all parts of a load that is over, but for those that are here, and calls `is_there` with each that is here.
+    /// Fetches all missing parts of a load that is over, and calls `is_there` with each part that is here.
     ///
     /// # Errors
-    /// When the worker sends nothing more, or something else than it listed.
+    /// Returns an error if the worker sends nothing more, or something else than it listed.
     pub(super) async fn all(&self, mut is_there: impl FnMut(&Part)) -> Result<(), FetchError> {
         let mut last = Instant::now();
         let listed = loop {
@@ -123,7 +123,7 @@ impl Fetch<'_> {
         Ok(())
     }
 
-    /// Returns true if a part was fetched before: only then it has its name.
+    /// Returns true if a part was fetched before: only then does it have its name.
     fn is_here(&self, part: &Part) -> bool {
         self.run_dir.join(RequestRow::TABLE).join(&part.name).is_file()
     }
@@ -140,7 +140,7 @@ impl Fetch<'_> {
         }
     }
 
-    /// Fetches what is missing of a part.
+    /// Fetches the missing bytes of a part.
     async fn go_on(&self, part: &Part, under_way: &mut UnderWay) -> Result<(), Failed> {
         if under_way.length < part.bytes {
             let request = Request::get(format!("{PARTS_PATH}/{}", part.name))
@@ -165,7 +165,7 @@ impl Fetch<'_> {
     }
 }
 
-/// Waits before the next attempt. Fails if there will be none.
+/// Waits before the next attempt. Returns an error if there will be none.
 async fn pause(why: Failed, last: Instant) -> Result<(), FetchError> {
     match why {
         Failed::ForNow(why) if last.elapsed() >= STALL_LIMIT => Err(FetchError::Stalled(why)),
@@ -205,7 +205,7 @@ impl UnderWay {
         Ok(())
     }
 
-    /// Gives the part its final name, if it is what the worker listed. If not, all of it must be fetched again.
+    /// Gives the part its final name, if it is as the worker listed it. If not, all of it must be fetched again.
     async fn end(&mut self, part: &Part) -> Result<(), Failed> {
         self.file.flush().await.map_err(|source| self.unwritten(source))?;
         let sha256 = hexadecimal(self.digest.clone());
@@ -217,7 +217,7 @@ impl UnderWay {
                 format!("{} bytes with another digest than the {} that it has", self.length, part.bytes)
             }
             Ok(rows) if rows == part.rows => {
-                // Not a task of its own: a fetch that is dropped meanwhile must not rename the file later.
+                // Not in a separate task: a fetch that is dropped meanwhile must not rename the file later.
                 let renamed = std::fs::rename(&self.path, self.path.with_extension(""));
                 return renamed.map_err(|source| self.unwritten(source).into());
             }

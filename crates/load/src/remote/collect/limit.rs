@@ -1,4 +1,4 @@
-//! The limit on what the fetching of parts takes from the network, over all workers together.
+//! Limits the network traffic of fetching parts, over all workers together.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// After a pause, the bytes of this long may come at once.
+/// After a pause, the bytes for this duration may come at once.
 const BURST: Duration = Duration::from_millis(100);
-/// The units that a limit may be given in.
+/// Units of a limit.
 const UNITS: [(&str, f64); 4] = [("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0)];
 
 /// Bytes a second, or no limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limit(Option<f64>);
 
-/// A text that is no limit.
+/// Text that is no limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a rate in bytes a second, such as 5MB or 500kB; 0 or max is none")]
 pub struct NotALimit(String);
@@ -36,7 +36,7 @@ impl FromStr for Limit {
         }
         let amount = text.strip_suffix("/s").unwrap_or(text);
         let amount = amount.strip_suffix('B').unwrap_or(amount);
-        // The last unit fits always.
+        // The last unit always fits.
         let unit = UNITS.iter().find_map(|(unit, factor)| Some((amount.strip_suffix(unit)?, factor)));
         let per_s = unit.and_then(|(number, factor)| Some(number.parse::<f64>().ok()? * factor));
         match per_s {
@@ -56,11 +56,11 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Enforces a limit on all who share it.
+/// Enforces a limit on everything that shares it.
 #[derive(Debug)]
 pub(super) struct Bucket {
     limit: Limit,
-    /// When all that was taken so far is within the limit.
+    /// Time from which all bytes taken so far are within the limit.
     paid_at: Mutex<Instant>,
 }
 
@@ -69,7 +69,7 @@ impl Bucket {
         Self { limit, paid_at: Mutex::new(Instant::now()) }
     }
 
-    /// Takes bytes that have come, and waits until more may.
+    /// Takes bytes that have come, and waits until more may come.
     pub(super) async fn take(&self, bytes: usize) {
         let Limit(Some(per_s)) = self.limit else { return };
         let until = {
@@ -126,7 +126,7 @@ mod tests {
             });
         }
         while tasks.join_next().await.is_some() {}
-        // 10 MB, but for what the pause before allowed.
+        // 10 MB, less the bytes that the pause before allowed.
         let took = began.elapsed();
         assert!((Duration::from_millis(9_850)..Duration::from_millis(10_050)).contains(&took), "{took:?}");
         let began = Instant::now();

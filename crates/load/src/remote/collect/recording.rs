@@ -1,4 +1,4 @@
-//! Records what the workers report while the load lasts: `latency.hlog` of all workers together, and the rows that were
+//! Records the reports of workers while the load runs: `latency.hlog` of all workers together, and the rows that were
 //! not `ok`.
 //!
 //! These rows are in a directory of their own until it is known which workers' parts arrive. If a worker's parts
@@ -20,13 +20,13 @@ use rolldrop_record::parts::{self, PartWriter, Row};
 use rolldrop_record::run_dir::LIVE_DIR;
 use rolldrop_record::{Clock, Outcome, RequestRow, RunDir, RunDirError, Stamp};
 
-/// A second is written when a batch of any worker is this many seconds ahead.
+/// Number of seconds that a batch of any worker must be ahead before a second is written.
 const LAG: i64 = 10;
 
 /// Records until all senders are gone.
 ///
 /// # Errors
-/// When something cannot be written.
+/// Returns an error if something cannot be written.
 pub(super) fn record(
     run_dir: &RunDir,
     clock: Clock,
@@ -45,11 +45,11 @@ pub(super) fn record(
     Ok(())
 }
 
-/// The seconds of the load, of all workers together.
+/// Seconds of the load, of all workers together.
 struct Seconds<'a> {
     log: LatencyLog<'a>,
     open: BTreeMap<i64, ByOutcome>,
-    /// Seconds before this one have been written.
+    /// Number of the first second that has not been written.
     first: i64,
 }
 
@@ -79,14 +79,14 @@ impl Seconds<'_> {
     }
 }
 
-/// Rows that were kept, by source.
+/// Number of rows that were kept, by source.
 pub(super) type Kept = BTreeMap<String, u64>;
 
 /// Makes parts of the reported rows of these sources, without those that are in the table already, and removes all
 /// others.
 ///
 /// # Errors
-/// When they cannot be read or written.
+/// Returns an error if they cannot be read or written.
 pub(super) fn keep(run_dir: &RunDir, clock: Clock, sources: &HashSet<String>) -> Result<Kept, CollectError> {
     let (live, mut kept) = (run_dir.path().join(LIVE_DIR), Kept::new());
     if !sources.is_empty() {
@@ -138,7 +138,7 @@ pub(super) fn keep(run_dir: &RunDir, clock: Clock, sources: &HashSet<String>) ->
     }
 }
 
-/// Removes parts that will not be complete.
+/// Removes parts that will never be complete.
 fn remove_unfinished(run_dir: &RunDir, sources: &HashSet<String>) -> Result<(), CollectError> {
     let table = run_dir.path().join(RequestRow::TABLE);
     for entry in fs::read_dir(&table).into_iter().flatten().flatten() {
@@ -150,7 +150,7 @@ fn remove_unfinished(run_dir: &RunDir, sources: &HashSet<String>) -> Result<(), 
     Ok(())
 }
 
-/// Whether a part is of one of these sources.
+/// Returns true if a part belongs to one of these sources.
 fn is_of(path: &Path, sources: &HashSet<String>) -> bool {
     let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
     name.rsplit_once('-').is_some_and(|(source, _)| sources.contains(source))

@@ -1,4 +1,4 @@
-//! Collecting from workers in this process, by ways on which things go wrong.
+//! Tests of collecting from workers in this process, over ways on which things go wrong.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -21,14 +21,14 @@ use crate::remote::handover::Handover;
 use rolldrop_record::parts::{PartWriter, read_table};
 use rolldrop_record::{Outcome, Phase, RequestRow};
 
-/// What happens to the answers that carry parts, one after the other.
+/// Faults of the answers that carry parts, one after the other.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
-    /// It breaks off after so many bytes.
+    /// The answer breaks off after this many bytes.
     CutAfter(usize),
-    /// Its first byte is another one.
+    /// Its first byte is wrong.
     Garbled,
-    /// It does not come, and somebody is told.
+    /// It does not come, and `lost` is notified.
     Lost,
 }
 
@@ -38,7 +38,7 @@ struct Worker {
     handover: Handover,
     writer: Mutex<Option<JournalWriter>>,
     faults: Mutex<VecDeque<Fault>>,
-    /// Said when an answer was lost.
+    /// Notified when an answer was lost.
     lost: Notify,
     asked: Mutex<Vec<String>>,
 }
@@ -57,7 +57,7 @@ impl Worker {
         })
     }
 
-    /// A second in which these requests ended.
+    /// Adds a second in which these requests ended.
     fn second(&self, n: u64, rows: &[RequestRow], in_flight: u64) {
         let (mut beside, mut response) = (Beside::default(), ByOutcome::new());
         for row in rows {
@@ -65,7 +65,7 @@ impl Worker {
             latency_log::add(&mut response, row);
         }
         let mut reached = reached(&rows[0].source, rows.last().unwrap().seq + 1, in_flight);
-        // As `rows` makes them.
+        // The same share as in `rows`.
         let lost = reached.rows.div_ceil(10);
         reached.main.add(Outcome::ResetBeforeResponse, lost);
         reached.main.add(Outcome::Ok, reached.rows - lost);
@@ -133,7 +133,7 @@ impl Ask for Worker {
     }
 }
 
-/// Rows of a source; every tenth was reset.
+/// Returns rows of a source; every tenth was reset.
 fn rows(source: &str, seqs: std::ops::Range<u64>) -> Vec<RequestRow> {
     let at =
         |ms: u64| Stamp::from_unix_ns(1_800_000_000_000_000_000 + i64::try_from(ms).unwrap() * 1_000_000);
@@ -218,7 +218,7 @@ async fn fetched(early: &EarlyRows, mark: &Mark) -> Arrived {
     timeout(Duration::from_secs(60), fetching).await.unwrap()
 }
 
-/// Waits until a source is known to have recorded so many requests.
+/// Waits until a source is known to have recorded this many requests.
 async fn crossed(collector: &Collector, source: &str, rows: u64) {
     let context = Arc::clone(&collector.context);
     let crossed = async {

@@ -20,27 +20,27 @@ use rolldrop_record::run_info::Tool;
 use rolldrop_record::wire::{CLOCK_PATH, ClockAnswer};
 use rolldrop_record::{Clock, ClockOffset, EventKind, Stamp};
 
-/// From one attempt to reach a worker to the next.
+/// Time from one attempt to reach a worker to the next.
 const RETRY: Duration = Duration::from_millis(200);
-/// A stream of reports that is silent for this long is opened again.
+/// Time after which a silent stream of reports is opened again.
 const QUIET: Duration = Duration::from_secs(10);
-/// A worker that cannot be reached for this long is lost.
+/// Time after which an unreachable worker is lost.
 const UNREACHABLE: Duration = Duration::from_secs(30);
 
-/// A stream of reports that was cut is opened again for the rest. After this many streams in a row without a report,
-/// the reports are over.
+/// Number of streams in a row without a report after which the reports are over. Until then a stream that was cut is
+/// opened again for the rest.
 const EMPTY: u32 = 3;
 
 /// A worker that was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// Its pod.
+    /// Name of its pod.
     pub name: String,
-    /// Its node.
+    /// Name of its node.
     pub node: String,
-    /// Its sources, if it had been prepared.
+    /// Names of its sources, if it had been prepared.
     pub sources: Vec<String>,
-    /// How it was lost.
+    /// Reason why it was lost.
     pub why: String,
 }
 
@@ -58,26 +58,26 @@ impl fmt::Display for Lost {
     }
 }
 
-/// Why a worker sends no load.
+/// Reason why a worker sends no load.
 pub(super) enum End {
-    /// It is gone, or cannot be reached.
+    /// The worker is gone, or cannot be reached.
     Lost(String),
-    /// It reported why.
+    /// The worker reported the reason.
     Failed(String),
 }
 
 pub(super) struct Worker {
     pub(super) member: Member,
-    /// How its load ended, or why it was lost.
+    /// End of its load, or the reason why it was lost; `None` before that.
     pub(super) end: Option<Result<Ended, String>>,
     pub(super) sources: Vec<String>,
     link: Link,
-    /// The number of the next order.
+    /// Number of the next order.
     next_order: u64,
     reports: Reports,
     pub(super) its_clock: WorkerClock,
     progress: Progress,
-    /// When its last progress report came, on this process's clock.
+    /// Time when its last progress report came, on this process's clock.
     heard: Option<Stamp>,
 }
 
@@ -101,7 +101,7 @@ impl Worker {
         Lost::new(&self.member, &self.sources, why)
     }
 
-    /// Prepares it for its part of the load, and compares clocks. Returns its warnings.
+    /// Prepares the worker for its part of the load, and compares clocks. Returns its warnings.
     pub(super) async fn prepare(
         &mut self,
         order: Prepare,
@@ -135,7 +135,7 @@ impl Worker {
         }
     }
 
-    /// A worker of another version might not understand the orders, or measure differently.
+    /// Checks the worker's version: another one might not understand the orders, or measure differently.
     async fn check_version(&self) -> Result<(), End> {
         let tool: Tool = retried(|| self.link.json(VERSION_PATH)).await.map_err(End::Lost)?;
         if tool == Tool::this() {
@@ -145,12 +145,12 @@ impl Worker {
         Err(End::Failed(format!("it runs {name} {version}, and this is {own}: name its image with --image")))
     }
 
-    /// Gives an order, again until it is taken: the worker recognises it by its number.
+    /// Gives an order, repeatedly until it is taken: the worker recognises it by its number.
     pub(super) async fn order(&mut self, order: &Order) -> Result<(), String> {
         give(&self.link, &mut self.next_order, order).await
     }
 
-    /// Follows it to the end of its load, and then stays in contact until all have ended.
+    /// Follows the worker to the end of its load, and then stays in contact until all have ended.
     pub(super) async fn follow(&mut self, number: usize, following: &Following, note: &impl Note) {
         let Self { member, end, sources, link, next_order, reports, its_clock, progress, heard } = self;
         let (clock, link, sources, gone) = (following.clock, &*link, &*sources, member.gone.clone());
@@ -188,7 +188,7 @@ impl Worker {
         }
     }
 
-    /// How its load ended; for a lost worker, what its last report said.
+    /// Returns the end of its load; for a lost worker, from its last report.
     pub(super) fn ended(&self, clock: Clock) -> Ended {
         match &self.end {
             Some(Ok(ended)) => *ended,
@@ -200,7 +200,7 @@ impl Worker {
         }
     }
 
-    /// Dismisses it.
+    /// Dismisses the worker.
     pub(super) async fn dismiss(&self) {
         let gone = self.member.gone.clone();
         tokio::select! {
@@ -210,7 +210,7 @@ impl Worker {
     }
 }
 
-/// Never returned.
+/// Never returned: the futures with this output run until they are dropped.
 enum Never {}
 
 /// Takes reports until the load is over.
@@ -255,7 +255,7 @@ async fn give(link: &Link, next_order: &mut u64, order: &Order) -> Result<(), St
     Ok(())
 }
 
-/// Compares clocks, again and again.
+/// Compares clocks repeatedly.
 async fn follow_clock(
     link: &Link,
     own_clock: Clock,
@@ -300,26 +300,26 @@ where
     }
 }
 
-/// Whether the refusal is the worker's own: it would be the same again.
+/// Returns true if the worker itself refused: it would refuse again.
 fn is_final(status: http::StatusCode) -> bool {
     [http::StatusCode::BAD_REQUEST, http::StatusCode::CONFLICT].contains(&status)
 }
 
-/// A worker's reports, each once, whatever happens to the connections.
+/// Reports of a worker, each exactly once, even if connections break.
 struct Reports {
     link: Link,
-    /// The number of the next.
+    /// Number of the next report.
     next: u64,
     lines: Option<BoxStream<'static, std::io::Result<String>>>,
-    /// When it was last reached.
+    /// Time when the worker was last reached.
     heard: Instant,
-    /// How many streams in a row have ended without a report.
+    /// Number of streams in a row that have ended without a report.
     empty: u32,
 }
 
 impl Reports {
-    /// Returns the next report. Fails when the worker cannot be reached, or reports nothing more. The future may be
-    /// dropped and made again.
+    /// Waits for the next report. Returns an error if the worker cannot be reached, or reports nothing more. The future
+    /// may be dropped and made again.
     async fn next(&mut self) -> Result<Report, String> {
         loop {
             let why = match &mut self.lines {
@@ -340,7 +340,7 @@ impl Reports {
                                 return Ok(report);
                             }
                             Ok(_) => continue,
-                            // A connection that was cut in the middle of a line.
+                            // The connection was cut in the middle of a line.
                             Err(error) => format!("it said {line:?}: {error}"),
                         }
                     }
