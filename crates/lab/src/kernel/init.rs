@@ -1,8 +1,8 @@
 //! The first process of the containers' PID namespace.
 //!
-//! When it ends, the kernel kills every other process in the namespace. It ends as soon as its standard input closes,
-//! that is when the cluster's process ends, for any reason. If that process was killed, it removes the files that the
-//! process could not remove. Until then it adopts orphans.
+//! The kernel kills every other process in the namespace as soon as this one ends. It ends as soon as its standard
+//! input closes, that is when the cluster's process ends, for any reason. If that process was killed, this one
+//! removes the files that it could not remove. Until then it adopts orphans.
 
 use std::fs;
 use std::io::{self, Read, Write};
