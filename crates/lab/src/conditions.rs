@@ -20,8 +20,8 @@ pub(super) fn remove(conditions: &mut Vec<Value>, condition_type: &str) {
     conditions.retain(|condition| condition["type"] != condition_type);
 }
 
-/// Replaces the object's condition of the same type. Its transition time is `now`, or that of the old condition if
-/// its status was the same.
+/// Replaces the object's condition of the same type by `condition`, which has its `status`. The transition time is
+/// `now`, or that of the old condition if its status was the same.
 pub(super) fn put(object: &mut Value, condition: Value, now: &str) {
     let mut conditions = list(&object["status"]["conditions"]).to_vec();
     put_in(&mut conditions, condition, now);

@@ -1,8 +1,8 @@
 //! The delays of the model: every hop that takes time on a real cluster, by name.
 //!
 //! A [`Latency`] is a distribution given by four points, [`Latencies`] names one per hop, and a [`Sampler`] draws
-//! from them. The defaults were measured on a real Kubernetes v1.36.2; each field names the two observations between
-//! which. They are never tuned to make a scenario come out one way or the other.
+//! from them. The defaults were measured on a real Kubernetes v1.36.2, between the two observations that each field
+//! names. They are never tuned to make a scenario come out one way or the other.
 
 use std::collections::BTreeMap;
 use std::fmt;

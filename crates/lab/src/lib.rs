@@ -118,7 +118,7 @@ pub enum EmbeddedError {
     Ended,
 }
 
-/// Places and programs that an embedded cluster uses.
+/// Environment of an embedded cluster on this machine.
 #[derive(Debug)]
 pub struct Options {
     /// Directory for logs of pods and of Service proxies; created if missing.

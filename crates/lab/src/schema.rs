@@ -1,8 +1,7 @@
 //! The fields that objects of the served kinds have, and how their lists and maps merge.
 //!
-//! One table, taken from Kubernetes' own types by `scripts/api-schema.py`, is what strict
-//! decoding, patches and protobuf go by. It says nothing of which
-//! values are right: that is the registry's to check.
+//! Strict decoding, patches and protobuf use one table, which `scripts/api-schema.py` takes from Kubernetes' own types.
+//! It does not define which values are valid: the registry checks them.
 //!
 //! In `schema.txt` a line without indentation begins a type, an indented one names a field, its
 //! kind and its flags. `[T]` is a list and `{T}` a map. The flags:

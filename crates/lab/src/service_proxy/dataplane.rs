@@ -240,7 +240,7 @@ mod tests {
         }
     }
 
-    /// A server that has closed an idle connection, and a request that was on its way to it.
+    /// Tests a server that has closed an idle connection, with a request on its way.
     #[tokio::test]
     async fn a_request_and_a_close_meet_on_a_link_with_a_delay() {
         let proxy = proxy_over(Latency::constant(Duration::from_millis(300))).await;

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A container that logs every stop signal and its effect.
+/// Makes a container that logs every stop signal and its effect.
 fn stubborn(name: &str) -> Value {
     shell(name, &format!("trap 'echo got-term' TERM; {SLEEP}"))
 }
@@ -170,7 +170,7 @@ async fn a_restarted_agent_begins_the_whole_grace_period_again() {
     node.stop().await;
 }
 
-/// The status of the node's condition `Ready`.
+/// Returns the status of the node's condition `Ready`.
 fn node_ready(node: &Node) -> String {
     let object = node.shared.registry.get(Resource::Nodes, "", "node-1").unwrap();
     condition(&object, "Ready").to_owned()
